@@ -1,0 +1,62 @@
+# From a clean clone, with only Python (3.11 or newer), pip and make:
+#
+#   make demo    train a digit classifier through one compiled step, and say what happened
+#   make test    every test
+#   make lint    formatter, linter, type checker, import contracts
+#   make docs    run the examples in README.md and docs/, follow their links
+#   make clean   remove what the above made
+#
+# PYTHON=python3.12 picks another interpreter, PYTEST_ARGS="-k data" a part of the tests.
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+BIN := .venv/bin
+TOOLS := .venv-tools
+
+# Two pytest workers fill two cores; a BLAS with threads of its own under each would only get in the way.
+ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.PHONY: demo test lint docs format clean
+.DELETE_ON_ERROR:
+
+demo: .venv/.installed
+	$(BIN)/glowtrain demo
+
+test: .venv/.installed-dev
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+lint: .venv/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: .venv/.installed-dev
+	$(ONE_THREAD) $(BIN)/python -m pytest tests/test_docs.py $(PYTEST_ARGS)
+
+format: .venv/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv $(TOOLS) build dist glowtrain.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Debian's python3 comes without ensurepip: virtualenv, kept beside the environment, does the same work there.
+.venv/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "glowtrain needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
+	@rm -rf .venv
+	@$(PYTHON) -m venv .venv >/dev/null 2>&1 || { \
+	  rm -rf .venv && $(PYTHON) -m pip install -qq --target $(TOOLS) virtualenv && \
+	  PYTHONPATH=$(TOOLS) $(PYTHON) -m virtualenv --quiet .venv; }
+	@touch $@
+
+.venv/.installed: .venv/.created pyproject.toml
+	@echo "installing glowtrain into .venv (once)"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[gradcheck,plot]'
+	@touch $@
+
+.venv/.installed-dev: .venv/.installed
+	@echo "installing the developer's tools into .venv (once)"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev]'
+	@touch $@

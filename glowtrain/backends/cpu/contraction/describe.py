@@ -1,0 +1,207 @@
+"""Description of a contraction, and its normal form.
+
+A contraction is one nest of loops with a single statement ``C[c] += A[a] * B[b]`` whose addresses are affine in the loop
+indices. Matrix products in every transposition, batched products, convolutions and both of their gradients are all of this
+form; what a loop *is* (row, column, batch, reduction) follows from which operands it moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from glowtrain.backends.cpu.emit import Function, Text
+
+
+@dataclass(frozen=True)
+class Access:
+    """Where an operand is touched: element address ``offset + sum(strides[l] * index[l])``.
+
+    ``strides`` has one entry for each loop, in elements: 0 where the loop does not move the operand; may be negative.
+    """
+
+    offset: int
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Where NOT ``0 <= offset + sum(coefficients * index) < extent`` the product contributes nothing (zero padding).
+
+    Nothing is loaded from the operands at clipped indices either.
+    """
+
+    coefficients: tuple[int, ...]
+    offset: int
+    extent: int
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """``C[c] (+)= sum over the reduction loops of A[a] * B[b]``; a loop is a reduction where its stride in C is 0.
+
+    ``names`` are for printing. All extents are at least 1, and no two output indices share an element of C.
+    With ``accumulate`` the sum starts from what C holds, otherwise from 0.
+    """
+
+    names: tuple[str, ...]
+    extents: tuple[int, ...]
+    c: Access
+    a: Access
+    b: Access
+    clips: tuple[Clip, ...] = ()
+    dtype: str = "f32"
+    accumulate: bool = False
+
+    def __post_init__(self) -> None:
+        counts = {len(self.names), len(self.extents), *(len(x.strides) for x in (self.c, self.a, self.b))}
+        counts |= {len(clip.coefficients) for clip in self.clips}
+        if len(counts) > 1:
+            raise ValueError(f"contraction over loops {self.names}: names, extents, strides and clips differ in length: {sorted(counts)}")
+        if min(self.extents, default=1) < 1:
+            raise ValueError(f"contraction over loops {self.names}: extents {self.extents} must all be at least 1")
+        if self.dtype not in SCALARS:
+            raise ValueError(f"contraction over loops {self.names}: dtype {self.dtype!r} is not one of {sorted(SCALARS)}")
+
+
+class Epilogue(Protocol):
+    """What is done to the finished sums before they are stored to C (bias, activation, residual, ...)."""
+
+    @property
+    def params(self) -> Sequence[tuple[str, str]]:
+        """Further (type, name) parameters of the function, pointers."""
+
+    def emit(
+        self, f: Function, value: Text, width: int, coordinates: Sequence[Text | int], lane: int, mask: Text | None
+    ) -> Text:
+        """Return what is stored to C for ``value``, which is ``width`` lanes of finished sums.
+
+        ``coordinates[l]`` is the index of loop ``l`` at lane 0 (an i64 value or a number; 0 for reduction loops), ``lane`` the
+        loop that runs along the lanes (-1 if none), ``mask`` the ``<width x i1>`` lanes that exist (None: all).
+        """
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A generated function ``void @name(ptr c, ptr a, ptr b, ptr workspace, <epilogue params>)`` and its helpers as text.
+
+    ``workspace`` is in bytes (0: the pointer is not used); ``plan`` says in one line how the nest was arranged.
+    """
+
+    name: str
+    text: str
+    workspace: int
+    plan: str
+
+
+SCALARS = {"f32": ("float", 4), "f64": ("double", 8)}
+"""LLVM type and size in bytes of each element type."""
+
+
+@dataclass(frozen=True)
+class Nested:
+    """A loop of the normal form: strides in C, A, B, coefficient in each clip, and the original loops it runs over."""
+
+    extent: int
+    c: int
+    a: int
+    b: int
+    clips: tuple[int, ...]
+    parts: tuple[int, ...]
+
+    @property
+    def reduces(self) -> bool:
+        return self.c == 0
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The constant side of a clip: ``0 <= offset + ... < extent``."""
+
+    offset: int
+    extent: int
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A contraction in normal form: no loop of extent 1, mergeable loops merged, clips that always hold dropped.
+
+    ``swapped`` tells that A and B changed places (multiplication commutes).
+    """
+
+    loops: tuple[Nested, ...]
+    offsets: tuple[int, int, int]
+    bounds: tuple[Bound, ...]
+    source: Contraction
+    keep_lanes: bool
+    swapped: bool = False
+
+    @property
+    def scalar(self) -> str:
+        return SCALARS[self.source.dtype][0]
+
+    @property
+    def size(self) -> int:
+        return SCALARS[self.source.dtype][1]
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        return tuple(i for i, loop in enumerate(self.loops) if not loop.reduces)
+
+    @property
+    def reductions(self) -> tuple[int, ...]:
+        return tuple(i for i, loop in enumerate(self.loops) if loop.reduces)
+
+    def clips_on(self, loop: int) -> list[int]:
+        """The clips that this loop moves."""
+        return [k for k in range(len(self.bounds)) if self.loops[loop].clips[k]]
+
+    def name(self, loop: int) -> str:
+        return "".join(self.source.names[part] for part in self.loops[loop].parts)
+
+    def swap(self) -> Problem:
+        """The same problem with A and B exchanged."""
+        loops = tuple(replace(loop, a=loop.b, b=loop.a) for loop in self.loops)
+        c, a, b = self.offsets
+        return replace(self, loops=loops, offsets=(c, b, a), swapped=not self.swapped)
+
+
+def normalise(contraction: Contraction, *, keep_lanes: bool) -> Problem:
+    """The normal form. ``keep_lanes`` forbids merging loops into one that is contiguous in C (an epilogue sees lanes)."""
+    c, a, b = contraction.c, contraction.a, contraction.b
+    clips = [clip for clip in contraction.clips if not _always(clip, contraction.extents)]
+    loops = [
+        Nested(extent, c.strides[i], a.strides[i], b.strides[i], tuple(clip.coefficients[i] for clip in clips), (i,))
+        for i, extent in enumerate(contraction.extents)
+        if extent > 1
+    ]
+    offsets = (c.offset, a.offset, b.offset)
+    bounds = tuple(Bound(clip.offset, clip.extent) for clip in clips)
+    if not any(loop.reduces for loop in loops):
+        loops.append(Nested(1, 0, 0, 0, (0,) * len(clips), ()))
+    return Problem(tuple(_merge(loops, keep_lanes)), offsets, bounds, contraction, keep_lanes)
+
+
+def _always(clip: Clip, extents: tuple[int, ...]) -> bool:
+    spans = [coefficient * (extent - 1) for coefficient, extent in zip(clip.coefficients, extents, strict=True)]
+    low = clip.offset + sum(min(0, span) for span in spans)
+    high = clip.offset + sum(max(0, span) for span in spans)
+    return low >= 0 and high < clip.extent
+
+
+def _merge(loops: list[Nested], keep_lanes: bool) -> list[Nested]:
+    """Merge pairs of loops that walk every operand and clip as one longer loop would, until none is left."""
+    for outer in loops:
+        for inner in loops:
+            if outer is not inner and _one(outer, inner) and not (keep_lanes and abs(inner.c) == 1):
+                rest = [loop for loop in loops if loop is not outer and loop is not inner]
+                merged = replace(inner, extent=outer.extent * inner.extent, parts=outer.parts + inner.parts)
+                place = min(loops.index(outer), loops.index(inner))
+                return _merge([*rest[:place], merged, *rest[place:]], keep_lanes)
+    return loops
+
+
+def _one(outer: Nested, inner: Nested) -> bool:
+    pairs = [(outer.c, inner.c), (outer.a, inner.a), (outer.b, inner.b), *zip(outer.clips, inner.clips, strict=True)]
+    return all(far == near * inner.extent for far, near in pairs)

@@ -1,0 +1,153 @@
+"""Loads, stores and shuffles of vectors of which all, some or strided lanes exist."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from glowtrain.backends.cpu.emit import Function, Text, vector
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Writes vector instructions for ``width`` lanes of one scalar type (``size`` bytes each) into ``f``."""
+
+    f: Function
+    scalar: str
+    size: int
+    width: int
+
+    @property
+    def type(self) -> str:
+        return vector(self.scalar, self.width)
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of intrinsics on this type, e.g. ``v8f32``."""
+        return f"v{self.width}f{8 * self.size}" if self.width > 1 else f"f{8 * self.size}"
+
+    @property
+    def zero(self) -> Text:
+        return "zeroinitializer" if self.width > 1 else "0.0"
+
+    def shift(self, pointer: Text, offset: int | Text) -> Text:
+        """``pointer`` moved by elements; it may pass outside the buffer (a clipped index), so not ``inbounds``."""
+        if offset == 0:
+            return pointer
+        return self.f.value(f"getelementptr {self.scalar}, ptr {pointer}, i64 {offset}")
+
+    def mask(self, count: int) -> Text:
+        """The constant mask of the first ``count`` lanes."""
+        return "<" + ", ".join(f"i1 {int(lane < count)}" for lane in range(self.width)) + ">"
+
+    def kept(self, value: Text, count: int) -> Text:
+        """``value`` with 0 in the lanes from ``count`` on."""
+        mask = f"<{self.width} x i1> {self.mask(count)}"
+        return self.f.value(f"select {mask}, {self.type} {value}, {self.type} {self.zero}")
+
+    def load(self, pointer: Text, lane: int, count: int, mask: Text | None = None) -> Text:
+        """Load lanes ``pointer[lane * l]``; lanes from ``count`` on, or where ``mask`` is off, are 0 and not touched.
+
+        ``lane`` 0 gives one element in all lanes and takes no mask.
+        """
+        if lane == 0 or self.width == 1:
+            return self.f.splat(self.f.value(f"load {self.scalar}, ptr {pointer}"), self.scalar, self.width)
+        if abs(lane) != 1:
+            return self._gather(pointer, lane, count, mask)
+        if lane == -1:
+            mask = self._reversed(mask or self.mask(count), "i1") if mask or count < self.width else None
+            return self._reversed(self._contiguous(self.shift(pointer, 1 - self.width), mask), self.scalar)
+        if mask is None and count < self.width:
+            mask = self.mask(count)
+        return self._contiguous(pointer, mask)
+
+    def _contiguous(self, pointer: Text, mask: Text | None) -> Text:
+        if mask is None:
+            return self.f.value(f"load {self.type}, ptr {pointer}, align {self.size}")
+        arguments = f"ptr align {self.size} {pointer}, <{self.width} x i1> {mask}, {self.type} {self.zero}"
+        return self.f.value(f"call {self.type} @llvm.masked.load.{self.suffix}.p0({arguments})")
+
+    def _reversed(self, value: Text, scalar: str) -> Text:
+        order = ", ".join(f"i32 {lane}" for lane in reversed(range(self.width)))
+        kind = f"<{self.width} x {scalar}>"
+        return self.f.value(f"shufflevector {kind} {value}, {kind} poison, <{self.width} x i32> <{order}>")
+
+    def _gather(self, pointer: Text, lane: int, count: int, mask: Text | None) -> Text:
+        value = self.zero
+        for at in range(count):
+            place = self.shift(pointer, lane * at)
+            if mask is not None:
+                value = self._gather_one(value, place, at, mask)
+                continue
+            one = self.f.value(f"load {self.scalar}, ptr {place}")
+            value = self.insert(value, one, at)
+        return value
+
+    def _gather_one(self, value: Text, place: Text, at: int, mask: Text) -> Text:
+        on = self.f.value(f"extractelement <{self.width} x i1> {mask}, i64 {at}")
+        load, done, before = self.f.label("lane"), self.f.label("next"), self.f.block
+        self.f.line(f"br i1 {on}, label %{load}, label %{done}")
+        self.f.start(load)
+        one = self.insert(value, self.f.value(f"load {self.scalar}, ptr {place}"), at)
+        self.f.branch(done)
+        self.f.start(done)
+        return self.f.value(f"phi {self.type} [ {value}, %{before} ], [ {one}, %{load} ]")
+
+    def insert(self, value: Text, one: Text, at: int) -> Text:
+        return self.f.value(f"insertelement {self.type} {value}, {self.scalar} {one}, i64 {at}")
+
+    def store(self, value: Text, pointer: Text, lane: int, count: int) -> None:
+        """Store the first ``count`` lanes to ``pointer[lane * l]``, in pieces of a power of two where some are missing."""
+        if self.width == 1 or (lane == 1 and count == self.width):
+            self.f.line(f"store {self.type} {value}, ptr {pointer}, align {self.size}")
+            return
+        at = 0
+        while at < count:
+            piece = 1 << ((count - at).bit_length() - 1) if lane == 1 else 1
+            part = self.part(value, at, piece)
+            place = self.shift(pointer, lane * at)
+            self.f.line(f"store {vector(self.scalar, piece)} {part}, ptr {place}, align {self.size}")
+            at += piece
+
+    def part(self, value: Text, at: int, count: int) -> Text:
+        """Lanes ``at`` to ``at + count`` of a vector (a scalar for one)."""
+        if self.width == 1:
+            return value
+        if count == 1:
+            return self.f.value(f"extractelement {self.type} {value}, i64 {at}")
+        order = ", ".join(f"i32 {lane}" for lane in range(at, at + count))
+        return self.f.value(f"shufflevector {self.type} {value}, {self.type} poison, <{count} x i32> <{order}>")
+
+    def shuffle(self, left: Text, right: Text, order: list[int]) -> Text:
+        indices = ", ".join(f"i32 {lane}" for lane in order)
+        return self.f.value(f"shufflevector {self.type} {left}, {self.type} {right}, <{self.width} x i32> <{indices}>")
+
+    def transpose(self, rows: list[Text]) -> list[Text]:
+        """The transpose of ``width`` vectors: log2(width) rounds of two-operand shuffles, exchanging ever larger blocks."""
+        span = 1
+        while span < self.width:
+            low = [lane if not lane & span else self.width + (lane ^ span) for lane in range(self.width)]
+            high = [lane | span if not lane & span else self.width + lane for lane in range(self.width)]
+            result = list(rows)
+            for row in range(self.width):
+                if not row & span:
+                    result[row] = self.shuffle(rows[row], rows[row | span], low)
+                    result[row | span] = self.shuffle(rows[row], rows[row | span], high)
+            rows, span = result, span * 2
+        return rows
+
+    def total(self, value: Text) -> Text:
+        """The sum of all lanes, halves first: a fixed order."""
+        width = self.width
+        while width > 1:
+            width //= 2
+            kind = vector(self.scalar, width)
+            half = Lanes(self.f, self.scalar, self.size, 2 * width)
+            low, high = half.part(value, 0, width), half.part(value, width, width)
+            value = self.f.value(f"fadd {kind} {low}, {high}")
+        return value
+
+    def multiply_add(self, a: Text, b: Text, c: Text, fused: bool) -> Text:
+        """``a * b + c``, rounded once where the machine can."""
+        if fused:
+            return self.f.value(f"call {self.type} @llvm.fma.{self.suffix}({self.type} {a}, {self.type} {b}, {self.type} {c})")
+        return self.f.value(f"fadd {self.type} {self.f.value(f'fmul {self.type} {a}, {b}')}, {c}")

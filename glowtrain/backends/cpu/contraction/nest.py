@@ -1,0 +1,197 @@
+"""The function around the kernels: layers of loops, packing, and tiles with what is left over at their ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from glowtrain.backends.cpu.contraction.choose import Level, Plan, View, balanced, pattern, views
+from glowtrain.backends.cpu.contraction.describe import Epilogue
+from glowtrain.backends.cpu.contraction.kernel import Micro, Pattern, Variant, needed_coordinates
+from glowtrain.backends.cpu.contraction.lanes import Lanes
+from glowtrain.backends.cpu.contraction.pack import Move, copy
+from glowtrain.backends.cpu.emit import Function, Text
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where the nest stands: addresses, indices of the output loops, and what is already fixed of the kernel."""
+
+    c: Text
+    a: Text
+    b: Text
+    index: dict[int, Text | int]
+    extents: dict[int, int]
+    view: View
+    sizes: tuple[int, ...] = ()
+    patterns: tuple[tuple[Pattern, ...], ...] = ()
+    lanes: int = 0
+    first: Text | None = None
+    last: bool = True
+
+
+class Nest:
+    """Writes the function of a plan and the kernels that it calls."""
+
+    def __init__(self, plan: Plan, name: str, epilogue: Epilogue | None) -> None:
+        self.plan, self.problem, self.name, self.epilogue = plan, plan.problem, name, epilogue
+        params = [("ptr noalias", "c"), ("ptr noalias", "a"), ("ptr noalias", "b"), ("ptr noalias", "workspace")]
+        self.f = Function(name, [*params, *(epilogue.params if epilogue else ())])
+        self.lanes = Lanes(self.f, self.problem.scalar, self.problem.size, plan.machine.width)
+        self.views = views(self.problem, plan.vec, plan.machine.width)
+        self.coordinates = needed_coordinates(plan, epilogue)
+        self.kernels: dict[Variant, str] = {}
+        self.workspace = 0
+
+    def text(self) -> str:
+        """All functions, the kernels first."""
+        a, b = ("%b", "%a") if self.problem.swapped else ("%a", "%b")
+        starts = [self.lanes.shift(x, offset) for x, offset in zip(("%c", a, b), self.problem.offsets, strict=True)]
+        extents = {i: loop.extent for i, loop in enumerate(self.problem.loops)}
+        place = _Place(*starts, dict.fromkeys(self.problem.outputs, 0), extents, self.views[2])
+        self._level(0, place)
+        kernels = [Micro(self.plan, variant, name, self.epilogue).text() for variant, name in self.kernels.items()]
+        return "".join([*kernels, self.f.finish()])
+
+    def _level(self, depth: int, place: _Place) -> None:
+        if depth == len(self.plan.levels):
+            self._call(place)
+            return
+        level = self.plan.levels[depth]
+        getattr(self, f"_{level.kind}")(depth, level, place)
+
+    def _walk(self, depth: int, loop: int, runs: list[tuple[int, int, int, _Place]]) -> None:
+        """For each (start, count, size, place): ``count`` times the layers inside, ``size`` steps of ``loop`` apart."""
+        for start, count, size, place in runs:
+            if count == 1:
+                self._level(depth + 1, self._moved(place, loop, start, size))
+                continue
+            with self.f.loop(count, hint="tiles") as counted:
+                index = self.f.value(f"mul nuw nsw i64 {counted.index}, {size}") if size > 1 else counted.index
+                index = self.f.value(f"add nuw nsw i64 {index}, {start}") if start else index
+                self._level(depth + 1, self._moved(place, loop, index, size))
+
+    def _moved(self, place: _Place, loop: int, by: Text | int, unit: int) -> _Place:
+        """Every address moved by ``by`` steps of a loop; the vector loop moves in whole vectors."""
+        width = self.plan.machine.width if loop == self.plan.vec and not self.plan.dots else 1
+        c, a = self.views[0].strides[loop] * width, self.views[1].strides[loop] * width
+        b = place.view.step if width > 1 else place.view.strides[loop]
+        moved = replace(place, c=self._far(place.c, by, c), a=self._far(place.a, by, a), b=self._far(place.b, by, b))
+        if self.problem.loops[loop].reduces:
+            return moved
+        index = self._times(by, width)
+        before = place.index[loop]
+        index = index if before == 0 else self.f.value(f"add i64 {before}, {index}")
+        return replace(moved, index={**place.index, loop: index})
+
+    def _times(self, value: Text | int, factor: int) -> Text | int:
+        if isinstance(value, int):
+            return value * factor
+        return value if factor == 1 else self.f.value(f"mul i64 {value}, {factor}")
+
+    def _far(self, pointer: Text, by: Text | int, stride: int) -> Text:
+        return self.lanes.shift(pointer, self._times(by, stride)) if stride else pointer
+
+    # ---- kinds of layers ---------------------------------------------------------------------------------------------
+
+    def _each(self, depth: int, level: Level, place: _Place) -> None:
+        self._walk(depth, level.loop, [(0, place.extents[level.loop], 1, place)])
+
+    def _block(self, depth: int, level: Level, place: _Place) -> None:
+        extent, loop = place.extents[level.loop], level.loop
+        full, rest = divmod(extent, level.size)
+        runs = [(0, full, level.size, replace(place, extents={**place.extents, loop: level.size}))]
+        if rest:
+            runs.append((full * level.size, 1, rest, replace(place, extents={**place.extents, loop: rest})))
+        self._walk(depth, loop, runs)
+
+    def _chunk(self, depth: int, level: Level, place: _Place) -> None:
+        """Parts of a reduction; the last one is apart if something is done to the finished sums."""
+        extent, loop, size = place.extents[level.loop], level.loop, level.size
+        full, rest = divmod(extent, size)
+        alone = not rest and self.epilogue is not None
+        runs = [(0, full - alone, size, False), ((full - alone) * size, 1, rest or size, True)]
+        for start, count, steps, last in runs if rest or alone else [(0, full, size, True)]:
+            inner = replace(place, extents={**place.extents, loop: steps}, last=last)
+            if count == 1:
+                first = str(start == 0).lower()
+                self._level(depth + 1, self._moved(replace(inner, first=first), loop, start, steps))
+            elif count:
+                with self.f.loop(count, hint="chunk") as counted:
+                    first = self.f.value(f"icmp eq i64 {counted.index}, 0")
+                    index = self._times(counted.index, steps)
+                    self._level(depth + 1, self._moved(replace(inner, first=first), loop, index, steps))
+
+    def _pack(self, depth: int, level: Level, place: _Place) -> None:
+        """Copy what the layers inside read of B: vector after vector, in each the reductions, in each the lanes."""
+        width, loops = self.plan.machine.width, self.problem.loops
+        fixed = {outer.loop for outer in self.plan.levels[:depth] if outer.kind == "each"}
+        reductions = [i for i in self.plan.reductions if loops[i].b]
+        others = [i for i in self.problem.outputs if loops[i].b and i not in fixed and i != level.loop]
+        strides, step, moves = [0] * len(loops), width, []
+        for i in reversed(reductions):
+            strides[i], step = step, step * place.extents[i]
+            moves.append(Move(place.extents[i], loops[i].b, strides[i]))
+        vectors, rest = divmod(place.extents[level.loop], width)
+        view = View((), 1, step, padded=True)
+        step *= vectors + bool(rest)
+        for i in others:
+            strides[i], step = step, step * place.extents[i]
+            moves.append(Move(place.extents[i], loops[i].b, strides[i]))
+        self.workspace = max(self.workspace, step * self.problem.size)
+        self._copy(place.b, level, moves, vectors, rest, view.step)
+        self._level(depth + 1, replace(place, b="%workspace", view=replace(view, strides=tuple(strides))))
+
+    def _copy(self, source: Text, level: Level, moves: list[Move], vectors: int, rest: int, step: int) -> None:
+        width, near = self.plan.machine.width, self.problem.loops[level.loop].b
+        if vectors:
+            copy(self.lanes, source, "%workspace", [*moves, Move(vectors, width * near, step), Move(width, near, 1)])
+        if rest:
+            source = self.lanes.shift(source, vectors * width * near)
+            target = self.lanes.shift("%workspace", vectors * step)
+            copy(self.lanes, source, target, [*moves, Move(rest, near, 1)], padded=True)
+
+    def _tile(self, depth: int, level: Level, place: _Place) -> None:
+        """Tiles of equal size and equal static clips run in one loop."""
+        tiles = balanced(place.extents[level.loop], level.size)
+        shapes = [(size, self._patterns(level.loop, start, size)) for start, size in tiles]
+        runs, at = [], 0
+        for (size, patterns), same in groupby(shapes):
+            count = len(list(same))
+            inner = replace(place, sizes=(*place.sizes, size), patterns=(*place.patterns, patterns))
+            runs.append((tiles[at][0], count, size, inner))
+            at += count
+        self._walk(depth, level.loop, runs)
+
+    def _patterns(self, loop: int, start: int, size: int) -> tuple[Pattern, ...]:
+        return tuple(pattern(self.problem, self.plan.kinds, loop, start + i) for i in range(size))
+
+    def _vectors(self, depth: int, level: Level, place: _Place) -> None:
+        """Groups of vectors; the last one may have fewer lanes."""
+        width, extent = self.plan.machine.width, place.extents[level.loop]
+        groups = balanced(-(-extent // width), level.size)
+        shapes = [(size, min(size * width, extent - start * width)) for start, size in groups]
+        runs, at = [], 0
+        for (size, lanes), same in groupby(shapes):
+            count = len(list(same))
+            runs.append((groups[at][0], count, size, replace(place, lanes=lanes)))
+            at += count
+        self._walk(depth, level.loop, runs)
+
+    def _call(self, place: _Place) -> None:
+        """Call the kernel for one tile."""
+        chunked = place.first is not None
+        start = "load" if self.problem.source.accumulate else "flag" if chunked else "zero"
+        extents = tuple(place.extents[i] for i in self.plan.reductions)
+        last = place.last or self.epilogue is None
+        c, a, _ = self.views
+        variant = Variant(place.sizes, place.patterns, place.lanes, extents, start, last, c, a, place.view)
+        name = self.kernels.setdefault(variant, f"{self.name}.tile{len(self.kernels)}")
+        arguments = [f"ptr {place.c}", f"ptr {place.a}", f"ptr {place.b}"]
+        arguments += [f"i64 {place.index[loop]}" for loop in self.coordinates]
+        arguments += [f"i1 {place.first}"] if start == "flag" else []
+        if self.epilogue is not None and last:
+            arguments += [f"{type_.split()[0]} %{name}" for type_, name in self.epilogue.params]
+        self.f.line(f"call void @{name}({', '.join(arguments)})")
+
+

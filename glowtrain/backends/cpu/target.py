@@ -1,0 +1,181 @@
+"""What code generation must know of a processor, as data.
+
+A target says how wide vectors are, how many registers there are and which instructions may be asked for. LLVM ends the
+process on an intrinsic that a processor lacks, so nothing may be emitted that a target does not allow.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, replace
+
+import llvmlite.binding as llvm
+
+from glowtrain.errors import CodegenError
+
+COMPUTE_BITS: Mapping[str, int] = {
+    "f64": 64, "f32": 32, "f16": 32, "bf16": 32, "i64": 64, "i32": 32, "i16": 16, "i8": 8,
+    "u64": 64, "u32": 32, "u16": 16, "u8": 8, "bool": 8,
+}  # fmt: skip
+"""Bits of a lane while it is computed with: half precision is computed in f32."""
+
+_FAMILIES: Mapping[str, str] = {
+    "avx512vnni": "avx512vnni", "avxvnni": "avxvnni", "avx512bf16": "avx512bf16", "avx2": "avx2", "avx512f": "avx512f",
+    "dotprod": "dotprod", "i8mm": "i8mm", "bf16": "bf16",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Target:
+    """One processor, or one way to use it.
+
+    ``features`` is LLVM's comma-separated list (``+fma,-avx512f``); ``vector_bits`` is 0 where only scalar code is wanted;
+    ``masked`` says whether masked loads and stores are cheap (elsewhere a scalar tail loop is better); ``has_half`` whether
+    conversions between f16 and f32 are instructions; ``families`` names the groups of target intrinsics that may be used;
+    ``abi`` is LLVM's ABI name where the triple does not imply it.
+    """
+
+    name: str
+    triple: str
+    cpu: str
+    features: str
+    vector_bits: int
+    vector_registers: int
+    masked: bool
+    has_fma: bool
+    has_half: bool
+    families: frozenset[str] = frozenset()
+    pointer_bits: int = 64
+    abi: str = ""
+
+    @staticmethod
+    def host() -> Target:
+        """The processor this process runs on."""
+        return _host()
+
+    @staticmethod
+    def named(name: str) -> Target:
+        """A target by name: ``host``, one of :func:`target_names`. Raises :class:`CodegenError` for an unknown name."""
+        if name == "host":
+            return _host()
+        if name not in _NAMED:
+            raise CodegenError(f"target {name!r} is unknown; use host or one of {', '.join(_NAMED)}")
+        return _NAMED[name]
+
+    @property
+    def has_vnni(self) -> bool:
+        """Whether four-way int8 dot products into int32 (``vpdpbusd``) are instructions."""
+        return bool(self.families & {"avx512vnni", "avxvnni"})
+
+    @property
+    def has_bf16_dot(self) -> bool:
+        """Whether two-way bf16 dot products into f32 (``vdpbf16ps``) are instructions."""
+        return "avx512bf16" in self.families
+
+    @property
+    def index_type(self) -> str:
+        """The LLVM integer type of a pointer's width."""
+        return f"i{self.pointer_bits}"
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether the processor this process runs on can execute this target's code."""
+        return self.triple.split("-")[0] == _host().triple.split("-")[0] and _enabled(self) <= _enabled(_host())
+
+    @property
+    def fingerprint(self) -> str:
+        """A short hash of everything that changes the code; part of cache keys."""
+        families = ",".join(sorted(self.families))
+        return hashlib.sha256(repr((astuple(replace(self, families=frozenset())), families)).encode()).hexdigest()[:16]
+
+    def width(self, dtype: str) -> int:
+        """Lanes of one vector register when computing in ``dtype`` (1 where only scalar code is wanted)."""
+        return max(1, self.vector_bits // COMPUTE_BITS[dtype])
+
+    def allows(self, family: str) -> bool:
+        """Whether target intrinsics of ``family`` (``avx512vnni``, ``dotprod``, …) may be emitted."""
+        return family in self.families
+
+    def attributes(self) -> str:
+        """The text ``attributes #0 = {…}`` that every function of a module refers to.
+
+        ``min-legal-vector-width`` keeps 512-bit values in one register; ``no-builtins`` keeps LLVM from turning loops into
+        calls of memset and memcpy.
+        """
+        width = f' "min-legal-vector-width"="{self.vector_bits}"' if self.vector_bits else ""
+        return f'attributes #0 = {{ nounwind "no-builtins"{width} }}'
+
+
+def target_names() -> tuple[str, ...]:
+    """The names that :meth:`Target.named` knows, without ``host``."""
+    return tuple(_NAMED)
+
+
+def _enabled(target: Target) -> frozenset[str]:
+    return frozenset(re.findall(r"\+([\w.\-]+)", target.features))
+
+
+@functools.cache
+def _host() -> Target:
+    triple, cpu = llvm.get_process_triple(), llvm.get_host_cpu_name()
+    present = {name for name, there in llvm.get_host_cpu_features().items() if there}
+    features = ",".join(f"{'+' if there else '-'}{name}" for name, there in sorted(llvm.get_host_cpu_features().items()))
+    families = frozenset(family for feature, family in _FAMILIES.items() if feature in present)
+    if triple.startswith(("x86_64", "amd64", "i686")):
+        return _host_x86(triple, cpu, features, families, present)
+    if triple.startswith(("aarch64", "arm64")):
+        return replace(_NAMED["neon"], name="host", triple=triple, cpu=cpu, features=features, families=families)
+    return replace(_NAMED["generic"], name="host", triple=triple, cpu=cpu, features=features)
+
+
+def _host_x86(triple: str, cpu: str, features: str, families: frozenset[str], present: set[str]) -> Target:
+    wide = {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= present
+    return Target(
+        name="host",
+        triple=triple,
+        cpu=cpu,
+        features=features + (",-prefer-256-bit" if wide else ""),
+        vector_bits=512 if wide else 256 if "avx2" in present else 128,
+        vector_registers=32 if wide else 16,
+        masked="avx2" in present,
+        has_fma="fma" in present,
+        has_half="f16c" in present,
+        families=families if wide else families - {"avx512f", "avx512vnni", "avx512bf16"},
+        pointer_bits=32 if triple.startswith("i686") else 64,
+    )
+
+
+def _x86(name: str, cpu: str, features: str, bits: int, registers: int, families: str = "", **changes: bool) -> Target:
+    facts = {"masked": True, "has_fma": True, "has_half": True, **changes}
+    triple = llvm.get_process_triple()
+    triple = triple if triple.startswith("x86_64") else "x86_64-unknown-linux-gnu"
+    return Target(name, triple, cpu, features, bits, registers, families=frozenset(families.split()), **facts)
+
+
+_V2 = "+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+cx16,+sahf"
+_V3 = f"{_V2},+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt,+movbe"
+_V4 = f"{_V3},+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl"
+
+
+def _table() -> dict[str, Target]:
+    a64 = Target("neon", "aarch64-unknown-linux-gnu", "generic", "+neon,+fp-armv8", 128, 32, False, True, True)
+    all_of = [
+        _x86("avx512", "x86-64-v4", f"{_V4},-prefer-256-bit", 512, 32, "avx2 avx512f"),
+        _x86("avx512vnni", "x86-64-v4", f"{_V4},+avx512vnni,+avx512bf16,-prefer-256-bit", 512, 32, "avx2 avx512f avx512vnni avx512bf16"),
+        _x86("avx2", "x86-64-v3", _V3, 256, 16, "avx2"),
+        _x86("avxvnni", "x86-64-v3", f"{_V3},+avxvnni", 256, 16, "avx2 avxvnni"),
+        _x86("sse4", "x86-64-v2", _V2, 128, 16, masked=False, has_fma=False, has_half=False),
+        _x86("scalar", "x86-64-v3", _V3, 0, 16, masked=False),
+        a64,
+        replace(a64, name="neon-dot", features="+neon,+fp-armv8,+dotprod,+i8mm", families=frozenset({"dotprod", "i8mm"})),
+        Target("riscv64", "riscv64-unknown-linux-gnu", "generic-rv64", "+m,+a,+f,+d,+c", 0, 32, False, True, False, abi="lp64d"),
+        Target("cortex-m7", "thumbv7em-none-eabihf", "cortex-m7", "", 0, 16, False, True, True, pointer_bits=32),
+        Target("generic", "x86_64-unknown-linux-gnu", "", "", 0, 16, False, False, False),
+    ]
+    return {target.name: target for target in all_of}
+
+
+_NAMED = _table()

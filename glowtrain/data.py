@@ -1,0 +1,332 @@
+"""Data sets and mini-batches.
+
+Arrays are read whole into memory. Every function that reads a file raises :class:`DataError` with the path, what is
+wrong with it and what to do.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glowtrain.errors import DataError
+from glowtrain.types import Array
+
+FASHION_MNIST_DIR = Path("/usr/share/datasets/fashion-mnist")
+"""Where Debian's package ``dataset-fashion-mnist`` installs its files."""
+
+NAMES = ("digits", "fashion-mnist")
+"""What :func:`load` knows by name, for help texts."""
+
+DIGITS_TRAIN = 1437
+"""Images of ``digits`` to train on, of 1797; the other 360 are for validation."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Arrays by name, all with one example per index of the first axis; ``valid`` is empty where there is no such part.
+
+    The names are those of a model's inputs; for the data sets of this module they are ``x`` and ``y``.
+    """
+
+    name: str
+    train: Mapping[str, Array]
+    valid: Mapping[str, Array] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_examples(self.train, f"data set {self.name!r}")
+        if self.valid:
+            check_examples(self.valid, f"data set {self.name!r}, validation part")
+            self._check_same_examples()
+
+    def __len__(self) -> int:
+        """Examples to train on."""
+        return count_examples(self.train)
+
+    @property
+    def x(self) -> Array:
+        """Inputs to train on; :class:`DataError` if the arrays have other names."""
+        return self._array("x")
+
+    @property
+    def y(self) -> Array:
+        """Labels or targets to train on; :class:`DataError` if the arrays have other names."""
+        return self._array("y")
+
+    @property
+    def x_valid(self) -> Array | None:
+        """Inputs for validation, or None."""
+        return self.valid.get("x")
+
+    @property
+    def y_valid(self) -> Array | None:
+        """Labels or targets for validation, or None."""
+        return self.valid.get("y")
+
+    def _array(self, name: str) -> Array:
+        if name not in self.train:
+            raise DataError(f"data set {self.name!r} has no array {name!r}; it has {_listed(self.train)}")
+        return self.train[name]
+
+    def _check_same_examples(self) -> None:
+        """An example has the same names, types and shapes in both parts."""
+        if set(self.train) != set(self.valid):
+            raise DataError(
+                f"data set {self.name!r}: validation arrays {_listed(self.valid)} do not match {_listed(self.train)}"
+            )
+        for name, array in self.train.items():
+            other = self.valid[name]
+            if (array.dtype, array.shape[1:]) != (other.dtype, other.shape[1:]):
+                raise DataError(
+                    f"data set {self.name!r}: examples of {name!r} are {_type(array)} in training "
+                    f"but {_type(other)} in validation"
+                )
+
+
+def load(name_or_path: str | Path, data_dir: str | Path | None = None) -> Dataset:
+    """The data set called ``digits`` or ``fashion-mnist``, or the one in an ``.npz`` file.
+
+    ``data_dir`` holds the files of ``fashion-mnist``; it means nothing for the others.
+    """
+    name = str(name_or_path)
+    if name == "digits":
+        return digits()
+    if name == "fashion-mnist":
+        return fashion_mnist(data_dir)
+    if name.endswith(".npz"):
+        return npz(name_or_path)
+    raise DataError(f"unknown data set {name!r}: use {', '.join(NAMES)} or the path of an .npz file")
+
+
+def digits() -> Dataset:
+    """Handwritten digits, shipped with the package: x f32[n,1,8,8] in [0,1], y i64[n] in 0..9; 1437 + 360 examples.
+
+    Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits (UCI, 1998), CC BY 4.0; see
+    ``datasets/digits.LICENSE.md``. The split is drawn once, with a fixed seed.
+    """
+    with (resources.files("glowtrain.datasets") / "digits.npz").open("rb") as file, np.load(file) as stored:
+        images, labels = stored["images"], stored["labels"]
+    order = epoch_order(len(labels), seed=0, epoch=0)
+    x, y = _images(images[order], 16), labels[order].astype(np.int64)
+    return Dataset(
+        "digits",
+        {"x": x[:DIGITS_TRAIN], "y": y[:DIGITS_TRAIN]},
+        {"x": x[DIGITS_TRAIN:], "y": y[DIGITS_TRAIN:]},
+    )
+
+
+def fashion_mnist(data_dir: str | Path | None = None) -> Dataset:
+    """Zalando's articles of clothing: x f32[n,1,28,28] in [0,1], y i64[n] in 0..9; 60,000 + 10,000 examples.
+
+    Reads the four idx files, ``.gz`` or unpacked, from ``data_dir``; without one, from where Debian's package
+    ``dataset-fashion-mnist`` puts them. Source: Xiao, Rasul, Vollgraf, arXiv:1708.07747.
+    """
+    directory = FASHION_MNIST_DIR if data_dir is None else Path(data_dir)
+    return Dataset("fashion-mnist", _idx_part(directory, "train"), _idx_part(directory, "t10k"))
+
+
+def npz(path: str | Path) -> Dataset:
+    """The arrays of an ``.npz`` file by name; ``NAME_valid`` is the validation part of ``NAME``.
+
+    ``NAME_train`` stands for ``NAME``, ``NAME_test`` and ``NAME_val`` for ``NAME_valid``, as other tools write them.
+    """
+    train: dict[str, Array] = {}
+    valid: dict[str, Array] = {}
+    for stored_name, array in _read_npz(Path(path)).items():
+        name, is_valid = _split_name(stored_name)
+        part = valid if is_valid else train
+        if name in part:
+            raise DataError(f"{path}: {stored_name!r} is a second array for {name!r}; remove or rename one")
+        part[name] = array
+    return Dataset(str(path), train, valid)
+
+
+def batches(
+    arrays: Mapping[str, Array], size: int, *, seed: int, epoch: int, shuffle: bool = True
+) -> Iterator[dict[str, Array]]:
+    """Mini-batches of ``size`` examples over all of ``arrays``, and the last short one if there is one.
+
+    The order depends on ``seed`` and ``epoch`` alone (:func:`epoch_order`). Arrays are contiguous. The arguments are
+    checked at the call, before the first batch is asked for.
+    """
+    if size < 1:
+        raise DataError(f"batch size must be at least 1, got {size}")
+    check_examples(arrays, "mini-batches")
+    order = epoch_order(count_examples(arrays), seed=seed, epoch=epoch) if shuffle else None
+    return _batches(arrays, size, order)
+
+
+def epoch_order(count: int, *, seed: int, epoch: int) -> Array:
+    """A permutation i64[count] that is a pure function of (count, seed, epoch).
+
+    Sorts one 64-bit word of Philox for each example. NumPy promises the raw words of a bit generator for ever, but
+    not what ``Generator.permutation`` makes of them, and a checkpoint must outlive a NumPy release.
+    Source: Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3 (SC 2011).
+    """
+    for name, value in (("seed", seed), ("epoch", epoch)):
+        if not 0 <= value < 2**64:
+            raise DataError(f"{name} must be in 0 .. 2**64 - 1, got {value}")
+    key = np.array([seed, epoch], dtype=np.uint64)
+    return np.argsort(np.random.Philox(key=key).random_raw(count), kind="stable")
+
+
+def count_examples(arrays: Mapping[str, Array]) -> int:
+    """Examples in arrays that :func:`check_examples` accepts."""
+    return len(next(iter(arrays.values())))
+
+
+def check_examples(arrays: Mapping[str, Array], where: str) -> None:
+    """Raise :class:`DataError` unless there are arrays of numbers, all with the same number of examples, not 0."""
+    if not arrays:
+        raise DataError(f"{where}: there are no arrays")
+    for name, array in arrays.items():
+        if array.dtype.kind in "OUSMmc":
+            raise DataError(f"{where}: array {name!r} has dtype {array.dtype}, which is not a number or a bool")
+        if array.ndim == 0:
+            raise DataError(f"{where}: array {name!r} is a scalar; it needs a first axis with one index per example")
+    counts = {name: len(array) for name, array in arrays.items()}
+    if len(set(counts.values())) > 1:
+        raise DataError(f"{where}: arrays have different numbers of examples: {counts}")
+    if 0 in counts.values():
+        raise DataError(f"{where}: the arrays {_listed(arrays)} are empty")
+
+
+def _batches(arrays: Mapping[str, Array], size: int, order: Array | None) -> Iterator[dict[str, Array]]:
+    for start in range(0, count_examples(arrays), size):
+        part = slice(start, start + size)
+        if order is None:
+            yield {name: np.ascontiguousarray(array[part]) for name, array in arrays.items()}
+        else:
+            yield {name: np.take(array, order[part], axis=0) for name, array in arrays.items()}
+
+
+def _images(pixels: Array, white: int) -> Array:
+    """u8[n,h,w] in 0..white to f32[n,1,h,w] in [0,1]."""
+    return pixels[:, np.newaxis].astype(np.float32) / np.float32(white)
+
+
+# --- idx files -------------------------------------------------------------------------------------------------------
+
+IDX_DTYPES: Mapping[int, np.dtype[Any]] = {
+    0x08: np.dtype(np.uint8),
+    0x09: np.dtype(np.int8),
+    0x0B: np.dtype(">i2"),
+    0x0C: np.dtype(">i4"),
+    0x0D: np.dtype(">f4"),
+    0x0E: np.dtype(">f8"),
+}
+
+
+def read_idx(path: str | Path) -> Array:
+    """The array in an idx file, gzipped or not.
+
+    idx: two zero bytes, element type, rank, big-endian u32 extents, then the elements, row-major and big-endian.
+    Source: LeCun, Cortes, Burges, The MNIST database, "File formats".
+    """
+    path = Path(path)
+    raw = _read_maybe_gzip(path)
+    if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in IDX_DTYPES:
+        raise DataError(f"{path}: not an idx file (its first bytes are {raw[:4].hex(' ') or 'missing'})")
+    dtype, rank = IDX_DTYPES[raw[2]], raw[3]
+    start = 4 + 4 * rank
+    if len(raw) < start:
+        raise DataError(f"{path}: truncated idx file: a header of rank {rank} takes {start} bytes, found {len(raw)}")
+    shape = struct.unpack(f">{rank}I", raw[4:start])
+    expected = start + dtype.itemsize * math.prod(shape)
+    if len(raw) != expected:
+        state = "truncated" if len(raw) < expected else "too long"
+        raise DataError(f"{path}: {state} idx file: shape {list(shape)} takes {expected} bytes, found {len(raw)}")
+    return np.frombuffer(raw, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="))
+
+
+def _idx_part(directory: Path, part: str) -> dict[str, Array]:
+    """One part of an MNIST-like data set, checked: u8 images 28×28 and as many labels in 0..9."""
+    image_path, label_path = (_idx_path(directory, f"{part}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1"))
+    images, labels = read_idx(image_path), read_idx(label_path)
+    if images.dtype != np.uint8 or images.shape[1:] != (28, 28):
+        raise DataError(f"{image_path}: expected u8[n,28,28], found {images.dtype}{list(images.shape)}")
+    if labels.dtype != np.uint8 or labels.shape != images.shape[:1]:
+        raise DataError(
+            f"{label_path}: expected u8[{len(images)}], one label for each image, "
+            f"found {labels.dtype}{list(labels.shape)}"
+        )
+    if labels.max(initial=0) > 9:
+        raise DataError(f"{label_path}: label {labels.max()} is outside 0..9")
+    return {"x": _images(images, 255), "y": labels.astype(np.int64)}
+
+
+def _idx_path(directory: Path, stem: str) -> Path:
+    for path in (directory / f"{stem}.gz", directory / stem):
+        if path.is_file():
+            return path
+    raise DataError(
+        f"fashion-mnist: {stem}.gz is not in {directory}; install Debian's package dataset-fashion-mnist "
+        "(apt-get install dataset-fashion-mnist), or give the directory that holds the four idx files "
+        "(--data-dir DIR, or data_dir=...)"
+    )
+
+
+def _read_maybe_gzip(path: Path) -> bytes:
+    try:
+        raw = path.read_bytes()
+        return gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: truncated or broken gzip file ({error}); fetch or install it again") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+# --- npz files -------------------------------------------------------------------------------------------------------
+
+SUFFIXES = {"_valid": True, "_val": True, "_test": True, "_train": False}
+
+
+def _split_name(stored_name: str) -> tuple[str, bool]:
+    """The name of an array and whether it belongs to the validation part."""
+    for suffix, is_valid in SUFFIXES.items():
+        if stored_name.endswith(suffix) and stored_name != suffix:
+            return stored_name.removesuffix(suffix), is_valid
+    return stored_name, False
+
+
+_BROKEN_NPZ = (
+    ValueError,  # not an archive, a broken header, pickled objects
+    TypeError,  # np.load returned a lone array, which is no context manager
+    EOFError,
+    KeyError,
+    RuntimeError,  # encrypted; NotImplementedError, an unknown compression, is one of these
+    zipfile.BadZipFile,
+    zlib.error,
+    MemoryError,  # a header that claims terabytes
+)
+
+
+def _read_npz(path: Path) -> dict[str, Array]:
+    advice = "expected an .npz file of plain arrays, as numpy.savez writes it"
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file") from error
+    except _BROKEN_NPZ as error:
+        raise DataError(f"{path}: {advice} ({error})") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _listed(arrays: Mapping[str, Array]) -> str:
+    return ", ".join(repr(name) for name in arrays)
+
+
+def _type(array: Array) -> str:
+    return f"{array.dtype}{list(array.shape[1:])}"

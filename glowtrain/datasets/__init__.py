@@ -1,0 +1,1 @@
+"""Data that ships with the package; :mod:`glowtrain.data` reads it. The licence of each file stands beside it."""

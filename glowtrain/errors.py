@@ -1,0 +1,69 @@
+"""The exception tree. Everything Glowtrain raises on purpose derives from :class:`GlowtrainError`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class GlowtrainError(Exception):
+    """A mistake that a person can act on; the command line prints it without a traceback."""
+
+
+class ShapeError(GlowtrainError):
+    """An operator's rule about types, shapes or attributes is broken."""
+
+
+class GraphError(GlowtrainError):
+    """A graph is not well formed; ``problems`` lists everything that is wrong."""
+
+    def __init__(self, title: str, problems: Sequence[str] = ()) -> None:
+        self.problems = tuple(problems)
+        super().__init__(title + "".join(f"\n  - {problem}" for problem in self.problems))
+
+
+class ProgramError(GraphError):
+    """A low-level program is not well formed."""
+
+
+class TextError(GlowtrainError):
+    """The text form of a graph cannot be parsed; the message names the line."""
+
+
+class ModelError(GlowtrainError):
+    """A model file cannot be read: truncated, not ONNX, broken, or outside what is supported."""
+
+
+class UnsupportedOperatorError(ModelError):
+    """The model uses operators that are not in the registry; all of them are named at once."""
+
+
+class BindingError(GlowtrainError):
+    """A symbolic dimension has no value, or two values that disagree."""
+
+
+class InputError(GlowtrainError):
+    """A call's inputs do not fit the function: missing, unknown, wrong shape, dtype or range."""
+
+
+class DifferentiationError(GlowtrainError):
+    """A gradient cannot be formed; the message names the operator that cuts the path."""
+
+
+class CodegenError(GlowtrainError):
+    """Native code could not be produced; the message names the function."""
+
+
+class NonFiniteError(GlowtrainError):
+    """The loss became NaN or infinite; the message names the first value that went bad."""
+
+
+class DataError(GlowtrainError):
+    """A data set is missing or broken."""
+
+
+class CheckpointError(GlowtrainError):
+    """A checkpoint cannot be written, read or does not belong to this training run."""
+
+
+class VerificationError(GlowtrainError):
+    """Two rungs of the ladder, or a gradient and its check, disagree."""

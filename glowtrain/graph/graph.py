@@ -1,0 +1,128 @@
+"""The graph: inputs, outputs, and what state becomes.
+
+    graph  ::= inputs, outputs (name -> value), updates (variable <- value)
+
+A graph is immutable. Its nodes are what outputs and updates reach, in a deterministic order in which every node comes after its
+operands. Every update reads the variables' values from before the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from glowtrain.errors import GraphError
+from glowtrain.graph.value import Constant, Input, Node, Value, Variable
+
+if TYPE_CHECKING:
+    from glowtrain.graph.template import Template
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """An immutable typed graph; see the module's docstring.
+
+    ``template`` and ``dims`` remember where the graph was specialised from, so that other shapes can be bound.
+    """
+
+    inputs: tuple[Input, ...]
+    outputs: dict[str, Value]
+    updates: dict[Variable, Value] = field(default_factory=dict)
+    name: str = "graph"
+    template: Template | None = None
+    dims: dict[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes, operands first."""
+        return tuple(topological(self.roots))
+
+    @cached_property
+    def leaves(self) -> tuple[Value, ...]:
+        """Inputs, constants and variables that are used, each once, in order of first use."""
+        operands = (value for node in self.nodes for value in node.inputs if value is not None)
+        found = dict.fromkeys(value for value in (*operands, *self.roots, *self.updates) if value.node is None)
+        return tuple(found)
+
+    @property
+    def roots(self) -> tuple[Value, ...]:
+        """What the graph computes: outputs, then updates."""
+        return (*self.outputs.values(), *self.updates.values())
+
+    @cached_property
+    def variables(self) -> tuple[Variable, ...]:
+        """The state that is read or updated."""
+        return tuple(value for value in self.leaves if isinstance(value, Variable))
+
+    @cached_property
+    def constants(self) -> tuple[Constant, ...]:
+        return tuple(value for value in self.leaves if isinstance(value, Constant))
+
+    @cached_property
+    def users(self) -> dict[Value, tuple[Node, ...]]:
+        """The nodes that read each value."""
+        found: dict[Value, dict[Node, None]] = {}
+        for node in self.nodes:
+            for value in node.inputs:
+                if value is not None:
+                    found.setdefault(value, {})[node] = None
+        return {value: tuple(nodes) for value, nodes in found.items()}
+
+    def input(self, name: str) -> Input:
+        """The input called ``name``. Raises :class:`GraphError`."""
+        for value in self.inputs:
+            if value.name == name:
+                return value
+        raise GraphError(f"graph {self.name} has no input {name!r}; it has {', '.join(v.name for v in self.inputs) or 'none'}")
+
+    def variable(self, name: str) -> Variable:
+        """The variable called ``name``. Raises :class:`GraphError`."""
+        for value in self.variables:
+            if value.name == name:
+                return value
+        raise GraphError(f"graph {self.name} has no variable {name!r}")
+
+    def with_(self, **changes: Any) -> Graph:
+        """A copy with some fields changed."""
+        return replace(self, **changes)
+
+    def __str__(self) -> str:
+        from glowtrain.graph.text import to_text
+
+        return to_text(self)
+
+
+def topological(roots: Iterable[Value]) -> list[Node]:
+    """The nodes that ``roots`` need, each after its operands, in a deterministic order (depth first, iteratively)."""
+    order: list[Node] = []
+    state: dict[Node, bool] = {}
+    stack = [value.node for value in reversed(list(roots)) if value.node is not None]
+    while stack:
+        node = stack[-1]
+        if node not in state:
+            state[node] = False
+            stack.extend(value.node for value in reversed(node.inputs) if value is not None and value.node is not None and value.node not in state)
+            continue
+        stack.pop()
+        if not state[node]:
+            state[node] = True
+            order.append(node)
+    return order
+
+
+def rebuild(roots: Sequence[Value], mapping: Mapping[Value, Value]) -> list[Value]:
+    """``roots`` with every value in ``mapping`` replaced (also below them). Unchanged parts are shared."""
+    known: dict[Value, Value] = dict(mapping)
+    for node in topological(roots):
+        if all(output in known for output in node.outputs):
+            continue
+        inputs = tuple(None if value is None else known.get(value, value) for value in node.inputs)
+        if inputs == node.inputs:
+            continue
+        fresh = Node(node.operator, inputs, node.name)
+        for old, new in zip(node.outputs, fresh.outputs, strict=True):
+            new.name = old.name
+            known.setdefault(old, new)
+    return [known.get(root, root) for root in roots]

@@ -1,0 +1,191 @@
+"""What an operator is, and the registry of all of them.
+
+An operator is one frozen dataclass: its fields are its attributes (under ONNX's names), its methods are its meanings.
+Nothing else in the compiler lists operators: passes ask for the facts below, the loader and the text form go by the
+registry, every test runs over it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
+
+from glowtrain.errors import ShapeError
+from glowtrain.types import Array, DType, TensorType
+
+if TYPE_CHECKING:
+    from glowtrain.graph.value import Value
+    from glowtrain.loops import Statement, Tensor
+
+Types = TensorType | tuple[TensorType, ...]
+Arrays = Array | tuple[Array, ...]
+Values = "Value | tuple[Value, ...]"
+
+
+def static(position: int, default: Any = dataclasses.MISSING) -> Any:
+    """A field that ONNX passes as an input (Reshape's shape, Slice's bounds) and that must be known when compiling.
+
+    ``position`` is the input's place in ONNX's signature; the operator's own operands are the remaining ones, in order.
+    """
+    return dataclasses.field(default=default, metadata={"input": position})
+
+
+class Draw(Protocol):
+    """A source of choices for :meth:`Operator.sample`: hypothesis in tests, a seeded generator in benchmarks."""
+
+    def integer(self, low: int, high: int) -> int:
+        """An integer in [low, high]."""
+
+    def choice(self, options: Any) -> Any:
+        """One element of a sequence."""
+
+    def boolean(self) -> bool: ...
+
+    def shape(self, min_rank: int = 0, max_rank: int = 4, min_extent: int = 1, max_extent: int = 5) -> tuple[int, ...]: ...
+
+    def floats(self, shape: tuple[int, ...], low: float = -2.0, high: float = 2.0, avoid: tuple[float, ...] = ()) -> Array:
+        """f64 values in [low, high], at least 0.05 away from each of ``avoid`` and from each other's rank (no ties)."""
+
+    def integers(self, shape: tuple[int, ...], low: int, high: int) -> Array:
+        """i64 values in [low, high]; repeats are likely."""
+
+    def booleans(self, shape: tuple[int, ...]) -> Array: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """One drawn use of an operator: the operator with its attributes, and its inputs (floats in f64; ``None`` = absent)."""
+
+    operator: Operator
+    inputs: tuple[Array | None, ...]
+
+
+class Operator:
+    """Base of all operators. A subclass is a frozen dataclass decorated with :func:`operator`.
+
+    A single-output operator gives and receives bare values; one with several outputs gives and receives tuples.
+    Absent optional inputs are ``None`` everywhere.
+    """
+
+    onnx: ClassVar[str] = ""
+    """Name in its domain; the class name unless stated."""
+    domain: ClassVar[str] = ""
+    """"" is ai.onnx; what ONNX lacks lives in "glowtrain" and decomposes into standard operators."""
+    random: ClassVar[bool] = False
+    """Two equal nodes differ (never true of operators that take their counter as an input)."""
+    differentiable: ClassVar[bool] = True
+    """False: gradients stop here by definition (comparisons, integer results); see also :attr:`reason`."""
+    reason: ClassVar[str] = ""
+    """Why the operator is not differentiable."""
+    broadcasts: ClassVar[bool] = False
+    """Operands broadcast as in NumPy; the reverse walk sums gradients back to each operand's shape."""
+    elementwise: ClassVar[bool] = False
+    """Each output element depends on the operands' elements at the same (broadcast) place only."""
+    moves: ClassVar[bool] = False
+    """Only rearranges or repeats elements of its first operand."""
+
+    def infer(self, *inputs: Any) -> Types:
+        """Result type(s) from operand types (``TensorType`` or ``None``). Raises :class:`ShapeError` via :meth:`fail`."""
+        raise NotImplementedError
+
+    def reference(self, *inputs: Any) -> Arrays:
+        """NumPy semantics, in any float dtype; the results have the inferred types."""
+        raise NotImplementedError
+
+    def vjp(self, g: Any, y: Any, *inputs: Any) -> tuple[Value | None, ...]:
+        """Cotangents of the inputs, as graph code. ``g``: cotangent of the output(s) (``None`` where zero, for several
+        outputs), ``y``: output(s). ``None`` in the result: no gradient flows there (integer inputs, absent inputs)."""
+        raise NotImplementedError
+
+    def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
+        """Loop nests that write ``outputs`` from input :class:`~glowtrain.loops.Tensor` s."""
+        raise NotImplementedError
+
+    def decompose(self, *inputs: Any) -> Any:
+        """The same result(s) by simpler operators, as graph code on Values."""
+        raise NotImplementedError
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Sample:
+        """Draw attributes and inputs from the domain on which the operator is tested."""
+        raise NotImplementedError
+
+    @classmethod
+    def has(cls, method: str) -> bool:
+        """Whether the class (or a family it belongs to) defines ``lower``, ``decompose``, ``vjp`` ..."""
+        return getattr(cls, method) is not getattr(Operator, method)
+
+    @classmethod
+    def key(cls) -> str:
+        """Registry key and printed name: ``Tanh``, ``glowtrain.ConvWeightGradient``."""
+        return f"{cls.domain}.{cls.onnx}" if cls.domain else cls.onnx
+
+    def attributes(self) -> dict[str, Any]:
+        """Attribute names and values, in field order."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some attributes changed."""
+        return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+
+    def fail(self, rule: str, *inputs: TensorType | None) -> ShapeError:
+        """The error for a broken rule, naming the operator, its attributes and the operand types."""
+        operands = ", ".join("-" if type_ is None else str(type_) for type_ in inputs)
+        return ShapeError(f"{self}({operands}): {rule}")
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Apply to values (or arrays and numbers, which become constants): a new node's output(s)."""
+        from glowtrain.graph.value import apply
+
+        return apply(self, inputs)
+
+    def __str__(self) -> str:
+        shown = ",".join(
+            f"{field.name}={format_attribute(getattr(self, field.name))}"
+            for field in dataclasses.fields(self)  # type: ignore[arg-type]
+            if getattr(self, field.name) != field.default or field.default is dataclasses.MISSING
+        )
+        return f"{self.key()}{{{shown}}}" if shown else self.key()
+
+
+def format_attribute(value: Any) -> str:
+    """An attribute as printed: numbers, strings, ``[1,2]``, dtype names; a subgraph by its name."""
+    if isinstance(value, tuple):
+        return "[" + ",".join(format_attribute(item) for item in value) + "]"
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, DType):
+        return value.name
+    return f"@{value.name}"
+
+
+OPERATORS: dict[str, type[Operator]] = {}
+"""Every registered operator by :meth:`Operator.key`."""
+
+Class = TypeVar("Class", bound=type[Operator])
+
+
+def operator(cls: Class) -> Class:
+    """Class decorator: enter the operator in the registry (under its class name unless ``onnx`` says otherwise)."""
+    if "onnx" not in vars(cls):
+        cls.onnx = cls.__name__
+    key = cls.key()
+    if key in OPERATORS and OPERATORS[key].__qualname__ != cls.__qualname__:
+        raise ValueError(f"operator {key} is already registered by {OPERATORS[key].__module__}")
+    OPERATORS[key] = cls
+    return cls
+
+
+def lookup(key: str) -> type[Operator] | None:
+    """The operator registered under ``key``, if any."""
+    return OPERATORS.get(key)
+
+
+def registered(where: Callable[[type[Operator]], bool] = lambda cls: True) -> Iterator[type[Operator]]:
+    """All registered operators that satisfy ``where``, by name."""
+    return (OPERATORS[key] for key in sorted(OPERATORS) if where(OPERATORS[key]))

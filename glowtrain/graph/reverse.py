@@ -1,0 +1,133 @@
+"""Reverse accumulation: cotangents of outputs pulled back to any values they depend on.
+
+One walk over the nodes in reverse topological order (Griewank and Walther, Evaluating Derivatives, 2008, ch. 3).
+The result is graph code, so it can be differentiated again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from glowtrain.errors import DifferentiationError
+from glowtrain.graph.operator import OPERATORS
+from glowtrain.graph.value import Node, Value, apply
+from glowtrain.types import Shape
+
+
+def pullback(
+    outputs: Sequence[Value], cotangents: Sequence[Value | None], wrt: Sequence[Value]
+) -> tuple[Value | None, ...]:
+    """The sum over ``outputs`` of cotangent times Jacobian, with respect to each value of ``wrt``.
+
+    ``wrt`` may hold leaves and intermediate values; ``None`` among the cotangents stands for zero, ``None`` in the
+    result for a value that no differentiable path reaches. Raises :class:`DifferentiationError` where an operator on a
+    path has no gradient rule, or where a rule gives a cotangent of the wrong type.
+    """
+    walk = _Walk(frozenset(wrt))
+    for output, cotangent in zip(outputs, cotangents, strict=True):
+        walk.add(output, cotangent, "the caller")
+    walk.run(outputs, boundary=())
+    return tuple(walk.cotangents.get(value) for value in wrt)
+
+
+@dataclass
+class _Walk:
+    """Cotangents gathered so far. ``wrt``: what they are wanted for."""
+
+    wrt: Collection[Value]
+    cotangents: dict[Value, Value] = field(default_factory=dict)
+
+    def run(self, outputs: Sequence[Value], boundary: Collection[Value]) -> None:
+        """Visit every node between ``outputs`` and ``boundary`` that a wanted value reaches, last first."""
+        order = _nodes_above(outputs, boundary)
+        active = _active(order, self.wrt)
+        for node in reversed(order):
+            if any(output in active for output in node.outputs):
+                self.visit(node, active)
+
+    def visit(self, node: Node, active: Collection[Value]) -> None:
+        """Add the node's contribution to the cotangents of its operands."""
+        cotangents = tuple(self.cotangents.get(output) for output in node.outputs)
+        if all(cotangent is None for cotangent in cotangents):
+            return
+        operator = node.operator
+        if operator.has("vjp"):
+            single = len(node.outputs) == 1
+            g, y = (cotangents[0], node.outputs[0]) if single else (cotangents, node.outputs)
+            for value, gradient in zip(node.inputs, operator.vjp(g, y, *node.inputs), strict=True):
+                if value is not None and value in active:
+                    fitted = unbroadcast(gradient, value.shape) if operator.broadcasts and gradient is not None else gradient
+                    self.add(value, fitted, _label(node))
+        elif operator.has("decompose"):
+            self.visit_decomposition(node, cotangents, active)
+        else:
+            raise DifferentiationError(f"{_label(node)} has no gradient rule, and a gradient is wanted through it")
+
+    def visit_decomposition(self, node: Node, cotangents: Sequence[Value | None], active: Collection[Value]) -> None:
+        """Differentiate what the operator decomposes into; its operands are the leaves of that walk."""
+        results = node.operator.decompose(*node.inputs)
+        results = results if isinstance(results, tuple) else (results,)
+        operands = [value for value in dict.fromkeys(node.inputs) if value is not None]
+        inner = _Walk(frozenset(value for value in operands if value in active))
+        for result, cotangent in zip(results, cotangents, strict=True):
+            inner.add(result, cotangent, _label(node))
+        inner.run(results, boundary=frozenset(operands))
+        for value in operands:
+            self.add(value, inner.cotangents.get(value) if value in active else None, _label(node))
+
+    def add(self, value: Value, cotangent: Value | None, source: str) -> None:
+        """Accumulate into a value's cotangent. Integer and boolean values have none."""
+        if cotangent is None or not value.dtype.is_float:
+            return
+        if cotangent.type != value.type:
+            rule = f"gave a cotangent of type {cotangent.type} for a value of type {value.type}"
+            raise DifferentiationError(f"{source} {rule}")
+        known = self.cotangents.get(value)
+        self.cotangents[value] = cotangent if known is None else known + cotangent
+
+
+def _nodes_above(outputs: Sequence[Value], boundary: Collection[Value]) -> list[Node]:
+    """The nodes that ``outputs`` need, operands first, without looking beyond ``boundary``."""
+    order: list[Node] = []
+    done: dict[Node, bool] = {}
+    stack = [value.node for value in reversed(outputs) if value.node is not None and value not in boundary]
+    while stack:
+        node = stack[-1]
+        if node not in done:
+            done[node] = False
+            operands = (value for value in reversed(node.inputs) if value is not None and value not in boundary)
+            stack.extend(value.node for value in operands if value.node is not None and value.node not in done)
+            continue
+        stack.pop()
+        if not done[node]:
+            done[node] = True
+            order.append(node)
+    return order
+
+
+def _active(order: Sequence[Node], wrt: Collection[Value]) -> set[Value]:
+    """The values through which a gradient can flow back to ``wrt``."""
+    active = set(wrt)
+    for node in order:
+        if node.operator.differentiable and any(value in active for value in node.inputs if value is not None):
+            active.update(output for output in node.outputs if output.dtype.is_float)
+    return active
+
+
+def unbroadcast(gradient: Value, shape: Shape) -> Value:
+    """Sum a gradient of a NumPy-broadcast shape back to the operand's ``shape``."""
+    if gradient.shape == shape:
+        return gradient
+    extra = gradient.rank - len(shape)
+    stretched = (axis + extra for axis, extent in enumerate(shape) if extent != gradient.shape[axis + extra])
+    axes = (*range(extra), *stretched)
+    summed: Value = apply(OPERATORS["ReduceSum"](axes=axes, keepdims=True), (gradient,))  # type: ignore[call-arg]
+    if extra:
+        summed = apply(OPERATORS["Reshape"](shape=shape), (summed,))  # type: ignore[call-arg]
+    return summed
+
+
+def _label(node: Node) -> str:
+    operands = ", ".join("-" if value is None else str(value.type) for value in node.inputs)
+    return f"{node.operator}({operands})" + (f" of node {node.name!r}" if node.name else "")

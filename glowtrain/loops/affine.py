@@ -1,0 +1,209 @@
+"""Affine forms of subscripts and addresses, with exact static ranges.
+
+A subscript is brought into the form  constant + sum(coefficient * atom). Atoms are loop indices and whatever is not affine
+(quotients, remainders, loaded values). Quotients and remainders by constants are resolved by ranges, and a quotient and a remainder
+of the same dividend recombine; so the reshapes and transposes that lowering writes as index arithmetic vanish from addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from glowtrain.loops.language import Apply, Const, Expr, Index, Load, call
+from glowtrain.types import i64
+
+Range = tuple[int, int]
+_UNKNOWN: Range = (-(1 << 62), 1 << 62)
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """floor(dividend / divisor), an atom."""
+
+    dividend: Affine
+    divisor: int
+
+
+@dataclass(frozen=True)
+class Remainder:
+    """dividend modulo divisor (sign of the divisor), an atom."""
+
+    dividend: Affine
+    divisor: int
+
+
+Atom = Expr | Quotient | Remainder
+
+
+@dataclass(frozen=True)
+class Affine:
+    """constant + sum(coefficient * atom); atoms in order of first appearance, no zero coefficients."""
+
+    constant: int
+    terms: tuple[tuple[Atom, int], ...] = ()
+
+    def __add__(self, other: Affine) -> Affine:
+        return combine([(self, 1), (other, 1)])
+
+    def scale(self, factor: int) -> Affine:
+        return combine([(self, factor)])
+
+    def coefficient(self, atom: Atom) -> int:
+        return next((c for a, c in self.terms if a == atom), 0)
+
+    @property
+    def is_linear(self) -> bool:
+        """Only loop indices occur."""
+        return all(isinstance(atom, Index) for atom, _ in self.terms)
+
+    def range(self) -> Range:
+        """Smallest and largest value over all index values."""
+        low = high = self.constant
+        for atom, coefficient in self.terms:
+            a, b = _atom_range(atom)
+            low, high = low + min(a * coefficient, b * coefficient), high + max(a * coefficient, b * coefficient)
+        return max(low, _UNKNOWN[0]), min(high, _UNKNOWN[1])
+
+
+def affine(expr: Expr) -> Affine:
+    """The affine form of an integer expression (anything else becomes an atom)."""
+    match expr:
+        case Const(value=value):
+            return Affine(int(value))
+        case Apply(function="add", arguments=(a, b)):
+            return combine([(affine(a), 1), (affine(b), 1)])
+        case Apply(function="sub", arguments=(a, b)):
+            return combine([(affine(a), 1), (affine(b), -1)])
+        case Apply(function="neg", arguments=(a,)):
+            return affine(a).scale(-1)
+        case Apply(function="mul", arguments=(a, b)):
+            return _product(expr, affine(a), affine(b))
+        case Apply(function="div" | "mod" as function, arguments=(a, Const(value=divisor))) if int(divisor) > 0:
+            return _divide(expr, function, affine(a), int(divisor))
+        case Index(extent=1):
+            return Affine(0)
+    return Affine(0, ((expr, 1),))
+
+
+def combine(parts: Sequence[tuple[Affine, int]]) -> Affine:
+    """The sum of affine forms times factors, with quotients and remainders recombined."""
+    constant, terms = 0, dict[Atom, int]()
+    for form, factor in parts:
+        constant += form.constant * factor
+        for atom, coefficient in form.terms:
+            terms[atom] = terms.get(atom, 0) + coefficient * factor
+    terms = {atom: coefficient for atom, coefficient in terms.items() if coefficient}
+    return _recombine(Affine(constant, tuple(terms.items())))
+
+
+def _recombine(form: Affine) -> Affine:
+    """c*K*(e // K) + c*(e % K) = c*e."""
+    coefficients = dict(form.terms)
+    for atom, coefficient in form.terms:
+        if isinstance(atom, Remainder):
+            partner = Quotient(atom.dividend, atom.divisor)
+            if coefficients.get(partner) == coefficient * atom.divisor:
+                rest = tuple((a, c) for a, c in form.terms if a not in (atom, partner))
+                return combine([(Affine(form.constant, rest), 1), (atom.dividend, coefficient)])
+    return form
+
+
+def _product(expr: Expr, a: Affine, b: Affine) -> Affine:
+    if not a.terms:
+        return b.scale(a.constant)
+    if not b.terms:
+        return a.scale(b.constant)
+    return Affine(0, ((expr, 1),))
+
+
+def _divide(expr: Expr, function: str, dividend: Affine, divisor: int) -> Affine:
+    """Split the dividend into a multiple of the divisor and a rest; resolve what the rest's range decides."""
+    low, _ = dividend.range()
+    if function == "div" and low < 0:
+        return Affine(0, ((expr, 1),))  # scalar division truncates: only non-negative dividends are floors
+    whole = tuple((atom, c // divisor) for atom, c in dividend.terms if c % divisor == 0)
+    rest = Affine(dividend.constant % divisor, tuple((atom, c) for atom, c in dividend.terms if c % divisor))
+    multiple = Affine(dividend.constant // divisor, whole)
+    low, high = rest.range()
+    if low // divisor == high // divisor and low > _UNKNOWN[0]:
+        carry = low // divisor
+        if function == "div":
+            return combine([(multiple, 1), (Affine(carry), 1)])
+        return combine([(rest, 1), (Affine(-carry * divisor), 1)])
+    if function == "div":
+        return combine([(multiple, 1), (Affine(0, ((Quotient(rest, divisor), 1),)), 1)])
+    return Affine(0, ((Remainder(rest, divisor), 1),))
+
+
+def _atom_range(atom: Atom) -> Range:
+    match atom:
+        case Index(extent=extent):
+            return 0, extent - 1
+        case Quotient(dividend=dividend, divisor=divisor):
+            low, high = dividend.range()
+            return low // divisor, high // divisor
+        case Remainder(dividend=dividend, divisor=divisor):
+            low, high = dividend.range()
+            return (low, high) if 0 <= low and high < divisor else (0, divisor - 1)
+        case Apply(function="min" | "max" as function, arguments=(a, b)):
+            (la, ha), (lb, hb) = affine(a).range(), affine(b).range()
+            choose = min if function == "min" else max
+            return choose(la, lb), choose(ha, hb)
+        case Apply(function="select", arguments=(_, a, b)):
+            (la, ha), (lb, hb) = affine(a).range(), affine(b).range()
+            return min(la, lb), max(ha, hb)
+    return _UNKNOWN
+
+
+def within(subscript: Affine, extent: int) -> bool:
+    """Whether a subscript stays in [0, extent) for all index values."""
+    low, high = subscript.range()
+    return low >= 0 and high < extent
+
+
+def address(load_index: Sequence[Expr], strides: Sequence[int]) -> Affine:
+    """The element offset of a subscript tuple in memory."""
+    return combine([(affine(i), stride) for i, stride in zip(load_index, strides, strict=True)])
+
+
+def unflatten(flat: Expr, shape: Sequence[int]) -> list[Expr]:
+    """Row-major subscripts of a flat position."""
+    subscripts: list[Expr] = []
+    for extent in reversed(shape[1:]):
+        subscripts.append(flat % extent)
+        flat = flat // extent
+    return [flat, *reversed(subscripts)] if shape else []
+
+
+def flatten(index: Sequence[Expr], shape: Sequence[int]) -> Expr:
+    """Row-major flat position of subscripts."""
+    flat: Expr = Const(0, i64)
+    for subscript, extent in zip(index, shape, strict=True):
+        flat = flat * extent + subscript
+    return flat
+
+
+def expression(form: Affine) -> Expr:
+    """An affine form as a loop-language expression again."""
+    total: Expr | None = None
+    for atom, coefficient in form.terms:
+        match atom:
+            case Quotient(dividend=dividend, divisor=divisor):
+                term: Expr = expression(dividend) // divisor
+            case Remainder(dividend=dividend, divisor=divisor):
+                term = expression(dividend) % divisor
+            case _:
+                term = atom
+        term = term if coefficient == 1 else call("mul", term, coefficient)
+        total = term if total is None else total + term
+    if total is None:
+        return Const(form.constant, i64)
+    return total + form.constant if form.constant else total
+
+
+def needs_check(load: Load) -> bool:
+    """Whether a filled load can fall outside its buffer."""
+    return load.fill is not None and not all(
+        within(affine(i), extent) for i, extent in zip(load.index, load.buffer.shape, strict=True)
+    )

@@ -1,0 +1,449 @@
+"""The loop language: what the body of a kernel is written in.
+
+    statement ::= For(indices, body, serial?)               every point of the index box; parallel unless serial
+                | Let(ref, expr)                             a scalar name for the rest of the enclosing body
+                | Store(buffer, index*, expr)                buffer[index] = expr
+                | Accumulate(op, buffer, index*, expr)       buffer[index] op= expr; a place outside the buffer is dropped
+    expr      ::= Const(value) | Index | Ref
+                | Load(buffer, index*, fill?)                buffer[index]; outside the buffer: fill
+                | Apply(function, expr*) | Cast(expr)
+                | Reduce(op, indices, expr)                  the sum (max, ...) of expr over the index box
+
+Subscripts are i64 expressions; most are affine in the indices (see :mod:`glowtrain.loops.affine`). Expressions are compared
+by identity, and shared sub-expressions are computed once. New operators never extend the language.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from glowtrain.types import Array, DType, Shape, TensorType, boolean, i64
+
+Number = bool | int | float
+BufferKind = Literal["input", "output", "constant", "variable", "activation"]
+
+
+@dataclass(eq=False)
+class Buffer:
+    """A typed piece of memory.
+
+    ``layout`` is the order of the logical axes in memory, outermost first; subscripts are always logical.
+    ``initial`` holds the contents of constants and the start value of variables.
+    """
+
+    name: str
+    type: TensorType
+    kind: BufferKind = "activation"
+    layout: tuple[int, ...] = ()
+    initial: Array | None = None
+
+    def __post_init__(self) -> None:
+        self.layout = self.layout or tuple(range(self.type.rank))
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def shape(self) -> Shape:
+        return self.type.shape
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Elements between neighbours along each logical axis."""
+        strides, step = [0] * self.type.rank, 1
+        for axis in reversed(self.layout):
+            strides[axis] = step
+            step *= self.shape[axis]
+        return tuple(strides)
+
+    def __repr__(self) -> str:
+        return f"<Buffer {self.name}: {self.type} {self.kind}>"
+
+
+class Expr:
+    """A scalar expression; ``dtype`` is its element type. Python's operators build larger ones."""
+
+    __slots__ = ()
+    dtype: DType
+
+    def __add__(self, other: Expr | Number) -> Expr:
+        return call("add", self, other)
+
+    def __radd__(self, other: Number) -> Expr:
+        return call("add", other, self)
+
+    def __sub__(self, other: Expr | Number) -> Expr:
+        return call("sub", self, other)
+
+    def __rsub__(self, other: Number) -> Expr:
+        return call("sub", other, self)
+
+    def __mul__(self, other: Expr | Number) -> Expr:
+        return call("mul", self, other)
+
+    def __rmul__(self, other: Number) -> Expr:
+        return call("mul", other, self)
+
+    def __truediv__(self, other: Expr | Number) -> Expr:
+        return call("div", self, other)
+
+    def __rtruediv__(self, other: Number) -> Expr:
+        return call("div", other, self)
+
+    def __floordiv__(self, other: Expr | Number) -> Expr:
+        return call("div", self, other)
+
+    def __mod__(self, other: Expr | Number) -> Expr:
+        return call("mod", self, other)
+
+    def __neg__(self) -> Expr:
+        return call("neg", self)
+
+    def __lt__(self, other: Expr | Number) -> Expr:
+        return call("lt", self, other)
+
+    def __le__(self, other: Expr | Number) -> Expr:
+        return call("le", self, other)
+
+    def __gt__(self, other: Expr | Number) -> Expr:
+        return call("gt", self, other)
+
+    def __ge__(self, other: Expr | Number) -> Expr:
+        return call("ge", self, other)
+
+    def __and__(self, other: Expr) -> Expr:
+        return call("and", self, other)
+
+    def __or__(self, other: Expr) -> Expr:
+        return call("or", self, other)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Const(Expr):
+    """A number of a given element type."""
+
+    value: Number
+    dtype: DType
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Index(Expr):
+    """A loop index: i64, from 0 to ``extent`` - 1."""
+
+    extent: int
+    name: str = "i"
+    dtype: ClassVar[DType] = i64  # type: ignore[misc]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Ref(Expr):
+    """The value of a :class:`Let`."""
+
+    dtype: DType
+    name: str = "t"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Load(Expr):
+    """An element of a buffer. With ``fill``, any subscript outside [0, extent) gives ``fill`` and nothing is read."""
+
+    buffer: Buffer
+    index: tuple[Expr, ...]
+    fill: Number | None = None
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        return self.buffer.dtype
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Apply(Expr):
+    """A scalar function of :data:`FUNCTIONS`."""
+
+    function: str
+    arguments: tuple[Expr, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Cast(Expr):
+    """Conversion to another element type, as NumPy's ``astype``."""
+
+    value: Expr
+    dtype: DType
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Reduce(Expr):
+    """``expr`` combined over an index box by "add", "mul", "max", "min", "and" or "or".
+
+    "max" and "min" propagate NaN. f16 and bf16 accumulate in f32 (the cast is written out by whoever builds the expression).
+    """
+
+    op: str
+    indices: tuple[Index, ...]
+    body: Expr
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        return self.body.dtype
+
+
+@dataclass(frozen=True, eq=False)
+class For:
+    """The body at every point of the box of ``indices``. Points are independent unless ``serial`` (then in order)."""
+
+    indices: tuple[Index, ...]
+    body: tuple[Statement, ...]
+    serial: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Let:
+    """Evaluate once; ``ref`` stands for the value in the rest of the enclosing body."""
+
+    ref: Ref
+    value: Expr
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    buffer: Buffer
+    index: tuple[Expr, ...]
+    value: Expr
+
+
+@dataclass(frozen=True, eq=False)
+class Accumulate:
+    """Points of the enclosing loops may hit the same element, so their order is kept."""
+
+    op: str
+    buffer: Buffer
+    index: tuple[Expr, ...]
+    value: Expr
+
+
+Statement = For | Let | Store | Accumulate
+
+COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+PREDICATES = COMPARISONS | {"isnan", "isinf"}
+FUNCTIONS = (
+    PREDICATES
+    | {"add", "sub", "mul", "div", "mod", "fmod", "neg", "abs", "sign", "min", "max", "pow", "and", "or", "xor", "not", "select"}
+    | {"shift_left", "shift_right", "mulhi_u32"}
+    | {"exp", "log", "log1p", "expm1", "tanh", "sigmoid", "erf", "softplus", "sqrt", "rsqrt", "reciprocal"}
+    | {"sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh"}
+    | {"floor", "ceil", "round", "trunc"}
+)
+
+
+def call(function: str, *arguments: Expr | Number) -> Expr:
+    """Apply a scalar function; plain numbers take the element type of the expressions beside them."""
+    assert function in FUNCTIONS, f"{function} is not in the loop language"
+    typed = arguments[1:] if function == "select" else arguments
+    dtype = next((argument.dtype for argument in typed if isinstance(argument, Expr)), None)
+    assert dtype is not None, f"{function}: no operand has an element type"
+    operands = tuple(argument if isinstance(argument, Expr) else Const(argument, dtype) for argument in arguments)
+    return Apply(function, operands, boolean if function in PREDICATES else dtype)
+
+
+def select(condition: Expr, then: Expr | Number, otherwise: Expr | Number) -> Expr:
+    """``then`` where the condition holds. Both sides are evaluated."""
+    return call("select", condition, then, otherwise)
+
+
+def cast(value: Expr, dtype: DType) -> Expr:
+    """Conversion; nothing where the type is the same already."""
+    return value if value.dtype == dtype else Cast(value, dtype)
+
+
+def reduce(op: str, extents: Sequence[int], body: Callable[..., Expr]) -> Expr:
+    """``body(r0, r1, ...)`` combined over fresh indices of the given extents."""
+    indices = indices_of(extents, "r")
+    return Reduce(op, indices, body(*indices))
+
+
+def indices_of(extents: Sequence[int], prefix: str = "i") -> tuple[Index, ...]:
+    """Fresh loop indices, one per extent."""
+    return tuple(Index(extent, f"{prefix}{axis}") for axis, extent in enumerate(extents))
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """What an operator's ``lower`` sees: a buffer, or the slice of one at ``prefix`` (one step of a Scan)."""
+
+    buffer: Buffer
+    prefix: tuple[Expr, ...] = ()
+
+    @property
+    def type(self) -> TensorType:
+        return self.buffer.type.with_shape(self.buffer.shape[len(self.prefix) :])
+
+    @property
+    def shape(self) -> Shape:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.buffer.dtype
+
+    def __getitem__(self, index: Sequence[Expr | int]) -> Expr:
+        return self.load(index)
+
+    def load(self, index: Sequence[Expr | int], fill: Number | None = None) -> Expr:
+        """The element at ``index``; with ``fill``, that value outside the tensor."""
+        return Load(self.buffer, self._full(index), fill)
+
+    def broadcast(self, index: Sequence[Expr]) -> Expr:
+        """The element for a point of a larger (NumPy-broadcast) index space."""
+        trailing = index[len(index) - len(self.shape) :]
+        return self.load([0 if extent == 1 else i for extent, i in zip(self.shape, trailing, strict=True)])
+
+    def store(self, index: Sequence[Expr | int], value: Expr) -> Store:
+        return Store(self.buffer, self._full(index), cast(value, self.dtype))
+
+    def accumulate(self, op: str, index: Sequence[Expr | int], value: Expr) -> Accumulate:
+        return Accumulate(op, self.buffer, self._full(index), cast(value, self.dtype))
+
+    def _full(self, index: Sequence[Expr | int]) -> tuple[Expr, ...]:
+        assert len(index) == len(self.shape), f"{self.buffer}: {len(index)} subscripts for shape {self.shape}"
+        return (*self.prefix, *(i if isinstance(i, Expr) else Const(i, i64) for i in index))
+
+
+def pointwise(output: Tensor, value: Callable[..., Expr]) -> list[Statement]:
+    """``output[i, j, ...] = value(i, j, ...)`` everywhere."""
+    indices = indices_of(output.shape)
+    return [For(indices, (output.store(indices, value(*indices)),))]
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    """The direct sub-expressions (subscripts included)."""
+    match expr:
+        case Load(index=index):
+            return index
+        case Apply(arguments=arguments):
+            return arguments
+        case Cast(value=value):
+            return (value,)
+        case Reduce(body=body):
+            return (body,)
+    return ()
+
+
+def rewrite(expr: Expr, change: Callable[[Expr], Expr | None], known: dict[Expr, Expr] | None = None) -> Expr:
+    """Rebuild bottom up. ``change`` sees each node with its children already rebuilt and may return a replacement.
+
+    ``known`` maps expressions to their rebuilt form; pass one dictionary to keep sharing over several calls.
+    """
+    known = {} if known is None else known
+    if expr in known:
+        return known[expr]
+    rebuilt = _with_children(expr, [rewrite(child, change, known) for child in children(expr)])
+    replacement = change(rebuilt)
+    known[expr] = rebuilt if replacement is None else replacement
+    return known[expr]
+
+
+def _with_children(expr: Expr, new: list[Expr]) -> Expr:
+    if all(a is b for a, b in zip(children(expr), new, strict=True)):
+        return expr
+    match expr:
+        case Load(buffer=buffer, fill=fill):
+            return Load(buffer, tuple(new), fill)
+        case Apply(function=function, dtype=dtype):
+            return Apply(function, tuple(new), dtype)
+        case Cast(dtype=dtype):
+            return cast(new[0], dtype)
+        case Reduce(op=op, indices=indices):
+            return Reduce(op, indices, new[0])
+    return expr
+
+
+def substitute(expr: Expr, mapping: dict[Any, Expr]) -> Expr:
+    """Replace indices and refs."""
+    return rewrite(expr, lambda node: mapping.get(node))
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """The expression and everything below it, each shared node once."""
+    seen: set[Expr] = set()
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            stack.extend(children(node))
+
+
+def statements(body: Sequence[Statement]) -> Iterator[Statement]:
+    """All statements, nested ones after the loop they stand in."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, For):
+            yield from statements(statement.body)
+
+
+def expressions(statement: Statement) -> tuple[Expr, ...]:
+    """The expressions that a statement itself evaluates (subscripts included; a For has none)."""
+    match statement:
+        case Let(value=value):
+            return (value,)
+        case Store(index=index, value=value) | Accumulate(index=index, value=value):
+            return (*index, value)
+    return ()
+
+
+def loads(body: Sequence[Statement]) -> Iterator[Load]:
+    """Every load in a body."""
+    for statement in statements(body):
+        for expr in expressions(statement):
+            yield from (node for node in walk(expr) if isinstance(node, Load))
+
+
+def reads(body: Sequence[Statement]) -> list[Buffer]:
+    """Buffers that a body reads, each once, in order."""
+    accumulated = (s.buffer for s in statements(body) if isinstance(s, Accumulate))
+    return list(dict.fromkeys(itertools.chain((load.buffer for load in loads(body)), accumulated)))
+
+
+def writes(body: Sequence[Statement]) -> list[Buffer]:
+    """Buffers that a body writes, each once, in order."""
+    return list(dict.fromkeys(s.buffer for s in statements(body) if isinstance(s, (Store, Accumulate))))
+
+
+@dataclass
+class Names:
+    """Distinct names from hints, for printing."""
+
+    taken: dict[str, int] = field(default_factory=dict)
+
+    def fresh(self, hint: str) -> str:
+        count = self.taken.get(hint, 0)
+        self.taken[hint] = count + 1
+        return hint if count == 0 else self.fresh(f"{hint}_{count}")
+
+
+def rewrite_body(body: Sequence[Statement], change: Callable[[Expr], Expr | None]) -> tuple[Statement, ...]:
+    """The same statements with every expression rewritten (see :func:`rewrite`); sharing is kept."""
+    known: dict[Expr, Expr] = {}
+    return tuple(_rewrite_statement(statement, change, known) for statement in body)
+
+
+def _rewrite_statement(statement: Statement, change: Callable[[Expr], Expr | None], known: dict[Expr, Expr]) -> Statement:
+    def new(expr: Expr) -> Expr:
+        return rewrite(expr, change, known)
+
+    match statement:
+        case For(indices, body, serial):
+            return For(indices, tuple(_rewrite_statement(inner, change, known) for inner in body), serial)
+        case Let(ref, value):
+            return Let(ref, new(value))
+        case Store(buffer, index, value):
+            return Store(buffer, tuple(map(new, index)), new(value))
+        case Accumulate(op, buffer, index, value):
+            return Accumulate(op, buffer, tuple(map(new, index)), new(value))

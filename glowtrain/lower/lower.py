@@ -1,0 +1,133 @@
+"""Graph to Program: every node becomes loop nests over buffers, every Scan a repeat.
+
+Operators without ``lower`` are replaced by their decomposition first (:func:`expand`). Nothing is optimised here: each node writes
+its own buffers; fusion removes most of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from glowtrain.errors import CodegenError
+from glowtrain.graph import Constant, Graph, Node, Value, Variable
+from glowtrain.loops import Buffer, Const, Expr, For, Index, Names, Tensor, indices_of
+from glowtrain.lower.expand import expand
+from glowtrain.ops.control import Scan
+from glowtrain.program.program import Instruction, Kernel, Program, Repeat
+from glowtrain.types import i64
+
+
+def lower(graph: Graph) -> Program:
+    """The program that computes a graph.
+
+    Raises :class:`CodegenError` for an operator with neither ``lower`` nor ``decompose``.
+    """
+    return _Lowering(expand(graph)).program()
+
+
+@dataclass
+class _Lowering:
+    graph: Graph
+    names: Names = field(default_factory=Names)
+    tensors: dict[Value, Tensor] = field(default_factory=dict)
+    constants: list[Buffer] = field(default_factory=list)
+
+    def program(self) -> Program:
+        inputs = {value.name: self._leaf(value) for value in self.graph.inputs}
+        variables = {value.name: self._leaf(value) for value in self.graph.variables}
+        instructions = [instruction for node in self.graph.nodes for instruction in self._node(node)]
+        outputs = {}
+        for name, value in self.graph.outputs.items():
+            outputs[name] = Buffer(self.names.fresh(name), value.type, "output")
+            instructions.append(copy(self._tensor(value), Tensor(outputs[name])))
+        staged = [(variable, self._stage(value, variable, instructions)) for variable, value in self.graph.updates.items()]
+        instructions += [copy(tensor, self._tensor(variable)) for variable, tensor in staged]
+        updates = tuple(variable.name for variable in self.graph.updates)
+        return Program(
+            self.graph.name, inputs, outputs, variables, tuple(instructions), updates, tuple(self.constants)
+        )
+
+    def _stage(self, value: Value, variable: Variable, instructions: list[Instruction]) -> Tensor:
+        """A new value that no other update can overwrite: a variable's present value is copied first."""
+        tensor = self._tensor(value)
+        if tensor.buffer.kind != "variable" or value is variable:
+            return tensor
+        staged = Tensor(Buffer(self.names.fresh(f"{value.name}.old"), value.type))
+        instructions.append(copy(tensor, staged))
+        return staged
+
+    def _tensor(self, value: Value) -> Tensor:
+        if value not in self.tensors:
+            self._leaf(value)
+        return self.tensors[value]
+
+    def _leaf(self, value: Value) -> Buffer:
+        """The buffer of an input, constant or variable."""
+        if value in self.tensors:
+            return self.tensors[value].buffer
+        if isinstance(value, Constant):
+            buffer = Buffer(self.names.fresh(value.name or "c"), value.type, "constant", initial=value.array)
+            self.constants.append(buffer)
+        elif isinstance(value, Variable):
+            buffer = Buffer(self.names.fresh(value.name), value.type, "variable", initial=value.initial)
+        else:
+            buffer = Buffer(self.names.fresh(value.name), value.type, "input")
+        self.tensors[value] = Tensor(buffer)
+        return buffer
+
+    def _node(self, node: Node) -> list[Instruction]:
+        operator = node.operator
+        inputs = [None if value is None else self._tensor(value) for value in node.inputs]
+        if isinstance(operator, Scan):
+            return self._scan(operator, node, inputs)
+        if not operator.has("lower"):
+            raise CodegenError(f"{operator} (node {node.name or '?'}) has neither a lowering nor a decomposition")
+        outputs = tuple(self._output(node, value) for value in node.outputs)
+        kernel = Kernel(self.names.fresh(operator.onnx.lower()), tuple(operator.lower(outputs, *inputs)))
+        return [kernel]
+
+    def _output(self, node: Node, value: Value) -> Tensor:
+        hint = value.name or node.operator.onnx.lower()
+        self.tensors[value] = Tensor(Buffer(self.names.fresh(hint), value.type))
+        return self.tensors[value]
+
+    def _scan(self, scan: Scan, node: Node, inputs: Sequence[Tensor | None]) -> list[Instruction]:
+        """A repeat over time steps. A state is a buffer of two slots: step t reads slot t % 2 and writes the other."""
+        tensors = [tensor for tensor in inputs if tensor is not None]
+        steps, states = scan.steps(*(value.type for value in node.inputs if value is not None)), scan.num_states
+        time = Index(steps, self.names.fresh("t"))
+        slots = [self._slots(tensor) for tensor in tensors[:states]]
+        before: list[Instruction] = [copy(t, Tensor(s, (Const(0, i64),))) for t, s in zip(tensors, slots, strict=False)]
+        operands = [Tensor(slot, (_parity(time),)) for slot in slots]
+        for tensor, direction in zip(tensors[states:], scan.input_directions, strict=False):
+            operands.append(Tensor(tensor.buffer, (*tensor.prefix, _step(time, direction))))
+        operands += tensors[states + len(scan.input_directions) :]
+        self.tensors.update(zip(scan.body.inputs, operands, strict=True))
+        body = [instruction for inner in scan.body.nodes for instruction in self._node(inner)]
+        targets = [Tensor(slot, (_parity(time + 1),)) for slot in slots]
+        for value, direction in zip(node.outputs[states:], scan.output_directions, strict=True):
+            targets.append(Tensor(self._output(node, value).buffer, (_step(time, direction),)))
+        results = scan.body.outputs.values()
+        body += [copy(self._tensor(value), target) for value, target in zip(results, targets, strict=True)]
+        last = (Const(steps % 2, i64),)
+        after = [copy(Tensor(slot, last), self._output(node, v)) for slot, v in zip(slots, node.outputs, strict=False)]
+        return [*before, Repeat(self.names.fresh("scan"), time, tuple(body)), *after]
+
+    def _slots(self, state: Tensor) -> Buffer:
+        return Buffer(self.names.fresh("state"), state.type.with_shape((2, *state.shape)))
+
+
+def copy(source: Tensor, target: Tensor) -> Kernel:
+    """A kernel that copies a tensor."""
+    indices = indices_of(target.shape)
+    return Kernel("copy", (For(indices, (target.store(indices, source[indices]),)),))
+
+
+def _parity(time: Expr) -> Expr:
+    return time % 2
+
+
+def _step(time: Index, direction: int) -> Expr:
+    """The position along the scanned axis: ONNX's direction 1 runs backwards."""
+    return Const(time.extent - 1, i64) - time if direction else time

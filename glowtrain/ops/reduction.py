@@ -1,0 +1,478 @@
+"""Reductions over axes, arg-extrema and cumulative sums."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator, static
+from glowtrain.loops import Expr, For, Let, Ref, Statement, Tensor, call, cast, indices_of, reduce, select
+from glowtrain.ops.activation import Sign
+from glowtrain.ops.family import Grads, normalize_axes, normalize_axis
+from glowtrain.ops.logic import Equal, Where
+from glowtrain.ops.move import Expand, Reshape, Transpose
+from glowtrain.ops.shape import Cast
+from glowtrain.ops.transcendental import Exp
+from glowtrain.types import Array, DType, Shape, TensorType, bf16, dtype_of, f16, f32, f64, i64
+
+
+def accumulator(dtype: DType) -> DType:
+    """The element type in which elements of ``dtype`` are summed: f32 for f16 and bf16, itself otherwise."""
+    return f32 if dtype in (f16, bf16) else dtype
+
+
+def widened(array: Array) -> Array:
+    """An array in the element type in which it is summed (see :func:`accumulator`)."""
+    return array.astype(accumulator(dtype_of(array.dtype)).numpy, copy=False)
+
+
+def as_dtype(value: Value, dtype: DType) -> Value:
+    """A value converted to an element type; itself where it has that type."""
+    result: Value = value if value.dtype == dtype else Cast(to=dtype)(value)
+    return result
+
+
+def filled(value: float, type_: TensorType) -> Value:
+    """A value of ``type_`` with every element ``value`` (an expanded scalar: it takes no memory once fused)."""
+    result: Value = Expand(shape=type_.shape)(constant(value, type_.dtype))
+    return result
+
+
+def sum_to_shape(value: Value, shape: Shape) -> Value:
+    """Undo a NumPy broadcast from ``shape``: sum over the axes along which elements were repeated."""
+    if value.shape == tuple(shape):
+        return value
+    lead = value.rank - len(shape)
+    repeated = [lead + axis for axis, extent in enumerate(shape) if extent == 1 and value.shape[lead + axis] != 1]
+    summed: Value = ReduceSum(axes=(*range(lead), *repeated), keepdims=False)(value)
+    result: Value = summed if summed.shape == tuple(shape) else Reshape(shape=tuple(shape))(summed)
+    return result
+
+
+def total(op: str, extents: Sequence[int], body: Callable[..., Expr]) -> Expr:
+    """A reduction in the loop language; over no axes, the element itself."""
+    return reduce(op, extents, body) if extents else body()
+
+
+@dataclass(frozen=True)
+class Reduction(Operator):
+    """One number from all elements along ``axes``.
+
+    ``axes`` None or empty: all axes, or with ``noop_with_empty_axes`` no axis (the element-wise parts still apply).
+    ``keepdims`` leaves the reduced axes with extent 1. f16 and bf16 are accumulated in f32.
+    """
+
+    axes: tuple[int, ...] | None = static(1, None)
+    keepdims: bool = True
+    noop_with_empty_axes: bool = False
+
+    kinds: ClassVar[frozenset[str]] = frozenset({"float", "int", "uint"})
+    combine: ClassVar[str] = "add"
+    """The loop language's operation that combines elements."""
+    domain_range: ClassVar[tuple[float, float]] = (-2.0, 2.0)
+
+    def reduced(self, x: TensorType) -> tuple[int, ...]:
+        """The axes of ``x`` that are reduced, ascending."""
+        if self.axes:
+            return tuple(sorted(normalize_axes(self, self.axes, x)))
+        return () if self.noop_with_empty_axes else tuple(range(x.rank))
+
+    def count(self, x: TensorType) -> int:
+        """Number of elements that are combined into one."""
+        return math.prod(x.shape[axis] for axis in self.reduced(x))
+
+    def infer(self, *inputs: TensorType) -> TensorType:
+        if len(inputs) != 1:
+            raise self.fail(f"takes 1 operand, not {len(inputs)}", *inputs)
+        (x,) = inputs
+        if x.dtype.kind not in self.kinds:
+            raise self.fail(f"element type must be {' or '.join(sorted(self.kinds))}, not {x.dtype}", x)
+        return x.with_shape(_reduced_shape(x.shape, self.reduced(x), self.keepdims))
+
+    def reference(self, x: Array) -> Array:
+        axes = self.reduced(TensorType(dtype_of(x.dtype), x.shape))
+        wide = widened(x)
+        kept = np.asarray(self.numpy(wide, axes)).astype(x.dtype)
+        return kept.reshape(_reduced_shape(x.shape, axes, self.keepdims))
+
+    def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
+        """The reduction in NumPy over exactly these axes; reduced axes may be kept with extent 1 or dropped."""
+        raise NotImplementedError
+
+    def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
+        (x,), (y,) = inputs, outputs
+        axes = self.reduced(x.type)
+        indices = indices_of(y.shape)
+        kept = [i for axis, i in enumerate(indices) if axis not in axes] if self.keepdims else list(indices)
+
+        def element(*r: Expr) -> Expr:
+            outer, inner = iter(kept), iter(r)
+            return cast(x[[next(inner) if axis in axes else next(outer) for axis in range(len(x.shape))]], accumulator(x.dtype))
+
+        lets, result = self.row([x.shape[axis] for axis in axes], element)
+        return [For(indices, (*lets, y.store(indices, result)))]
+
+    def row(self, extents: list[int], element: Callable[..., Expr]) -> tuple[list[Statement], Expr]:
+        """The reduction of ``element(r0, r1, ...)``: statements to go before, and the result."""
+        return [], self.after(total(self.combine, extents, lambda *r: self.before(element(*r))), math.prod(extents))
+
+    def before(self, element: Expr) -> Expr:
+        """What is combined, from an element."""
+        return element
+
+    def after(self, combined: Expr, count: int) -> Expr:
+        """The result, from what was combined over ``count`` elements."""
+        return combined
+
+    def kept(self, y: Value, x: Value) -> Value:
+        """A value of the result's shape with the reduced axes put back as extent 1."""
+        shape = _reduced_shape(x.shape, self.reduced(x.type), True)
+        result: Value = y if y.shape == shape else Reshape(shape=shape)(y)
+        return result
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Sample:
+        shape = draw.shape()
+        chosen = tuple(axis - len(shape) * draw.boolean() for axis in range(len(shape)) if draw.boolean())
+        axes = draw.choice((None, chosen))
+        return Sample(cls(axes, draw.boolean(), draw.boolean()), (draw.floats(shape, *cls.domain_range),))
+
+
+def _reduced_shape(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
+    kept = tuple(1 if axis in axes else extent for axis, extent in enumerate(shape))
+    return kept if keepdims else tuple(extent for axis, extent in enumerate(shape) if axis not in axes)
+
+
+@operator
+@dataclass(frozen=True)
+class ReduceSum(Reduction):
+    """y = sum(x)"""
+
+    def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
+        return np.sum(x, axis=axes, dtype=x.dtype)
+
+    def vjp(self, g: Value, y: Value, x: Value) -> Grads:
+        return (Expand(shape=x.shape)(self.kept(g, x)),)
+
+
+@operator
+@dataclass(frozen=True)
+class ReduceMean(Reduction):
+    """y = sum(x) / n; NaN over nothing. Integer means are truncated."""
+
+    def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
+        return np.mean(x, axis=axes, dtype=x.dtype)
+
+    def after(self, combined: Expr, count: int) -> Expr:
+        return combined / count
+
+    def vjp(self, g: Value, y: Value, x: Value) -> Grads:
+        return (Expand(shape=x.shape)(self.kept(g, x) / self.count(x.type)),)
+
+
+class Extremum(Reduction):
+    """Largest or smallest element; NaN where one is NaN. Elements that tie share the gradient evenly."""
+
+    kinds: ClassVar[frozenset[str]] = frozenset({"float", "int", "uint", "bool"})
+
+    def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
+        if inputs[0].dtype.kind != "bool":
+            return super().lower(outputs, *inputs)
+        logical = ReduceAny if self.combine == "max" else ReduceAll
+        return logical(**self.attributes()).lower(outputs, *inputs)
+
+    def vjp(self, g: Value, y: Value, x: Value) -> Grads:
+        chosen = as_dtype(Equal()(x, self.kept(y, x)), x.dtype)
+        ties = ReduceSum(axes=self.reduced(x.type), noop_with_empty_axes=True)(chosen)
+        return (chosen * (self.kept(g, x) / ties),)
+
+
+class ReduceAny(Reduction):
+    """Whether any element is true: how ReduceMax of bool is lowered."""
+
+    combine: ClassVar[str] = "or"
+
+
+class ReduceAll(Reduction):
+    """Whether all elements are true: how ReduceMin of bool is lowered."""
+
+    combine: ClassVar[str] = "and"
+
+
+@operator
+@dataclass(frozen=True)
+class ReduceMax(Extremum):
+    """y = max(x); the smallest number of the type over nothing."""
+
+    combine: ClassVar[str] = "max"
+
+    def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
+        return np.max(x, axis=axes, initial=_limits(x.dtype)[0])
+
+
+@operator
+@dataclass(frozen=True)
+class ReduceMin(Extremum):
+    """y = min(x); the largest number of the type over nothing."""
+
+    combine: ClassVar[str] = "min"
+
+    def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
+        return np.min(x, axis=axes, initial=_limits(x.dtype)[1])
+
+
+def _limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    """The smallest and the largest number of a type."""
+    if dtype.kind == "b":
+        return False, True
+    if dtype.kind == "f":
+        return -np.inf, np.inf
+    return np.iinfo(dtype).min, np.iinfo(dtype).max
+
+
+@operator
+@dataclass(frozen=True)
+class ReduceProd(Reduction):
+    """y = product of x.
+
+    The gradient of an element is the product of the others, formed without division: right with zeros, and to any
+    order; n elements take n * n multiplications.
+    """
+
+    combine: ClassVar[str] = "mul"
+
+    def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
+        return np.prod(x, axis=axes, dtype=x.dtype)
+
+    def vjp(self, g: Value, y: Value, x: Value) -> Grads:
+        axes = self.reduced(x.type)
+        last = (*(axis for axis in range(x.rank) if axis not in axes), *axes)
+        n = self.count(x.type)
+        rows = Reshape(shape=(x.type.size // max(n, 1), 1, n))(Transpose(perm=last)(x))
+        place = np.arange(n)
+        others = ReduceProd(axes=(2,), keepdims=False)(Where()(Equal()(constant(place[:, None]), constant(place)), 1.0, rows))
+        back = Reshape(shape=tuple(x.shape[axis] for axis in last))(others)
+        return (self.kept(g, x) * Transpose(perm=tuple(last.index(axis) for axis in range(x.rank)))(back),)
+
+
+@operator
+@dataclass(frozen=True)
+class ReduceL1(Reduction):
+    """y = sum(|x|); gradient 0 at 0."""
+
+    def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
+        return np.sum(np.abs(x), axis=axes, dtype=x.dtype)
+
+    def before(self, element: Expr) -> Expr:
+        return call("abs", element)
+
+    def vjp(self, g: Value, y: Value, x: Value) -> Grads:
+        return (self.kept(g, x) * Sign()(x),)
+
+
+@operator
+@dataclass(frozen=True)
+class ReduceL2(Reduction):
+    """y = sqrt(sum(x^2)); gradient 0 where y = 0."""
+
+    def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
+        return np.sqrt(np.sum(np.square(x), axis=axes, dtype=x.dtype))
+
+    def before(self, element: Expr) -> Expr:
+        return element * element
+
+    def after(self, combined: Expr, count: int) -> Expr:
+        return call("sqrt", combined if combined.dtype.is_float else cast(combined, f64))
+
+    def vjp(self, g: Value, y: Value, x: Value) -> Grads:
+        zero = Equal()(y, 0.0)
+        scale = Where()(zero, 0.0, g / Where()(zero, 1.0, y))
+        return (self.kept(scale, x) * x,)
+
+
+@operator
+@dataclass(frozen=True)
+class ReduceSumSquare(Reduction):
+    """y = sum(x^2)"""
+
+    def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
+        return np.sum(np.square(x), axis=axes, dtype=x.dtype)
+
+    def before(self, element: Expr) -> Expr:
+        return element * element
+
+    def vjp(self, g: Value, y: Value, x: Value) -> Grads:
+        return (self.kept(g, x) * 2 * x,)
+
+
+@operator
+@dataclass(frozen=True)
+class ReduceLogSum(Reduction):
+    """y = log(sum(x))"""
+
+    kinds: ClassVar[frozenset[str]] = frozenset({"float"})
+    domain_range: ClassVar[tuple[float, float]] = (0.2, 2.0)
+
+    def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
+        return np.log(np.sum(x, axis=axes, dtype=x.dtype))
+
+    def after(self, combined: Expr, count: int) -> Expr:
+        return call("log", combined)
+
+    def vjp(self, g: Value, y: Value, x: Value) -> Grads:
+        return (Expand(shape=x.shape)(self.kept(g * Exp()(-y), x)),)
+
+
+@operator
+@dataclass(frozen=True)
+class ReduceLogSumExp(Reduction):
+    """y = log(sum(exp(x))), with the largest element taken out first so that nothing overflows."""
+
+    kinds: ClassVar[frozenset[str]] = frozenset({"float"})
+
+    def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
+        peak = np.max(x, axis=axes, keepdims=True, initial=-np.inf)
+        shift = np.where(np.isinf(peak), 0, peak).astype(x.dtype)
+        return np.log(np.sum(np.exp(x - shift), axis=axes, keepdims=True)) + shift
+
+    def row(self, extents: list[int], element: Callable[..., Expr]) -> tuple[list[Statement], Expr]:
+        peak = total("max", extents, element)
+        shift = Ref(peak.dtype, "shift")
+        summed = total("add", extents, lambda *r: call("exp", element(*r) - shift))
+        return [Let(shift, select(call("isinf", peak), 0.0, peak))], call("log", summed) + shift
+
+    def vjp(self, g: Value, y: Value, x: Value) -> Grads:
+        return (self.kept(g, x) * Exp()(x - self.kept(y, x)),)
+
+
+@dataclass(frozen=True)
+class ArgExtremum(Operator):
+    """Position of the largest or smallest element along an axis, as i64.
+
+    Of equal elements the first counts, or with ``select_last_index`` the last. A NaN counts as the extremum.
+    """
+
+    axis: int = 0
+    keepdims: bool = True
+    select_last_index: bool = False
+
+    differentiable: ClassVar[bool] = False
+    reason: ClassVar[str] = "positions are integers"
+    combine: ClassVar[str] = "max"
+
+    def infer(self, *inputs: TensorType) -> TensorType:
+        if len(inputs) != 1:
+            raise self.fail(f"takes 1 operand, not {len(inputs)}", *inputs)
+        (x,) = inputs
+        if x.dtype.kind == "bool":
+            raise self.fail("element type must be a number, not bool; cast it first", x)
+        axis = normalize_axis(self, self.axis, x)
+        if x.shape[axis] == 0:
+            raise self.fail(f"axis {axis} has extent 0: there is no element to choose", x)
+        return TensorType(i64, _reduced_shape(x.shape, (axis,), self.keepdims))
+
+    def reference(self, x: Array) -> Array:
+        axis = self.axis % x.ndim
+        search = np.argmax if self.combine == "max" else np.argmin
+        wide = widened(x)
+        if self.select_last_index:
+            found = x.shape[axis] - 1 - search(np.flip(wide, axis), axis=axis)
+        else:
+            found = search(wide, axis=axis)
+        return np.asarray(found, np.int64).reshape(_reduced_shape(x.shape, (axis,), self.keepdims))
+
+    def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
+        (x,), (y,) = inputs, outputs
+        axis, extent = self.axis % len(x.shape), x.shape[self.axis]
+        indices = indices_of(y.shape)
+        kept = [i for a, i in enumerate(indices) if not (self.keepdims and a == axis)]
+
+        def element(r: Expr) -> Expr:
+            return x[[*kept[:axis], r, *kept[axis:]]]
+
+        best = Ref(x.dtype, "best")
+        missing, op = (-1, "max") if self.select_last_index else (extent, "min")
+        position = reduce(op, (extent,), lambda r: select(_is_extremum(element(r), best), r, missing))
+        return [For(indices, (Let(best, reduce(self.combine, (extent,), element)), y.store(indices, position)))]
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Sample:
+        shape = draw.shape(min_rank=1)
+        axis = draw.integer(-len(shape), len(shape) - 1)
+        return Sample(cls(axis, draw.boolean(), draw.boolean()), (draw.integers(shape, -2, 2).astype(np.float64),))
+
+
+def _is_extremum(element: Expr, best: Expr) -> Expr:
+    """Where the best is NaN no element equals it: then the NaNs are meant."""
+    same = call("eq", element, best)
+    return same | call("isnan", element) if element.dtype.is_float else same
+
+
+@operator
+@dataclass(frozen=True)
+class ArgMax(ArgExtremum):
+    """Position of the largest element."""
+
+
+@operator
+@dataclass(frozen=True)
+class ArgMin(ArgExtremum):
+    """Position of the smallest element."""
+
+    combine: ClassVar[str] = "min"
+
+
+@operator
+@dataclass(frozen=True)
+class CumSum(Operator):
+    """Running sums along ``axis``: y[k] = x[0] + ... + x[k].
+
+    ``exclusive`` leaves x[k] itself out; ``reverse`` sums from the end. Every partial sum is rounded to the element type.
+    """
+
+    axis: int = static(1)
+    exclusive: bool = False
+    reverse: bool = False
+
+    def infer(self, *inputs: TensorType) -> TensorType:
+        if len(inputs) != 1:
+            raise self.fail(f"takes 1 operand, not {len(inputs)}", *inputs)
+        if inputs[0].dtype.kind == "bool":
+            raise self.fail("element type must be a number, not bool; cast it first", *inputs)
+        normalize_axis(self, self.axis, inputs[0])
+        return inputs[0]
+
+    def reference(self, x: Array) -> Array:
+        turned = np.flip(x, self.axis) if self.reverse else x
+        sums = np.add.accumulate(turned, axis=self.axis, dtype=x.dtype)
+        if self.exclusive:
+            sums = np.roll(sums, 1, self.axis)
+            np.moveaxis(sums, self.axis, 0)[:1] = 0
+        return np.ascontiguousarray(np.flip(sums, self.axis)) if self.reverse else sums
+
+    def vjp(self, g: Value, y: Value, x: Value) -> Grads:
+        return (self.replace(reverse=not self.reverse)(g),)
+
+    def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
+        (x,), (y,) = inputs, outputs
+        axis, extent = self.axis % len(x.shape), x.shape[self.axis]
+        outer = indices_of((*x.shape[:axis], *x.shape[axis + 1 :]))
+        (k,) = indices_of((extent,), "k")
+
+        def at(position: Expr) -> list[Expr]:
+            return [*outer[:axis], position, *outer[axis:]]
+
+        here, before = (extent - 1 - k, extent - k) if self.reverse else (k, k - 1)
+        added = x.load(at(before), fill=0) if self.exclusive else x[at(here)]
+        step = For((k,), (y.store(at(here), y.load(at(before), fill=0) + added),), serial=True)
+        return [For(outer, (step,))] if outer else [step]
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Sample:
+        shape = draw.shape(min_rank=1)
+        axis = draw.integer(-len(shape), len(shape) - 1)
+        return Sample(cls(axis, draw.boolean(), draw.boolean()), (draw.floats(shape),))

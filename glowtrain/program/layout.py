@@ -1,0 +1,79 @@
+"""Memory layouts: which axis of each buffer is innermost.
+
+Operators state the layouts they like (a convolution: activations channels-last, weights with output channels last; then a register
+tile runs along channels and no im2col is needed, see oneDNN's nhwc and XNNPACK). Buffers that a kernel accesses at the same place
+form a group and share one layout, so that elementwise neighbours stream. Inputs and outputs are row-major: they belong to the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from glowtrain.loops import Buffer, Expr, Load, Store, loads, statements, walk
+from glowtrain.program.program import Kernel, Program
+
+Layout = tuple[int, ...]
+
+
+def assign_layouts(program: Program, preferences: Iterable[tuple[Buffer, Layout]]) -> Program:
+    """Set every buffer's layout from the preferences and the groups (in place; the program is returned)."""
+    groups = _Groups()
+    for kernel in program.kernels:
+        for a, b in _same_place(kernel):
+            groups.join(a, b)
+    chosen: dict[Buffer, Layout] = {}
+    for buffer, layout in preferences:
+        if _free(buffer):
+            chosen.setdefault(groups.find(buffer), layout)
+    for buffer in program.buffers:
+        layout = chosen.get(groups.find(buffer))
+        if layout is not None and _free(buffer) and len(layout) == buffer.type.rank:
+            buffer.layout = layout
+    return program
+
+
+def _free(buffer: Buffer) -> bool:
+    return buffer.kind not in ("input", "output")
+
+
+def _same_place(kernel: Kernel) -> Iterable[tuple[Buffer, Buffer]]:
+    """Pairs of equally ranked buffers that agree on batch and channel position (elementwise, pooling, padding)."""
+    for statement in statements(kernel.body):
+        if not isinstance(statement, Store) or statement.buffer.type.rank < 3 or not _free(statement.buffer):
+            continue
+        for load in loads([statement]):
+            if _free(load.buffer) and _aligned(statement, load):
+                yield statement.buffer, load.buffer
+
+
+def _aligned(store: Store, load: Load) -> bool:
+    a, b = store.buffer, load.buffer
+    if a.type.rank != b.type.rank or a.shape[:2] != b.shape[:2]:
+        return False
+    same = [x is y for x, y in zip(store.index, load.index, strict=True)]
+    if a.shape == b.shape and all(same):
+        return True
+    return all(s or e == 1 for s, e in zip(same[:2], a.shape[:2], strict=True)) and not any(
+        _mentions(i, store.index[1]) for i in load.index[2:]
+    )
+
+
+def _mentions(expr: Expr, index: Expr) -> bool:
+    return any(node is index for node in walk(expr))
+
+
+class _Groups:
+    """Union-find over buffers."""
+
+    def __init__(self) -> None:
+        self._parent: dict[Buffer, Buffer] = {}
+
+    def find(self, buffer: Buffer) -> Buffer:
+        while (parent := self._parent.get(buffer, buffer)) is not buffer:
+            buffer = parent
+        return buffer
+
+    def join(self, a: Buffer, b: Buffer) -> None:
+        a, b = self.find(a), self.find(b)
+        if a is not b:
+            self._parent[b] = a

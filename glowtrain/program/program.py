@@ -1,0 +1,101 @@
+"""The program: the low-level IR. Instructions over typed buffers, in the order in which they run.
+
+    instruction ::= Kernel(statements)                    loop nests (see glowtrain.loops)
+                  | Repeat(index, instructions)            the instructions once for every value of the index, in order
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from glowtrain.loops import Buffer, Index, Statement, reads, writes
+
+
+@dataclass(eq=False)
+class Kernel:
+    """Loop nests that run as one piece; ``name`` says which operators it came from."""
+
+    name: str
+    body: tuple[Statement, ...]
+
+    @property
+    def reads(self) -> list[Buffer]:
+        return reads(self.body)
+
+    @property
+    def writes(self) -> list[Buffer]:
+        return writes(self.body)
+
+    @property
+    def operands(self) -> list[Buffer]:
+        """All buffers, those written first, each once: the kernel's parameters."""
+        return list(dict.fromkeys((*self.writes, *self.reads)))
+
+
+@dataclass(eq=False)
+class Repeat:
+    """``body`` for index = 0 .. extent-1, in order (the steps of a Scan)."""
+
+    name: str
+    index: Index
+    body: tuple[Instruction, ...]
+
+    @property
+    def reads(self) -> list[Buffer]:
+        return list(dict.fromkeys(buffer for instruction in self.body for buffer in instruction.reads))
+
+    @property
+    def writes(self) -> list[Buffer]:
+        return list(dict.fromkeys(buffer for instruction in self.body for buffer in instruction.writes))
+
+    @property
+    def operands(self) -> list[Buffer]:
+        return list(dict.fromkeys((*self.writes, *self.reads)))
+
+
+Instruction = Kernel | Repeat
+
+
+@dataclass(eq=False)
+class Program:
+    """Instructions and the buffers that others see.
+
+    ``updates`` lists the variables that the instructions write. Inputs and outputs are by the graph's names.
+    """
+
+    name: str
+    inputs: dict[str, Buffer]
+    outputs: dict[str, Buffer]
+    variables: dict[str, Buffer]
+    instructions: tuple[Instruction, ...]
+    updates: tuple[str, ...] = ()
+    constants: tuple[Buffer, ...] = field(default=())
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """Every buffer that is used or seen from outside, each once."""
+        seen = dict.fromkeys([*self.inputs.values(), *self.variables.values(), *self.constants])
+        for instruction in self.instructions:
+            seen.update(dict.fromkeys(instruction.operands))
+        seen.update(dict.fromkeys(self.outputs.values()))
+        return list(seen)
+
+    @property
+    def kernels(self) -> Iterator[Kernel]:
+        """All kernels, those inside of repeats too, in order."""
+        return kernels_of(self.instructions)
+
+    def __str__(self) -> str:
+        from glowtrain.program.text import to_text
+
+        return to_text(self)
+
+
+def kernels_of(instructions: Sequence[Instruction]) -> Iterator[Kernel]:
+    """All kernels among instructions, nested ones too."""
+    for instruction in instructions:
+        if isinstance(instruction, Kernel):
+            yield instruction
+        else:
+            yield from kernels_of(instruction.body)

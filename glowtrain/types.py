@@ -1,0 +1,159 @@
+"""Element types and tensor types.
+
+    type ::= dtype "[" extent ("," extent)* "]"      e.g.  f32[64,784]   i64[]
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from glowtrain.errors import ShapeError
+
+Array = NDArray[Any]
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class DType:
+    """An element type: its name, its NumPy type and its kind ("float", "int", "uint" or "bool")."""
+
+    name: str
+    numpy: np.dtype[Any]
+    kind: str
+
+    @property
+    def size(self) -> int:
+        """Bytes of one element in memory."""
+        return self.numpy.itemsize
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in ("int", "uint")
+
+    def __getitem__(self, shape: Any) -> Any:
+        """``f32[64, 784]`` is a tensor type; with a name among the extents, a :class:`Spec`."""
+        extents = shape if isinstance(shape, tuple) else (shape,)
+        if all(isinstance(extent, int) for extent in extents):
+            return TensorType(self, extents)
+        return Spec(self, extents)
+
+    def __str__(self) -> str:
+        return self.name
+
+    __repr__ = __str__
+
+
+f64 = DType("f64", np.dtype(np.float64), "float")
+f32 = DType("f32", np.dtype(np.float32), "float")
+f16 = DType("f16", np.dtype(np.float16), "float")
+bf16 = DType("bf16", np.dtype(ml_dtypes.bfloat16), "float")
+i64 = DType("i64", np.dtype(np.int64), "int")
+i32 = DType("i32", np.dtype(np.int32), "int")
+i16 = DType("i16", np.dtype(np.int16), "int")
+i8 = DType("i8", np.dtype(np.int8), "int")
+u64 = DType("u64", np.dtype(np.uint64), "uint")
+u32 = DType("u32", np.dtype(np.uint32), "uint")
+u16 = DType("u16", np.dtype(np.uint16), "uint")
+u8 = DType("u8", np.dtype(np.uint8), "uint")
+boolean = DType("bool", np.dtype(np.bool_), "bool")
+
+DTYPES: dict[str, DType] = {
+    dtype.name: dtype for dtype in (f64, f32, f16, bf16, i64, i32, i16, i8, u64, u32, u16, u8, boolean)
+}
+_BY_NUMPY: dict[np.dtype[Any], DType] = {dtype.numpy: dtype for dtype in DTYPES.values()}
+
+
+def dtype_of(numpy_type: DTypeLike) -> DType:
+    """The element type of a NumPy dtype. Raises :class:`ShapeError` for types that tensors cannot have."""
+    found = _BY_NUMPY.get(np.dtype(numpy_type))
+    if found is None:
+        raise ShapeError(f"element type {np.dtype(numpy_type)} is not supported; use one of {', '.join(DTYPES)}")
+    return found
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Element type and static shape."""
+
+    dtype: DType
+    shape: Shape = ()
+
+    def __post_init__(self) -> None:
+        if any(extent < 0 for extent in self.shape):
+            raise ShapeError(f"{self}: extents cannot be negative")
+        if self.nbytes >= 1 << 62:
+            raise ShapeError(f"{self}: the product of the extents overflows")
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.size
+
+    def with_shape(self, shape: Shape) -> TensorType:
+        return TensorType(self.dtype, tuple(shape))
+
+    def with_dtype(self, dtype: DType) -> TensorType:
+        return TensorType(dtype, self.shape)
+
+    def accepts(self, array: Array) -> bool:
+        """Whether an array has exactly this type."""
+        return array.dtype == self.dtype.numpy and array.shape == self.shape
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+    __repr__ = __str__
+
+
+def type_of(array: Array) -> TensorType:
+    """The tensor type of an array."""
+    return TensorType(dtype_of(array.dtype), tuple(int(extent) for extent in array.shape))
+
+
+def parse_type(text: str) -> TensorType:
+    """Read ``f32[64,784]``. Raises :class:`ShapeError`."""
+    match = re.fullmatch(r"(\w+)\[([\d,]*)\]", text)
+    if match is None or match[1] not in DTYPES:
+        raise ShapeError(f"{text!r} is not a tensor type such as f32[64,784]")
+    return TensorType(DTYPES[match[1]], tuple(int(extent) for extent in match[2].split(",") if extent))
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A tensor type with symbolic dimensions: ``f32["batch", 784]``. :meth:`bind` makes it static."""
+
+    dtype: DType
+    shape: tuple[int | str, ...] = ()
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The names of the symbolic dimensions, in order of appearance."""
+        return tuple(dict.fromkeys(extent for extent in self.shape if isinstance(extent, str)))
+
+    def bind(self, dims: dict[str, int]) -> TensorType:
+        """The static type. Raises ``KeyError`` with the name of an unbound dimension."""
+        return TensorType(self.dtype, tuple(dims[extent] if isinstance(extent, str) else extent for extent in self.shape))
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+    __repr__ = __str__

@@ -1,0 +1,54 @@
+"""README and docs: the ``pycon`` examples give what they print, and the links lead somewhere."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted(path for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+FENCE = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def page_name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def example_of(text: str, name: str) -> doctest.DocTest:
+    """The page's examples as one test, in which prose is blank: line numbers and names carry over between blocks."""
+    kept = [""] * len(text.splitlines())
+    for block in FENCE.finditer(text):
+        first = text.count("\n", 0, block.start(1))
+        lines = block.group(1).splitlines()
+        kept[first : first + len(lines)] = lines
+    return doctest.DocTestParser().get_doctest("\n".join(kept), {"__name__": "__main__"}, name, name, 0)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=page_name)
+def test_examples(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = example_of(path.read_text(encoding="utf-8"), page_name(path))
+    monkeypatch.chdir(tmp_path)
+    report: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    failed = runner.run(test, out=report.append).failed
+    assert failed == 0, "".join(report)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=page_name)
+def test_links(path: Path) -> None:
+    targets = [urlsplit(link) for link in LINK.findall(path.read_text(encoding="utf-8"))]
+    local = [target.path for target in targets if not target.scheme and target.path]
+    assert [target for target in local if not (path.parent / target).exists()] == []
+
+
+def test_examples_are_found_and_can_fail() -> None:
+    text = "# Page\n\n```pycon\n>>> x = 1\n```\n\nprose\n\n```pycon\n>>> x + 1\n3\n```\n"
+    test = example_of(text, "page")
+    assert [example.source for example in test.examples] == ["x = 1\n", "x + 1\n"]
+    assert [example.lineno for example in test.examples] == [3, 9]
+    assert doctest.DocTestRunner(verbose=False).run(test, out=lambda _: None).failed == 1
