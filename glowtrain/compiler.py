@@ -5,13 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from glowtrain.backends.base import Backend, Instance, State, check_inputs
+from glowtrain.backends.base import Backend, Executable, Instance, State, check_inputs
+from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.interpreter import Interpreter
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Template
+from glowtrain.lower.lower import lower
+from glowtrain.optimize.pipeline import optimize
+from glowtrain.program.fuse import fuse
+from glowtrain.program.layout import assign_layouts
+from glowtrain.program.plan import Plan, plan
+from glowtrain.program.schedule import schedule
 from glowtrain.types import Array
 
-BACKENDS: dict[str, type[Backend]] = {backend.name: backend for backend in (Interpreter,)}
+BACKENDS: dict[str, type[Backend]] = {backend.name: backend for backend in (Interpreter, Cpu)}
+
+
+def compile_graph(graph: Graph, backend: Backend) -> Executable:
+    """The walk: from a graph to what runs. Each stage has its own type, text and verifier."""
+    return backend.compile(graph, lambda: planned(graph))
+
+
+def planned(graph: Graph) -> Plan:
+    """Graph -> optimized graph -> program -> fused, laid out and scheduled -> plan."""
+    graph = optimize(graph)
+    program = lower(graph)
+    program = assign_layouts(program)
+    program = fuse(program)
+    program = schedule(program)
+    return plan(program)
 
 
 def backend_of(backend: str | Backend) -> Backend:
@@ -61,7 +83,7 @@ class Function:
         return self._instances[key]
 
     def _specialise(self, key: tuple[tuple[str, int], ...], graph: Graph) -> None:
-        executable = self.backend.compile(graph)
+        executable = compile_graph(graph, self.backend)
         for variable in graph.variables:
             if variable.name not in self.state:
                 self.state.add(variable.name, variable.initial)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
+from glowtrain.program.plan import Plan
 from glowtrain.types import Array, TensorType
 
 
@@ -96,7 +97,8 @@ class Backend(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def compile(self, graph: Graph) -> Executable: ...
+    def compile(self, graph: Graph, plan: Callable[[], Plan]) -> Executable:
+        """The executable of a graph; ``plan()`` gives the planned program for backends that generate code from it."""
 
 
 def check_inputs(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from glowtrain.backends.base import Backend, Executable, Instance, State
 from glowtrain.graph import Constant, Graph, Node, Value, Variable
+from glowtrain.program.plan import Plan
 from glowtrain.types import Array
 
 
@@ -17,7 +18,7 @@ class Interpreter(Backend):
 
     name = "interpreter"
 
-    def compile(self, graph: Graph) -> Executable:
+    def compile(self, graph: Graph, plan: Callable[[], Plan]) -> Executable:
         return InterpretedGraph(graph)
 
 

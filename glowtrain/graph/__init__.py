@@ -3,7 +3,9 @@
 from glowtrain.graph.graph import Graph, rebuild, topological
 from glowtrain.graph.operator import OPERATORS, Draw, Operator, Sample, lookup, operator, registered, static
 from glowtrain.graph.template import Template
+from glowtrain.graph.text import arrays_of, parse, to_text
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable, apply, constant
+from glowtrain.graph.verify import verify
 
 __all__ = [
     "OPERATORS",
@@ -18,11 +20,15 @@ __all__ = [
     "Value",
     "Variable",
     "apply",
+    "arrays_of",
     "constant",
     "lookup",
     "operator",
+    "parse",
     "rebuild",
     "registered",
     "static",
+    "to_text",
     "topological",
+    "verify",
 ]

@@ -102,6 +102,11 @@ class Operator:
         """Loop nests that write ``outputs`` from input :class:`~glowtrain.loops.Tensor` s."""
         raise NotImplementedError
 
+    def layouts(self, *inputs: Any) -> tuple[tuple[int, ...] | None, ...]:
+        """The memory layouts (order of axes, outermost first) that the lowering likes: of the results, then of the
+        operands; ``None`` for no wish."""
+        return ()
+
     def decompose(self, *inputs: Any) -> Any:
         """The same result(s) by simpler operators, as graph code on Values."""
         raise NotImplementedError

@@ -16,18 +16,21 @@ from glowtrain.types import Shape
 
 
 def pullback(
-    outputs: Sequence[Value], cotangents: Sequence[Value | None], wrt: Sequence[Value]
+    outputs: Sequence[Value],
+    cotangents: Sequence[Value | None],
+    wrt: Sequence[Value],
+    boundary: Collection[Value] = (),
 ) -> tuple[Value | None, ...]:
     """The sum over ``outputs`` of cotangent times Jacobian, with respect to each value of ``wrt``.
 
-    ``wrt`` may hold leaves and intermediate values; ``None`` among the cotangents stands for zero, ``None`` in the
+    ``wrt`` may hold leaves and intermediate values; values of ``boundary`` count as leaves. ``None`` among the cotangents stands for zero, ``None`` in the
     result for a value that no differentiable path reaches. Raises :class:`DifferentiationError` where an operator on a
     path has no gradient rule, or where a rule gives a cotangent of the wrong type.
     """
     walk = _Walk(frozenset(wrt))
     for output, cotangent in zip(outputs, cotangents, strict=True):
         walk.add(output, cotangent, "the caller")
-    walk.run(outputs, boundary=())
+    walk.run(outputs, boundary)
     return tuple(walk.cotangents.get(value) for value in wrt)
 
 
@@ -57,8 +60,9 @@ class _Walk:
             g, y = (cotangents[0], node.outputs[0]) if single else (cotangents, node.outputs)
             for value, gradient in zip(node.inputs, operator.vjp(g, y, *node.inputs), strict=True):
                 if value is not None and value in active:
-                    fitted = unbroadcast(gradient, value.shape) if operator.broadcasts and gradient is not None else gradient
-                    self.add(value, fitted, _label(node))
+                    if gradient is not None and operator.broadcasts:
+                        gradient = unbroadcast(gradient, value.shape)
+                    self.add(value, gradient, _label(node))
         elif operator.has("decompose"):
             self.visit_decomposition(node, cotangents, active)
         else:
@@ -69,12 +73,10 @@ class _Walk:
         results = node.operator.decompose(*node.inputs)
         results = results if isinstance(results, tuple) else (results,)
         operands = [value for value in dict.fromkeys(node.inputs) if value is not None]
-        inner = _Walk(frozenset(value for value in operands if value in active))
-        for result, cotangent in zip(results, cotangents, strict=True):
-            inner.add(result, cotangent, _label(node))
-        inner.run(results, boundary=frozenset(operands))
-        for value in operands:
-            self.add(value, inner.cotangents.get(value) if value in active else None, _label(node))
+        wanted = [value for value in operands if value in active]
+        gradients = pullback(results, cotangents, wanted, boundary=frozenset(operands))
+        for value, gradient in zip(wanted, gradients, strict=True):
+            self.add(value, gradient, _label(node))
 
     def add(self, value: Value, cotangent: Value | None, source: str) -> None:
         """Accumulate into a value's cotangent. Integer and boolean values have none."""

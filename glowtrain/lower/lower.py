@@ -32,6 +32,7 @@ class _Lowering:
     names: Names = field(default_factory=Names)
     tensors: dict[Value, Tensor] = field(default_factory=dict)
     constants: list[Buffer] = field(default_factory=list)
+    preferences: list[tuple[Buffer, tuple[int, ...]]] = field(default_factory=list)
 
     def program(self) -> Program:
         inputs = {value.name: self._leaf(value) for value in self.graph.inputs}
@@ -45,7 +46,14 @@ class _Lowering:
         instructions += [copy(tensor, self._tensor(variable)) for variable, tensor in staged]
         updates = tuple(variable.name for variable in self.graph.updates)
         return Program(
-            self.graph.name, inputs, outputs, variables, tuple(instructions), updates, tuple(self.constants)
+            self.graph.name,
+            inputs,
+            outputs,
+            variables,
+            tuple(instructions),
+            updates,
+            tuple(self.constants),
+            tuple(self.preferences),
         )
 
     def _stage(self, value: Value, variable: Variable, instructions: list[Instruction]) -> Tensor:
@@ -85,6 +93,10 @@ class _Lowering:
             raise CodegenError(f"{operator} (node {node.name or '?'}) has neither a lowering nor a decomposition")
         outputs = tuple(self._output(node, value) for value in node.outputs)
         kernel = Kernel(self.names.fresh(operator.onnx.lower()), tuple(operator.lower(outputs, *inputs)))
+        wishes = operator.layouts(*(None if value is None else value.type for value in node.inputs))
+        for tensor, layout in zip((*outputs, *inputs), wishes, strict=False):
+            if tensor is not None and layout is not None and not tensor.prefix:
+                self.preferences.append((tensor.buffer, layout))
         return [kernel]
 
     def _output(self, node: Node, value: Value) -> Tensor:

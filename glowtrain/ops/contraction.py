@@ -16,20 +16,10 @@ from glowtrain.graph.reverse import unbroadcast
 from glowtrain.loops import Expr, For, Statement, Tensor, cast, indices_of, reduce
 from glowtrain.ops.family import Grads, broadcast_shapes, broadcastable
 from glowtrain.ops.move import Reshape, Transpose
-from glowtrain.ops.reduction import ReduceSum
-from glowtrain.types import Array, DType, Shape, TensorType, bf16, f16, f32
+from glowtrain.ops.reduction import ReduceSum, accumulator, widened
+from glowtrain.types import Array, Shape, TensorType
 
 NUMBERS = frozenset({"f64", "f32", "f16", "bf16", "i64", "i32", "u64", "u32"})
-
-
-def accumulator(dtype: DType) -> DType:
-    """The element type in which sums of ``dtype`` are formed."""
-    return f32 if dtype in (f16, bf16) else dtype
-
-
-def widen(array: Array) -> Array:
-    """An array in the type in which sums of its elements are formed."""
-    return array.astype(np.float32) if array.dtype in (f16.numpy, bf16.numpy) else array
 
 
 def product(a: Expr, b: Expr) -> Expr:
@@ -52,7 +42,7 @@ def reshaped(x: Value, shape: Shape) -> Value:
 @operator
 @dataclass(frozen=True)
 class MatMul(Operator):
-    """Y = A B over the last two axes, as ``numpy.matmul``: leading axes broadcast, a vector is a row (A) or a column (B)."""
+    """Y = A B over the last two axes, as ``numpy.matmul``: leading axes broadcast; a vector A is a row, B a column."""
 
     def infer(self, *inputs: Any) -> TensorType:
         a, b = self._operands(*inputs)
@@ -71,14 +61,14 @@ class MatMul(Operator):
             raise self.fail(f"takes 2 operands, not {len(inputs)}", *inputs)
         a, b = inputs
         if a.dtype != b.dtype or a.dtype.name not in NUMBERS:
-            raise self.fail("A and B must have one element type, f64, f32, f16, bf16 or an integer of 32 or 64 bits", a, b)
+            raise self.fail("A and B must have one element type, floating or an integer of 32 or 64 bits", a, b)
         if not a.rank or not b.rank:
             raise self.fail("A and B need at least one axis; multiply scalars with Mul", a, b)
         return a, b
 
     def reference(self, *inputs: Array) -> Array:
         a, b = inputs
-        return np.asarray(np.matmul(widen(a), widen(b)), a.dtype)
+        return np.asarray(np.matmul(widened(a), widened(b)), a.dtype)
 
     def vjp(self, g: Value, y: Value, *inputs: Any) -> Grads:
         a, b = inputs
@@ -132,8 +122,8 @@ class Gemm(Operator):
 
     alpha: float = 1.0
     beta: float = 1.0
-    transA: int = 0  # noqa: N815 - ONNX's attribute name
-    transB: int = 0  # noqa: N815
+    transA: bool = False
+    transB: bool = False
 
     def infer(self, *inputs: Any) -> TensorType:
         a, b = inputs[:2]
@@ -147,29 +137,30 @@ class Gemm(Operator):
         inner_b, columns = b.shape[::-1] if self.transB else b.shape
         if inner != inner_b:
             raise self.fail(f"A gives {inner} terms to each sum but B gives {inner_b}", *inputs)
-        if c is not None and (c.rank > 2 or any(e not in (1, f) for e, f in zip(c.shape[::-1], (columns, rows)))):
+        padded = () if c is None else (*(1 for _ in range(2 - c.rank)), *c.shape)
+        if c is not None and (len(padded) > 2 or padded[0] not in (1, rows) or padded[1] not in (1, columns)):
             raise self.fail(f"C does not broadcast to [{rows}, {columns}]", *inputs)
         return TensorType(a.dtype, (rows, columns))
 
     def reference(self, *inputs: Any) -> Array:
-        a, b = (widen(x) for x in inputs[:2])
+        a, b = (widened(x) for x in inputs[:2])
         result = (a.T if self.transA else a) @ (b.T if self.transB else b)
         result = result if self.alpha == 1 else result * self.alpha
         if len(inputs) > 2 and inputs[2] is not None:
-            c = widen(inputs[2])
+            c = widened(inputs[2])
             result = result + (c if self.beta == 1 else c * self.beta)
         return np.asarray(result).astype(inputs[0].dtype)
 
     def vjp(self, g: Value, y: Value, *inputs: Any) -> Grads:
         a, b = inputs[:2]
         if self.transA:
-            da = Gemm(alpha=self.alpha, transA=self.transB, transB=1)(b, g)
+            da = Gemm(alpha=self.alpha, transA=self.transB, transB=True)(b, g)
         else:
-            da = Gemm(alpha=self.alpha, transB=1 - self.transB)(g, b)
+            da = Gemm(alpha=self.alpha, transB=not self.transB)(g, b)
         if self.transB:
-            db = Gemm(alpha=self.alpha, transA=1, transB=self.transA)(g, a)
+            db = Gemm(alpha=self.alpha, transA=True, transB=self.transA)(g, a)
         else:
-            db = Gemm(alpha=self.alpha, transA=1 - self.transA)(a, g)
+            db = Gemm(alpha=self.alpha, transA=not self.transA)(a, g)
         if len(inputs) == 2 or inputs[2] is None:
             return (da, db, None)[: len(inputs)]
         dc = unbroadcast(g, inputs[2].shape)
@@ -193,7 +184,7 @@ class Gemm(Operator):
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
         m, k, n = (draw.integer(1, 4) for _ in range(3))
-        trans_a, trans_b = draw.integer(0, 1), draw.integer(0, 1)
+        trans_a, trans_b = draw.boolean(), draw.boolean()
         alpha, beta = draw.choice((1.0, 0.5, -2.0)), draw.choice((1.0, 0.25, -1.5))
         a = draw.floats((k, m) if trans_a else (m, k))
         b = draw.floats((n, k) if trans_b else (k, n))
@@ -209,8 +200,8 @@ Labels = tuple[str, ...]
 class Einsum(Operator):
     """A sum of products named by an equation such as ``bij,bjk->bik``, with ``...`` and with the implicit form.
 
-    A label that stands twice in a term takes the diagonal. Decomposes, two operands at a time from the left, into MatMul
-    (or Mul, where nothing is contracted), ReduceSum, Transpose and Reshape.
+    A label that stands twice in a term takes the diagonal. Decomposes, two operands at a time from the left, into
+    MatMul (or Mul, where nothing is contracted), ReduceSum, Transpose and Reshape.
     """
 
     equation: str
@@ -256,10 +247,11 @@ class Einsum(Operator):
 
     def reference(self, *inputs: Array) -> Array:
         terms, output = self._terms([x.shape for x in inputs])
-        names = {label: axis for axis, label in enumerate(dict.fromkeys(label for labels in (*terms, output) for label in labels))}
+        distinct = dict.fromkeys(label for labels in (*terms, output) for label in labels)
+        names = {label: number for number, label in enumerate(distinct)}
         arguments: list[Any] = []
         for x, labels in zip(inputs, terms, strict=True):
-            arguments += [widen(x), [names[label] for label in labels]]
+            arguments += [widened(x), [names[label] for label in labels]]
         result = np.einsum(*arguments, [names[label] for label in output], optimize=len(inputs) > 2)
         return np.asarray(result, inputs[0].dtype)
 
@@ -267,7 +259,8 @@ class Einsum(Operator):
         terms, output = self._terms([x.shape for x in inputs])
         extents: dict[str, int] = {}
         for x, labels in zip(inputs, terms, strict=True):
-            extents |= {label: extent for label, extent in zip(labels, x.shape) if extent != 1 or label not in extents}
+            sizes = zip(labels, x.shape, strict=True)
+            extents |= {label: extent for label, extent in sizes if extent != 1 or label not in extents}
         operands = [_Labelled.of(x, labels, extents) for x, labels in zip(inputs, terms, strict=True)]
         total = operands[0]
         for position in range(1, len(operands)):
@@ -292,7 +285,7 @@ _EQUATIONS: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("...i->...", (3,)),
     ("ij,jk", (2, 2)),
     ("ij,jk->ki", (2, 2)),
-    ("bij,bjk->bik".replace("b", "a"), (3, 3)),
+    ("aij,ajk->aik", (3, 3)),
     ("abid,ajbd->abij", (4, 4)),
     ("i,j->ij", (1, 1)),
     ("ij,kj->i", (2, 2)),

@@ -80,7 +80,7 @@ class Elementwise(Operator):
         """Element type of the result: that of the operands unless overridden."""
         return inputs[0].dtype
 
-    def scalar(self, *inputs: Expr) -> Expr:
+    def scalar(self, *inputs: Any) -> Expr:
         """The function on scalars, in the loop language."""
         raise NotImplementedError
 

@@ -11,11 +11,10 @@ import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator, static
 from glowtrain.loops import Expr, For, Let, Ref, Statement, Tensor, call, cast, indices_of, reduce, select
-from glowtrain.ops.activation import Sign
+from glowtrain.ops.arithmetic import Sign
 from glowtrain.ops.family import Grads, normalize_axes, normalize_axis
-from glowtrain.ops.logic import Equal, Where
-from glowtrain.ops.move import Expand, Reshape, Transpose
-from glowtrain.ops.shape import Cast
+from glowtrain.ops.logic import Cast, Equal, Where
+from glowtrain.ops.move import Expand, Transpose, reshape
 from glowtrain.ops.transcendental import Exp
 from glowtrain.types import Array, DType, Shape, TensorType, bf16, dtype_of, f16, f32, f64, i64
 
@@ -49,8 +48,7 @@ def sum_to_shape(value: Value, shape: Shape) -> Value:
     lead = value.rank - len(shape)
     repeated = [lead + axis for axis, extent in enumerate(shape) if extent == 1 and value.shape[lead + axis] != 1]
     summed: Value = ReduceSum(axes=(*range(lead), *repeated), keepdims=False)(value)
-    result: Value = summed if summed.shape == tuple(shape) else Reshape(shape=tuple(shape))(summed)
-    return result
+    return reshape(summed, shape)
 
 
 def total(op: str, extents: Sequence[int], body: Callable[..., Expr]) -> Expr:
@@ -111,7 +109,8 @@ class Reduction(Operator):
 
         def element(*r: Expr) -> Expr:
             outer, inner = iter(kept), iter(r)
-            return cast(x[[next(inner) if axis in axes else next(outer) for axis in range(len(x.shape))]], accumulator(x.dtype))
+            index = [next(inner) if axis in axes else next(outer) for axis in range(len(x.shape))]
+            return cast(x[index], accumulator(x.dtype))
 
         lets, result = self.row([x.shape[axis] for axis in axes], element)
         return [For(indices, (*lets, y.store(indices, result)))]
@@ -130,9 +129,7 @@ class Reduction(Operator):
 
     def kept(self, y: Value, x: Value) -> Value:
         """A value of the result's shape with the reduced axes put back as extent 1."""
-        shape = _reduced_shape(x.shape, self.reduced(x.type), True)
-        result: Value = y if y.shape == shape else Reshape(shape=shape)(y)
-        return result
+        return reshape(y, _reduced_shape(x.shape, self.reduced(x.type), True))
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
@@ -153,7 +150,7 @@ class ReduceSum(Reduction):
     """y = sum(x)"""
 
     def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
-        return np.sum(x, axis=axes, dtype=x.dtype)
+        return np.asarray(np.sum(x, axis=axes, dtype=x.dtype))
 
     def vjp(self, g: Value, y: Value, x: Value) -> Grads:
         return (Expand(shape=x.shape)(self.kept(g, x)),)
@@ -165,7 +162,7 @@ class ReduceMean(Reduction):
     """y = sum(x) / n; NaN over nothing. Integer means are truncated."""
 
     def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
-        return np.mean(x, axis=axes, dtype=x.dtype)
+        return np.asarray(np.mean(x, axis=axes, dtype=x.dtype))
 
     def after(self, combined: Expr, count: int) -> Expr:
         return combined / count
@@ -211,7 +208,7 @@ class ReduceMax(Extremum):
     combine: ClassVar[str] = "max"
 
     def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
-        return np.max(x, axis=axes, initial=_limits(x.dtype)[0])
+        return np.asarray(np.max(x, axis=axes, initial=_limits(x.dtype)[0]))
 
 
 @operator
@@ -222,7 +219,7 @@ class ReduceMin(Extremum):
     combine: ClassVar[str] = "min"
 
     def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
-        return np.min(x, axis=axes, initial=_limits(x.dtype)[1])
+        return np.asarray(np.min(x, axis=axes, initial=_limits(x.dtype)[1]))
 
 
 def _limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
@@ -246,16 +243,16 @@ class ReduceProd(Reduction):
     combine: ClassVar[str] = "mul"
 
     def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
-        return np.prod(x, axis=axes, dtype=x.dtype)
+        return np.asarray(np.prod(x, axis=axes, dtype=x.dtype))
 
     def vjp(self, g: Value, y: Value, x: Value) -> Grads:
         axes = self.reduced(x.type)
         last = (*(axis for axis in range(x.rank) if axis not in axes), *axes)
         n = self.count(x.type)
-        rows = Reshape(shape=(x.type.size // max(n, 1), 1, n))(Transpose(perm=last)(x))
-        place = np.arange(n)
-        others = ReduceProd(axes=(2,), keepdims=False)(Where()(Equal()(constant(place[:, None]), constant(place)), 1.0, rows))
-        back = Reshape(shape=tuple(x.shape[axis] for axis in last))(others)
+        rows = reshape(Transpose(perm=last)(x), (x.type.size // max(n, 1), 1, n))
+        own = Equal()(constant(np.arange(n)[:, None]), constant(np.arange(n)))
+        others = ReduceProd(axes=(2,), keepdims=False)(Where()(own, 1.0, rows))
+        back = reshape(others, tuple(x.shape[axis] for axis in last))
         return (self.kept(g, x) * Transpose(perm=tuple(last.index(axis) for axis in range(x.rank)))(back),)
 
 
@@ -265,7 +262,7 @@ class ReduceL1(Reduction):
     """y = sum(|x|); gradient 0 at 0."""
 
     def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
-        return np.sum(np.abs(x), axis=axes, dtype=x.dtype)
+        return np.asarray(np.sum(np.abs(x), axis=axes, dtype=x.dtype))
 
     def before(self, element: Expr) -> Expr:
         return call("abs", element)
@@ -280,7 +277,7 @@ class ReduceL2(Reduction):
     """y = sqrt(sum(x^2)); gradient 0 where y = 0."""
 
     def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
-        return np.sqrt(np.sum(np.square(x), axis=axes, dtype=x.dtype))
+        return np.asarray(np.sqrt(np.sum(np.square(x), axis=axes, dtype=x.dtype)))
 
     def before(self, element: Expr) -> Expr:
         return element * element
@@ -300,7 +297,7 @@ class ReduceSumSquare(Reduction):
     """y = sum(x^2)"""
 
     def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
-        return np.sum(np.square(x), axis=axes, dtype=x.dtype)
+        return np.asarray(np.sum(np.square(x), axis=axes, dtype=x.dtype))
 
     def before(self, element: Expr) -> Expr:
         return element * element
@@ -318,7 +315,7 @@ class ReduceLogSum(Reduction):
     domain_range: ClassVar[tuple[float, float]] = (0.2, 2.0)
 
     def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
-        return np.log(np.sum(x, axis=axes, dtype=x.dtype))
+        return np.asarray(np.log(np.sum(x, axis=axes, dtype=x.dtype)))
 
     def after(self, combined: Expr, count: int) -> Expr:
         return call("log", combined)
@@ -337,7 +334,7 @@ class ReduceLogSumExp(Reduction):
     def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
         peak = np.max(x, axis=axes, keepdims=True, initial=-np.inf)
         shift = np.where(np.isinf(peak), 0, peak).astype(x.dtype)
-        return np.log(np.sum(np.exp(x - shift), axis=axes, keepdims=True)) + shift
+        return np.asarray(np.log(np.sum(np.exp(x - shift), axis=axes, keepdims=True)) + shift)
 
     def row(self, extents: list[int], element: Callable[..., Expr]) -> tuple[list[Statement], Expr]:
         peak = total("max", extents, element)
@@ -431,7 +428,8 @@ class ArgMin(ArgExtremum):
 class CumSum(Operator):
     """Running sums along ``axis``: y[k] = x[0] + ... + x[k].
 
-    ``exclusive`` leaves x[k] itself out; ``reverse`` sums from the end. Every partial sum is rounded to the element type.
+    ``exclusive`` leaves x[k] itself out; ``reverse`` sums from the end. Every partial sum is rounded to the element
+    type.
     """
 
     axis: int = static(1)

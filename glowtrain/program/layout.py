@@ -15,14 +15,14 @@ from glowtrain.program.program import Kernel, Program
 Layout = tuple[int, ...]
 
 
-def assign_layouts(program: Program, preferences: Iterable[tuple[Buffer, Layout]]) -> Program:
+def assign_layouts(program: Program) -> Program:
     """Set every buffer's layout from the preferences and the groups (in place; the program is returned)."""
     groups = _Groups()
     for kernel in program.kernels:
         for a, b in _same_place(kernel):
             groups.join(a, b)
     chosen: dict[Buffer, Layout] = {}
-    for buffer, layout in preferences:
+    for buffer, layout in program.preferences:
         if _free(buffer):
             chosen.setdefault(groups.find(buffer), layout)
     for buffer in program.buffers:

@@ -8,32 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from glowtrain.loops import Buffer, Index, Statement, reads, writes
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Kernel:
     """Loop nests that run as one piece; ``name`` says which operators it came from."""
 
     name: str
     body: tuple[Statement, ...]
 
-    @property
+    @cached_property
     def reads(self) -> list[Buffer]:
         return reads(self.body)
 
-    @property
+    @cached_property
     def writes(self) -> list[Buffer]:
         return writes(self.body)
 
-    @property
+    @cached_property
     def operands(self) -> list[Buffer]:
         """All buffers, those written first, each once: the kernel's parameters."""
         return list(dict.fromkeys((*self.writes, *self.reads)))
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Repeat:
     """``body`` for index = 0 .. extent-1, in order (the steps of a Scan)."""
 
@@ -41,15 +42,15 @@ class Repeat:
     index: Index
     body: tuple[Instruction, ...]
 
-    @property
+    @cached_property
     def reads(self) -> list[Buffer]:
         return list(dict.fromkeys(buffer for instruction in self.body for buffer in instruction.reads))
 
-    @property
+    @cached_property
     def writes(self) -> list[Buffer]:
         return list(dict.fromkeys(buffer for instruction in self.body for buffer in instruction.writes))
 
-    @property
+    @cached_property
     def operands(self) -> list[Buffer]:
         return list(dict.fromkeys((*self.writes, *self.reads)))
 
@@ -57,11 +58,11 @@ class Repeat:
 Instruction = Kernel | Repeat
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Program:
     """Instructions and the buffers that others see.
 
-    ``updates`` lists the variables that the instructions write. Inputs and outputs are by the graph's names.
+    ``updates`` lists the variables that the instructions write; ``preferences`` the memory layouts that operators asked for. Inputs and outputs are by the graph's names.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Program:
     instructions: tuple[Instruction, ...]
     updates: tuple[str, ...] = ()
     constants: tuple[Buffer, ...] = field(default=())
+    preferences: tuple[tuple[Buffer, tuple[int, ...]], ...] = field(default=())
 
     @property
     def buffers(self) -> list[Buffer]:

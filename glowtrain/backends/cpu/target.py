@@ -32,10 +32,11 @@ _FAMILIES: Mapping[str, str] = {
 class Target:
     """One processor, or one way to use it.
 
-    ``features`` is LLVM's comma-separated list (``+fma,-avx512f``); ``vector_bits`` is 0 where only scalar code is wanted;
-    ``masked`` says whether masked loads and stores are cheap (elsewhere a scalar tail loop is better); ``has_half`` whether
-    conversions between f16 and f32 are instructions; ``families`` names the groups of target intrinsics that may be used;
-    ``abi`` is LLVM's ABI name where the triple does not imply it.
+    ``features`` is LLVM's comma-separated list (``+fma,-avx512f``); ``vector_bits`` is 0 where only scalar code is
+    wanted; ``masked`` says whether masked loads and stores are cheap (elsewhere a scalar tail loop is better);
+    ``has_half`` whether conversions between f16 and f32 are instructions; ``has_rounding`` whether rounding to
+    integers (floor, ceil) is; ``families`` names the groups of target intrinsics that may be used; ``abi`` is LLVM's
+    ABI name where the triple does not imply it.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Target:
     masked: bool
     has_fma: bool
     has_half: bool
+    has_rounding: bool = True
     families: frozenset[str] = frozenset()
     pointer_bits: int = 64
     abi: str = ""
@@ -102,8 +104,8 @@ class Target:
     def attributes(self) -> str:
         """The text ``attributes #0 = {…}`` that every function of a module refers to.
 
-        ``min-legal-vector-width`` keeps 512-bit values in one register; ``no-builtins`` keeps LLVM from turning loops into
-        calls of memset and memcpy.
+        ``min-legal-vector-width`` keeps 512-bit values in one register; ``no-builtins`` keeps LLVM from turning loops
+        into calls of memset and memcpy.
         """
         width = f' "min-legal-vector-width"="{self.vector_bits}"' if self.vector_bits else ""
         return f'attributes #0 = {{ nounwind "no-builtins"{width} }}'
@@ -122,7 +124,9 @@ def _enabled(target: Target) -> frozenset[str]:
 def _host() -> Target:
     triple, cpu = llvm.get_process_triple(), llvm.get_host_cpu_name()
     present = {name for name, there in llvm.get_host_cpu_features().items() if there}
-    features = ",".join(f"{'+' if there else '-'}{name}" for name, there in sorted(llvm.get_host_cpu_features().items()))
+    features = ",".join(
+        f"{'+' if there else '-'}{name}" for name, there in sorted(llvm.get_host_cpu_features().items())
+    )
     families = frozenset(family for feature, family in _FAMILIES.items() if feature in present)
     if triple.startswith(("x86_64", "amd64", "i686")):
         return _host_x86(triple, cpu, features, families, present)
@@ -143,16 +147,29 @@ def _host_x86(triple: str, cpu: str, features: str, families: frozenset[str], pr
         masked="avx2" in present,
         has_fma="fma" in present,
         has_half="f16c" in present,
+        has_rounding="sse4.1" in present,
         families=families if wide else families - {"avx512f", "avx512vnni", "avx512bf16"},
         pointer_bits=32 if triple.startswith("i686") else 64,
     )
 
 
-def _x86(name: str, cpu: str, features: str, bits: int, registers: int, families: str = "", **changes: bool) -> Target:
-    facts = {"masked": True, "has_fma": True, "has_half": True, **changes}
+def _x86(
+    name: str,
+    cpu: str,
+    features: str,
+    bits: int,
+    registers: int,
+    families: str = "",
+    *,
+    masked: bool = True,
+    modern: bool = True,
+) -> Target:
+    """An x86-64 target; ``modern`` processors have fused multiply-add and f16 conversions."""
     triple = llvm.get_process_triple()
     triple = triple if triple.startswith("x86_64") else "x86_64-unknown-linux-gnu"
-    return Target(name, triple, cpu, features, bits, registers, families=frozenset(families.split()), **facts)
+    return Target(
+        name, triple, cpu, features, bits, registers, masked, modern, modern, families=frozenset(families.split())
+    )
 
 
 _V2 = "+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+cx16,+sahf"
@@ -164,16 +181,36 @@ def _table() -> dict[str, Target]:
     a64 = Target("neon", "aarch64-unknown-linux-gnu", "generic", "+neon,+fp-armv8", 128, 32, False, True, True)
     all_of = [
         _x86("avx512", "x86-64-v4", f"{_V4},-prefer-256-bit", 512, 32, "avx2 avx512f"),
-        _x86("avx512vnni", "x86-64-v4", f"{_V4},+avx512vnni,+avx512bf16,-prefer-256-bit", 512, 32, "avx2 avx512f avx512vnni avx512bf16"),
+        _x86(
+            "avx512vnni",
+            "x86-64-v4",
+            f"{_V4},+avx512vnni,+avx512bf16,-prefer-256-bit",
+            512,
+            32,
+            "avx2 avx512f avx512vnni avx512bf16",
+        ),
         _x86("avx2", "x86-64-v3", _V3, 256, 16, "avx2"),
         _x86("avxvnni", "x86-64-v3", f"{_V3},+avxvnni", 256, 16, "avx2 avxvnni"),
-        _x86("sse4", "x86-64-v2", _V2, 128, 16, masked=False, has_fma=False, has_half=False),
+        _x86("sse4", "x86-64-v2", _V2, 128, 16, masked=False, modern=False),
         _x86("scalar", "x86-64-v3", _V3, 0, 16, masked=False),
         a64,
-        replace(a64, name="neon-dot", features="+neon,+fp-armv8,+dotprod,+i8mm", families=frozenset({"dotprod", "i8mm"})),
-        Target("riscv64", "riscv64-unknown-linux-gnu", "generic-rv64", "+m,+a,+f,+d,+c", 0, 32, False, True, False, abi="lp64d"),
+        replace(
+            a64, name="neon-dot", features="+neon,+fp-armv8,+dotprod,+i8mm", families=frozenset({"dotprod", "i8mm"})
+        ),
+        Target(
+            "riscv64",
+            "riscv64-unknown-linux-gnu",
+            "generic-rv64",
+            "+m,+a,+f,+d,+c",
+            0,
+            32,
+            False,
+            True,
+            False,
+            abi="lp64d",
+        ),
         Target("cortex-m7", "thumbv7em-none-eabihf", "cortex-m7", "", 0, 16, False, True, True, pointer_bits=32),
-        Target("generic", "x86_64-unknown-linux-gnu", "", "", 0, 16, False, False, False),
+        Target("generic", "x86_64-unknown-linux-gnu", "", "", 0, 16, False, False, False, False),
     ]
     return {target.name: target for target in all_of}
 

@@ -24,7 +24,10 @@ OPTIMIZATION = 1
 """Level of LLVM's code generator; 2 and 3 give no faster code for text in final shape, 0 spills everything."""
 
 _LIBRARY_MATH = frozenset(
-    "exp exp2 exp10 log log2 log10 pow powi sin cos sincos tan asin acos atan atan2 sinh cosh tanh ldexp frexp modf".split()
+    {
+        *("exp", "exp2", "exp10", "log", "log2", "log10", "pow", "powi", "sin", "cos", "sincos", "tan", "asin", "acos"),
+        *("atan", "atan2", "sinh", "cosh", "tanh", "ldexp", "frexp", "modf"),
+    }
 )
 _TARGET_FAMILIES: Mapping[str, frozenset[str]] = {
     "x86.avx512.vpdpbusd": frozenset({"avx512vnni", "avxvnni"}),
@@ -63,11 +66,16 @@ class Library:
     def address(self, name: str) -> int:
         """The address of an exported symbol. Raises :class:`CodegenError` where it was not exported."""
         if name not in self._addresses:
-            raise CodegenError(f"function {name!r} is not exported by this library; it has {', '.join(self._addresses)}")
+            raise CodegenError(
+                f"function {name!r} is not exported by this library; it has {', '.join(self._addresses)}"
+            )
         return self._addresses[name]
 
     def function(self, name: str, n_pointer_args: int) -> Callable[..., None]:
-        """A callable that takes ``n_pointer_args`` addresses (int) and returns nothing; the GIL is released while it runs."""
+        """A callable that takes ``n_pointer_args`` addresses (int) and returns nothing.
+
+        The GIL is released while it runs.
+        """
         prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * n_pointer_args)
         call: Callable[..., None] = prototype(self.address(name))
         call.__dict__["library"] = self
@@ -96,13 +104,13 @@ def assembly(text: str, target: Target) -> str:
 def cache_key(text: str, target: Target) -> str:
     """The content hash under which an object may be kept: text, target and the versions of the tools."""
     versions = f"{llvmlite.__version__} {llvm.llvm_version_info} {OPTIMIZATION}"
-    return hashlib.sha256("\0".join((versions, target.fingerprint, text)).encode()).hexdigest()
+    return hashlib.sha256(f"{versions}\0{target.fingerprint}\0{text}".encode()).hexdigest()
 
 
 def load(object_bytes: bytes, exports: Sequence[str], imports: Mapping[str, int] | None = None) -> Library:
     """Link an object into this process. ``imports`` gives addresses of symbols that the process does not have itself.
 
-    Raises :class:`CodegenError` where a symbol is missing.
+    Raises :class:`CodegenError` where a symbol is missing (LLVM prints its name on the error stream).
     """
     builder = llvm.JITLibraryBuilder().add_object_img(object_bytes).add_current_process()
     for name in exports:

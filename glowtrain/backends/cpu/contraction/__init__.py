@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from glowtrain.backends.cpu.contraction.choose import Machine, choose
+from glowtrain.backends.cpu.contraction.choose import choose
+from glowtrain.backends.cpu.contraction.cost import Machine
 from glowtrain.backends.cpu.contraction.describe import SCALARS, Access, Clip, Contraction, Epilogue, Kernel, normalise
 from glowtrain.backends.cpu.contraction.nest import Nest
 from glowtrain.backends.cpu.target import Target
@@ -25,12 +26,13 @@ def generate(contraction: Contraction, name: str, target: Target, epilogue: Epil
 def machine_of(target: Target, dtype: str) -> Machine:
     """A target as choosing sees it. Without vector registers a scalar processor is taken to have 16 for floats."""
     registers = target.vector_registers if target.vector_bits else max(16, target.vector_registers)
-    return Machine(target.width(dtype), registers, target.has_fma, l1=32 << 10, l2=512 << 10)
+    l1, l2 = (48 << 10, 1 << 20) if target.vector_bits == 512 else (32 << 10, 512 << 10)
+    return Machine(target.width(dtype), registers, target.has_fma, l1, l2)
 
 
 def generate_for(contraction: Contraction, name: str, machine: Machine, epilogue: Epilogue | None = None) -> Kernel:
     """:func:`generate` for a machine given by its numbers."""
-    plan = choose(normalise(contraction, keep_lanes=epilogue is not None), machine)
+    plan = choose(normalise(contraction, keep_lanes=epilogue is not None), machine, one_chunk=epilogue is not None)
     nest = Nest(plan, name, epilogue)
     text = nest.text()
     return Kernel(name, text, nest.workspace, f"{plan.describe()}; {len(nest.kernels)} kernels")

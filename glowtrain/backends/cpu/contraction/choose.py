@@ -8,22 +8,22 @@ innermost loop issues.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
-from math import ceil, prod
+from math import ceil
 
+from glowtrain.backends.cpu.contraction.cost import (
+    LINE,
+    Candidate,
+    Machine,
+    compute,
+    inner_reduction,
+    reduction_order,
+    stream,
+    total,
+    views_fit,
+)
 from glowtrain.backends.cpu.contraction.describe import Problem
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What choosing needs to know of a processor: ``width`` lanes of the element type, vector registers, caches in bytes."""
-
-    width: int
-    registers: int
-    fused: bool
-    l1: int
-    l2: int
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Level:
     """One layer of the nest around the kernel, outermost first.
 
     ``each``: every index of a loop; ``block``: a loop in blocks of ``size``; ``chunk``: a reduction in parts of ``size``, C
-    holding the partial sums; ``pack``: copy what the layers inside read of B; ``tile``: ``size`` points of a loop for each
+    holding the partial sums; ``pack_a``, ``pack_b``: copy what the layers inside read of an operand; ``tile``: ``size`` points of a loop for each
     call of the kernel; ``vectors``: ``size`` vectors of the vector loop for each call.
     """
 
@@ -67,7 +67,6 @@ class Plan:
     reductions: tuple[int, ...]
     levels: tuple[Level, ...]
     copies: int
-    packs: bool
     cost: float
 
     def describe(self) -> str:
@@ -78,17 +77,6 @@ class Plan:
         layers = " > ".join(f"{level.kind} {name(level.loop)}/{level.size}" for level in self.levels)
         reduced = ",".join(name(loop) for loop in self.reductions)
         return f"{points} by {form} {name(self.vec)}x{self.machine.width}; sum {reduced}; {layers}; clips {self.kinds}"
-
-
-@dataclass(frozen=True)
-class _Candidate:
-    problem: Problem
-    machine: Machine
-    vec: int
-    dots: bool
-    packs: bool
-    vectors: int
-    tile: tuple[tuple[int, int], ...]
 
 
 def views(problem: Problem, vec: int, width: int) -> tuple[View, View, View]:
@@ -126,11 +114,6 @@ def clipped(problem: Problem, clip: int) -> int:
     return next((i for i in problem.reductions if problem.loops[i].clips[clip]), reduction_order(problem)[0])
 
 
-def reduction_order(problem: Problem) -> tuple[int, ...]:
-    """Reduction loops, outermost first: the farther an index moves the operands, the farther out."""
-    return tuple(sorted(problem.reductions, key=lambda i: -abs(problem.loops[i].a) - abs(problem.loops[i].b)))
-
-
 def pattern(problem: Problem, kinds: Sequence[str], loop: int, index: int) -> tuple[tuple[int, int, int], ...]:
     """The (reduction loop, low, high) that the static clips leave of each reduction at one index of a tiled loop."""
     result = []
@@ -155,24 +138,38 @@ def balanced(extent: int, size: int) -> list[tuple[int, int]]:
     return list(zip(starts, sizes, strict=True))
 
 
-def choose(problem: Problem, machine: Machine) -> Plan:
-    """The cheapest plan by the cost model; ties go to the first candidate, so the choice is deterministic."""
-    costed = [(_cost(candidate), candidate) for candidate in _candidates(problem, machine)]
-    cost, best = min(costed, key=lambda pair: pair[0])
-    return _complete(best, cost)
+def choose(problem: Problem, machine: Machine, *, one_chunk: bool = False) -> Plan:
+    """The cheapest plan by the cost model; ties go to the first candidate, so the choice is deterministic.
+
+    ``one_chunk``: at most one reduction loop may be taken in parts.
+    """
+    rough = []
+    for x in _candidates(problem, machine):
+        kinds = classify(x.problem, x.vec, [loop for loop, _ in x.tile])
+        if views_fit(x) and not _borders(x, kinds):
+            step, mean = compute(x, kinds)
+            rough.append((total(x, step, mean, memory=False), x, kinds, step, mean))
+    rough.sort(key=lambda entry: entry[0])
+    fine = [
+        (total(y, step, mean, memory=True), y, kinds)
+        for _, x, kinds, step, mean in rough[:10]
+        for y in _refined(x, kinds, one_chunk)
+    ]
+    cost, best, kinds = min(fine, key=lambda entry: entry[0])
+    return _complete(best, kinds, cost)
 
 
-def _candidates(problem: Problem, machine: Machine) -> Iterator[_Candidate]:
+def _candidates(problem: Problem, machine: Machine) -> Iterator[Candidate]:
     for arranged in (problem, problem.swap()):
         for vec, packs in _axes(arranged, machine):
             dots = arranged.loops[vec].reduces
             for vectors in [1] if dots else _shares(ceil(arranged.loops[vec].extent / machine.width), 12):
                 for tile in _tiles(arranged, machine, vec, vectors):
-                    yield _Candidate(arranged, machine, vec, dots, packs, vectors, tile)
+                    yield Candidate(arranged, machine, vec, vectors, tile, pack_b=packs)
 
 
 def _axes(problem: Problem, machine: Machine) -> Iterator[tuple[int, bool]]:
-    """Loops that may run along the lanes, with packing of B or not; only the best class of contiguity there is."""
+    """Loops that may run along the lanes, with packing of B if they need it; only the best classes of contiguity."""
     ranked: dict[int, list[tuple[int, bool]]] = {}
     for i, loop in enumerate(problem.loops):
         if loop.reduces:
@@ -182,13 +179,31 @@ def _axes(problem: Problem, machine: Machine) -> Iterator[tuple[int, bool]]:
         if (loop.b == 0 and loop.a != 0) or (problem.keep_lanes and len(loop.parts) > 1):
             continue
         near = loop.a in (-1, 0, 1) and loop.b in (-1, 0, 1)
-        ranked.setdefault((not near) + (loop.c != 1), []).append((i, False))
-        if loop.a == 0 and machine.width > 1 and not any(problem.bounds[k] for k in problem.clips_on(i)):
-            ranked.setdefault(int(loop.c != 1), []).append((i, True))
+        packs = not near and _packable(problem, i, machine)
+        ranked.setdefault((not near and not packs) + (loop.c != 1), []).append((i, packs))
     ranks = sorted(ranked)
     for rank in ranks[: 2 if ranks and ranks[0] < 3 else None]:
         if rank < 3 or rank == ranks[0]:
             yield from ranked[rank]
+
+
+def _packable(problem: Problem, vec: int, machine: Machine) -> bool:
+    """Whether B may be copied: the vector loop moves it alone and no clip drops lanes (their elements may not exist)."""
+    return problem.loops[vec].a == 0 and problem.loops[vec].b != 0 and machine.width > 1 and not _dropped(problem, "b")
+
+
+def _dropped(problem: Problem, operand: str) -> bool:
+    """Whether an operand has elements that no product uses, because some clip drops all of them: they may not exist."""
+    for clip, bound in enumerate(problem.bounds):
+        own, rest = (
+            [loop.clips[clip] * (loop.extent - 1) for loop in problem.loops if bool(getattr(loop, operand)) is moves]
+            for moves in (True, False)
+        )
+        low = bound.offset + sum(min(0, span) for span in own) + sum(max(0, span) for span in rest)
+        high = bound.offset + sum(max(0, span) for span in own) + sum(min(0, span) for span in rest)
+        if low < 0 or high >= bound.extent:
+            return True
+    return False
 
 
 def _shares(extent: int, limit: int) -> list[int]:
@@ -212,178 +227,119 @@ def _tiles(problem: Problem, machine: Machine, vec: int, vectors: int) -> Iterat
                 yield from (((i, first), (j, second)) for second in sizes[j] if first * second <= limit)
 
 
-def _cost(x: _Candidate) -> float:
-    """Cycles for everything; infinite if the registers do not suffice or the borders need too many kernels."""
-    problem, machine, width = x.problem, x.machine, x.machine.width
-    loops = problem.loops
-    counts = {loop: ceil(loops[loop].extent / size) for loop, size in x.tile}
-    groups = 1 if x.dots else ceil(ceil(loops[x.vec].extent / width) / x.vectors)
-    vectors = 1.0 if x.dots else ceil(loops[x.vec].extent / width) / groups
-    kinds = classify(problem, x.vec, [loop for loop, _ in x.tile])
-    most = x.vectors * prod(size for _, size in x.tile)
-    copies = partial_sums(machine, most, x.dots)
-    if not _fits(x, most * copies) or _borders(x, kinds):
-        return float("inf")
-    a = prod(loops[i].extent / counts[i] for i in counts if loops[i].a) * (vectors if loops[x.vec].a and not x.dots else 1)
-    b = prod(loops[i].extent / counts[i] for i in counts if loops[i].b) * (vectors if loops[x.vec].b and not x.dots else 1)
-    products = vectors * prod(loops[i].extent / counts[i] for i in counts)
-    steps = prod(loops[i].extent for i in problem.reductions)
-    steps = ceil(loops[x.vec].extent / width) * steps // loops[x.vec].extent if x.dots else steps
-    loads = a * _price(loops[x.vec].a, width) + b * (1 if x.packs else _price(loops[x.vec].b, width) * _far(x))
-    step = max(products / 2, loads / 2, (products + a + b + 1) / 6, 4 / copies, *_beyond(x, b))
-    if "guard" in kinds:
-        step += products * 1.5 + loads
-    ends = 15 + products * (4 if problem.source.accumulate else 2.5)
-    ends += products * 2.5 * width if not x.dots and loops[x.vec].c != 1 and width > 1 else 0
-    ends += products * 12 if x.dots else 0
-    tiles = prod(loops[i].extent for i in problem.outputs if i not in counts and i != x.vec) * prod(counts.values()) * groups
-    return tiles * (steps * step + ends) + (_packing(x) if x.packs else 0)
-
-
-def partial_sums(machine: Machine, products: int, dots: bool) -> int:
-    """Sums kept for each output, so that about eight independent ones hide the latency of the multiply-add."""
-    copies = 1
-    while products * copies * 2 <= 8 and products * copies * 4 < machine.registers and (dots or products < 4):
-        copies *= 2
-    return copies
-
-
-def _fits(x: _Candidate, sums: int) -> bool:
-    """Accumulators, the B vectors of one step if used more than once, and one A value at a time."""
-    rows = prod(size for loop, size in x.tile if x.problem.loops[loop].a)
-    columns = prod(size for loop, size in x.tile if x.problem.loops[loop].b) * x.vectors
-    return sums == 1 or sums + (columns if rows > 1 else 1) + 1 <= x.machine.registers - 1
-
-
-def _borders(x: _Candidate, kinds: Sequence[str]) -> bool:
+def _borders(x: Candidate, kinds: Sequence[str]) -> bool:
+    """Whether static clips would need too many kernels."""
+    count = 1
     for loop, size in x.tile:
         if any(kinds[clip] == "static" for clip in x.problem.clips_on(loop)):
             tiles = balanced(x.problem.loops[loop].extent, size)
-            kernels = {tuple(pattern(x.problem, kinds, loop, start + i) for i in range(n)) for start, n in tiles}
-            if len(kernels) > 5:
-                return True
-    return False
+            count *= len({tuple(pattern(x.problem, kinds, loop, start + i) for i in range(n)) for start, n in tiles})
+    return count > 5
 
 
-def _price(lane: int, width: int) -> float:
-    if lane in (0, 1) or width == 1:
-        return 1
-    return 2 if lane == -1 else 2 * width
+def _refined(x: Candidate, kinds: Sequence[str], one_chunk: bool) -> Iterator[Candidate]:
+    """A candidate with operands packed or not and the sum taken at once or in parts that suit a cache."""
+    yield x
+    if x.dots:
+        return
+    far = {operand: x.stride(operand, inner_reduction(x, operand)) * x.problem.size >= LINE for operand in "ab"}
+    a_too = far["a"] and not x.stride("a", x.vec) and not _dropped(x.problem, "a")
+    b_too = x.pack_b or (far["b"] and _packable(x.problem, x.vec, x.machine))
+    for pack_a in (False, True) if a_too else (False,):
+        for pack_b in {x.pack_b, b_too}:
+            y = replace(x, pack_a=pack_a, pack_b=pack_b)
+            yield y
+            for steps in _part_sizes(y):
+                chunks = _chunks(y, kinds, steps)
+                if chunks and not (one_chunk and len(chunks) > 1):
+                    yield replace(y, chunks=chunks)
 
 
-def _far(x: _Candidate) -> float:
-    """Loads of B that change page or cache set at each step cost more."""
-    inner = x.problem.loops[reduction_order(x.problem)[-1]]
-    bytes_ = abs(inner.b) * x.problem.size
-    return 1.6 if not x.dots and inner.extent >= 64 and (bytes_ >= 4096 or (bytes_ >= 1024 and bytes_ % 1024 == 0)) else 1
+def _part_sizes(x: Candidate) -> Iterator[int]:
+    """Steps after which the columns of a tile fill the first-level cache, or all rows and columns the second-level one."""
+    mean = compute(x, ())[1]
+    a, b = stream(x, "a", mean.a), stream(x, "b", mean.b)
+    first = min(0.5 * x.machine.l1 * b.share / b.lines, 0.8 * x.machine.l1 / (a.lines + b.lines)) if b.lines else 0
+    every = range(len(x.problem.loops))
+    second = x.steps * (x.machine.l2 // 2) // (x.footprint("a", every) + x.footprint("b", every))
+    yield from (int(steps) for steps in (first, 2 * first, second) if 48 <= steps < 0.7 * x.steps)
 
 
-def _beyond(x: _Candidate, b: float) -> list[float]:
-    """Cycles for one step's B vectors if the columns of a tile do not stay in the first-level cache."""
-    panel = prod(x.problem.loops[i].extent for i in x.problem.reductions) * x.vectors * x.machine.width * x.problem.size
-    return [b * x.machine.width * x.problem.size / 32] if panel > x.machine.l1 and not x.dots else []
+def _chunks(x: Candidate, kinds: Sequence[str], steps: int) -> tuple[tuple[int, int], ...]:
+    """(loop, size) of the outer reduction loops that leave about ``steps`` inside."""
+    problem, inner, result = x.problem, x.steps, []
+    fixed = {clipped(problem, clip) for clip, kind in enumerate(kinds) if kind == "static"}
+    for i in reduction_order(problem):
+        extent = problem.loops[i].extent
+        inner //= extent
+        size = max(1, steps // inner)
+        if i in fixed:
+            break
+        if size < extent:
+            result.append((i, ceil(extent / ceil(extent / size))))
+        if inner <= steps:
+            break
+    return tuple(result)
 
 
-def _packing(x: _Candidate) -> float:
-    loops = x.problem.loops
-    elements = prod(loop.extent for loop in loops if loop.b)
-    near = loops[x.vec].b == 1 or any(abs(loop.b) == 1 for loop in loops if loop.reduces)
-    return elements * (0.35 if loops[x.vec].b == 1 else 0.6 if near else 2.5) + 200
-
-
-def _complete(x: _Candidate, cost: float) -> Plan:
-    kinds = classify(x.problem, x.vec, [loop for loop, _ in x.tile])
+def _complete(x: Candidate, kinds: tuple[str, ...], cost: float) -> Plan:
     order = reduction_order(x.problem)
     if x.dots:
         order = (*(i for i in order if i != x.vec), x.vec)
-    copies = partial_sums(x.machine, x.vectors * prod(size for _, size in x.tile), x.dots)
     levels = tuple(_levels(x))
-    return Plan(x.problem, x.machine, x.vec, x.dots, x.vectors, x.tile, kinds, order, levels, copies, x.packs, cost)
+    return Plan(x.problem, x.machine, x.vec, x.dots, x.vectors, x.tile, kinds, order, levels, x.copies, cost)
 
 
-def _levels(x: _Candidate) -> Iterator[Level]:
-    """The layers: batches, chunk of the reduction, packing, then rows and vectors so that what is reused stays in cache."""
-    problem, tiled = x.problem, [loop for loop, _ in x.tile]
-    loops = problem.loops
-    free = sorted((i for i in problem.outputs if i not in tiled and i != x.vec), key=lambda i: -abs(loops[i].c))
+def _levels(x: Candidate) -> Iterator[Level]:
+    """The layers: batches, parts of the sum, then rows and vectors so that what is used again stays in a cache."""
+    loops, tiled = x.problem.loops, [loop for loop, _ in x.tile]
+    free = sorted((i for i in x.problem.outputs if i not in tiled and i != x.vec), key=lambda i: -abs(loops[i].c))
     yield from (Level("each", i) for i in free if loops[i].a and loops[i].b)
-    chunk = _chunk(x)
-    if chunk:
-        yield chunk
-    if x.packs:
-        yield Level("pack", x.vec)
+    yield from (Level("chunk", i, size) for i, size in x.chunks)
     rows = [i for i in free if not loops[i].b]
-    inside = _inside(x, rows, chunk)
-    yield from (Level("each", i) for i in rows if i not in inside)
-    yield from _row_block(x, chunk)
+    inside, block = _inside(x, rows), list(_row_block(x))
+    outside = [Level("each", i) for i in rows if i not in inside] + block
+    if x.pack_b and outside:
+        yield Level("pack_b", x.vec)
+    yield from outside
+    if x.pack_a:
+        yield Level("pack_a", inner_reduction(x, "a"))
     yield from (Level("each", i) for i in free if loops[i].b and not loops[i].a)
     if not x.dots:
         yield Level("vectors", x.vec, x.vectors)
+    if x.pack_b and not outside:
+        yield Level("pack_b", x.vec)
     yield from (Level("each", i) for i in rows if i in inside)
     yield from (Level("tile", loop, size) for loop, size in x.tile)
 
 
-def _extents(x: _Candidate, chunk: Level | None) -> dict[int, int]:
-    extents = {i: loop.extent for i, loop in enumerate(x.problem.loops)}
-    if chunk:
-        extents[chunk.loop] = chunk.size
-    return extents
+def _inside(x: Candidate, rows: Sequence[int]) -> list[int]:
+    """The untiled row loops that run inside the vector loop: as many as leave what they read of A in the cache.
 
-
-def _bytes(x: _Candidate, operand: str, extents: dict[int, int], loops: Sequence[int]) -> int:
-    strides = [(abs(getattr(x.problem.loops[i], operand)), extents[i]) for i in loops]
-    count = prod(extent for stride, extent in strides if stride)
-    return min(count, 1 + sum(stride * (extent - 1) for stride, extent in strides)) * x.problem.size
-
-
-def _inside(x: _Candidate, rows: Sequence[int], chunk: Level | None) -> list[int]:
-    """The untiled row loops that run inside the vector loop: as many as leave what they read of A in the cache."""
-    extents, inside = _extents(x, chunk), []
+    None if all of B fits the first-level cache: then the results are written in one sweep.
+    """
+    columns = [i for i in x.problem.outputs if x.stride("b", i)]
+    if x.footprint("b", [*columns, *x.problem.reductions]) <= x.machine.l1 // 2 and not x.pack_b:
+        return []
+    inside: list[int] = []
     read = [*x.problem.reductions, *(loop for loop, _ in x.tile)]
     for row in reversed(rows):
-        if _bytes(x, "a", extents, [*read, *inside, row]) > x.machine.l2 // 2:
+        if x.footprint("a", [*read, *inside, row]) > x.machine.l2 // 2:
             break
         inside.append(row)
     return inside
 
 
-def _row_block(x: _Candidate, chunk: Level | None) -> Iterator[Level]:
-    """Blocks of a long tiled row loop, if its A would not stay in the cache while B is walked."""
-    rows = [(loop, size) for loop, size in x.tile if x.problem.loops[loop].a and not x.problem.loops[loop].b]
-    if not rows or x.dots or x.problem.loops[x.vec].extent <= x.vectors * x.machine.width:
+def _row_block(x: Candidate) -> Iterator[Level]:
+    """Blocks of a long tiled row loop, if its A or its results would not stay in the cache while B is walked."""
+    rows = [(loop, size) for loop, size in x.tile if x.stride("a", loop) and not x.stride("b", loop)]
+    lanes = x.problem.loops[x.vec].extent
+    if not rows or x.dots or lanes <= x.vectors * x.machine.width:
         return
     loop, size = rows[0]
-    extents = _extents(x, chunk)
-    each = _bytes(x, "a", {**extents, loop: 1}, [*x.problem.reductions, loop])
-    fit = max(1, x.machine.l2 // 2 // max(1, each)) // size * size
-    if size <= fit < extents[loop] and not any(x.problem.loops[loop].clips):
+    fit = x.machine.l2 // 2 // max(1, x.footprint("a", [*x.problem.reductions, loop], {loop: 1}))
+    if x.footprint("b", [*x.problem.reductions, x.vec]) <= x.machine.l2 // 4:
+        fit = min(fit, max(4 * size, x.machine.l2 // 4 // (lanes * x.problem.size)))
+    fit = max(1, fit) // size * size
+    if size <= fit < x.extents[loop] and not any(x.problem.loops[loop].clips):
         yield Level("block", loop, fit)
-
-
-def _chunk(x: _Candidate) -> Level | None:
-    """The part of a long reduction after which C is stored and picked up again."""
-    problem, machine = x.problem, x.machine
-    free = [i for i in reduction_order(problem) if not any(problem.loops[i].clips) and problem.loops[i].extent > 1]
-    if not free or x.dots or not problem.outputs:
-        return None
-    loops = problem.loops
-    total = prod(loops[i].extent for i in problem.reductions)
-    outputs = prod(loops[i].extent for i in problem.outputs) * problem.size
-    every = list(range(len(loops)))
-    extents = _extents(x, None)
-    loop = free[0]
-    around = total // loops[loop].extent
-    a, b = _bytes(x, "a", extents, every), _bytes(x, "b", extents, every)
-    if outputs <= machine.l2 // 2 and a + b > machine.l2 and total * problem.size * 2 > a + b / 64:
-        steps = max(1, loops[loop].extent * (machine.l2 // 2) // (a + b))
-        if steps * around >= 64 and steps * 3 <= loops[loop].extent * 2:
-            return _evenly(loop, loops[loop].extent, steps)
-    lanes = x.vectors * machine.width * problem.size
-    limit = max(192, 2 * machine.l1 // lanes)
-    if total > 1.5 * limit and limit >= around and a > machine.l2 // 2:
-        return _evenly(loop, loops[loop].extent, limit // around)
-    return None
-
-
-def _evenly(loop: int, extent: int, size: int) -> Level:
-    return Level("chunk", loop, ceil(extent / ceil(extent / size)))

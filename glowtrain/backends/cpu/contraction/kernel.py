@@ -56,10 +56,13 @@ class _Step:
 
 
 def needed_coordinates(plan: Plan, epilogue: Epilogue | None) -> tuple[int, ...]:
-    """The output loops whose index at the start of the tile the kernel must be told."""
+    """The loops whose index at the start of the tile the kernel must be told: outputs, and reductions taken in parts."""
     clips = [k for k, kind in enumerate(plan.kinds) if kind != "static"]
     loops = plan.problem.loops
-    return tuple(i for i in plan.problem.outputs if epilogue is not None or any(loops[i].clips[k] for k in clips))
+    clipped_ = [i for i, loop in enumerate(loops) if any(loop.clips[k] for k in clips)]
+    parts = [level.loop for level in plan.levels if level.kind == "chunk"]
+    outputs = plan.problem.outputs
+    return tuple(i for i in range(len(loops)) if (i in outputs and epilogue is not None) or (i in clipped_ and i in (*outputs, *parts)))
 
 
 class Micro:
@@ -150,7 +153,8 @@ class Micro:
         return self._ceil(past_end, -factor), self._ceil(past_zero, -factor)
 
     def _movers(self, clip: int) -> list[int]:
-        return [i for i in self.plan.problem.outputs if self.plan.problem.loops[i].clips[clip]]
+        """The loops of which the kernel is told where they start, as far as they move the clip."""
+        return [i for i in self.coordinates if self.plan.problem.loops[i].clips[clip]]
 
     def _ceil(self, value: Text | int, by: int) -> Text | int:
         """``ceil(value / by)``; negative results may be any negative number (they are clamped to 0)."""

@@ -22,7 +22,8 @@ class _Place:
     b: Text
     index: dict[int, Text | int]
     extents: dict[int, int]
-    view: View
+    view_a: View
+    view_b: View
     sizes: tuple[int, ...] = ()
     patterns: tuple[tuple[Pattern, ...], ...] = ()
     lanes: int = 0
@@ -41,14 +42,14 @@ class Nest:
         self.views = views(self.problem, plan.vec, plan.machine.width)
         self.coordinates = needed_coordinates(plan, epilogue)
         self.kernels: dict[Variant, str] = {}
-        self.workspace = 0
+        self.workspace = self.reserved = 0
 
     def text(self) -> str:
         """All functions, the kernels first."""
         a, b = ("%b", "%a") if self.problem.swapped else ("%a", "%b")
-        starts = [self.lanes.shift(x, offset) for x, offset in zip(("%c", a, b), self.problem.offsets, strict=True)]
         extents = {i: loop.extent for i, loop in enumerate(self.problem.loops)}
-        place = _Place(*starts, dict.fromkeys(self.problem.outputs, 0), extents, self.views[2])
+        starts = [self.lanes.shift(x, offset) for x, offset in zip(("%c", a, b), self.problem.offsets, strict=True)]
+        place = _Place(*starts, dict.fromkeys(extents, 0), extents, self.views[1], self.views[2])
         self._level(0, place)
         kernels = [Micro(self.plan, variant, name, self.epilogue).text() for variant, name in self.kernels.items()]
         return "".join([*kernels, self.f.finish()])
@@ -74,11 +75,9 @@ class Nest:
     def _moved(self, place: _Place, loop: int, by: Text | int, unit: int) -> _Place:
         """Every address moved by ``by`` steps of a loop; the vector loop moves in whole vectors."""
         width = self.plan.machine.width if loop == self.plan.vec and not self.plan.dots else 1
-        c, a = self.views[0].strides[loop] * width, self.views[1].strides[loop] * width
-        b = place.view.step if width > 1 else place.view.strides[loop]
+        views = self.views[0], place.view_a, place.view_b
+        c, a, b = (view.step if width > 1 else view.strides[loop] for view in views)
         moved = replace(place, c=self._far(place.c, by, c), a=self._far(place.a, by, a), b=self._far(place.b, by, b))
-        if self.problem.loops[loop].reduces:
-            return moved
         index = self._times(by, width)
         before = place.index[loop]
         index = index if before == 0 else self.f.value(f"add i64 {before}, {index}")
@@ -114,41 +113,70 @@ class Nest:
         for start, count, steps, last in runs if rest or alone else [(0, full, size, True)]:
             inner = replace(place, extents={**place.extents, loop: steps}, last=last)
             if count == 1:
-                first = str(start == 0).lower()
+                first = (place.first or "true") if start == 0 else "false"
                 self._level(depth + 1, self._moved(replace(inner, first=first), loop, start, steps))
             elif count:
                 with self.f.loop(count, hint="chunk") as counted:
                     first = self.f.value(f"icmp eq i64 {counted.index}, 0")
+                    first = first if place.first is None else self.f.value(f"and i1 {place.first}, {first}")
                     index = self._times(counted.index, steps)
                     self._level(depth + 1, self._moved(replace(inner, first=first), loop, index, steps))
 
-    def _pack(self, depth: int, level: Level, place: _Place) -> None:
+    def _inner(self, depth: int, operand: str) -> list[int]:
+        """The output loops, other than the vector loop, that move an operand inside a layer."""
+        fixed = {outer.loop for outer in self.plan.levels[:depth] if outer.kind == "each"}
+        loops = self.problem.loops
+        return [i for i in self.problem.outputs if getattr(loops[i], operand) and i not in fixed and i != self.plan.vec]
+
+    def _reserve(self, elements: int) -> Text:
+        """A place in the workspace, from a cache line on."""
+        start = self.reserved
+        self.reserved += -(-elements // 16) * 16
+        self.workspace = max(self.workspace, self.reserved * self.problem.size)
+        return self.lanes.shift("%workspace", start)
+
+    def _pack_b(self, depth: int, level: Level, place: _Place) -> None:
         """Copy what the layers inside read of B: vector after vector, in each the reductions, in each the lanes."""
         width, loops = self.plan.machine.width, self.problem.loops
-        fixed = {outer.loop for outer in self.plan.levels[:depth] if outer.kind == "each"}
-        reductions = [i for i in self.plan.reductions if loops[i].b]
-        others = [i for i in self.problem.outputs if loops[i].b and i not in fixed and i != level.loop]
         strides, step, moves = [0] * len(loops), width, []
-        for i in reversed(reductions):
+        for i in reversed([i for i in self.plan.reductions if loops[i].b]):
             strides[i], step = step, step * place.extents[i]
             moves.append(Move(place.extents[i], loops[i].b, strides[i]))
-        vectors, rest = divmod(place.extents[level.loop], width)
-        view = View((), 1, step, padded=True)
+        vectors, rest = divmod(place.lanes or place.extents[level.loop], width)
+        apart = step
         step *= vectors + bool(rest)
-        for i in others:
+        for i in self._inner(depth, "b"):
             strides[i], step = step, step * place.extents[i]
             moves.append(Move(place.extents[i], loops[i].b, strides[i]))
-        self.workspace = max(self.workspace, step * self.problem.size)
-        self._copy(place.b, level, moves, vectors, rest, view.step)
-        self._level(depth + 1, replace(place, b="%workspace", view=replace(view, strides=tuple(strides))))
+        before, target = self.reserved, self._reserve(step)
+        self._copy(place.b, target, level, moves, vectors, rest, apart)
+        self._level(depth + 1, replace(place, b=target, view_b=View(tuple(strides), 1, apart, padded=True)))
+        self.reserved = before
 
-    def _copy(self, source: Text, level: Level, moves: list[Move], vectors: int, rest: int, step: int) -> None:
+    def _pack_a(self, depth: int, level: Level, place: _Place) -> None:
+        """Copy what the layers inside read of A: row after row, in each the reductions one after another."""
+        loops, strides, step, moves = self.problem.loops, [0] * len(self.problem.loops), 1, []
+        for i in reversed([i for i in self.plan.reductions if loops[i].a]):
+            strides[i], step = step, step * place.extents[i]
+            moves.append(Move(place.extents[i], loops[i].a, strides[i]))
+        step += 16 if step * self.problem.size % 1024 == 0 else 0
+        for i in self._inner(depth, "a"):
+            strides[i], step = step, step * place.extents[i]
+            moves.append(Move(place.extents[i], loops[i].a, strides[i]))
+        before, target = self.reserved, self._reserve(step)
+        copy(self.lanes, place.a, target, moves)
+        self._level(depth + 1, replace(place, a=target, view_a=View(tuple(strides), 0, 0)))
+        self.reserved = before
+
+    def _copy(
+        self, source: Text, target: Text, level: Level, moves: list[Move], vectors: int, rest: int, step: int
+    ) -> None:
         width, near = self.plan.machine.width, self.problem.loops[level.loop].b
         if vectors:
-            copy(self.lanes, source, "%workspace", [*moves, Move(vectors, width * near, step), Move(width, near, 1)])
+            copy(self.lanes, source, target, [*moves, Move(vectors, width * near, step), Move(width, near, 1)])
         if rest:
             source = self.lanes.shift(source, vectors * width * near)
-            target = self.lanes.shift("%workspace", vectors * step)
+            target = self.lanes.shift(target, vectors * step)
             copy(self.lanes, source, target, [*moves, Move(rest, near, 1)], padded=True)
 
     def _tile(self, depth: int, level: Level, place: _Place) -> None:
@@ -184,8 +212,8 @@ class Nest:
         start = "load" if self.problem.source.accumulate else "flag" if chunked else "zero"
         extents = tuple(place.extents[i] for i in self.plan.reductions)
         last = place.last or self.epilogue is None
-        c, a, _ = self.views
-        variant = Variant(place.sizes, place.patterns, place.lanes, extents, start, last, c, a, place.view)
+        views = self.views[0], place.view_a, place.view_b
+        variant = Variant(place.sizes, place.patterns, place.lanes, extents, start, last, *views)
         name = self.kernels.setdefault(variant, f"{self.name}.tile{len(self.kernels)}")
         arguments = [f"ptr {place.c}", f"ptr {place.a}", f"ptr {place.b}"]
         arguments += [f"i64 {place.index[loop]}" for loop in self.coordinates]

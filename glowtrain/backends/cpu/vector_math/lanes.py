@@ -151,7 +151,10 @@ class Lanes:
         return self.add(self.add(product, c), error)
 
     def _dekker(self, a: Text, b: Text) -> tuple[Text, Text]:
-        """a * b as an unevaluated sum (Dekker, "A floating-point technique for extending the available precision", 1971)."""
+        """a * b as an unevaluated sum.
+
+        Dekker, "A floating-point technique for extending the available precision", 1971.
+        """
         product = self.mul(a, b)
         (a1, a2), (b1, b2) = self._split(a), self._split(b)
         error = self.sub(self.mul(a1, b1), product)
@@ -185,6 +188,24 @@ class Lanes:
         for coefficient in reversed(coefficients[:-1]):
             result = self.fma(result, x, self.number(coefficient))
         return result
+
+    def rounded(self, mode: str, x: Text) -> Text:
+        """x rounded to an integer: ``floor``, ``ceil``, ``trunc`` or ``roundeven``; -0 and the sign are kept."""
+        if self.target.has_rounding:
+            return self.call(mode, x)
+        bound = self.number(2.0**self.format.mantissa)
+        magnitude = self.abs(x)
+        near = self.copysign(self.sub(self.add(magnitude, bound), bound), x)
+        moved = near if mode == "roundeven" else self._step(mode, x, near)
+        return self.select(self.compare("olt", magnitude, bound), self.copysign(moved, x), x)
+
+    def _step(self, mode: str, x: Text, near: Text) -> Text:
+        """From the nearest integer to the one that ``mode`` asks for, at most one away."""
+        if mode == "trunc":
+            too_far = self.compare("ogt", self.abs(near), self.abs(x))
+            return self.select(too_far, self.sub(near, self.copysign(self.number(1.0), x)), near)
+        predicate, step = ("ogt", -1.0) if mode == "floor" else ("olt", 1.0)
+        return self.select(self.compare(predicate, near, x), self.add(near, self.number(step)), near)
 
     # -- integers of the same size
 
@@ -237,8 +258,10 @@ class Lanes:
     def is_nan(self, x: Text) -> Text:
         return self.compare("uno", x, x)
 
-    def where_rare(self, mask: Text, usual: Sequence[Text], rare: Callable[[], Iterable[Text]], types: Sequence[str]) -> list[Text]:
-        """``usual`` values, or where any lane of ``mask`` is set those that ``rare`` computes, for all lanes, off the path."""
+    def where_rare(
+        self, mask: Text, usual: Sequence[Text], rare: Callable[[], Iterable[Text]], types: Sequence[str]
+    ) -> list[Text]:
+        """``usual`` values, or where any lane of ``mask`` is set those that ``rare`` computes, for all lanes."""
         condition, cold, after = self.any(mask), self.f.label("rare"), self.f.label("usual")
         before = self.f.block
         self.f.line(f"br i1 {condition}, label %{cold}, label %{after}")

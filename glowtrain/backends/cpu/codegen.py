@@ -1,0 +1,151 @@
+"""A planned program as one LLVM module: a function for every kernel structure, and the step that calls them.
+
+``void @step(ptr table)`` takes a table of pointers: the arena, the workspace, then every buffer that lives outside of the arena. Kernels with
+the same text are emitted once. Parallel loops are run by one thread; a thread pool would take the outermost tiles of each kernel.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from glowtrain.backends.cpu.contract import contraction_text, further_operands, outer_offset, recognise
+from glowtrain.backends.cpu.contract import FusedEpilogue, Product
+from glowtrain.backends.cpu.emit import Function, Text
+from glowtrain.backends.cpu.nest.expressions import Expressions
+from glowtrain.backends.cpu.nest.scope import Lanes
+from glowtrain.backends.cpu.nest.writer import Nests
+from glowtrain.backends.cpu.target import Target
+from glowtrain.errors import CodegenError
+from glowtrain.loops import Affine, Buffer, Index, Load, Store
+from glowtrain.program.plan import Plan
+from glowtrain.program.program import Instruction, Kernel, Repeat
+
+ENTRY = "step"
+_NAME = "KERNEL"
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A pointer parameter: a buffer, and an offset in elements that depends on enclosing repeats."""
+
+    buffer: Buffer
+    offset: Affine = Affine(0)
+
+
+@dataclass(frozen=True)
+class Code:
+    """The text of a module; ``externals`` are the buffers in the table after arena and workspace."""
+
+    text: str
+    externals: tuple[Buffer, ...]
+    workspace: int
+    functions: dict[str, str] = field(default_factory=dict)
+    """Function name -> the kernels that use it, for listings."""
+
+
+def generate(plan: Plan, target: Target) -> Code:
+    """The module of a planned program. Raises :class:`CodegenError` naming the kernel that cannot be written."""
+    return _Module(plan, target).code()
+
+
+@dataclass
+class _Unit:
+    """One kernel as text with a placeholder name, and how it is called."""
+
+    text: str
+    arguments: list[Argument]
+    outer: list[Index]
+    workspace: int = 0
+    takes_workspace: bool = False
+
+
+class _Module:
+    def __init__(self, plan: Plan, target: Target) -> None:
+        self.plan = plan
+        self.target = target
+        self.texts: dict[str, str] = {}
+        self.users: dict[str, list[str]] = {}
+        self.workspace = 0
+        self.externals = [b for b in plan.program.buffers if b not in plan.offsets]
+
+    def code(self) -> Code:
+        f = Function(ENTRY, [("ptr", "table")])
+        self.step = Expressions(f, self.target, {}, ())
+        self._instructions(self.plan.program.instructions, [])
+        entry = f.finish()
+        functions = {name: ", ".join(dict.fromkeys(users)) for name, users in self.users.items()}
+        texts = [text.replace(_NAME, name) for text, name in self.texts.items()]
+        return Code("\n".join([*texts, entry]), tuple(self.externals), self.workspace, functions)
+
+    def _instructions(self, instructions: Sequence[Instruction], outer: list[Index]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, Repeat):
+                with self.step.f.loop(instruction.index.extent) as loop, self.step.scopes.inner():
+                    self.step.bind(instruction.index, Lanes(loop.index))
+                    self._instructions(instruction.body, [*outer, instruction.index])
+            else:
+                self._call(instruction, outer)
+
+    def _call(self, kernel: Kernel, outer: list[Index]) -> None:
+        unit = _unit(kernel, self.target, outer)
+        name = self._function(unit, kernel)
+        self.workspace = max(self.workspace, unit.workspace)
+        pointers = [self._pointer(argument) for argument in unit.arguments]
+        if unit.takes_workspace:
+            pointers.insert(3, self._slot(1))
+        arguments = [f"ptr {p}" for p in pointers] + [f"i64 {self.step.emit(index).text}" for index in unit.outer]
+        self.step.f.line(f"call void @{name}({', '.join(arguments)})")
+
+    def _function(self, unit: _Unit, kernel: Kernel) -> str:
+        """The name of the function with this text."""
+        if unit.text not in self.texts:
+            hint = re.sub(r"\W", "_", kernel.name)[:40]
+            self.texts[unit.text] = f"k{len(self.texts)}_{hint}"
+        name = self.texts[unit.text]
+        self.users.setdefault(name, []).append(kernel.name)
+        return name
+
+    def _pointer(self, argument: Argument) -> Text:
+        buffer, f = argument.buffer, self.step.f
+        if buffer in self.plan.offsets:
+            base = f.value(f"getelementptr inbounds i8, ptr {self._slot(0)}, i64 {self.plan.offsets[buffer]}")
+        else:
+            base = self._slot(2 + self.externals.index(buffer))
+        return f.address(base, self.step.scalar_sum(argument.offset), buffer.dtype.size)
+
+    def _slot(self, number: int) -> Text:
+        f = self.step.f
+        at = f.address("%table", number, 8)
+        return f.value(f"load ptr, ptr {at}, align 8")
+
+
+def _unit(kernel: Kernel, target: Target, outer: list[Index]) -> _Unit:
+    """Write one kernel: by the contraction generator where it fits, as a general nest elsewhere."""
+    try:
+        product = recognise(kernel)
+        return _general(kernel, target, outer) if product is None else _contraction(kernel, product, target, outer)
+    except CodegenError as error:
+        raise CodegenError(f"kernel {kernel.name}: {error}") from error
+
+
+def _general(kernel: Kernel, target: Target, outer: list[Index]) -> _Unit:
+    operands = kernel.operands
+    params = [("ptr noalias", f"p{k}") for k in range(len(operands))] + [("i64", f"t{k}") for k in range(len(outer))]
+    f = Function(_NAME, params, linkage="internal")
+    pointers = {buffer: f"%p{k}" for k, buffer in enumerate(operands)}
+    Nests(f, target, pointers, kernel.body, {t: f"%t{k}" for k, t in enumerate(outer)}).write(kernel.body)
+    return _Unit(f.finish(), [Argument(buffer) for buffer in operands], outer)
+
+
+def _contraction(kernel: Kernel, product: Product, target: Target, outer: list[Index]) -> _Unit:
+    generated = contraction_text(kernel, product, _NAME, target, outer)
+    inner = product.indices
+    accesses: tuple[Store | Load, ...] = (product.target, product.a, product.b)
+    arguments = [Argument(access.buffer, outer_offset(access, inner)) for access in accesses]
+    if product.plain:
+        return _Unit(generated.text, arguments, [], generated.workspace, takes_workspace=True)
+    arguments += [Argument(buffer) for buffer in further_operands(kernel, product)]
+    arguments += [Argument(buffer) for buffer in FusedEpilogue(kernel, product, target, outer).again]
+    return _Unit(generated.text, arguments, outer, generated.workspace, takes_workspace=True)

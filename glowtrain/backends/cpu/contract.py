@@ -1,0 +1,197 @@
+"""Kernels that are contractions: from loop nests to the contraction generator.
+
+A flat nest with one sum of products of two affine loads is a contraction; what else the nest computes from the finished sums (bias,
+activation, optimizer update, further results) becomes the generator's epilogue.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from glowtrain.backends.cpu.contraction import Access, Clip, Contraction, generate
+from glowtrain.backends.cpu.contraction import Kernel as Generated
+from glowtrain.backends.cpu.emit import Function, Text
+from glowtrain.backends.cpu.nest.analysis import reductions
+from glowtrain.backends.cpu.nest.expressions import Context
+from glowtrain.backends.cpu.nest.scope import Lanes
+from glowtrain.backends.cpu.nest.writer import Nests
+from glowtrain.backends.cpu.target import Target
+from glowtrain.loops import (
+    Affine,
+    Buffer,
+    Expr,
+    For,
+    Index,
+    Load,
+    Reduce,
+    Statement,
+    Store,
+    address,
+    affine,
+    children,
+    expressions,
+    loads,
+    statements,
+    within,
+)
+from glowtrain.program.accesses import box, contraction_operands
+from glowtrain.program.program import Kernel
+
+SMALL = 2048
+"""Contractions of fewer multiplications are not worth kernels of their own."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """A kernel seen as a contraction: its loop, sum, operands, and the store that takes the sums."""
+
+    loop: For
+    total: Reduce
+    a: Load
+    b: Load
+    target: Store
+
+    @property
+    def indices(self) -> tuple[Index, ...]:
+        return (*self.loop.indices, *self.total.indices)
+
+    @property
+    def plain(self) -> bool:
+        """Nothing but the sums is stored."""
+        return self.loop.body == (self.target,) and self.target.value is self.total
+
+
+def recognise(kernel: Kernel) -> Product | None:
+    """The kernel as a contraction, if it is one that the generator takes."""
+    loop = box(kernel)
+    if loop is None or any(isinstance(statement, For) for statement in loop.body):
+        return None
+    totals = list(reductions(loop.body))
+    found = contraction_operands(totals[0]) if len(totals) == 1 else None
+    if found is None:
+        return None
+    total, a, b = found
+    if not all(_takes(load, total) for load in (a, b)) or {a.buffer, b.buffer} & set(kernel.writes):
+        return None
+    if math.prod(i.extent for i in (*loop.indices, *total.indices)) < SMALL:
+        return None
+    target = _target(loop.body, total)
+    return None if target is None else Product(loop, total, a, b, target)
+
+
+def _takes(load: Load, total: Reduce) -> bool:
+    """An element of the sum's own type at an affine place; padding, if any, with zeros."""
+    if load.dtype != total.dtype or load.dtype.name not in ("f32", "f64") or load.fill not in (None, 0):
+        return False
+    subscripts = [affine(i) for i in load.index]
+    linear = all(form.is_linear or within(form, n) for form, n in zip(subscripts, load.buffer.shape, strict=True))
+    return linear and address(load.index, load.buffer.strides).is_linear
+
+
+def _target(body: Sequence[Statement], total: Reduce) -> Store | None:
+    """A store of the sums' type that may hold partial sums: nothing here reads its buffer."""
+    read = {load.buffer for load in loads(body)}
+    stores = [s for s in body if isinstance(s, Store) and s.buffer not in read and s.buffer.dtype == total.dtype]
+    stores = [s for s in stores if address(s.index, s.buffer.strides).is_linear]
+    return min(stores, key=lambda s: s.value is not total, default=None)
+
+
+def contraction_text(kernel: Kernel, product: Product, name: str, target: Target, outer: Sequence[Index]) -> Generated:
+    """The generated function ``name(c, a, b, workspace, further operands, outer indices)``."""
+    inner = product.indices
+    accesses = [
+        _access(inner, address(x.index, x.buffer.strides)) for x in (product.target, product.a, product.b)
+    ]
+    names = tuple(f"{index.name}" for index in inner)
+    contraction = Contraction(
+        names, tuple(i.extent for i in inner), *accesses, clips=_clips(product, inner), dtype=product.total.dtype.name
+    )
+    epilogue = None if product.plain else FusedEpilogue(kernel, product, target, outer)
+    return generate(contraction, name, target, epilogue)
+
+
+def outer_offset(access: Store | Load, inner: Sequence[Index]) -> Affine:
+    """The part of an address that depends on the indices of enclosing repeats: the caller adds it to the pointer."""
+    form = address(access.index, access.buffer.strides)
+    return Affine(0, tuple(term for term in form.terms if term[0] not in inner))
+
+
+def _access(inner: Sequence[Index], form: Affine) -> Access:
+    return Access(form.constant, tuple(form.coefficient(index) for index in inner))
+
+
+def _clips(product: Product, inner: Sequence[Index]) -> tuple[Clip, ...]:
+    clips: dict[Clip, None] = {}
+    for load in (product.a, product.b):
+        for subscript, extent in zip(load.index, load.buffer.shape, strict=True):
+            form = affine(subscript)
+            if load.fill is not None and not within(form, extent):
+                clips[Clip(tuple(form.coefficient(index) for index in inner), form.constant, extent)] = None
+    return tuple(clips)
+
+
+def further_operands(kernel: Kernel, product: Product) -> list[Buffer]:
+    """The buffers of the epilogue."""
+    if product.plain:
+        return []
+    own = (product.target.buffer, product.a.buffer, product.b.buffer)
+    return [buffer for buffer in kernel.operands if buffer not in own]
+
+
+class FusedEpilogue:
+    """The rest of the kernel, computed from the finished sums."""
+
+    def __init__(self, kernel: Kernel, product: Product, target: Target, outer: Sequence[Index]) -> None:
+        self.product = product
+        self.target = target
+        self.outer = tuple(outer)
+        self.operands = further_operands(kernel, product)
+        # The rest may read the operands of the sum at other places: they come again under names of their own.
+        self.again = [b for b in dict.fromkeys((product.a.buffer, product.b.buffer)) if b in _read_beside(product)]
+
+    @property
+    def params(self) -> list[tuple[str, str]]:
+        pointers = [("ptr", f"e{k}") for k in range(len(self.operands) + len(self.again))]
+        return pointers + [("i64", f"t{k}") for k in range(len(self.outer))]
+
+    def emit(
+        self, f: Function, value: Text, width: int, coordinates: Sequence[Text | int], lane: int, mask: Text | None
+    ) -> Text:
+        """The lanes that go to C; everything else is stored on the way."""
+        body, indices = self.product.loop.body, self.product.loop.indices
+        pointers = {buffer: f"%e{k}" for k, buffer in enumerate((*self.operands, *self.again))}
+        nests = Nests(f, self.target, pointers, body, {t: f"%t{k}" for k, t in enumerate(self.outer)})
+        e = nests.e
+        along = indices[lane] if 0 <= lane < len(indices) and width > 1 else None
+        for index, at in zip(indices, coordinates, strict=False):
+            if index is not along:
+                e.bind(index, Lanes(str(at)))
+        with e.along(Context(along, width, mask)):
+            if along is not None:
+                e.scopes.set(("start", along), Lanes(str(coordinates[lane])))
+            e.scopes.set(self.product.total, Lanes(value, width))
+            result = value
+            for statement in body:
+                if statement is self.product.target:
+                    result = e.full(statement.value)
+                else:
+                    nests.statement(statement)
+        return result
+
+
+def _read_beside(product: Product) -> set[Buffer]:
+    """Buffers that are read outside of the sum."""
+    found: set[Buffer] = set()
+    seen: set[Expr] = {product.total}
+    stack = [expr for s in statements(product.loop.body) for expr in expressions(s)]
+    while stack:
+        expr = stack.pop()
+        if expr in seen:
+            continue
+        seen.add(expr)
+        if isinstance(expr, Load):
+            found.add(expr.buffer)
+        stack.extend(children(expr))
+    return found

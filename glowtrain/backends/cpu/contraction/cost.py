@@ -1,0 +1,220 @@
+"""Cycles that an arrangement of a contraction takes: an analytic model; nothing is timed.
+
+One step of the innermost loop costs what its multiply-adds, loads and instructions need, or what the caches deliver of its
+operands, whichever is more. The machine is a present out-of-order core: two vector multiply-adds of latency 4 and two vector
+loads for each cycle, six instructions; caches of :class:`Machine`'s sizes, 64-byte lines, 8 ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, prod
+
+from glowtrain.backends.cpu.contraction.describe import Problem
+
+LINE = 64
+L2_BYTES, L3_BYTES = 16, 6
+"""Bytes for each cycle that the second- and third-level caches deliver in such loops."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What choosing needs to know of a processor: ``width`` lanes of the element type, vector registers, caches in bytes."""
+
+    width: int
+    registers: int
+    fused: bool
+    l1: int
+    l2: int
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An arrangement to be priced: vector loop, register tile, what is packed and in which parts the sum is taken."""
+
+    problem: Problem
+    machine: Machine
+    vec: int
+    vectors: int
+    tile: tuple[tuple[int, int], ...]
+    pack_a: bool = False
+    pack_b: bool = False
+    chunks: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def dots(self) -> bool:
+        """Whether the lanes run along a reduction."""
+        return self.problem.loops[self.vec].reduces
+
+    @cached_property
+    def points(self) -> int:
+        return prod(size for _, size in self.tile)
+
+    @cached_property
+    def copies(self) -> int:
+        """Sums kept for each output, so that about eight independent ones hide the latency of the multiply-add."""
+        count, products = 1, self.points * self.vectors
+        while products * count * 2 <= 8 and products * count * 4 < self.machine.registers and (self.dots or products < 4):
+            count *= 2
+        return count
+
+    @cached_property
+    def extents(self) -> Mapping[int, int]:
+        """Extents inside the chunks."""
+        return {**{i: loop.extent for i, loop in enumerate(self.problem.loops)}, **dict(self.chunks)}
+
+    @cached_property
+    def steps(self) -> int:
+        """Steps of one call of the kernel."""
+        steps = prod(self.extents[i] for i in self.problem.reductions)
+        extent = self.problem.loops[self.vec].extent
+        return steps // extent * ceil(extent / self.machine.width) if self.dots else steps
+
+    def stride(self, operand: str, loop: int) -> int:
+        return abs(int(getattr(self.problem.loops[loop], operand)))
+
+    def footprint(self, operand: str, loops: Sequence[int], changes: Mapping[int, int] | None = None) -> int:
+        """Bytes of an operand that the given loops touch (within one chunk, other loops standing still)."""
+        extents = {**self.extents, **(changes or {})}
+        moving = [(self.stride(operand, i), extents[i]) for i in loops if self.stride(operand, i)]
+        return min(prod(e for _, e in moving), 1 + sum(s * (e - 1) for s, e in moving)) * self.problem.size
+
+
+def views_fit(x: Candidate) -> bool:
+    """Registers: the sums, the B vectors of one step if they are used more than once, one A value at a time."""
+    sums = x.points * x.vectors * x.copies
+    rows = prod(size for loop, size in x.tile if x.stride("a", loop))
+    columns = prod(size for loop, size in x.tile if x.stride("b", loop)) * x.vectors
+    return sums == 1 or sums + (columns if rows > 1 else 1) + 1 <= x.machine.registers - 1
+
+
+@dataclass(frozen=True)
+class _Average:
+    """What one step touches in the average tile: tiles are balanced, so they are smaller than the largest one."""
+
+    products: float
+    a: float
+    b: float
+    tiles: float
+
+
+def _average(x: Candidate) -> _Average:
+    loops, width = x.problem.loops, x.machine.width
+    counts = {loop: ceil(loops[loop].extent / size) for loop, size in x.tile}
+    sizes = {loop: loops[loop].extent / count for loop, count in counts.items()}
+    groups, vectors = 1, 1.0
+    if not x.dots:
+        total = ceil(loops[x.vec].extent / width)
+        groups = ceil(total / x.vectors)
+        vectors = total / groups
+    moved = {operand: prod(size for loop, size in sizes.items() if x.stride(operand, loop)) for operand in "ab"}
+    for operand in "ab":
+        moved[operand] *= vectors if x.stride(operand, x.vec) else 1
+    free = prod(loops[i].extent for i in x.problem.outputs if i not in counts and i != x.vec)
+    return _Average(vectors * prod(sizes.values()), moved["a"], moved["b"], free * prod(counts.values()) * groups)
+
+
+def compute(x: Candidate, kinds: Sequence[str]) -> tuple[float, _Average]:
+    """Cycles of one step with everything in the first-level cache."""
+    mean, loops, width = _average(x), x.problem.loops, x.machine.width
+    a = mean.a * _price(loops[x.vec].a, width)
+    b = mean.b * (1 if x.pack_b else _price(loops[x.vec].b, width))
+    products = mean.products if x.machine.fused else 2 * mean.products
+    step = max(products / 2, (a + b) / 2, (products + a + b + 1) / 6, 4 / x.copies)
+    if "guard" in kinds:
+        step += mean.products * 1.5 + a + b
+    if "static" in kinds or len(x.tile) > 1:
+        step *= 1.015
+    return step, mean
+
+
+def _price(lane: int, width: int) -> float:
+    """Loads that make one vector of an operand with this stride between lanes."""
+    if lane in (0, 1) or width == 1:
+        return 1
+    return 2 if lane == -1 else 2 * width
+
+
+def total(x: Candidate, step: float, mean: _Average, *, memory: bool) -> float:
+    """Cycles for everything: the steps, what begins and ends each tile, and packing."""
+    loops, width = x.problem.loops, x.machine.width
+    parts = prod(ceil(loops[i].extent / size) for i, size in x.chunks)
+    ends = 15 + mean.products * (4 if x.problem.source.accumulate or parts > 1 else 2.5)
+    ends += mean.products * 2.5 * width if not x.dots and loops[x.vec].c != 1 and width > 1 else 0
+    ends += mean.products * (12 + 4 * x.copies) if x.dots else 0
+    if memory:
+        slow = traffic(x, mean)
+        step = max(step, slow) + 0.15 * min(step, slow)
+    return mean.tiles * parts * (x.steps * step + ends) + packing(x)
+
+
+def packing(x: Candidate) -> float:
+    """Cycles of the copies; a transposition costs more than a plain copy, single elements most."""
+    result, loops = 0.0, x.problem.loops
+    for operand, packed in (("a", x.pack_a), ("b", x.pack_b)):
+        if not packed:
+            continue
+        elements = prod(loop.extent for i, loop in enumerate(loops) if x.stride(operand, i))
+        inner = x.vec if operand == "b" else inner_reduction(x, operand)
+        near = any(x.stride(operand, i) == 1 for i in range(len(loops)) if i != inner)
+        result += elements * (0.35 if x.stride(operand, inner) == 1 else 0.7 if near else 2.5) * 8 / x.machine.width + 100
+    return result
+
+
+def reduction_order(problem: Problem) -> tuple[int, ...]:
+    """Reduction loops, outermost first: the farther an index moves the operands, the farther out."""
+    return tuple(sorted(problem.reductions, key=lambda i: -abs(problem.loops[i].a) - abs(problem.loops[i].b)))
+
+
+def inner_reduction(x: Candidate, operand: str) -> int:
+    """The innermost reduction loop that moves an operand (any reduction if none does)."""
+    order = reduction_order(x.problem)
+    return next((i for i in reversed(order) if x.stride(operand, i)), order[-1])
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What one step reads of an operand: bytes in whole cache lines, bytes proper, usable share of a cache's sets."""
+
+    lines: float
+    proper: float
+    share: float
+    far: bool
+
+
+def stream(x: Candidate, operand: str, elements: float) -> Stream:
+    """How an operand is read along the reduction. Strides of a large power of two reach only some sets of a cache."""
+    size = x.problem.size
+    if operand == "b" and x.stride("b", x.vec):
+        elements *= x.machine.width
+    apart = x.stride(operand, inner_reduction(x, operand)) * size
+    if apart < LINE or (x.pack_a if operand == "a" else x.pack_b):
+        return Stream(elements * size, elements * size, 1, False)
+    run = max([1.0, *(s for loop, s in x.tile if x.stride(operand, loop) == 1)])
+    if x.stride(operand, x.vec) == 1:
+        run = max(run, elements)
+    lines = elements / run * (ceil(run * size / LINE) + (0.4 if run * size % LINE else 0)) * LINE
+    share = min(1.0, ceil(run * size / LINE) * LINE / (apart & -apart))
+    return Stream(max(lines, elements * size), elements * size, share, apart >= 4096)
+
+
+def traffic(x: Candidate, mean: _Average) -> float:
+    """Cycles for one step's operands as they come from the caches, B's columns being used for many rows in turn."""
+    a, b = stream(x, "a", mean.a), stream(x, "b", mean.b)
+    l1, l2, steps = x.machine.l1, x.machine.l2, x.steps
+    if x.dots:
+        return (a.proper + b.proper) * x.machine.width / (L2_BYTES * 2)
+    cycles = 0.0
+    together = steps * (a.lines + b.lines) <= 0.85 * l1
+    if not (together and steps * b.lines <= 0.55 * l1 * b.share):
+        cycles += b.lines / (L2_BYTES if steps * b.lines <= 0.6 * l2 * b.share else L3_BYTES)
+        cycles += 1.5 if b.far and steps > 64 else 0
+    rows = [i for i in x.problem.outputs if i != x.vec]
+    if x.footprint("a", [*rows, *x.problem.reductions]) > l1 // 2:
+        kept = together and steps * a.lines <= 0.4 * l1 * a.share
+        near = steps * a.lines <= 0.6 * l2 * a.share
+        cycles += (a.proper if kept else a.lines) / (L2_BYTES if near else L3_BYTES)
+        cycles += 1.5 if a.far and steps > 64 else 0
+    return cycles

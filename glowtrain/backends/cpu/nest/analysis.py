@@ -1,0 +1,174 @@
+"""Which loop to run along vector lanes: a small cost model over the accesses of a nest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from glowtrain.loops import (
+    Accumulate,
+    Affine,
+    Apply,
+    Buffer,
+    Expr,
+    For,
+    Index,
+    Load,
+    Reduce,
+    Ref,
+    Statement,
+    Store,
+    address,
+    children,
+    expressions,
+    walk,
+)
+from glowtrain.loops.affine import Atom, Quotient, Remainder
+
+GATHER = 1.5
+"""Cost of one lane of a gather or scatter, in vector operations."""
+HEAVY = 8.0
+"""Cost of a transcendental function, in vector operations."""
+LIGHT = frozenset({"add", "sub", "mul", "neg", "abs", "min", "max", "select", "and", "or", "not", "eq", "ne", "lt", "le", "gt", "ge"})
+
+
+@dataclass
+class Free:
+    """Free indices and refs of expressions, remembered."""
+
+    known: dict[Expr, frozenset[Expr]] = field(default_factory=dict)
+
+    def of(self, expr: Expr) -> frozenset[Expr]:
+        if expr not in self.known:
+            if isinstance(expr, (Index, Ref)):
+                found = frozenset({expr})
+            else:
+                found = frozenset().union(*(self.of(child) for child in children(expr)))
+                if isinstance(expr, Reduce):
+                    found -= set(expr.indices)
+            self.known[expr] = found
+        return self.known[expr]
+
+    def of_atom(self, atom: Atom) -> frozenset[Expr]:
+        if isinstance(atom, (Quotient, Remainder)):
+            return frozenset().union(*(self.of_atom(inner) for inner, _ in atom.dividend.terms))
+        return self.of(atom)
+
+
+def slope(form: Affine, index: Index, free: Free) -> int | None:
+    """Elements between the addresses of neighbouring lanes, or ``None`` if that is not constant."""
+    coefficient = 0
+    for atom, factor in form.terms:
+        if atom is index:
+            coefficient = factor
+        elif index in free.of_atom(atom):
+            return None
+    return coefficient
+
+
+@dataclass(frozen=True)
+class Access:
+    """A load or store: its address, how often it runs, and whether it writes."""
+
+    buffer: Buffer
+    form: Affine
+    trips: int
+    inside: tuple[Index, ...]
+
+
+def accesses(body: Sequence[Statement], trips: int = 1) -> Iterator[Access]:
+    """Every access of flat statements, with the reduction indices that it stands in."""
+    for statement in body:
+        if isinstance(statement, For):
+            inner = trips * math.prod(index.extent for index in statement.indices)
+            yield from accesses(statement.body, inner)
+            continue
+        if isinstance(statement, (Store, Accumulate)):
+            yield Access(statement.buffer, address(statement.index, statement.buffer.strides), trips, ())
+        for expr in expressions(statement):
+            yield from _expression_accesses(expr, trips, (), set())
+
+
+def _expression_accesses(expr: Expr, trips: int, inside: tuple[Index, ...], seen: set[Expr]) -> Iterator[Access]:
+    if expr in seen:
+        return
+    seen.add(expr)
+    if isinstance(expr, Load):
+        yield Access(expr.buffer, address(expr.index, expr.buffer.strides), trips, inside)
+    if isinstance(expr, Reduce):
+        inside = (*inside, *expr.indices)
+        trips *= math.prod(index.extent for index in expr.indices)
+    for child in children(expr):
+        yield from _expression_accesses(child, trips, inside, seen)
+
+
+def vector_cost(body: Sequence[Statement], index: Index, width: int, free: Free) -> float:
+    """Vector operations if ``index`` runs along the lanes (it must be a loop around the whole body)."""
+    lanes = math.ceil(index.extent / width) * width / index.extent
+    total = 0.0
+    for access in accesses(body):
+        step = slope(access.form, index, free)
+        each = 1 / width if step in (0, 1) else GATHER
+        total += access.trips * each * lanes
+    return total + _arithmetic(body) * lanes / width
+
+
+def reduction_cost(body: Sequence[Statement], width: int, free: Free) -> float:
+    """Vector operations if reductions run along the lanes and everything else is scalar."""
+    total = 0.0
+    for access in accesses(body):
+        best = access.trips * 1.0
+        for index in access.inside:
+            lanes = math.ceil(index.extent / width) * width / index.extent
+            step = slope(access.form, index, free)
+            each = (1 / width if step in (0, 1) else GATHER) * lanes
+            best = min(best, access.trips * each)
+        total += best
+    return total + _arithmetic(body) / width + 6 * sum(1 for _ in reductions(body))
+
+
+def _arithmetic(body: Iterable[Statement]) -> float:
+    nodes = {node for statement in body for expr in expressions(statement) for node in walk(expr) if isinstance(node, Apply)}
+    return sum(1.0 if node.function in LIGHT else HEAVY for node in nodes)
+
+
+def reductions(body: Sequence[Statement]) -> Iterator[Reduce]:
+    """The outermost reductions in flat statements."""
+    seen: set[Expr] = set()
+    for statement in body:
+        for expr in expressions(statement):
+            yield from _outermost(expr, seen)
+
+
+def _outermost(expr: Expr, seen: set[Expr]) -> Iterator[Reduce]:
+    if expr in seen:
+        return
+    seen.add(expr)
+    if isinstance(expr, Reduce):
+        yield expr
+        return
+    for child in children(expr):
+        yield from _outermost(child, seen)
+
+
+def loop_order(indices: Sequence[Index], body: Sequence[Statement], free: Free) -> list[Index]:
+    """Outermost first: loops that stride furthest through memory on the outside."""
+
+    def stride(index: Index) -> int:
+        steps = (slope(access.form, index, free) for access in accesses(body))
+        return max((abs(step) if step is not None else 1 << 40 for step in steps), default=0)
+
+    return sorted(indices, key=stride, reverse=True)
+
+
+def reduction_step_cost(bodies: Sequence[Expr], index: Index, width: int, free: Free) -> float:
+    """Vector operations for each element of a reduction if ``index`` runs along the lanes."""
+    lanes = math.ceil(index.extent / width) * width / index.extent
+    total = 0.0
+    for body in bodies:
+        for node in walk(body):
+            if isinstance(node, Load):
+                step = slope(address(node.index, node.buffer.strides), index, free)
+                total += lanes * (1 / width if step in (0, 1) else GATHER)
+    return total

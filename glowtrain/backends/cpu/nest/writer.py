@@ -1,0 +1,255 @@
+"""Loop nests as LLVM functions.
+
+Of the loops around flat statements one is chosen to run along vector lanes (see :mod:`glowtrain.backends.cpu.nest.analysis`); the others are
+ordinary loops, those with the longest strides outermost. A loop that holds loops is a scalar loop around them: a row program.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from glowtrain.backends.cpu import scalar
+from glowtrain.backends.cpu.emit import Function, Text
+from glowtrain.backends.cpu.nest.analysis import loop_order, reduction_cost, reductions, slope, vector_cost
+from glowtrain.backends.cpu.nest.collapse import collapse
+from glowtrain.backends.cpu.nest.expressions import Context
+from glowtrain.backends.cpu.nest.reduction import Reducing, lane_mask
+from glowtrain.backends.cpu.nest.scope import Lanes
+from glowtrain.backends.cpu.target import Target
+from glowtrain.loops import (
+    Accumulate,
+    Affine,
+    Buffer,
+    Expr,
+    For,
+    Index,
+    Let,
+    Statement,
+    Store,
+    address,
+    affine,
+    expressions,
+    statements,
+    walk,
+    within,
+    writes,
+)
+from glowtrain.types import DType
+
+JAM = 4
+"""A reduction for several neighbouring vectors at once: that many, so that cache lines are used while they are there."""
+
+
+class Nests:
+    """Writes statements into a function. ``pointers``: base addresses of buffers; ``outer``: values of outer indices."""
+
+    def __init__(
+        self,
+        f: Function,
+        target: Target,
+        pointers: dict[Buffer, Text],
+        body: Sequence[Statement],
+        outer: dict[Index, Text] | None = None,
+    ) -> None:
+        self.f = f
+        self.target = target
+        self.e = Reducing(f, target, pointers, writes(body))
+        for index, text in (outer or {}).items():
+            self.e.bind(index, Lanes(text))
+
+    def write(self, body: Sequence[Statement]) -> None:
+        """All statements, in order."""
+        self.e.hoist([s for s in body if not isinstance(s, For)])
+        for statement in body:
+            if isinstance(statement, For):
+                with self.e.scopes.inner():
+                    self._loop(statement)
+            else:
+                self._together(body)
+                self.statement(statement)
+
+    def _together(self, body: Sequence[Statement]) -> None:
+        """Reductions of these statements that can be computed now share their passes."""
+        self.e.reduce_together(list(reductions([s for s in body if not isinstance(s, For)])))
+
+    def _loop(self, loop: For) -> None:
+        if math.prod(index.extent for index in loop.indices) == 0:
+            return
+        if loop.serial or any(isinstance(statement, For) for statement in loop.body):
+            self._nested(loop.indices, loop.body, lambda: self.write(loop.body))
+            return
+        loop = collapse(loop, self.e.free)
+        width = self._width(loop.body)
+        lane = self._lane(loop, width)
+        others = [index for index in loop.indices if index is not lane]
+        ordered = self._ordered(others, loop.body)
+        if lane is None:
+            self._nested(ordered, loop.body, lambda: self.write(loop.body))
+        else:
+            self._nested(ordered, loop.body, lambda: self._lanes(lane, loop.body, width))
+
+    def _ordered(self, indices: Sequence[Index], body: Sequence[Statement]) -> Sequence[Index]:
+        """Loop order; accumulation into shared elements keeps the order that the program gives."""
+        accumulates = any(isinstance(statement, Accumulate) for statement in body)
+        return list(indices) if accumulates else loop_order(indices, body, self.e.free)
+
+    def _nested(self, indices: Sequence[Index], body: Sequence[Statement], inner: Callable[[], None]) -> None:
+        """Scalar loops over ``indices`` around ``inner``."""
+        if not indices:
+            inner()
+            return
+        index, rest = indices[0], indices[1:]
+        if index.extent == 1:
+            self.e.bind(index, Lanes("0"))
+            self._nested(rest, body, inner)
+            return
+        with self.f.loop(index.extent) as loop, self.e.scopes.inner():
+            self.e.bind(index, Lanes(loop.index))
+            self.e.hoist(body)
+            self._nested(rest, body, inner)
+
+    # The lane loop
+
+    def _width(self, body: Sequence[Statement]) -> int:
+        """Lanes of a vector: by the widest float that is computed with (by the widest type if there is none)."""
+        dtypes = [e.dtype for s in statements(body) for top in expressions_of_value(s) for e in walk(top)]
+        floats: list[DType] = [dtype for dtype in dtypes if dtype.is_float]
+        return min((self.target.width(dtype.name) for dtype in floats or dtypes), default=1)
+
+    def _lane(self, loop: For, width: int) -> Index | None:
+        """The loop to run along the lanes, or ``None`` if reductions (or nothing) should."""
+        candidates = [index for index in loop.indices if index.extent > 1 and self._may_run_along_lanes(index, loop.body)]
+        if width == 1 or not candidates:
+            return None
+        free = self.e.free
+        best = min(candidates, key=lambda index: vector_cost(loop.body, index, width, free))
+        scalar_cost = reduction_cost(loop.body, width, free)
+        return best if vector_cost(loop.body, best, width, free) < scalar_cost else None
+
+    def _may_run_along_lanes(self, index: Index, body: Sequence[Statement]) -> bool:
+        """Accumulation needs distinct elements on the lanes, and lanes that are all inside."""
+        targets = [s for s in body if isinstance(s, Accumulate)]
+        free = self.e.free
+        for target in targets:
+            if slope(address(target.index, target.buffer.strides), index, free) != 1:
+                return False
+            checked = [i for i, n in zip(target.index, target.buffer.shape, strict=True) if not within(affine(i), n)]
+            if any(index in free.of(i) for i in checked):
+                return False
+        return True
+
+    def _lanes(self, lane: Index, body: Sequence[Statement], width: int) -> None:
+        """Whole vectors (several at a time around reductions), then the rest."""
+        start = 0
+        jams = (JAM, 2, 1) if any(True for _ in reductions(body)) else (1,)
+        for jam in jams:
+            count = (lane.extent - start) // (width * jam)
+            if count:
+                self._vectors(lane, body, start, count, width * jam)
+                start += count * width * jam
+        rest = lane.extent - start
+        if rest and self.target.masked:
+            self._at(Context(lane, width, lane_mask(width, rest)), str(start), body)
+        elif rest:
+            self._scalar_rest(lane, body, start)
+
+    def _vectors(self, lane: Index, body: Sequence[Statement], start: int, count: int, width: int) -> None:
+        if count == 1:
+            self._at(Context(lane, width), str(start), body)
+            return
+        with self.f.loop(start + count * width, begin=start, step=width) as loop:
+            self._at(Context(lane, width), loop.index, body)
+
+    def _at(self, context: Context, start: Text, body: Sequence[Statement]) -> None:
+        with self.e.along(context):
+            self.e.scopes.set(("start", context.index), Lanes(start))
+            for statement in body:
+                self._together(body)
+                self.statement(statement)
+
+    def _scalar_rest(self, lane: Index, body: Sequence[Statement], start: int) -> None:
+        with self.f.loop(lane.extent, begin=start) as loop, self.e.scopes.inner():
+            self.e.bind(lane, Lanes(loop.index))
+            for statement in body:
+                self._together(body)
+                self.statement(statement)
+
+    # Statements
+
+    def statement(self, statement: Statement) -> None:
+        """One Let, Store or Accumulate in the present context."""
+        match statement:
+            case Let(ref=ref, value=value):
+                self.e.bind(ref, self.e.emit(value))
+            case Store(buffer=buffer, index=index, value=value):
+                self._store(buffer, index, value)
+            case Accumulate():
+                self._accumulate(statement)
+
+    def _store(self, buffer: Buffer, index: Sequence[Expr], value: Expr) -> None:
+        if buffer.type.size == 0:
+            return
+        form = address(index, buffer.strides)
+        lane = self.e.context.index
+        if lane is None:
+            offset = self.e.scalar_sum(form)
+            scalar.store(self.f, self.e.emit(value).text, self.e.pointer(buffer, offset), buffer.dtype.name, 1, self.target)
+            return
+        text = self.e.full(value)
+        if slope(form, lane, self.e.free) == 1:
+            pointer = self._contiguous(buffer, form, lane)
+            width, mask = self.e.context.width, self.e.context.mask
+            scalar.store(self.f, text, pointer, buffer.dtype.name, width, self.target, mask)
+        else:
+            self._scatter(buffer, form, text)
+
+    def _contiguous(self, buffer: Buffer, form: Affine, lane: Index) -> Text:
+        first = Affine(form.constant, tuple(term for term in form.terms if term[0] is not lane))
+        return self.e.pointer(buffer, self.e.sum(self.e.scalar_sum(first), self.e.start()))
+
+    def _scatter(self, buffer: Buffer, form: Affine, text: Text) -> None:
+        """One store per lane that exists."""
+        dtype, width, mask = buffer.dtype.name, self.e.context.width, self.e.context.mask
+        offsets = self.e.lanes(self.e.affine_value(form), "i64")
+        count = width if mask is None else mask.count("true")
+        type_ = scalar.register_type(dtype, width)
+        for lane in range(count):
+            offset = self.f.value(f"extractelement <{width} x i64> {offsets}, i64 {lane}")
+            one = self.f.value(f"extractelement {type_} {text}, i64 {lane}")
+            scalar.store(self.f, one, self.e.pointer(buffer, offset), dtype, 1, self.target)
+
+    def _accumulate(self, statement: Accumulate) -> None:
+        """Read, combine, write; nothing where a subscript is outside."""
+        buffer = statement.buffer
+        value = self.e.full(statement.value)
+        pairs = zip(statement.index, buffer.shape, strict=True)
+        conditions = [self.e.inside(i, extent).text for i, extent in pairs if not within(affine(i), extent)]
+        if not conditions:
+            self._combine(statement, value)
+            return
+        condition = conditions[0]
+        for other in conditions[1:]:
+            condition = self.f.value(f"and i1 {condition}, {other}")
+        with self.f.when(condition), self.e.scopes.inner():
+            self._combine(statement, value)
+
+    def _combine(self, statement: Accumulate, value: Text) -> None:
+        buffer, dtype = statement.buffer, statement.buffer.dtype.name
+        form, lane = address(statement.index, buffer.strides), self.e.context.index
+        width, mask = self.e.context.width, self.e.context.mask
+        if lane is None:
+            pointer = self.e.pointer(buffer, self.e.scalar_sum(form))
+        else:
+            pointer = self._contiguous(buffer, form, lane)
+        old = scalar.load(self.f, pointer, dtype, width, self.target, mask)
+        new = scalar.apply(self.f, statement.op, [old, value], dtype, width, self.target)
+        scalar.store(self.f, new, pointer, dtype, width, self.target, mask)
+
+
+def expressions_of_value(statement: Statement) -> tuple[Expr, ...]:
+    """What a statement computes, without its subscripts."""
+    found = expressions(statement)
+    return found[-1:] if isinstance(statement, (Store, Accumulate)) else found
+
+

@@ -1,0 +1,169 @@
+"""Which initializers of a file are parameters, which are state, and which are constants.
+
+ONNX does not say. The rule was made from what PyTorch's exporters write for known models. An initializer is a parameter if
+
+- its elements are floats, its rank is at least 1 (scalars are constants of formulas: 0.5, a ratio, a bound),
+- all elements are finite and below 1e30 (attention masks are not), and
+- some output depends on it differentiably, through other inputs than those of :data:`STATE_INPUTS` and
+  :data:`BOUND_INPUTS` and those that are fixed when compiling.
+
+The running statistics of BatchNormalization are state that is not trained. Everything else is a constant.
+
+Exporters also merge parameters that happen to have equal values at export (all LayerNormalization scales of 1). An
+initializer whose elements are all equal and that several nodes read as a parameter therefore becomes one for each of them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import GraphProto, NodeProto
+
+from glowtrain.graph import Operator, lookup
+from glowtrain.onnx_io.attributes import static_inputs
+from glowtrain.onnx_io.source import captures, is_standard
+from glowtrain.types import Array, dtype_of
+
+RUNNING_INPUTS = {"BatchNormalization": (3, 4)}
+"""Inputs that hold running statistics."""
+STATE_INPUTS = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,)}
+"""Inputs that hold an initial state: a parameter unless it is zero."""
+BOUND_INPUTS = {"Clip": (1, 2), "Dropout": (1,), "CastLike": (1,), "TopK": (1,)}
+"""Inputs that hold settings."""
+
+_LARGEST = 1e30
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Names of initializers that become variables: trainable ones, and running statistics."""
+
+    trainable: frozenset[str]
+    running: frozenset[str]
+
+
+def key_of(node: NodeProto) -> str:
+    """The registry key of a node's operator."""
+    return node.op_type if is_standard(node.domain) else f"{node.domain}.{node.op_type}"
+
+
+def roles(graph: GraphProto, arrays: dict[str, Array]) -> Roles:
+    """The role of every initializer, by the rule above."""
+    live = _live(graph, arrays)
+    running = frozenset(name for node in graph.node for name in _at(node, RUNNING_INPUTS) if name in arrays)
+    trainable = {name for name, array in arrays.items() if name in live and name not in running and _is_weight(array)}
+    return Roles(frozenset(trainable), running)
+
+
+def _is_weight(array: Array) -> bool:
+    if not dtype_of(array.dtype).is_float or array.ndim == 0:
+        return False
+    magnitude = np.abs(array.astype(np.float64, copy=False))
+    return bool((magnitude < _LARGEST).all())
+
+
+def _at(node: NodeProto, table: dict[str, tuple[int, ...]]) -> list[str]:
+    places = table.get(key_of(node), ())
+    return [name for place, name in enumerate(node.input) if place in places and name]
+
+
+def _live(graph: GraphProto, arrays: dict[str, Array]) -> set[str]:
+    """Names of values that an output depends on differentiably."""
+    live = {value.name for value in graph.output}
+    for node in reversed(graph.node):
+        if live.isdisjoint(node.output):
+            continue
+        cls = lookup(key_of(node))
+        if cls is None or cls.differentiable:
+            live.update(_differentiable_inputs(node, cls, arrays))
+            live.update(captures(node))
+    return live
+
+
+def _differentiable_inputs(node: NodeProto, cls: type[Operator] | None, arrays: dict[str, Array]) -> Iterator[str]:
+    fixed = set(static_inputs(cls)) if cls is not None else set()
+    for table in (RUNNING_INPUTS, BOUND_INPUTS):
+        fixed.update(table.get(key_of(node), ()))
+    initial = STATE_INPUTS.get(key_of(node), ())
+    for place, name in enumerate(node.input):
+        zero_state = place in initial and name in arrays and not arrays[name].any()
+        if name and place not in fixed and not zero_state:
+            yield name
+
+
+def untie(graph: GraphProto, arrays: dict[str, Array]) -> None:
+    """Give every node its own copy of merged parameters and of running statistics, in place.
+
+    A copy takes the name under which the exporter passed it on (through Identity), or ``<name>.<number>``.
+    """
+    sources = _aliases(graph, arrays)
+    slots: dict[str, list[tuple[NodeProto, int]]] = defaultdict(list)
+    for node in graph.node:
+        for place, name in enumerate(node.input):
+            source = sources.get(name)
+            if source is not None and _reads_parameter(node, place):
+                slots[source].append((node, place))
+    taken = {name for node in graph.node for name in (*node.input, *node.output)} | set(arrays)
+    for source, uses in slots.items():
+        running = all(place in RUNNING_INPUTS.get(key_of(node), ()) for node, place in uses)
+        if len({id(node) for node, _ in uses}) > 1 and (running or _is_uniform_weight(arrays[source])):
+            _split(source, uses, arrays, taken)
+    kept = [node for node in graph.node if not (node.op_type == "Identity" and node.output[0] in arrays)]
+    if len(kept) < len(graph.node):
+        nodes = [_copy(node) for node in kept]
+        del graph.node[:]
+        graph.node.extend(nodes)
+
+
+def _copy(node: NodeProto) -> NodeProto:
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    return copy
+
+
+def _aliases(graph: GraphProto, arrays: dict[str, Array]) -> dict[str, str]:
+    """The initializer behind each name: itself, or what Identity passes on."""
+    sources = {name: name for name in arrays}
+    for node in graph.node:
+        if node.op_type == "Identity" and node.input[0] in sources:
+            sources[node.output[0]] = sources[node.input[0]]
+    return sources
+
+
+def _reads_parameter(node: NodeProto, place: int) -> bool:
+    """Whether an input is computed with, rather than moved, measured or joined."""
+    cls = lookup(key_of(node))
+    if cls is None or cls.moves or not cls.differentiable or key_of(node) in ("Identity", "Concat", "Gather", "Split"):
+        return False
+    return place not in static_inputs(cls) and place not in BOUND_INPUTS.get(key_of(node), ())
+
+
+def _is_uniform_weight(array: Array) -> bool:
+    return _is_weight(array) and array.size > 0 and bool((array == array.reshape(-1)[0]).all())
+
+
+def _split(source: str, uses: list[tuple[NodeProto, int]], arrays: dict[str, Array], taken: set[str]) -> None:
+    kept: set[str] = set()
+    names: dict[tuple[int, str, bool], str] = {}
+    for node, place in uses:
+        alias = node.input[place]
+        key = (id(node), alias, place in RUNNING_INPUTS.get(key_of(node), ()))
+        if key not in names:
+            names[key] = _own_name(source, alias, kept, taken)
+            kept.add(names[key])
+        arrays[names[key]] = arrays[source]
+        node.input[place] = names[key]
+
+
+def _own_name(source: str, alias: str, kept: set[str], taken: set[str]) -> str:
+    if alias not in kept and alias != source:
+        return alias
+    if source not in kept:
+        return source
+    number = 1
+    while f"{source}.{number}" in taken | kept:
+        number += 1
+    return f"{source}.{number}"

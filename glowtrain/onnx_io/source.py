@@ -1,0 +1,211 @@
+"""From a path, bytes or a ModelProto to a model whose structure is sound."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, defs
+
+from glowtrain.errors import ModelError
+
+Source = str | os.PathLike[str] | bytes | ModelProto
+
+OLDEST_OPSET = 6
+
+
+@dataclass(frozen=True)
+class Model:
+    """A parsed model: the proto, where it came from, and the folder its external data is relative to."""
+
+    proto: ModelProto
+    title: str
+    folder: Path | None
+
+
+def read(source: Source) -> Model:
+    """Parse a model and check its structure.
+
+    Raises :class:`ModelError` for files that cannot be read, are truncated or not ONNX, declare no standard operator set
+    or too old a one, use names that nothing defines, define a name twice, or have cycles or attributes of a wrong type.
+    """
+    model = _parse(source)
+    _check_header(model)
+    for node in model.proto.graph.node:
+        _check_attributes(node, model)
+    _sort(model.proto.graph, model, set())
+    return model
+
+
+def _parse(source: Source) -> Model:
+    if isinstance(source, ModelProto):
+        copy = ModelProto()
+        copy.CopyFrom(source)
+        return Model(copy, source.graph.name or "model", None)
+    if isinstance(source, bytes):
+        return Model(_decode(source, "the model"), "the model", None)
+    path = Path(source)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror}") from None
+    return Model(_decode(data, str(path)), str(path), path.parent)
+
+
+def _decode(data: bytes, title: str) -> ModelProto:
+    if not data:
+        raise ModelError(f"{title} is empty, not an ONNX model")
+    proto = ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except DecodeError:
+        raise ModelError(f"{title} is truncated or not an ONNX model: {len(data)} bytes do not parse") from None
+    return proto
+
+
+def _check_header(model: Model) -> None:
+    proto, title = model.proto, model.title
+    if not proto.HasField("graph") or not (proto.ir_version or proto.opset_import):
+        raise ModelError(f"{title} is not an ONNX model: it has no graph or no version")
+    opset = opset_of(proto)
+    if opset is None:
+        raise ModelError(f"{title} does not say which version of the ONNX operators it uses (no opset_import)")
+    if not OLDEST_OPSET <= opset <= defs.onnx_opset_version():
+        newest = defs.onnx_opset_version()
+        raise ModelError(f"{title} uses ONNX opset {opset}; supported are {OLDEST_OPSET} to {newest}")
+    if not proto.graph.output:
+        raise ModelError(f"{title} has no outputs")
+
+
+def opset_of(proto: ModelProto) -> int | None:
+    """The version of the standard operators that a model uses."""
+    return next((entry.version for entry in proto.opset_import if is_standard(entry.domain)), None)
+
+
+def is_standard(domain: str) -> bool:
+    """Whether a domain is that of the standard operators."""
+    return domain in ("", "ai.onnx")
+
+
+def describe(node: NodeProto) -> str:
+    """A node as named in messages."""
+    kind = node.op_type if is_standard(node.domain) else f"{node.domain}.{node.op_type}"
+    label = node.name or (f"giving {node.output[0]}" if node.output else "without a name")
+    return f"node {label!r} ({kind})"
+
+
+def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+    """The graphs among a node's attributes."""
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH or attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def captures(node: NodeProto) -> Iterator[str]:
+    """Names that a node's subgraphs take from the graphs around them."""
+    for body in subgraphs(node):
+        inside = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
+        for inner in body.node:
+            yield from (name for name in (*inner.input, *captures(inner)) if name and name not in inside)
+            inside.update(inner.output)
+        yield from (value.name for value in body.output if value.name not in inside)
+
+
+def _check_attributes(node: NodeProto, model: Model) -> None:
+    opset = opset_of(model.proto) or 0
+    schema = None
+    if is_standard(node.domain) and defs.has(node.op_type):
+        try:
+            schema = defs.get_schema(node.op_type, opset)
+        except defs.SchemaError:
+            schema = None
+    for attribute in node.attribute:
+        if not attribute.type:
+            attribute.type = _guess_type(attribute)
+        expected = schema.attributes.get(attribute.name) if schema else None
+        if expected is not None and not attribute.ref_attr_name and int(expected.type.value) != attribute.type:
+            found = AttributeProto.AttributeType.Name(attribute.type)
+            raise ModelError(
+                f"{model.title}: {describe(node)}: attribute {attribute.name} must be {expected.type.name}, not {found}"
+            )
+    for body in subgraphs(node):
+        for inner in body.node:
+            _check_attributes(inner, model)
+
+
+def _guess_type(attribute: AttributeProto) -> AttributeProto.AttributeType:
+    """The type of an attribute that does not say (files before IR version 2)."""
+    fields = {"f": 1, "i": 2, "s": 3, "t": 4, "g": 5, "floats": 6, "ints": 7, "strings": 8, "tensors": 9, "graphs": 10}
+    present = {descriptor.name for descriptor, _ in attribute.ListFields()}
+    code = next((code for name, code in fields.items() if name in present), AttributeProto.INTS)
+    return AttributeProto.AttributeType.ValueType(code)
+
+
+def _sort(graph: GraphProto, model: Model, outside: set[str]) -> None:
+    """Put nodes after what they read, in place. Raises :class:`ModelError` for names without source and for cycles."""
+    known = outside | {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    known |= {sparse.values.name for sparse in graph.sparse_initializer}
+    produced = _produced(graph, model, known)
+    ordered: list[NodeProto] = []
+    waiting = list(graph.node)
+    available = set(known)
+    while waiting:
+        ready, later = [], []
+        for node in waiting:
+            if all(name in available for name in reads(node)):
+                ready.append(node)
+                available.update(node.output)
+            else:
+                later.append(node)
+        if not ready:
+            raise _stuck(waiting, available, produced, model)
+        ordered += ready
+        waiting = later
+    _check_outputs(graph, available, model)
+    if ordered != list(graph.node):
+        copies = [_copy(node) for node in ordered]
+        del graph.node[:]
+        graph.node.extend(copies)
+    for node in graph.node:
+        for body in subgraphs(node):
+            _sort(body, model, available)
+
+
+def reads(node: NodeProto) -> list[str]:
+    """All names that a node reads, also those its subgraphs take from outside."""
+    return [name for name in (*node.input, *captures(node)) if name]
+
+
+def _produced(graph: GraphProto, model: Model, known: set[str]) -> set[str]:
+    produced: set[str] = set()
+    for node in graph.node:
+        for name in node.output:
+            if name and (name in produced or name in known):
+                raise ModelError(f"{model.title}: {describe(node)}: {name!r} is defined twice")
+            produced.add(name)
+    return produced
+
+
+def _check_outputs(graph: GraphProto, available: Iterable[str], model: Model) -> None:
+    for value in graph.output:
+        if value.name not in available:
+            raise ModelError(f"{model.title}: output {value.name!r} is not given by any node")
+
+
+def _stuck(waiting: list[NodeProto], available: set[str], produced: set[str], model: Model) -> ModelError:
+    for node in waiting:
+        for name in reads(node):
+            if name not in available and name not in produced:
+                return ModelError(f"{model.title}: {describe(node)} reads {name!r}, which nothing defines")
+    names = ", ".join(describe(node) for node in waiting[:5])
+    return ModelError(f"{model.title}: these nodes depend on each other in a cycle: {names}")
+
+
+def _copy(node: NodeProto) -> NodeProto:
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    return copy

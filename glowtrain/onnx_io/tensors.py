@@ -1,0 +1,115 @@
+"""ONNX tensors and element types, to NumPy and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+from onnx import SparseTensorProto, TensorProto, helper, numpy_helper
+
+from glowtrain.errors import ModelError, ShapeError
+from glowtrain.types import Array, DType, dtype_of
+
+NARROW_TYPES = (
+    TensorProto.INT4,
+    TensorProto.UINT4,
+    TensorProto.FLOAT4E2M1,
+)
+"""Element types that ONNX packs, several in a byte."""
+
+
+def dtype_from_onnx(code: int, what: str) -> DType:
+    """The element type of an ONNX type code. Raises :class:`ModelError`, naming ``what`` has it."""
+    if code == TensorProto.BFLOAT16:
+        return dtype_of(ml_dtypes.bfloat16)
+    try:
+        return dtype_of(helper.tensor_dtype_to_np_dtype(code))
+    except (KeyError, ShapeError, TypeError, ValueError):
+        raise ModelError(f"{what}: element type {type_name(code)} is not supported") from None
+
+
+def dtype_to_onnx(dtype: DType) -> int:
+    """ONNX's code for an element type."""
+    return int(helper.np_dtype_to_tensor_dtype(dtype.numpy))
+
+
+def type_name(code: int) -> str:
+    """ONNX's name of an element type, as far as it has one."""
+    values = TensorProto.DataType.values()
+    return str(TensorProto.DataType.Name(code)) if code in values else f"number {code}"
+
+
+def array_from_tensor(tensor: TensorProto, folder: Path | None, what: str = "tensor") -> Array:
+    """The elements of a tensor; data outside the model is read from ``folder``.
+
+    Raises :class:`ModelError` for types that are not supported, extents that are negative or overflow, data that is
+    shorter or longer than the extents say, and external data that is missing or outside ``folder``.
+    """
+    what = f"{what} {tensor.name!r}" if tensor.name else what
+    dtype = dtype_from_onnx(tensor.data_type, what)
+    shape = tuple(tensor.dims)
+    if any(extent < 0 for extent in shape) or math.prod(shape) * dtype.size >= 1 << 62:
+        raise ModelError(f"{what}: shape {list(shape)} is negative or overflows")
+    if tensor.data_location == TensorProto.EXTERNAL:
+        return _from_bytes(_external_bytes(tensor, folder, what), dtype, shape, what)
+    if tensor.HasField("raw_data"):
+        return _from_bytes(tensor.raw_data, dtype, shape, what)
+    try:
+        array = np.asarray(numpy_helper.to_array(tensor))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ModelError(f"{what} of shape {list(shape)} cannot be read: {error}") from None
+    return array.astype(dtype.numpy, copy=False)
+
+
+def _from_bytes(data: bytes, dtype: DType, shape: tuple[int, ...], what: str) -> Array:
+    needed = math.prod(shape) * dtype.size
+    if len(data) != needed:
+        raise ModelError(f"{what}: {dtype}{list(shape)} needs {needed} bytes but the file holds {len(data)}")
+    return np.frombuffer(data, dtype.numpy.newbyteorder("<")).astype(dtype.numpy).reshape(shape)
+
+
+def _external_bytes(tensor: TensorProto, folder: Path | None, what: str) -> bytes:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    if folder is None:
+        raise ModelError(f"{what} lies in the file {location!r} beside the model: load the model by its path")
+    root = folder.resolve()
+    path = (root / location).resolve()
+    if not location or not path.is_relative_to(root) or path == root:
+        raise ModelError(f"{what}: its data file {location!r} is outside the model's folder {root}")
+    try:
+        offset, length = int(entries.get("offset", 0)), int(entries.get("length", -1))
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(length)
+    except ValueError:
+        raise ModelError(f"{what}: offset and length of external data must be numbers, not {entries}") from None
+    except OSError as error:
+        raise ModelError(f"{what}: its data file {path} cannot be read: {error.strerror}") from None
+
+
+def array_from_sparse(sparse: SparseTensorProto, folder: Path | None) -> Array:
+    """A sparse tensor made dense."""
+    values = array_from_tensor(sparse.values, folder, "sparse values")
+    indices = array_from_tensor(sparse.indices, folder, "sparse indices")
+    dense = np.zeros(math.prod(sparse.dims), values.dtype)
+    shape = tuple(sparse.dims)
+    flat = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), shape)
+    dense[flat] = values
+    return dense.reshape(shape)
+
+
+def tensor_from_array(array: Array, name: str) -> TensorProto:
+    """An array as a tensor, in raw form."""
+    data = np.ascontiguousarray(array)
+    little = data.astype(data.dtype.newbyteorder("<"), copy=False)
+    code = dtype_to_onnx(dtype_of(array.dtype))
+    return TensorProto(name=name, data_type=code, dims=array.shape, raw_data=little.tobytes())
+
+
+def total_elements(tensors: Iterable[TensorProto]) -> int:
+    """Number of elements of all tensors together."""
+    return sum(math.prod(tensor.dims) for tensor in tensors)

@@ -1,0 +1,184 @@
+"""Models of older operator sets, and with functions of their own, as models of the newest operator set."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, defs, helper, inliner
+from onnx import shape_inference, version_converter
+
+from glowtrain.errors import ModelError
+from glowtrain.onnx_io.source import Model, is_standard, opset_of, subgraphs
+
+NEWEST_OPSET = defs.onnx_opset_version()
+
+_FAILURES: tuple[type[Exception], ...] = (RuntimeError, ValueError, TypeError, AttributeError)
+"""What the converter and the inliner raise on models that they cannot handle."""
+
+
+def upgrade(model: Model) -> ModelProto:
+    """The model at the newest operator set, with its functions inlined and without types of intermediate values.
+
+    Raises :class:`ModelError` naming the operators for which there is no way up.
+    """
+    proto = _inlined(model)
+    del proto.graph.value_info[:]
+    opset = opset_of(proto) or 0
+    if opset == 6:
+        _from_6_to_7(proto)
+    if opset == NEWEST_OPSET:
+        return proto
+    try:
+        return version_converter.convert_version(proto, NEWEST_OPSET)
+    except _FAILURES as error:
+        changed = _changed_operators(proto.graph, opset)
+        if not changed:
+            return proto
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ModelError(
+            f"{model.title} uses opset {opset} and cannot be converted to {NEWEST_OPSET}: {reason}. "
+            f"These operators have changed since: {', '.join(changed)}. Convert the model with onnx.version_converter first"
+        ) from None
+
+
+def _inlined(model: Model) -> ModelProto:
+    if not model.proto.functions:
+        return model.proto
+    try:
+        return inliner.inline_local_functions(model.proto, convert_version=True)
+    except _FAILURES as error:
+        names = ", ".join(function.name for function in model.proto.functions)
+        raise ModelError(f"{model.title}: its functions {names} cannot be inlined: {error}") from None
+
+
+def _changed_operators(graph: GraphProto, opset: int) -> list[str]:
+    """The operators whose signatures differ between ``opset`` and the newest."""
+    kinds = {node.op_type for node in _all_nodes(graph) if is_standard(node.domain) and defs.has(node.op_type)}
+    return sorted(kind for kind in kinds if _signature(kind, opset) != _signature(kind, NEWEST_OPSET))
+
+
+def _all_nodes(graph: GraphProto) -> list[NodeProto]:
+    nodes = list(graph.node)
+    for node in graph.node:
+        for body in subgraphs(node):
+            nodes += _all_nodes(body)
+    return nodes
+
+
+def _signature(kind: str, opset: int) -> Any:
+    try:
+        schema = defs.get_schema(kind, opset)
+    except defs.SchemaError:
+        return None
+    attributes = {name: str(attribute.default_value) for name, attribute in schema.attributes.items()}
+    return [entry.name for entry in schema.inputs], [entry.name for entry in schema.outputs], attributes
+
+
+def _from_6_to_7(proto: ModelProto) -> None:
+    """Opset 7 made NumPy's broadcasting the only one, and dropped attributes that only training used.
+
+    The converter of the onnx package has no such step for comparisons, logic and recurrent operators.
+    """
+    ranks = _Ranks(proto)
+    nodes: list[NodeProto] = []
+    for node in proto.graph.node:
+        step = _STEPS_6_TO_7.get(node.op_type)
+        if step is not None and is_standard(node.domain):
+            step(node, ranks, nodes)
+        nodes.append(node)
+    copies = []
+    for node in nodes:
+        copy = NodeProto()
+        copy.CopyFrom(node)
+        copies.append(copy)
+    del proto.graph.node[:]
+    proto.graph.node.extend(copies)
+    for entry in proto.opset_import:
+        if is_standard(entry.domain):
+            entry.version = 7
+
+
+class _Ranks:
+    """Ranks of the values of a graph, as far as shape inference finds them."""
+
+    def __init__(self, proto: ModelProto) -> None:
+        self.proto = proto
+        self.known: dict[str, int] | None = None
+
+    def __getitem__(self, name: str) -> int | None:
+        if self.known is None:
+            self.known = {tensor.name: len(tensor.dims) for tensor in self.proto.graph.initializer}
+            graph = shape_inference.infer_shapes(self.proto).graph
+            for value in (*graph.input, *graph.value_info, *graph.output):
+                self.known.setdefault(value.name, len(_shape(value)))
+        return self.known.get(name)
+
+
+def _shape(value: ValueInfoProto) -> list[Any]:
+    return list(value.type.tensor_type.shape.dim)
+
+
+def _pop(node: NodeProto, name: str) -> AttributeProto | None:
+    for place, attribute in enumerate(node.attribute):
+        if attribute.name == name:
+            del node.attribute[place]
+            return attribute
+    return None
+
+
+def _align(node: NodeProto, ranks: _Ranks, before: list[NodeProto]) -> None:
+    """``axis`` says where the second operand's axes start: axes of extent 1 are put after them."""
+    _pop(node, "broadcast")
+    axis = _pop(node, "axis")
+    if axis is None:
+        return
+    left, right = ranks[node.input[0]], ranks[node.input[1]]
+    if left is None or right is None:
+        raise ModelError(f"node {node.name!r} ({node.op_type}): axis={axis.i} with operands of unknown rank")
+    start = axis.i + left if axis.i < 0 else axis.i
+    missing = left - start - right
+    if missing > 0:
+        name = f"{node.output[0]}.aligned"
+        axes = list(range(right, right + missing))
+        before.append(helper.make_node("Unsqueeze", [node.input[1]], [name], axes=axes))
+        node.input[1] = name
+
+
+def _drop(*names: str) -> Callable[[NodeProto, _Ranks, list[NodeProto]], None]:
+    def step(node: NodeProto, ranks: _Ranks, before: list[NodeProto]) -> None:
+        for name in names:
+            _pop(node, name)
+
+    return step
+
+
+_STEPS_6_TO_7: dict[str, Callable[[NodeProto, _Ranks, list[NodeProto]], None]] = {
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less"), _align),
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), _drop("output_sequence")),
+    "Gemm": _drop("broadcast"),
+    "BatchNormalization": _drop("is_test", "consumed_inputs"),
+    "Dropout": _drop("is_test"),
+}
+
+
+def light(proto: ModelProto, elements: int) -> ModelProto:
+    """A copy without initializers of more than ``elements`` elements, which become inputs.
+
+    Conversion copies a model several times; it never looks into large tensors.
+    """
+    copy = ModelProto(ir_version=max(proto.ir_version, 4))
+    copy.opset_import.extend(proto.opset_import)
+    copy.functions.extend(proto.functions)
+    graph, listed = copy.graph, {value.name for value in proto.graph.input}
+    graph.name = proto.graph.name or "graph"
+    graph.node.extend(proto.graph.node)
+    graph.input.extend(proto.graph.input)
+    graph.output.extend(proto.graph.output)
+    for tensor in proto.graph.initializer:
+        if math.prod(tensor.dims) <= elements and not tensor.external_data:
+            graph.initializer.append(tensor)
+        elif tensor.name not in listed:
+            graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+    return copy

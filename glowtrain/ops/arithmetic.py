@@ -1,0 +1,389 @@
+"""Arithmetic on broadcast operands, and rounding.
+
+Semantics: https://onnx.ai/onnx/operators/ at the newest opset.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from glowtrain.graph import OPERATORS, Constant, Draw, Sample, Value, operator
+from glowtrain.loops import Expr, call, cast, select
+from glowtrain.ops.family import Elementwise, Grads, broadcastable
+from glowtrain.ops.logic import NUMERIC, Cast, Equal, Where
+from glowtrain.types import Array, TensorType, f64
+
+SIGNED = frozenset({"float", "int"})
+STEPS = "it is piecewise constant: its derivative is 0 wherever there is one"
+
+
+class Binary(Elementwise):
+    """Two numbers of one type in, one out."""
+
+    arity: ClassVar[int] = 2
+    kinds: ClassVar[frozenset[str]] = NUMERIC
+
+
+@operator
+@dataclass(frozen=True)
+class Add(Binary):
+    """x + y; integers wrap."""
+
+    def reference(self, x: Array, y: Array) -> Array:
+        return np.add(x, y)
+
+    def vjp(self, g: Value, y: Value, a: Value, b: Value) -> Grads:
+        return g, g
+
+    def scalar(self, x: Expr, y: Expr) -> Expr:
+        return x + y
+
+
+@operator
+@dataclass(frozen=True)
+class Sub(Binary):
+    """x - y; integers wrap."""
+
+    def reference(self, x: Array, y: Array) -> Array:
+        return np.subtract(x, y)
+
+    def vjp(self, g: Value, y: Value, a: Value, b: Value) -> Grads:
+        return g, -g
+
+    def scalar(self, x: Expr, y: Expr) -> Expr:
+        return x - y
+
+
+@operator
+@dataclass(frozen=True)
+class Mul(Binary):
+    """x · y; integers wrap."""
+
+    def reference(self, x: Array, y: Array) -> Array:
+        return np.multiply(x, y)
+
+    def vjp(self, g: Value, y: Value, a: Value, b: Value) -> Grads:
+        return g * b, g * a
+
+    def scalar(self, x: Expr, y: Expr) -> Expr:
+        return x * y
+
+
+@operator
+@dataclass(frozen=True)
+class Div(Binary):
+    """x / y; of integers, the quotient cut off towards 0."""
+
+    def reference(self, x: Array, y: Array) -> Array:
+        if x.dtype.kind not in "iu":
+            return np.divide(x, y)
+        quotient, remainder = np.divmod(x, y)
+        inexact = (remainder != 0) & ((x < 0) != (y < 0))
+        result: Array = np.add(quotient, inexact).astype(x.dtype)
+        return result
+
+    def vjp(self, g: Value, y: Value, a: Value, b: Value) -> Grads:
+        first = g / b
+        return first, -(first * y)
+
+    def scalar(self, x: Expr, y: Expr) -> Expr:
+        return x / y
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Sample:
+        """Divisors away from 0; integers of both signs in some cases."""
+        shape = draw.shape()
+        other = broadcastable(draw, shape)
+        if draw.integer(0, 3) == 0:
+            divisors = draw.integers(other, 1, 4) * draw.choice((1, -1))
+            return Sample(cls(), (draw.integers(shape, -9, 9), divisors))
+        return Sample(cls(), (draw.floats(shape), draw.floats(other, 0.3, 2.0) * draw.choice((1.0, -1.0))))
+
+
+def integer_power(x: Array, exponent: Array) -> Array:
+    """x to integer exponents, in integers; a negative exponent gives 1 / x^-exponent cut off towards 0."""
+    power = np.power(x, np.maximum(exponent, 0))
+    small = np.where(np.abs(x) == 1, np.where(exponent % 2 == 0, 1, x), 0)
+    return np.where(exponent < 0, small, power).astype(x.dtype)
+
+
+@operator
+@dataclass(frozen=True)
+class Pow(Elementwise):
+    """x to the power of y, in the element type of x; y may have another one.
+
+    Gradient conventions (PyTorch's): where y = 0 the gradient for x is 0, and where x = 0 ≤ y the gradient for y is 0.
+    """
+
+    arity: ClassVar[int] = 2
+    kinds: ClassVar[frozenset[str]] = NUMERIC
+
+    def check_operands(self, *inputs: TensorType) -> None:
+        super().check_operands(*(type_.with_dtype(inputs[0].dtype) for type_ in inputs))
+        if inputs[1].dtype.kind not in self.kinds:
+            raise self.fail(f"the exponent must be a number, not {inputs[1].dtype}", *inputs)
+
+    def reference(self, x: Array, y: Array) -> Array:
+        if x.dtype.kind in "iu" and y.dtype.kind in "iu":
+            return integer_power(x, y)
+        if x.dtype.kind in "iu":
+            return np.power(x.astype(np.float64), y).astype(x.dtype)
+        result: Array = np.power(x, y.astype(x.dtype))
+        return result
+
+    def vjp(self, g: Value, y: Value, x: Value, exponent: Value) -> Grads:
+        if isinstance(exponent, Constant) and exponent.array.size == 1 and exponent.rank <= x.rank:
+            return _constant_power_gradient(g, x, exponent.array.item()), None
+        k = Cast(x.dtype)(exponent)
+        for_x = g * k * Pow()(Where()(Equal()(k, 0.0), 1.0, x), k - 1.0)
+        if not exponent.dtype.is_float:
+            return for_x, None
+        base = Where()(Equal()(x, 0.0) & (k >= 0.0), 1.0, x)
+        return for_x, Cast(exponent.dtype)(g * y * _log(base))
+
+    def scalar(self, x: Expr, y: Expr) -> Expr:
+        if x.dtype.is_float:
+            return call("pow", x, cast(y, x.dtype))
+        if y.dtype.is_float:
+            return cast(call("pow", cast(x, f64), cast(y, f64)), x.dtype)
+        return _integer_power(x, y)
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Sample:
+        """Positive bases with any exponent, or any base with integer exponents."""
+        shape = draw.shape()
+        other = broadcastable(draw, shape)
+        if draw.boolean():
+            return Sample(cls(), (draw.floats(shape, 0.2, 2.0), draw.floats(other)))
+        base = draw.floats(shape, avoid=(0.0,)) if draw.boolean() else draw.integers(shape, -3, 3)
+        return Sample(cls(), (base, draw.integers(other, 0, 4)))
+
+
+def _constant_power_gradient(g: Value, x: Value, k: float) -> Value | None:
+    """g · k · x^(k-1); the exponents that occur most need no power."""
+    if k == 0:
+        return None
+    if k == 1:
+        return g
+    return g * (x * 2.0 if k == 2 else x ** float(k - 1) * float(k))
+
+
+def _log(x: Value) -> Value:
+    """log(x) for a base whose exponent is trained."""
+    result: Value = OPERATORS["Log"]()(x)
+    return result
+
+
+def _integer_power(x: Expr, y: Expr) -> Expr:
+    """By squaring. From 64 on, a power of anything but -1, 0 and 1 overflows, so only the exponent's parity is kept."""
+    exponent = select(y > 63, call("and", y, 1) + 62, y)
+    result, square = select(call("ne", call("and", exponent, 1), 0), x, 1), x
+    for bit in range(1, 6):
+        square = square * square
+        result = select(call("ne", call("and", exponent, 1 << bit), 0), result * square, result)
+    if y.dtype.kind == "uint":
+        return result
+    odd = call("ne", call("and", y, 1), 0)
+    small = select(call("eq", call("abs", x) if x.dtype.kind == "int" else x, 1), select(odd, x, 1), 0)
+    return select(y < 0, small, result)
+
+
+@operator
+@dataclass(frozen=True)
+class Mod(Binary):
+    """Remainder of x / y: with the sign of y (``fmod`` false: x - ⌊x/y⌋·y), or of x (true: x - trunc(x/y)·y)."""
+
+    fmod: bool = False
+
+    def reference(self, x: Array, y: Array) -> Array:
+        return np.fmod(x, y) if self.fmod else np.mod(x, y)
+
+    def vjp(self, g: Value, y: Value, a: Value, b: Value) -> Grads:
+        return g, -(g * Round()((a - y) / b))
+
+    def scalar(self, x: Expr, y: Expr) -> Expr:
+        return call("fmod" if self.fmod else "mod", x, y)
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Sample:
+        """The quotient stays away from integers, where the remainder jumps."""
+        shape, op = draw.shape(), cls(draw.boolean())
+        sign = draw.choice((1, -1))
+        if draw.integer(0, 3) == 0:
+            return Sample(op, (draw.integers(shape, -9, 9), draw.integers(broadcastable(draw, shape), 1, 4) * sign))
+        divisor = draw.floats(broadcastable(draw, shape), 0.5, 2.0) * sign
+        quotient = draw.floats(shape, -2.8, 2.8, avoid=(-2.0, -1.0, 0.0, 1.0, 2.0))
+        return Sample(op, (quotient * divisor, divisor))
+
+
+@operator
+@dataclass(frozen=True)
+class Neg(Elementwise):
+    """-x"""
+
+    kinds: ClassVar[frozenset[str]] = SIGNED
+
+    def reference(self, x: Array) -> Array:
+        return np.negative(x)
+
+    def vjp(self, g: Value, y: Value, x: Value) -> Grads:
+        return (-g,)
+
+    def scalar(self, x: Expr) -> Expr:
+        return -x
+
+
+@operator
+@dataclass(frozen=True)
+class Abs(Elementwise):
+    """|x|; the gradient at 0 is 0."""
+
+    kinds: ClassVar[frozenset[str]] = NUMERIC
+    kinks: ClassVar[tuple[float, ...]] = (0.0,)
+
+    def reference(self, x: Array) -> Array:
+        return np.abs(x)
+
+    def vjp(self, g: Value, y: Value, x: Value) -> Grads:
+        return (g * Sign()(x),)
+
+    def scalar(self, x: Expr) -> Expr:
+        return x if x.dtype.kind == "uint" else call("abs", x)
+
+
+@operator
+@dataclass(frozen=True)
+class Sign(Elementwise):
+    """-1, 0 or 1; NaN stays."""
+
+    kinds: ClassVar[frozenset[str]] = NUMERIC
+    kinks: ClassVar[tuple[float, ...]] = (0.0,)
+    differentiable: ClassVar[bool] = False
+    reason: ClassVar[str] = STEPS
+
+    def reference(self, x: Array) -> Array:
+        return np.sign(x)
+
+    def scalar(self, x: Expr) -> Expr:
+        return select(x > 0, 1, x) if x.dtype.kind == "uint" else call("sign", x)
+
+
+@operator
+@dataclass(frozen=True)
+class Sqrt(Elementwise):
+    """The square root; NaN below 0."""
+
+    domain_range: ClassVar[tuple[float, float]] = (0.1, 4.0)
+
+    def reference(self, x: Array) -> Array:
+        return np.sqrt(x)
+
+    def vjp(self, g: Value, y: Value, x: Value) -> Grads:
+        return (g * 0.5 / y,)
+
+    def scalar(self, x: Expr) -> Expr:
+        return call("sqrt", x)
+
+
+@operator
+@dataclass(frozen=True)
+class Reciprocal(Elementwise):
+    """1 / x"""
+
+    domain_range: ClassVar[tuple[float, float]] = (0.3, 3.0)
+
+    def reference(self, x: Array) -> Array:
+        return np.divide(np.ones((), x.dtype), x)
+
+    def vjp(self, g: Value, y: Value, x: Value) -> Grads:
+        return (-(g * y * y),)
+
+    def scalar(self, x: Expr) -> Expr:
+        return call("reciprocal", x)
+
+
+class Rounding(Elementwise):
+    """A float to one of its two neighbouring integers, still as a float."""
+
+    differentiable: ClassVar[bool] = False
+    reason: ClassVar[str] = STEPS
+    numpy: ClassVar[Callable[[Array], Array]]
+
+    def reference(self, x: Array) -> Array:
+        return type(self).numpy(x)
+
+    def scalar(self, x: Expr) -> Expr:
+        return call(self.onnx.lower(), x)
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Sample:
+        """Multiples of a half, so that ties occur, and others."""
+        shape = draw.shape()
+        return Sample(cls(), (draw.integers(shape, -7, 7) * 0.5 if draw.boolean() else draw.floats(shape, -4.0, 4.0),))
+
+
+@operator
+@dataclass(frozen=True)
+class Floor(Rounding):
+    """The largest integer not above x."""
+
+    numpy: ClassVar[Callable[[Array], Array]] = np.floor
+
+
+@operator
+@dataclass(frozen=True)
+class Ceil(Rounding):
+    """The smallest integer not below x."""
+
+    numpy: ClassVar[Callable[[Array], Array]] = np.ceil
+
+
+@operator
+@dataclass(frozen=True)
+class Round(Rounding):
+    """The nearest integer; halves go to the even one."""
+
+    numpy: ClassVar[Callable[[Array], Array]] = np.rint
+
+
+class Variadic(Elementwise):
+    """Any positive number of operands of one type."""
+
+    arity: ClassVar[int] = -1
+
+
+@operator
+@dataclass(frozen=True)
+class Sum(Variadic):
+    """The sum of the operands."""
+
+    def reference(self, *inputs: Array) -> Array:
+        return functools.reduce(np.add, inputs)
+
+    def vjp(self, g: Value, y: Value, *inputs: Value) -> Grads:
+        return (g,) * len(inputs)
+
+    def scalar(self, *inputs: Expr) -> Expr:
+        return functools.reduce(lambda a, b: a + b, inputs)
+
+
+@operator
+@dataclass(frozen=True)
+class Mean(Variadic):
+    """The mean of the operands."""
+
+    def reference(self, *inputs: Array) -> Array:
+        total = functools.reduce(np.add, inputs)
+        result: Array = np.divide(total, np.asarray(len(inputs), total.dtype))
+        return result
+
+    def vjp(self, g: Value, y: Value, *inputs: Value) -> Grads:
+        return (g / float(len(inputs)),) * len(inputs)
+
+    def scalar(self, *inputs: Expr) -> Expr:
+        return functools.reduce(lambda a, b: a + b, inputs) / len(inputs)

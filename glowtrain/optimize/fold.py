@@ -1,0 +1,56 @@
+"""Constant folding: nodes whose operands are all constants become constants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from glowtrain.graph import Constant, Graph, Node, Value
+from glowtrain.optimize.rewrite import rewrite
+from glowtrain.types import Array
+
+LARGEST_RESULT = 1 << 16
+"""Elements of a result up to which folding is worth the memory."""
+
+
+def evaluate(node: Node) -> tuple[Array, ...] | None:
+    """The node's results if they are known when compiling: all operands are constants, or only their types matter."""
+    operator = node.operator
+    if operator.random:
+        return None
+    if getattr(operator, "from_type", False):
+        results = operator.reference(*(_stand_in(value) for value in node.inputs))
+    elif all(value is None or isinstance(value, Constant) for value in node.inputs):
+        with np.errstate(all="ignore"):
+            results = operator.reference(*(value.array if isinstance(value, Constant) else None for value in node.inputs))
+    else:
+        return None
+    arrays = results if isinstance(results, tuple) else (results,)
+    return tuple(np.asarray(array) for array in arrays)
+
+
+def _stand_in(value: Value | None) -> Array | None:
+    """An array of the value's type that takes no memory."""
+    return None if value is None else np.broadcast_to(np.zeros((), value.dtype.numpy), value.shape)
+
+
+def constants(node: Node, largest: int) -> tuple[Constant, ...] | None:
+    """The node's outputs as constants, if they are known and have at most ``largest`` elements together."""
+    if sum(output.type.size for output in node.outputs) > largest:
+        return None
+    arrays = evaluate(node)
+    if arrays is None:
+        return None
+    return tuple(Constant(array, output.name) for array, output in zip(arrays, node.outputs, strict=True))
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Evaluate nodes whose operands are constants; results of more than ``largest`` elements stay computed."""
+
+    largest: int = LARGEST_RESULT
+
+    def run(self, graph: Graph) -> Graph:
+        """The folded graph; the same object if nothing folds."""
+        return rewrite(graph, lambda node: constants(node, self.largest))

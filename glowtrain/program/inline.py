@@ -1,0 +1,187 @@
+"""Forward inlining: where a buffer is only an expression of its subscripts, its readers compute the expression themselves.
+
+Moves (transpose, reshape, slice, broadcast, padding as filled loads) are always inlined, also into the operands of contractions
+as long as addresses stay affine: that makes them views. Arithmetic is inlined where nothing is computed twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from glowtrain.loops import (
+    Accumulate,
+    Buffer,
+    Cast,
+    Const,
+    Expr,
+    For,
+    Load,
+    Reduce,
+    Statement,
+    Store,
+    children,
+    expressions,
+    needs_check,
+    rewrite_body,
+    substitute,
+    walk,
+)
+from glowtrain.program.accesses import Definition, contraction_operands, definition, has_reduce, is_cheap, is_linear, is_move
+from glowtrain.program.program import Instruction, Kernel, Repeat
+
+
+def inline(instructions: Sequence[Instruction], kept: frozenset[Buffer] = frozenset()) -> tuple[Instruction, ...]:
+    """Inline producers into their readers; kernels that nobody needs any more are dropped.
+
+    ``kept``: buffers read from outside these instructions.
+    """
+    known: list[Instruction] = []
+    for instruction in instructions:
+        if isinstance(instruction, Repeat):
+            outside = frozenset(b for other in instructions if other is not instruction for b in other.reads) | kept
+            known.append(Repeat(instruction.name, instruction.index, inline(instruction.body, outside)))
+        else:
+            known.append(Kernel(instruction.name, rewrite_body(instruction.body, fold_constants)))
+    for position in range(len(known)):
+        known = _inline_at(known, position)
+    return _without_dead(known, kept)
+
+
+def fold_constants(expr: Expr) -> Expr | None:
+    """A load from a constant buffer whose elements are all equal is that number."""
+    if isinstance(expr, Load) and expr.buffer.kind == "constant" and expr.fill is None and expr.buffer.initial is not None:
+        initial = expr.buffer.initial
+        if initial.size and (initial.size == 1 or bool(np.all(initial == initial.flat[0]))):
+            return Const(initial.flat[0].item() if initial.dtype.kind in "biuf" else float(initial.flat[0]), expr.buffer.dtype)
+    return None
+
+
+@dataclass
+class _Use:
+    """One load of a buffer: how often it runs, and whether a contraction reads it directly."""
+
+    load: Load
+    trips: int
+    operand: bool
+
+
+def _inline_at(known: list[Instruction], position: int) -> list[Instruction]:
+    producer = known[position]
+    found = definition(producer) if isinstance(producer, Kernel) else None
+    if found is None or not isinstance(producer, Kernel):
+        return known
+    (buffer,) = producer.writes
+    if buffer.kind != "activation" or buffer in producer.reads or has_reduce(found.value):
+        return known
+    readers = [i for i in range(position + 1, len(known)) if buffer in known[i].reads]
+    if any(buffer in known[i].writes for i in range(len(known)) if i != position):
+        return known
+    inputs = set(producer.reads)
+    safe = [i for i in readers if not any(inputs & set(known[j].writes) for j in range(position + 1, i + 1))]
+    uses = {i: list(_uses(known[i], buffer)) for i in safe}
+    for i in _chosen(buffer, found, uses, all_readers=len(safe) == len(readers)):
+        known[i] = _inlined(known[i], buffer, found)
+    return known
+
+
+def _chosen(buffer: Buffer, found: Definition, uses: dict[int, list[_Use]], all_readers: bool) -> list[int]:
+    """The readers into which the definition goes."""
+    if is_move(found.value):
+        return [i for i, at in uses.items() if all(_movable(use, buffer, found) for use in at)]
+    every = [use for at in uses.values() for use in at]
+    if any(use.operand or needs_check(use.load) for use in every):
+        return []
+    trips = sum(use.trips for use in every)
+    source = sum(b.type.size for b in {node.buffer for node in _loads(found.value)})
+    generator = is_cheap(found.value) and source * 4 <= buffer.type.size
+    if (all_readers and trips <= buffer.type.size) or (generator and trips <= 4 * buffer.type.size):
+        return list(uses)
+    return []
+
+
+def _movable(use: _Use, buffer: Buffer, found: Definition) -> bool:
+    if needs_check(use.load) and not isinstance(found.value, Const):
+        return False
+    if isinstance(found.value, Const):
+        return not use.operand
+    new = _expand(use.load, found)
+    if use.operand:
+        return isinstance(new, Load) and is_linear(new)
+    return is_linear(new) or not is_linear(use.load) if isinstance(new, Load) else True
+
+
+def _expand(load: Load, found: Definition) -> Expr:
+    mapping = {index: at for index, at in zip(found.indices, load.index, strict=True)}
+    return substitute(found.value, mapping)
+
+
+def _inlined(instruction: Instruction, buffer: Buffer, found: Definition) -> Instruction:
+    if isinstance(instruction, Repeat):
+        return Repeat(instruction.name, instruction.index, tuple(_inlined(i, buffer, found) for i in instruction.body))
+
+    def change(expr: Expr) -> Expr | None:
+        return _expand(expr, found) if isinstance(expr, Load) and expr.buffer is buffer else None
+
+    return Kernel(instruction.name, rewrite_body(instruction.body, change))
+
+
+def _loads(expr: Expr) -> list[Load]:
+    return [node for node in walk(expr) if isinstance(node, Load)]
+
+
+def _uses(instruction: Instruction, buffer: Buffer, trips: int = 1) -> list[_Use]:
+    if isinstance(instruction, Repeat):
+        times = trips * instruction.index.extent
+        return [use for inner in instruction.body for use in _uses(inner, buffer, times)]
+    found: list[_Use] = []
+    _statement_uses(instruction.body, buffer, trips, found)
+    return found
+
+
+def _statement_uses(body: Sequence[Statement], buffer: Buffer, trips: int, found: list[_Use]) -> None:
+    for statement in body:
+        if isinstance(statement, For):
+            inner = trips * math.prod(index.extent for index in statement.indices)
+            _statement_uses(statement.body, buffer, inner, found)
+        else:
+            context = _Context(buffer, found)
+            for expr in expressions(statement):
+                context.visit(expr, trips, operand=False, root=isinstance(statement, (Store, Accumulate)))
+
+
+@dataclass
+class _Context:
+    buffer: Buffer
+    found: list[_Use]
+    seen: set[Expr] = field(default_factory=set)
+
+    def visit(self, expr: Expr, trips: int, operand: bool, root: bool = False) -> None:
+        if expr in self.seen:
+            return
+        self.seen.add(expr)
+        if isinstance(expr, Load) and expr.buffer is self.buffer:
+            self.found.append(_Use(expr, trips, operand))
+        if isinstance(expr, Reduce):
+            trips *= math.prod(index.extent for index in expr.indices)
+            operand = contraction_operands(expr) is not None
+            product = expr.body
+            for child in children(product) if operand else (product,):
+                self.visit(child, trips, operand)
+            return
+        for child in children(expr):
+            self.visit(child, trips, operand and isinstance(expr, Cast))
+
+
+def _without_dead(instructions: Sequence[Instruction], kept: frozenset[Buffer]) -> tuple[Instruction, ...]:
+    """Drop kernels whose results are activations that nobody reads."""
+    alive: list[Instruction] = []
+    needed = set(kept)
+    for instruction in reversed(instructions):
+        if any(b.kind != "activation" or b in needed for b in instruction.writes):
+            alive.append(instruction)
+            needed.update(instruction.reads)
+    return tuple(reversed(alive))

@@ -1,0 +1,84 @@
+"""Gradients of a scalar with respect to any values, as graph code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from glowtrain.errors import DifferentiationError
+from glowtrain.graph import Node, Value, constant, topological
+from glowtrain.graph.reverse import pullback
+from glowtrain.ops.move import StopGradient, zeros
+
+Leaf = TypeVar("Leaf", bound=Value)
+
+
+def gradients(loss: Value, wrt: Sequence[Value]) -> list[Value]:
+    """d loss / d value for each value of ``wrt``, each of the value's type: zeros where the loss does not depend on it.
+
+    The result is graph code and can be differentiated again. Raises :class:`DifferentiationError` if the loss is not a
+    float scalar, if something in ``wrt`` is not a float tensor, or if operators without a gradient cut every path from
+    all of ``wrt`` to the loss; the message names them.
+    """
+    found = _gradients(loss, wrt)
+    if wrt and all(gradient is None for gradient in found):
+        _refuse_if_cut(loss, wrt)
+    return [zeros(value.type) if gradient is None else gradient for value, gradient in zip(wrt, found, strict=True)]
+
+
+def reached(loss: Value, wrt: Sequence[Leaf]) -> dict[Leaf, Value]:
+    """The gradients for those of ``wrt`` that a differentiable path connects with the loss, in order.
+
+    Raises :class:`DifferentiationError` as :func:`gradients` does.
+    """
+    found = _gradients(loss, wrt)
+    if all(gradient is None for gradient in found):
+        _refuse_if_cut(loss, wrt)
+    return {value: gradient for value, gradient in zip(wrt, found, strict=True) if gradient is not None}
+
+
+def stop_gradient(value: Value) -> Value:
+    """The same value, as a constant to differentiation: no gradient flows through it."""
+    result: Value = StopGradient()(value)
+    return result
+
+
+def _gradients(loss: Value, wrt: Sequence[Value]) -> tuple[Value | None, ...]:
+    check_scalar(loss)
+    for value in wrt:
+        if not value.dtype.is_float:
+            raise DifferentiationError(f"{value!r} is not of a float type: there is no gradient with respect to it")
+    return pullback([loss], [constant(1.0, loss.dtype)], wrt)
+
+
+def check_scalar(loss: Value) -> None:
+    """Raise :class:`DifferentiationError` unless ``loss`` is a float scalar."""
+    if loss.shape != () or not loss.dtype.is_float:
+        advice = "reduce it, for example to its mean" if loss.shape else "cast it to a float type"
+        raise DifferentiationError(f"the loss must be a scalar of a float type, its type is {loss.type}; {advice}")
+
+
+def _refuse_if_cut(loss: Value, wrt: Sequence[Value]) -> None:
+    cuts = list(_cuts(loss, wrt))
+    if cuts:
+        names = ", ".join(value.name or str(value.type) for value in wrt[:4]) + (", ..." if len(wrt) > 4 else "")
+        raise DifferentiationError(f"no gradient reaches {names}: the path to the loss is cut by " + "; ".join(cuts))
+
+
+def _cuts(loss: Value, wrt: Sequence[Value]) -> Iterator[str]:
+    """The operators that depend on ``wrt``, lie on a path to the loss, and let no gradient through."""
+    depending = set(wrt)
+    for node in topological([loss]):
+        if not any(value in depending for value in node.inputs if value is not None):
+            continue
+        if node.operator.differentiable and any(output.dtype.is_float for output in node.outputs):
+            depending.update(node.outputs)
+        elif not isinstance(node.operator, StopGradient):
+            yield _described(node)
+
+
+def _described(node: Node) -> str:
+    operands = ", ".join("-" if value is None else str(value.type) for value in node.inputs)
+    where = f" of node {node.name!r}" if node.name else ""
+    why = node.operator.reason or "its result is not a float"
+    return f"{node.operator}({operands}){where}: {why}"

@@ -1,0 +1,84 @@
+"""The graphs of training: one step, its gradients alone, and the loss alone.
+
+    step ::= model (training form) + loss + gradients + optimizer's updates
+
+All are ordinary graphs: what compiles them knows nothing of training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from glowtrain.errors import DifferentiationError
+from glowtrain.grad.gradients import check_scalar, gradients, reached
+from glowtrain.graph import Graph, Input, Value, Variable
+from glowtrain.ops.arithmetic import Abs
+from glowtrain.ops.logic import LessOrEqual, Where
+from glowtrain.types import DType
+
+LOSS = "loss"
+"""Name of the loss among a step's outputs."""
+
+LARGEST = {"f64": 1.7976931348623157e308, "f32": 3.4028234663852886e38, "f16": 65504.0, "bf16": 3.3895313892515355e38}
+"""The largest finite number of each float type."""
+
+
+@dataclass(frozen=True)
+class Updates:
+    """What an optimizer makes of gradients: the inputs it reads (hyperparameters) and new values of variables."""
+
+    inputs: tuple[Input, ...] = ()
+    values: Mapping[Variable, Value] = field(default_factory=dict)
+
+
+Optimize = Callable[[Mapping[Variable, Value]], Updates]
+"""From the gradient of each parameter to the updates."""
+
+
+def loss_graph(model: Graph, loss: Value, targets: Sequence[Input], metrics: Mapping[str, Value]) -> Graph:
+    """The loss of a model (and metrics beside it) for a batch; nothing is updated."""
+    check_scalar(loss)
+    outputs = {LOSS: loss, **metrics}
+    return Graph((*model.inputs, *targets), outputs, {}, f"{model.name}.loss")
+
+
+def gradient_graph(model: Graph, loss: Value, targets: Sequence[Input], parameters: Sequence[Variable]) -> Graph:
+    """The gradient of the loss for each parameter, by the parameter's name; nothing is updated."""
+    found = gradients(loss, parameters)
+    outputs = {parameter.name: gradient for parameter, gradient in zip(parameters, found, strict=True)}
+    return Graph((*model.inputs, *targets), outputs, {}, f"{model.name}.gradients")
+
+
+def training_graph(
+    model: Graph, loss: Value, targets: Sequence[Input], parameters: Sequence[Variable], optimize: Optimize
+) -> Graph:
+    """One training step: output ``loss``; updates of the parameters, the optimizer's state and the model's own state.
+
+    Parameters that the loss does not depend on are left alone. Where the loss is NaN or infinite every update keeps the
+    present value, so a bad batch cannot spoil the state. Raises :class:`DifferentiationError` if nothing is left to train.
+    """
+    if not parameters:
+        raise DifferentiationError(f"{model.name} has no trainable parameter; check trainable= and the model's variables")
+    found = reached(loss, parameters)
+    if not found:
+        raise DifferentiationError(f"the loss does not depend on any trainable parameter of {model.name}")
+    optimizer = optimize(found)
+    updates = _guarded({**model.updates, **optimizer.values}, loss)
+    return Graph((*model.inputs, *targets, *optimizer.inputs), {LOSS: loss}, updates, f"{model.name}.step")
+
+
+def finite(value: Value) -> Value:
+    """bool[]: whether a scalar is neither NaN nor infinite. (A comparison with NaN is false.)"""
+    result: Value = LessOrEqual()(Abs()(value), largest(value.dtype))
+    return result
+
+
+def largest(dtype: DType) -> float:
+    """The largest finite number of a float type."""
+    return LARGEST[dtype.name]
+
+
+def _guarded(updates: Mapping[Variable, Value], loss: Value) -> dict[Variable, Value]:
+    good = finite(loss)
+    return {variable: Where()(good, value, variable) for variable, value in updates.items()}

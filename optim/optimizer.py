@@ -1,0 +1,223 @@
+"""What all optimizers share: hyperparameters as inputs, counters and slots as variables, clipping, accumulation, decay.
+
+Per update: average the accumulated gradients, clip by value, clip by global norm, add weight decay, then the optimizer's
+own rule. Everything is elementwise graph code apart from the sum in the global norm.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field, fields
+from fnmatch import fnmatchcase
+from typing import Any, ClassVar
+
+import numpy as np
+
+from glowtrain.errors import InputError
+from glowtrain.grad import Updates
+from glowtrain.graph import Input, Value, Variable
+from glowtrain.ops.arithmetic import Clip, Min, Sqrt
+from glowtrain.ops.logic import Cast, Equal, Where
+from glowtrain.ops.reduction import ReduceSumSquare
+from glowtrain.optim.schedules import Schedule
+from glowtrain.types import DType, f32, f64, i64
+
+HYPER = "hyper."
+"""Prefix of the names of the inputs that carry hyperparameters."""
+
+Slots = dict[str, Value]
+
+
+def vectors(parameter: Variable) -> bool:
+    """For ``no_decay``: biases and the scales of normalizations, that is, everything of rank 0 or 1."""
+    return parameter.rank <= 1
+
+
+@dataclass(frozen=True)
+class Optimizer(ABC):
+    """Base of all optimizers.
+
+    ``lr``: learning rate; ``schedule``: a factor on it over the updates. ``no_decay``: which parameters weight decay leaves
+    alone, patterns of names (``"*.bias"``) or a function such as :func:`vectors`. ``clip_value``: gradients are clipped to
+    [-c, c]; ``clip_norm``: then scaled down so that the norm of all together is at most c. ``accumulate``: gradients of
+    this many steps are averaged for one update. Every number but ``accumulate`` is a hyperparameter that can be changed between
+    steps; what is absent (``None``, momentum 0) cannot be turned on later.
+    """
+
+    lr: float = 1e-3
+    _: KW_ONLY
+    schedule: Schedule | None = None
+    weight_decay: float = 0.0
+    no_decay: tuple[str, ...] | Callable[[Variable], bool] = ()
+    clip_value: float | None = None
+    clip_norm: float | None = None
+    accumulate: int = field(default=1, metadata={"fixed": True})
+
+    decoupled: ClassVar[bool] = False
+    """Weight decay acts on the parameter and not through the gradient."""
+
+    def __post_init__(self) -> None:
+        for name, value in self.hyper().items():
+            self.check(name, value)
+        if not isinstance(self.accumulate, int) or self.accumulate < 1:
+            raise InputError(f"{self.name}: accumulate must be a positive integer, not {self.accumulate!r}")
+
+    @property
+    def name(self) -> str:
+        """The class's name in lower case; slots are called ``<parameter>.<name>.<slot>``."""
+        return type(self).__name__.lower()
+
+    def hyper(self) -> dict[str, float]:
+        """The hyperparameters and their values at the start."""
+        own = {item.name: getattr(self, item.name) for item in fields(self) if not item.metadata.get("fixed")}
+        numbers = {name: float(value) for name, value in own.items() if self._is_number(value) and self.uses(name)}
+        return {**numbers, **(self.schedule.hyper() if self.schedule else {})}
+
+    def check(self, name: str, value: float) -> None:
+        """Raise :class:`InputError` for a value that a hyperparameter cannot have."""
+        if not math.isfinite(value) or value < 0:
+            raise InputError(f"{self.name}: {name} must be a number that is not negative, not {value}")
+        if name.startswith("clip") and value == 0:
+            raise InputError(f"{self.name}: {name} must be positive; use None for no clipping")
+        if name in ("beta1", "beta2", "alpha") and value >= 1:
+            raise InputError(f"{self.name}: {name} must be below 1, not {value}")
+
+    def uses(self, name: str) -> bool:
+        """Whether a number takes part in the step at all."""
+        return True
+
+    def slots(self) -> dict[str, float]:
+        """The state kept for each parameter, by name, with what it is filled with at the start."""
+        return {}
+
+    def shared(self, hyper: Mapping[str, Value], t: Value) -> dict[str, Value]:
+        """Scalars that all parameters' rules need beside the hyperparameters; ``t`` counts updates from 0."""
+        return {}
+
+    @abstractmethod
+    def rule(self, p: Value, g: Value, slots: Slots, h: Mapping[str, Value]) -> tuple[Value, Slots]:
+        """The new parameter and slots. ``h``: hyperparameters and shared scalars, with ``lr`` scheduled."""
+
+    def __call__(self, gradients: Mapping[Variable, Value]) -> Updates:
+        """Updates of the parameters and of the optimizer's variables."""
+        return _Step(self).updates(gradients)
+
+    def decays(self, parameter: Variable) -> bool:
+        """Whether weight decay acts on a parameter."""
+        if callable(self.no_decay):
+            return not self.no_decay(parameter)
+        return not any(fnmatchcase(parameter.name, pattern) for pattern in self.no_decay)
+
+    def _is_number(self, value: Any) -> bool:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+class _Step:
+    """One use of an optimizer in a graph: its inputs and counters."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+        self.inputs = {name: Input(f32[()], HYPER + name) for name in optimizer.hyper()}
+        self.count = _counter("optimizer.step")
+        self.micro = _counter("optimizer.micro") if optimizer.accumulate > 1 else None
+        self.last = Equal()(self.micro, optimizer.accumulate - 1) if self.micro is not None else None
+        self.h = self.scalars()
+
+    def scalars(self) -> dict[str, Value]:
+        """Hyperparameters, with the schedule applied to ``lr``, and shared scalars: all f32[]."""
+        t = Cast(to=f32)(self.count)
+        h: dict[str, Value] = dict(self.inputs)
+        h.update(self.optimizer.shared(h, t))
+        if self.optimizer.schedule is not None:
+            h["lr"] = h["lr"] * self.optimizer.schedule.value(t, h)
+        return h
+
+    def updates(self, gradients: Mapping[Variable, Value]) -> Updates:
+        values: dict[Variable, Value] = {}
+        present = {p: _as(g, computing(p.dtype)) for p, g in gradients.items()}
+        averaged = {p: self.averaged(p, g, values) for p, g in present.items()}
+        for parameter, gradient in self.clipped(averaged).items():
+            self.update(parameter, gradient, values)
+        values.update(self.counters())
+        return Updates(tuple(self.inputs.values()), values)
+
+    def averaged(self, parameter: Variable, gradient: Value, values: dict[Variable, Value]) -> Value:
+        """The mean gradient over the micro-batches so far; the running sum goes to ``<parameter>.accumulated``."""
+        if self.last is None:
+            return gradient
+        total = _slot(parameter, "accumulated", 0.0)
+        new = total + gradient
+        values[total] = Where()(self.last, 0.0, new)
+        return new * (1.0 / self.optimizer.accumulate)
+
+    def clipped(self, gradients: Mapping[Variable, Value]) -> dict[Variable, Value]:
+        """Gradients clipped by value, then by global norm, as PyTorch's clip_grad_value_ and clip_grad_norm_ do."""
+        result = dict(gradients)
+        if "clip_value" in self.h:
+            for p, g in result.items():
+                bound = _as(self.h["clip_value"], g.dtype)
+                result[p] = Clip()(g, -bound, bound)
+        if "clip_norm" in self.h:
+            norm = global_norm(list(result.values()))
+            scale = Min()(self.h["clip_norm"] / (norm + 1e-6), 1.0)
+            result = {p: g * _as(scale, g.dtype) for p, g in result.items()}
+        return result
+
+    def update(self, parameter: Variable, gradient: Value, values: dict[Variable, Value]) -> None:
+        """Apply decay and the rule to one parameter."""
+        optimizer, dtype = self.optimizer, gradient.dtype
+        h = {name: _as(value, dtype) for name, value in self.h.items()}
+        p = _as(parameter, dtype)
+        if optimizer.decays(parameter):
+            decayed = p * (1.0 - h["lr"] * h["weight_decay"]) if optimizer.decoupled else p
+            gradient = gradient if optimizer.decoupled else gradient + h["weight_decay"] * p
+        else:
+            decayed = p
+        slots = {name: _slot(parameter, f"{optimizer.name}.{name}", fill) for name, fill in optimizer.slots().items()}
+        new, new_slots = optimizer.rule(decayed, gradient, dict(slots), h)
+        self.keep(parameter, _as(new, parameter.dtype), values)
+        for name, variable in slots.items():
+            self.keep(variable, new_slots[name], values)
+
+    def keep(self, variable: Variable, value: Value, values: dict[Variable, Value]) -> None:
+        """Set an update that happens on the last micro-batch only."""
+        values[variable] = value if self.last is None else Where()(self.last, value, variable)
+
+    def counters(self) -> dict[Variable, Value]:
+        if self.micro is None or self.last is None:
+            return {self.count: self.count + 1}
+        return {
+            self.count: self.count + Cast(to=i64)(self.last),
+            self.micro: Where()(self.last, 0, self.micro + 1),
+        }
+
+
+def global_norm(gradients: list[Value]) -> Value:
+    """f32[]: the Euclidean norm of all gradients together."""
+    total: Value | None = None
+    for gradient in gradients:
+        part = _as(ReduceSumSquare(axes=None, keepdims=False)(gradient), f32)
+        total = part if total is None else total + part
+    result: Value = Sqrt()(total)
+    return result
+
+
+def computing(dtype: DType) -> DType:
+    """The type in which a parameter of ``dtype`` is updated: f32 for 16-bit floats."""
+    return f64 if dtype == f64 else f32
+
+
+def _as(value: Value, dtype: DType) -> Value:
+    result: Value = value if value.dtype == dtype else Cast(to=dtype)(value)
+    return result
+
+
+def _slot(parameter: Variable, name: str, fill: float) -> Variable:
+    array = np.full(parameter.shape, fill, computing(parameter.dtype).numpy)
+    return Variable(f"{parameter.name}.{name}", array, trainable=False)
+
+
+def _counter(name: str) -> Variable:
+    return Variable(name, np.zeros((), np.int64), trainable=False)

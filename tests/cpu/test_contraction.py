@@ -1,0 +1,342 @@
+"""Contractions of every kind against the sum written out in NumPy, in float64, index by index."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from glowtrain.backends.cpu.contraction import Access, Clip, Contraction, generate
+from glowtrain.backends.cpu.emit import Function, Text, splat_constant, vector
+from glowtrain.backends.cpu.target import Target
+from glowtrain.backends.cpu.toolchain import build
+
+WIDTHS = {
+    "512": replace(Target.host(), vector_bits=512, vector_registers=32),
+    "256": Target.named("avx2"),
+    "128": Target.named("sse4"),
+    "scalar": Target.named("scalar"),
+}
+UNTOUCHED = 12345.0
+
+
+def addresses(access: Access, extents: Sequence[int]) -> np.ndarray:
+    """The element address at every index of the nest."""
+    total = np.full(tuple(extents), access.offset)
+    for grid, stride in zip(np.indices(tuple(extents), sparse=True), access.strides, strict=True):
+        total = total + grid * stride
+    return total
+
+
+def inside(contraction: Contraction) -> np.ndarray:
+    """Which products count."""
+    keep = np.full(contraction.extents, True)
+    for clip in contraction.clips:
+        value = addresses(Access(clip.offset, clip.coefficients), contraction.extents)
+        keep &= (0 <= value) & (value < clip.extent)
+    return keep
+
+
+@dataclass
+class Buffers:
+    """Operands; what no valid index touches is NaN in A and B, so that a read of it shows."""
+
+    contraction: Contraction
+    a: np.ndarray = field(init=False)
+    b: np.ndarray = field(init=False)
+    c: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        contraction, rng = self.contraction, np.random.default_rng(0)
+        keep, dtype = inside(contraction), {"f32": np.float32, "f64": np.float64}[contraction.dtype]
+        for name in "ab":
+            places = addresses(getattr(contraction, name), contraction.extents)[keep]
+            buffer = np.full(places.max(initial=0) + 1, np.nan, dtype)
+            buffer[places] = rng.standard_normal(len(buffer))[places]
+            setattr(self, name, buffer)
+        places = addresses(contraction.c, contraction.extents)
+        self.c = np.full(places.max() + 9, UNTOUCHED, dtype)
+        if contraction.accumulate:
+            self.c[places] = rng.standard_normal(len(self.c))[places]
+
+    def expected(self) -> tuple[np.ndarray, np.ndarray]:
+        """C by definition, and the sum of magnitudes as the scale of rounding errors."""
+        contraction, keep = self.contraction, inside(self.contraction)
+        a, b, c = (addresses(x, contraction.extents) for x in (contraction.a, contraction.b, contraction.c))
+        products = self.a[a[keep]].astype(np.float64) * self.b[b[keep]]
+        result, scale = self.c.astype(np.float64), np.abs(self.c).astype(np.float64)
+        if not contraction.accumulate:
+            result[c], scale[c] = 0, 0
+        np.add.at(result, c[keep], products)
+        np.add.at(scale, c[keep], np.abs(products))
+        return result, scale
+
+
+def execute(contraction: Contraction, target: Target, buffers: Buffers, epilogue: Bias | None = None, *more: np.ndarray) -> np.ndarray:
+    kernel = generate(contraction, "contract", target, epilogue)
+    function = build(kernel.text, target, ["contract"]).function("contract", 4 + len(more))
+    result = buffers.c.copy()
+    workspace = np.full(kernel.workspace // 4 + 64, np.nan, np.float32)
+    function(*(array.ctypes.data for array in (result, buffers.a, buffers.b, workspace, *more)))
+    return result
+
+
+def check(contraction: Contraction, target: Target) -> None:
+    buffers = Buffers(contraction)
+    expected, scale = buffers.expected()
+    result = execute(contraction, target, buffers)
+    terms = math.prod(e for e, s in zip(contraction.extents, contraction.c.strides, strict=True) if s == 0)
+    tolerance = np.finfo(result.dtype).eps * (terms + 4)
+    assert np.all(np.abs(result - expected) <= tolerance * scale + 1e-30), contraction
+
+
+def dense(extents: Sequence[int], order: Sequence[int], moved: Sequence[int]) -> tuple[int, ...]:
+    """Strides of an array with the axes ``moved`` laid out in ``order``, the last one contiguous; 0 for other loops."""
+    strides, step = [0] * len(extents), 1
+    for loop in reversed(order):
+        if loop in moved:
+            strides[loop], step = step, step * extents[loop]
+    return tuple(strides)
+
+
+ROLES = {"row": "ca", "column": "cb", "batch": "cab", "sum": "ab", "left": "a", "right": "b", "spread": "c", "scale": ""}
+
+
+@st.composite
+def strided(draw: st.DrawFn, extents: Sequence[int], moved: Sequence[int], turn: bool) -> Access:
+    """An array over the moved loops in any order, with gaps; some axes backwards if ``turn``."""
+    order = draw(st.permutations(list(moved)))
+    gap = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    strides = [stride * gap for stride in dense(extents, order, moved)]
+    offset = draw(st.sampled_from([0, 0, 5]))
+    for loop in moved:
+        if turn and draw(st.integers(0, 4)) == 0:
+            offset += strides[loop] * (extents[loop] - 1)
+            strides[loop] = -strides[loop]
+    return Access(offset, tuple(strides))
+
+
+@st.composite
+def clipped(draw: st.DrawFn, extents: Sequence[int], outputs: Sequence[int], sums: Sequence[int]) -> Clip:
+    coefficients = [0] * len(extents)
+    for loops in (outputs, sums):
+        if loops and draw(st.integers(0, 7)):
+            coefficients[draw(st.sampled_from(loops))] = draw(st.sampled_from([1, 1, 2, -1, 3, -2]))
+    span = [coefficient * (extent - 1) for coefficient, extent in zip(coefficients, extents, strict=True)]
+    low, high = sum(min(0, s) for s in span), sum(max(0, s) for s in span)
+    cut = draw(st.integers(0, 3))
+    return Clip(tuple(coefficients), -low - cut, max(1, high - low + 1 - cut - draw(st.integers(0, 3))))
+
+
+@st.composite
+def contractions(draw: st.DrawFn) -> Contraction:
+    roles = draw(st.lists(st.sampled_from([*["row", "column", "sum"] * 3, *ROLES]), min_size=1, max_size=5))
+    extents, room = [], 6000
+    for _ in roles:
+        extent = min(room, draw(st.sampled_from([1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 33, 40])))
+        extents.append(extent)
+        room = max(1, room // extent)
+    moved = {x: [i for i, role in enumerate(roles) if x in ROLES[role]] for x in "cab"}
+    accesses = {x: draw(strided(extents, moved[x], True)) for x in "cab"}
+    sums = [i for i in range(len(roles)) if i not in moved["c"]]
+    clips = draw(st.lists(clipped(extents, moved["c"], sums), max_size=2))
+    names = tuple(f"{role[0]}{i}" for i, role in enumerate(roles))
+    return Contraction(
+        names, tuple(extents), accesses["c"], accesses["a"], accesses["b"], tuple(clips),
+        draw(st.sampled_from(["f32", "f32", "f64"])), draw(st.booleans()),
+    )  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(contraction=contractions(), width=st.sampled_from(sorted(WIDTHS)))
+def test_random(contraction: Contraction, width: str) -> None:
+    check(contraction, WIDTHS[width])
+
+
+def matmul(m: int, n: int, k: int, form: str = "NN", **options: object) -> Contraction:
+    """C[m, n] = A[m, k] B[k, n], with A stored as [k, m] for T?, B as [n, k] for ?T."""
+    a = (k, 0, 1) if form[0] == "N" else (1, 0, m)
+    b = (0, 1, n) if form[1] == "N" else (0, k, 1)
+    return Contraction(("m", "n", "k"), (m, n, k), Access(0, (n, 1, 0)), Access(0, a), Access(0, b), **options)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Image:
+    """A 2-d convolution: batch, output height and width, channels in and out, kernel, stride, padding, dilation."""
+
+    n: int
+    y: int
+    x: int
+    i: int
+    o: int
+    k: int
+    stride: int = 1
+    pad: int = 1
+    dilation: int = 1
+
+    @property
+    def height(self) -> int:
+        return (self.y - 1) * self.stride + (self.k - 1) * self.dilation + 1 - 2 * self.pad
+
+    @property
+    def width(self) -> int:
+        return (self.x - 1) * self.stride + (self.k - 1) * self.dilation + 1 - 2 * self.pad
+
+    @property
+    def clips(self) -> tuple[Clip, Clip]:
+        start, s, d = -self.pad, self.stride, self.dilation
+        return Clip((0, s, 0, 0, 0, d, 0), start, self.height), Clip((0, 0, s, 0, 0, 0, d), start, self.width)
+
+    def accesses(self, order: str) -> tuple[Access, Access, Access]:
+        """Image, weights and result over the loops n, y, x, o, i, kh, kw."""
+        h, w, i, o, k, s, d = self.height, self.width, self.i, self.o, self.k, self.stride, self.dilation
+        if order == "last":
+            image, result = (h * w * i, w * i, i, 1), (self.y * self.x * o, self.x * o, o, 1)
+            weights = (0, 0, 0, 1, o, k * i * o, i * o)
+        else:
+            image, result = (h * w * i, w, 1, h * w), (self.y * self.x * o, self.x, 1, self.y * self.x)
+            weights = (0, 0, 0, i * k * k, k * k, k, 1)
+        moves = (image[0], s * image[1], s * image[2], 0, image[3], d * image[1], d * image[2])
+        corner = -self.pad * (image[1] + image[2])
+        return Access(corner, moves), Access(0, weights), Access(0, (*result, 0, 0, 0))
+
+    def contraction(self, kind: str = "forward", order: str = "last", **options: object) -> Contraction:
+        image, weights, result = self.accesses(order)
+        c, a, b = (result, image, weights) if kind == "forward" else (weights, image, result)
+        extents = (self.n, self.y, self.x, self.o, self.i, self.k, self.k)
+        return Contraction(("n", "y", "x", "o", "i", "kh", "kw"), extents, c, a, b, self.clips, **options)  # type: ignore[arg-type]
+
+
+def data_gradient(n: int, h: int, w: int, i: int, o: int, k: int, pad: int) -> Contraction:
+    """dX[y, x, i] = sum dY[y + pad - kh, x + pad - kw, o] W[kh, kw, i, o] at stride 1; weights as stored for the forward."""
+    height, width = h + 2 * pad - k + 1, w + 2 * pad - k + 1
+    c = Access(0, (h * w * i, w * i, i, 1, 0, 0, 0))
+    a = Access(pad * (width + 1) * o, (height * width * o, width * o, o, 0, 1, -width * o, -o))
+    b = Access(0, (0, 0, 0, o, 1, k * i * o, i * o))
+    clips = Clip((0, 1, 0, 0, 0, -1, 0), pad, height), Clip((0, 0, 1, 0, 0, 0, -1), pad, width)
+    return Contraction(("n", "y", "x", "i", "o", "kh", "kw"), (n, h, w, i, o, k, k), c, a, b, clips)
+
+
+def depthwise(n: int, y: int, c: int, k: int, kind: str) -> Contraction:
+    """The forward or the weight gradient of a padded depthwise convolution at stride 1, channels last."""
+    pad = k // 2
+    image = Access(-pad * (y * c + c), (y * y * c, y * c, c, 1, y * c, c))
+    weights, result = Access(0, (0, 0, 0, 1, k * c, c)), Access(0, (y * y * c, y * c, c, 1, 0, 0))
+    out, other = (result, weights) if kind == "forward" else (weights, result)
+    clips = Clip((0, 1, 0, 0, 1, 0), -pad, y), Clip((0, 0, 1, 0, 0, 1), -pad, y)
+    return Contraction(("n", "y", "x", "c", "kh", "kw"), (n, y, y, c, k, k), out, image, other, clips)
+
+
+SHAPES = {
+    **{f"matmul {form}": matmul(37, 50, 75, form) for form in ("NN", "NT", "TN", "TT")},
+    "matmul long": matmul(96, 40, 3000, "TN"),
+    "matmul blocked": matmul(300, 200, 500, accumulate=True),
+    "matmul packed": matmul(70, 512, 600, "NT", dtype="f64"),
+    "vector matrix": matmul(1, 100, 130),
+    "matrix vector": matmul(100, 1, 130),
+    "dot": matmul(1, 1, 1001),
+    "outer": matmul(19, 37, 1),
+    "conv": Image(2, 9, 9, 8, 24, 3).contraction(),
+    "conv stride 2": Image(2, 8, 7, 3, 16, 7, stride=2, pad=3).contraction(),
+    "conv dilated": Image(1, 11, 12, 4, 8, 3, dilation=2, pad=2).contraction(),
+    "conv channels first": Image(1, 9, 18, 4, 6, 3).contraction(order="first"),
+    "conv 1x1": Image(2, 7, 7, 24, 40, 1, pad=0).contraction(),
+    "weights": Image(2, 9, 9, 8, 24, 3).contraction("weights"),
+    "weights stride 2": Image(2, 8, 7, 3, 16, 3, stride=2, pad=1).contraction("weights"),
+    "weights channels first": Image(1, 9, 18, 4, 6, 3).contraction("weights", order="first"),
+    "data": data_gradient(2, 9, 8, 16, 12, 3, 1),
+    "depthwise": depthwise(2, 9, 40, 3, "forward"),
+    "depthwise weights": depthwise(2, 9, 40, 5, "weights"),
+    "attention": Contraction(
+        ("b", "q", "k", "d"), (3, 20, 20, 24),
+        Access(0, (400, 20, 1, 0)), Access(0, (480, 24, 0, 1)), Access(0, (480, 0, 24, 1)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("width", sorted(WIDTHS))
+@pytest.mark.parametrize("shape", sorted(SHAPES))
+def test_shapes(shape: str, width: str) -> None:
+    check(SHAPES[shape], WIDTHS[width])
+
+
+@dataclass(frozen=True)
+class Bias:
+    """max(value + bias[loop], 0) + 1000 * residual at the address of C."""
+
+    loop: int
+    access: Access
+    params: tuple[tuple[str, str], ...] = (("ptr noalias", "bias"), ("ptr noalias", "residual"))
+
+    def emit(
+        self, f: Function, value: Text, width: int, coordinates: Sequence[Text | int], lane: int, mask: Text | None
+    ) -> Text:
+        moving = self.loop == lane
+        bias = self._read(f, "%bias", f.value(f"add i64 0, {coordinates[self.loop]}"), width, int(moving), mask)
+        place: Text = f.value(f"add i64 0, {self.access.offset}")
+        for coordinate, stride in zip(coordinates, self.access.strides, strict=True):
+            place = f.value(f"add i64 {place}, {f.value(f'mul i64 {coordinate}, {stride}')}")
+        residual = self._read(f, "%residual", place, width, self.access.strides[lane] if lane >= 0 else 0, mask)
+        kind, suffix = vector("float", width), f"v{width}f32" if width > 1 else "f32"
+        total = f.value(f"fadd {kind} {value}, {bias}")
+        total = f.value(f"call {kind} @llvm.maxnum.{suffix}({kind} {total}, {kind} {splat_constant('0.0', 'float', width)})")
+        scaled = f.value(f"fmul {kind} {residual}, {splat_constant('1000.0', 'float', width)}")
+        return f.value(f"fadd {kind} {total}, {scaled}")
+
+    def _read(self, f: Function, base: Text, place: Text, width: int, lane: int, mask: Text | None) -> Text:
+        value: Text = "zeroinitializer" if width > 1 else "0.0"
+        lanes = [at for at in range(width) if mask is None or mask.split(",")[at].rstrip(">").endswith("1")]
+        for at in lanes:
+            address = f.address(base, f.value(f"add i64 {place}, {lane * at}"), 4)
+            one = f.value(f"load float, ptr {address}")
+            value = one if width == 1 else f.value(f"insertelement <{width} x float> {value}, float {one}, i64 {at}")
+        return value
+
+
+def check_epilogue(contraction: Contraction, loop: int, target: Target) -> None:
+    buffers, rng = Buffers(contraction), np.random.default_rng(1)
+    bias = rng.standard_normal(contraction.extents[loop]).astype(np.float32)
+    residual = rng.integers(-9, 9, len(buffers.c)).astype(np.float32)
+    expected, scale = buffers.expected()
+    places = addresses(contraction.c, contraction.extents)
+    shape = [1] * places.ndim
+    shape[loop] = -1
+    of_place = np.zeros(len(expected))
+    of_place[places] = bias.reshape(shape)
+    touched = np.zeros(len(expected), bool)
+    touched[places] = True
+    expected = np.where(touched, np.maximum(expected + of_place, 0) + 1000 * residual, expected)
+    result = execute(contraction, target, buffers, Bias(loop, contraction.c), bias, residual)
+    assert np.all(np.abs(result - expected) <= 1e-5 * (scale + np.abs(expected)) + 1e-6), contraction
+
+
+@pytest.mark.parametrize("width", sorted(WIDTHS))
+@pytest.mark.parametrize(("shape", "loop"), [("matmul NN", 1), ("matmul NT", 0), ("matmul long", 1), ("matmul blocked", 1),
+    ("matrix vector", 0), ("dot", 1), ("conv", 3), ("conv 1x1", 3), ("conv channels first", 3), ("conv channels first", 2),
+    ("conv 1x1", 2), ("depthwise", 3), ("attention", 2), ("attention", 0)])  # fmt: skip
+def test_epilogue(shape: str, loop: int, width: str) -> None:
+    """Bias along any loop, activation and residual see the right indices and lanes, also after blocking the sum."""
+    check_epilogue(SHAPES[shape], loop, WIDTHS[width])
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(contraction=contractions(), loop=st.integers(0, 4), width=st.sampled_from(sorted(WIDTHS)))
+@example(SHAPES["conv"], 2, "256")
+def test_random_epilogue(contraction: Contraction, loop: int, width: str) -> None:
+    outputs = [i for i, stride in enumerate(contraction.c.strides) if stride]
+    if outputs:
+        check_epilogue(replace(contraction, dtype="f32"), outputs[loop % len(outputs)], WIDTHS[width])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"extents": (1, 0, 2)}, "at least 1"), ({"dtype": "i8"}, "dtype"), ({"names": ("m",)}, "differ in length")],
+)
+def test_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(matmul(2, 3, 4), **changes)  # type: ignore[arg-type]

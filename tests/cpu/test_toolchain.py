@@ -1,0 +1,199 @@
+"""Targets, compiling, loading, calling; and that what LLVM would answer by ending the process is refused before."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from glowtrain.backends.cpu import toolchain
+from glowtrain.backends.cpu.emit import Function, splat_constant, vector
+from glowtrain.backends.cpu.target import COMPUTE_BITS, Target, target_names
+from glowtrain.errors import CodegenError
+
+HOST = Target.host()
+
+
+def _scaled(name: str = "scale", factor: str = "0x4000000000000000", width: int = 8) -> str:
+    """``void @name(ptr x)``: multiplies the first ``width`` f32 by a constant."""
+    f = Function(name, [("ptr noalias", "x")])
+    type_ = vector("float", width)
+    value = f.value(f"load {type_}, ptr %x, align 4")
+    product = f.value(f"fmul {type_} {value}, {splat_constant(factor, 'float', width)}")
+    f.line(f"store {type_} {product}, ptr %x, align 4")
+    return f.finish()
+
+
+def test_compile_load_call() -> None:
+    library = toolchain.load(toolchain.compile_text(_scaled(), HOST), ["scale"])
+    x = np.arange(8, dtype=np.float32)
+    library.function("scale", 1)(x.ctypes.data)
+    assert x.tolist() == [0, 2, 4, 6, 8, 10, 12, 14]
+    assert library.names == ("scale",)
+
+
+def test_the_same_name_in_two_libraries() -> None:
+    x = np.ones(8, np.float32)
+    calls = [toolchain.build(_scaled(factor=factor), HOST, ["scale"]).function("scale", 1) for factor in ("2.0", "4.0")]
+    gc.collect()
+    for call in calls:
+        call(x.ctypes.data)
+    assert x.tolist() == [8.0] * 8
+
+
+def test_pointer_table() -> None:
+    """One pointer argument, a table that is prepared once and whose slots may change between calls."""
+    f = Function("copy", [("ptr", "table")])
+    source = f.value("load ptr, ptr %table, align 8")
+    destination = f.value("load ptr, ptr " + f.address("%table", 1, 8) + ", align 8")
+    f.line(f"store i32 {f.value(f'load i32, ptr {source}, align 4')}, ptr {destination}, align 4")
+    call = toolchain.build(f.finish(), HOST, ["copy"]).function("copy", 1)
+    x, y = np.array([7, 8], np.int32), np.zeros(2, np.int32)
+    table = toolchain.pointer_table([x.ctypes.data, y.ctypes.data])
+    call(ctypes.addressof(table))
+    table[0], table[1] = x.ctypes.data + 4, y.ctypes.data + 4
+    call(ctypes.addressof(table))
+    assert y.tolist() == [7, 8]
+
+
+def test_imported_symbol() -> None:
+    seen: list[int] = []
+    callback = ctypes.CFUNCTYPE(None, ctypes.c_int64)(seen.append)
+    text = "declare void @tell(i64)\ndefine void @go() #0 {\n  call void @tell(i64 42)\n  ret void\n}\n"
+    address = ctypes.cast(callback, ctypes.c_void_p).value or 0
+    toolchain.load(toolchain.compile_text(text, HOST), ["go"], {"tell": address}).function("go", 0)()
+    assert seen == [42]
+
+
+def test_unknown_symbols_are_named() -> None:
+    text = "declare void @nowhere()\ndefine void @go() #0 {\n  call void @nowhere()\n  ret void\n}\n"
+    with pytest.raises(CodegenError, match="native code with go cannot be linked"):
+        toolchain.build(text, HOST, ["go"])
+    with pytest.raises(CodegenError, match="'other' is not exported.*scale"):
+        toolchain.build(_scaled(), HOST, ["scale"]).address("other")
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [("fmul", "function second.*expected"), ("%v9", "function second.*undefined value")],
+    ids=["syntax", "undefined"],
+)
+def test_broken_text_names_the_function(broken: str, message: str) -> None:
+    second = _scaled("second")
+    second = second.replace("fmul", "fmultiply") if broken == "fmul" else second.replace("%v1, ptr", "%v9, ptr")
+    with pytest.raises(CodegenError, match=f"(?s){message}"):
+        toolchain.compile_text(_scaled("first") + second + _scaled("third"), HOST)
+
+
+def test_invalid_code_is_refused() -> None:
+    """Parses, but the verifier objects: a value used where its definition does not reach."""
+    text = (
+        "define void @loose(i1 %c) #0 {\n  br i1 %c, label %a, label %b\na:\n  %x = add i32 1, 2\n  br label %b\nb:\n"
+    )
+    with pytest.raises(CodegenError, match="(?s)loose.*dominate"):
+        toolchain.compile_text(text + "  %y = add i32 %x, 1\n  ret void\n}\n", HOST)
+
+
+@pytest.mark.parametrize(
+    ("call", "target", "reason"),
+    [
+        ("<8 x float> @llvm.exp.v8f32(<8 x float> %v)", "avx2", "maths library"),
+        ("<8 x float> @llvm.fma.v8f32(<8 x float> %v, <8 x float> %v, <8 x float> %v)", "sse4", "fused"),
+        (
+            "<16 x i32> @llvm.x86.avx512.vpdpbusd.512(<16 x i32> %v, <64 x i8> %v, <64 x i8> %v)",
+            "avx2",
+            "not available",
+        ),
+        (
+            "<4 x i32> @llvm.aarch64.neon.sdot.v4i32.v16i8(<4 x i32> %v, <16 x i8> %v, <16 x i8> %v)",
+            "neon",
+            "not available",
+        ),
+    ],
+)
+def test_intrinsics_that_would_end_the_process_are_refused(call: str, target: str, reason: str) -> None:
+    text = f"define void @user() #0 {{\n  %r = call {call}\n  ret void\n}}\n"
+    with pytest.raises(CodegenError, match=f"function user: intrinsic llvm.*{reason}.*{target}"):
+        toolchain.compile_text(text, Target.named(target))
+
+
+def test_allowed_target_intrinsic_compiles() -> None:
+    vnni = Target.named("avx512vnni")
+    f = Function("dot", [("ptr", "a"), ("ptr", "b"), ("ptr", "c")])
+    a, b = (f.value(f"load <64 x i8>, ptr %{name}, align 1") for name in "ab")
+    call = "call <16 x i32> @llvm.x86.avx512.vpdpbusd.512"
+    result = f.value(f"{call}(<16 x i32> zeroinitializer, <64 x i8> {a}, <64 x i8> {b})")
+    f.line(f"store <16 x i32> {result}, ptr %c, align 4")
+    assert "vpdpbusd" in toolchain.assembly(f.finish(), vnni)
+
+
+@pytest.mark.parametrize("name", target_names())
+def test_every_target_compiles(name: str) -> None:
+    target = Target.named(name)
+    assert target.width("f32") == max(1, target.vector_bits // 32)
+    assert len(toolchain.compile_text(_scaled(width=target.width("f32")), target)) > 100
+
+
+@pytest.mark.parametrize(("name", "register"), [("avx512", "zmm"), ("avx2", "ymm")])
+def test_vectors_take_whole_registers(name: str, register: str) -> None:
+    target = Target.named(name)
+    assert register in toolchain.assembly(_scaled(width=target.width("f32")), target)
+
+
+def test_target_facts() -> None:
+    assert HOST.runs_here
+    assert not Target.named("neon" if HOST.triple.startswith("x86") else "avx2").runs_here
+    assert Target.named("avx512vnni").has_vnni
+    assert not Target.named("avx512").has_vnni
+    assert {Target.named("scalar").width(dtype) for dtype in COMPUTE_BITS} == {1}
+    assert Target.named("avx2").width("bf16") == Target.named("avx2").width("f32") == 8
+    with pytest.raises(CodegenError, match="'pdp11'"):
+        Target.named("pdp11")
+
+
+def test_fingerprints_tell_targets_apart() -> None:
+    fingerprints = {Target.named(name).fingerprint for name in target_names()}
+    assert len(fingerprints) == len(target_names())
+
+
+def test_keys_and_objects_are_the_same_in_another_process() -> None:
+    """A cache on disk needs both."""
+    code = (
+        "import hashlib, sys; from glowtrain.backends.cpu import toolchain;"
+        "from glowtrain.backends.cpu.target import Target;"
+        "t = Target.named('avx2'); x = sys.stdin.read();"
+        "print(toolchain.cache_key(x, t), hashlib.sha256(toolchain.compile_text(x, t)).hexdigest())"
+    )
+    runs = {
+        subprocess.run([sys.executable, "-c", code], input=_scaled(), capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    }
+    assert len(runs) == 1
+    assert toolchain.cache_key(_scaled(), Target.named("avx2")) == runs.pop().split()[0]
+    assert toolchain.cache_key(_scaled(), HOST) != toolchain.cache_key(_scaled("other"), HOST)
+
+
+class _Memory:
+    """An object cache that counts."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+
+    def get(self, key: str) -> bytes | None:
+        return self.objects.get(key)
+
+    def put(self, key: str, object_bytes: bytes) -> None:
+        assert key not in self.objects
+        self.objects[key] = object_bytes
+
+
+def test_cache_is_used() -> None:
+    cache, x = _Memory(), np.ones(8, np.float32)
+    for _ in range(2):
+        toolchain.build(_scaled(), HOST, ["scale"], cache).function("scale", 1)(x.ctypes.data)
+    assert x.tolist() == [4.0] * 8
+    assert list(cache.objects) == [toolchain.cache_key(_scaled(), HOST)]

@@ -1,0 +1,202 @@
+"""Accuracy in units in the last place, special values, and the same bits whatever the width and the target."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import cpu_kernels
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from glowtrain.backends.cpu import vector_math
+from glowtrain.backends.cpu.target import Target, target_names
+from glowtrain.backends.cpu.toolchain import assembly
+
+Array = NDArray[Any]
+FUNCTIONS = [*vector_math.UNARY, *vector_math.BINARY]
+WIDE = np.finfo(np.longdouble).nmant > 52
+RUN_TARGETS = cpu_kernels.runnable("host", "avx2", "sse4", "generic")
+
+
+def _sigmoid(x: Array) -> Array:
+    e = np.exp(-np.abs(x))
+    return np.asarray(np.where(x >= 0, x.dtype.type(1), e) / (1 + e))
+
+
+def _softplus(x: Array) -> Array:
+    return np.asarray(np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))))
+
+
+def _erf(x: Array) -> Array:
+    return np.array([math.erf(float(v)) for v in x], x.dtype)
+
+
+REFERENCE: dict[str, Callable[..., Array]] = {
+    "abs": np.abs, "neg": np.negative, "sign": np.sign, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x),
+    "reciprocal": lambda x: 1 / x, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "round": np.rint,
+    "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log2": np.log2, "log1p": np.log1p,
+    "sigmoid": _sigmoid, "softplus": _softplus, "tanh": np.tanh, "sinh": np.sinh, "cosh": np.cosh, "asinh": np.arcsinh,
+    "acosh": np.arccosh, "atanh": np.arctanh, "erf": _erf, "sin": np.sin, "cos": np.cos, "tan": np.tan,
+    "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "min": np.minimum, "max": np.maximum, "fmod": np.fmod,
+    "mod": np.mod, "pow": np.power,
+}  # fmt: skip
+
+EXACT = {"abs", "neg", "sign", "floor", "ceil", "trunc", "round", "min", "max", "fmod", "mod"}
+ROUNDED_ONCE = {"sqrt", "reciprocal"}
+BOUND = {
+    "tan": 3.5,
+    "sigmoid": 2.7,
+    "sin": 2.7,
+    "cos": 2.7,
+    "tanh": 2.7,
+    "sinh": 2.7,
+    "pow": 1.5,
+    "exp": 1.1,
+    "log": 1.0,
+}
+"""Largest error in units in the last place; 2 where a function is not named."""
+
+
+def _specials(dtype: type) -> Array:
+    info = np.finfo(dtype)
+    positive = [
+        0,
+        math.inf,
+        info.tiny,
+        info.smallest_subnormal,
+        info.max,
+        1,
+        2,
+        3,
+        0.5,
+        info.eps,
+        1 + info.eps,
+        1 - info.epsneg,
+    ]
+    values: Array = np.array(positive, dtype)
+    return np.concatenate([values, -values, np.array([math.nan], dtype)])
+
+
+def _samples(dtype: type, seed: int, count: int = 1500) -> Array:
+    """All magnitudes (random bits), the usual ranges, around 1, integers and halves, and special values."""
+    rng = np.random.default_rng(seed)
+    raw = np.uint32 if dtype is np.float32 else np.uint64
+    parts: list[Array] = [rng.integers(0, np.iinfo(raw).max, count, raw, endpoint=True).view(dtype)]
+    parts += [rng.uniform(-size, size, count).astype(dtype) for size in (1, 10, 100, 800, 1e5)]
+    parts.append(rng.uniform(0.7, 1.4, count).astype(dtype))
+    parts.append((np.exp(rng.uniform(-40, 5, count)) * rng.choice([-1, 1], count)).astype(dtype))
+    parts += [np.arange(-64, 64).astype(dtype), (np.arange(-64, 64) / 2).astype(dtype), _specials(dtype)]
+    return np.concatenate(parts)
+
+
+def _arguments(name: str, dtype: type) -> list[Array]:
+    x = _samples(dtype, 1)
+    if name in vector_math.UNARY:
+        return [x]
+    y = np.random.default_rng(2).permutation(x)
+    crossed = [v.ravel() for v in np.meshgrid(_specials(dtype), _specials(dtype))]
+    if name == "pow":
+        return [np.concatenate([x, np.abs(x), crossed[0]]), np.concatenate([y, np.clip(y, -5, 5), crossed[1]])]
+    return [np.concatenate([x, crossed[0]]), np.concatenate([y, crossed[1]])]
+
+
+def _ulps(got: Array, wanted: Array) -> Array:
+    """Distance in units of ``got``'s last place at ``wanted``; inf where only one of them is finite or NaN."""
+    info = np.finfo(got.dtype)
+    size = np.abs(wanted)
+    exponent = np.floor(np.log2(np.where((size > 0) & np.isfinite(size), size, 1)))
+    unit = np.ldexp(np.ones_like(wanted), np.maximum(exponent, info.minexp).astype(int) - info.nmant)
+    rounded = wanted.astype(got.dtype)
+    equal = (np.isnan(got) & np.isnan(wanted)) | (got == rounded)
+    special = ~equal & ~(np.isfinite(got) & np.isfinite(rounded))
+    distance = np.abs(got.astype(wanted.dtype) - wanted) / unit
+    return np.where(special, np.inf, np.where(equal & ~np.isfinite(rounded), 0, distance))
+
+
+def _wanted(name: str, args: list[Array]) -> Array:
+    if name in EXACT:
+        return REFERENCE[name](*args)
+    higher = np.float64 if args[0].dtype == np.float32 else np.longdouble
+    return REFERENCE[name](*(a.astype(higher) for a in args))
+
+
+def test_every_recipe_has_a_reference() -> None:
+    assert set(REFERENCE) == set(FUNCTIONS)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["f32", pytest.param("f64", marks=pytest.mark.skipif(not WIDE, reason="no wider type"))]
+)
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("target", RUN_TARGETS, ids=lambda target: target.name)
+def test_accuracy(target: Target, name: str, dtype: str) -> None:
+    args = _arguments(name, np.float32 if dtype == "f32" else np.float64)
+    got = cpu_kernels.apply(name, args, dtype, target.width(dtype), target)
+    with np.errstate(all="ignore"):
+        wanted = _wanted(name, args)
+        distance = _ulps(got, wanted)
+    worst = int(np.argmax(np.where(np.isnan(distance), np.inf, distance)))
+    bound = 0 if name in EXACT else 0.5001 if name in ROUNDED_ONCE else BOUND.get(name, 2.0)
+    assert distance[worst] <= bound, f"{name}({[a[worst] for a in args]}) = {got[worst]!r}, wanted {wanted[worst]!r}"
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize(
+    "name", ["erf", "expm1", "log1p", "tanh", "sinh", "asinh", "atanh", "sin", "tan", "asin", "atan", "round"]
+)
+def test_odd_functions_keep_the_sign_of_zero(name: str, dtype: str) -> None:
+    target = Target.host()
+    zeros = np.array([-0.0, 0.0], np.float32 if dtype == "f32" else np.float64)
+    got = cpu_kernels.apply(name, [zeros], dtype, 2, target)
+    assert got.tolist() == [0, 0]
+    assert np.signbit(got).tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("f32", np.float32), ("f64", np.float64)])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_same_bits_at_every_width_and_target(name: str, dtype: str, size: type) -> None:
+    """Whatever the neighbouring lanes hold: common and special values are mixed."""
+    args = [np.concatenate([_samples(size, 3, 60), _samples(size, 4, 60)])]
+    if name in vector_math.BINARY:
+        args.append(np.random.default_rng(5).permutation(args[0]))
+    first = cpu_kernels.apply(name, args, dtype, 1, Target.host())
+    fused = [
+        target for target in cpu_kernels.runnable("avx512", "avx2", "scalar") if target.has_fma == Target.host().has_fma
+    ]
+    for target, width in [(Target.host(), 4), (Target.host(), 16), *((t, 8) for t in fused)]:
+        got = cpu_kernels.apply(name, args, dtype, width, target)
+        different = ~cpu_kernels.same(got, first)
+        assert not different.any(), f"{target.name}, {width} lanes: {[a[different][:3] for a in args]}"
+
+
+@pytest.mark.parametrize("target_name", target_names())
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_compiles_for_every_target_without_calls(target_name: str, name: str) -> None:
+    """No recipe may need a library: neither the C maths functions nor the compiler's runtime."""
+    target = Target.named(target_name)
+    width = target.width("f32")
+
+    def body(f: Any, args: list[str]) -> str:
+        return vector_math.emit(f, name, args, "float", width, target)
+
+    inputs = ["f32"] * (1 if name in vector_math.UNARY else 2)
+    text = assembly(cpu_kernels.elementwise_text(body, inputs, "f32", width, target), target)
+    assert not re.findall(r"^\s+(?:callq?|bl|blx|tail|call)\s.*", text, re.MULTILINE)
+
+
+def test_a_constant_operand_of_min_and_max_keeps_nan() -> None:
+    """The one-instruction form for constants must propagate NaN like the general one, whichever side it is on."""
+    x = np.array([1, -1, math.nan, math.inf], np.float32)
+    zero = "splat (float 0x0000000000000000)"
+    target = Target.host()
+    for args in (lambda x: [x, zero], lambda x: [zero, x]):
+
+        def body(f: Any, values: list[str], args: Callable[[str], list[str]] = args) -> str:
+            return vector_math.emit(f, "max", args(values[0]), "float", 4, target)
+
+        got = cpu_kernels.run(body, [x], ["f32"], "f32", 4, target)
+        assert np.array_equal(got, np.maximum(x, np.float32(0)), equal_nan=True)
