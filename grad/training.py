@@ -56,10 +56,13 @@ def training_graph(
     """One training step: output ``loss``; updates of the parameters, the optimizer's state and the model's own state.
 
     Parameters that the loss does not depend on are left alone. Where the loss is NaN or infinite every update keeps the
-    present value, so a bad batch cannot spoil the state. Raises :class:`DifferentiationError` if nothing is left to train.
+    present value, so a bad batch cannot spoil the state. Raises :class:`DifferentiationError` if nothing is left to
+    train.
     """
     if not parameters:
-        raise DifferentiationError(f"{model.name} has no trainable parameter; check trainable= and the model's variables")
+        raise DifferentiationError(
+            f"{model.name} has no trainable parameter; check trainable= and the model's variables"
+        )
     found = reached(loss, parameters)
     if not found:
         raise DifferentiationError(f"the loss does not depend on any trainable parameter of {model.name}")

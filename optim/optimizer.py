@@ -1,7 +1,7 @@
-"""What all optimizers share: hyperparameters as inputs, counters and slots as variables, clipping, accumulation, decay.
+"""What all optimizers share: hyperparameters as inputs, counters and slots as variables, clipping, decay, accumulation.
 
-Per update: average the accumulated gradients, clip by value, clip by global norm, add weight decay, then the optimizer's
-own rule. Everything is elementwise graph code apart from the sum in the global norm.
+Per update: average the accumulated gradients, clip by value, clip by global norm, add weight decay, then the
+optimizer's own rule. Everything is elementwise graph code apart from the sum in the global norm.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import numpy as np
 from glowtrain.errors import InputError
 from glowtrain.grad import Updates
 from glowtrain.graph import Input, Value, Variable
-from glowtrain.ops.arithmetic import Clip, Min, Sqrt
+from glowtrain.ops.arithmetic import Sqrt
+from glowtrain.ops.extrema import Clip, Min
 from glowtrain.ops.logic import Cast, Equal, Where
 from glowtrain.ops.reduction import ReduceSumSquare
 from glowtrain.optim.schedules import Schedule
@@ -39,11 +40,11 @@ def vectors(parameter: Variable) -> bool:
 class Optimizer(ABC):
     """Base of all optimizers.
 
-    ``lr``: learning rate; ``schedule``: a factor on it over the updates. ``no_decay``: which parameters weight decay leaves
-    alone, patterns of names (``"*.bias"``) or a function such as :func:`vectors`. ``clip_value``: gradients are clipped to
-    [-c, c]; ``clip_norm``: then scaled down so that the norm of all together is at most c. ``accumulate``: gradients of
-    this many steps are averaged for one update. Every number but ``accumulate`` is a hyperparameter that can be changed between
-    steps; what is absent (``None``, momentum 0) cannot be turned on later.
+    ``lr``: learning rate; ``schedule``: a factor on it over the updates. ``no_decay``: which parameters weight decay
+    leaves alone, patterns of names (``"*.bias"``) or a function such as :func:`vectors`. ``clip_value``: gradients are
+    clipped to [-c, c]; ``clip_norm``: then scaled down so that the norm of all together is at most c. ``accumulate``:
+    gradients of this many steps are averaged for one update. Every number but ``accumulate`` is a hyperparameter that
+    can be changed between steps; what is absent (``None``, momentum 0) cannot be turned on later.
     """
 
     lr: float = 1e-3
@@ -61,7 +62,7 @@ class Optimizer(ABC):
     def __post_init__(self) -> None:
         for name, value in self.hyper().items():
             self.check(name, value)
-        if not isinstance(self.accumulate, int) or self.accumulate < 1:
+        if self.accumulate < 1 or self.accumulate != int(self.accumulate):
             raise InputError(f"{self.name}: accumulate must be a positive integer, not {self.accumulate!r}")
 
     @property

@@ -18,8 +18,8 @@ from glowtrain.optim.optimizer import Optimizer, Slots
 class SGD(Optimizer):
     """Gradient descent: buf = momentum buf + (1 - dampening) g, p -= lr buf (Nesterov: p -= lr (g + momentum buf)).
 
-    The first update sets buf = g. Source: Sutskever et al., On the importance of initialization and momentum (ICML 2013),
-    as torch.optim.SGD writes it.
+    The first update sets buf = g. Source: Sutskever et al., On the importance of initialization and momentum in deep
+    learning (ICML 2013), as torch.optim.SGD writes it.
     """
 
     lr: float = 1e-2
@@ -59,8 +59,8 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """m = β₁ m + (1-β₁) g, v = β₂ v + (1-β₂) g², p -= lr m̂ / (√v̂ + eps), with m̂ = m / (1-β₁ᵗ), v̂ = v / (1-β₂ᵗ).
 
-    Source: Kingma and Ba, Adam (ICLR 2015), algorithm 1; epsilon is added after the bias correction, as in torch.optim.Adam
-    (ONNX's preview operator adds it before).
+    Source: Kingma and Ba, Adam (ICLR 2015), algorithm 1; epsilon is added after the bias correction, as in
+    torch.optim.Adam (ONNX's preview operator adds it before).
     """
 
     _: KW_ONLY
@@ -139,7 +139,8 @@ class RMSProp(Optimizer):
 class Adagrad(Optimizer):
     """s = s + g², p -= lr / (1 + t lr_decay) g / (√s + eps), where t counts updates from 0.
 
-    ``initial`` fills s at the start. Source: Duchi et al., Adaptive Subgradient Methods (JMLR 2011), as torch.optim.Adagrad.
+    ``initial`` fills s at the start. Source: Duchi et al., Adaptive Subgradient Methods (JMLR 2011), as
+    torch.optim.Adagrad.
     """
 
     lr: float = 1e-2
@@ -163,6 +164,10 @@ class Adagrad(Optimizer):
 
 
 def one_minus_power(base: Value, exponent: Value) -> Value:
-    """1 - baseᵗ to full relative precision where the power is near 1, as tanh: 1 - eˣ = -2 tanh(x/2) / (1 - tanh(x/2))."""
+    """1 - baseᵗ, to full relative precision also where the power is near 1.
+
+    With x = t log(base): 1 - eˣ = -2 tanh(x/2) / (1 - tanh(x/2)).
+    """
     half = Tanh()(Log()(base) * exponent * 0.5)
-    return -2.0 * half / (1.0 - half)
+    result: Value = -2.0 * half / (1.0 - half)
+    return result

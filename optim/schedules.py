@@ -2,8 +2,8 @@
 
     schedule ::= Constant | Step | Exponential | Cosine | Warmup | schedule "*" schedule | schedule ".then" schedule
 
-``Warmup(500) * Cosine(10_000)`` multiplies; ``Warmup(500).then(Cosine(9_500))`` puts one after the other. Every number in
-a schedule is a hyperparameter: it can be changed between steps. Lengths count optimizer updates, not epochs.
+``Warmup(500) * Cosine(10_000)`` multiplies; ``Warmup(500).then(Cosine(9_500))`` puts one after the other. Every number
+in a schedule is a hyperparameter: it can be changed between steps. Lengths count optimizer updates, not epochs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 from glowtrain.errors import InputError
 from glowtrain.graph import Value
-from glowtrain.ops.arithmetic import Floor, Min, Pow
+from glowtrain.ops.arithmetic import Floor, Pow
+from glowtrain.ops.extrema import Min
 from glowtrain.ops.logic import Where
 from glowtrain.ops.transcendental import Cos
 
@@ -34,11 +35,14 @@ class Schedule(ABC):
 
     @abstractmethod
     def evaluate(self, t: Value, take: Take) -> Value:
-        """The factor, f32[], after ``t`` updates (f32[]); ``take`` gives the numbers of each leaf, asked for in order."""
+        """The factor, f32[], after ``t`` updates (f32[]); ``take`` gives each leaf's numbers, asked for in order."""
 
     @abstractmethod
     def then(self, other: Schedule) -> Schedule:
-        """This schedule for its length, then ``other``, counting from 0. Raises :class:`InputError` without a length."""
+        """This schedule for its length, then ``other``, counting from 0.
+
+        Raises :class:`InputError` for a schedule without a length.
+        """
 
     def __mul__(self, other: Schedule) -> Schedule:
         return Product(self, other)
@@ -143,7 +147,10 @@ class Constant(Leaf):
 
 @dataclass(frozen=True)
 class Step(Leaf):
-    """gamma ** floor(t / every): the rate is multiplied by ``gamma`` after each ``every`` updates (PyTorch's StepLR)."""
+    """gamma ** floor(t / every): the rate is multiplied by ``gamma`` after each ``every`` updates.
+
+    Source: torch.optim.lr_scheduler.StepLR.
+    """
 
     every: float
     gamma: float = 0.1
@@ -155,7 +162,7 @@ class Step(Leaf):
 
 @dataclass(frozen=True)
 class Exponential(Leaf):
-    """gamma ** t (PyTorch's ExponentialLR, by updates)."""
+    """gamma ** t (torch.optim.lr_scheduler.ExponentialLR, by updates)."""
 
     gamma: float
 

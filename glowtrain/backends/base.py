@@ -33,7 +33,7 @@ class State:
 
     def read(self, name: str) -> Array:
         """A row-major copy of a variable."""
-        return np.ascontiguousarray(np.transpose(self._storage[name], np.argsort(self._layouts[name]))).copy()
+        return np.array(np.transpose(self._storage[name], np.argsort(self._layouts[name])), order="C")
 
     def write(self, name: str, array: Array) -> None:
         """Set a variable, in place. Raises :class:`InputError` for an unknown name or another shape or dtype."""

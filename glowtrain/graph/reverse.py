@@ -23,9 +23,10 @@ def pullback(
 ) -> tuple[Value | None, ...]:
     """The sum over ``outputs`` of cotangent times Jacobian, with respect to each value of ``wrt``.
 
-    ``wrt`` may hold leaves and intermediate values; values of ``boundary`` count as leaves. ``None`` among the cotangents stands for zero, ``None`` in the
-    result for a value that no differentiable path reaches. Raises :class:`DifferentiationError` where an operator on a
-    path has no gradient rule, or where a rule gives a cotangent of the wrong type.
+    ``wrt`` may hold leaves and intermediate values; values of ``boundary`` count as leaves. ``None`` among the
+    cotangents stands for zero, ``None`` in the result for a value that no differentiable path reaches. Raises
+    :class:`DifferentiationError` where an operator on a path has no gradient rule, or where a rule gives a cotangent
+    of the wrong type.
     """
     walk = _Walk(frozenset(wrt))
     for output, cotangent in zip(outputs, cotangents, strict=True):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from glowtrain.errors import CodegenError
 from glowtrain.graph import Constant, Graph, Node, Value, Variable
-from glowtrain.loops import Buffer, Const, Expr, For, Index, Names, Tensor, indices_of
+from glowtrain.loops import Buffer, Const, Expr, For, Index, Names, Statement, Tensor, indices_of
 from glowtrain.lower.expand import expand
 from glowtrain.ops.control import Scan
 from glowtrain.program.program import Instruction, Kernel, Program, Repeat
@@ -30,6 +30,7 @@ def lower(graph: Graph) -> Program:
 class _Lowering:
     graph: Graph
     names: Names = field(default_factory=Names)
+    kernels: Names = field(default_factory=Names)
     tensors: dict[Value, Tensor] = field(default_factory=dict)
     constants: list[Buffer] = field(default_factory=list)
     preferences: list[tuple[Buffer, tuple[int, ...]]] = field(default_factory=list)
@@ -92,12 +93,12 @@ class _Lowering:
         if not operator.has("lower"):
             raise CodegenError(f"{operator} (node {node.name or '?'}) has neither a lowering nor a decomposition")
         outputs = tuple(self._output(node, value) for value in node.outputs)
-        kernel = Kernel(self.names.fresh(operator.onnx.lower()), tuple(operator.lower(outputs, *inputs)))
+        kernels = split(self.kernels.fresh(operator.onnx.lower()), operator.lower(outputs, *inputs))
         wishes = operator.layouts(*(None if value is None else value.type for value in node.inputs))
         for tensor, layout in zip((*outputs, *inputs), wishes, strict=False):
             if tensor is not None and layout is not None and not tensor.prefix:
                 self.preferences.append((tensor.buffer, layout))
-        return [kernel]
+        return kernels
 
     def _output(self, node: Node, value: Value) -> Tensor:
         hint = value.name or node.operator.onnx.lower()
@@ -124,10 +125,17 @@ class _Lowering:
         body += [copy(self._tensor(value), target) for value, target in zip(results, targets, strict=True)]
         last = (Const(steps % 2, i64),)
         after = [copy(Tensor(slot, last), self._output(node, v)) for slot, v in zip(slots, node.outputs, strict=False)]
-        return [*before, Repeat(self.names.fresh("scan"), time, tuple(body)), *after]
+        return [*before, Repeat(self.kernels.fresh("scan"), time, tuple(body)), *after]
 
     def _slots(self, state: Tensor) -> Buffer:
         return Buffer(self.names.fresh("state"), state.type.with_shape((2, *state.shape)))
+
+
+def split(name: str, body: Sequence[Statement]) -> list[Instruction]:
+    """A kernel for each top-level loop, so that each can be fused and tiled by itself; one kernel if there are names."""
+    if all(isinstance(statement, For) for statement in body):
+        return [Kernel(name, (statement,)) for statement in body]
+    return [Kernel(name, tuple(body))]
 
 
 def copy(source: Tensor, target: Tensor) -> Kernel:

@@ -17,8 +17,10 @@ from glowtrain.onnx_io.attributes import Call, attribute_value, operator_from, s
 from glowtrain.onnx_io.parameters import Roles, key_of
 from glowtrain.onnx_io.source import describe
 from glowtrain.onnx_io.tensors import array_from_sparse, array_from_tensor, dtype_from_onnx
+from glowtrain.ops.control import Scan
 from glowtrain.ops.logic import Cast
-from glowtrain.ops.move import Split, Squeeze
+from glowtrain.ops.move import Squeeze
+from glowtrain.ops.split import Split
 from glowtrain.optimize.fold import constants
 from glowtrain.types import Array, Spec, TensorType
 
@@ -203,6 +205,47 @@ def _if(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     return tuple(inner.read(value.name) for value in branch.output)
 
 
+def _scan(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    """Scan: what its body reads of the graph around it becomes operands."""
+    attributes = _attributes(builder, node)
+    body, count = attributes.pop("body"), attributes["num_scan_inputs"]
+    operands = [builder.tensor(name, builder.what(node)) for name in node.input]
+    states = len(operands) - count
+    axes = attributes.get("scan_input_axes") or (0,) * count
+    types = [value.type for value in operands[:states]]
+    for value, axis in zip(operands[states:], axes, strict=True):
+        shape = list(value.shape)
+        del shape[axis]
+        types.append(value.type.with_shape(tuple(shape)))
+    inner = _Body(builder.recipe, builder.dims, outer=builder)
+    graph = inner.subgraph(body, types)
+    scan = Scan(body=graph, num_captured=len(inner.captured), **attributes)
+    return builder.made(scan, [*operands, *inner.captured], node)
+
+
+@dataclass
+class _Body(Builder):
+    """Builds a graph that is an attribute: values of the graph around it are captured as further inputs."""
+
+    outer: Builder = field(kw_only=True)
+    captured: dict[Value, Input] = field(default_factory=dict)
+
+    def subgraph(self, body: GraphProto, types: list[TensorType]) -> Graph:
+        inputs = [Input(type_, value.name) for value, type_ in zip(body.input, types, strict=True)]
+        self.known.update((value.name, value) for value in inputs)
+        for tensor in body.initializer:
+            self.known[tensor.name] = Constant(array_from_tensor(tensor, self.recipe.folder), tensor.name)
+        self.run(body)
+        outputs = {value.name: self.tensor(value.name, f"output {value.name!r}") for value in body.output}
+        return Graph((*inputs, *self.captured.values()), outputs, name=body.name or "body")
+
+    def leaf(self, name: str) -> Value:
+        value = self.outer.tensor(name, "a value that a body reads")
+        if isinstance(value, Constant):
+            return value
+        return self.captured.setdefault(value, Input(value.type, name))
+
+
 def _split_to_sequence(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     """A sequence of pieces: of the sizes given, of one size (the last may be smaller), or of extent 1."""
     x = builder.tensor(node.input[0], builder.what(node))
@@ -238,8 +281,9 @@ BUILT_IN: dict[str, Callable[[Builder, NodeProto], tuple[Known, ...]]] = {
     "Identity": _identity,
     "CastLike": _cast_like,
     "If": _if,
+    "Scan": _scan,
     "SplitToSequence": _split_to_sequence,
     "SequenceConstruct": _sequence_construct,
     "SequenceAt": _sequence_at,
 }
-"""Operators that are resolved while loading and leave no node."""
+"""Operators that are resolved while loading, or read in a way of their own."""

@@ -16,7 +16,7 @@ from glowtrain.graph import OPERATORS, Constant, Draw, Sample, Value, operator
 from glowtrain.loops import Expr, call, cast, select
 from glowtrain.ops.family import Elementwise, Grads, broadcastable
 from glowtrain.ops.logic import NUMERIC, Cast, Equal, Where
-from glowtrain.types import Array, TensorType, f64
+from glowtrain.types import Array, TensorType, f64, i64
 
 SIGNED = frozenset({"float", "int"})
 STEPS = "it is piecewise constant: its derivative is 0 wherever there is one"
@@ -149,9 +149,8 @@ class Pow(Elementwise):
     def scalar(self, x: Expr, y: Expr) -> Expr:
         if x.dtype.is_float:
             return call("pow", x, cast(y, x.dtype))
-        if y.dtype.is_float:
-            return cast(call("pow", cast(x, f64), cast(y, f64)), x.dtype)
-        return _integer_power(x, y)
+        wide = f64 if y.dtype.is_float else i64
+        return cast(call("pow", cast(x, wide), cast(y, wide)), x.dtype)
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
@@ -177,20 +176,6 @@ def _log(x: Value) -> Value:
     """log(x) for a base whose exponent is trained."""
     result: Value = OPERATORS["Log"]()(x)
     return result
-
-
-def _integer_power(x: Expr, y: Expr) -> Expr:
-    """By squaring. From 64 on, a power of anything but -1, 0 and 1 overflows, so only the exponent's parity is kept."""
-    exponent = select(y > 63, call("and", y, 1) + 62, y)
-    result, square = select(call("ne", call("and", exponent, 1), 0), x, 1), x
-    for bit in range(1, 6):
-        square = square * square
-        result = select(call("ne", call("and", exponent, 1 << bit), 0), result * square, result)
-    if y.dtype.kind == "uint":
-        return result
-    odd = call("ne", call("and", y, 1), 0)
-    small = select(call("eq", call("abs", x) if x.dtype.kind == "int" else x, 1), select(odd, x, 1), 0)
-    return select(y < 0, small, result)
 
 
 @operator

@@ -1,8 +1,8 @@
 """Scan: a loop over the slices of tensors, with carried states; and its gradient.
 
-The gradient of a Scan is a Scan in the other direction, over the slices that the forward one left behind. Its body is the reverse
-walk over the forward body; what that reads of forward values is stacked by a second forward Scan with the same body and more
-outputs, which common-subexpression elimination merges with the first.
+The gradient of a Scan is a Scan in the other direction, over the slices that the forward one left behind. Its body is
+the reverse walk over the forward body; what that reads of forward values is stacked by a second forward Scan with the
+same body values and more outputs, which a graph pass can merge with the first.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.graph import Constant, Draw, Graph, Input, Node, Operator, Sample, Value, constant, operator, rebuild
+from glowtrain.graph import Constant, Draw, Graph, Input, Node, Operator, Sample, Value, operator, rebuild
 from glowtrain.graph.reverse import pullback
-from glowtrain.ops.arithmetic import Add, Mul
+from glowtrain.ops.arithmetic import Add
 from glowtrain.ops.contraction import Gemm, MatMul, reshaped, swapped
 from glowtrain.ops.family import Grads, normalize_axis
-from glowtrain.ops.move import Transpose, zeros
-from glowtrain.ops.reduction import ReduceSum
+from glowtrain.ops.move import Transpose
+from glowtrain.ops.reduction import ReduceSum, filled
 from glowtrain.ops.transcendental import Tanh
 from glowtrain.types import Array, TensorType, f64, i64
 
@@ -32,8 +32,8 @@ Ints = tuple[int, ...]
 class Scan(Operator):
     """Run ``body`` once for each slice of the scan inputs, carrying states from step to step.
 
-    Operands: initial states, ``num_scan_inputs`` scan inputs, then ``num_captured`` values of the outer graph that every
-    step reads whole. The body's inputs are states, slices and captured values in this order; its outputs are the new
+    Operands: initial states, ``num_scan_inputs`` scan inputs, then ``num_captured`` values of the outer graph that
+    every step reads whole. The body's inputs are states, slices and captured values in this order; its outputs are the new
     states, then one slice of each scan output. Results: final states, then the stacked scan outputs. Empty axes and
     directions stand for axis 0 and direction 0 (forward).
     """
@@ -100,7 +100,8 @@ class Scan(Operator):
                     raise self.fail(f"scan input {place - states} must have extent {steps} on axis {axis}", *inputs)
                 shape = (*shape[:axis], *shape[axis + 1 :])
             if given.with_shape(shape) != declared.type:
-                raise self.fail(f"operand {place} gives the body {given.with_shape(shape)}, not {declared.type}", *inputs)
+                rule = f"operand {place} gives the body {given.with_shape(shape)}, but it takes {declared.type}"
+                raise self.fail(rule, *inputs)
         results = list(self.body.outputs.values())
         for place, (before, after) in enumerate(zip(self.body.inputs[:states], results[:states], strict=True)):
             if before.type != after.type:
@@ -131,7 +132,8 @@ class Scan(Operator):
 
     def reference(self, *inputs: Any) -> tuple[Array, ...]:
         states, cut = list(inputs[: self.num_states]), self.num_states + self.num_scan_inputs
-        scanned = [np.moveaxis(x, axis, 0) for x, axis in zip(inputs[self.num_states : cut], self._input_axes(inputs), strict=True)]
+        sequences = zip(inputs[self.num_states : cut], self._input_axes(inputs), strict=True)
+        scanned = [np.moveaxis(x, axis, 0) for x, axis in sequences]
         steps = scanned[0].shape[0]
         slices: list[list[Array]] = [[] for _ in range(self.num_scan_outputs)]
         for step in range(steps):
@@ -145,7 +147,8 @@ class Scan(Operator):
 
     def _stacked(self, slices: Sequence[list[Array]]) -> Iterable[Array]:
         values = list(self.body.outputs.values())[self.num_states :]
-        for stack, direction, axis, value in zip(slices, self.output_directions, self._output_axes(), values, strict=True):
+        places = zip(slices, self.output_directions, self._output_axes(), values, strict=True)
+        for stack, direction, axis, value in places:
             ordered = stack[::-1] if direction else stack
             empty = np.zeros((*value.shape[:axis], 0, *value.shape[axis:]), value.dtype.numpy)
             yield np.stack(ordered, axis) if stack else empty
@@ -161,8 +164,9 @@ class Scan(Operator):
 
     def vjp(self, g: Any, y: Any, *inputs: Any) -> Grads:
         if not self.is_canonical:
-            results = _tuple(self.decompose(*inputs))
-            return pullback(results, _tuple(g), inputs, boundary=frozenset(inputs))
+            results, operands = _tuple(self.decompose(*inputs)), tuple(dict.fromkeys(inputs))
+            found = dict(zip(operands, pullback(results, _tuple(g), operands, boundary=operands), strict=True))
+            return tuple(found.pop(value, None) for value in inputs)  # all of it to the first place of each operand
         return _ScanGradient(self, inputs, _tuple(y), _tuple(g)).gradients()
 
     @classmethod
@@ -179,12 +183,13 @@ class Scan(Operator):
 
 
 def _sample_body(batch: int, inner: int, width: int) -> Graph:
-    shapes = {"h": (batch, width), "count": (), "x": (batch, inner), "m": (batch, width), "a": (width,), "b": (inner, width)}
-    values = {name: Input(TensorType(i64 if name == "count" else f64, shape), name) for name, shape in shapes.items()}
-    h, count, x, m, a, b = values.values()
+    state, step = f64[batch, width], f64[batch, inner]
+    types = {"h": state, "count": i64[()], "x": step, "m": state, "a": f64[width], "b": f64[inner, width]}
+    values = [Input(type_, name) for name, type_ in types.items()]
+    h, count, x, m, a, b = values
     following = Tanh()(h * a + x @ b + m)
     outputs = {"h.next": following, "count.next": count + 1, "y": following * m, "z": h}
-    return Graph(tuple(values.values()), outputs, name="recurrence")
+    return Graph(tuple(values), outputs, name="recurrence")
 
 
 def run_body(body: Graph, inputs: Sequence[Array]) -> list[Array]:
@@ -215,32 +220,32 @@ Sum = Callable[[], Value]
 class _ScanGradient:
     """The gradient of one canonical Scan.
 
-    ``operands`` and ``results`` are the node's, ``cotangents`` those of the results (``None``: zero). Every stack that is
-    made here has the slice of step t at place t; running backwards, the gradient reads and writes in direction 1.
+    ``operands`` and ``results`` are the node's, ``cotangents`` those of the results (``None``: zero). The gradient runs
+    backwards in time, so what the forward Scan read or wrote in direction d, it reads or writes in direction 1 - d.
     """
 
     scan: Scan
     operands: Sequence[Value]
     results: Sequence[Value]
     cotangents: Sequence[Value | None]
-    wanted: dict[Value, None] = field(default_factory=dict)
-    """Values of the gradient's body to be stacked."""
+    wanted: dict[tuple[Value, int], None] = field(default_factory=dict)
+    """Values of the gradient's body to be stacked, and whether backwards (step t at place steps - 1 - t)."""
     residuals: dict[Value, None] = field(default_factory=dict)
     """Values of the forward body to be stacked."""
-    stacks: dict[Value, Value] = field(default_factory=dict)
-    """Stacks, by body value, once they are made."""
+    stacks: dict[tuple[Value, int], Value] = field(default_factory=dict)
+    """The stacks, once they are made."""
 
     def __post_init__(self) -> None:
         body, states, cut = self.scan.body, self.scan.num_states, self.scan.num_states + self.scan.num_scan_inputs
         self.states, self.slices, self.captured = body.inputs[:states], body.inputs[states:cut], body.inputs[cut:]
-        self.outer = dict(zip(body.inputs, self.operands, strict=True))
+        self.outer: dict[Value, Value] = dict(zip(body.inputs, self.operands, strict=True))
         values = list(body.outputs.values())
         self.seeds = [
             Input(value.type, f"d.{value.name or place}") if self._has_cotangent(place, value) else None
             for place, value in enumerate(values)
         ]
         found = pullback(values, self.seeds, body.inputs)
-        self.step_gradients = dict(zip(body.inputs, found, strict=True))
+        self.step_gradients: dict[Value, Value | None] = dict(zip(body.inputs, found, strict=True))
 
     def _has_cotangent(self, place: int, value: Value) -> bool:
         """States carry one from later steps even where the final state has none."""
@@ -258,34 +263,35 @@ class _ScanGradient:
     def gradients(self) -> Grads:
         """The cotangents of all operands."""
         sums = {value: self._plan(value) for value in self.captured}
-        carried = [(value, seed) for value, seed in zip(self.states, self.seeds, strict=False) if seed is not None]
-        accumulated = [value for value in self.captured if self.step_gradients[value] is not None and sums[value] is None]
-        moved = [value for value in self.slices if self.step_gradients[value] is not None]
-        self.wanted.update((self._step_gradient(value), None) for value in moved)
-        totals = {value: Input(value.type, f"d.{value.name}") for value in accumulated}
-        roots = [self.step_gradients[value] or zeros(value.type) for value, _ in carried]
-        roots += [totals[value] + self._step_gradient(value) for value in accumulated]
-        starts = [self._final(seed) for _, seed in carried] + [zeros(value.type) for value in accumulated]
-        inputs = [seed for _, seed in carried] + list(totals.values())
-        finals = dict(zip([value for value, _ in carried] + accumulated, self._run(inputs, starts, roots), strict=True))
+        carried = [value for value, seed in zip(self.states, self.seeds, strict=False) if seed is not None]
+        added = [v for v in self.captured if self.step_gradients[v] is not None and sums[v] is None]
+        for value in self.slices:
+            if self.step_gradients[value] is not None:
+                self.wanted[self._step_gradient(value), self._direction(value)] = None
+        inputs = [seed for seed in self.seeds[: self.scan.num_states] if seed is not None]
+        starts = [self._final(seed) for seed in inputs] + [filled(0.0, value.type) for value in added]
+        totals = [Input(value.type, f"d.{value.name}") for value in added]
+        roots = [self._step_gradient(value) for value in carried]
+        roots += [total + self._step_gradient(value) for total, value in zip(totals, added, strict=True)]
+        finals: dict[Value, Value] = dict(
+            zip([*carried, *added], self._run([*inputs, *totals], starts, roots), strict=True)
+        )
         return tuple(self._result(value, finals, sums.get(value)) for value in self.scan.body.inputs)
 
     def _step_gradient(self, value: Value) -> Value:
         gradient = self.step_gradients[value]
-        assert gradient is not None
-        return gradient
+        return filled(0.0, value.type) if gradient is None else gradient
 
     def _final(self, seed: Input) -> Value:
         """The cotangent with which a state enters the last step."""
         cotangent = self.cotangents[self.seeds.index(seed)]
-        return zeros(seed.type) if cotangent is None else cotangent
+        return filled(0.0, seed.type) if cotangent is None else cotangent
 
     def _result(self, value: Value, finals: dict[Value, Value], total: Sum | None) -> Value | None:
         if value in finals:
             return finals[value]
         if value in self.slices and self.step_gradients[value] is not None:
-            stack = self.stacks[self._step_gradient(value)]
-            return _reversed(stack) if self._direction(value) else stack
+            return self.stacks[self._step_gradient(value), self._direction(value)]
         return None if total is None else total()
 
     def _direction(self, slice_: Value) -> int:
@@ -294,7 +300,11 @@ class _ScanGradient:
     def _plan(self, captured: Value) -> Sum | None:
         """How to get a captured value's gradient from stacks after the loop; ``None``: add it up inside."""
         gradient = self.step_gradients[captured]
-        return None if gradient is None else self._summed(gradient)
+        before = dict(self.wanted), dict(self.residuals)
+        total = None if gradient is None else self._summed(gradient)
+        if total is None:
+            self.wanted, self.residuals = before
+        return total
 
     def _summed(self, value: Value) -> Sum | None:
         """The sum of a gradient over all steps, as one contraction or reduction over stacks where it has that form."""
@@ -306,9 +316,6 @@ class _ScanGradient:
         if isinstance(op, Add) and others[0] is not None and first.type == others[0].type:
             left, right = self._summed(first), self._summed(others[0])
             return None if left is None or right is None else lambda: left() + right()
-        if isinstance(op, Mul) and isinstance(others[0], Constant) and others[0].type.size == 1 and first.type == value.type:
-            inner, factor = self._summed(first), others[0]
-            return None if inner is None else lambda: inner() * factor
         if op.moves and not others:
             inner = self._summed(first)
             return None if inner is None else lambda: op(inner())
@@ -352,13 +359,16 @@ class _ScanGradient:
             return lambda: Transpose(perm=(0, *(axis % value.rank + 1 for axis in perm)))(inner())
         if value in self.slices and not self._direction(value):
             return lambda: self.outer[value]
-        (self.residuals if value in self.varying else self.wanted)[value] = None
-        return lambda: self.stacks[value]
+        if value in self.varying:
+            self.residuals[value] = None
+        else:
+            self.wanted[value, 0] = None
+        return lambda: self.stacks[value, 0]
 
     def _run(self, states: Sequence[Input], starts: Sequence[Value], roots: Sequence[Value]) -> Sequence[Value]:
         """Make the forward Scan that leaves the residuals and the backward one; returns the final states."""
         seeds = [seed for seed in self.seeds[self.scan.num_states :] if seed is not None]
-        results = [*roots, *self.wanted]
+        results = [*roots, *(value for value, _ in self.wanted)]
         if not results:
             return []
         read = self._read(results)
@@ -371,13 +381,14 @@ class _ScanGradient:
         fresh = {value: Input(value.type, value.name or "r") for value in (*scanned, *captured)}
         values = rebuild(results, fresh)
         inputs = (*states, *seeds, *fresh.values())
-        body = Graph(inputs, {f"v{place}": value for place, value in enumerate(values)}, name=f"{self.scan.body.name}.grad")
+        named = {f"v{place}": value for place, value in enumerate(values)}
+        body = Graph(inputs, named, name=f"{self.scan.body.name}.grad")
         operands, directions = self._scanned(seeds, scanned)
         scan = Scan(
             body,
             num_scan_inputs=len(operands),
             scan_input_directions=directions,
-            scan_output_directions=(1,) * len(self.wanted),
+            scan_output_directions=tuple(1 - backwards for _, backwards in self.wanted),
             num_captured=len(captured),
         )
         outputs = _tuple(scan(*starts, *operands, *(self.outer[value] for value in captured)))
@@ -385,7 +396,7 @@ class _ScanGradient:
         return outputs[: len(roots)]
 
     def _scanned(self, seeds: Sequence[Input], values: Sequence[Value]) -> tuple[list[Value], Ints]:
-        """The gradient's scan inputs, outer cotangents first, and the directions in which they run backwards in time."""
+        """The gradient's scan inputs (cotangents first), and the directions that run backwards in time."""
         operands: list[Value] = []
         directions: list[int] = []
         for seed in seeds:
@@ -396,7 +407,7 @@ class _ScanGradient:
             directions.append(1 - self.scan.output_directions[place - self.scan.num_states])
         for value in values:
             given = value in self.slices
-            operands.append(self.outer[value] if given else self.stacks[value])
+            operands.append(self.outer[value] if given else self.stacks[value, 0])
             directions.append(1 - self._direction(value) if given else 1)
         return operands, tuple(directions)
 
@@ -424,29 +435,24 @@ class _ScanGradient:
         given = list(self.scan.body.outputs.values())[self.scan.num_states :]
         for value in dict.fromkeys(values):
             if value in given and not self.scan.output_directions[given.index(value)]:
-                self.stacks[value] = self.results[self.scan.num_states + given.index(value)]
-        missing = [value for value in dict.fromkeys(values) if value not in self.stacks]
+                self.stacks[value, 0] = self.results[self.scan.num_states + given.index(value)]
+        missing = [value for value in dict.fromkeys(values) if (value, 0) not in self.stacks]
         if not missing:
             return
         extra = {f"residual{place}": value for place, value in enumerate(missing, len(self.scan.body.outputs))}
         scan = self.scan.replace(
             body=self.scan.body.with_(outputs=self.scan.body.outputs | extra),
+            scan_input_axes=(),
+            scan_output_axes=(),
             scan_output_directions=(*self.scan.output_directions, *(0 for _ in missing)),
         )
         outputs = _tuple(scan(*self.operands))
-        self.stacks.update(zip(missing, outputs[len(self.results) :], strict=True))
+        self.stacks.update(zip(((value, 0) for value in missing), outputs[len(self.results) :], strict=True))
 
 
 def _cheap(value: Value) -> bool:
     """Whether a value is a rearrangement of a tensor that is not larger."""
-    node = value.node
-    return node is not None and node.operator.moves and node.inputs[0] is not None and (
-        node.inputs[0].type.size <= value.type.size
-    )
-
-
-def _reversed(stack: Value) -> Value:
-    raise NotImplementedError
-
-
-_ = constant
+    if value.node is None or not value.node.operator.moves:
+        return False
+    source = value.node.inputs[0]
+    return source is not None and source.type.size <= value.type.size

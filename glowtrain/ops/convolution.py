@@ -137,6 +137,10 @@ class Conv(Operator):
         dw = _weight_gradient(geometry, self.group)(g, x)
         return (dx, dw, *_bias_gradients(g, inputs[2:]))
 
+    def layouts(self, *inputs: Any) -> tuple[Shape | None, ...]:
+        rank = inputs[0].rank
+        return channels_last(rank), channels_last(rank), outputs_last(rank)
+
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
         (y,), (x, w) = outputs, inputs[:2]
         geometry = self.geometry(x, w)
@@ -159,6 +163,16 @@ class Conv(Operator):
         conv, x, w = _draw_convolution(draw)
         bias = draw.floats(w.shape[:1]) if draw.boolean() else None
         return Sample(conv, (x, w, bias))
+
+
+def channels_last(rank: int) -> Shape:
+    """Memory order of an image [N, C, D...]: pixels of all channels."""
+    return (0, *range(2, rank), 1)
+
+
+def outputs_last(rank: int) -> Shape:
+    """Memory order of a weight [M, C/group, k...]: taps, then input channels, output channels innermost."""
+    return (*range(2, rank), 1, 0)
 
 
 def _bias_gradients(g: Value, biases: Sequence[Value | None]) -> Grads:
@@ -249,6 +263,10 @@ class ConvTranspose(Operator):
         conv = Conv("NOTSET", geometry.dilations, self.group, geometry.kernel, geometry.pads, geometry.strides)
         dx, dw = conv(cropped, w), _weight_gradient(geometry, self.group)(x, cropped)
         return (dx, dw, *_bias_gradients(g, inputs[2:]))
+
+    def layouts(self, *inputs: Any) -> tuple[Shape | None, ...]:
+        rank = inputs[0].rank
+        return channels_last(rank), channels_last(rank), (*range(2, rank), 0, 1)
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
         bias = inputs[2] if len(inputs) > 2 else None
@@ -377,6 +395,10 @@ class ConvInputGradient(Operator):
         weight = ConvWeightGradient(w.shape[2:], self.strides, self.dilations, self.pads, self.group)
         return conv(g, w), weight(cotangent, g)
 
+    def layouts(self, *inputs: Any) -> tuple[Shape | None, ...]:
+        rank = inputs[0].rank
+        return channels_last(rank), channels_last(rank), outputs_last(rank)
+
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
         return _gather_nests(outputs[0], inputs[0], inputs[1], self.geometry(inputs[0], inputs[1]), self.group, None)
 
@@ -440,6 +462,10 @@ class ConvWeightGradient(Operator):
         conv = Conv("NOTSET", self.dilations, self.group, self.kernel_shape, self.pads, self.strides)
         image = ConvInputGradient(x.shape[2:], self.strides, self.dilations, self.pads, self.group)
         return conv(x, g), image(cotangent, g)
+
+    def layouts(self, *inputs: Any) -> tuple[Shape | None, ...]:
+        rank = inputs[0].rank
+        return outputs_last(rank), channels_last(rank), channels_last(rank)
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
         (dw,), (g, x) = outputs, inputs

@@ -1,9 +1,8 @@
-"""Normalizations: elements shifted and scaled by statistics of the batch, of a row, of a group or of a channel.
+"""Normalizations by statistics of the batch or of a row.
 
-Sources: Ioffe and Szegedy 2015 (batch), Ba et al. 2016 (layer), Zhang and Sennrich 2019 (RMS), Ulyanov et al. 2016
-(instance), Wu and He 2018 (group); semantics as https://onnx.ai/onnx/operators/ at the newest opset. Variances are
-taken in two passes, as means of squared deviations. Statistics of f16 and bf16 are f32; those of f64 are never narrowed
-to ONNX's f32.
+Sources: Ioffe and Szegedy 2015 (batch), Ba et al. 2016 (layer), Zhang and Sennrich 2019 (RMS); semantics as
+https://onnx.ai/onnx/operators/ at the newest opset. Variances are taken in two passes, as means of squared deviations.
+Statistics of f16 and bf16 are f32; those of f64 are never narrowed to ONNX's f32.
 """
 
 from __future__ import annotations
@@ -14,15 +13,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
+from glowtrain.graph import Draw, Operator, Sample, Value, operator
 from glowtrain.loops import Expr, For, Index, Let, Ref, Statement, Tensor, call, cast, indices_of, reduce
 from glowtrain.ops.arithmetic import Reciprocal, Sqrt
 from glowtrain.ops.family import Grads, normalize_axis
-from glowtrain.ops.logic import Equal, Where
 from glowtrain.ops.move import Expand, reshape
 from glowtrain.ops.reduction import (
-    ReduceL1,
-    ReduceL2,
     ReduceMean,
     ReduceSum,
     accumulator,
@@ -43,7 +39,8 @@ def per_channel(numbers: Value, x: Value) -> Value:
     return reshape(numbers, (x.shape[1], *[1] * (x.rank - 2)))
 
 
-def _require_floats(operator_: Operator, *inputs: TensorType | None) -> None:
+def require_floats(operator_: Operator, *inputs: TensorType | None) -> None:
+    """Raise :class:`ShapeError` unless every operand is of a float type."""
     for type_ in inputs:
         if type_ is not None and not type_.dtype.is_float:
             raise operator_.fail(f"element types must be float, not {type_.dtype}", *inputs)
@@ -69,7 +66,7 @@ class BatchNormalization(Operator):
     def infer(self, *inputs: TensorType) -> TensorType | tuple[TensorType, ...]:
         if len(inputs) != 5:
             raise self.fail(f"takes x, scale, bias, mean and variance, not {len(inputs)} operands", *inputs)
-        _require_floats(self, *inputs)
+        require_floats(self, *inputs)
         x = inputs[0]
         if x.rank < 2:
             raise self.fail("x must have at least 2 axes: batch and channels", *inputs)
@@ -207,7 +204,7 @@ class RowNormalization(Operator):
 
     def check(self, *inputs: TensorType | None) -> int:
         """The first axis of a row, after the checks of types and shapes."""
-        _require_floats(self, *inputs)
+        require_floats(self, *inputs)
         x, *others = inputs
         assert x is not None
         for type_ in others:
@@ -361,125 +358,3 @@ class RMSNormalization(RowNormalization):
         square = reduce("add", x.shape[axis:], lambda *r: _square(cast(x[(*i, *r)], dtype))) / math.prod(x.shape[axis:])
         value = cast(x[(*i, *k)], dtype) * inverse * cast(scale.broadcast((*i, *k)), dtype)
         return [For(i, (Let(inverse, call("rsqrt", square + self.epsilon)), For(k, (y.store((*i, *k), value),))))]
-
-
-@dataclass(frozen=True)
-class ChannelNormalization(Operator):
-    """Normalization over groups of channels and all places, with a scale and a bias for each channel."""
-
-    def groups(self, x: Shape) -> int:
-        """How many groups the channels (axis 1) form."""
-        raise NotImplementedError
-
-    def deviation(self) -> float:
-        """The epsilon under the root."""
-        raise NotImplementedError
-
-    def infer(self, *inputs: TensorType) -> TensorType:
-        if len(inputs) != 3:
-            raise self.fail(f"takes x, scale and bias, not {len(inputs)} operands", *inputs)
-        _require_floats(self, *inputs)
-        x, scale, bias = inputs
-        if x.rank < 2:
-            raise self.fail("x must have at least 2 axes: batch and channels", *inputs)
-        if scale.shape != (x.shape[1],) or bias.shape != (x.shape[1],):
-            raise self.fail(f"scale and bias must have shape [{x.shape[1]}], the channels of x", *inputs)
-        groups = self.groups(x.shape)
-        if groups < 1 or x.shape[1] % groups:
-            raise self.fail(f"{x.shape[1]} channels do not form {groups} equal groups", *inputs)
-        return x
-
-    def reference(self, x: Array, scale: Array, bias: Array) -> Array:
-        rows = widened(x).reshape((x.shape[0], self.groups(x.shape), -1))
-        centered = rows - np.mean(rows, 2, keepdims=True)
-        normal = centered / np.sqrt(np.var(rows, 2, keepdims=True) + self.deviation()).astype(rows.dtype)
-        channels = (-1, *[1] * (x.ndim - 2))
-        y = normal.reshape(x.shape) * scale.reshape(channels) + bias.reshape(channels)
-        return np.asarray(y.astype(x.dtype))
-
-    def decompose(self, x: Value, scale: Value, bias: Value) -> Value:
-        """LayerNormalization of the groups, then the channels' scale and bias."""
-        groups = self.groups(x.shape)
-        grouped = (x.shape[0], groups, math.prod(x.shape[1:]) // groups)
-        one = constant(np.ones(1), x.dtype)
-        normal, _, _ = LayerNormalization(axis=2, epsilon=self.deviation())(reshape(x, grouped), one)
-        factor, shift = (as_dtype(per_channel(numbers, x), x.dtype) for numbers in (scale, bias))
-        return reshape(normal, x.shape) * factor + shift
-
-
-@operator
-@dataclass(frozen=True)
-class InstanceNormalization(ChannelNormalization):
-    """y = (x - mean) / sqrt(variance + epsilon) * scale + bias, over the places of each channel of each instance."""
-
-    epsilon: float = 1e-5
-
-    def groups(self, x: Shape) -> int:
-        return x[1]
-
-    def deviation(self) -> float:
-        return self.epsilon
-
-    @classmethod
-    def sample(cls, draw: Draw) -> Sample:
-        shape = draw.shape(min_rank=3, max_rank=4, max_extent=4)
-        scale, bias = draw.floats(shape[1:2]), draw.floats(shape[1:2])
-        return Sample(cls(draw.choice((1e-5, 0.1))), (draw.floats(shape), scale, bias))
-
-
-@operator
-@dataclass(frozen=True)
-class GroupNormalization(ChannelNormalization):
-    """y = (x - mean) / sqrt(variance + epsilon) * scale + bias, over each instance's groups of channels (opset 21)."""
-
-    num_groups: int
-    epsilon: float = 1e-5
-    stash_type: int = 1
-
-    def groups(self, x: Shape) -> int:
-        return self.num_groups
-
-    def deviation(self) -> float:
-        return self.epsilon
-
-    @classmethod
-    def sample(cls, draw: Draw) -> Sample:
-        groups, each = draw.integer(1, 3), draw.integer(1, 2)
-        shape = (draw.integer(1, 2), groups * each, *draw.shape(max_rank=2, max_extent=3))
-        scale, bias = draw.floats((groups * each,)), draw.floats((groups * each,))
-        return Sample(cls(groups, draw.choice((1e-5, 0.1))), (draw.floats(shape), scale, bias))
-
-
-@operator
-@dataclass(frozen=True)
-class LpNormalization(Operator):
-    """y = x / norm(x) along ``axis``, with the 1-norm or the 2-norm (``p``); 0 where the norm is 0."""
-
-    axis: int = -1
-    p: int = 2
-
-    def infer(self, *inputs: TensorType) -> TensorType:
-        if len(inputs) != 1:
-            raise self.fail(f"takes 1 operand, not {len(inputs)}", *inputs)
-        _require_floats(self, *inputs)
-        normalize_axis(self, self.axis, inputs[0])
-        if self.p not in (1, 2):
-            raise self.fail("p must be 1 or 2", *inputs)
-        return inputs[0]
-
-    def reference(self, x: Array) -> Array:
-        wide = widened(x)
-        norm = np.linalg.norm(wide, ord=self.p, axis=self.axis, keepdims=True)
-        return (wide / np.where(norm == 0, 1, norm)).astype(x.dtype)
-
-    def decompose(self, x: Value) -> Value:
-        wide = as_dtype(x, accumulator(x.dtype))
-        norm_of = (ReduceL1 if self.p == 1 else ReduceL2)(axes=(self.axis,))
-        norm = norm_of(wide)
-        return as_dtype(wide / Where()(Equal()(norm, 0.0), 1.0, norm), x.dtype)
-
-    @classmethod
-    def sample(cls, draw: Draw) -> Sample:
-        shape = draw.shape(min_rank=1)
-        x = draw.floats(shape, avoid=(0.0,))
-        return Sample(cls(draw.integer(-len(shape), len(shape) - 1), draw.choice((1, 2))), (x,))

@@ -1,4 +1,4 @@
-"""Reductions over axes, arg-extrema and cumulative sums."""
+"""Reductions over axes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator, static
 from glowtrain.loops import Expr, For, Let, Ref, Statement, Tensor, call, cast, indices_of, reduce, select
 from glowtrain.ops.arithmetic import Sign
-from glowtrain.ops.family import Grads, normalize_axes, normalize_axis
+from glowtrain.ops.family import Grads, normalize_axes
 from glowtrain.ops.logic import Cast, Equal, Where
 from glowtrain.ops.move import Expand, Transpose, reshape
 from glowtrain.ops.transcendental import Exp
-from glowtrain.types import Array, DType, Shape, TensorType, bf16, dtype_of, f16, f32, f64, i64
+from glowtrain.types import Array, DType, Shape, TensorType, bf16, dtype_of, f16, f32, f64
 
 
 def accumulator(dtype: DType) -> DType:
@@ -89,13 +89,13 @@ class Reduction(Operator):
         (x,) = inputs
         if x.dtype.kind not in self.kinds:
             raise self.fail(f"element type must be {' or '.join(sorted(self.kinds))}, not {x.dtype}", x)
-        return x.with_shape(_reduced_shape(x.shape, self.reduced(x), self.keepdims))
+        return x.with_shape(reduced_shape(x.shape, self.reduced(x), self.keepdims))
 
     def reference(self, x: Array) -> Array:
         axes = self.reduced(TensorType(dtype_of(x.dtype), x.shape))
         wide = widened(x)
         kept = np.asarray(self.numpy(wide, axes)).astype(x.dtype)
-        return kept.reshape(_reduced_shape(x.shape, axes, self.keepdims))
+        return kept.reshape(reduced_shape(x.shape, axes, self.keepdims))
 
     def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
         """The reduction in NumPy over exactly these axes; reduced axes may be kept with extent 1 or dropped."""
@@ -129,7 +129,7 @@ class Reduction(Operator):
 
     def kept(self, y: Value, x: Value) -> Value:
         """A value of the result's shape with the reduced axes put back as extent 1."""
-        return reshape(y, _reduced_shape(x.shape, self.reduced(x.type), True))
+        return reshape(y, reduced_shape(x.shape, self.reduced(x.type), True))
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
@@ -139,7 +139,8 @@ class Reduction(Operator):
         return Sample(cls(axes, draw.boolean(), draw.boolean()), (draw.floats(shape, *cls.domain_range),))
 
 
-def _reduced_shape(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
+def reduced_shape(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
+    """A shape with ``axes`` at extent 1, or without them."""
     kept = tuple(1 if axis in axes else extent for axis, extent in enumerate(shape))
     return kept if keepdims else tuple(extent for axis, extent in enumerate(shape) if axis not in axes)
 
@@ -344,133 +345,3 @@ class ReduceLogSumExp(Reduction):
 
     def vjp(self, g: Value, y: Value, x: Value) -> Grads:
         return (self.kept(g, x) * Exp()(x - self.kept(y, x)),)
-
-
-@dataclass(frozen=True)
-class ArgExtremum(Operator):
-    """Position of the largest or smallest element along an axis, as i64.
-
-    Of equal elements the first counts, or with ``select_last_index`` the last. A NaN counts as the extremum.
-    """
-
-    axis: int = 0
-    keepdims: bool = True
-    select_last_index: bool = False
-
-    differentiable: ClassVar[bool] = False
-    reason: ClassVar[str] = "positions are integers"
-    combine: ClassVar[str] = "max"
-
-    def infer(self, *inputs: TensorType) -> TensorType:
-        if len(inputs) != 1:
-            raise self.fail(f"takes 1 operand, not {len(inputs)}", *inputs)
-        (x,) = inputs
-        if x.dtype.kind == "bool":
-            raise self.fail("element type must be a number, not bool; cast it first", x)
-        axis = normalize_axis(self, self.axis, x)
-        if x.shape[axis] == 0:
-            raise self.fail(f"axis {axis} has extent 0: there is no element to choose", x)
-        return TensorType(i64, _reduced_shape(x.shape, (axis,), self.keepdims))
-
-    def reference(self, x: Array) -> Array:
-        axis = self.axis % x.ndim
-        search = np.argmax if self.combine == "max" else np.argmin
-        wide = widened(x)
-        if self.select_last_index:
-            found = x.shape[axis] - 1 - search(np.flip(wide, axis), axis=axis)
-        else:
-            found = search(wide, axis=axis)
-        return np.asarray(found, np.int64).reshape(_reduced_shape(x.shape, (axis,), self.keepdims))
-
-    def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
-        (x,), (y,) = inputs, outputs
-        axis, extent = self.axis % len(x.shape), x.shape[self.axis]
-        indices = indices_of(y.shape)
-        kept = [i for a, i in enumerate(indices) if not (self.keepdims and a == axis)]
-
-        def element(r: Expr) -> Expr:
-            return x[[*kept[:axis], r, *kept[axis:]]]
-
-        best = Ref(x.dtype, "best")
-        missing, op = (-1, "max") if self.select_last_index else (extent, "min")
-        position = reduce(op, (extent,), lambda r: select(_is_extremum(element(r), best), r, missing))
-        return [For(indices, (Let(best, reduce(self.combine, (extent,), element)), y.store(indices, position)))]
-
-    @classmethod
-    def sample(cls, draw: Draw) -> Sample:
-        shape = draw.shape(min_rank=1)
-        axis = draw.integer(-len(shape), len(shape) - 1)
-        return Sample(cls(axis, draw.boolean(), draw.boolean()), (draw.integers(shape, -2, 2).astype(np.float64),))
-
-
-def _is_extremum(element: Expr, best: Expr) -> Expr:
-    """Where the best is NaN no element equals it: then the NaNs are meant."""
-    same = call("eq", element, best)
-    return same | call("isnan", element) if element.dtype.is_float else same
-
-
-@operator
-@dataclass(frozen=True)
-class ArgMax(ArgExtremum):
-    """Position of the largest element."""
-
-
-@operator
-@dataclass(frozen=True)
-class ArgMin(ArgExtremum):
-    """Position of the smallest element."""
-
-    combine: ClassVar[str] = "min"
-
-
-@operator
-@dataclass(frozen=True)
-class CumSum(Operator):
-    """Running sums along ``axis``: y[k] = x[0] + ... + x[k].
-
-    ``exclusive`` leaves x[k] itself out; ``reverse`` sums from the end. Every partial sum is rounded to the element
-    type.
-    """
-
-    axis: int = static(1)
-    exclusive: bool = False
-    reverse: bool = False
-
-    def infer(self, *inputs: TensorType) -> TensorType:
-        if len(inputs) != 1:
-            raise self.fail(f"takes 1 operand, not {len(inputs)}", *inputs)
-        if inputs[0].dtype.kind == "bool":
-            raise self.fail("element type must be a number, not bool; cast it first", *inputs)
-        normalize_axis(self, self.axis, inputs[0])
-        return inputs[0]
-
-    def reference(self, x: Array) -> Array:
-        turned = np.flip(x, self.axis) if self.reverse else x
-        sums = np.add.accumulate(turned, axis=self.axis, dtype=x.dtype)
-        if self.exclusive:
-            sums = np.roll(sums, 1, self.axis)
-            np.moveaxis(sums, self.axis, 0)[:1] = 0
-        return np.ascontiguousarray(np.flip(sums, self.axis)) if self.reverse else sums
-
-    def vjp(self, g: Value, y: Value, x: Value) -> Grads:
-        return (self.replace(reverse=not self.reverse)(g),)
-
-    def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
-        (x,), (y,) = inputs, outputs
-        axis, extent = self.axis % len(x.shape), x.shape[self.axis]
-        outer = indices_of((*x.shape[:axis], *x.shape[axis + 1 :]))
-        (k,) = indices_of((extent,), "k")
-
-        def at(position: Expr) -> list[Expr]:
-            return [*outer[:axis], position, *outer[axis:]]
-
-        here, before = (extent - 1 - k, extent - k) if self.reverse else (k, k - 1)
-        added = x.load(at(before), fill=0) if self.exclusive else x[at(here)]
-        step = For((k,), (y.store(at(here), y.load(at(before), fill=0) + added),), serial=True)
-        return [For(outer, (step,))] if outer else [step]
-
-    @classmethod
-    def sample(cls, draw: Draw) -> Sample:
-        shape = draw.shape(min_rank=1)
-        axis = draw.integer(-len(shape), len(shape) - 1)
-        return Sample(cls(axis, draw.boolean(), draw.boolean()), (draw.floats(shape),))

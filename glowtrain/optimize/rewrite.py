@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from glowtrain.graph import Graph, Node, Operator, Value
 
@@ -16,44 +17,62 @@ def rewrite(graph: Graph, change: Change) -> Graph:
 
     Names of replaced values pass to their replacements where these have none.
     """
-    known: dict[Value, Value] = {}
-    for node in graph.nodes:
-        fresh = _refreshed(node, known, change)
-        values = change(fresh)
+    return _Rewriter(change).graph(graph)
+
+
+@dataclass
+class _Rewriter:
+    """Replacements so far: one map for a graph and all its bodies, as bodies may share values."""
+
+    change: Change
+    known: dict[Value, Value] = field(default_factory=dict)
+    done: set[Node] = field(default_factory=set)
+    bodies: dict[Graph, Graph] = field(default_factory=dict)
+
+    def graph(self, graph: Graph) -> Graph:
+        for node in graph.nodes:
+            if node not in self.done:
+                self.done.add(node)
+                self.node(node)
+        return replaced(graph, self.known)
+
+    def node(self, node: Node) -> None:
+        fresh = self.refreshed(node)
+        values = self.change(fresh)
         if values is None and fresh is node:
-            continue
+            return
         for old, new in zip(node.outputs, fresh.outputs if values is None else values, strict=True):
             if new is not old:
-                known[old] = new
+                self.known[old] = new
                 new.name = new.name or old.name
-    return replaced(graph, known) if known else graph
+
+    def refreshed(self, node: Node) -> Node:
+        """The node over its operands' replacements; the same object where nothing changed."""
+        inputs = tuple(None if value is None else self.known.get(value, value) for value in node.inputs)
+        operator = self.operator(node.operator)
+        if inputs == node.inputs and operator is node.operator:
+            return node
+        fresh = Node(operator, inputs, node.name)
+        for old, new in zip(node.outputs, fresh.outputs, strict=True):
+            new.name = old.name
+        return fresh
+
+    def operator(self, operator: Operator) -> Operator:
+        changes = {}
+        for entry in dataclasses.fields(operator):  # type: ignore[arg-type]
+            body = getattr(operator, entry.name)
+            if isinstance(body, Graph):
+                if body not in self.bodies:
+                    self.bodies[body] = self.graph(body)
+                if self.bodies[body] is not body:
+                    changes[entry.name] = self.bodies[body]
+        return operator.replace(**changes) if changes else operator
 
 
 def replaced(graph: Graph, known: dict[Value, Value]) -> Graph:
-    """The graph with its outputs and updates taken from ``known`` where they are there."""
+    """The graph with outputs and updates taken from ``known`` where they are there; the same object if none is."""
+    if not any(value in known for value in graph.roots):
+        return graph
     outputs = {name: known.get(value, value) for name, value in graph.outputs.items()}
     updates = {variable: known.get(value, value) for variable, value in graph.updates.items()}
     return graph.with_(outputs=outputs, updates=updates)
-
-
-def _refreshed(node: Node, known: dict[Value, Value], change: Change) -> Node:
-    """The node over its operands' replacements; the same object where nothing changed."""
-    inputs = tuple(None if value is None else known.get(value, value) for value in node.inputs)
-    operator = _with_bodies(node.operator, change)
-    if inputs == node.inputs and operator is node.operator:
-        return node
-    fresh = Node(operator, inputs, node.name)
-    for old, new in zip(node.outputs, fresh.outputs, strict=True):
-        new.name = old.name
-    return fresh
-
-
-def _with_bodies(operator: Operator, change: Change) -> Operator:
-    bodies = {
-        field.name: getattr(operator, field.name)
-        for field in dataclasses.fields(operator)  # type: ignore[arg-type]
-        if isinstance(getattr(operator, field.name), Graph)
-    }
-    changes = {name: rewrite(body, change) for name, body in bodies.items()}
-    changes = {name: body for name, body in changes.items() if body is not bodies[name]}
-    return operator.replace(**changes) if changes else operator

@@ -6,7 +6,26 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from glowtrain.loops import Apply, Buffer, Cast, Const, Expr, For, Index, Load, Reduce, Statement, Store, address, statements, walk
+from glowtrain.loops import (
+    Apply,
+    Cast,
+    Const,
+    Expr,
+    For,
+    Index,
+    Load,
+    Reduce,
+    Statement,
+    Store,
+    address,
+    affine,
+    expression,
+    expressions,
+    flatten,
+    statements,
+    substitute,
+    walk,
+)
 from glowtrain.program.program import Instruction, Kernel
 
 CHEAP = frozenset({"add", "sub", "mul", "neg", "abs", "min", "max", "select", "not", "and", "or", "eq", "ne", "lt", "le", "gt", "ge"})
@@ -19,27 +38,61 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Definition:
-    """``buffer[indices] = value`` for every element, and nothing else in the kernel."""
+    """``buffer[...] = value`` for every element, and nothing else in the kernel."""
 
-    indices: tuple[Expr, ...]
-    value: Expr
+    store: Store
+    places: tuple[tuple[Index, int], ...]
+
+    @property
+    def value(self) -> Expr:
+        return self.store.value
+
+    def at(self, subscripts: Sequence[Expr]) -> Expr:
+        """The expression of the element at ``subscripts``."""
+        return substitute(self.value, dict(self.indices_at(subscripts)))
+
+    def indices_at(self, subscripts: Sequence[Expr]) -> Iterator[tuple[Expr, Expr]]:
+        """What the loop indices are where the element at ``subscripts`` is written."""
+        direct = dict(zip(self.store.index, subscripts, strict=True))
+        flat = flatten(subscripts, self.store.buffer.shape)
+        for index, step in self.places:
+            if index in direct:
+                yield index, direct[index]
+            else:
+                yield index, expression(affine((flat // step) % index.extent))
 
 
 def definition(kernel: Kernel) -> Definition | None:
     """The definition of a kernel's only result, if the kernel is one plain store over the whole buffer."""
     match kernel.body:
-        case (For(indices=indices, body=(Store() as store,), serial=False),) if covers(store, indices):
-            return Definition(store.index, store.value)
+        case (For(indices=indices, body=(Store() as store,), serial=False),):
+            places = places_of(store, indices)
+            return None if places is None else Definition(store, places)
     return None
 
 
+def places_of(store: Store, indices: Sequence[Index]) -> tuple[tuple[Index, int], ...] | None:
+    """Each loop index with its step through the buffer's row-major positions, if the store writes every element exactly once.
+
+    The steps must be those of a mixed radix: 1, then the extents multiplied up.
+    """
+    form = address(store.index, row_major(store.buffer.shape))
+    if form.constant or not form.is_linear:
+        return None
+    places = {index: form.coefficient(index) for index in indices if index.extent > 1}
+    step = 1
+    for index, coefficient in sorted(places.items(), key=lambda place: place[1]):
+        if coefficient != step:
+            return None
+        step *= index.extent
+    if step != store.buffer.type.size or len(places) != len(form.terms):
+        return None
+    return tuple((index, places.get(index, 1)) for index in indices)
+
+
 def covers(store: Store, indices: Sequence[Index]) -> bool:
-    """Whether a store under these loops writes every element of its buffer exactly once, subscript = index."""
-    wanted = [i for i in store.index if not (isinstance(i, Const) and i.value == 0)]
-    used = [i for i in indices if i.extent != 1 or i in wanted]
-    return set(wanted) == set(used) and len(wanted) == len(set(wanted)) and math.prod(
-        i.extent for i in used
-    ) == store.buffer.type.size
+    """Whether a store under these loops writes every element of its buffer exactly once."""
+    return places_of(store, indices) is not None
 
 
 def box(kernel: Kernel) -> For | None:
@@ -66,13 +119,19 @@ def is_cheap(expr: Expr) -> bool:
 
 
 def contraction_operands(expr: Expr) -> tuple[Reduce, Load, Load] | None:
-    """The parts of a sum of products of two loads, if ``expr`` is one."""
+    """The parts of a sum of products of two loads, if ``expr`` is one and its operands are used more than once."""
     match expr:
         case Reduce(op="add", body=Apply(function="mul", arguments=(a, b))):
-            loads = _uncast(a), _uncast(b)
-            if isinstance(loads[0], Load) and isinstance(loads[1], Load) and expr.dtype.is_float:
-                return expr, loads[0], loads[1]
+            left, right = _uncast(a), _uncast(b)
+            if isinstance(left, Load) and isinstance(right, Load) and expr.dtype.is_float and _reuses(expr, left, right):
+                return expr, left, right
     return None
+
+
+def _reuses(total: Reduce, a: Load, b: Load) -> bool:
+    """Whether an index outside of the sum moves one operand only; otherwise nothing is gained by register tiles."""
+    left, right = (frozenset(n for i in load.index for n in walk(i) if isinstance(n, Index)) for load in (a, b))
+    return left - set(total.indices) != right - set(total.indices)
 
 
 def _uncast(expr: Expr) -> Expr:
@@ -82,11 +141,9 @@ def _uncast(expr: Expr) -> Expr:
 def contractions(body: Sequence[Statement]) -> Iterator[tuple[Reduce, Load, Load]]:
     """Every contraction in a body."""
     for statement in statements(body):
-        if isinstance(statement, Store):
-            for node in walk(statement.value):
-                found = contraction_operands(node)
-                if found is not None:
-                    yield found
+        for expr in expressions(statement):
+            found = (contraction_operands(node) for node in walk(expr))
+            yield from (parts for parts in found if parts is not None)
 
 
 def is_linear(load: Load) -> bool:

@@ -96,9 +96,10 @@ def _chosen(buffer: Buffer, found: Definition, uses: dict[int, list[_Use]], all_
     if any(use.operand or needs_check(use.load) for use in every):
         return []
     trips = sum(use.trips for use in every)
+    # A thin expression reads at most one tensor of the buffer's size: its readers read that one instead.
     source = sum(b.type.size for b in {node.buffer for node in _loads(found.value)})
-    generator = is_cheap(found.value) and source * 4 <= buffer.type.size
-    if (all_readers and trips <= buffer.type.size) or (generator and trips <= 4 * buffer.type.size):
+    thin = is_cheap(found.value) and source * 4 <= buffer.type.size * 5
+    if (all_readers and trips <= buffer.type.size) or (thin and trips <= 4 * buffer.type.size):
         return list(uses)
     return []
 
@@ -108,15 +109,10 @@ def _movable(use: _Use, buffer: Buffer, found: Definition) -> bool:
         return False
     if isinstance(found.value, Const):
         return not use.operand
-    new = _expand(use.load, found)
+    new = found.at(use.load.index)
     if use.operand:
         return isinstance(new, Load) and is_linear(new)
     return is_linear(new) or not is_linear(use.load) if isinstance(new, Load) else True
-
-
-def _expand(load: Load, found: Definition) -> Expr:
-    mapping = {index: at for index, at in zip(found.indices, load.index, strict=True)}
-    return substitute(found.value, mapping)
 
 
 def _inlined(instruction: Instruction, buffer: Buffer, found: Definition) -> Instruction:
@@ -124,7 +120,7 @@ def _inlined(instruction: Instruction, buffer: Buffer, found: Definition) -> Ins
         return Repeat(instruction.name, instruction.index, tuple(_inlined(i, buffer, found) for i in instruction.body))
 
     def change(expr: Expr) -> Expr | None:
-        return _expand(expr, found) if isinstance(expr, Load) and expr.buffer is buffer else None
+        return found.at(expr.index) if isinstance(expr, Load) and expr.buffer is buffer else None
 
     return Kernel(instruction.name, rewrite_body(instruction.body, change))
 

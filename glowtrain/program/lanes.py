@@ -208,7 +208,7 @@ def strided(array: Array, forms: Sequence[Affine], origin: Sequence[int], scope:
                 strides[span.axis] += factor * step
                 shape[span.axis] = span.width
         corner.append(slice(place, None))
-    start_at = array[tuple(corner)]
+    start_at = array[(*corner, ...)]  # the ellipsis keeps rank 0 a view
     return np.lib.stride_tricks.as_strided(start_at, shape, strides, writeable=writeable)
 
 
@@ -238,7 +238,9 @@ def contract(a: Array, b: Array, axes: Sequence[int], shape: Sequence[int]) -> A
     left = _folded(a, batch, rows, list(axes))
     right = _folded(b, batch, list(axes), columns)
     product = np.matmul(left, right).reshape([*(a.shape[k] for k in (*batch, *rows)), *(b.shape[k] for k in columns)])
-    return product.transpose(np.argsort([*batch, *rows, *columns]))
+    order = np.argsort([*batch, *rows, *columns])
+    result: Array = product.transpose(order)
+    return result
 
 
 def _folded(array: Array, *groups: list[int]) -> Array:

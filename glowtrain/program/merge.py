@@ -24,6 +24,8 @@ from glowtrain.loops import (
     Statement,
     Store,
     address,
+    affine,
+    expression,
     expressions,
     flatten,
     loads,
@@ -101,8 +103,16 @@ class _Merging:
         needed = self.kept | set(kernel.reads) | {buffer for other in others for buffer in other.reads}
         loop = box(kernel)
         assert loop is not None
-        body = tuple(s for s in loop.body if not (isinstance(s, Store) and _private(s.buffer, needed)))
+        stores = [s for s in loop.body if isinstance(s, Store) and not _private(s.buffer, needed)]
+        if any(contractions(kernel.body)) and all(s.buffer in kernel.reads for s in stores):
+            stores.append(_partial_sums(loop.body, kernel))
+        body = tuple(s for s in loop.body if not isinstance(s, Store) or s in stores)
         return Kernel(kernel.name, (For(loop.indices, _used_lets(body)),))
+
+
+def _partial_sums(body: Sequence[Statement], kernel: Kernel) -> Store:
+    """A store that nothing in the kernel reads: a blocked contraction keeps its partial sums there."""
+    return next(s for s in body if isinstance(s, Store) and s.buffer not in kernel.reads)
 
 
 def _private(buffer: Buffer, needed: set[Buffer] | frozenset[Buffer]) -> bool:
@@ -181,7 +191,8 @@ def _reindex(at: Sequence[Expr], shape: Sequence[int], load: Load, b: For) -> di
     extents = [index.extent for index in b.indices]
     if address(load.index, row_major(shape)) != address(b.indices, row_major(extents)):
         return None
-    return dict(zip(b.indices, unflatten(flatten(at, shape), extents), strict=True))
+    places = unflatten(flatten(at, shape), extents)
+    return {index: expression(affine(place)) for index, place in zip(b.indices, places, strict=True)}
 
 
 def _sibling_match(first: Kernel, second: Kernel, a: For, b: For) -> dict[Expr, Expr] | None:

@@ -42,7 +42,6 @@ from glowtrain.ops.move import (
     Flatten,
     Reshape,
     Slice,
-    Split,
     Squeeze,
     StopGradient,
     Transpose,
@@ -50,9 +49,10 @@ from glowtrain.ops.move import (
 )
 from glowtrain.ops.pad import Pad, Tile
 from glowtrain.ops.shape import ConstantOfShape, EyeLike, Range, Shape, Size, Trilu
+from glowtrain.ops.split import Split
 from glowtrain.types import Array, DType, bf16, boolean, f16, f32, f64, i32, i64, type_of, u8
 
-FAMILIES = ("activation", "arithmetic", "blocks", "extrema", "logic", "move", "pad", "shape", "transcendental")
+FAMILIES = ("activation", "arithmetic", "blocks", "extrema", "logic", "move", "pad", "shape", "split", "transcendental")
 
 
 class Seeded:
@@ -417,6 +417,10 @@ class TestMove:
         x = np.arange(7.0)
         assert [len(part) for part in run(Split(None, 3), x)] == [3, 3, 1]
         assert [len(part) for part in run(Split((2, 0, 5)), x)] == [2, 0, 5]
+
+    def test_split_without_sizes_goes_by_the_outputs(self) -> None:
+        assert Split.from_onnx({"axis": 1}, (f32[2, 6],), 3) == Split(None, 3, 1)
+        assert Split.from_onnx({"split": (2, 4)}, (f32[6],), 2) == Split((2, 4))
 
     def test_gradient_of_one_piece(self) -> None:
         """Pieces that nothing depends on count as zeros."""

@@ -43,11 +43,16 @@ class Code:
     workspace: int
     functions: dict[str, str] = field(default_factory=dict)
     """Function name -> the kernels that use it, for listings."""
+    calls: tuple[str, ...] = ()
+    """The kernel of each call in the step, in order."""
 
 
-def generate(plan: Plan, target: Target) -> Code:
-    """The module of a planned program. Raises :class:`CodegenError` naming the kernel that cannot be written."""
-    return _Module(plan, target).code()
+def generate(plan: Plan, target: Target, *, profile: bool = False) -> Code:
+    """The module of a planned program. Raises :class:`CodegenError` naming the kernel that cannot be written.
+
+    With ``profile`` the step adds the cycles of each call to an i64 array, whose address is the table's last entry.
+    """
+    return _Module(plan, target, profile).code()
 
 
 @dataclass
@@ -62,8 +67,10 @@ class _Unit:
 
 
 class _Module:
-    def __init__(self, plan: Plan, target: Target) -> None:
+    def __init__(self, plan: Plan, target: Target, profile: bool = False) -> None:
         self.plan = plan
+        self.profile = profile
+        self.calls: list[str] = []
         self.target = target
         self.texts: dict[str, str] = {}
         self.users: dict[str, list[str]] = {}
@@ -77,7 +84,7 @@ class _Module:
         entry = f.finish()
         functions = {name: ", ".join(dict.fromkeys(users)) for name, users in self.users.items()}
         texts = [text.replace(_NAME, name) for text, name in self.texts.items()]
-        return Code("\n".join([*texts, entry]), tuple(self.externals), self.workspace, functions)
+        return Code("\n".join([*texts, entry]), tuple(self.externals), self.workspace, functions, tuple(self.calls))
 
     def _instructions(self, instructions: Sequence[Instruction], outer: list[Index]) -> None:
         for instruction in instructions:
@@ -96,7 +103,23 @@ class _Module:
         if unit.takes_workspace:
             pointers.insert(3, self._slot(1))
         arguments = [f"ptr {p}" for p in pointers] + [f"i64 {self.step.emit(index).text}" for index in unit.outer]
+        before = self._cycles()
         self.step.f.line(f"call void @{name}({', '.join(arguments)})")
+        self._count(before)
+        self.calls.append(kernel.name)
+
+    def _cycles(self) -> Text:
+        return self.step.f.value("call i64 @llvm.readcyclecounter()") if self.profile else ""
+
+    def _count(self, before: Text) -> None:
+        """Add the cycles since ``before`` to this call's counter."""
+        if not self.profile:
+            return
+        f = self.step.f
+        passed = f.value(f"sub i64 {self._cycles()}, {before}")
+        counter = f.address(self._slot(2 + len(self.externals)), len(self.calls), 8)
+        total = f.value(f"add i64 {f.value(f'load i64, ptr {counter}, align 8')}, {passed}")
+        f.line(f"store i64 {total}, ptr {counter}, align 8")
 
     def _function(self, unit: _Unit, kernel: Kernel) -> str:
         """The name of the function with this text."""

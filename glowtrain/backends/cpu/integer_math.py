@@ -102,7 +102,7 @@ def mod(m: Integers, a: Text, b: Text) -> Text:
     if not m.signed:
         return r
     differs = m.op("icmp slt", m.op("xor", r, b), m.const(0))
-    moves = m.both(m.both(differs, m.op("icmp ne", r, m.const(0))), m.op("icmp ne", b, m.const(0)))
+    moves = m.both(differs, m.op("icmp ne", r, m.const(0)))
     return m.select(moves, m.op("add", r, b), r)
 
 

@@ -15,8 +15,8 @@ from math import ceil, prod
 from glowtrain.backends.cpu.contraction.describe import Problem
 
 LINE = 64
-L2_BYTES, L3_BYTES = 16, 6
-"""Bytes for each cycle that the second- and third-level caches deliver in such loops."""
+NEXT, APART, L3_BYTES = 28, 14, 6
+"""Bytes for each cycle that the second-level cache delivers of lines that follow or do not; the third-level cache."""
 
 
 @dataclass(frozen=True)
@@ -122,12 +122,18 @@ def compute(x: Candidate, kinds: Sequence[str]) -> tuple[float, _Average]:
     a = mean.a * _price(loops[x.vec].a, width)
     b = mean.b * (1 if x.pack_b else _price(loops[x.vec].b, width))
     products = mean.products if x.machine.fused else 2 * mean.products
-    step = max(products / 2, (a + b) / 2, (products + a + b + 1) / 6, 4 / x.copies)
+    step = max(products / 2, (a + b) / 2, (products + a + b + 1) / 6, 4.3 / x.copies) + 0.03 * (a + b)
     if "guard" in kinds:
         step += mean.products * 1.5 + a + b
     if "static" in kinds or len(x.tile) > 1:
         step *= 1.015
-    return step, mean
+    return step * _aliasing(x), mean
+
+
+def _aliasing(x: Candidate) -> float:
+    """Rows of a tile on as many pages, or in the same sets of a cache, cost a few per cent."""
+    far = max((x.stride("a", loop) * x.problem.size for loop, _ in x.tile if not x.pack_a), default=0)
+    return 1.0 if far < 4096 else 1.04 if far % 4096 else 1.1
 
 
 def _price(lane: int, width: int) -> float:
@@ -143,11 +149,20 @@ def total(x: Candidate, step: float, mean: _Average, *, memory: bool) -> float:
     parts = prod(ceil(loops[i].extent / size) for i, size in x.chunks)
     ends = 15 + mean.products * (4 if x.problem.source.accumulate or parts > 1 else 2.5)
     ends += mean.products * 2.5 * width if not x.dots and loops[x.vec].c != 1 and width > 1 else 0
-    ends += mean.products * (12 + 4 * x.copies) if x.dots else 0
+    ends += mean.products * (12 + 4 * x.copies) if x.dots else _results(x, mean, parts)
     if memory:
         slow = traffic(x, mean)
-        step = max(step, slow) + 0.15 * min(step, slow)
+        step = max(step, slow) + 0.05 * min(step, slow)
     return mean.tiles * parts * (x.steps * step + ends) + packing(x)
+
+
+def _results(x: Candidate, mean: _Average, parts: int) -> float:
+    """Cycles to write (and, if sums are taken up again, to read) a tile of C in whole cache lines."""
+    run = min(mean.products, x.vectors) * x.machine.width * x.problem.size
+    wanted = mean.products * x.machine.width * x.problem.size * max(1.0, LINE / run if x.stride("c", x.vec) == 1 else 1)
+    again = 2 if parts > 1 or x.problem.source.accumulate else 1
+    held = x.footprint("c", x.problem.outputs)
+    return 0.0 if held <= x.machine.l1 else again * wanted / (NEXT if held <= x.machine.l2 else 2 * L3_BYTES)
 
 
 def packing(x: Candidate) -> float:
@@ -182,22 +197,23 @@ class Stream:
     proper: float
     share: float
     far: bool
+    rate: float
 
 
 def stream(x: Candidate, operand: str, elements: float) -> Stream:
     """How an operand is read along the reduction. Strides of a large power of two reach only some sets of a cache."""
     size = x.problem.size
-    if operand == "b" and x.stride("b", x.vec):
+    if x.stride(operand, x.vec):
         elements *= x.machine.width
     apart = x.stride(operand, inner_reduction(x, operand)) * size
     if apart < LINE or (x.pack_a if operand == "a" else x.pack_b):
-        return Stream(elements * size, elements * size, 1, False)
+        return Stream(elements * size, elements * size, 1, False, NEXT)
     run = max([1.0, *(s for loop, s in x.tile if x.stride(operand, loop) == 1)])
     if x.stride(operand, x.vec) == 1:
         run = max(run, elements)
     lines = elements / run * (ceil(run * size / LINE) + (0.4 if run * size % LINE else 0)) * LINE
     share = min(1.0, ceil(run * size / LINE) * LINE / (apart & -apart))
-    return Stream(max(lines, elements * size), elements * size, share, apart >= 4096)
+    return Stream(max(lines, elements * size), elements * size, share, apart >= 4096, NEXT if run * size >= apart or LINE >= apart else APART)
 
 
 def traffic(x: Candidate, mean: _Average) -> float:
@@ -205,16 +221,16 @@ def traffic(x: Candidate, mean: _Average) -> float:
     a, b = stream(x, "a", mean.a), stream(x, "b", mean.b)
     l1, l2, steps = x.machine.l1, x.machine.l2, x.steps
     if x.dots:
-        return (a.proper + b.proper) * x.machine.width / (L2_BYTES * 2)
+        return (a.proper + b.proper) * x.machine.width / NEXT
     cycles = 0.0
     together = steps * (a.lines + b.lines) <= 0.85 * l1
     if not (together and steps * b.lines <= 0.55 * l1 * b.share):
-        cycles += b.lines / (L2_BYTES if steps * b.lines <= 0.6 * l2 * b.share else L3_BYTES)
+        cycles += b.lines / (b.rate if steps * b.lines <= 0.6 * l2 * b.share else L3_BYTES)
         cycles += 1.5 if b.far and steps > 64 else 0
     rows = [i for i in x.problem.outputs if i != x.vec]
     if x.footprint("a", [*rows, *x.problem.reductions]) > l1 // 2:
         kept = together and steps * a.lines <= 0.4 * l1 * a.share
         near = steps * a.lines <= 0.6 * l2 * a.share
-        cycles += (a.proper if kept else a.lines) / (L2_BYTES if near else L3_BYTES)
+        cycles += (a.proper if kept else a.lines) / (a.rate if near else L3_BYTES)
         cycles += 1.5 if a.far and steps > 64 else 0
     return cycles

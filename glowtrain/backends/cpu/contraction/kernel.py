@@ -201,16 +201,39 @@ class Micro:
             extent = self._extent(rolled[-1])
             if rolled[-1] in self.ranges or extent > 8 or steps * extent > 16 or steps * extent * size > 112:
                 break
+            if not self._live([(i, self._extent(i)) for i in self.plan.reductions[len(rolled) - 1 :]]):
+                break
             steps *= extent
             rolled.pop()
         return tuple(rolled)
 
+    def _live(self, trips: list[tuple[int, int]]) -> bool:
+        """Whether values that several steps share can stay in registers if these loops are written out.
+
+        LLVM loads a value once in a block and keeps it; so more shared values than registers would be spilled.
+        """
+        registers = self.plan.machine.registers - len(self.points) * self.vectors * self.copies - 2
+        counts = []
+        for view, moved in ((self.variant.a, "a"), (self.variant.b, "b")):
+            tile = {getattr(point, moved) for point in self.points}
+            vectors = {0} if self.plan.dots else {v * view.step for v in range(self.vectors)}
+            steps = {0}
+            for loop, extent in trips:
+                steps = {at + i * view.strides[loop] for at in steps for i in range(extent)}
+            counts.append((len({x + y + z for x in tile for y in vectors for z in steps}), len(tile) * len(vectors)))
+        written = prod(extent for _, extent in trips)
+        shared = any(distinct < each * written for distinct, each in counts)
+        return not shared or min(distinct for distinct, _ in counts) <= registers
+
     def _unroll(self) -> int:
-        inner = prod(self._extent(i) for i in self.plan.reductions if i not in self.rolled)
-        size = max(1, len(self.points) * self.vectors) * inner
-        if self.guards:
+        written = [(i, self._extent(i)) for i in self.plan.reductions if i not in self.rolled]
+        size = max(1, len(self.points) * self.vectors) * prod(extent for _, extent in written)
+        if self.guards or not self.rolled:
             return self.copies
-        return max(self.copies, min(4, max(1, 64 // size)))
+        unroll = max(self.copies, min(4, max(1, 64 // size)))
+        while unroll > self.copies and not self._live([*written, (self.rolled[-1], unroll)]):
+            unroll //= 2
+        return max(unroll, self.copies)
 
     def _reduce(
         self, depth: int, active: list[int], a: Text, b: Text, sums: list[Text], index: dict[int, Text | int]

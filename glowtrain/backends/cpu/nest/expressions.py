@@ -82,6 +82,11 @@ class Expressions:
         """Whether all these indices and refs have values here."""
         return all(name is self.context.index or self.scopes.get(name) is not None for name in names)
 
+    def _uniform(self, names: Iterable[Expr]) -> bool:
+        """Whether all these have values here, the same on all lanes."""
+        found = [self.scopes.get(name) for name in names]
+        return all(value is not None and value.width == 1 for value in found)
+
     def lanes(self, value: Lanes, dtype: str) -> Text:
         """The text of a value on all lanes of the context."""
         if value.width == self.context.width:
@@ -187,7 +192,7 @@ class Expressions:
 
     def _hoist_address(self, form: Affine) -> None:
         """Sum the part of an address whose atoms are known; the rest is added inside."""
-        known = tuple(term for term in form.terms if self.bound(self.free.of_atom(term[0])))
+        known = tuple(term for term in form.terms if self._uniform(self.free.of_atom(term[0])))
         if known and len(known) < len(form.terms):
             self.scalar_sum(Affine(form.constant, known))
 

@@ -1,0 +1,170 @@
+"""How an operator is written at a given operator set: as attributes and inputs of ONNX's node, if it exists there."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from onnx import AttributeProto, defs, helper
+
+from glowtrain.graph import Graph, Operator
+from glowtrain.onnx_io.attributes import static_inputs
+from glowtrain.onnx_io.tensors import dtype_to_onnx, tensor_from_array
+from glowtrain.ops.split import Split
+from glowtrain.types import Array, DType, TensorType
+
+FIRST_WITH_OUR_MEANING = {"GroupNormalization": 21}
+"""Operators that had another meaning under the same signature: the first operator set with today's."""
+
+_TYPE_NAMES = {
+    "f64": "double", "f32": "float", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32", "i16": "int16",
+    "i8": "int8", "u64": "uint64", "u32": "uint32", "u16": "uint16", "u8": "uint8", "bool": "bool",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Form:
+    """An ONNX node without its names.
+
+    ``inputs`` has a place number for each operand, an array for what must become a constant, ``None`` for what is absent.
+    """
+
+    op_type: str
+    inputs: tuple[int | Array | None, ...]
+    attributes: tuple[AttributeProto, ...]
+    bodies: dict[str, Graph]
+
+
+def form_of(operator: Operator, types: Sequence[TensorType | None], opset: int) -> Form | None:
+    """The standard node for an operator on operands of these types; ``None`` if there is none at this operator set."""
+    schema = schema_of(operator, opset)
+    if schema is None or not _allows(schema, operator, types):
+        return None
+    older = _OLDER_FORMS.get(operator.key())
+    if older is not None:
+        operator = older(operator, types, schema)
+    return _form(operator, len(types), schema)
+
+
+def schema_of(operator: Operator, opset: int) -> defs.OpSchema | None:
+    """ONNX's definition of the operator at an operator set, if it is there with today's meaning."""
+    if operator.domain or opset < FIRST_WITH_OUR_MEANING.get(operator.key(), 0):
+        return None
+    try:
+        return defs.get_schema(operator.onnx, opset)
+    except defs.SchemaError:
+        return None
+
+
+def _form(operator: Operator, count: int, schema: defs.OpSchema) -> Form | None:
+    values = operator.attributes()
+    statics = {name: place for place, name in static_inputs(type(operator)).items()}
+    attributes: list[AttributeProto] = []
+    bodies: dict[str, Graph] = {}
+    inputs: dict[int, int | Array | None] = {}
+    for name, value in values.items():
+        if isinstance(value, Graph):
+            bodies[name] = value
+        elif name in schema.attributes:
+            if not _is_default(operator, name, value, schema.attributes[name]):
+                attributes.append(_attribute(name, value, schema.attributes[name]))
+        elif name in statics and statics[name] < len(schema.inputs):
+            inputs[statics[name]] = None if value is None else static_array(value)
+        elif not _is_field_default(operator, name, value):
+            return None
+    return Form(operator.onnx, _places(inputs, set(statics.values()), count), tuple(attributes), bodies)
+
+
+def _places(inputs: dict[int, int | Array | None], statics: set[int], count: int) -> tuple[int | Array | None, ...]:
+    """Inputs in order: operands fill the places that no static field has; fields that became attributes leave none."""
+    place = 0
+    for operand in range(count):
+        while place in statics:
+            place += 1
+        inputs[place] = operand
+        place += 1
+    listed = [inputs.get(place) for place in range(max(inputs, default=-1) + 1) if place in inputs or place not in statics]
+    while listed and listed[-1] is None:
+        listed.pop()
+    return tuple(listed)
+
+
+def static_array(value: Any) -> Array:
+    """A static field as the array that ONNX passes: lists of integers as i64, floats as f32."""
+    if isinstance(value, np.ndarray):
+        return value
+    flat = value if isinstance(value, tuple) else (value,)
+    if all(isinstance(item, bool) for item in flat) and flat:
+        return np.array(value, np.bool_)
+    return np.array(value, np.float32 if any(isinstance(item, float) for item in flat) else np.int64)
+
+
+def _is_default(operator: Operator, name: str, value: Any, expected: defs.OpSchema.Attribute) -> bool:
+    """Whether an attribute can be left out: absent, or what ONNX assumes as well."""
+    if value is None or (isinstance(value, tuple) and not value and not expected.required):
+        return True
+    if expected.required or isinstance(value, np.ndarray):
+        return False
+    assumed = expected.default_value
+    if assumed.type == AttributeProto.UNDEFINED:
+        return _is_field_default(operator, name, value)
+    known = helper.get_attribute_value(assumed)
+    known = known.decode() if isinstance(known, bytes) else known
+    return bool(np.float32(value) == known) if isinstance(value, float) else bool(_plain(value) == known)
+
+
+def _is_field_default(operator: Operator, name: str, value: Any) -> bool:
+    fields = {field.name: field.default for field in dataclasses.fields(operator)}  # type: ignore[arg-type]
+    if isinstance(value, np.ndarray) or name not in fields:
+        return False
+    return bool(value == fields[name]) or (name == "dilations" and set(value) == {1})
+
+
+def _plain(value: Any) -> Any:
+    """A value as ONNX's attributes hold it."""
+    if isinstance(value, DType):
+        return dtype_to_onnx(value)
+    return int(value) if isinstance(value, bool) else value
+
+
+def _attribute(name: str, value: Any, expected: defs.OpSchema.Attribute) -> AttributeProto:
+    kind = int(expected.type.value)
+    if kind == AttributeProto.TENSOR:
+        return helper.make_attribute(name, tensor_from_array(static_array(value), ""))
+    plain = [_plain(item) for item in value] if isinstance(value, tuple) else _plain(value)
+    if kind == AttributeProto.FLOAT:
+        plain = float(plain)
+    return helper.make_attribute(name, plain, attr_type=kind)
+
+
+def _allows(schema: defs.OpSchema, operator: Operator, types: Sequence[TensorType | None]) -> bool:
+    """Whether the operands' element types are allowed at this operator set."""
+    statics = static_inputs(type(operator))
+    places = [place for place in range(len(types) + len(statics)) if place not in statics]
+    formal = schema.inputs
+    for place, type_ in zip(places, types, strict=False):
+        at = min(place, len(formal) - 1)
+        if type_ is None or at < 0:
+            continue
+        if place >= len(formal) and formal[at].option != defs.OpSchema.FormalParameterOption.Variadic:
+            return False
+        if f"tensor({_TYPE_NAMES[type_.dtype.name]})" not in formal[at].types:
+            return False
+    return True
+
+
+def _split_by_sizes(operator: Operator, types: Sequence[TensorType | None], schema: defs.OpSchema) -> Operator:
+    """Before opset 18 Split had no ``num_outputs``."""
+    assert isinstance(operator, Split)
+    (x,) = types
+    if x is None or operator.num_outputs is None or "num_outputs" in schema.attributes:
+        return operator
+    return Split(split=operator.sizes(x), axis=operator.axis)
+
+
+_OLDER_FORMS: dict[str, Callable[[Operator, Sequence[TensorType | None], defs.OpSchema], Operator]] = {
+    "Split": _split_by_sizes,
+}

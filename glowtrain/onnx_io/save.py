@@ -1,0 +1,136 @@
+"""Save graphs, training steps too, as standard ONNX models."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from onnx import ModelProto, helper
+
+from glowtrain.errors import ModelError
+from glowtrain.graph import Graph, Value, Variable
+from glowtrain.onnx_io.tensors import tensor_from_array
+from glowtrain.onnx_io.upgrade import NEWEST_OPSET
+from glowtrain.onnx_io.write import DOMAIN, Functions, Names, Writer, value_info
+from glowtrain.types import Array
+
+OLDEST_SAVED = 17
+_LARGEST_FILE = (1 << 31) - 1
+
+
+def save(
+    graph: Graph,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    opset: int | None = None,
+    ir_version: int | None = None,
+    state: Mapping[str, Array] | None = None,
+) -> ModelProto:
+    """Write a graph as an ONNX model, to ``path`` if one is given, and return the model.
+
+    ``opset`` is the version of the standard operators, from 17 to the newest; without it, the first of them that has all
+    that the graph uses. Operators that it lacks become functions of the model. ``state`` gives variables' values by name;
+    without it they have their initial ones. Variables are initializers; in a graph with updates (a training step) they
+    are inputs as well, and each updated one has an output ``<name>.next``.
+
+    The file appears whole or not at all. Raises :class:`ModelError` for operators that cannot be written, names that
+    clash and files that cannot be written.
+    """
+    choices = range(OLDEST_SAVED, NEWEST_OPSET + 1) if opset is None else (opset,)
+    if not OLDEST_SAVED <= choices[0] <= NEWEST_OPSET:
+        raise ModelError(f"cannot save at opset {opset}: choose one from {OLDEST_SAVED} to {NEWEST_OPSET}")
+    for version in choices:
+        model, missing = _model(graph, version, state or {})
+        if not missing:
+            break
+    else:
+        raise ModelError(f"cannot save: {_explain(missing, choices[-1])}")
+    model.ir_version = ir_version or _ir_version(version)
+    if path is not None:
+        write_atomically(Path(path), _serialized(model))
+    return model
+
+
+def _explain(missing: Mapping[str, str], opset: int) -> str:
+    listed = ", ".join(f"{key} (node {name!r})" if name else key for key, name in missing.items())
+    return f"opset {opset} lacks these operators and they have no decomposition into it: {listed}; try a newer opset"
+
+
+def _model(graph: Graph, opset: int, state: Mapping[str, Array]) -> tuple[ModelProto, dict[str, str]]:
+    """The model, and the operators that could not be written."""
+    functions = Functions(opset)
+    writer = Writer(functions, Names())
+    step = graph.with_(outputs=_outputs(graph))
+    writer.declare(step)
+    writer.body(step)
+    inputs = [value_info(value.name, value.type) for value in graph.inputs]
+    if graph.updates:
+        inputs += [value_info(variable.name, variable.type) for variable in graph.variables]
+    outputs = [value_info(name, value.type) for name, value in step.outputs.items()]
+    values = [tensor_from_array(_value(variable, state), variable.name) for variable in graph.variables]
+    proto = helper.make_graph(writer.nodes, graph.name or "graph", inputs, outputs, [*values, *writer.initializers])
+    imports = [helper.make_opsetid("", opset)]
+    if functions.protos:
+        imports.append(helper.make_opsetid(DOMAIN, 1))
+    model = helper.make_model(proto, opset_imports=imports, functions=list(functions.protos.values()))
+    model.producer_name = "glowtrain"
+    return model, functions.missing
+
+
+def _outputs(graph: Graph) -> dict[str, Value]:
+    """The graph's outputs, then the new value of each variable that is updated."""
+    following = {f"{variable.name}.next": value for variable, value in graph.updates.items()}
+    clash = sorted(set(following) & set(graph.outputs))
+    if clash:
+        raise ModelError(f"cannot save: an output has the name of a variable's new value: {', '.join(clash)}")
+    return {**graph.outputs, **following}
+
+
+def _value(variable: Variable, state: Mapping[str, Array]) -> Array:
+    array = state.get(variable.name, variable.initial)
+    if not variable.type.accepts(array):
+        given = f"{array.dtype}{list(array.shape)}"
+        raise ModelError(f"cannot save: variable {variable.name!r} is {variable.type}, but its value is {given}")
+    return array
+
+
+def _ir_version(opset: int) -> int:
+    """The IR version of the first release with an operator set, and at least 8, the first with functions."""
+    return max(8, int(helper.OP_SET_ID_VERSION_MAP.get(("ai.onnx", opset), 8)))
+
+
+def _serialized(model: ModelProto) -> bytes:
+    if model.ByteSize() > _LARGEST_FILE:
+        raise ModelError("cannot save: the model is larger than the 2 GiB that an ONNX file can hold")
+    return model.SerializeToString()
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file by way of a temporary one beside it: it has the old contents or the new ones, never a part.
+
+    Raises :class:`ModelError` if it cannot be written.
+    """
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            temporary = Path(file.name)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(_mode_of(path))
+        temporary.replace(path)
+    except OSError as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise ModelError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _mode_of(path: Path) -> int:
+    """The permissions that a file has, or that a new one gets."""
+    if path.exists():
+        return path.stat().st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask

@@ -1,0 +1,197 @@
+"""Write graphs as ONNX nodes, operators that ONNX lacks as functions of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
+
+from glowtrain.errors import ModelError
+from glowtrain.graph import Constant, Graph, Input, Node, Operator, Value
+from glowtrain.onnx_io.forms import Form, form_of
+from glowtrain.onnx_io.tensors import dtype_to_onnx, tensor_from_array
+from glowtrain.ops.control import Scan
+from glowtrain.types import Array, TensorType
+
+DOMAIN = "glowtrain"
+"""The domain of the functions."""
+
+
+def value_info(name: str, type_: TensorType, dims: Sequence[int | str | None] | None = None) -> ValueInfoProto:
+    """A declared type; ``dims`` replaces extents by names."""
+    return helper.make_tensor_value_info(name, dtype_to_onnx(type_.dtype), list(dims or type_.shape))
+
+
+@dataclass
+class Names:
+    """Names that are taken, and fresh ones."""
+
+    taken: set[str] = field(default_factory=set)
+
+    def reserve(self, name: str, what: str) -> str:
+        """Take exactly this name. Raises :class:`ModelError` if something else has it."""
+        if name in self.taken:
+            raise ModelError(f"cannot save: {what} is called {name!r}, and so is another value; rename one of them")
+        self.taken.add(name)
+        return name
+
+    def fresh(self, hint: str) -> str:
+        """A name that is not taken, like ``hint``."""
+        name, number = hint, 0
+        while name in self.taken:
+            number += 1
+            name = f"{hint}_{number}"
+        self.taken.add(name)
+        return name
+
+
+@dataclass
+class Functions:
+    """The functions of a model: one for each operator on operands of given types."""
+
+    opset: int
+    protos: dict[str, FunctionProto] = field(default_factory=dict)
+    known: dict[tuple[Operator, tuple[TensorType | None, ...]], str] = field(default_factory=dict)
+    names: Names = field(default_factory=Names)
+    missing: dict[str, str] = field(default_factory=dict)
+    """Operators that can be written neither way, with the reason."""
+
+    def name_of(self, node: Node) -> str | None:
+        """The function that stands for a node's operator, made if need be; ``None`` if it has no decomposition."""
+        operator, types = node.operator, tuple(None if value is None else value.type for value in node.inputs)
+        if (operator, types) not in self.known:
+            if not operator.has("decompose"):
+                self.missing.setdefault(operator.key(), node.name)
+                return None
+            name = self.known[operator, types] = self.names.fresh(operator.onnx)
+            self.protos[name] = self._function(name, operator, types)
+        return self.known[operator, types]
+
+    def _function(self, name: str, operator: Operator, types: tuple[TensorType | None, ...]) -> FunctionProto:
+        inputs = [None if type_ is None else Input(type_, f"x{place}") for place, type_ in enumerate(types)]
+        results = operator.decompose(*inputs)
+        outputs = {f"y{place}": value for place, value in enumerate(results if isinstance(results, tuple) else (results,))}
+        present = tuple(value for value in inputs if value is not None)
+        writer = Writer(self, Names(), constants_as_nodes=True)
+        writer.declare(Graph(present, outputs))
+        writer.body(Graph(present, outputs))
+        imports = [helper.make_opsetid("", self.opset), helper.make_opsetid(DOMAIN, 1)]
+        return helper.make_function(
+            DOMAIN, name, [value.name for value in present], list(outputs), writer.nodes, imports, doc_string=str(operator)
+        )
+
+
+@dataclass
+class Writer:
+    """Writes the nodes of one graph, or of one function, whose constants are nodes."""
+
+    functions: Functions
+    names: Names
+    constants_as_nodes: bool = False
+    known: dict[Value, str] = field(default_factory=dict)
+    nodes: list[NodeProto] = field(default_factory=list)
+    initializers: list[TensorProto] = field(default_factory=list)
+    arrays: dict[tuple[str, tuple[int, ...], bytes], str] = field(default_factory=dict)
+
+    def declare(self, graph: Graph) -> None:
+        """Fix the names of inputs, variables and outputs."""
+        leaves: Iterable[Value] = (*graph.inputs, *graph.variables)
+        for value in leaves:
+            self.known[value] = self.names.reserve(value.name, f"the {type(value).__name__.lower()}")
+        for name, value in graph.outputs.items():
+            if self.known.get(value) == name:
+                continue
+            self.names.reserve(name, "the output")
+            if value.node is not None and value not in self.known:
+                self.known[value] = name
+
+    def body(self, graph: Graph) -> None:
+        """Write the nodes, and a copy for every output that shares its value with another name."""
+        for node in graph.nodes:
+            self.node(node)
+        for name, value in graph.outputs.items():
+            if self.name(value) != name:
+                self.nodes.append(helper.make_node("Identity", [self.name(value)], [name]))
+
+    def name(self, value: Value) -> str:
+        """The name of a value; constants are written when they are first used."""
+        if value not in self.known:
+            if isinstance(value, Constant):
+                self.known[value] = self.constant(value.array, value.name or "constant")
+            else:
+                hint = value.name or (value.node.operator.onnx if value.node else "value")
+                self.known[value] = self.names.fresh(hint)
+        return self.known[value]
+
+    def constant(self, array: Array, hint: str) -> str:
+        """The name of a constant; equal ones are written once."""
+        key = (array.dtype.str, array.shape, array.tobytes())
+        if key not in self.arrays:
+            name = self.arrays[key] = self.names.fresh(hint)
+            tensor = tensor_from_array(array, name)
+            if self.constants_as_nodes:
+                self.nodes.append(helper.make_node("Constant", [], [name], value=tensor))
+            else:
+                self.initializers.append(tensor)
+        return self.arrays[key]
+
+    def node(self, node: Node) -> None:
+        types = [None if value is None else value.type for value in node.inputs]
+        operands = ["" if value is None else self.name(value) for value in node.inputs]
+        outputs = [self.name(value) for value in node.outputs]
+        if isinstance(node.operator, Scan) and node.operator.num_captured:
+            self.nodes.append(self.scan(node.operator, operands, outputs, node.name))
+            return
+        form = form_of(node.operator, types, self.functions.opset)
+        if form is not None:
+            self.nodes.append(self.standard(form, operands, outputs, node.name))
+            return
+        function = self.functions.name_of(node)
+        if function is not None:
+            present = [name for name in operands if name]
+            self.nodes.append(helper.make_node(function, present, outputs, node.name, domain=DOMAIN))
+
+    def standard(
+        self, form: Form, operands: list[str], outputs: list[str], name: str, captured: Mapping[Value, str] | None = None
+    ) -> NodeProto:
+        inputs = []
+        for item in form.inputs:
+            if isinstance(item, int):
+                inputs.append(operands[item])
+            else:
+                inputs.append("" if item is None else self.constant(item, f"{outputs[0]}.{len(inputs)}"))
+        node = helper.make_node(form.op_type, inputs, outputs, name)
+        node.attribute.extend(form.attributes)
+        for key, body in form.bodies.items():
+            node.attribute.append(helper.make_attribute(key, self.subgraph(body, captured or {})))
+        return node
+
+    def scan(self, operator: Scan, operands: list[str], outputs: list[str], name: str) -> NodeProto:
+        """Scan: in ONNX the body reads captured values by the names that they have outside."""
+        cut = len(operands) - operator.num_captured
+        inner = operator.body.inputs[:cut]
+        captured = dict(zip(operator.body.inputs[cut:], operands[cut:], strict=True))
+        plain = operator.replace(body=operator.body.with_(inputs=inner), num_captured=0)
+        form = form_of(plain, [value.type for value in inner], self.functions.opset)
+        assert form is not None
+        return self.standard(form, operands[:cut], outputs, name, captured)
+
+    def subgraph(self, body: Graph, captured: Mapping[Value, str]) -> GraphProto:
+        """A graph that is an attribute. Its names differ from all others, since ONNX shares scopes."""
+        inner = Writer(self.functions, self.names, self.constants_as_nodes, dict(captured))
+        inner.known.update({value: self.names.fresh(value.name or "x") for value in body.inputs})
+        outputs = {self.names.fresh(name): value for name, value in body.outputs.items()}
+        for name, value in outputs.items():
+            if value.node is not None:
+                inner.known.setdefault(value, name)
+        inner.body(body.with_(outputs=outputs))
+        return helper.make_graph(
+            inner.nodes,
+            body.name,
+            [value_info(inner.known[value], value.type) for value in body.inputs],
+            [value_info(name, value.type) for name, value in outputs.items()],
+            inner.initializers,
+        )
+
+

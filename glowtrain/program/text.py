@@ -1,0 +1,349 @@
+"""The text form of a program: a listing to read, the same for equal programs.
+
+    program  ::= "program" NAME buffer* instruction*
+    buffer   ::= kind NAME ":" type ["layout" "[" axis,* "]"] ["=" number] ["updated"]
+    instruction ::= "kernel" NAME ":" statement*  |  "repeat" NAME index "<" extent ":" instruction*
+    statement ::= "for" ["serial"] index "<" extent,* ":" statement*
+               | "let" NAME "=" expr
+               | NAME "[" expr,* "]" ("=" | "+=" | "*=" | "max=" | "min=" | "and=" | "or=") expr
+               | "with" NAME "=" expr                       a part that the next statement uses more than once
+    expr     ::= NAME "[" expr,* [";" "fill" number] "]"  |  ("sum"|"prod"|"max"|"min"|"all"|"any") "(" index "<" extent,* ":" expr ")"
+               | dtype "(" expr ")" | FUNCTION "(" expr,* ")" | infix arithmetic
+
+Subscripts are printed in their affine form. A sum may begin with "with" clauses, ended by semicolons. In the text of a plan every kernel
+lists its operands with their places in the arena.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from glowtrain.loops import (
+    Accumulate,
+    Affine,
+    Apply,
+    Buffer,
+    Cast,
+    Const,
+    Expr,
+    For,
+    Index,
+    Let,
+    Load,
+    Names,
+    Reduce,
+    Ref,
+    Statement,
+    Store,
+    children,
+    expressions,
+    walk,
+)
+from glowtrain.loops.affine import Atom, Quotient, Remainder
+from glowtrain.program.lanes import Facts
+from glowtrain.program.plan import Plan
+from glowtrain.program.program import Instruction, Kernel, Program
+from glowtrain.program.schedule import lifetimes
+from glowtrain.types import i64
+
+LINE = 118
+"""A loop with one statement stands on one line if it is no longer than this."""
+
+_INFIX = {
+    "or": ("|", 1), "xor": ("^", 2), "and": ("&", 3),
+    "eq": ("==", 4), "ne": ("!=", 4), "lt": ("<", 4), "le": ("<=", 4), "gt": (">", 4), "ge": (">=", 4),
+    "add": ("+", 5), "sub": ("-", 5), "mul": ("*", 6), "div": ("/", 6), "mod": ("%", 6),
+}  # fmt: skip
+_UNARY = 7
+_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "max", "min": "min", "and": "all", "or": "any"}
+_ACCUMULATE = {"add": "+=", "mul": "*="}
+
+
+def to_text(program: Program) -> str:
+    """The whole program, ended with a newline."""
+    return "\n".join([f"program {program.name}", *_declarations(program), *_Printer(program).instructions(program.instructions)]) + "\n"
+
+
+def plan_text(plan: Plan) -> str:
+    """A plan: arena and peak, the place and the life of every activation, and the program with operand lists."""
+    count = sum(1 for _ in plan.program.kernels)
+    title = f"plan {plan.program.name}: arena {plan.arena:,} bytes, peak {plan.peak:,} bytes, overhead {plan.overhead:.3f}"
+    table = _places(plan)
+    printer = _Printer(plan.program, plan)
+    listing = printer.instructions(plan.program.instructions)
+    return "\n".join([title, f"  {len(plan.offsets)} activations, {count} kernels", *table, *_declarations(plan.program), *listing]) + "\n"
+
+
+def _places(plan: Plan) -> Iterator[str]:
+    """One line for each activation, by offset; lives are positions of instructions of the outermost level."""
+    lives = lifetimes(plan.program.instructions)
+    if plan.offsets:
+        yield f"  {'offset':>12} {'bytes':>12}  {'life':<9} buffer"
+    for buffer, offset in sorted(plan.offsets.items(), key=lambda item: (item[1], lives.get(item[0], (0, 0)))):
+        first, last = lives.get(buffer, (0, 0))
+        yield f"  {offset:>12,} {buffer.type.nbytes:>12,}  {f'{first}..{last}':<9} {buffer.name}: {buffer.type}"
+
+
+def _declarations(program: Program) -> Iterator[str]:
+    for buffer in program.buffers:
+        notes = [f" layout [{','.join(map(str, buffer.layout))}]"] if buffer.layout != tuple(range(buffer.type.rank)) else []
+        if buffer.kind == "constant" and buffer.initial is not None and buffer.initial.size == 1:
+            notes.append(f" = {_number(buffer.initial.reshape(-1)[0].item())}")
+        if buffer.kind == "variable" and buffer in (program.variables.get(name) for name in program.updates):
+            notes.append(" updated")
+        yield f"  {buffer.kind:<10} {buffer.name}: {buffer.type}{''.join(notes)}"
+
+
+@dataclass
+class _Printer:
+    program: Program
+    plan: Plan | None = None
+
+    def instructions(self, instructions: Sequence[Instruction]) -> Iterator[str]:
+        scope = _Scope(Names({buffer.name: 1 for buffer in self.program.buffers}))
+        for position, instruction in enumerate(instructions):
+            number = f"#{position} " if self.plan is not None else ""
+            yield from self._instruction(instruction, number, scope)
+
+    def _instruction(self, instruction: Instruction, number: str, scope: _Scope) -> Iterator[str]:
+        if isinstance(instruction, Kernel):
+            yield f"{number}kernel {instruction.name}:"
+            if self.plan is not None:
+                yield f"  {self._operands(instruction)}"
+            yield from indented(scope.body(instruction.body))
+            return
+        inner = scope.opened([instruction.index])
+        yield f"{number}repeat {instruction.name} {inner.box([instruction.index])}:"
+        for member in instruction.body:
+            yield from indented(self._instruction(member, "", inner))
+
+    def _operands(self, kernel: Kernel) -> str:
+        groups: dict[str, list[str]] = {"@out": [], "@inout": [], "@in": []}
+        reads, writes = set(kernel.reads), set(kernel.writes)
+        for buffer in kernel.operands:
+            mode = "@in" if buffer not in writes else "@inout" if buffer in reads else "@out"
+            groups[mode].append(self._place(buffer))
+        return "  ".join(f"{mode} {', '.join(members)}" for mode, members in groups.items() if members)
+
+    def _place(self, buffer: Buffer) -> str:
+        offset = self.plan.offsets.get(buffer) if self.plan is not None else None
+        return buffer.name if offset is None else f"{buffer.name}@{offset}"
+
+
+def indented(lines: Iterable[str]) -> Iterator[str]:
+    return (f"  {line}" for line in lines)
+
+
+def expression_text(expr: Expr, bound: Sequence[Index] = ()) -> str:
+    """One expression, for messages; ``bound`` are the indices of the loops around it, outermost first."""
+    return _Scope().opened(list(bound)).text(expr)
+
+
+def statement_text(statement: Statement, bound: Sequence[Index] = ()) -> str:
+    """A statement on one line, for messages: a loop by its head."""
+    scope = _Scope().opened(list(bound))
+    if isinstance(statement, For):
+        return scope.head(statement, scope.opened(statement.indices))
+    return scope.line(statement, inline=True)
+
+
+@dataclass
+class _Scope:
+    """Names of the indices, refs and shared parts that are visible at one place."""
+
+    names: Names = field(default_factory=Names)
+    known: dict[Expr, str] = field(default_factory=dict)
+    facts: Facts = field(default_factory=Facts)
+
+    def opened(self, exprs: Iterable[Index | Ref]) -> _Scope:
+        inner = _Scope(Names(dict(self.names.taken)), dict(self.known), self.facts)
+        for expr in exprs:
+            inner.name(expr, expr.name)
+        return inner
+
+    def name(self, expr: Expr, hint: str) -> str:
+        self.known[expr] = self.names.fresh(hint)
+        return self.known[expr]
+
+    def body(self, body: Sequence[Statement]) -> Iterator[str]:
+        scope = self.opened(())
+        for statement in body:
+            if isinstance(statement, For):
+                yield from scope.loop(statement)
+            else:
+                yield from scope.simple(statement)
+
+    def loop(self, loop: For) -> Iterator[str]:
+        inner = self.opened(loop.indices)
+        head = self.head(loop, inner) if loop.indices else ("do serial:" if loop.serial else "do:")
+        lines = list(inner.body(loop.body))
+        if len(lines) == 1 and len(head) + 1 + len(lines[0]) <= LINE:
+            yield f"{head} {lines[0]}"
+            return
+        yield head
+        yield from indented(lines)
+
+    def head(self, loop: For, inner: _Scope) -> str:
+        return f"for {'serial ' if loop.serial else ''}{inner.box(loop.indices)}:"
+
+    def box(self, indices: Sequence[Index]) -> str:
+        return ", ".join(f"{self.known[index]}<{index.extent}" for index in indices)
+
+    def simple(self, statement: Statement) -> Iterator[str]:
+        """A statement that is no loop, after the parts it shares."""
+        scope = self.opened(())
+        shared = _shared(statement, self.facts)
+        for part in shared.get(None, ()):
+            text = scope.text(part, shared=shared)
+            yield f"with {scope.name(part, 's')} = {text}"
+        yield scope.line(statement, shared)
+        if isinstance(statement, Let):
+            self.name(statement.ref, statement.ref.name)
+
+    def line(self, statement: Statement, shared: _Shared | None = None, *, inline: bool = False) -> str:
+        match statement:
+            case Let(ref=ref, value=value):
+                name = ref.name if inline else self.opened([ref]).known[ref]
+                return f"let {name} = {self.text(value, shared=shared)}"
+            case Store(buffer=buffer, index=index, value=value):
+                return f"{buffer.name}[{self.subscripts(index, shared)}] = {self.text(value, shared=shared)}"
+            case Accumulate(op=op, buffer=buffer, index=index, value=value):
+                sign = _ACCUMULATE.get(op, f"{op}=")
+                return f"{buffer.name}[{self.subscripts(index, shared)}] {sign} {self.text(value, shared=shared)}"
+        raise TypeError(f"{statement!r} is a loop")
+
+    def subscripts(self, index: Sequence[Expr], shared: _Shared | None) -> str:
+        return ", ".join(self.text(i, shared=shared) for i in index)
+
+    def text(self, expr: Expr, level: int = 0, shared: _Shared | None = None) -> str:
+        """The expression, in parentheses where it binds less than ``level``."""
+        if expr in self.known:
+            return self.known[expr]
+        if expr.dtype == i64 and not isinstance(expr, (Reduce, Load, Cast)):
+            form = self.facts.form(expr)
+            if form != Affine(0, ((expr, 1),)):
+                return self.form(form, level, shared)
+        return self._plain(expr, level, shared)
+
+    def _plain(self, expr: Expr, level: int, shared: _Shared | None) -> str:
+        match expr:
+            case Const(value=value):
+                return _number(value)
+            case Index(name=name) | Ref(name=name):
+                return f"{name}?"  # not bound here: the verifier's business
+            case Load(buffer=buffer, index=index, fill=fill):
+                tail = "" if fill is None else f"; fill {_number(fill)}"
+                return f"{buffer.name}[{self.subscripts(index, shared)}{tail}]"
+            case Cast(value=value, dtype=dtype):
+                return f"{dtype}({self.text(value, shared=shared)})"
+            case Reduce():
+                return self._reduce(expr, shared)
+            case Apply(function=function, arguments=arguments):
+                return self._apply(function, arguments, level, shared)
+        raise TypeError(f"{expr!r} is not an expression")
+
+    def _apply(self, function: str, arguments: Sequence[Expr], level: int, shared: _Shared | None) -> str:
+        if function in _INFIX and len(arguments) == 2:
+            sign, own = _INFIX[function]
+            left = self.text(arguments[0], own + (own == 4), shared)
+            text = f"{left} {sign} {self.text(arguments[1], own + 1, shared)}"
+            return f"({text})" if own < level else text
+        if function == "neg":
+            text = f"-{self.text(arguments[0], _UNARY, shared)}"
+            return f"({text})" if level > 5 else text
+        return f"{function}({', '.join(self.text(argument, shared=shared) for argument in arguments)})"
+
+    def _reduce(self, reduce: Reduce, shared: _Shared | None) -> str:
+        inner = self.opened(reduce.indices)
+        parts = []
+        for part in (shared or {}).get(reduce, ()):
+            text = inner.text(part, shared=shared)
+            parts.append(f"with {inner.name(part, 's')} = {text}; ")
+        box, body = inner.box(reduce.indices), inner.text(reduce.body, shared=shared)
+        return f"{_REDUCTIONS.get(reduce.op, reduce.op)}({box}: {''.join(parts)}{body})"
+
+    def form(self, form: Affine, level: int, shared: _Shared | None) -> str:
+        """An affine form: the terms, then the constant."""
+        text = ""
+        for atom, factor in form.terms:
+            size = abs(factor)
+            name = self._atom(atom, 6 if size != 1 or factor < 0 else 5, shared)
+            term = name if size == 1 else f"{size}*{name}"
+            text += f" {'-' if factor < 0 else '+'} {term}" if text else f"{'-' if factor < 0 else ''}{term}"
+        if form.constant or not text:
+            text += f" {'-' if form.constant < 0 else '+'} {abs(form.constant)}" if text else str(form.constant)
+        count = len(form.terms) + bool(form.constant)
+        simple = count == 1 and not (form.terms and form.terms[0][1] < 0)
+        loose = level > 5 and not simple or level > 6 and bool(form.terms) and form.terms[0][1] != 1
+        return f"({text})" if loose else text
+
+    def _atom(self, atom: Atom, level: int, shared: _Shared | None) -> str:
+        if isinstance(atom, (Quotient, Remainder)):
+            sign = "//" if isinstance(atom, Quotient) else "%"
+            text = f"{self.form(atom.dividend, 7, shared)} {sign} {atom.divisor}"
+            return f"({text})" if level > 5 else text
+        return self.known[atom] if atom in self.known else self._plain(atom, level + 1, shared)
+
+
+_Shared = dict[Reduce | None, list[Expr]]
+
+
+def _shared(statement: Statement, facts: Facts) -> _Shared:
+    """Parts used more than once, by the innermost Reduce whose index they need (``None``: none), inner parts first."""
+    order, uses, owners = _visit(statement)
+    found: _Shared = {}
+    for expr in order:
+        if uses[expr] > 1 and _worth_a_name(expr, facts):
+            found.setdefault(_owner(expr, owners, facts), []).append(expr)
+    return found
+
+
+def _visit(statement: Statement) -> tuple[list[Expr], dict[Expr, int], dict[Index, Reduce]]:
+    """Expressions children first, how many places use each, and the Reduce that binds each index."""
+    order: list[Expr] = []
+    uses: dict[Expr, int] = {}
+    owners: dict[Index, Reduce] = {}
+    stack = [(expr, False) for expr in reversed(expressions(statement))]
+    while stack:
+        expr, done = stack.pop()
+        if done:
+            order.append(expr)
+            continue
+        uses[expr] = uses.get(expr, 0) + 1
+        if uses[expr] > 1:
+            continue
+        if isinstance(expr, Reduce):
+            owners.update(dict.fromkeys(expr.indices, expr))
+        stack.append((expr, True))
+        stack.extend((child, False) for child in reversed(children(expr)))
+    return order, uses, owners
+
+
+def _worth_a_name(expr: Expr, facts: Facts) -> bool:
+    if isinstance(expr, (Const, Index, Ref, Load)):
+        return False
+    return expr.dtype != i64 or isinstance(expr, (Cast, Reduce)) or not facts.form(expr).is_linear
+
+
+def _owner(expr: Expr, owners: dict[Index, Reduce], facts: Facts) -> Reduce | None:
+    """The innermost of the reductions whose indices occur."""
+    needed = [owners[index] for index in sorted(facts.free(expr), key=lambda i: (i.name, i.extent)) if index in owners]
+    innermost: Reduce | None = None
+    for reduce in needed:
+        if innermost is None or reduce in set(walk(innermost.body)):
+            innermost = reduce
+    return innermost
+
+
+def _number(value: bool | int | float) -> str:
+    """The shortest text that reads back as the number."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        short = f"{value:g}"
+        return short if value != value or float(short) == value else repr(value)
+    return str(value)
+
+
+__all__ = ["expression_text", "plan_text", "statement_text", "to_text"]
