@@ -16,8 +16,8 @@ import numpy as np
 from glowtrain.errors import BindingError, DifferentiationError, InputError
 from glowtrain.graph import Graph, Input, Value
 from glowtrain.ops.activation import Softplus
+from glowtrain.ops.along_axis import ArgMax
 from glowtrain.ops.arithmetic import Abs
-from glowtrain.ops.extrema import ArgMax
 from glowtrain.ops.logic import Cast, Equal, Greater, Where
 from glowtrain.ops.loss import NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss
 from glowtrain.ops.move import Transpose, reshape

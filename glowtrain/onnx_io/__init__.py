@@ -2,5 +2,6 @@
 
 from glowtrain.onnx_io.load import load
 from glowtrain.onnx_io.save import save
+from glowtrain.onnx_io.trainable import inference, make_trainable
 
-__all__ = ["load", "save"]
+__all__ = ["inference", "load", "make_trainable", "save"]

@@ -11,7 +11,6 @@ which gets what is described here under the fields' names, the operands' types a
 from __future__ import annotations
 
 import dataclasses
-import functools
 import types
 import typing
 from collections.abc import Mapping
@@ -53,14 +52,19 @@ def attribute_value(attribute: AttributeProto, folder: Path | None, what: str) -
     raise ModelError(f"{what}: attribute {attribute.name} of type {kind} is not supported")
 
 
-@functools.cache
+_FIELD_TYPES: dict[str, dict[str, Any]] = {}
+
+
 def field_types(cls: type[Operator]) -> dict[str, Any]:
     """The annotation of every field, with ``None`` taken out of unions."""
-    hints = typing.get_type_hints(cls)
-    return {field.name: _without_none(hints[field.name]) for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    key = f"{cls.__module__}.{cls.__qualname__}"
+    if key not in _FIELD_TYPES:
+        hints = typing.get_type_hints(cls)
+        fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+        _FIELD_TYPES[key] = {field.name: _without_none(hints[field.name]) for field in fields}
+    return _FIELD_TYPES[key]
 
 
-@functools.cache
 def static_inputs(cls: type[Operator]) -> dict[int, str]:
     """Fields that ONNX passes as inputs, by the inputs' positions."""
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from glowtrain.graph import Constant, Graph, Input, Node, Operator, Value, Varia
 from glowtrain.onnx_io.attributes import Call, attribute_value, operator_from, static_inputs
 from glowtrain.onnx_io.parameters import Roles, key_of
 from glowtrain.onnx_io.source import describe
-from glowtrain.onnx_io.tensors import array_from_sparse, array_from_tensor, dtype_from_onnx
+from glowtrain.onnx_io.tensors import array_from_sparse, array_from_tensor
 from glowtrain.ops.control import Scan
 from glowtrain.ops.logic import Cast
 from glowtrain.ops.move import Squeeze

@@ -12,6 +12,7 @@ from onnx import AttributeProto, defs, helper
 
 from glowtrain.graph import Graph, Operator
 from glowtrain.onnx_io.attributes import static_inputs
+from glowtrain.onnx_io.source import kind_of
 from glowtrain.onnx_io.tensors import dtype_to_onnx, tensor_from_array
 from glowtrain.ops.split import Split
 from glowtrain.types import Array, DType, TensorType
@@ -86,7 +87,9 @@ def _places(inputs: dict[int, int | Array | None], statics: set[int], count: int
             place += 1
         inputs[place] = operand
         place += 1
-    listed = [inputs.get(place) for place in range(max(inputs, default=-1) + 1) if place in inputs or place not in statics]
+    listed = [
+        inputs.get(place) for place in range(max(inputs, default=-1) + 1) if place in inputs or place not in statics
+    ]
     while listed and listed[-1] is None:
         listed.pop()
     return tuple(listed)
@@ -131,10 +134,10 @@ def _plain(value: Any) -> Any:
 
 
 def _attribute(name: str, value: Any, expected: defs.OpSchema.Attribute) -> AttributeProto:
-    kind = int(expected.type.value)
+    kind = kind_of(expected)
     if kind == AttributeProto.TENSOR:
         return helper.make_attribute(name, tensor_from_array(static_array(value), ""))
-    plain = [_plain(item) for item in value] if isinstance(value, tuple) else _plain(value)
+    plain: Any = [_plain(item) for item in value] if isinstance(value, tuple) else _plain(value)
     if kind == AttributeProto.FLOAT:
         plain = float(plain)
     return helper.make_attribute(name, plain, attr_type=kind)

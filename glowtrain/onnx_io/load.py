@@ -46,7 +46,9 @@ def load(source: Source, dims: Mapping[str, int] | None = None, *, name: str = "
 
 def _partly_bound(template: Template, bound: dict[str, int]) -> Template:
     inputs = {
-        name: Spec(spec.dtype, tuple(bound.get(extent, extent) if isinstance(extent, str) else extent for extent in spec.shape))
+        name: Spec(
+            spec.dtype, tuple(bound.get(extent, extent) if isinstance(extent, str) else extent for extent in spec.shape)
+        )
         for name, spec in template.inputs.items()
     }
     return Template(template.name, inputs, lambda dims: template.build({**bound, **dims}))
@@ -107,7 +109,9 @@ def _check_supported(graph: GraphProto, title: str) -> None:
             missing[key].append(node)
     if missing:
         lines = [f"{key}: {', '.join(nodes[:5])}{' ...' if len(nodes) > 5 else ''}" for key, nodes in missing.items()]
-        raise UnsupportedOperatorError(f"{title} uses operators that are not supported:" + "".join(f"\n  - {line}" for line in lines))
+        raise UnsupportedOperatorError(
+            f"{title} uses operators that are not supported:" + "".join(f"\n  - {line}" for line in lines)
+        )
 
 
 def _operators(graph: GraphProto) -> Iterator[tuple[str, str]]:
@@ -115,5 +119,3 @@ def _operators(graph: GraphProto) -> Iterator[tuple[str, str]]:
         yield key_of(node), describe(node)
         for body in subgraphs(node):
             yield from _operators(body)
-
-

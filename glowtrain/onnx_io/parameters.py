@@ -27,11 +27,11 @@ from glowtrain.onnx_io.attributes import static_inputs
 from glowtrain.onnx_io.source import captures, is_standard
 from glowtrain.types import Array, dtype_of
 
-RUNNING_INPUTS = {"BatchNormalization": (3, 4)}
+RUNNING_INPUTS: dict[str, tuple[int, ...]] = {"BatchNormalization": (3, 4)}
 """Inputs that hold running statistics."""
-STATE_INPUTS = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,)}
+STATE_INPUTS: dict[str, tuple[int, ...]] = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,)}
 """Inputs that hold an initial state: a parameter unless it is zero."""
-BOUND_INPUTS = {"Clip": (1, 2), "Dropout": (1,), "CastLike": (1,), "TopK": (1,)}
+BOUND_INPUTS: dict[str, tuple[int, ...]] = {"Clip": (1, 2), "Dropout": (1,), "CastLike": (1,), "TopK": (1,)}
 """Inputs that hold settings."""
 
 _LARGEST = 1e30

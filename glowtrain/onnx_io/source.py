@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, defs
 
 from glowtrain.errors import ModelError
@@ -127,22 +127,28 @@ def _check_attributes(node: NodeProto, model: Model) -> None:
         if not attribute.type:
             attribute.type = _guess_type(attribute)
         expected = schema.attributes.get(attribute.name) if schema else None
-        if expected is not None and not attribute.ref_attr_name and int(expected.type.value) != attribute.type:
+        if expected is not None and not attribute.ref_attr_name and kind_of(expected) != attribute.type:
             found = AttributeProto.AttributeType.Name(attribute.type)
+            wanted = AttributeProto.AttributeType.Name(kind_of(expected))
             raise ModelError(
-                f"{model.title}: {describe(node)}: attribute {attribute.name} must be {expected.type.name}, not {found}"
+                f"{model.title}: {describe(node)}: attribute {attribute.name} must be {wanted}, not {found}"
             )
     for body in subgraphs(node):
         for inner in body.node:
             _check_attributes(inner, model)
 
 
-def _guess_type(attribute: AttributeProto) -> AttributeProto.AttributeType:
+def kind_of(expected: defs.OpSchema.Attribute) -> AttributeProto.AttributeType.ValueType:
+    """The type that an operator's definition gives an attribute, as a code of AttributeProto."""
+    return AttributeProto.AttributeType.Value(str(expected.type).rpartition(".")[2])
+
+
+def _guess_type(attribute: AttributeProto) -> AttributeProto.AttributeType.ValueType:
     """The type of an attribute that does not say (files before IR version 2)."""
     fields = {"f": 1, "i": 2, "s": 3, "t": 4, "g": 5, "floats": 6, "ints": 7, "strings": 8, "tensors": 9, "graphs": 10}
     present = {descriptor.name for descriptor, _ in attribute.ListFields()}
-    code = next((code for name, code in fields.items() if name in present), AttributeProto.INTS)
-    return AttributeProto.AttributeType.ValueType(code)
+    code = next((code for name, code in fields.items() if name in present), 7)
+    return AttributeProto.AttributeType.Value(AttributeProto.AttributeType.Name(code))
 
 
 def _sort(graph: GraphProto, model: Model, outside: set[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from pathlib import Path
 
 import ml_dtypes
@@ -12,13 +11,6 @@ from onnx import SparseTensorProto, TensorProto, helper, numpy_helper
 
 from glowtrain.errors import ModelError, ShapeError
 from glowtrain.types import Array, DType, dtype_of
-
-NARROW_TYPES = (
-    TensorProto.INT4,
-    TensorProto.UINT4,
-    TensorProto.FLOAT4E2M1,
-)
-"""Element types that ONNX packs, several in a byte."""
 
 
 def dtype_from_onnx(code: int, what: str) -> DType:
@@ -84,7 +76,8 @@ def _external_bytes(tensor: TensorProto, folder: Path | None, what: str) -> byte
         offset, length = int(entries.get("offset", 0)), int(entries.get("length", -1))
         with path.open("rb") as file:
             file.seek(offset)
-            return file.read(length)
+            data: bytes = file.read(length)
+            return data
     except ValueError:
         raise ModelError(f"{what}: offset and length of external data must be numbers, not {entries}") from None
     except OSError as error:
@@ -108,8 +101,3 @@ def tensor_from_array(array: Array, name: str) -> TensorProto:
     little = data.astype(data.dtype.newbyteorder("<"), copy=False)
     code = dtype_to_onnx(dtype_of(array.dtype))
     return TensorProto(name=name, data_type=code, dims=array.shape, raw_data=little.tobytes())
-
-
-def total_elements(tensors: Iterable[TensorProto]) -> int:
-    """Number of elements of all tensors together."""
-    return sum(math.prod(tensor.dims) for tensor in tensors)

@@ -6,8 +6,18 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, defs, helper, inliner
-from onnx import shape_inference, version_converter
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    ValueInfoProto,
+    defs,
+    helper,
+    inliner,
+    shape_inference,
+    version_converter,
+)
 
 from glowtrain.errors import ModelError
 from glowtrain.onnx_io.source import Model, is_standard, opset_of, subgraphs
@@ -123,8 +133,10 @@ def _shape(value: ValueInfoProto) -> list[Any]:
 def _pop(node: NodeProto, name: str) -> AttributeProto | None:
     for place, attribute in enumerate(node.attribute):
         if attribute.name == name:
+            found = AttributeProto()
+            found.CopyFrom(attribute)
             del node.attribute[place]
-            return attribute
+            return found
     return None
 
 

@@ -71,14 +71,22 @@ class Functions:
     def _function(self, name: str, operator: Operator, types: tuple[TensorType | None, ...]) -> FunctionProto:
         inputs = [None if type_ is None else Input(type_, f"x{place}") for place, type_ in enumerate(types)]
         results = operator.decompose(*inputs)
-        outputs = {f"y{place}": value for place, value in enumerate(results if isinstance(results, tuple) else (results,))}
+        outputs = {
+            f"y{place}": value for place, value in enumerate(results if isinstance(results, tuple) else (results,))
+        }
         present = tuple(value for value in inputs if value is not None)
         writer = Writer(self, Names(), constants_as_nodes=True)
         writer.declare(Graph(present, outputs))
         writer.body(Graph(present, outputs))
         imports = [helper.make_opsetid("", self.opset), helper.make_opsetid(DOMAIN, 1)]
         return helper.make_function(
-            DOMAIN, name, [value.name for value in present], list(outputs), writer.nodes, imports, doc_string=str(operator)
+            DOMAIN,
+            name,
+            [value.name for value in present],
+            list(outputs),
+            writer.nodes,
+            imports,
+            doc_string=str(operator),
         )
 
 
@@ -125,12 +133,15 @@ class Writer:
         return self.known[value]
 
     def constant(self, array: Array, hint: str) -> str:
-        """The name of a constant; equal ones are written once."""
+        """The name of a constant; equal ones are written once.
+
+        Float tensors are written as nodes: float initializers are taken for parameters when a model is loaded.
+        """
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self.arrays:
             name = self.arrays[key] = self.names.fresh(hint)
             tensor = tensor_from_array(array, name)
-            if self.constants_as_nodes:
+            if self.constants_as_nodes or (array.dtype.kind not in "iub" and array.ndim):
                 self.nodes.append(helper.make_node("Constant", [], [name], value=tensor))
             else:
                 self.initializers.append(tensor)
@@ -153,7 +164,12 @@ class Writer:
             self.nodes.append(helper.make_node(function, present, outputs, node.name, domain=DOMAIN))
 
     def standard(
-        self, form: Form, operands: list[str], outputs: list[str], name: str, captured: Mapping[Value, str] | None = None
+        self,
+        form: Form,
+        operands: list[str],
+        outputs: list[str],
+        name: str,
+        captured: Mapping[Value, str] | None = None,
     ) -> NodeProto:
         inputs = []
         for item in form.inputs:
@@ -193,5 +209,3 @@ class Writer:
             [value_info(name, value.type) for name, value in outputs.items()],
             inner.initializers,
         )
-
-

@@ -230,10 +230,11 @@ class ConvTranspose(Operator):
         return geometry
 
     def _axis(self, axis: WindowAxis, extra: int, wanted: int) -> WindowAxis:
-        """Turn x's axis into y's: its extent is ``wanted``, a multiple of the stride (SAME) or what padding leaves."""
+        """Turn x's axis into y's; SAME padding takes off what the window is wider than its stride."""
         places = axis.extent
         full = (places - 1) * axis.stride + extra + axis.width
-        wanted = wanted or (places * axis.stride if self.auto_pad.startswith("SAME") else 0)
+        if self.auto_pad.startswith("SAME") and not wanted:
+            wanted = full - max(0, axis.width - axis.stride)
         if not wanted:
             return replace(axis, extent=full - axis.begin - axis.end, out=places)
         begin, end = split_padding(max(0, full - wanted), upper=self.auto_pad == "SAME_UPPER")

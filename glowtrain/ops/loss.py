@@ -12,7 +12,7 @@ from glowtrain.ops.family import Grads
 from glowtrain.ops.index import Gather, GatherElements, ScatterAdd
 from glowtrain.ops.logic import Equal, Less, Where
 from glowtrain.ops.move import reshape
-from glowtrain.ops.reduction import ReduceSum, accumulator, as_dtype, filled, widened
+from glowtrain.ops.reduction import ReduceSum, accumulator, as_dtype, widened
 from glowtrain.ops.softmax import LogSoftmax
 from glowtrain.ops.transcendental import Exp
 from glowtrain.types import Array, TensorType, i32, i64
@@ -119,9 +119,7 @@ class ClassLoss(Operator):
         if self.reduction == "mean":
             each = each / self._together(labels, counts)
         each = each if counts is None else each * counts
-        if each.shape != labels.shape:
-            each = filled(0, TensorType(each.dtype, labels.shape)) + each
-        return beside_classes(each)
+        return beside_classes(each) if each.shape else each
 
     def pull_weights(self, g: Value, loss: Value, log_prob: Value, labels: Value, weights: Value) -> Value:
         """The cotangent of the weights: the losses of each class's samples, for "mean" less the mean, added up."""

@@ -1,7 +1,7 @@
 """LSTM, GRU and RNN: the input's products hoisted out of the loop, then one Scan per direction.
 
-X is [T, B, I] (``layout=0``) or [B, T, I] (``layout=1``), with D = 1 or 2 directions and H hidden units. In a batch with
-``sequence_lens``, a row's states stop changing at its end, and its outputs beyond are zero; read backwards, it
+X is [T, B, I] (``layout=0``) or [B, T, I] (``layout=1``), with D = 1 or 2 directions and H hidden units. In a batch
+with ``sequence_lens``, a row's states stop changing at its end, and its outputs beyond are zero; read backwards, it
 starts with the initial state at its own last element.
 """
 
@@ -51,21 +51,21 @@ def _sigmoid(x: Array) -> Array:
 
 
 ACTIVATIONS: dict[str, Activation] = {
-    "relu": Activation(lambda x: Relu()(x), lambda x: np.maximum(x, 0)),
-    "tanh": Activation(lambda x: Tanh()(x), np.tanh),
-    "sigmoid": Activation(lambda x: Sigmoid()(x), _sigmoid),
+    "relu": Activation(Relu(), lambda x: np.maximum(x, 0)),
+    "tanh": Activation(Tanh(), np.tanh),
+    "sigmoid": Activation(Sigmoid(), _sigmoid),
     "affine": Activation(lambda x, a, b: x * a + b, lambda x, a, b: a * x + b, (1.0, 0.0)),
     "leakyrelu": Activation(lambda x, a: LeakyRelu(alpha=a)(x), lambda x, a: np.where(x < 0, a * x, x), (0.01,)),
-    "thresholdedrelu": Activation(
-        lambda x, a: ThresholdedRelu(alpha=a)(x), lambda x, a: np.where(x > a, x, 0), (1.0,)
-    ),
+    "thresholdedrelu": Activation(lambda x, a: ThresholdedRelu(alpha=a)(x), lambda x, a: np.where(x > a, x, 0), (1.0,)),
     "scaledtanh": Activation(lambda x, a, b: Tanh()(x * b) * a, lambda x, a, b: a * np.tanh(b * x), (1.0, 1.0)),
     "hardsigmoid": Activation(
         lambda x, a, b: HardSigmoid(alpha=a, beta=b)(x), lambda x, a, b: np.clip(a * x + b, 0, 1), (0.2, 0.5)
     ),
-    "elu": Activation(lambda x, a: Elu(alpha=a)(x), lambda x, a: np.where(x < 0, a * np.expm1(np.minimum(x, 0)), x), (1.0,)),
-    "softsign": Activation(lambda x: Softsign()(x), lambda x: x / (1 + np.abs(x))),
-    "softplus": Activation(lambda x: Softplus()(x), lambda x: np.logaddexp(x, 0)),
+    "elu": Activation(
+        lambda x, a: Elu(alpha=a)(x), lambda x, a: np.where(x < 0, a * np.expm1(np.minimum(x, 0)), x), (1.0,)
+    ),
+    "softsign": Activation(Softsign(), lambda x: x / (1 + np.abs(x))),
+    "softplus": Activation(Softplus(), lambda x: np.logaddexp(x, 0)),
 }
 
 
@@ -91,12 +91,11 @@ class Recurrent(Operator):
     def directions(self) -> int:
         return 2 if self.direction == "bidirectional" else 1
 
-    def cell(self, x: Value, r: Value, extra: Sequence[Value], states: Sequence[Value], f: Sequence[Function]) -> list[Value]:
-        """The new states from a step's ``x`` [B, gates H], which holds the input's part and the biases."""
-        raise NotImplementedError
+    def cell(self, x: Any, r: Any, extra: Sequence[Any], states: Sequence[Any], f: Sequence[Function]) -> list[Any]:
+        """The new states [B, H] from a step's ``x`` [B, gates H], which holds the input's products and the biases.
 
-    def numpy_cell(self, x: Array, r: Array, extra: Sequence[Array], states: Sequence[Array], f: Sequence[Function]) -> list[Array]:
-        """The same in NumPy; ``r`` is [H, gates H]."""
+        ``r`` is [H, gates H], ``extra`` comes from :meth:`extras`. The equations serve values and arrays alike.
+        """
         raise NotImplementedError
 
     def extras(self, bias: Any, peepholes: Any) -> list[Any]:
@@ -180,8 +179,9 @@ class Recurrent(Operator):
         outputs = []
         for place in range(self.directions):
             parts = [None if v is None else _part(v, place) for v in (w, r, bias, *starts, peepholes)]
-            outputs.append(self._direction(place, x, lengths, *parts))
-        joined = [Concat(axis=axis)(*column) if self.directions > 1 else column[0] for column, axis in zip(zip(*outputs, strict=True), (1, 0, 0), strict=False)]
+            outputs.append(self._direction(place, x, lengths, parts))
+        columns = zip(zip(*outputs, strict=True), (1, 0, 0), strict=False)
+        joined = [Concat(axis=axis)(*column) if self.directions > 1 else column[0] for column, axis in columns]
         if self.layout:
             joined = [Transpose(perm=(2, 0, 1, 3))(joined[0]), *(Transpose(perm=(1, 0, 2))(v) for v in joined[1:])]
         return tuple(joined)
@@ -191,9 +191,9 @@ class Recurrent(Operator):
         padded = [*inputs, *(None,) * (8 - len(inputs))]
         return [*padded[: 5 + self.states], padded[7]]
 
-    def _direction(self, place: int, x: Value, lengths: Value | None, w: Value, r: Value, bias: Value | None, *rest: Any) -> list[Value]:
-        """One direction's Y [T, 1, B, H] and final states [1, B, H]."""
-        *starts, peepholes = rest
+    def _direction(self, place: int, x: Value, lengths: Value | None, parts: Sequence[Any]) -> list[Value]:
+        """One direction's Y [T, 1, B, H] and final states [1, B, H] from its W, R, B, initial states and P."""
+        w, r, bias, *starts, peepholes = parts
         (steps, batch, _), hidden = x.shape, r.shape[1]
         backwards = self.direction == "reverse" or place == 1
         projected = x @ Transpose(perm=(1, 0))(w)
@@ -217,22 +217,22 @@ class Recurrent(Operator):
         outputs = []
         for place in range(self.directions):
             parts = [None if v is None else widened(v[place]) for v in (w, r, bias, *starts, peepholes)]
-            outputs.append(self._loop(place, widened(x), lengths, *parts))
+            outputs.append(self._loop(place, widened(x), lengths, parts))
         stacked = [np.stack(column, axis) for column, axis in zip(zip(*outputs, strict=True), (1, 0, 0), strict=False)]
         if self.layout:
             stacked = [stacked[0].transpose(2, 0, 1, 3), *(np.swapaxes(v, 0, 1) for v in stacked[1:])]
         return tuple(np.ascontiguousarray(v, x.dtype) for v in stacked)
 
-    def _loop(self, place: int, x: Array, lengths: Array | None, w: Array, r: Array, bias: Array | None, *rest: Any) -> list[Array]:
+    def _loop(self, place: int, x: Array, lengths: Array | None, parts: Sequence[Any]) -> list[Array]:
         """One direction's Y [T, B, H] and final states [B, H], step by step."""
-        *starts, peepholes = rest
+        w, r, bias, *starts, peepholes = parts
         projected = x @ w.T + (0 if bias is None else self.input_bias(bias, np.concatenate))
         extra = self.extras(None if bias is None else bias[bias.shape[0] // 2 :], peepholes)
         states = [np.zeros((x.shape[1], r.shape[1]), x.dtype) if start is None else start for start in starts]
         y = np.zeros((x.shape[0], *states[0].shape), x.dtype)
         order = range(x.shape[0])
         for step in reversed(order) if self.direction == "reverse" or place == 1 else order:
-            new = self.numpy_cell(projected[step], r.T, extra, states, self.chosen("numpy")[place])
+            new = self.cell(projected[step], r.T, extra, states, self.chosen("numpy")[place])
             runs = np.ones((x.shape[1], 1), bool) if lengths is None else (step < lengths)[:, None]
             states = [np.where(runs, after, before) for after, before in zip(new, states, strict=True)]
             y[step] = np.where(runs, states[0], 0)
@@ -261,7 +261,10 @@ class Recurrent(Operator):
         smooth = ("Tanh", "Sigmoid", "Affine", "ScaledTanh", "Softplus")
         count = len(cls.functions) * (2 if direction == "bidirectional" else 1)
         names = tuple(draw.choice(smooth) for _ in range(count))
-        return {"activations": names, "activation_alpha": (0.7,), "activation_beta": (0.4, 0.9), "clip": 40.0}
+        taken = [len(ACTIVATIONS[name.lower()].defaults) for name in names]
+        alphas = tuple(draw.choice((0.7, 0.9, 1.1)) for count in taken if count > 0)
+        betas = tuple(draw.choice((0.4, 0.6, 0.8)) for count in taken if count > 1)
+        return {"activations": names, "activation_alpha": alphas, "activation_beta": betas, "clip": 40.0}
 
 
 def _cut(x: Any, axis: int, start: int, end: int) -> Any:
@@ -269,6 +272,11 @@ def _cut(x: Any, axis: int, start: int, end: int) -> Any:
     if isinstance(x, Value):
         return Slice(starts=(start,), ends=(end,), axes=(axis,))(x)
     return x[(slice(None),) * axis + (slice(start, end),)]
+
+
+def _pieces(x: Any, count: int) -> Any:
+    """Equal pieces along axis 1 of a value or an array."""
+    return Split(num_outputs=count, axis=1)(x) if isinstance(x, Value) else np.split(x, count, axis=1)
 
 
 def _part(x: Value, place: int) -> Value:
@@ -312,17 +320,16 @@ class RNN(Recurrent):
     gates: ClassVar[int] = 1
     functions: ClassVar[tuple[str, ...]] = ("Tanh",)
 
-    def cell(self, x: Value, r: Value, extra: Sequence[Value], states: Sequence[Value], f: Sequence[Function]) -> list[Value]:
-        return [f[0](x + states[0] @ r)]
-
-    def numpy_cell(self, x: Array, r: Array, extra: Sequence[Array], states: Sequence[Array], f: Sequence[Function]) -> list[Array]:
+    def cell(self, x: Any, r: Any, extra: Sequence[Any], states: Sequence[Any], f: Sequence[Function]) -> list[Any]:
         return [f[0](x + states[0] @ r)]
 
 
 @operator
 @dataclass(frozen=True)
 class GRU(Recurrent):
-    """z, r = f(...); h = g(X W_h^T + (r H) R_h^T + biases), or with ``linear_before_reset`` r (H R_h^T + Rb_h); H' = (1 - z) h + z H.
+    """z, r = f(X W^T + H R^T + biases); h = g(X W_h^T + (r H) R_h^T + biases); H' = (1 - z) h + z H.
+
+    With ``linear_before_reset`` the reset gate acts on the product: r (H R_h^T + Rb_h).
 
     Operands X, W [D, 3H, I], R [D, 3H, H] (gates z, r, h), then optionally B [D, 6H], sequence_lens [B], initial_h.
     Results Y and Y_h.
@@ -346,27 +353,17 @@ class GRU(Recurrent):
         both = _cut(bias, 0, 0, 2 * hidden) + _cut(bias, 0, 3 * hidden, 5 * hidden)
         return concat([both, _cut(bias, 0, 2 * hidden, 3 * hidden)])
 
-    def cell(self, x: Value, r: Value, extra: Sequence[Value], states: Sequence[Value], f: Sequence[Function]) -> list[Value]:
+    def cell(self, x: Any, r: Any, extra: Sequence[Any], states: Sequence[Any], f: Sequence[Function]) -> list[Any]:
         (h,), size = states, states[0].shape[1]
         if self.linear_before_reset:
             products = h @ r
-            z, reset = Split(num_outputs=2, axis=1)(f[0](_cut(x, 1, 0, 2 * size) + _cut(products, 1, 0, 2 * size)))
+            z, reset = _pieces(f[0](_cut(x, 1, 0, 2 * size) + _cut(products, 1, 0, 2 * size)), 2)
             inner = _cut(products, 1, 2 * size, 3 * size)
             new = f[1](_cut(x, 1, 2 * size, 3 * size) + reset * (inner + extra[0] if extra else inner))
         else:
             gates = f[0](_cut(x, 1, 0, 2 * size) + h @ _cut(r, 1, 0, 2 * size))
-            z, reset = Split(num_outputs=2, axis=1)(gates)
+            z, reset = _pieces(gates, 2)
             new = f[1](_cut(x, 1, 2 * size, 3 * size) + (reset * h) @ _cut(r, 1, 2 * size, 3 * size))
-        return [(1 - z) * new + z * h]
-
-    def numpy_cell(self, x: Array, r: Array, extra: Sequence[Array], states: Sequence[Array], f: Sequence[Function]) -> list[Array]:
-        h = states[0]
-        (xz, xr, xh), (rz, rr, rh) = np.split(x, 3, axis=1), np.split(r, 3, axis=1)
-        z, reset = f[0](xz + h @ rz), f[0](xr + h @ rr)
-        if self.linear_before_reset:
-            new = f[1](xh + reset * (h @ rh + (extra[0] if extra else 0)))
-        else:
-            new = f[1](xh + (reset * h) @ rh)
         return [(1 - z) * new + z * h]
 
     @classmethod
@@ -395,15 +392,9 @@ class LSTM(Recurrent):
         hidden = peepholes.shape[0] // 3
         return [_cut(peepholes, 0, place * hidden, (place + 1) * hidden) for place in range(3)]
 
-    def cell(self, x: Value, r: Value, extra: Sequence[Value], states: Sequence[Value], f: Sequence[Function]) -> list[Value]:
-        return self._cell(Split(num_outputs=4, axis=1)(x + states[0] @ r), extra, states[1], f)
-
-    def numpy_cell(self, x: Array, r: Array, extra: Sequence[Array], states: Sequence[Array], f: Sequence[Function]) -> list[Array]:
-        return self._cell(np.split(x + states[0] @ r, 4, axis=1), extra, states[1], f)
-
-    def _cell(self, gates: Any, extra: Sequence[Any], c: Any, f: Sequence[Function]) -> list[Any]:
-        """The gates' equations, which read the same for values and arrays."""
-        i, o, forget, new = gates
+    def cell(self, x: Any, r: Any, extra: Sequence[Any], states: Sequence[Any], f: Sequence[Function]) -> list[Any]:
+        c = states[1]
+        i, o, forget, new = _pieces(x + states[0] @ r, 4)
         if extra:
             i, forget = i + extra[0] * c, forget + extra[2] * c
         i = f[0](i)

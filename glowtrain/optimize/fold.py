@@ -23,7 +23,9 @@ def evaluate(node: Node) -> tuple[Array, ...] | None:
         results = operator.reference(*(_stand_in(value) for value in node.inputs))
     elif all(value is None or isinstance(value, Constant) for value in node.inputs):
         with np.errstate(all="ignore"):
-            results = operator.reference(*(value.array if isinstance(value, Constant) else None for value in node.inputs))
+            results = operator.reference(
+                *(value.array if isinstance(value, Constant) else None for value in node.inputs)
+            )
     else:
         return None
     arrays = results if isinstance(results, tuple) else (results,)

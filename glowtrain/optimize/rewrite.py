@@ -12,12 +12,12 @@ Change = Callable[[Node], Sequence[Value] | None]
 """Given a node whose operands are rewritten already: values to take the place of its outputs, or ``None``."""
 
 
-def rewrite(graph: Graph, change: Change) -> Graph:
-    """The graph with ``change`` applied to every node, also in graphs that are attributes; the same object if none changed.
+def rewrite(graph: Graph, change: Change, *, bodies: bool = True) -> Graph:
+    """The graph with ``change`` applied to every node, with ``bodies`` also in graphs that are attributes.
 
-    Names of replaced values pass to their replacements where these have none.
+    Gives the same object if nothing changed. Names of replaced values pass to their replacements where these have none.
     """
-    return _Rewriter(change).graph(graph)
+    return _Rewriter(change, bodies).graph(graph)
 
 
 @dataclass
@@ -25,6 +25,7 @@ class _Rewriter:
     """Replacements so far: one map for a graph and all its bodies, as bodies may share values."""
 
     change: Change
+    inside: bool
     known: dict[Value, Value] = field(default_factory=dict)
     done: set[Node] = field(default_factory=set)
     bodies: dict[Graph, Graph] = field(default_factory=dict)
@@ -58,6 +59,8 @@ class _Rewriter:
         return fresh
 
     def operator(self, operator: Operator) -> Operator:
+        if not self.inside:
+            return operator
         changes = {}
         for entry in dataclasses.fields(operator):  # type: ignore[arg-type]
             body = getattr(operator, entry.name)

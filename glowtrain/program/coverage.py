@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from glowtrain.loops import Accumulate, Buffer, For, Index, Statement, Store
+from glowtrain.loops import Buffer, Expr, For, Index, Load, Ref, Statement, Store, walk
 from glowtrain.program.lanes import Evaluation, Facts, Scope, strided
 from glowtrain.program.memory import Memory
 from glowtrain.program.program import Instruction, Kernel, Program
 from glowtrain.types import Array
 
 MAX_POINTS = 1 << 24
-"""A store whose places are not affine is not followed over more points than this; it then counts as covering."""
+"""A store whose places are not affine is not followed over more points than this."""
 
 Stores = Iterator[tuple[Store, tuple[Index, ...]]]
 
@@ -37,18 +37,21 @@ def program_stores(instructions: Sequence[Instruction], around: tuple[Index, ...
             yield from program_stores(instruction.body, (*around, instruction.index))
 
 
-def covered(buffer: Buffer, stores: Stores) -> Array:
-    """For each element of the buffer, whether one of the stores writes it."""
+def covered(buffer: Buffer, stores: Stores, *, unknown: bool = False) -> Array:
+    """For each element of the buffer, whether one of the stores writes it.
+
+    ``unknown`` is what a store to places that depend on data counts as: covering everything, or nothing.
+    """
     mask = np.zeros(buffer.shape, np.bool_)
     for store, around in stores:
         if store.buffer is buffer and not mask.all() and all(index.extent for index in around):
-            _mark(mask, store, around)
+            _mark(mask, store, around, unknown)
     return mask
 
 
 def overwrites(kernel: Kernel) -> frozenset[Buffer]:
     """The activations of which a kernel writes every element before it reads any."""
-    read = {b for b in kernel.reads}
+    read = set(kernel.reads)
     candidates = [b for b in kernel.writes if b.kind == "activation"]
     return frozenset(b for b in candidates if _first_is_store(kernel.body, b, read) and covered(b, stores_of(kernel.body)).all())
 
@@ -66,25 +69,25 @@ def _first_is_store(body: Sequence[Statement], buffer: Buffer, read: set[Buffer]
     return False
 
 
-def _mark(mask: Array, store: Store, around: tuple[Index, ...]) -> None:
+def _mark(mask: Array, store: Store, around: tuple[Index, ...], unknown: bool) -> None:
     facts, scope = Facts(), Scope().opened(around, [(0, index.extent) for index in around])
     forms = [facts.form(i) for i in store.index]
     ranges = [scope.range_of(form) for form in forms]
     if all(r is not None and r[0] >= 0 and r[1] < extent for r, extent in zip(ranges, mask.shape, strict=True)):
         strided(mask, forms, [0] * mask.ndim, scope, writeable=True)[...] = True
         return
-    used = frozenset().union(*(facts.free(i) for i in store.index))
-    if math.prod(index.extent for index in used) > MAX_POINTS or not _computable(store):
-        mask[...] = True
+    used = frozenset[Index]().union(*(facts.free(i) for i in store.index))
+    if math.prod(index.extent for index in used) > MAX_POINTS or any(depends_on_data(i) for i in store.index):
+        mask |= unknown
         return
     narrow = Scope().opened(tuple(used), [(0, index.extent) for index in used])
     index, inside = Evaluation(Memory(_EMPTY, {}, {}, None), facts, {}, narrow).subscripts(store.index, mask.shape)
     mask[tuple(np.broadcast_to(i, inside.shape)[inside] for i in index)] = True
 
 
-def _computable(store: Store) -> bool:
-    """Whether the places depend on loop indices alone, not on data."""
-    return not any(depends_on_data(i) for i in store.index)
+def depends_on_data(expr: Expr) -> bool:
+    """Whether an expression depends on more than loop indices."""
+    return any(isinstance(node, (Load, Ref)) for node in walk(expr))
 
 
 _EMPTY = Program("", {}, {}, {}, ())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -197,7 +198,7 @@ class Evaluation:
 def strided(array: Array, forms: Sequence[Affine], origin: Sequence[int], scope: Scope, *, writeable: bool = False) -> Array:
     """A view of the elements at subscripts ``forms`` - ``origin``, which must be in bounds, for every point of the scope."""
     strides, shape = [0] * len(scope.shape), [1] * len(scope.shape)
-    corner = []
+    corner: list[Any] = []
     for form, start, step in zip(forms, origin, array.strides, strict=True):
         place = form.constant - start
         for atom, factor in form.terms:
@@ -208,7 +209,8 @@ def strided(array: Array, forms: Sequence[Affine], origin: Sequence[int], scope:
                 strides[span.axis] += factor * step
                 shape[span.axis] = span.width
         corner.append(slice(place, None))
-    start_at = array[(*corner, ...)]  # the ellipsis keeps rank 0 a view
+    corner.append(...)  # keeps rank 0 a view
+    start_at = array[tuple(corner)]
     return np.lib.stride_tricks.as_strided(start_at, shape, strides, writeable=writeable)
 
 

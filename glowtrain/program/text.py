@@ -50,6 +50,9 @@ from glowtrain.types import i64
 LINE = 118
 """A loop with one statement stands on one line if it is no longer than this."""
 
+MESSAGE = 160
+"""Expressions in messages are cut after this many characters."""
+
 _INFIX = {
     "or": ("|", 1), "xor": ("^", 2), "and": ("&", 3),
     "eq": ("==", 4), "ne": ("!=", 4), "lt": ("<", 4), "le": ("<=", 4), "gt": (">", 4), "ge": (">=", 4),
@@ -137,15 +140,21 @@ def indented(lines: Iterable[str]) -> Iterator[str]:
 
 def expression_text(expr: Expr, bound: Sequence[Index] = ()) -> str:
     """One expression, for messages; ``bound`` are the indices of the loops around it, outermost first."""
-    return _Scope().opened(list(bound)).text(expr)
+    scope = _Scope().opened(list(bound))
+    parts = list(scope.parts([expr]))
+    return shortened("; ".join([scope.text(expr), *parts]))
 
 
 def statement_text(statement: Statement, bound: Sequence[Index] = ()) -> str:
-    """A statement on one line, for messages: a loop by its head."""
+    """A statement on one line, for messages: a loop by its head, another one without the parts it shares."""
     scope = _Scope().opened(list(bound))
     if isinstance(statement, For):
         return scope.head(statement, scope.opened(statement.indices))
-    return scope.line(statement, inline=True)
+    return shortened(list(scope.simple(statement))[-1])
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= MESSAGE else f"{text[: MESSAGE - 4]} ..."
 
 
 @dataclass
@@ -155,9 +164,10 @@ class _Scope:
     names: Names = field(default_factory=Names)
     known: dict[Expr, str] = field(default_factory=dict)
     facts: Facts = field(default_factory=Facts)
+    shared: dict[Reduce | None, list[Expr]] = field(default_factory=dict)
 
     def opened(self, exprs: Iterable[Index | Ref]) -> _Scope:
-        inner = _Scope(Names(dict(self.names.taken)), dict(self.known), self.facts)
+        inner = _Scope(Names(dict(self.names.taken)), dict(self.known), self.facts, self.shared)
         for expr in exprs:
             inner.name(expr, expr.name)
         return inner
@@ -193,40 +203,46 @@ class _Scope:
     def simple(self, statement: Statement) -> Iterator[str]:
         """A statement that is no loop, after the parts it shares."""
         scope = self.opened(())
-        shared = _shared(statement, self.facts)
-        for part in shared.get(None, ()):
-            text = scope.text(part, shared=shared)
-            yield f"with {scope.name(part, 's')} = {text}"
-        yield scope.line(statement, shared)
+        yield from scope.parts(expressions(statement))
+        yield scope.line(statement)
         if isinstance(statement, Let):
             self.name(statement.ref, statement.ref.name)
 
-    def line(self, statement: Statement, shared: _Shared | None = None, *, inline: bool = False) -> str:
+    def parts(self, exprs: Sequence[Expr]) -> Iterator[str]:
+        """Name what ``exprs`` use more than once: parts of their reductions are named where those are printed."""
+        self.shared = _shared(exprs, self.facts)
+        yield from self.named(None)
+
+    def named(self, owner: Reduce | None) -> Iterator[str]:
+        for part in self.shared.get(owner, ()):
+            text = self.text(part)
+            yield f"with {self.name(part, 's')} = {text}"
+
+    def line(self, statement: Statement) -> str:
         match statement:
             case Let(ref=ref, value=value):
-                name = ref.name if inline else self.opened([ref]).known[ref]
-                return f"let {name} = {self.text(value, shared=shared)}"
+                return f"let {self.opened([ref]).known[ref]} = {self.text(value)}"
             case Store(buffer=buffer, index=index, value=value):
-                return f"{buffer.name}[{self.subscripts(index, shared)}] = {self.text(value, shared=shared)}"
+                return f"{buffer.name}[{self.subscripts(index)}] = {self.text(value)}"
             case Accumulate(op=op, buffer=buffer, index=index, value=value):
                 sign = _ACCUMULATE.get(op, f"{op}=")
-                return f"{buffer.name}[{self.subscripts(index, shared)}] {sign} {self.text(value, shared=shared)}"
+                return f"{buffer.name}[{self.subscripts(index)}] {sign} {self.text(value)}"
         raise TypeError(f"{statement!r} is a loop")
 
-    def subscripts(self, index: Sequence[Expr], shared: _Shared | None) -> str:
-        return ", ".join(self.text(i, shared=shared) for i in index)
+    def subscripts(self, index: Sequence[Expr]) -> str:
+        return ", ".join(self.text(i) for i in index)
 
-    def text(self, expr: Expr, level: int = 0, shared: _Shared | None = None) -> str:
+    def text(self, expr: Expr, level: int = 0) -> str:
         """The expression, in parentheses where it binds less than ``level``."""
         if expr in self.known:
             return self.known[expr]
         if expr.dtype == i64 and not isinstance(expr, (Reduce, Load, Cast)):
             form = self.facts.form(expr)
             if form != Affine(0, ((expr, 1),)):
-                return self.form(form, level, shared)
-        return self._plain(expr, level, shared)
+                return self.form(form, level)
+        return self._plain(expr, level)
 
-    def _plain(self, expr: Expr, level: int, shared: _Shared | None) -> str:
+    def _plain(self, expr: Expr, level: int) -> str:
         match expr:
             case Const(value=value):
                 return _number(value)
@@ -234,41 +250,38 @@ class _Scope:
                 return f"{name}?"  # not bound here: the verifier's business
             case Load(buffer=buffer, index=index, fill=fill):
                 tail = "" if fill is None else f"; fill {_number(fill)}"
-                return f"{buffer.name}[{self.subscripts(index, shared)}{tail}]"
+                return f"{buffer.name}[{self.subscripts(index)}{tail}]"
             case Cast(value=value, dtype=dtype):
-                return f"{dtype}({self.text(value, shared=shared)})"
+                return f"{dtype}({self.text(value)})"
             case Reduce():
-                return self._reduce(expr, shared)
+                return self._reduce(expr)
             case Apply(function=function, arguments=arguments):
-                return self._apply(function, arguments, level, shared)
+                return self._apply(function, arguments, level)
         raise TypeError(f"{expr!r} is not an expression")
 
-    def _apply(self, function: str, arguments: Sequence[Expr], level: int, shared: _Shared | None) -> str:
+    def _apply(self, function: str, arguments: Sequence[Expr], level: int) -> str:
         if function in _INFIX and len(arguments) == 2:
             sign, own = _INFIX[function]
-            left = self.text(arguments[0], own + (own == 4), shared)
-            text = f"{left} {sign} {self.text(arguments[1], own + 1, shared)}"
+            left = self.text(arguments[0], own + (own == 4))
+            text = f"{left} {sign} {self.text(arguments[1], own + 1)}"
             return f"({text})" if own < level else text
         if function == "neg":
-            text = f"-{self.text(arguments[0], _UNARY, shared)}"
+            text = f"-{self.text(arguments[0], _UNARY)}"
             return f"({text})" if level > 5 else text
-        return f"{function}({', '.join(self.text(argument, shared=shared) for argument in arguments)})"
+        return f"{function}({', '.join(self.text(argument) for argument in arguments)})"
 
-    def _reduce(self, reduce: Reduce, shared: _Shared | None) -> str:
+    def _reduce(self, reduce: Reduce) -> str:
         inner = self.opened(reduce.indices)
-        parts = []
-        for part in (shared or {}).get(reduce, ()):
-            text = inner.text(part, shared=shared)
-            parts.append(f"with {inner.name(part, 's')} = {text}; ")
-        box, body = inner.box(reduce.indices), inner.text(reduce.body, shared=shared)
+        parts = [f"{part}; " for part in inner.named(reduce)]
+        box, body = inner.box(reduce.indices), inner.text(reduce.body)
         return f"{_REDUCTIONS.get(reduce.op, reduce.op)}({box}: {''.join(parts)}{body})"
 
-    def form(self, form: Affine, level: int, shared: _Shared | None) -> str:
+    def form(self, form: Affine, level: int) -> str:
         """An affine form: the terms, then the constant."""
         text = ""
         for atom, factor in form.terms:
             size = abs(factor)
-            name = self._atom(atom, 6 if size != 1 or factor < 0 else 5, shared)
+            name = self._atom(atom, 6 if size != 1 or factor < 0 else 5)
             term = name if size == 1 else f"{size}*{name}"
             text += f" {'-' if factor < 0 else '+'} {term}" if text else f"{'-' if factor < 0 else ''}{term}"
         if form.constant or not text:
@@ -278,33 +291,30 @@ class _Scope:
         loose = level > 5 and not simple or level > 6 and bool(form.terms) and form.terms[0][1] != 1
         return f"({text})" if loose else text
 
-    def _atom(self, atom: Atom, level: int, shared: _Shared | None) -> str:
+    def _atom(self, atom: Atom, level: int) -> str:
         if isinstance(atom, (Quotient, Remainder)):
             sign = "//" if isinstance(atom, Quotient) else "%"
-            text = f"{self.form(atom.dividend, 7, shared)} {sign} {atom.divisor}"
+            text = f"{self.form(atom.dividend, 7)} {sign} {atom.divisor}"
             return f"({text})" if level > 5 else text
-        return self.known[atom] if atom in self.known else self._plain(atom, level + 1, shared)
+        return self.known[atom] if atom in self.known else self._plain(atom, level + 1)
 
 
-_Shared = dict[Reduce | None, list[Expr]]
-
-
-def _shared(statement: Statement, facts: Facts) -> _Shared:
+def _shared(exprs: Sequence[Expr], facts: Facts) -> dict[Reduce | None, list[Expr]]:
     """Parts used more than once, by the innermost Reduce whose index they need (``None``: none), inner parts first."""
-    order, uses, owners = _visit(statement)
-    found: _Shared = {}
+    order, uses, owners = _visit(exprs)
+    found: dict[Reduce | None, list[Expr]] = {}
     for expr in order:
         if uses[expr] > 1 and _worth_a_name(expr, facts):
             found.setdefault(_owner(expr, owners, facts), []).append(expr)
     return found
 
 
-def _visit(statement: Statement) -> tuple[list[Expr], dict[Expr, int], dict[Index, Reduce]]:
+def _visit(exprs: Sequence[Expr]) -> tuple[list[Expr], dict[Expr, int], dict[Index, Reduce]]:
     """Expressions children first, how many places use each, and the Reduce that binds each index."""
     order: list[Expr] = []
     uses: dict[Expr, int] = {}
     owners: dict[Index, Reduce] = {}
-    stack = [(expr, False) for expr in reversed(expressions(statement))]
+    stack = [(expr, False) for expr in reversed(exprs)]
     while stack:
         expr, done = stack.pop()
         if done:

@@ -48,7 +48,7 @@ REFERENCE: dict[str, Callable[..., Array]] = {
 EXACT = {"abs", "neg", "sign", "floor", "ceil", "trunc", "round", "min", "max", "fmod", "mod"}
 ROUNDED_ONCE = {"sqrt", "reciprocal"}
 BOUND = {
-    "tan": 3.5,
+    "tan": 4.0,
     "sigmoid": 2.7,
     "sin": 2.7,
     "cos": 2.7,

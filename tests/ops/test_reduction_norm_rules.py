@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,13 @@ from glowtrain.ops.softmax import Hardmax, LogSoftmax, Softmax
 from glowtrain.types import TensorType, bf16, boolean, f16, f32, f64, i32, i64, type_of
 
 MODULES = ("reduction", "along_axis", "index", "onehot", "softmax", "normalization", "group_normalization", "loss")
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Infinities and NaN are data here, as in the interpreter."""
+    with np.errstate(all="ignore"):
+        yield
 
 
 def run(outputs: list[Value], feeds: dict[Input, Any]) -> list[Any]:
@@ -127,7 +135,7 @@ def evaluator_is_wrong(operator: Operator, arrays: list[Any]) -> bool:
         case GatherElements(axis=axis):
             data, indices = (list(array.shape) for array in arrays)
             del data[axis], indices[axis]
-            return data != indices  # refuses indices smaller than data
+            return axis < 0 or data != indices  # refuses indices smaller than data; wrong at axis -1
     return False
 
 
@@ -135,7 +143,7 @@ def evaluator_is_wrong(operator: Operator, arrays: list[Any]) -> bool:
 def test_reference_agrees_with_onnx(name: str) -> None:
     (cls,) = registered(lambda cls: cls.key() == name)
     compared = 0
-    for seed in range(40):
+    for seed in range(80):
         sample = cls.sample(Dice(seed))
         arrays = [a.astype(np.float32) if a is not None and a.dtype == np.float64 else a for a in sample.inputs]
         while arrays[-1] is None:

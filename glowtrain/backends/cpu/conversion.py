@@ -128,9 +128,11 @@ def half_to_float(f: Function, bits: Text, width: int, target: Target) -> Text:
 
 
 def cast(f: Function, value: Text, from_dtype: str, to_dtype: str, width: int, target: Target) -> Text:
-    """``value`` converted as NumPy's ``astype`` on x86: float to integer truncates; NaN and what does not fit give the
-    smallest i32 (from f32 to i32 and narrower, then cut to the narrower type) or i64 (to u32 and 64-bit types);
-    anything to bool is ``!= 0``; integers wrap. The result is defined for every input, the same on all targets.
+    """``value`` converted as NumPy's ``astype`` does on x86; defined for every input, the same on all targets.
+
+    Float to integer truncates. NaN and what does not fit give the smallest i32 (to 32 bits and fewer) or the smallest
+    i64 (to u32 and 64 bits), cut to the size of the type; NumPy itself differs between versions for such values to u32.
+    Integers wrap; anything to bool is ``!= 0``; f64 and integers reach bf16 by way of f32, as in ml_dtypes.
     """
     m = Vectors(f, width)
     if from_dtype == to_dtype:
@@ -160,9 +162,9 @@ def _float_to_float(m: Vectors, value: Text, from_dtype: str, to_dtype: str, tar
     if from_dtype != "f64":
         wide = round_to(m.f, value, to_dtype, m.width, target)
         return m.convert("fpext", wide, "float", "double") if to_dtype == "f64" else wide
-    if to_dtype == "f32":
-        return m.convert("fptrunc", value, "double", "float")
-    return round_to(m.f, _to_odd(m, value), to_dtype, m.width, target)
+    if to_dtype == "f16":
+        return round_to(m.f, _to_odd(m, value), to_dtype, m.width, target)
+    return round_to(m.f, m.convert("fptrunc", value, "double", "float"), to_dtype, m.width, target)
 
 
 def _to_odd(m: Vectors, value: Text) -> Text:

@@ -18,9 +18,9 @@ from glowtrain.backends.cpu.contraction.cost import (
     Machine,
     compute,
     inner_reduction,
-    reduction_order,
     stream,
     total,
+    traffic,
     views_fit,
 )
 from glowtrain.backends.cpu.contraction.describe import Problem
@@ -111,7 +111,7 @@ def _kind(problem: Problem, clip: int, vec: int, tiled: Sequence[int]) -> str:
 
 def clipped(problem: Problem, clip: int) -> int:
     """The reduction loop that a clip bounds (the first one if it depends on output loops only)."""
-    return next((i for i in problem.reductions if problem.loops[i].clips[clip]), reduction_order(problem)[0])
+    return next((i for i in problem.reductions if problem.loops[i].clips[clip]), problem.reductions[0])
 
 
 def pattern(problem: Problem, kinds: Sequence[str], loop: int, index: int) -> tuple[tuple[int, int, int], ...]:
@@ -143,17 +143,21 @@ def choose(problem: Problem, machine: Machine, *, one_chunk: bool = False) -> Pl
 
     ``one_chunk``: at most one reduction loop may be taken in parts.
     """
-    rough = []
+    rough, kept, kept_kinds = [], dict[tuple[int, int], int](), dict[tuple[bool, int, tuple[int, ...]], tuple[str, ...]]()
     for x in _candidates(problem, machine):
-        kinds = classify(x.problem, x.vec, [loop for loop, _ in x.tile])
-        if views_fit(x) and not _borders(x, kinds):
+        if not views_fit(x):
+            continue
+        key = (x.problem.swapped, x.vec, tuple(loop for loop, _ in x.tile))
+        kinds = kept_kinds.setdefault(key, ()) or classify(x.problem, x.vec, key[2])
+        kept_kinds[key] = kinds
+        if not _borders(x, kinds, kept):
             step, mean = compute(x, kinds)
             rough.append((total(x, step, mean, memory=False), x, kinds, step, mean))
     rough.sort(key=lambda entry: entry[0])
     fine = [
         (total(y, step, mean, memory=True), y, kinds)
-        for _, x, kinds, step, mean in rough[:10]
-        for y in _refined(x, kinds, one_chunk)
+        for _, x, kinds, step, mean in rough[:6]
+        for y in _refined(x, kinds, one_chunk, traffic(x, mean) <= step)
     ]
     cost, best, kinds = min(fine, key=lambda entry: entry[0])
     return _complete(best, kinds, cost)
@@ -213,34 +217,49 @@ def _shares(extent: int, limit: int) -> list[int]:
 
 
 def _tiles(problem: Problem, machine: Machine, vec: int, vectors: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Register tiles over no, one or two output loops; loops that move A come first (they are walked slower)."""
+    """Register tiles over no, one or two output loops; loops that move A come first (they are walked slower).
+
+    Larger tiles use what they load more often, so only the largest few are worth pricing; two loops only where one is
+    short enough to be taken whole.
+    """
     loops = [i for i in problem.outputs if i != vec]
     loops.sort(key=lambda i: (problem.loops[i].a == 0, abs(problem.loops[i].a) or abs(problem.loops[i].b)))
     limit = max(1, (machine.registers - 2) // vectors)
+    dots = problem.loops[vec].reduces
     yield ()
-    sizes = {i: [size for size in _shares(problem.loops[i].extent, limit) if size > 1] for i in loops}
     for i in loops:
-        yield from (((i, size),) for size in sizes[i])
+        yield from (((i, size),) for size in _largest(problem, i, limit))
     for i, j in combinations(loops, 2):
-        for first in sizes[i]:
-            if first * 2 <= limit and (problem.loops[vec].reduces or first == problem.loops[i].extent):
-                yield from (((i, first), (j, second)) for second in sizes[j] if first * second <= limit)
+        whole = problem.loops[i].extent
+        for first in _shares(whole, 4) if dots else [whole]:
+            if 1 < first <= limit // 2:
+                yield from (((i, first), (j, second)) for second in _largest(problem, j, limit // first)[:2])
 
 
-def _borders(x: Candidate, kinds: Sequence[str]) -> bool:
-    """Whether static clips would need too many kernels."""
+def _largest(problem: Problem, loop: int, limit: int) -> list[int]:
+    return [size for size in _shares(problem.loops[loop].extent, limit)[-3:] if size > 1]
+
+
+def _borders(x: Candidate, kinds: Sequence[str], kept: dict[tuple[int, int], int]) -> bool:
+    """Whether static clips would need too many kernels; ``kept`` holds their number by loop and size."""
     count = 1
     for loop, size in x.tile:
         if any(kinds[clip] == "static" for clip in x.problem.clips_on(loop)):
-            tiles = balanced(x.problem.loops[loop].extent, size)
-            count *= len({tuple(pattern(x.problem, kinds, loop, start + i) for i in range(n)) for start, n in tiles})
+            if (loop, size) not in kept:
+                places = [pattern(x.problem, kinds, loop, i) for i in range(x.problem.loops[loop].extent)]
+                tiles = balanced(x.problem.loops[loop].extent, size)
+                kept[loop, size] = len({tuple(places[start : start + n]) for start, n in tiles})
+            count *= kept[loop, size]
     return count > 5
 
 
-def _refined(x: Candidate, kinds: Sequence[str], one_chunk: bool) -> Iterator[Candidate]:
-    """A candidate with operands packed or not and the sum taken at once or in parts that suit a cache."""
+def _refined(x: Candidate, kinds: Sequence[str], one_chunk: bool, enough: bool) -> Iterator[Candidate]:
+    """A candidate with operands packed or not and the sum taken at once or in parts that suit a cache.
+
+    ``enough``: the caches deliver as fast as is computed already.
+    """
     yield x
-    if x.dots:
+    if x.dots or enough:
         return
     far = {operand: x.stride(operand, inner_reduction(x, operand)) * x.problem.size >= LINE for operand in "ab"}
     a_too = far["a"] and not x.stride("a", x.vec) and not _dropped(x.problem, "a")
@@ -269,7 +288,7 @@ def _chunks(x: Candidate, kinds: Sequence[str], steps: int) -> tuple[tuple[int, 
     """(loop, size) of the outer reduction loops that leave about ``steps`` inside."""
     problem, inner, result = x.problem, x.steps, []
     fixed = {clipped(problem, clip) for clip, kind in enumerate(kinds) if kind == "static"}
-    for i in reduction_order(problem):
+    for i in problem.reductions:
         extent = problem.loops[i].extent
         inner //= extent
         size = max(1, steps // inner)
@@ -283,7 +302,7 @@ def _chunks(x: Candidate, kinds: Sequence[str], steps: int) -> tuple[tuple[int, 
 
 
 def _complete(x: Candidate, kinds: tuple[str, ...], cost: float) -> Plan:
-    order = reduction_order(x.problem)
+    order = x.problem.reductions
     if x.dots:
         order = (*(i for i in order if i != x.vec), x.vec)
     levels = tuple(_levels(x))

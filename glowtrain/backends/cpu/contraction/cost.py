@@ -73,12 +73,13 @@ class Candidate:
         return steps // extent * ceil(extent / self.machine.width) if self.dots else steps
 
     def stride(self, operand: str, loop: int) -> int:
-        return abs(int(getattr(self.problem.loops[loop], operand)))
+        return self.problem.strides(operand)[loop]
 
     def footprint(self, operand: str, loops: Sequence[int], changes: Mapping[int, int] | None = None) -> int:
         """Bytes of an operand that the given loops touch (within one chunk, other loops standing still)."""
-        extents = {**self.extents, **(changes or {})}
-        moving = [(self.stride(operand, i), extents[i]) for i in loops if self.stride(operand, i)]
+        extents = {**self.extents, **changes} if changes else self.extents
+        strides = self.problem.strides(operand)
+        moving = [(strides[i], extents[i]) for i in loops if strides[i]]
         return min(prod(e for _, e in moving), 1 + sum(s * (e - 1) for s, e in moving)) * self.problem.size
 
 
@@ -178,15 +179,10 @@ def packing(x: Candidate) -> float:
     return result
 
 
-def reduction_order(problem: Problem) -> tuple[int, ...]:
-    """Reduction loops, outermost first: the farther an index moves the operands, the farther out."""
-    return tuple(sorted(problem.reductions, key=lambda i: -abs(problem.loops[i].a) - abs(problem.loops[i].b)))
-
-
 def inner_reduction(x: Candidate, operand: str) -> int:
     """The innermost reduction loop that moves an operand (any reduction if none does)."""
-    order = reduction_order(x.problem)
-    return next((i for i in reversed(order) if x.stride(operand, i)), order[-1])
+    order, strides = x.problem.reductions, x.problem.strides(operand)
+    return next((i for i in reversed(order) if strides[i]), order[-1])
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 from glowtrain.backends.cpu.emit import Function, Text
@@ -145,17 +146,27 @@ class Problem:
     def size(self) -> int:
         return SCALARS[self.source.dtype][1]
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[int, ...]:
-        return tuple(i for i, loop in enumerate(self.loops) if not loop.reduces)
+        return tuple(i for i, loop in enumerate(self.loops) if loop.c)
 
-    @property
+    @cached_property
     def reductions(self) -> tuple[int, ...]:
-        return tuple(i for i, loop in enumerate(self.loops) if loop.reduces)
+        """Reduction loops, outermost first: the farther an index moves the operands, the farther out."""
+        found = [i for i, loop in enumerate(self.loops) if not loop.c]
+        return tuple(sorted(found, key=lambda i: -abs(self.loops[i].a) - abs(self.loops[i].b)))
+
+    def strides(self, operand: str) -> tuple[int, ...]:
+        """The distance by which each loop moves an operand (``c``, ``a`` or ``b``), without its direction."""
+        return self._strides[operand]
+
+    @cached_property
+    def _strides(self) -> dict[str, tuple[int, ...]]:
+        return {operand: tuple(abs(getattr(loop, operand)) for loop in self.loops) for operand in "cab"}
 
     def clips_on(self, loop: int) -> list[int]:
         """The clips that this loop moves."""
-        return [k for k in range(len(self.bounds)) if self.loops[loop].clips[k]]
+        return [k for k, factor in enumerate(self.loops[loop].clips) if factor]
 
     def name(self, loop: int) -> str:
         return "".join(self.source.names[part] for part in self.loops[loop].parts)

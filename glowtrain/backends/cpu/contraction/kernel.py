@@ -199,7 +199,7 @@ class Micro:
         size = max(1, len(self.points) * self.vectors)
         while rolled and not self.plan.dots and not self.guards:
             extent = self._extent(rolled[-1])
-            if rolled[-1] in self.ranges or extent > 8 or steps * extent > 16 or steps * extent * size > 112:
+            if rolled[-1] in self.ranges or extent > 8 or steps * extent > 16 or steps * extent * size > 72:
                 break
             if not self._live([(i, self._extent(i)) for i in self.plan.reductions[len(rolled) - 1 :]]):
                 break
@@ -230,7 +230,7 @@ class Micro:
         size = max(1, len(self.points) * self.vectors) * prod(extent for _, extent in written)
         if self.guards or not self.rolled:
             return self.copies
-        unroll = max(self.copies, min(4, max(1, 64 // size)))
+        unroll = max(self.copies, min(4, max(1, 32 // size)))
         while unroll > self.copies and not self._live([*written, (self.rolled[-1], unroll)]):
             unroll //= 2
         return max(unroll, self.copies)

@@ -42,6 +42,7 @@ class Nest:
         self.views = views(self.problem, plan.vec, plan.machine.width)
         self.coordinates = needed_coordinates(plan, epilogue)
         self.kernels: dict[Variant, str] = {}
+        self.copies: dict[tuple[tuple[Move, ...], bool], str] = {}
         self.workspace = self.reserved = 0
 
     def text(self) -> str:
@@ -52,7 +53,8 @@ class Nest:
         place = _Place(*starts, dict.fromkeys(extents, 0), extents, self.views[1], self.views[2])
         self._level(0, place)
         kernels = [Micro(self.plan, variant, name, self.epilogue).text() for variant, name in self.kernels.items()]
-        return "".join([*kernels, self.f.finish()])
+        copies = [self._copy_text(name, *key) for key, name in self.copies.items()]
+        return "".join([*kernels, *copies, self.f.finish()])
 
     def _level(self, depth: int, place: _Place) -> None:
         if depth == len(self.plan.levels):
@@ -164,7 +166,7 @@ class Nest:
             strides[i], step = step, step * place.extents[i]
             moves.append(Move(place.extents[i], loops[i].a, strides[i]))
         before, target = self.reserved, self._reserve(step)
-        copy(self.lanes, place.a, target, moves)
+        self._copied(place.a, target, moves)
         self._level(depth + 1, replace(place, a=target, view_a=View(tuple(strides), 0, 0)))
         self.reserved = before
 
@@ -173,11 +175,21 @@ class Nest:
     ) -> None:
         width, near = self.plan.machine.width, self.problem.loops[level.loop].b
         if vectors:
-            copy(self.lanes, source, target, [*moves, Move(vectors, width * near, step), Move(width, near, 1)])
+            self._copied(source, target, [*moves, Move(vectors, width * near, step), Move(width, near, 1)])
         if rest:
             source = self.lanes.shift(source, vectors * width * near)
             target = self.lanes.shift(target, vectors * step)
-            copy(self.lanes, source, target, [*moves, Move(rest, near, 1)], padded=True)
+            self._copied(source, target, [*moves, Move(rest, near, 1)], padded=True)
+
+    def _copied(self, source: Text, target: Text, moves: list[Move], *, padded: bool = False) -> None:
+        """Call the function that makes this copy."""
+        name = self.copies.setdefault((tuple(moves), padded), f"{self.name}.copy{len(self.copies)}")
+        self.f.line(f"call void @{name}(ptr {target}, ptr {source})")
+
+    def _copy_text(self, name: str, moves: tuple[Move, ...], padded: bool) -> str:
+        f = Function(name, [("ptr noalias", "target"), ("ptr noalias", "source")], linkage="internal")
+        copy(replace(self.lanes, f=f), "%source", "%target", moves, padded=padded)
+        return f.finish()
 
     def _tile(self, depth: int, level: Level, place: _Place) -> None:
         """Tiles of equal size and equal static clips run in one loop."""

@@ -99,7 +99,9 @@ def _fraction_to_angle(m: Lanes, rest: Text, fraction: int) -> Text:
     top = value(f"trunc {long} {value(f'lshr {long} {aligned}, {fraction + 3 - bits}')} to {m.format.integer}")
     leading = value(f"sitofp {m.format.integer} {top} to {m.format.scalar}")
     exponent = m.int_sub(m.integer(m.format.bias + 3 - bits), value(f"trunc {long} {zeros} to {m.format.integer}"))
-    angle = m.mul(m.mul(leading, m.power_of_two(exponent)), m.number(math.pi / 2))
+    turns = m.mul(leading, m.power_of_two(exponent))
+    high, low, _ = _constants(m).half_pi
+    angle = m.fma(turns, m.number(high), m.mul(turns, m.number(low)))
     return m.select(negative, m.neg(angle), angle)
 
 

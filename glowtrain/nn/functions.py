@@ -1,0 +1,164 @@
+"""Functions without parameters, under the names that people know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from glowtrain.graph import Value, constant
+from glowtrain.ops.activation import Gelu, Relu, Sigmoid
+from glowtrain.ops.arithmetic import Sqrt
+from glowtrain.ops.logic import Where
+from glowtrain.ops.move import Concat, Flatten, Reshape, Transpose
+from glowtrain.ops.pooling import AveragePool, GlobalAveragePool, MaxPool
+from glowtrain.ops.random import Dropout
+from glowtrain.ops.reduction import ReduceMean, ReduceSum
+from glowtrain.ops.softmax import LogSoftmax, Softmax
+from glowtrain.ops.transcendental import Exp, Log, Tanh
+
+Extents = int | Sequence[int]
+Axes = int | Sequence[int] | None
+
+
+def relu(x: Value) -> Value:
+    """max(x, 0)"""
+    result: Value = Relu()(x)
+    return result
+
+
+def gelu(x: Value, *, approximate: bool = False) -> Value:
+    """x Φ(x); ``approximate`` takes the formula with tanh."""
+    result: Value = Gelu(approximate="tanh" if approximate else "none")(x)
+    return result
+
+
+def silu(x: Value) -> Value:
+    """x σ(x)"""
+    return x * sigmoid(x)
+
+
+def sigmoid(x: Value) -> Value:
+    """σ(x) = 1 / (1 + exp(-x))"""
+    result: Value = Sigmoid()(x)
+    return result
+
+
+def tanh(x: Value) -> Value:
+    result: Value = Tanh()(x)
+    return result
+
+
+def exp(x: Value) -> Value:
+    result: Value = Exp()(x)
+    return result
+
+
+def log(x: Value) -> Value:
+    """The natural logarithm."""
+    result: Value = Log()(x)
+    return result
+
+
+def sqrt(x: Value) -> Value:
+    result: Value = Sqrt()(x)
+    return result
+
+
+def softmax(x: Value, axis: int = -1) -> Value:
+    result: Value = Softmax(axis=axis)(x)
+    return result
+
+
+def log_softmax(x: Value, axis: int = -1) -> Value:
+    result: Value = LogSoftmax(axis=axis)(x)
+    return result
+
+
+def where(condition: Value, x: Any, y: Any) -> Value:
+    """x where the condition is true, else y."""
+    result: Value = Where()(condition, x, y)
+    return result
+
+
+def mean(x: Value, axes: Axes = None, *, keepdims: bool = False) -> Value:
+    """The mean over axes, or over all."""
+    result: Value = ReduceMean(axes=_axes(axes), keepdims=keepdims)(x)
+    return result
+
+
+def total(x: Value, axes: Axes = None, *, keepdims: bool = False) -> Value:
+    """The sum over axes, or over all."""
+    result: Value = ReduceSum(axes=_axes(axes), keepdims=keepdims)(x)
+    return result
+
+
+def reshape(x: Value, shape: Sequence[int]) -> Value:
+    """The same elements in another shape; one extent may be -1."""
+    result: Value = Reshape(shape=tuple(shape))(x)
+    return result
+
+
+def flatten(x: Value) -> Value:
+    """[batch, ...] to [batch, everything else]."""
+    result: Value = Flatten(axis=1)(x)
+    return result
+
+
+def transpose(x: Value, *axes: int) -> Value:
+    """Axes in another order; reversed without arguments."""
+    result: Value = Transpose(perm=axes or tuple(reversed(range(x.rank))))(x)
+    return result
+
+
+def concat(values: Sequence[Value], axis: int) -> Value:
+    """Values side by side along an axis."""
+    result: Value = Concat(axis=axis)(*values)
+    return result
+
+
+def max_pool(x: Value, kernel: Extents, stride: Extents | None = None, padding: Extents = 0) -> Value:
+    """The maximum of each window of [n, channels, spatial...]; windows do not overlap unless ``stride`` says so."""
+    result: Value = MaxPool(**_window(x, kernel, stride, padding))(x)[0]
+    return result
+
+
+def average_pool(x: Value, kernel: Extents, stride: Extents | None = None, padding: Extents = 0) -> Value:
+    """The mean of each window of [n, channels, spatial...], over the elements that are not padding."""
+    result: Value = AveragePool(**_window(x, kernel, stride, padding))(x)
+    return result
+
+
+def global_average_pool(x: Value) -> Value:
+    """[n, channels, spatial...] to [n, channels]: the mean over all places."""
+    pooled = GlobalAveragePool()(x)
+    return reshape(pooled, x.shape[:2])
+
+
+def dropout(x: Value, rate: float = 0.5) -> Value:
+    """In training, elements are zeroed with probability ``rate`` and the others divided by 1 - rate; else x.
+
+    Source: Srivastava et al., Dropout (JMLR 2014).
+    """
+    result: Value = Dropout()(x, constant(np.asarray(rate), x.dtype))[0]
+    return result
+
+
+def spread(value: Extents, rank: int) -> tuple[int, ...]:
+    """One extent for each spatial axis."""
+    return (value,) * rank if isinstance(value, int) else tuple(value)
+
+
+def _window(x: Value, kernel: Extents, stride: Extents | None, padding: Extents) -> dict[str, tuple[int, ...]]:
+    rank = x.rank - 2
+    extents = spread(kernel, rank)
+    return {
+        "kernel_shape": extents,
+        "strides": extents if stride is None else spread(stride, rank),
+        "pads": 2 * spread(padding, rank),
+    }
+
+
+def _axes(axes: Axes) -> tuple[int, ...] | None:
+    return (axes,) if isinstance(axes, int) else None if axes is None else tuple(axes)

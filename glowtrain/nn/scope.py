@@ -1,0 +1,153 @@
+"""Where layers find their variables: names by scope, values by seed and name, the same ones for every binding."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from glowtrain.errors import BindingError, GraphError, InputError
+from glowtrain.graph import Graph, Input, Template, Value, Variable
+from glowtrain.nn.initializers import FanIn, Initializer, Request, zeros
+from glowtrain.types import DType, Shape, Spec, TensorType, f32
+
+ModelFunction = Callable[..., Value | Mapping[str, Value]]
+
+
+@dataclass
+class Store:
+    """The variables of a model, by name; they outlive one build, so that all bindings share them."""
+
+    seed: int
+    variables: dict[str, Variable] = field(default_factory=dict)
+
+
+@dataclass
+class _Building:
+    """One run of a model function."""
+
+    store: Store
+    prefix: str = ""
+    made: set[str] = field(default_factory=set)
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+_current: ContextVar[_Building | None] = ContextVar("glowtrain_nn_building", default=None)
+
+
+def model(*, seed: int = 0, **inputs: Spec | TensorType) -> Callable[[ModelFunction], Template]:
+    """Decorator: a function from values to a value, or to outputs by name, becomes a :class:`Template`.
+
+    ``inputs`` declares the function's arguments: ``x=f32["batch", 784]``. ``seed`` fixes the initial values of the
+    variables, which are the same for every binding of the symbolic dimensions. A single result is called ``output``.
+    """
+    if not inputs:
+        raise InputError('declare the inputs of the model: @gt.model(x=gt.f32["batch", 784])')
+    specs = {name: Spec(spec.dtype, tuple(spec.shape)) for name, spec in inputs.items()}
+
+    def decorate(function: ModelFunction) -> Template:
+        store = Store(seed)
+        return Template(function.__name__, specs, lambda dims: _build(function, specs, store, dims))
+
+    return decorate
+
+
+@contextmanager
+def build(seed: int = 0) -> Iterator[Store]:
+    """Layers may be called inside: for graphs that are put together by hand rather than by :func:`model`."""
+    store = Store(seed)
+    with _building(_Building(store)):
+        yield store
+
+
+@contextmanager
+def scope(name: str) -> Iterator[None]:
+    """Names of the variables made inside begin with ``name.``; a repeated name gets a number."""
+    building = _active(f"scope({name!r})")
+    outer, building.prefix = building.prefix, unique(name) + "."
+    try:
+        yield
+    finally:
+        building.prefix = outer
+
+
+def unique(name: str) -> str:
+    """The full name of a layer called ``name`` in the present scope: the second one is ``name2``."""
+    building = _active(name)
+    full = building.prefix + name
+    building.counts[full] += 1
+    return full if building.counts[full] == 1 else f"{full}{building.counts[full]}"
+
+
+def parameter(
+    name: str,
+    shape: Shape,
+    initializer: Initializer | None = None,
+    *,
+    fans: tuple[int, int] | None = None,
+    dtype: DType = f32,
+) -> Variable:
+    """A trainable variable in the present scope. ``fans`` = (fan_in, fan_out); from a matrix's shape unless given."""
+    return _variable(name, shape, initializer or FanIn(), fans or _fans(shape), dtype, trainable=True)
+
+
+def buffer(name: str, shape: Shape, initializer: Initializer = zeros, *, dtype: DType = f32) -> Variable:
+    """State that no optimizer changes, such as running statistics."""
+    return _variable(name, shape, initializer, _fans(shape), dtype, trainable=False)
+
+
+def _variable(
+    name: str, shape: Shape, initializer: Initializer, fans: tuple[int, int], dtype: DType, *, trainable: bool
+) -> Variable:
+    building = _active(f"parameter({name!r})")
+    full = building.prefix + name
+    if full in building.made:
+        raise GraphError(f"parameter {full!r} is made twice; give one another name, or make it once and use it twice")
+    building.made.add(full)
+    known = building.store.variables.get(full)
+    if known is None:
+        array = initializer(Request(building.store.seed, full, tuple(shape), *fans)).astype(dtype.numpy)
+        known = building.store.variables[full] = Variable(full, np.asarray(array), trainable)
+    wanted = TensorType(dtype, tuple(shape))
+    if known.type != wanted:
+        rule = "a parameter's shape must not depend on a symbolic dimension"
+        raise BindingError(f"parameter {full!r} is {known.type} in one binding and {wanted} in another: {rule}")
+    return known
+
+
+def _build(function: ModelFunction, specs: Mapping[str, Spec], store: Store, dims: dict[str, int]) -> Graph:
+    inputs = tuple(Input(spec.bind(dims), name) for name, spec in specs.items())
+    with _building(_Building(store)):
+        result = function(**{value.name: value for value in inputs})
+    outputs = dict(result) if isinstance(result, Mapping) else {"output": result}
+    for name, value in outputs.items():
+        if not isinstance(value, Value):
+            kind = type(value).__name__
+            raise GraphError(f"{function.__name__} must return a Value or a dict of them; {name!r} is a {kind}")
+    return Graph(inputs, outputs, {}, function.__name__)
+
+
+@contextmanager
+def _building(building: _Building) -> Iterator[None]:
+    token = _current.set(building)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def _active(what: str) -> _Building:
+    building = _current.get()
+    if building is None:
+        advice = "call it in a function decorated with @gt.model(...), or inside `with gt.nn.build(seed=0):`"
+        raise GraphError(f"{what} makes variables, and there is no place for them here; {advice}")
+    return building
+
+
+def _fans(shape: Shape) -> tuple[int, int]:
+    """A matrix is [inputs, outputs]; a vector counts as one of its own."""
+    return (shape[0], shape[-1]) if shape else (1, 1)

@@ -1,0 +1,425 @@
+"""The verifier of the Program IR and of memory plans."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from glowtrain.errors import ProgramError
+from glowtrain.loops import (
+    FUNCTIONS,
+    Accumulate,
+    Affine,
+    Apply,
+    Buffer,
+    Cast,
+    Const,
+    Expr,
+    For,
+    Index,
+    Let,
+    Load,
+    Reduce,
+    Ref,
+    Statement,
+    Store,
+    call,
+    expressions,
+    flatten,
+    walk,
+    within,
+    writes,
+)
+from glowtrain.loops.language import PREDICATES
+from glowtrain.program import scalar
+from glowtrain.program.coverage import covered, depends_on_data, program_stores
+from glowtrain.program.lanes import Evaluation, Facts, Scope
+from glowtrain.program.liveness import live_sets
+from glowtrain.program.memory import Memory
+from glowtrain.program.plan import ALIGNMENT, Plan
+from glowtrain.program.program import Instruction, Kernel, Program
+from glowtrain.program.text import expression_text, statement_text
+from glowtrain.types import boolean, i64
+
+MAX_POINTS = 1 << 22
+"""Subscripts whose ranges the affine analysis does not find are computed at up to this many points."""
+
+_ARITY = {"neg": 1, "abs": 1, "sign": 1, "not": 1, "isnan": 1, "isinf": 1, "select": 3}
+_BINARY = frozenset(
+    {"add", "sub", "mul", "div", "mod", "fmod", "min", "max", "pow", "and", "or", "xor", "shift_left", "shift_right"}
+    | {"eq", "ne", "lt", "le", "gt", "ge", "mulhi_u32"}
+)
+
+
+def verify(program: Program) -> None:
+    """Check every invariant of a program and raise :class:`ProgramError` with all that are broken.
+
+    Buffers
+    - Layouts are permutations of the axes; names differ.
+    - Inputs, outputs, variables and constants are listed in the program, under their kind; every other buffer is an activation.
+    - Constants and variables hold arrays of their type.
+    - Inputs and constants are never written; a variable is written if and only if the program lists it as updated.
+    - Activations and outputs are written before they are read; every element of an output is written.
+
+    Statements
+    - Loads, stores and accumulations have as many subscripts as the buffer has axes; subscripts are i64.
+    - Stores, and loads without a fill, stay inside of their buffer for all values of the indices. Loads at places that depend on
+      data are the exception: whoever writes them answers for them.
+    - What is stored or accumulated has the buffer's element type; accumulations and reductions combine by a known operation.
+    - Functions are those of the loop language, with their number of operands, of one element type (a select's condition: bool).
+    - An index is bound by exactly one enclosing For, Reduce or Repeat.
+    - A ref is defined by one Let, earlier in an enclosing body, of its element type.
+    - Points of a parallel loop are independent: a store depends on every index of the parallel loops around it, and a buffer that such a
+      loop stores to is loaded in it only at the point's own element.
+    """
+    problems = list(dict.fromkeys(_Verifier(program).problems()))
+    if problems:
+        raise ProgramError(f"program {program.name} is not well formed:", problems)
+
+
+def verify_plan(plan: Plan) -> None:
+    """Check a plan's program, and the plan; raise :class:`ProgramError` with everything that is broken.
+
+    - Every activation has a place, at a multiple of 64 bytes, inside of the arena, and nothing else has one.
+    - Activations that are alive together do not share memory (by a liveness analysis that the planner does not use).
+    """
+    verify(plan.program)
+    problems = list(dict.fromkeys(_plan_problems(plan)))
+    if problems:
+        raise ProgramError(f"the memory plan of {plan.program.name} is wrong:", problems)
+
+
+def _plan_problems(plan: Plan) -> Iterator[str]:
+    activations = [buffer for buffer in plan.program.buffers if buffer.kind == "activation"]
+    for buffer in activations:
+        offset = plan.offsets.get(buffer)
+        if offset is None:
+            yield f"{describe(buffer)} has no place"
+            continue
+        if offset < 0 or offset % ALIGNMENT:
+            yield f"{describe(buffer)} is at {offset}, which is no multiple of {ALIGNMENT}"
+        if offset + buffer.type.nbytes > plan.arena:
+            yield f"{describe(buffer)} ends at {offset + buffer.type.nbytes}, outside of the arena of {plan.arena} bytes"
+    for buffer in plan.offsets:
+        if buffer not in activations:
+            yield f"{describe(buffer)} has a place but is not an activation of the program"
+    for kernel, live in live_sets(plan.program):
+        yield from _overlaps(kernel, live, plan)
+
+
+def _overlaps(kernel: Kernel, live: frozenset[Buffer], plan: Plan) -> Iterator[str]:
+    placed = sorted((plan.offsets[b], plan.offsets[b] + b.type.nbytes, b.name, b) for b in live if b in plan.offsets and b.type.nbytes)
+    reach: tuple[int, Buffer] | None = None
+    for begin, end, _, buffer in placed:
+        if reach is not None and begin < reach[0]:
+            yield f"{describe(reach[1])} and {describe(buffer)} share memory but both are alive in kernel {kernel.name}"
+        if reach is None or end > reach[0]:
+            reach = end, buffer
+
+
+def describe(buffer: Buffer) -> str:
+    return f"{buffer.kind} {buffer.name} ({buffer.type})"
+
+
+@dataclass
+class _Place:
+    """Where a statement stands: bound indices, refs that are defined, parallel loops around it, outermost first."""
+
+    kernel: str
+    bound: tuple[Index, ...]
+    refs: frozenset[Ref]
+    parallel: tuple[Index, ...] = ()
+
+
+@dataclass
+class _Verifier:
+    program: Program
+    facts: Facts = field(default_factory=Facts)
+    defined: Counter[Ref] = field(default_factory=Counter)
+
+    def problems(self) -> Iterator[str]:
+        yield from self._buffers()
+        yield from self._instructions(self.program.instructions, ())
+        yield from self._order()
+        yield from self._outputs()
+
+    # ---- buffers
+
+    def _buffers(self) -> Iterator[str]:
+        program = self.program
+        listed = {"input": program.inputs, "output": program.outputs, "variable": program.variables}
+        for kind, buffers in listed.items():
+            yield from (f"{describe(b)} is listed as {kind} {name!r}" for name, b in buffers.items() if b.kind != kind)
+        yield from (f"{describe(b)} is listed as a constant" for b in program.constants if b.kind != "constant")
+        known = {*program.inputs.values(), *program.outputs.values(), *program.variables.values(), *program.constants}
+        written = {buffer for instruction in program.instructions for buffer in instruction.writes}
+        for buffer in program.buffers:
+            if sorted(buffer.layout) != list(range(buffer.type.rank)):
+                yield f"{describe(buffer)}: layout {list(buffer.layout)} is no permutation of its {buffer.type.rank} axes"
+            if buffer.kind != "activation" and buffer not in known:
+                yield f"{describe(buffer)} is not listed among the program's {buffer.kind}s"
+            yield from self._contents(buffer)
+            yield from self._written(buffer, buffer in written)
+        for name, count in Counter(buffer.name for buffer in program.buffers).items():
+            if count > 1:
+                yield f"{count} buffers are called {name!r}"
+        yield from (f"update of {name!r}, which is no variable" for name in program.updates if name not in program.variables)
+
+    def _contents(self, buffer: Buffer) -> Iterator[str]:
+        if buffer.kind == "constant" and buffer.initial is None:
+            yield f"{describe(buffer)} has no contents"
+        if buffer.kind in ("constant", "variable") and buffer.initial is not None and not buffer.type.accepts(buffer.initial):
+            yield f"{describe(buffer)} holds {buffer.initial.dtype}{list(buffer.initial.shape)}"
+
+    def _written(self, buffer: Buffer, written: bool) -> Iterator[str]:
+        if buffer.kind in ("input", "constant") and written:
+            yield f"{describe(buffer)} is written"
+        if buffer.kind == "variable":
+            updated = any(self.program.variables.get(name) is buffer for name in self.program.updates)
+            if written and not updated:
+                yield f"{describe(buffer)} is written but not listed among the updates"
+            if updated and not written:
+                yield f"{describe(buffer)} is listed among the updates but never written"
+
+    def _order(self) -> Iterator[str]:
+        """Written before read, following the order of statements."""
+        written: set[Buffer] = set()
+        for kernel in self.program.kernels:
+            for problem in _early_reads(kernel.body, written, frozenset()):
+                yield f"kernel {kernel.name}: {problem}"
+
+    def _outputs(self) -> Iterator[str]:
+        for buffer in dict.fromkeys(self.program.outputs.values()):
+            mask = covered(buffer, program_stores(self.program.instructions), unknown=True)
+            if not mask.all():
+                yield f"{describe(buffer)}: {int((~mask).sum())} of {mask.size} elements are never written"
+
+    # ---- statements
+
+    def _instructions(self, instructions: Sequence[Instruction], bound: tuple[Index, ...]) -> Iterator[str]:
+        for instruction in instructions:
+            if isinstance(instruction, Kernel):
+                place = _Place(instruction.name, bound, frozenset())
+                yield from (f"kernel {instruction.name}: {problem}" for problem in self._body(instruction.body, place))
+                continue
+            if instruction.index in bound:
+                yield f"repeat {instruction.name}: index {instruction.index.name} is bound already"
+            yield from self._instructions(instruction.body, (*bound, instruction.index))
+
+    def _body(self, body: Sequence[Statement], place: _Place) -> Iterator[str]:
+        refs = place.refs
+        for statement in body:
+            here = _Place(place.kernel, place.bound, refs, place.parallel)
+            if isinstance(statement, For):
+                yield from self._loop(statement, here)
+                continue
+            if any(i.extent == 0 for i in place.bound):
+                continue  # never runs
+            for problem in self._statement(statement, here):
+                yield f"{statement_text(statement, place.bound)}: {problem}"
+            if isinstance(statement, Let):
+                refs |= {statement.ref}
+
+    def _loop(self, loop: For, place: _Place) -> Iterator[str]:
+        for index, count in Counter(loop.indices).items():
+            if count > 1 or index in place.bound:
+                yield f"{statement_text(loop, place.bound)} index {index.name} is bound already"
+        bound = (*place.bound, *(i for i in dict.fromkeys(loop.indices) if i not in place.bound))
+        own = () if loop.serial else tuple(i for i in loop.indices if i.extent > 1)
+        yield from self._body(loop.body, _Place(place.kernel, bound, place.refs, (*place.parallel, *own)))
+        if own and all(i.extent for i in bound):
+            yield from self._independent(loop, own, bound)
+
+    def _statement(self, statement: Statement, place: _Place) -> Iterator[str]:
+        for expr in expressions(statement):
+            yield from self._expression(expr, place)
+        match statement:
+            case Let(ref=ref, value=value):
+                if ref.dtype != value.dtype:
+                    yield f"a value of type {value.dtype} for a ref of type {ref.dtype}"
+                self.defined[ref] += 1
+                if self.defined[ref] > 1:
+                    yield f"{ref.name} is defined more than once"
+            case Store(buffer=buffer, index=index, value=value):
+                yield from _typed(buffer, value)
+                yield from self._subscripts(buffer, index, place)
+                yield from self._inside(buffer, index, place, "written")
+                yield from self._own_element(statement, place)
+            case Accumulate(op=op, buffer=buffer, index=index, value=value):
+                yield from _typed(buffer, value)
+                yield from self._subscripts(buffer, index, place)
+                if op not in scalar.UFUNCS:
+                    yield f"there is no accumulation by {op!r}"
+
+    def _own_element(self, store: Store, place: _Place) -> Iterator[str]:
+        used = frozenset[Index]().union(*(self.facts.free(i) for i in store.index))
+        missing = [i.name for i in place.parallel if i not in used]
+        if missing and not any(depends_on_data(i) for i in store.index):
+            yield f"every point of the parallel loop over {', '.join(missing)} writes the same element"
+
+    def _independent(self, loop: For, own: tuple[Index, ...], bound: tuple[Index, ...]) -> Iterator[str]:
+        """No point of a parallel loop reads what another point writes."""
+        stores = [s for s in _flat(loop.body) if isinstance(s, (Store, Accumulate))]
+        head = statement_text(loop, [i for i in bound if i not in loop.indices])
+        for statement in _flat(loop.body):
+            for node in (n for e in expressions(statement) for n in walk(e) if isinstance(n, Load)):
+                for store in stores:
+                    if store.buffer is node.buffer and not self._same_point(store.index, node, own, bound):
+                        text = expression_text(node, bound)
+                        yield f"{head} {text} may read what another point of the loop writes"
+
+    def _same_point(self, index: Sequence[Expr], load: Load, own: tuple[Index, ...], bound: tuple[Index, ...]) -> bool:
+        """Whether a store and a load of one buffer can only meet at equal values of ``own``."""
+        if len(index) != len(load.index):
+            return True  # reported as a wrong rank
+        form = self.facts.form(flatten(index, load.buffer.shape))
+        if form == self.facts.form(flatten(load.index, load.buffer.shape)):
+            return not form.is_linear or _injective(form)
+        outer = set(bound) - set(own)
+        fixed: set[Index] = set()
+        for a, b in zip(index, load.index, strict=True):
+            if self.facts.free(a) | self.facts.free(b) <= outer and not depends_on_data(a) and not depends_on_data(b):
+                low, high = self._range(call("ne", a, b))
+                if low == high == 1:
+                    return True  # never the same slice, e.g. the two slots of a state
+            atoms = [atom for atom, _ in self.facts.form(a).terms if isinstance(atom, Index)]
+            mine = set(atoms) & set(own)
+            if self.facts.form(a) == self.facts.form(b) and self.facts.form(a).is_linear and set(atoms) <= set(bound):
+                fixed |= mine if len(mine) == 1 else set()
+        return fixed >= set(own)
+
+    # ---- expressions
+
+    def _expression(self, expr: Expr, place: _Place) -> Iterator[str]:
+        for index in self.facts.free(expr) - set(place.bound):
+            yield f"index {index.name} is used outside of its loop"
+        inner: dict[Index, None] = {}
+        nodes = list(walk(expr))
+        for node in nodes:
+            if isinstance(node, Reduce):
+                inner.update(dict.fromkeys(node.indices))
+        bound = (*place.bound, *(i for i in inner if i not in place.bound))
+        for node in nodes:
+            yield from self._node(node, place, bound)
+
+    def _node(self, node: Expr, place: _Place, bound: tuple[Index, ...]) -> Iterator[str]:
+        match node:
+            case Ref(name=name):
+                if node not in place.refs:
+                    yield f"{name} is used before it is defined"
+            case Load(buffer=buffer, index=index, fill=fill):
+                yield from self._subscripts(buffer, index, place)
+                if fill is None and not any(i.extent == 0 for i in bound):
+                    yield from self._inside(buffer, index, place, "read", bound)
+            case Apply():
+                yield from _application(node)
+            case Reduce(op=op, indices=indices, body=body):
+                yield from self._reduce(op, indices, body, place)
+            case Const() | Index() | Cast():
+                pass
+            case _:
+                yield f"{type(node).__name__} is not an expression of the loop language"
+
+    def _reduce(self, op: str, indices: Sequence[Index], body: Expr, place: _Place) -> Iterator[str]:
+        if op not in scalar.UFUNCS:
+            yield f"there is no reduction by {op!r}"
+        elif op in ("and", "or") and body.dtype != boolean:
+            yield f"a reduction by {op!r} of {body.dtype}; it takes bool"
+        nested = {i for node in walk(body) if isinstance(node, Reduce) for i in node.indices}
+        for index, count in Counter(indices).items():
+            if count > 1 or index in place.bound or index in nested:
+                yield f"index {index.name} is bound more than once"
+
+    def _subscripts(self, buffer: Buffer, index: Sequence[Expr], place: _Place) -> Iterator[str]:
+        if len(index) != buffer.type.rank:
+            yield f"{len(index)} subscripts for {describe(buffer)}"
+        for i in index:
+            if i.dtype != i64:
+                yield f"subscript {expression_text(i, place.bound)} of {buffer.name} is {i.dtype}, not i64"
+
+    def _inside(
+        self, buffer: Buffer, index: Sequence[Expr], place: _Place, verb: str, bound: tuple[Index, ...] | None = None
+    ) -> Iterator[str]:
+        for axis, (i, extent) in enumerate(zip(index, buffer.shape, strict=False)):
+            if i.dtype != i64 or within(self.facts.form(i), extent):
+                continue
+            if verb == "read" and depends_on_data(i):
+                continue
+            low, high = self._range(i)
+            if low < 0 or high >= extent:
+                text = expression_text(i, place.bound if bound is None else bound)
+                reach = "is not provably inside" if high - low > 1 << 60 else f"reaches {low}..{high}, outside of"
+                yield f"{describe(buffer)} is {verb} at {text} on axis {axis}, which {reach} [0, {extent})"
+
+    def _range(self, expr: Expr) -> tuple[int, int]:
+        """The exact range where the subscript is small enough to be computed, else that of the affine form."""
+        used = tuple(self.facts.free(expr))
+        if depends_on_data(expr) or math.prod(index.extent for index in used) > MAX_POINTS:
+            return self.facts.form(expr).range()
+        scope = Scope().opened(used, [(0, index.extent) for index in used])
+        values = Evaluation(Memory(Program("", {}, {}, {}, ()), {}, {}, None), self.facts, {}, scope).value(expr)
+        return (int(values.min()), int(values.max())) if values.size else (0, -1)
+
+
+def _early_reads(body: Sequence[Statement], written: set[Buffer], carried: frozenset[Buffer]) -> Iterator[str]:
+    """Reads of what nothing wrote before. A filled load of what a serial loop around it stores may see earlier trips only."""
+    for statement in body:
+        if isinstance(statement, For):
+            stored = writes(statement.body) if statement.serial else ()
+            yield from _early_reads(statement.body, written, carried | frozenset(stored))
+            continue
+        loads = [n for e in expressions(statement) for n in walk(e) if isinstance(n, Load)]
+        read = [n.buffer for n in loads if n.fill is None or n.buffer not in carried]
+        if isinstance(statement, Accumulate):
+            read.append(statement.buffer)
+        for buffer in dict.fromkeys(read):
+            if buffer.kind in ("activation", "output") and buffer not in written:
+                yield f"{describe(buffer)} is read before it is written"
+        if isinstance(statement, (Store, Accumulate)):
+            written.add(statement.buffer)
+
+
+def _injective(form: Affine) -> bool:
+    """Whether different index values give different places: each coefficient exceeds what the smaller ones reach."""
+    reach = 0
+    for factor, extent in sorted((abs(c), atom.extent) for atom, c in form.terms if isinstance(atom, Index)):
+        if factor <= reach:
+            return False
+        reach += factor * (extent - 1)
+    return True
+
+
+def _typed(buffer: Buffer, value: Expr) -> Iterator[str]:
+    if value.dtype != buffer.dtype:
+        yield f"a value of type {value.dtype} for {describe(buffer)}"
+
+
+def _application(node: Apply) -> Iterator[str]:
+    function, arguments = node.function, node.arguments
+    if function not in FUNCTIONS:
+        yield f"{function} is no function of the loop language"
+        return
+    arity = 2 if function in _BINARY else _ARITY.get(function, 1)
+    if len(arguments) != arity:
+        yield f"{function} takes {arity} operands, not {len(arguments)}"
+        return
+    if function == "select" and arguments[0].dtype != boolean:
+        yield f"the condition of a select is {arguments[0].dtype}, not bool"
+    typed = arguments[1:] if function == "select" else arguments
+    if len({argument.dtype for argument in typed}) > 1:
+        yield f"{function} of {' and '.join(str(argument.dtype) for argument in typed)}; its operands must have one type"
+    result = boolean if function in PREDICATES else typed[0].dtype
+    if node.dtype != result:
+        yield f"{function} of {typed[0].dtype} gives {result}, not {node.dtype}"
+    if not scalar.has(function, typed[0].dtype):
+        yield f"{function} is not defined for {typed[0].dtype}"
+
+
+def _flat(body: Sequence[Statement]) -> Iterator[Statement]:
+    for statement in body:
+        if isinstance(statement, For):
+            yield from _flat(statement.body)
+        else:
+            yield statement
