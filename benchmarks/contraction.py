@@ -2,8 +2,8 @@
 
     python benchmarks/contraction.py [NAME_PART ...] [--plans]
 
-One core; minima over many short batches. Operands are warm (the same buffers again and again); packing counts in the time.
-Products that zero padding drops are not counted as work.
+One core; minima over many short batches. Operands are warm (the same buffers again and again); packing counts in the
+time. Products that zero padding drops are not counted as work.
 """
 
 from __future__ import annotations
@@ -20,6 +20,12 @@ from glowtrain.backends.cpu.target import Target
 from glowtrain.backends.cpu.toolchain import build, compile_text
 
 PEAK_TRIPS = 20000
+CONVOLUTIONS = (
+    (32, 32, 16, 16, 3, 1), (32, 16, 32, 32, 3, 1), (32, 8, 64, 64, 3, 1), (32, 32, 16, 32, 3, 2),
+    (32, 16, 32, 64, 3, 2), (32, 32, 16, 32, 1, 2), (8, 48, 16, 96, 1, 1), (8, 24, 96, 24, 1, 1),
+    (8, 24, 24, 144, 1, 1), (64, 28, 1, 32, 3, 1), (32, 32, 3, 16, 3, 1), (1, 14, 256, 256, 3, 1),
+)  # fmt: skip
+"""Batch, height and width, channels in and out, kernel, stride: ResNet-20, MobileNetV2, first layers, ResNet-50."""
 
 
 def matmul(m: int, n: int, k: int, form: str = "NN") -> Contraction:
@@ -30,9 +36,11 @@ def matmul(m: int, n: int, k: int, form: str = "NN") -> Contraction:
 
 
 def batched(batch: int, m: int, n: int, k: int, form: str) -> Contraction:
+    """As many independent products as ``batch``, each operand one after another."""
     one = matmul(m, n, k, form)
-    strides = [(size, *x.strides) for size, x in zip((m * n, m * k, n * k), (one.c, one.a, one.b), strict=True)]
-    return Contraction(("h", *one.names), (batch, m, n, k), *(Access(0, s) for s in strides))
+    operands = zip((m * n, m * k, n * k), (one.c, one.a, one.b), strict=True)
+    c, a, b = (Access(0, (size, *access.strides)) for size, access in operands)
+    return Contraction(("h", *one.names), (batch, m, n, k), c, a, b)
 
 
 def convolution(kind: str, n: int, h: int, i: int, o: int, k: int, stride: int = 1) -> Contraction:
@@ -49,7 +57,9 @@ def convolution(kind: str, n: int, h: int, i: int, o: int, k: int, stride: int =
 def data_gradient(n: int, h: int, i: int, o: int, k: int, stride: int = 1) -> list[Contraction]:
     """The gradient of the image: one contraction for each of the stride's phases, weights as the forward has them."""
     places = [(u, v) for u in range(stride) for v in range(stride)]
-    return [_phase(n, h, i, o, k, stride, u, v) for u, v in places if max((u + k // 2) % stride, (v + k // 2) % stride) < k]
+    return [
+        _phase(n, h, i, o, k, stride, u, v) for u, v in places if max((u + k // 2) % stride, (v + k // 2) % stride) < k
+    ]
 
 
 def _phase(n: int, h: int, i: int, o: int, k: int, s: int, u: int, v: int) -> Contraction:
@@ -67,6 +77,7 @@ def _phase(n: int, h: int, i: int, o: int, k: int, s: int, u: int, v: int) -> Co
 
 
 def depthwise(kind: str, n: int, h: int, c: int, k: int, stride: int = 1) -> Contraction:
+    """``forward`` or ``weights`` of a padded convolution of each channel by itself, channels last."""
     pad, s, y = k // 2, stride, (h - 1) // stride + 1
     image = Access(-pad * (h * c + c), (h * h * c, s * h * c, s * c, 1, h * c, c))
     weights, result = Access(0, (0, 0, 0, 1, k * c, c)), Access(0, (y * y * c, y * c, c, 1, 0, 0))
@@ -85,9 +96,7 @@ def cases() -> Iterator[tuple[str, list[Contraction]]]:
             yield f"matmul {'x'.join(map(str, shape))} {form}", [matmul(*shape, form)]
     yield "attention QK 64x65x65x32", [batched(64, 65, 65, 32, "NT")]
     yield "attention PV 64x128x32x128", [batched(64, 128, 32, 128, "NN")]
-    for n, h, i, o, k, s in ((32, 32, 16, 16, 3, 1), (32, 16, 32, 32, 3, 1), (32, 8, 64, 64, 3, 1), (32, 32, 16, 32, 3, 2),
-                             (32, 16, 32, 64, 3, 2), (32, 32, 16, 32, 1, 2), (8, 48, 16, 96, 1, 1), (8, 24, 96, 24, 1, 1),
-                             (8, 24, 24, 144, 1, 1), (64, 28, 1, 32, 3, 1), (32, 32, 3, 16, 3, 1), (1, 14, 256, 256, 3, 1)):  # fmt: skip
+    for n, h, i, o, k, s in CONVOLUTIONS:
         label = f"conv {n}x{h}x{h}x{i}->{o} {k}x{k} s{s}"
         yield f"{label} forward", [convolution("forward", n, h, i, o, k, s)]
         yield f"{label} data", data_gradient(n, h, i, o, k, s)
@@ -102,7 +111,9 @@ def cases() -> Iterator[tuple[str, list[Contraction]]]:
 
 
 def products(contraction: Contraction) -> int:
-    """Multiply-adds that no clip drops; each clip here joins one output and one reduction loop, apart from the others."""
+    """Multiply-adds that no clip drops; each clip here joins one output and one reduction loop, apart from the
+    others.
+    """
     total, loops = 1.0, np.prod(contraction.extents, dtype=np.int64)
     for clip in contraction.clips:
         moved = [loop for loop, factor in enumerate(clip.coefficients) if factor]
@@ -126,7 +137,9 @@ def peak(target: Target) -> Callable[[], None]:
     kind, suffix = vector("float", width), f"v{width}f32" if width > 1 else "f32"
     one = f.splat(f.value("load float, ptr %out"), "float", width)
     with f.loop(PEAK_TRIPS, [(kind, one)] * 12) as loop:
-        loop.next = [f.value(f"call {kind} @llvm.fma.{suffix}({kind} {x}, {kind} {one}, {kind} {one})") for x in loop.carried]
+        loop.next = [
+            f.value(f"call {kind} @llvm.fma.{suffix}({kind} {x}, {kind} {one}, {kind} {one})") for x in loop.carried
+        ]
     for at, value in enumerate(loop.results):
         f.line(f"store {kind} {value}, ptr {f.address('%out', at * width, 4)}, align 4")
     out = aligned(12 * width)
@@ -135,6 +148,7 @@ def peak(target: Target) -> Callable[[], None]:
 
 
 def aligned(elements: int) -> np.ndarray:
+    """Random floats from a cache line on."""
     raw = np.zeros(elements + 16, np.float32)
     start = (-raw.ctypes.data // 4) % 16
     raw[:] = np.random.default_rng(0).standard_normal(len(raw)) * 0.1
@@ -143,14 +157,12 @@ def aligned(elements: int) -> np.ndarray:
 
 def runner(contractions: list[Contraction], target: Target) -> tuple[Callable[[], None], float, list[str]]:
     """What runs them all, the milliseconds it took to generate and compile, and their plans."""
-    calls, start, plans = [], time.perf_counter(), []
+    start = time.perf_counter()
     kernels = [generate(contraction, "contract", target) for contraction in contractions]
     for kernel in kernels:
         compile_text(kernel.text, target)
-        plans.append(kernel.plan)
     spent = 1e3 * (time.perf_counter() - start)
-    for kernel in kernels:
-        calls.append(build(kernel.text, target, ["contract"]).function("contract", 4))
+    calls = [build(kernel.text, target, ["contract"]).function("contract", 4) for kernel in kernels]
     arrays = [aligned(max(reach(contraction, x) for contraction in contractions)) for x in "cab"]
     arrays.append(aligned(max(kernel.workspace for kernel in kernels) // 4 + 16))
     pointers = [array.ctypes.data for array in arrays]
@@ -160,7 +172,7 @@ def runner(contractions: list[Contraction], target: Target) -> tuple[Callable[[]
             call(*pointers)
         arrays[0].flags  # noqa: B018  keeps the buffers alive
 
-    return run, spent, plans
+    return run, spent, [kernel.plan for kernel in kernels]
 
 
 def seconds(run: Callable[[], None], target: Callable[[], None], width: int) -> tuple[float, float]:
@@ -176,6 +188,7 @@ def seconds(run: Callable[[], None], target: Callable[[], None], width: int) -> 
 
 
 def timed(run: Callable[[], None], count: int) -> float:
+    """Seconds of so many runs."""
     start = time.perf_counter()
     for _ in range(count):
         run()
@@ -183,6 +196,7 @@ def timed(run: Callable[[], None], count: int) -> float:
 
 
 def main() -> None:
+    """Print a line for each case."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="only cases whose name contains one of these")
     parser.add_argument("--plans", action="store_true", help="print how each was arranged")
@@ -196,7 +210,10 @@ def main() -> None:
         run, spent, plans = runner(contractions, target)
         best, rate = seconds(run, top, target.width("f32"))
         work = sum(map(products, contractions))
-        print(f"{name:44s} {100 * work / best / rate:6.1f} {2e-9 * work / best:8.1f} {1e6 * best:9.1f} {spent:10.1f}", flush=True)
+        print(
+            f"{name:44s} {100 * work / best / rate:6.1f} {2e-9 * work / best:8.1f} {1e6 * best:9.1f} {spent:10.1f}",
+            flush=True,
+        )
         for plan in plans if options.plans else []:
             print(f"      {plan}")
 

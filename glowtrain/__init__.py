@@ -1,3 +1,98 @@
-"""Glowtrain: a training compiler for neural networks. See README.md and docs/walk.md."""
+"""Glowtrain: a training compiler for neural networks. See README.md and docs/walk.md.
+
+Names are imported when they are first used: ``import glowtrain`` itself is quick, and gradcheck, which needs the
+``gradcheck`` extra, costs nothing to those who do not ask for it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from glowtrain import data, errors, grad, gradcheck, losses, nn, onnx_io, ops, optim
+    from glowtrain.compiler import compile
+    from glowtrain.errors import GlowtrainError
+    from glowtrain.grad import gradients, stop_gradient
+    from glowtrain.graph import Graph, Input, Operator, Template, Value, Variable, constant, operator, parse, verify
+    from glowtrain.nn import model
+    from glowtrain.onnx_io import load, save
+    from glowtrain.trainer import Trainer
+    from glowtrain.types import Spec, TensorType, bf16, boolean, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 
 __version__ = "0.1.0"
+
+_TYPES = "bf16 boolean f16 f32 f64 i8 i16 i32 i64 u8 u16 u32 u64 Spec TensorType"
+_GRAPH = "Graph Input Operator Template Value Variable constant operator parse verify"
+_HOMES = {
+    **dict.fromkeys(_TYPES.split(), "glowtrain.types"),
+    **dict.fromkeys(_GRAPH.split(), "glowtrain.graph"),
+    "GlowtrainError": "glowtrain.errors",
+    "Trainer": "glowtrain.trainer",
+    "compile": "glowtrain.compiler",
+    "gradients": "glowtrain.grad",
+    "load": "glowtrain.onnx_io",
+    "model": "glowtrain.nn",
+    "save": "glowtrain.onnx_io",
+    "stop_gradient": "glowtrain.grad",
+}
+_MODULES = ("data", "errors", "grad", "gradcheck", "losses", "nn", "onnx_io", "ops", "optim")
+
+__all__ = [
+    "GlowtrainError",
+    "Graph",
+    "Input",
+    "Operator",
+    "Spec",
+    "Template",
+    "TensorType",
+    "Trainer",
+    "Value",
+    "Variable",
+    "bf16",
+    "boolean",
+    "compile",
+    "constant",
+    "data",
+    "errors",
+    "f16",
+    "f32",
+    "f64",
+    "grad",
+    "gradcheck",
+    "gradients",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
+    "load",
+    "losses",
+    "model",
+    "nn",
+    "onnx_io",
+    "operator",
+    "ops",
+    "optim",
+    "parse",
+    "save",
+    "stop_gradient",
+    "u8",
+    "u16",
+    "u32",
+    "u64",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"glowtrain.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'glowtrain' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

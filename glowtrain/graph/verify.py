@@ -17,21 +17,20 @@ def verify(graph: Graph) -> None:
     """Check every invariant of a graph and raise :class:`GraphError` with all that are broken.
 
     - Every leaf that is used is a declared input, a constant or a variable.
-    - Inputs and variables have names, all different; inputs are declared once, outputs have names.
+    - Inputs and variables have names, all different; outputs have names; inputs are declared once.
     - Every operator is the registered one of its name.
     - Every output of a node has the type that ``infer`` gives for the operands' types.
     - Every operand that is not a leaf is an output of the node it names, and no node depends on itself.
     - Constants and variables hold arrays of their type.
     - Updates go to variables, with values of the variable's type.
-    - Graphs that are attributes obey the same rules, and have no variables and no updates.
+    - Graphs that are attributes obey the same rules except those on names, and have no variables and no updates.
     """
-    problems = list(_problems(graph))
+    problems = [*_names(graph), *_problems(graph)]
     if problems:
         raise GraphError(f"graph {graph.name} is not well formed:", problems)
 
 
 def _problems(graph: Graph) -> Iterator[str]:
-    yield from _names(graph)
     yield from _leaves(graph)
     yield from _order(graph)
     for node in graph.nodes:
@@ -48,9 +47,6 @@ def _names(graph: Graph) -> Iterator[str]:
         if count > 1:
             kinds = " and ".join(_kind(value) for value in named if value.name == name)
             yield f"name {name!r} is used {count} times ({kinds})"
-    for value, count in Counter(graph.inputs).items():
-        if count > 1:
-            yield f"input {value.name!r} is declared {count} times"
     if "" in graph.outputs:
         yield "an output has no name"
 
@@ -60,6 +56,9 @@ def _leaves(graph: Graph) -> Iterator[str]:
     for value in declared:
         if not isinstance(value, Input):
             yield f"{value!r} is declared as an input but is a {_kind(value)}"
+    for value, count in Counter(graph.inputs).items():
+        if count > 1:
+            yield f"input {value.name!r} is declared {count} times"
     for leaf in graph.leaves:
         if isinstance(leaf, Constant):
             yield from _array(leaf, leaf.array)

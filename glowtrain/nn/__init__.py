@@ -31,7 +31,7 @@ from glowtrain.nn.functions import (
 )
 from glowtrain.nn.initializers import FanIn, Fill, Initializer, Kaiming, Normal, Xavier, ones, zeros
 from glowtrain.nn.layers import attention, batch_norm, conv, embedding, layer_norm, linear, lstm
-from glowtrain.nn.scope import build, buffer, model, parameter, scope
+from glowtrain.nn.scope import buffer, build, model, parameter, scope
 
 __all__ = [
     "FanIn",

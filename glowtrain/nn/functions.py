@@ -11,8 +11,9 @@ from glowtrain.graph import Value, constant
 from glowtrain.ops.activation import Gelu, Relu, Sigmoid
 from glowtrain.ops.arithmetic import Sqrt
 from glowtrain.ops.logic import Where
+from glowtrain.ops.max_pool import MaxPool
 from glowtrain.ops.move import Concat, Flatten, Reshape, Transpose
-from glowtrain.ops.pooling import AveragePool, GlobalAveragePool, MaxPool
+from glowtrain.ops.pooling import AveragePool, GlobalAveragePool
 from glowtrain.ops.random import Dropout
 from glowtrain.ops.reduction import ReduceMean, ReduceSum
 from glowtrain.ops.softmax import LogSoftmax, Softmax
@@ -46,11 +47,13 @@ def sigmoid(x: Value) -> Value:
 
 
 def tanh(x: Value) -> Value:
+    """The hyperbolic tangent."""
     result: Value = Tanh()(x)
     return result
 
 
 def exp(x: Value) -> Value:
+    """e to the power of x."""
     result: Value = Exp()(x)
     return result
 
@@ -62,16 +65,19 @@ def log(x: Value) -> Value:
 
 
 def sqrt(x: Value) -> Value:
+    """The square root."""
     result: Value = Sqrt()(x)
     return result
 
 
 def softmax(x: Value, axis: int = -1) -> Value:
+    """exp(x), divided by its sum along an axis."""
     result: Value = Softmax(axis=axis)(x)
     return result
 
 
 def log_softmax(x: Value, axis: int = -1) -> Value:
+    """The logarithm of the softmax."""
     result: Value = LogSoftmax(axis=axis)(x)
     return result
 
@@ -120,13 +126,15 @@ def concat(values: Sequence[Value], axis: int) -> Value:
 
 def max_pool(x: Value, kernel: Extents, stride: Extents | None = None, padding: Extents = 0) -> Value:
     """The maximum of each window of [n, channels, spatial...]; windows do not overlap unless ``stride`` says so."""
-    result: Value = MaxPool(**_window(x, kernel, stride, padding))(x)[0]
+    extents, strides, pads = _window(x, kernel, stride, padding)
+    result: Value = MaxPool(kernel_shape=extents, strides=strides, pads=pads)(x)[0]
     return result
 
 
 def average_pool(x: Value, kernel: Extents, stride: Extents | None = None, padding: Extents = 0) -> Value:
     """The mean of each window of [n, channels, spatial...], over the elements that are not padding."""
-    result: Value = AveragePool(**_window(x, kernel, stride, padding))(x)
+    extents, strides, pads = _window(x, kernel, stride, padding)
+    result: Value = AveragePool(kernel_shape=extents, strides=strides, pads=pads)(x)
     return result
 
 
@@ -150,14 +158,13 @@ def spread(value: Extents, rank: int) -> tuple[int, ...]:
     return (value,) * rank if isinstance(value, int) else tuple(value)
 
 
-def _window(x: Value, kernel: Extents, stride: Extents | None, padding: Extents) -> dict[str, tuple[int, ...]]:
+def _window(
+    x: Value, kernel: Extents, stride: Extents | None, padding: Extents
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Kernel, strides and pads of a window over the spatial axes."""
     rank = x.rank - 2
     extents = spread(kernel, rank)
-    return {
-        "kernel_shape": extents,
-        "strides": extents if stride is None else spread(stride, rank),
-        "pads": 2 * spread(padding, rank),
-    }
+    return extents, extents if stride is None else spread(stride, rank), 2 * spread(padding, rank)
 
 
 def _axes(axes: Axes) -> tuple[int, ...] | None:

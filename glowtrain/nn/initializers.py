@@ -109,7 +109,8 @@ class Kaiming(Scaled):
 class Xavier(Scaled):
     """Standard deviation gain / √((fan_in + fan_out) / 2).
 
-    Source: Glorot and Bengio, Understanding the difficulty of training deep feedforward networks (AISTATS 2010), eq. 16.
+    Source: Glorot and Bengio, Understanding the difficulty of training deep feedforward neural networks (AISTATS 2010),
+    eq. 16.
     """
 
     def fan(self, request: Request) -> float:

@@ -80,14 +80,10 @@ def batch_norm(x: Value, *, momentum: float = 0.1, epsilon: float = 1e-5, name: 
     """
     channels = (x.shape[1],)
     with scope(name):
-        scale, bias = (
-            parameter("scale", channels, ones, dtype=x.dtype),
-            parameter("bias", channels, zeros, dtype=x.dtype),
-        )
-        mean, variance = (
-            buffer("mean", channels, zeros, dtype=x.dtype),
-            buffer("variance", channels, ones, dtype=x.dtype),
-        )
+        scale = parameter("scale", channels, ones, dtype=x.dtype)
+        bias = parameter("bias", channels, zeros, dtype=x.dtype)
+        mean = buffer("mean", channels, zeros, dtype=x.dtype)
+        variance = buffer("variance", channels, ones, dtype=x.dtype)
     result: Value = BatchNormalization(epsilon=epsilon, momentum=1.0 - momentum)(x, scale, bias, mean, variance)
     return result
 
@@ -96,10 +92,8 @@ def layer_norm(x: Value, *, epsilon: float = 1e-5, name: str = "layer_norm") -> 
     """Normalization over the last axis. Variables: ``scale``, ``bias``."""
     features = (x.shape[-1],)
     with scope(name):
-        scale, bias = (
-            parameter("scale", features, ones, dtype=x.dtype),
-            parameter("bias", features, zeros, dtype=x.dtype),
-        )
+        scale = parameter("scale", features, ones, dtype=x.dtype)
+        bias = parameter("bias", features, zeros, dtype=x.dtype)
     result: Value = LayerNormalization(axis=-1, epsilon=epsilon)(x, scale, bias)[0]
     return result
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,8 @@ from glowtrain.graph import Graph, Input, Template, Value, Variable
 from glowtrain.nn.initializers import FanIn, Initializer, Request, zeros
 from glowtrain.types import DType, Shape, Spec, TensorType, f32
 
-ModelFunction = Callable[..., Value | Mapping[str, Value]]
+ModelFunction = Callable[..., Any]
+"""From values to a value, or to values by name."""
 
 
 @dataclass
@@ -124,10 +126,9 @@ def _build(function: ModelFunction, specs: Mapping[str, Spec], store: Store, dim
     with _building(_Building(store)):
         result = function(**{value.name: value for value in inputs})
     outputs = dict(result) if isinstance(result, Mapping) else {"output": result}
-    for name, value in outputs.items():
-        if not isinstance(value, Value):
-            kind = type(value).__name__
-            raise GraphError(f"{function.__name__} must return a Value or a dict of them; {name!r} is a {kind}")
+    wrong = [f"{name!r} is a {type(value).__name__}" for name, value in outputs.items() if not isinstance(value, Value)]
+    if wrong:
+        raise GraphError(f"{function.__name__} must return a Value or a dict of them; {', '.join(wrong)}")
     return Graph(inputs, outputs, {}, function.__name__)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,42 +12,52 @@ from onnx import AttributeProto, defs, helper
 
 from glowtrain.graph import Graph, Operator
 from glowtrain.onnx_io.attributes import static_inputs
+from glowtrain.onnx_io.older import written_form
 from glowtrain.onnx_io.source import kind_of
 from glowtrain.onnx_io.tensors import dtype_to_onnx, tensor_from_array
-from glowtrain.ops.split import Split
 from glowtrain.types import Array, DType, TensorType
 
 FIRST_WITH_OUR_MEANING = {"GroupNormalization": 21}
 """Operators that had another meaning under the same signature: the first operator set with today's."""
 
 _TYPE_NAMES = {
-    "f64": "double", "f32": "float", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32", "i16": "int16",
-    "i8": "int8", "u64": "uint64", "u32": "uint32", "u16": "uint16", "u8": "uint8", "bool": "bool",
+    "f64": "double", "f32": "float", "f16": "float16", "bf16": "bfloat16", "bool": "bool",
+    "i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8",
+    "u64": "uint64", "u32": "uint32", "u16": "uint16", "u8": "uint8",
 }  # fmt: skip
+
+
+Extents = tuple[int | str, ...]
+"""Extents, by name where they are symbolic."""
+
+FormInput = int | Array | Extents | None
 
 
 @dataclass(frozen=True)
 class Form:
     """An ONNX node without its names.
 
-    ``inputs`` has a place number for each operand, an array for what must become a constant, ``None`` for what is absent.
+    ``inputs`` has a place number for each operand, an array for what must become a constant, extents for what follows
+    symbolic dimensions, and ``None`` for what is absent.
     """
 
     op_type: str
-    inputs: tuple[int | Array | None, ...]
+    inputs: tuple[FormInput, ...]
     attributes: tuple[AttributeProto, ...]
     bodies: dict[str, Graph]
 
 
-def form_of(operator: Operator, types: Sequence[TensorType | None], opset: int) -> Form | None:
-    """The standard node for an operator on operands of these types; ``None`` if there is none at this operator set."""
+def form_of(
+    operator: Operator, types: Sequence[TensorType | None], opset: int, symbolic: Mapping[str, Extents] | None = None
+) -> Form | None:
+    """The standard node for an operator on operands of these types; ``None`` if there is none at this operator set.
+
+    ``symbolic`` replaces static fields by extents with names.
+    """
     schema = schema_of(operator, opset)
     if schema is None or not _allows(schema, operator, types):
         return None
-    older = _OLDER_FORMS.get(operator.key())
-    if older is not None:
-        operator = older(operator, types, schema)
-    return _form(operator, len(types), schema)
+    return _form(written_form(operator, types, schema), len(types), schema, symbolic or {})
 
 
 def schema_of(operator: Operator, opset: int) -> defs.OpSchema | None:
@@ -60,12 +70,12 @@ def schema_of(operator: Operator, opset: int) -> defs.OpSchema | None:
         return None
 
 
-def _form(operator: Operator, count: int, schema: defs.OpSchema) -> Form | None:
+def _form(operator: Operator, count: int, schema: defs.OpSchema, symbolic: Mapping[str, Extents]) -> Form | None:
     values = operator.attributes()
     statics = {name: place for place, name in static_inputs(type(operator)).items()}
     attributes: list[AttributeProto] = []
     bodies: dict[str, Graph] = {}
-    inputs: dict[int, int | Array | None] = {}
+    inputs: dict[int, FormInput] = {}
     for name, value in values.items():
         if isinstance(value, Graph):
             bodies[name] = value
@@ -73,13 +83,13 @@ def _form(operator: Operator, count: int, schema: defs.OpSchema) -> Form | None:
             if not _is_default(operator, name, value, schema.attributes[name]):
                 attributes.append(_attribute(name, value, schema.attributes[name]))
         elif name in statics and statics[name] < len(schema.inputs):
-            inputs[statics[name]] = None if value is None else static_array(value)
+            inputs[statics[name]] = symbolic.get(name) or (None if value is None else static_array(value))
         elif not _is_field_default(operator, name, value):
             return None
     return Form(operator.onnx, _places(inputs, set(statics.values()), count), tuple(attributes), bodies)
 
 
-def _places(inputs: dict[int, int | Array | None], statics: set[int], count: int) -> tuple[int | Array | None, ...]:
+def _places(inputs: dict[int, FormInput], statics: set[int], count: int) -> tuple[FormInput, ...]:
     """Inputs in order: operands fill the places that no static field has; fields that became attributes leave none."""
     place = 0
     for operand in range(count):
@@ -157,17 +167,3 @@ def _allows(schema: defs.OpSchema, operator: Operator, types: Sequence[TensorTyp
         if f"tensor({_TYPE_NAMES[type_.dtype.name]})" not in formal[at].types:
             return False
     return True
-
-
-def _split_by_sizes(operator: Operator, types: Sequence[TensorType | None], schema: defs.OpSchema) -> Operator:
-    """Before opset 18 Split had no ``num_outputs``."""
-    assert isinstance(operator, Split)
-    (x,) = types
-    if x is None or operator.num_outputs is None or "num_outputs" in schema.attributes:
-        return operator
-    return Split(split=operator.sizes(x), axis=operator.axis)
-
-
-_OLDER_FORMS: dict[str, Callable[[Operator, Sequence[TensorType | None], defs.OpSchema], Operator]] = {
-    "Split": _split_by_sizes,
-}

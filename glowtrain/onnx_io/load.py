@@ -26,7 +26,8 @@ def load(source: Source, dims: Mapping[str, int] | None = None, *, name: str = "
 
     ``dims`` binds symbolic dimensions by name; a dimension without a name is called ``<input>_<axis>``. With all bound
     the result is a :class:`Graph`, else a :class:`Template` that gives a graph for each binding of the rest. Operator
-    sets from 6 up are converted to the newest. Float initializers become variables (:mod:`glowtrain.onnx_io.parameters`).
+    sets from 6 up are converted to the newest. Float initializers become variables by the rule of
+    :mod:`glowtrain.onnx_io.parameters`.
 
     Raises :class:`ModelError` for what is broken, :class:`UnsupportedOperatorError` naming all operators that are not
     supported, and :class:`BindingError` for dimensions that the model does not have.

@@ -1,6 +1,7 @@
 """Which initializers of a file are parameters, which are state, and which are constants.
 
-ONNX does not say. The rule was made from what PyTorch's exporters write for known models. An initializer is a parameter if
+ONNX does not say. The rule was made from what PyTorch's exporters write for known models. An initializer is a
+parameter if
 
 - its elements are floats, its rank is at least 1 (scalars are constants of formulas: 0.5, a ratio, a bound),
 - all elements are finite and below 1e30 (attention masks are not), and
@@ -10,7 +11,7 @@ ONNX does not say. The rule was made from what PyTorch's exporters write for kno
 The running statistics of BatchNormalization are state that is not trained. Everything else is a constant.
 
 Exporters also merge parameters that happen to have equal values at export (all LayerNormalization scales of 1). An
-initializer whose elements are all equal and that several nodes read as a parameter therefore becomes one for each of them.
+initializer whose elements are all equal and that several nodes read as a parameter therefore becomes one for each.
 """
 
 from __future__ import annotations

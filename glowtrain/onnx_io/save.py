@@ -10,7 +10,8 @@ from pathlib import Path
 from onnx import ModelProto, helper
 
 from glowtrain.errors import ModelError
-from glowtrain.graph import Graph, Value, Variable
+from glowtrain.graph import Graph, Node, Value, Variable
+from glowtrain.onnx_io.symbols import symbols_of
 from glowtrain.onnx_io.tensors import tensor_from_array
 from glowtrain.onnx_io.upgrade import NEWEST_OPSET
 from glowtrain.onnx_io.write import DOMAIN, Functions, Names, Writer, value_info
@@ -30,10 +31,11 @@ def save(
 ) -> ModelProto:
     """Write a graph as an ONNX model, to ``path`` if one is given, and return the model.
 
-    ``opset`` is the version of the standard operators, from 17 to the newest; without it, the first of them that has all
-    that the graph uses. Operators that it lacks become functions of the model. ``state`` gives variables' values by name;
-    without it they have their initial ones. Variables are initializers; in a graph with updates (a training step) they
-    are inputs as well, and each updated one has an output ``<name>.next``.
+    ``opset`` is the version of the standard operators, from 17 to the newest; without it, the first of them that has
+    all that the graph uses. Operators that it lacks become functions of the model. ``state`` gives variables' values by
+    name; without it they have their initial ones. Variables are initializers; in a graph with updates (a training step)
+    they are inputs as well, and each updated one has an output ``<name>.next``. Dimensions that the graph's template
+    left symbolic are symbolic again, where the model is valid for all of them.
 
     The file appears whole or not at all. Raises :class:`ModelError` for operators that cannot be written, names that
     clash and files that cannot be written.
@@ -53,22 +55,27 @@ def save(
     return model
 
 
-def _explain(missing: Mapping[str, str], opset: int) -> str:
-    listed = ", ".join(f"{key} (node {name!r})" if name else key for key, name in missing.items())
-    return f"opset {opset} lacks these operators and they have no decomposition into it: {listed}; try a newer opset"
+def _explain(missing: Mapping[str, Node], opset: int) -> str:
+    listed = "".join(f"\n  - {_call(node)}" for node in missing.values())
+    return f"opset {opset} lacks these operators on these types, and they have no decomposition:{listed}"
 
 
-def _model(graph: Graph, opset: int, state: Mapping[str, Array]) -> tuple[ModelProto, dict[str, str]]:
+def _call(node: Node) -> str:
+    types = ", ".join("-" if value is None else str(value.type) for value in node.inputs)
+    return f"{node.operator}({types})" + (f", node {node.name!r}" if node.name else "")
+
+
+def _model(graph: Graph, opset: int, state: Mapping[str, Array]) -> tuple[ModelProto, dict[str, Node]]:
     """The model, and the operators that could not be written."""
-    functions = Functions(opset)
-    writer = Writer(functions, Names())
+    functions, symbols = Functions(opset), symbols_of(graph, opset)
+    writer = Writer(functions, Names(), symbols=symbols)
     step = graph.with_(outputs=_outputs(graph))
     writer.declare(step)
     writer.body(step)
-    inputs = [value_info(value.name, value.type) for value in graph.inputs]
+    inputs = [value_info(value.name, value.type, symbols.inputs.get(value.name)) for value in graph.inputs]
     if graph.updates:
         inputs += [value_info(variable.name, variable.type) for variable in graph.variables]
-    outputs = [value_info(name, value.type) for name, value in step.outputs.items()]
+    outputs = [value_info(name, value.type, symbols.outputs.get(name)) for name, value in step.outputs.items()]
     values = [tensor_from_array(_value(variable, state), variable.name) for variable in graph.variables]
     proto = helper.make_graph(writer.nodes, graph.name or "graph", inputs, outputs, [*values, *writer.initializers])
     imports = [helper.make_opsetid("", opset)]
@@ -104,7 +111,8 @@ def _ir_version(opset: int) -> int:
 def _serialized(model: ModelProto) -> bytes:
     if model.ByteSize() > _LARGEST_FILE:
         raise ModelError("cannot save: the model is larger than the 2 GiB that an ONNX file can hold")
-    return model.SerializeToString()
+    data: bytes = model.SerializeToString()
+    return data
 
 
 def write_atomically(path: Path, data: bytes) -> None:

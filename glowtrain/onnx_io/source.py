@@ -29,8 +29,8 @@ class Model:
 def read(source: Source) -> Model:
     """Parse a model and check its structure.
 
-    Raises :class:`ModelError` for files that cannot be read, are truncated or not ONNX, declare no standard operator set
-    or too old a one, use names that nothing defines, define a name twice, or have cycles or attributes of a wrong type.
+    Raises :class:`ModelError` for files that cannot be read, are truncated or not ONNX, declare no standard operators
+    or too old ones, use names that nothing defines, define a name twice, or have cycles or attributes of a wrong type.
     """
     model = _parse(source)
     _check_header(model)
@@ -138,17 +138,18 @@ def _check_attributes(node: NodeProto, model: Model) -> None:
             _check_attributes(inner, model)
 
 
-def kind_of(expected: defs.OpSchema.Attribute) -> AttributeProto.AttributeType.ValueType:
+def kind_of(expected: defs.OpSchema.Attribute) -> int:
     """The type that an operator's definition gives an attribute, as a code of AttributeProto."""
-    return AttributeProto.AttributeType.Value(str(expected.type).rpartition(".")[2])
+    return int(AttributeProto.AttributeType.Value(str(expected.type).rpartition(".")[2]))
 
 
-def _guess_type(attribute: AttributeProto) -> AttributeProto.AttributeType.ValueType:
+def _guess_type(attribute: AttributeProto) -> AttributeProto.AttributeType:
     """The type of an attribute that does not say (files before IR version 2)."""
     fields = {"f": 1, "i": 2, "s": 3, "t": 4, "g": 5, "floats": 6, "ints": 7, "strings": 8, "tensors": 9, "graphs": 10}
     present = {descriptor.name for descriptor, _ in attribute.ListFields()}
     code = next((code for name, code in fields.items() if name in present), 7)
-    return AttributeProto.AttributeType.Value(AttributeProto.AttributeType.Name(code))
+    guessed: AttributeProto.AttributeType = AttributeProto.AttributeType.Value(AttributeProto.AttributeType.Name(code))
+    return guessed
 
 
 def _sort(graph: GraphProto, model: Model, outside: set[str]) -> None:

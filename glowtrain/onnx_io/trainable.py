@@ -27,8 +27,8 @@ def make_trainable(model: Graph | Template, *, unbiased: bool = False, seed: int
     """The training form of a model.
 
     BatchNormalization normalises with the batch's statistics, and its running ones are state with updates: as in ONNX
-    with the batch's population variance, or with ``unbiased`` as in PyTorch. Dropout drops, other elements in every step:
-    its counter is a variable that each step increments.
+    with the batch's population variance, or with ``unbiased`` as in PyTorch. Dropout drops, other elements in every
+    step: its counter is a variable that each step increments.
     """
     return _apply(model, lambda graph: _Trainable(unbiased, seed).graph(graph))
 

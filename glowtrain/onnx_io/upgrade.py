@@ -49,7 +49,7 @@ def upgrade(model: Model) -> ModelProto:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(
             f"{model.title} uses opset {opset} and cannot be converted to {NEWEST_OPSET}: {reason}. "
-            f"These operators have changed since: {', '.join(changed)}. Convert the model with onnx.version_converter first"
+            f"These operators have changed since: {', '.join(changed)}"
         ) from None
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from glowtrain.errors import ModelError
-from glowtrain.graph import Constant, Graph, Input, Node, Operator, Value
-from glowtrain.onnx_io.forms import Form, form_of
+from glowtrain.graph import Constant, Graph, Node, Operator, Value
+from glowtrain.onnx_io.forms import Extents, Form, form_of
+from glowtrain.onnx_io.older import decomposed, decomposes
+from glowtrain.onnx_io.symbols import Symbols
 from glowtrain.onnx_io.tensors import dtype_to_onnx, tensor_from_array
 from glowtrain.ops.control import Scan
 from glowtrain.types import Array, TensorType
@@ -18,9 +21,9 @@ DOMAIN = "glowtrain"
 """The domain of the functions."""
 
 
-def value_info(name: str, type_: TensorType, dims: Sequence[int | str | None] | None = None) -> ValueInfoProto:
+def value_info(name: str, type_: TensorType, dims: Extents | None = None) -> ValueInfoProto:
     """A declared type; ``dims`` replaces extents by names."""
-    return helper.make_tensor_value_info(name, dtype_to_onnx(type_.dtype), list(dims or type_.shape))
+    return helper.make_tensor_value_info(name, dtype_to_onnx(type_.dtype), list(type_.shape if dims is None else dims))
 
 
 @dataclass
@@ -54,36 +57,30 @@ class Functions:
     protos: dict[str, FunctionProto] = field(default_factory=dict)
     known: dict[tuple[Operator, tuple[TensorType | None, ...]], str] = field(default_factory=dict)
     names: Names = field(default_factory=Names)
-    missing: dict[str, str] = field(default_factory=dict)
-    """Operators that can be written neither way, with the reason."""
+    missing: dict[str, Node] = field(default_factory=dict)
+    """Operators that can be written neither way, each with a node."""
 
     def name_of(self, node: Node) -> str | None:
         """The function that stands for a node's operator, made if need be; ``None`` if it has no decomposition."""
         operator, types = node.operator, tuple(None if value is None else value.type for value in node.inputs)
         if (operator, types) not in self.known:
-            if not operator.has("decompose"):
-                self.missing.setdefault(operator.key(), node.name)
+            if not decomposes(operator):
+                self.missing.setdefault(operator.key(), node)
                 return None
             name = self.known[operator, types] = self.names.fresh(operator.onnx)
-            self.protos[name] = self._function(name, operator, types)
+            self.protos[name] = self._function(name, operator, decomposed(node))
         return self.known[operator, types]
 
-    def _function(self, name: str, operator: Operator, types: tuple[TensorType | None, ...]) -> FunctionProto:
-        inputs = [None if type_ is None else Input(type_, f"x{place}") for place, type_ in enumerate(types)]
-        results = operator.decompose(*inputs)
-        outputs = {
-            f"y{place}": value for place, value in enumerate(results if isinstance(results, tuple) else (results,))
-        }
-        present = tuple(value for value in inputs if value is not None)
+    def _function(self, name: str, operator: Operator, graph: Graph) -> FunctionProto:
         writer = Writer(self, Names(), constants_as_nodes=True)
-        writer.declare(Graph(present, outputs))
-        writer.body(Graph(present, outputs))
+        writer.declare(graph)
+        writer.body(graph)
         imports = [helper.make_opsetid("", self.opset), helper.make_opsetid(DOMAIN, 1)]
         return helper.make_function(
             DOMAIN,
             name,
-            [value.name for value in present],
-            list(outputs),
+            [value.name for value in graph.inputs],
+            list(graph.outputs),
             writer.nodes,
             imports,
             doc_string=str(operator),
@@ -97,10 +94,13 @@ class Writer:
     functions: Functions
     names: Names
     constants_as_nodes: bool = False
+    symbols: Symbols = field(default_factory=Symbols)
     known: dict[Value, str] = field(default_factory=dict)
     nodes: list[NodeProto] = field(default_factory=list)
     initializers: list[TensorProto] = field(default_factory=list)
     arrays: dict[tuple[str, tuple[int, ...], bytes], str] = field(default_factory=dict)
+    shapes: dict[Extents, str] = field(default_factory=dict)
+    measured: dict[str, str] = field(default_factory=dict)
 
     def declare(self, graph: Graph) -> None:
         """Fix the names of inputs, variables and outputs."""
@@ -126,11 +126,41 @@ class Writer:
         """The name of a value; constants are written when they are first used."""
         if value not in self.known:
             if isinstance(value, Constant):
-                self.known[value] = self.constant(value.array, value.name or "constant")
+                self.known[value] = self.constant_value(value)
             else:
                 hint = value.name or (value.node.operator.onnx if value.node else "value")
                 self.known[value] = self.names.fresh(hint)
         return self.known[value]
+
+    def constant_value(self, value: Constant) -> str:
+        """The name of a constant; one whose shape varies is filled with its number."""
+        extents = self.symbols.constants.get(value)
+        if extents is None:
+            return self.constant(value.array, value.name or "constant")
+        name = self.names.fresh(value.name or "constant")
+        number = tensor_from_array(value.array.reshape(-1)[:1], "")
+        self.nodes.append(helper.make_node("ConstantOfShape", [self.shape(extents)], [name], value=number))
+        return name
+
+    def shape(self, extents: Extents) -> str:
+        """The name of a list of extents, computed from the shapes of inputs where they are symbolic."""
+        if all(isinstance(extent, int) for extent in extents):
+            return self.constant(np.array(extents, np.int64), "shape")
+        if extents not in self.shapes:
+            parts = [self.extent(extent) for extent in extents]
+            name = self.shapes[extents] = self.names.fresh("shape")
+            self.nodes.append(helper.make_node("Concat", parts, [name], axis=0))
+        return self.shapes[extents]
+
+    def extent(self, extent: int | str) -> str:
+        """The name of one extent, as a list of length 1."""
+        if isinstance(extent, int):
+            return self.constant(np.array([extent], np.int64), "extent")
+        if extent not in self.measured:
+            source, axis = self.symbols.sources[extent]
+            name = self.measured[extent] = self.names.fresh(extent)
+            self.nodes.append(helper.make_node("Shape", [source], [name], start=axis, end=axis + 1))
+        return self.measured[extent]
 
     def constant(self, array: Array, hint: str) -> str:
         """The name of a constant; equal ones are written once.
@@ -154,7 +184,7 @@ class Writer:
         if isinstance(node.operator, Scan) and node.operator.num_captured:
             self.nodes.append(self.scan(node.operator, operands, outputs, node.name))
             return
-        form = form_of(node.operator, types, self.functions.opset)
+        form = form_of(node.operator, types, self.functions.opset, self.symbols.fields.get(node))
         if form is not None:
             self.nodes.append(self.standard(form, operands, outputs, node.name))
             return
@@ -175,6 +205,8 @@ class Writer:
         for item in form.inputs:
             if isinstance(item, int):
                 inputs.append(operands[item])
+            elif isinstance(item, tuple):
+                inputs.append(self.shape(item))
             else:
                 inputs.append("" if item is None else self.constant(item, f"{outputs[0]}.{len(inputs)}"))
         node = helper.make_node(form.op_type, inputs, outputs, name)
@@ -187,7 +219,7 @@ class Writer:
         """Scan: in ONNX the body reads captured values by the names that they have outside."""
         cut = len(operands) - operator.num_captured
         inner = operator.body.inputs[:cut]
-        captured = dict(zip(operator.body.inputs[cut:], operands[cut:], strict=True))
+        captured: dict[Value, str] = dict(zip(operator.body.inputs[cut:], operands[cut:], strict=True))
         plain = operator.replace(body=operator.body.with_(inputs=inner), num_captured=0)
         form = form_of(plain, [value.type for value in inner], self.functions.opset)
         assert form is not None
@@ -195,7 +227,7 @@ class Writer:
 
     def subgraph(self, body: Graph, captured: Mapping[Value, str]) -> GraphProto:
         """A graph that is an attribute. Its names differ from all others, since ONNX shares scopes."""
-        inner = Writer(self.functions, self.names, self.constants_as_nodes, dict(captured))
+        inner = Writer(self.functions, self.names, self.constants_as_nodes, known=dict(captured))
         inner.known.update({value: self.names.fresh(value.name or "x") for value in body.inputs})
         outputs = {self.names.fresh(name): value for name, value in body.outputs.items()}
         for name, value in outputs.items():

@@ -220,7 +220,7 @@ class Einsum(Operator):
         unknown = [label for label in output if label not in extents]
         if unknown or len(set(output)) != len(output):
             raise self.fail("each output label must stand once, and in some operand", *inputs)
-        return inputs[0].with_shape(tuple(extents[label] for label in output))
+        return TensorType(inputs[0].dtype, tuple(extents[label] for label in output))
 
     def _terms(self, shapes: Sequence[Shape], *types: TensorType) -> tuple[list[Labels], Labels]:
         """The labels of each operand's axes and of the result's; axes under ``...`` are numbered from the right."""

@@ -13,20 +13,18 @@ With groups, o and i run within the group of o.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
-from glowtrain.loops import Const, Expr, For, Statement, Tensor, cast, indices_of, reduce
+from glowtrain.loops import Expr, For, Statement, Tensor, cast, indices_of, reduce
 from glowtrain.ops.contraction import product, reshaped
+from glowtrain.ops.correlation import columns, convolve, gather_nests, place_rows, scatter
 from glowtrain.ops.family import Grads
 from glowtrain.ops.move import Slice, Transpose
-from glowtrain.ops.reduction import ReduceSum, accumulator, widened
-from glowtrain.ops.window import PhaseAxis, Window, WindowAxis, split_padding, window, window_axes
+from glowtrain.ops.reduction import ReduceSum, widened
+from glowtrain.ops.window import Window, WindowAxis, split_padding, window, window_axes
 from glowtrain.types import Array, Shape, TensorType
 
 
@@ -50,43 +48,6 @@ def _check_bias(op: Operator, channels: int, *types: TensorType | None) -> None:
 def _check_kernel(op: Operator, kernel: Shape, *types: Any) -> None:
     if kernel and kernel != types[1].shape[2:]:
         raise op.fail(f"kernel_shape {list(kernel)} differs from the weight's {list(types[1].shape[2:])}", *types)
-
-
-def _columns(x: Array, geometry: Window, group: int) -> Array:
-    """The matrix of each group: rows (n, place), columns (channel, tap); f16 and bf16 in f32."""
-    view = geometry.view(geometry.pad(widened(x), 0))
-    view = view.reshape(x.shape[0], group, x.shape[1] // group, *view.shape[2:])
-    r = geometry.rank
-    view = view.transpose(1, 0, *range(3, 3 + r), 2, *range(3 + r, 3 + 2 * r))
-    return view.reshape(group, x.shape[0] * math.prod(geometry.out), -1)
-
-
-def _place_rows(g: Array, group: int) -> Array:
-    """``g[n, o, place...]`` as a matrix of each group: rows (n, place), columns (channel)."""
-    split = widened(g).reshape(g.shape[0], group, g.shape[1] // group, -1)
-    return split.transpose(1, 0, 3, 2).reshape(group, -1, g.shape[1] // group)
-
-
-def _convolve(x: Array, w: Array, geometry: Window, group: int) -> Array:
-    """The convolution in the accumulator's type."""
-    weights = widened(w).reshape(group, w.shape[0] // group, -1)
-    rows = _columns(x, geometry, group) @ weights.transpose(0, 2, 1)
-    split = rows.reshape(group, x.shape[0], *geometry.out, w.shape[0] // group)
-    r = geometry.rank
-    return split.transpose(1, 0, r + 2, *range(2, r + 2)).reshape(x.shape[0], w.shape[0], *geometry.out)
-
-
-def _scatter(g: Array, w: Array, geometry: Window, group: int) -> Array:
-    """The input gradient, tap by tap, in the accumulator's type."""
-    weights = widened(w).reshape(group, w.shape[0] // group, -1)
-    taps = (_place_rows(g, group) @ weights).reshape(group, g.shape[0], *geometry.out, w.shape[1], *geometry.kernel)
-    r = geometry.rank
-    taps = taps.transpose(1, 0, r + 2, *range(2, r + 2), *range(r + 3, 2 * r + 3))
-    taps = taps.reshape(g.shape[0], group * w.shape[1], *geometry.out, *geometry.kernel)
-    padded = geometry.pad(np.zeros((g.shape[0], group * w.shape[1], *geometry.spatial), taps.dtype), 0)
-    for tap in geometry.taps():
-        padded[:, :, *geometry.tap_slice(tap)] += taps[..., *tap]
-    return geometry.crop(padded)
 
 
 @operator
@@ -121,11 +82,12 @@ class Conv(Operator):
             raise self.fail(f"{w.shape[0]} output channels do not divide into {self.group} groups", *inputs)
         _check_kernel(self, self.kernel_shape, *inputs)
         _check_bias(self, w.shape[0], *inputs)
-        return x.with_shape((x.shape[0], w.shape[0], *self.geometry(x, w).out))
+        result: TensorType = x.with_shape((x.shape[0], w.shape[0], *self.geometry(x, w).out))
+        return result
 
     def reference(self, *inputs: Any) -> Array:
         x, w = inputs[:2]
-        y = _convolve(x, w, self.geometry(x, w), self.group)
+        y = convolve(x, w, self.geometry(x, w), self.group)
         if len(inputs) > 2 and inputs[2] is not None:
             y = y + widened(inputs[2]).reshape(-1, *(1 for _ in x.shape[2:]))
         return y.astype(x.dtype)
@@ -249,11 +211,12 @@ class ConvTranspose(Operator):
         _check_kernel(self, self.kernel_shape, *inputs)
         channels = w.shape[1] * self.group
         _check_bias(self, channels, *inputs)
-        return x.with_shape((x.shape[0], channels, *self.geometry(x, w).spatial))
+        result: TensorType = x.with_shape((x.shape[0], channels, *self.geometry(x, w).spatial))
+        return result
 
     def reference(self, *inputs: Any) -> Array:
         x, w = inputs[:2]
-        y = _scatter(x, w, self.geometry(x, w), self.group)
+        y = scatter(x, w, self.geometry(x, w), self.group)
         if len(inputs) > 2 and inputs[2] is not None:
             y = y + widened(inputs[2]).reshape(-1, *(1 for _ in x.shape[2:]))
         return y.astype(x.dtype)
@@ -271,7 +234,7 @@ class ConvTranspose(Operator):
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
         bias = inputs[2] if len(inputs) > 2 else None
-        return _gather_nests(outputs[0], inputs[0], inputs[1], self.geometry(inputs[0], inputs[1]), self.group, bias)
+        return gather_nests(outputs[0], inputs[0], inputs[1], self.geometry(inputs[0], inputs[1]), self.group, bias)
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
@@ -309,36 +272,6 @@ def _exact(g: Value, geometry: Window) -> tuple[Value, Window]:
         spatial = tuple(axis.extent for axis in axes)
         g = Slice(starts=(0,) * len(axes), ends=spatial, axes=tuple(range(2, g.rank)))(g)
     return g, Window(tuple(axes))
-
-
-def _gather_nests(
-    y: Tensor, x: Tensor, w: Tensor, geometry: Window, group: int, bias: Tensor | None
-) -> list[Statement]:
-    """One nest for each phase of the stride: within a phase, places and taps are affine in the output's subscripts."""
-    return [_phase_nest(y, x, w, axes, group, bias) for axes in geometry.phases()]
-
-
-def _phase_nest(
-    y: Tensor, x: Tensor, w: Tensor, axes: Sequence[PhaseAxis], group: int, bias: Tensor | None
-) -> Statement:
-    per_group = w.shape[0] // group
-    n, block, inner, *rest = indices = indices_of((y.shape[0], group, w.shape[1], *(axis.extent for axis in axes)))
-    channel = block * w.shape[1] + inner
-
-    def term(o: Expr, *hit: Expr) -> Expr:
-        points = list(zip(axes, rest, hit, strict=True))
-        source = (n, block * per_group + o, *(axis.place(q, m) for axis, q, m in points))
-        tap = (block * per_group + o, inner, *(axis.tap(m) for axis, _, m in points))
-        return product(x.load(source, fill=0), w[tap])
-
-    taps = [axis.taps for axis in axes]
-    wide = accumulator(y.dtype)
-    value: Expr = reduce("add", (per_group, *taps), term) if all(taps) else Const(0.0, wide)
-    if bias is not None:
-        start = cast(bias[(channel,)], wide)
-        value = value + start if all(taps) else start
-    target = (n, channel, *(axis.target(q) for axis, q in zip(axes, rest, strict=True)))
-    return For(indices, (y.store(target, value),))
 
 
 def output_padding(geometry: Window) -> Shape:
@@ -384,11 +317,12 @@ class ConvInputGradient(Operator):
         if g.shape[1] != w.shape[0] or w.shape[0] % self.group:
             raise self.fail(f"g has {g.shape[1]} channels but weight gives {w.shape[0]} (group={self.group})", g, w)
         self.geometry(g, w)
-        return g.with_shape((g.shape[0], w.shape[1] * self.group, *self.spatial))
+        result: TensorType = g.with_shape((g.shape[0], w.shape[1] * self.group, *self.spatial))
+        return result
 
     def reference(self, *inputs: Any) -> Array:
         g, w = inputs
-        return _scatter(g, w, self.geometry(g, w), self.group).astype(g.dtype)
+        return scatter(g, w, self.geometry(g, w), self.group).astype(g.dtype)
 
     def vjp(self, g: Value, y: Value, *inputs: Any) -> Grads:
         cotangent, w = inputs
@@ -401,7 +335,7 @@ class ConvInputGradient(Operator):
         return channels_last(rank), channels_last(rank), outputs_last(rank)
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
-        return _gather_nests(outputs[0], inputs[0], inputs[1], self.geometry(inputs[0], inputs[1]), self.group, None)
+        return gather_nests(outputs[0], inputs[0], inputs[1], self.geometry(inputs[0], inputs[1]), self.group, None)
 
     def decompose(self, *inputs: Any) -> Value:
         g, w = inputs
@@ -450,12 +384,12 @@ class ConvWeightGradient(Operator):
         if x.shape[1] % self.group or g.shape[1] % self.group:
             raise self.fail(f"{g.shape[1]} and {x.shape[1]} channels do not divide into {self.group} groups", g, x)
         self.geometry(g, x)
-        return g.with_shape((g.shape[1], x.shape[1] // self.group, *self.kernel_shape))
+        result: TensorType = g.with_shape((g.shape[1], x.shape[1] // self.group, *self.kernel_shape))
+        return result
 
     def reference(self, *inputs: Any) -> Array:
         g, x = inputs
-        columns = _columns(x, self.geometry(g, x), self.group)
-        dw = _place_rows(g, self.group).transpose(0, 2, 1) @ columns
+        dw = place_rows(g, self.group).transpose(0, 2, 1) @ columns(x, self.geometry(g, x), self.group)
         return dw.reshape(g.shape[1], x.shape[1] // self.group, *self.kernel_shape).astype(g.dtype)
 
     def vjp(self, g: Value, y: Value, *inputs: Any) -> Grads:

@@ -151,7 +151,7 @@ class Recurrent(Operator):
     def chosen(self, meaning: str) -> list[list[Function]]:
         """The activations of each direction ("graph" or "numpy"), with their parameters and the clip applied.
 
-        Values of ``activation_alpha`` and ``activation_beta`` go, in order, to the functions that take such a parameter.
+        ``activation_alpha`` and ``activation_beta`` go, in order, to the functions that take such a parameter.
         """
         alphas, betas = iter(self.activation_alpha), iter(self.activation_beta)
         found: list[Function] = []

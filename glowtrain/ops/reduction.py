@@ -163,7 +163,7 @@ class ReduceMean(Reduction):
     """y = sum(x) / n; NaN over nothing. Integer means are truncated."""
 
     def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
-        return np.asarray(np.mean(x, axis=axes, dtype=x.dtype))
+        return np.asarray(np.sum(x, axis=axes, dtype=x.dtype) / math.prod(x.shape[axis] for axis in axes))
 
     def after(self, combined: Expr, count: int) -> Expr:
         return combined / count

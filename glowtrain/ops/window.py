@@ -136,7 +136,7 @@ class Window:
 class PhaseAxis:
     """The input places ``stride * q + phase`` of one axis, which all see the same taps.
 
-    Tap number m (of ``taps``) is kernel position ``first + step * m``, in the window at place ``q + offset - back * m``.
+    Tap number m (of ``taps``) is kernel position ``first + step m``, in the window at place ``q + offset - back m``.
     """
 
     extent: int

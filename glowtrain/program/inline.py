@@ -1,7 +1,8 @@
 """Forward inlining: where a buffer is only an expression of its subscripts, its readers compute the expression themselves.
 
 Moves (transpose, reshape, slice, broadcast, padding as filled loads) are always inlined, also into the operands of contractions
-as long as addresses stay affine: that makes them views. Arithmetic is inlined where nothing is computed twice.
+as long as addresses stay affine: that makes them views. They go first, so that what contractions read through them is known when
+arithmetic is inlined, which is done only where nothing dear is computed twice.
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ def inline(instructions: Sequence[Instruction], kept: frozenset[Buffer] = frozen
             known.append(Repeat(instruction.name, instruction.index, inline(instruction.body, outside)))
         else:
             known.append(Kernel(instruction.name, rewrite_body(instruction.body, fold_constants)))
-    for position in range(len(known)):
-        known = _inline_at(known, position)
+    for moves in (True, False):
+        for position in range(len(known)):
+            known = _inline_at(known, position, moves)
     return _without_dead(known, kept)
 
 
@@ -69,10 +71,10 @@ class _Use:
     operand: bool
 
 
-def _inline_at(known: list[Instruction], position: int) -> list[Instruction]:
+def _inline_at(known: list[Instruction], position: int, moves: bool) -> list[Instruction]:
     producer = known[position]
     found = definition(producer) if isinstance(producer, Kernel) else None
-    if found is None or not isinstance(producer, Kernel):
+    if found is None or not isinstance(producer, Kernel) or is_move(found.value) != moves:
         return known
     (buffer,) = producer.writes
     if buffer.kind != "activation" or buffer in producer.reads or has_reduce(found.value):

@@ -45,7 +45,7 @@ from glowtrain.program.lanes import Facts
 from glowtrain.program.plan import Plan
 from glowtrain.program.program import Instruction, Kernel, Program
 from glowtrain.program.schedule import lifetimes
-from glowtrain.types import i64
+from glowtrain.types import DType, i64
 
 LINE = 118
 """A loop with one statement stands on one line if it is no longer than this."""
@@ -92,7 +92,7 @@ def _declarations(program: Program) -> Iterator[str]:
     for buffer in program.buffers:
         notes = [f" layout [{','.join(map(str, buffer.layout))}]"] if buffer.layout != tuple(range(buffer.type.rank)) else []
         if buffer.kind == "constant" and buffer.initial is not None and buffer.initial.size == 1:
-            notes.append(f" = {_number(buffer.initial.reshape(-1)[0].item())}")
+            notes.append(f" = {_number(buffer.initial.reshape(-1)[0].item(), buffer.dtype)}")
         if buffer.kind == "variable" and buffer in (program.variables.get(name) for name in program.updates):
             notes.append(" updated")
         yield f"  {buffer.kind:<10} {buffer.name}: {buffer.type}{''.join(notes)}"
@@ -138,16 +138,16 @@ def indented(lines: Iterable[str]) -> Iterator[str]:
     return (f"  {line}" for line in lines)
 
 
-def expression_text(expr: Expr, bound: Sequence[Index] = ()) -> str:
+def expression_text(expr: Expr, bound: Iterable[Index] = ()) -> str:
     """One expression, for messages; ``bound`` are the indices of the loops around it, outermost first."""
-    scope = _Scope().opened(list(bound))
+    scope = _Scope().opened(bound)
     parts = list(scope.parts([expr]))
     return shortened("; ".join([scope.text(expr), *parts]))
 
 
-def statement_text(statement: Statement, bound: Sequence[Index] = ()) -> str:
+def statement_text(statement: Statement, bound: Iterable[Index] = ()) -> str:
     """A statement on one line, for messages: a loop by its head, another one without the parts it shares."""
-    scope = _Scope().opened(list(bound))
+    scope = _Scope().opened(bound)
     if isinstance(statement, For):
         return scope.head(statement, scope.opened(statement.indices))
     return shortened(list(scope.simple(statement))[-1])
@@ -244,12 +244,12 @@ class _Scope:
 
     def _plain(self, expr: Expr, level: int) -> str:
         match expr:
-            case Const(value=value):
-                return _number(value)
+            case Const(value=value, dtype=dtype):
+                return _number(value, dtype)
             case Index(name=name) | Ref(name=name):
                 return f"{name}?"  # not bound here: the verifier's business
             case Load(buffer=buffer, index=index, fill=fill):
-                tail = "" if fill is None else f"; fill {_number(fill)}"
+                tail = "" if fill is None else f"; fill {_number(fill, buffer.dtype)}"
                 return f"{buffer.name}[{self.subscripts(index)}{tail}]"
             case Cast(value=value, dtype=dtype):
                 return f"{dtype}({self.text(value)})"
@@ -346,14 +346,14 @@ def _owner(expr: Expr, owners: dict[Index, Reduce], facts: Facts) -> Reduce | No
     return innermost
 
 
-def _number(value: bool | int | float) -> str:
-    """The shortest text that reads back as the number."""
+def _number(value: bool | int | float, dtype: DType) -> str:
+    """The shortest text that reads back as the number in its element type."""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, float):
-        short = f"{value:g}"
-        return short if value != value or float(short) == value else repr(value)
-    return str(value)
+    if not isinstance(value, float) or not dtype.is_float:
+        return str(value)
+    text = str(dtype.numpy.type(value))
+    return text.removesuffix(".0")
 
 
 __all__ = ["expression_text", "plan_text", "statement_text", "to_text"]

@@ -141,9 +141,11 @@ class _Verifier:
 
     def problems(self) -> Iterator[str]:
         yield from self._buffers()
-        yield from self._instructions(self.program.instructions, ())
+        statements = list(self._instructions(self.program.instructions, ()))
+        yield from statements
         yield from self._order()
-        yield from self._outputs()
+        if not statements:  # what is written can be told only where subscripts make sense
+            yield from self._outputs()
 
     # ---- buffers
 
@@ -267,7 +269,7 @@ class _Verifier:
             for node in (n for e in expressions(statement) for n in walk(e) if isinstance(n, Load)):
                 for store in stores:
                     if store.buffer is node.buffer and not self._same_point(store.index, node, own, bound):
-                        text = expression_text(node, bound)
+                        text = expression_text(node, dict.fromkeys((*bound, *self.facts.free(node))))
                         yield f"{head} {text} may read what another point of the loop writes"
 
     def _same_point(self, index: Sequence[Expr], load: Load, own: tuple[Index, ...], bound: tuple[Index, ...]) -> bool:

@@ -16,6 +16,7 @@ from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import ShapeError
 from glowtrain.graph import Graph, Input, Operator, Value, constant, registered
 from glowtrain.graph.reverse import pullback
+from glowtrain.lower.lower import lower
 from glowtrain.ops.along_axis import ArgMax, ArgMin, CumSum
 from glowtrain.ops.group_normalization import GroupNormalization, LpNormalization
 from glowtrain.ops.index import Gather, GatherElements, GatherND, ScatterAdd, ScatterElements, ScatterND
@@ -33,9 +34,11 @@ from glowtrain.ops.reduction import (
     ReduceSum,
 )
 from glowtrain.ops.softmax import Hardmax, LogSoftmax, Softmax
-from glowtrain.types import TensorType, bf16, boolean, f16, f32, f64, i32, i64, type_of
+from glowtrain.program.evaluate import evaluate as evaluate_program
+from glowtrain.types import DType, TensorType, bf16, boolean, f16, f32, f64, i32, i64, type_of
 
 MODULES = ("reduction", "along_axis", "index", "onehot", "softmax", "normalization", "group_normalization", "loss")
+OWN = ("RandomBits", "ScatterAdd", "TrainingDropout", "UnbiasedBatchNormalization")
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +53,10 @@ def run(outputs: list[Value], feeds: dict[Input, Any]) -> list[Any]:
     graph = Graph(tuple(feeds), {f"out{i}": value for i, value in enumerate(outputs)})
     known = evaluate(graph, {value.name: array for value, array in feeds.items()})
     return [known[value] for value in outputs]
+
+
+def _tuple(results: Any) -> tuple[Any, ...]:
+    return results if isinstance(results, tuple) else (results,)
 
 
 def gradients(operator: Operator, arrays: list[Any], wanted: int = 0, output: int = 0, g: Any = None) -> Any:
@@ -153,10 +160,61 @@ def test_reference_agrees_with_onnx(name: str) -> None:
         model, feeds = onnx_model(sample.operator, arrays)
         expected = ReferenceEvaluator(model).run(None, feeds)
         results = sample.operator.reference(*arrays)
-        for result, other in zip(results if isinstance(results, tuple) else (results,), expected, strict=True):
+        for result, other in zip(_tuple(results), expected, strict=True):
             np.testing.assert_allclose(result, other, rtol=2e-5, atol=2e-5, err_msg=f"{sample.operator} seed {seed}")
         compared += 1
     assert compared >= 5
+
+
+# --- What lowering makes of them: the program, evaluated
+
+
+def lowered(operator: Operator, arrays: list[Any]) -> tuple[Any, ...]:
+    """The operator's outputs by its loop nests (or those of its decomposition)."""
+    inputs = [None if array is None else Input(type_of(array), f"x{i}") for i, array in enumerate(arrays)]
+    results = operator(*inputs)
+    outputs = {f"y{i}": value for i, value in enumerate(results if isinstance(results, tuple) else (results,))}
+    graph = Graph(tuple(value for value in inputs if value is not None), outputs)
+    found, _ = evaluate_program(lower(graph), {f"x{i}": a for i, a in enumerate(arrays) if a is not None})
+    return tuple(found[name] for name in outputs)
+
+
+@pytest.mark.parametrize("dtype", [f32, f16])
+@pytest.mark.parametrize("name", [*conforming(), *(f"glowtrain.{name}" for name in OWN)])
+def test_lowering_agrees_with_reference(name: str, dtype: DType) -> None:
+    (cls,) = registered(lambda cls: cls.key() == name)
+    tolerance = 2e-5 if dtype == f32 else 2e-2
+    for seed in range(6):
+        sample = cls.sample(Dice(seed))
+        arrays = [a.astype(dtype.numpy) if a is not None and a.dtype == np.float64 else a for a in sample.inputs]
+        expected = sample.operator.reference(*arrays)
+        for result, other in zip(lowered(sample.operator, arrays), _tuple(expected), strict=True):
+            assert result.dtype == other.dtype
+            np.testing.assert_allclose(
+                result, other, rtol=tolerance, atol=tolerance, err_msg=f"{sample.operator} {seed}"
+            )
+
+
+def test_compiled_indices_outside_read_nan_and_write_nothing() -> None:
+    data, indices, updates = (
+        np.array([1.0, 2.0], np.float32),
+        np.array([1, 2, -3]),
+        np.array([5.0, 6.0, 7.0], np.float32),
+    )
+    np.testing.assert_array_equal(lowered(Gather(), [data, indices])[0], [2, np.nan, np.nan])
+    np.testing.assert_array_equal(lowered(Gather(), [indices[:2], indices])[0], [2, 0, 0])
+    np.testing.assert_array_equal(lowered(ScatterAdd((2,)), [indices, updates])[0], [0, 5])
+    for reduction in ("none", "max"):
+        result = lowered(ScatterElements(reduction=reduction), [data, indices, updates])[0]
+        np.testing.assert_array_equal(result, [1, 5])
+        result = lowered(ScatterND(reduction), [data, indices[:, None], updates])[0]
+        np.testing.assert_array_equal(result, [1, 5])
+
+
+@pytest.mark.parametrize("label", [-1, 3])
+def test_compiled_loss_of_a_label_that_is_no_class_is_nan(label: int) -> None:
+    loss, _ = lowered(SoftmaxCrossEntropyLoss(), [np.zeros((2, 3), np.float32), np.array([1, label])])
+    assert np.isnan(loss)
 
 
 # --- Reductions

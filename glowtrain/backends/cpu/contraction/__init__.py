@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from glowtrain.backends.cpu.contraction.choose import choose
 from glowtrain.backends.cpu.contraction.cost import Machine
-from glowtrain.backends.cpu.contraction.describe import SCALARS, Access, Clip, Contraction, Epilogue, Kernel, normalise
+from glowtrain.backends.cpu.contraction.describe import Access, Clip, Contraction, Epilogue, Kernel, normalise
 from glowtrain.backends.cpu.contraction.nest import Nest
 from glowtrain.backends.cpu.target import Target
 
@@ -17,8 +17,8 @@ __all__ = ["Access", "Clip", "Contraction", "Epilogue", "Kernel", "Machine", "ge
 def generate(contraction: Contraction, name: str, target: Target, epilogue: Epilogue | None = None) -> Kernel:
     """The text of ``void @name(ptr c, ptr a, ptr b, ptr workspace, <epilogue params>)`` and its helpers.
 
-    All functions have the attributes ``#0`` of the target; helpers are internal and named ``name.*``. The buffers must not
-    overlap. ``workspace`` must be aligned to 64 bytes.
+    All functions have the attributes ``#0`` of the target; helpers are internal and named ``name.*``. The buffers
+    must not overlap. ``workspace`` must be aligned to 64 bytes.
     """
     return generate_for(contraction, name, machine_of(target, contraction.dtype), epilogue)
 

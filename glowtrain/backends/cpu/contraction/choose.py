@@ -1,8 +1,7 @@
-"""Choosing how a contraction runs: vector axis, register tile, packing, blocking, order of loops. Analytic; nothing is timed.
+"""Choosing how a contraction runs: vector axis, register tile, packing, blocking, order of loops.
 
-The scheme is the layered one of Goto and van de Geijn ("Anatomy of High-Performance Matrix Multiplication", ACM TOMS 34(3),
-2008), with the layers that a shape does not need left out; the costs are cycles counted from what one step of the
-innermost loop issues.
+The choice is analytic; nothing is timed. The scheme is the layered one of Goto and van de Geijn ("Anatomy of
+High-Performance Matrix Multiplication", ACM TOMS 34(3), 2008), with the layers that a shape does not need left out.
 """
 
 from __future__ import annotations
@@ -28,8 +27,9 @@ from glowtrain.backends.cpu.contraction.describe import Problem
 
 @dataclass(frozen=True)
 class View:
-    """How vectors of an operand lie: elements between lanes and between consecutive vectors; strides of the other loops.
+    """How vectors of an operand lie.
 
+    ``lane`` elements apart within a vector, ``step`` between consecutive vectors, ``strides`` along each loop;
     ``padded``: whole vectors can be read where only some lanes count.
     """
 
@@ -43,9 +43,9 @@ class View:
 class Level:
     """One layer of the nest around the kernel, outermost first.
 
-    ``each``: every index of a loop; ``block``: a loop in blocks of ``size``; ``chunk``: a reduction in parts of ``size``, C
-    holding the partial sums; ``pack_a``, ``pack_b``: copy what the layers inside read of an operand; ``tile``: ``size`` points of a loop for each
-    call of the kernel; ``vectors``: ``size`` vectors of the vector loop for each call.
+    ``each``: every index of a loop; ``block``: a loop in blocks of ``size``; ``chunk``: a reduction in parts of
+    ``size``, C holding the partial sums; ``pack_a``, ``pack_b``: copy what the layers inside read of an operand;
+    ``tile``: ``size`` points of a loop for each call of the kernel; ``vectors``: ``size`` vectors of the vector loop.
     """
 
     kind: str
@@ -55,7 +55,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Plan:
-    """The arrangement of one problem. ``vec`` is the loop along the lanes: an output loop, or a reduction if ``dots``."""
+    """The arrangement of one problem. ``vec`` is the loop along the lanes, a reduction if ``dots``."""
 
     problem: Problem
     machine: Machine
@@ -81,18 +81,17 @@ class Plan:
 
 def views(problem: Problem, vec: int, width: int) -> tuple[View, View, View]:
     """How C, A and B lie when nothing is packed."""
-    result = []
-    for strides in zip(*((loop.c, loop.a, loop.b) for loop in problem.loops), strict=True):
-        result.append(View(strides, strides[vec], strides[vec] * width))
-    return result[0], result[1], result[2]
+    columns = zip(*((loop.c, loop.a, loop.b) for loop in problem.loops), strict=True)
+    c, a, b = (View(strides, strides[vec], strides[vec] * width) for strides in columns)
+    return c, a, b
 
 
 def classify(problem: Problem, vec: int, tiled: Sequence[int]) -> tuple[str, ...]:
     """How each clip is kept.
 
-    ``range``: it bounds a reduction loop by numbers known when the kernel is called; ``static``: it is the same for each call,
-    but differs between the points of a tile, so that products are left out when the kernel is written; ``guard``: tested
-    for each product.
+    ``range``: it bounds a reduction loop by numbers known when the kernel is called; ``static``: it is the same for
+    each call, but differs between the points of a tile, so that products are left out when the kernel is written;
+    ``guard``: tested for each product.
     """
     kinds = [_kind(problem, clip, vec, tiled) for clip in range(len(problem.bounds))]
     fixed = {clipped(problem, clip) for clip, kind in enumerate(kinds) if kind == "static"}
@@ -143,7 +142,11 @@ def choose(problem: Problem, machine: Machine, *, one_chunk: bool = False) -> Pl
 
     ``one_chunk``: at most one reduction loop may be taken in parts.
     """
-    rough, kept, kept_kinds = [], dict[tuple[int, int], int](), dict[tuple[bool, int, tuple[int, ...]], tuple[str, ...]]()
+    rough, kept, kept_kinds = (
+        [],
+        dict[tuple[int, int], int](),
+        dict[tuple[bool, int, tuple[int, ...]], tuple[str, ...]](),
+    )
     for x in _candidates(problem, machine):
         if not views_fit(x):
             continue
@@ -177,7 +180,7 @@ def _axes(problem: Problem, machine: Machine) -> Iterator[tuple[int, bool]]:
     ranked: dict[int, list[tuple[int, bool]]] = {}
     for i, loop in enumerate(problem.loops):
         if loop.reduces:
-            near = abs(loop.a) == 1 and abs(loop.b) == 1 or not problem.outputs
+            near = (abs(loop.a) == 1 and abs(loop.b) == 1) or not problem.outputs
             ranked.setdefault(0 if near else 3, []).append((i, False))
             continue
         if (loop.b == 0 and loop.a != 0) or (problem.keep_lanes and len(loop.parts) > 1):
@@ -192,7 +195,7 @@ def _axes(problem: Problem, machine: Machine) -> Iterator[tuple[int, bool]]:
 
 
 def _packable(problem: Problem, vec: int, machine: Machine) -> bool:
-    """Whether B may be copied: the vector loop moves it alone and no clip drops lanes (their elements may not exist)."""
+    """Whether B may be copied: the vector loop moves it alone, and all of its elements exist."""
     return problem.loops[vec].a == 0 and problem.loops[vec].b != 0 and machine.width > 1 and not _dropped(problem, "b")
 
 
@@ -258,8 +261,8 @@ def _refined(x: Candidate, kinds: Sequence[str], one_chunk: bool, enough: bool) 
 
     ``enough``: the caches deliver as fast as is computed already.
     """
-    yield x
     if x.dots or enough:
+        yield x
         return
     far = {operand: x.stride(operand, inner_reduction(x, operand)) * x.problem.size >= LINE for operand in "ab"}
     a_too = far["a"] and not x.stride("a", x.vec) and not _dropped(x.problem, "a")
@@ -275,7 +278,7 @@ def _refined(x: Candidate, kinds: Sequence[str], one_chunk: bool, enough: bool) 
 
 
 def _part_sizes(x: Candidate) -> Iterator[int]:
-    """Steps after which the columns of a tile fill the first-level cache, or all rows and columns the second-level one."""
+    """Steps after which a tile's columns fill the first-level cache, or all that is read the second-level one."""
     mean = compute(x, ())[1]
     a, b = stream(x, "a", mean.a), stream(x, "b", mean.b)
     first = min(0.5 * x.machine.l1 * b.share / b.lines, 0.8 * x.machine.l1 / (a.lines + b.lines)) if b.lines else 0

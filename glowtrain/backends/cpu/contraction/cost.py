@@ -1,8 +1,8 @@
 """Cycles that an arrangement of a contraction takes: an analytic model; nothing is timed.
 
-One step of the innermost loop costs what its multiply-adds, loads and instructions need, or what the caches deliver of its
-operands, whichever is more. The machine is a present out-of-order core: two vector multiply-adds of latency 4 and two vector
-loads for each cycle, six instructions; caches of :class:`Machine`'s sizes, 64-byte lines, 8 ways.
+One step of the innermost loop costs what its multiply-adds, loads and instructions need, or what the caches deliver of
+its operands, whichever is more. The machine is a present out-of-order core: two vector multiply-adds of latency 4 and
+two vector loads for each cycle, six instructions; 64-byte lines, 8 ways.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NEXT, APART, L3_BYTES = 28, 14, 6
 
 @dataclass(frozen=True)
 class Machine:
-    """What choosing needs to know of a processor: ``width`` lanes of the element type, vector registers, caches in bytes."""
+    """A processor as choosing sees it: lanes of the element type, vector registers, cache sizes in bytes."""
 
     width: int
     registers: int
@@ -56,7 +56,9 @@ class Candidate:
     def copies(self) -> int:
         """Sums kept for each output, so that about eight independent ones hide the latency of the multiply-add."""
         count, products = 1, self.points * self.vectors
-        while products * count * 2 <= 8 and products * count * 4 < self.machine.registers and (self.dots or products < 4):
+        while (
+            products * count * 2 <= 8 and products * count * 4 < self.machine.registers and (self.dots or products < 4)
+        ):
             count *= 2
         return count
 
@@ -132,9 +134,11 @@ def compute(x: Candidate, kinds: Sequence[str]) -> tuple[float, _Average]:
 
 
 def _aliasing(x: Candidate) -> float:
-    """Rows of a tile on as many pages, or in the same sets of a cache, cost a few per cent."""
+    """Windows of a tile's rows that lie on as many pages, or in the same sets of a cache, cost a few per cent."""
     far = max((x.stride("a", loop) * x.problem.size for loop, _ in x.tile if not x.pack_a), default=0)
-    return 1.0 if far < 4096 else 1.04 if far % 4096 else 1.1
+    if far < 4096 or sum(1 for i in x.problem.reductions if x.stride("a", i)) < 2:
+        return 1.0
+    return 1.04 if far % 4096 else 1.1
 
 
 def _price(lane: int, width: int) -> float:
@@ -159,8 +163,11 @@ def total(x: Candidate, step: float, mean: _Average, *, memory: bool) -> float:
 
 def _results(x: Candidate, mean: _Average, parts: int) -> float:
     """Cycles to write (and, if sums are taken up again, to read) a tile of C in whole cache lines."""
-    run = min(mean.products, x.vectors) * x.machine.width * x.problem.size
-    wanted = mean.products * x.machine.width * x.problem.size * max(1.0, LINE / run if x.stride("c", x.vec) == 1 else 1)
+    size, width = x.problem.size, x.machine.width
+    run = min(mean.products, x.vectors) * width * size
+    if x.stride("c", x.vec) != 1:
+        run = max([1, *(count for loop, count in x.tile if x.stride("c", loop) == 1)]) * size
+    wanted = mean.products * width * size * max(1.0, LINE / run)
     again = 2 if parts > 1 or x.problem.source.accumulate else 1
     held = x.footprint("c", x.problem.outputs)
     return 0.0 if held <= x.machine.l1 else again * wanted / (NEXT if held <= x.machine.l2 else 2 * L3_BYTES)
@@ -175,7 +182,9 @@ def packing(x: Candidate) -> float:
         elements = prod(loop.extent for i, loop in enumerate(loops) if x.stride(operand, i))
         inner = x.vec if operand == "b" else inner_reduction(x, operand)
         near = any(x.stride(operand, i) == 1 for i in range(len(loops)) if i != inner)
-        result += elements * (0.35 if x.stride(operand, inner) == 1 else 0.7 if near else 2.5) * 8 / x.machine.width + 100
+        result += (
+            elements * (0.35 if x.stride(operand, inner) == 1 else 0.7 if near else 2.5) * 8 / x.machine.width + 100
+        )
     return result
 
 
@@ -209,12 +218,31 @@ def stream(x: Candidate, operand: str, elements: float) -> Stream:
         run = max(run, elements)
     lines = elements / run * (ceil(run * size / LINE) + (0.4 if run * size % LINE else 0)) * LINE
     share = min(1.0, ceil(run * size / LINE) * LINE / (apart & -apart))
-    return Stream(max(lines, elements * size), elements * size, share, apart >= 4096, NEXT if run * size >= apart or LINE >= apart else APART)
+    return Stream(
+        max(lines, elements * size),
+        elements * size,
+        share,
+        apart >= 4096,
+        NEXT if run * size >= apart or apart == LINE else APART,
+    )
+
+
+def _shared(x: Candidate, operand: str) -> float:
+    """The part of what a step touches that steps before it have not touched: taps of a window slide over the rest."""
+    part, strides = 1.0, x.problem.strides(operand)
+    for loop, size in x.tile:
+        for i in x.problem.reductions if strides[loop] else ():
+            extent = x.extents[i]
+            ratio, odd = divmod(strides[loop], strides[i]) if strides[i] else (0, 1)
+            if not odd and 0 < ratio < extent:
+                part *= ((size - 1) * ratio + extent) / (size * extent)
+                break
+    return part
 
 
 def traffic(x: Candidate, mean: _Average) -> float:
     """Cycles for one step's operands as they come from the caches, B's columns being used for many rows in turn."""
-    a, b = stream(x, "a", mean.a), stream(x, "b", mean.b)
+    a, b = stream(x, "a", mean.a * _shared(x, "a")), stream(x, "b", mean.b * _shared(x, "b"))
     l1, l2, steps = x.machine.l1, x.machine.l2, x.steps
     if x.dots:
         return (a.proper + b.proper) * x.machine.width / NEXT

@@ -1,8 +1,8 @@
 """Description of a contraction, and its normal form.
 
-A contraction is one nest of loops with a single statement ``C[c] += A[a] * B[b]`` whose addresses are affine in the loop
-indices. Matrix products in every transposition, batched products, convolutions and both of their gradients are all of this
-form; what a loop *is* (row, column, batch, reduction) follows from which operands it moves.
+A contraction is one nest of loops with a single statement ``C[c] += A[a] * B[b]`` whose addresses are affine in the
+loop indices. Matrix products in every transposition, batched products, convolutions and both of their gradients are
+all of this form; what a loop *is* (row, column, batch, reduction) follows from which operands it moves.
 """
 
 from __future__ import annotations
@@ -59,11 +59,14 @@ class Contraction:
         counts = {len(self.names), len(self.extents), *(len(x.strides) for x in (self.c, self.a, self.b))}
         counts |= {len(clip.coefficients) for clip in self.clips}
         if len(counts) > 1:
-            raise ValueError(f"contraction over loops {self.names}: names, extents, strides and clips differ in length: {sorted(counts)}")
+            lengths = ", ".join(map(str, sorted(counts)))
+            raise ValueError(
+                f"contraction over {self.names}: names, extents, strides, clips differ in length: {lengths}"
+            )
         if min(self.extents, default=1) < 1:
-            raise ValueError(f"contraction over loops {self.names}: extents {self.extents} must all be at least 1")
+            raise ValueError(f"contraction over {self.names}: extents {self.extents} must all be at least 1")
         if self.dtype not in SCALARS:
-            raise ValueError(f"contraction over loops {self.names}: dtype {self.dtype!r} is not one of {sorted(SCALARS)}")
+            raise ValueError(f"contraction over {self.names}: dtype {self.dtype!r} is not one of {sorted(SCALARS)}")
 
 
 class Epilogue(Protocol):
@@ -78,14 +81,15 @@ class Epilogue(Protocol):
     ) -> Text:
         """Return what is stored to C for ``value``, which is ``width`` lanes of finished sums.
 
-        ``coordinates[l]`` is the index of loop ``l`` at lane 0 (an i64 value or a number; 0 for reduction loops), ``lane`` the
-        loop that runs along the lanes (-1 if none), ``mask`` the ``<width x i1>`` lanes that exist (None: all).
+        ``coordinates[l]`` is the index of loop ``l`` at lane 0 (an i64 value or a number; 0 for reduction loops),
+        ``lane`` the loop that runs along the lanes (-1 if none), ``mask`` the ``<width x i1>`` lanes that exist (None:
+        all).
         """
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A generated function ``void @name(ptr c, ptr a, ptr b, ptr workspace, <epilogue params>)`` and its helpers as text.
+    """The text of ``void @name(ptr c, ptr a, ptr b, ptr workspace, <epilogue params>)`` and of its helpers.
 
     ``workspace`` is in bytes (0: the pointer is not used); ``plan`` says in one line how the nest was arranged.
     """
@@ -179,7 +183,7 @@ class Problem:
 
 
 def normalise(contraction: Contraction, *, keep_lanes: bool) -> Problem:
-    """The normal form. ``keep_lanes`` forbids merging loops into one that is contiguous in C (an epilogue sees lanes)."""
+    """The normal form. ``keep_lanes``: no loop contiguous in C is merged with others (an epilogue sees lanes)."""
     c, a, b = contraction.c, contraction.a, contraction.b
     clips = [clip for clip in contraction.clips if not _always(clip, contraction.extents)]
     loops = [

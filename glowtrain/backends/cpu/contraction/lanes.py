@@ -26,6 +26,11 @@ class Lanes:
         return f"v{self.width}f{8 * self.size}" if self.width > 1 else f"f{8 * self.size}"
 
     @property
+    def truth(self) -> str:
+        """The type of a comparison of such vectors."""
+        return vector("i1", self.width)
+
+    @property
     def zero(self) -> Text:
         return "zeroinitializer" if self.width > 1 else "0.0"
 
@@ -96,7 +101,7 @@ class Lanes:
         return self.f.value(f"insertelement {self.type} {value}, {self.scalar} {one}, i64 {at}")
 
     def store(self, value: Text, pointer: Text, lane: int, count: int) -> None:
-        """Store the first ``count`` lanes to ``pointer[lane * l]``, in pieces of a power of two where some are missing."""
+        """Store the first ``count`` lanes to ``pointer[lane * l]``; in pieces of powers of two if some are missing."""
         if self.width == 1 or (lane == 1 and count == self.width):
             self.f.line(f"store {self.type} {value}, ptr {pointer}, align {self.size}")
             return
@@ -122,7 +127,7 @@ class Lanes:
         return self.f.value(f"shufflevector {self.type} {left}, {self.type} {right}, <{self.width} x i32> <{indices}>")
 
     def transpose(self, rows: list[Text]) -> list[Text]:
-        """The transpose of ``width`` vectors: log2(width) rounds of two-operand shuffles, exchanging ever larger blocks."""
+        """The transpose of ``width`` vectors: rounds of two-operand shuffles that exchange ever larger blocks."""
         span = 1
         while span < self.width:
             low = [lane if not lane & span else self.width + (lane ^ span) for lane in range(self.width)]
@@ -149,5 +154,7 @@ class Lanes:
     def multiply_add(self, a: Text, b: Text, c: Text, fused: bool) -> Text:
         """``a * b + c``, rounded once where the machine can."""
         if fused:
-            return self.f.value(f"call {self.type} @llvm.fma.{self.suffix}({self.type} {a}, {self.type} {b}, {self.type} {c})")
+            return self.f.value(
+                f"call {self.type} @llvm.fma.{self.suffix}({self.type} {a}, {self.type} {b}, {self.type} {c})"
+            )
         return self.f.value(f"fadd {self.type} {self.f.value(f'fmul {self.type} {a}, {b}')}, {c}")

@@ -7,9 +7,10 @@ from itertools import groupby
 
 from glowtrain.backends.cpu.contraction.choose import Level, Plan, View, balanced, pattern, views
 from glowtrain.backends.cpu.contraction.describe import Epilogue
-from glowtrain.backends.cpu.contraction.kernel import Micro, Pattern, Variant, needed_coordinates
+from glowtrain.backends.cpu.contraction.kernel import Micro
 from glowtrain.backends.cpu.contraction.lanes import Lanes
 from glowtrain.backends.cpu.contraction.pack import Move, copy
+from glowtrain.backends.cpu.contraction.tile import Pattern, Variant, needed_coordinates
 from glowtrain.backends.cpu.emit import Function, Text
 
 
@@ -49,8 +50,9 @@ class Nest:
         """All functions, the kernels first."""
         a, b = ("%b", "%a") if self.problem.swapped else ("%a", "%b")
         extents = {i: loop.extent for i, loop in enumerate(self.problem.loops)}
-        starts = [self.lanes.shift(x, offset) for x, offset in zip(("%c", a, b), self.problem.offsets, strict=True)]
-        place = _Place(*starts, dict.fromkeys(extents, 0), extents, self.views[1], self.views[2])
+        operands = zip(("%c", a, b), self.problem.offsets, strict=True)
+        c, a, b = (self.lanes.shift(x, offset) for x, offset in operands)
+        place = _Place(c, a, b, dict.fromkeys(extents, 0), extents, self.views[1], self.views[2])
         self._level(0, place)
         kernels = [Micro(self.plan, variant, name, self.epilogue).text() for variant, name in self.kernels.items()]
         copies = [self._copy_text(name, *key) for key, name in self.copies.items()]
@@ -233,5 +235,3 @@ class Nest:
         if self.epilogue is not None and last:
             arguments += [f"{type_.split()[0]} %{name}" for type_, name in self.epilogue.params]
         self.f.line(f"call void @{name}({', '.join(arguments)})")
-
-

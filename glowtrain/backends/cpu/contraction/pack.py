@@ -21,8 +21,8 @@ class Move:
 def copy(lanes: Lanes, source: Text, target: Text, moves: Sequence[Move], *, padded: bool = False) -> None:
     """Write a loop nest that copies ``source`` to ``target``; exactly one loop with target stride 1 is expected.
 
-    Contiguous runs are copied as vectors, transpositions go through registers in square blocks, anything else by elements.
-    With ``padded`` whole vectors may be written past the end of the run of target stride 1.
+    Contiguous runs are copied as vectors, transpositions go through registers in square blocks, anything else by
+    elements. With ``padded`` whole vectors may be written past the end of the run of target stride 1.
     """
     run = next((move for move in moves if move.target == 1), Move(1, 1, 1))
     rest = [move for move in moves if move is not run]
@@ -47,9 +47,7 @@ def _nest(lanes: Lanes, source: Text, target: Text, moves: Sequence[Move], body:
         loop.next = [lanes.shift(loop.carried[0], move.source), lanes.shift(loop.carried[1], move.target)]
 
 
-def _blocks(
-    lanes: Lanes, source: Text, target: Text, move: Move, body: Callable[[Text, Text, int], None]
-) -> None:
+def _blocks(lanes: Lanes, source: Text, target: Text, move: Move, body: Callable[[Text, Text, int], None]) -> None:
     """``body(source, target, count)`` for each block of at most ``width`` steps of one loop."""
     full, rest = divmod(move.extent, lanes.width)
     if full:

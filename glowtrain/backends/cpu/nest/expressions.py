@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from glowtrain.backends.cpu import scalar
 from glowtrain.backends.cpu.emit import Function, Text, vector
-from glowtrain.backends.cpu.nest.analysis import Free, slope
+from glowtrain.backends.cpu.nest.analysis import Free
 from glowtrain.backends.cpu.nest.scope import Lanes, Scopes
 from glowtrain.backends.cpu.target import Target
 from glowtrain.loops import (
@@ -275,13 +275,31 @@ class Expressions:
             return Lanes(scalar.constant(load.fill or 0, buffer.dtype.name, 1))
         guards = self._guards(load)
         form = self.form(load)
-        step = 0 if self.context.index is None else slope(form, self.context.index, self.free)
+        step = self.step(form)
         varying = any(guard.width > 1 for guard in guards)
         if step == 0 and not varying:
             return self._load_scalar(load, form, guards)
         if step == 1:
             return self._load_contiguous(load, form, guards)
         return self._gather(load, guards)
+
+    def step(self, form: Affine) -> int | None:
+        """Elements between the addresses of neighbouring lanes; ``None`` where that is not one number."""
+        index = self.context.index
+        if index is None:
+            return 0
+        varying = [(atom, c) for atom, c in form.terms if self._varies(atom)]
+        if not varying:
+            return 0
+        return varying[0][1] if len(varying) == 1 and varying[0][0] is index else None
+
+    def _varies(self, atom: Atom) -> bool:
+        """Whether an atom differs between lanes: through the lane index, or a name bound to lanes."""
+        for name in self.free.of_atom(atom):
+            bound = self.scopes.get(name)
+            if name is self.context.index or (bound is not None and bound.width > 1):
+                return True
+        return False
 
     def _guards(self, load: Load) -> list[Lanes]:
         """Conditions under which a filled load reads its buffer."""
@@ -308,8 +326,7 @@ class Expressions:
 
     def affine_value(self, form: Affine) -> Lanes:
         """An affine form on lanes, or scalar where all lanes agree."""
-        index = self.context.index
-        varying = [(a, c) for a, c in form.terms if index is not None and index in self.free.of_atom(a)]
+        varying = [(a, c) for a, c in form.terms if self._varies(a)]
         uniform = Affine(form.constant, tuple(term for term in form.terms if term not in varying))
         total = Lanes(self.scalar_sum(uniform))
         for atom, coefficient in varying:

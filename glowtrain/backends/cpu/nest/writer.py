@@ -197,7 +197,7 @@ class Nests:
             scalar.store(self.f, self.e.emit(value).text, self.e.pointer(buffer, offset), buffer.dtype.name, 1, self.target)
             return
         text = self.e.full(value)
-        if slope(form, lane, self.e.free) == 1:
+        if self.e.step(form) == 1:
             pointer = self._contiguous(buffer, form, lane)
             width, mask = self.e.context.width, self.e.context.mask
             scalar.store(self.f, text, pointer, buffer.dtype.name, width, self.target, mask)

@@ -1,0 +1,145 @@
+"""Straight-line multiply-adds: what the innermost loop of a kernel repeats."""
+
+from __future__ import annotations
+
+from math import prod
+
+from glowtrain.backends.cpu.contraction.clips import Clipping
+from glowtrain.backends.cpu.contraction.lanes import Lanes
+from glowtrain.backends.cpu.contraction.tile import Cursor, Point, Step, Tile
+from glowtrain.backends.cpu.emit import Text
+
+LONGEST = 72
+"""Multiply-adds of loops with few trips that are written out, at most."""
+
+
+class Body:
+    """Decides which reduction loops are written out, and writes the products of some trips of the others."""
+
+    def __init__(self, lanes: Lanes, tile: Tile, clipping: Clipping, cut: set[int]) -> None:
+        self.f, self.lanes, self.tile, self.clipping = lanes.f, lanes, tile, clipping
+        self.rolled = self._rolled(cut)
+        self.written = tuple(i for i in tile.plan.reductions if i not in self.rolled)
+        self.unroll = self._unroll()
+        inner = tile.plan.reductions[max(0, len(self.rolled) - 1) :]
+        self.apart = not self._live([(i, tile.extents[i]) for i in inner])
+
+    def _rolled(self, cut: set[int]) -> tuple[int, ...]:
+        """The reduction loops that stay loops; ``cut`` ones have bounds known at run time only."""
+        tile = self.tile
+        rolled, size = list(tile.plan.reductions), tile.sums // tile.copies
+        while rolled and not tile.plan.dots and not tile.guards:
+            inner = [(i, tile.extents[i]) for i in tile.plan.reductions[len(rolled) - 1 :]]
+            steps = prod(extent for _, extent in inner)
+            if rolled[-1] in cut or inner[0][1] > 8 or steps > 16 or steps * size > LONGEST or not self._live(inner):
+                break
+            rolled.pop()
+        return tuple(rolled)
+
+    def _live(self, trips: list[tuple[int, int]]) -> bool:
+        """Whether values that several steps share can stay in registers if these loops are written out.
+
+        LLVM loads a value once in a block and keeps it; so more shared values than registers would be spilled.
+        """
+        registers = self.tile.plan.machine.registers - self.tile.sums - 3
+        written = prod(extent for _, extent in trips)
+        counts = [self.tile.distinct(operand, trips) for operand in "ab"]
+        shared = any(distinct < each * written for distinct, each in counts)
+        return not shared or min(distinct for distinct, _ in counts) <= registers
+
+    def _unroll(self) -> int:
+        """Trips of the innermost loop that are written one after another: for two dozen multiply-adds or more."""
+        tile, written = self.tile, [(i, self.tile.extents[i]) for i in self.written]
+        if tile.guards or not self.rolled:
+            return tile.copies
+        size = tile.sums // tile.copies * prod(extent for _, extent in written)
+        unroll = max(tile.copies, min(4, max(1, 32 // size)))
+        while unroll > tile.copies and not self._live([*written, (self.rolled[-1], unroll)]):
+            unroll //= 2
+        return max(unroll, tile.copies)
+
+    def products(self, active: list[int], cursor: Cursor, sums: list[Text], steps: list[Step]) -> list[Text]:
+        """The sums after the products of ``steps`` at the ``active`` points.
+
+        Where steps share values they are ordered by the address of the operand that has more of them, so that each of
+        those dies early. The fence, which is no instruction, keeps LLVM from holding values for another body that would
+        not fit.
+        """
+        if self.apart:
+            self.f.line('fence syncscope("singlethread") acquire')
+        steps, sums = self._all(steps), list(sums)
+        todo = [(s, p) for s, step in enumerate(steps) for p in active if self._has(self.tile.points[p], step)]
+        loaded: dict[tuple[str, int, int], Text] = {}
+        for s, p in self._ordered(todo, steps):
+            for v in range(self.tile.vectors):
+                at = (p * self.tile.vectors + v) * self.tile.copies + s % self.tile.copies
+                sums[at] = self._product(self.tile.points[p], v, cursor, sums[at], steps[s], loaded)
+        return sums
+
+    def _all(self, steps: list[Step]) -> list[Step]:
+        """Each step times the trips of the loops that are written out."""
+        a, b = self.tile.variant.a.strides, self.tile.variant.b.strides
+        for loop in self.written:
+            steps = [
+                Step(step.a + a[loop] * at, step.b + b[loop] * at, {**step.index, loop: at}, step.count)
+                for step in steps
+                for at in range(self.tile.extents[loop])
+            ]
+        return steps
+
+    def _ordered(self, todo: list[tuple[int, int]], steps: list[Step]) -> list[tuple[int, int]]:
+        points = self.tile.points
+        places = [{(s, p): getattr(steps[s], x) + getattr(points[p], x) for s, p in todo} for x in "ab"]
+        alone = [{(s, getattr(points[p], x)) for s, p in todo} for x in "ab"]
+        if all(len(set(at.values())) == len(each) for at, each in zip(places, alone, strict=True)):
+            return todo
+        window = max(places, key=lambda at: len(set(at.values())))
+        return sorted(todo, key=lambda pair: window[pair])
+
+    def _has(self, point: Point, step: Step) -> bool:
+        return all(low <= step.index[i] < high for i, (low, high) in point.ranges.items() if i in self.written)
+
+    def _product(
+        self,
+        point: Point,
+        vector: int,
+        cursor: Cursor,
+        total: Text,
+        step: Step,
+        loaded: dict[tuple[str, int, int], Text],
+    ) -> Text:
+        guard = None
+        if self.tile.guards:
+            guard, loaded = self.clipping.guard(point, vector, cursor, step), {}
+        left = self._load("a", cursor.a, point.a + step.a, vector, step.count, guard, loaded)
+        right = self._load("b", cursor.b, point.b + step.b, vector, step.count, guard, loaded)
+        result = self.lanes.multiply_add(left, right, total, self.tile.plan.machine.fused)
+        if guard is None:
+            return result
+        return self.f.value(f"select {self.lanes.truth} {guard}, {self.lanes.type} {result}, {self.lanes.type} {total}")
+
+    def _load(
+        self, operand: str, base: Text, offset: int, vector: int, count: int, guard: Text | None,
+        loaded: dict[tuple[str, int, int], Text],
+    ) -> Text:  # fmt: skip
+        """One vector of an operand, once for all products of a body that use it."""
+        view, dots = self.tile.variant.a if operand == "a" else self.tile.variant.b, self.tile.plan.dots
+        offset += 0 if dots else vector * view.step
+        key = (operand, offset, count)
+        if key not in loaded:
+            exists = self.lanes.width if view.padded else count if dots else self.tile.count(vector)
+            place = self.lanes.shift(base, offset)
+            if guard is not None and (view.lane == 0 or self.lanes.width == 1):
+                place, guard = self._safe(place, guard), None
+            value = self.lanes.load(place, view.lane, exists, guard)
+            partial = dots and view.lane == 0 and count < self.lanes.width
+            loaded[key] = self.lanes.kept(value, count) if partial else value
+        return loaded[key]
+
+    def _safe(self, place: Text, guard: Text) -> Text:
+        """An address that can be read whatever the guard says: that of the tile in C if no lane exists."""
+        width = self.lanes.width
+        some = (
+            guard if width == 1 else self.f.value(f"call i1 @llvm.vector.reduce.or.v{width}i1(<{width} x i1> {guard})")
+        )
+        return self.f.value(f"select i1 {some}, ptr {place}, ptr %c")

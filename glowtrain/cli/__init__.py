@@ -1,0 +1,41 @@
+"""The command line. One module a command; mistakes end in one message, never in a traceback."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from glowtrain import __version__
+from glowtrain.cli.inspect import inspect
+from glowtrain.cli.run import run
+from glowtrain.cli.train import train
+
+app = typer.Typer(
+    name="glowtrain",
+    help="A training compiler for neural networks: an ONNX model in, one compiled training step, a trained ONNX model out.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+for function in (train, run, inspect):
+    app.command()(function)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"glowtrain {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """The entry point ``glowtrain``."""
+    app()

@@ -1,0 +1,104 @@
+"""What all commands share in talking to people: two consoles, numbers with units, and errors without tracebacks."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn, ParamSpec
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from glowtrain.errors import GlowtrainError
+
+Arguments = ParamSpec("Arguments")
+
+FAILED, INTERRUPTED = 1, 130
+"""Exit statuses; 2 (wrong usage) is typer's."""
+
+WIDTH = 118
+"""Columns of tables where the output is not a terminal."""
+
+
+def _console(*, stderr: bool) -> Console:
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, highlight=False, soft_wrap=True, width=None if stream.isatty() else WIDTH)
+
+
+out = _console(stderr=False)
+err = _console(stderr=True)
+
+
+def command(function: Callable[Arguments, None]) -> Callable[Arguments, None]:
+    """Decorator: mistakes that a person can act on end the command with one message and no traceback."""
+
+    @functools.wraps(function)
+    def guarded(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
+        try:
+            function(*args, **kwargs)
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            err.print("[red]interrupted[/red]")
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            silence_stdout()
+            raise typer.Exit(FAILED) from None
+        except GlowtrainError as error:
+            fail(str(error))
+        except OSError as error:
+            fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+
+    return guarded
+
+
+def fail(message: str) -> NoReturn:
+    """Print an error and leave."""
+    err.print("error:", style="bold red", end=" ")
+    err.print(message, style="red", markup=False)
+    raise typer.Exit(FAILED) from None
+
+
+def note(message: str) -> None:
+    """A remark beside the output (on the error stream, so that output can be piped)."""
+    err.print(message, style="dim", markup=False)
+
+
+def silence_stdout() -> None:
+    """The reader of our output went away: nothing more can be written, at exit neither."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def table(*columns: str, title: str = "") -> Table:
+    """A table without frame; a column whose name ends in ``>`` is aligned to the right."""
+    result = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        result.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left", overflow="fold")
+    return result
+
+
+def nbytes(count: float) -> str:
+    """``1.4 MiB``"""
+    for unit in ("bytes", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"
+
+
+def seconds(duration: float) -> str:
+    """``85 µs``, ``3.1 ms``, ``12.4 s`` or ``2 min 05 s``"""
+    if duration < 1e-3:
+        return f"{duration * 1e6:.0f} µs"
+    if duration < 1:
+        return f"{duration * 1e3:.1f} ms"
+    if duration < 60:
+        return f"{duration:.1f} s"
+    return f"{int(duration) // 60} min {int(duration) % 60:02d} s"
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 node``, ``1,234 nodes``"""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,38 @@
+"""Inputs and outputs of commands. Outputs are checked before long work and written whole or not at all."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from glowtrain.errors import DataError
+from glowtrain.trainer import files
+from glowtrain.types import Array
+
+
+def check_writable(*paths: Path | None) -> None:
+    """Raise :class:`CheckpointError` now for outputs that could not be written later."""
+    for path in paths:
+        if path is not None:
+            files.check_writable(path)
+
+
+def read_arrays(path: Path) -> dict[str, Array]:
+    """The arrays of an ``.npz`` file. Raises :class:`DataError`."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except (ValueError, TypeError, AttributeError, EOFError, KeyError, OSError) as error:
+        raise DataError(f"{path}: expected an .npz file of plain arrays, as numpy.savez writes it ({error})") from error
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write an ``.npz`` file: the whole of it or nothing. Raises :class:`CheckpointError`."""
+    memory = io.BytesIO()
+    np.savez(memory, allow_pickle=False, **arrays)
+    files.write_atomically(path, memory.getvalue())

@@ -1,0 +1,75 @@
+"""MODEL arguments: ONNX files, and the models that come with Glowtrain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from glowtrain import data, models
+from glowtrain.cli.console import note
+from glowtrain.errors import BindingError, InputError, ModelError
+from glowtrain.graph import Graph, Template
+from glowtrain.onnx_io import load
+from glowtrain.types import Spec
+
+DEFAULT_BATCH = 64
+"""The extent that symbolic dimensions get where a command needs a graph and none was given."""
+
+
+def open_model(model: str, dims: Mapping[str, int], dataset: data.Dataset | None = None, seed: int = 0) -> Graph | Template:
+    """The model of a MODEL argument; a built-in one takes its shapes from the data. Raises :class:`ModelError`."""
+    if model in models.MODELS and not Path(model).exists():
+        return _bound(_built_in(model, dataset, seed), dims)
+    if not Path(model).exists():
+        known = ", ".join(models.MODELS)
+        raise ModelError(f"{model}: no such file (and no model of that name comes with Glowtrain; there are: {known})")
+    return load(model, dims)
+
+
+def open_graph(model: str, dims: Mapping[str, int], dataset: data.Dataset | None = None, seed: int = 0) -> Graph:
+    """The model as a graph: symbolic dimensions without a value become 64, with a note."""
+    return as_graph(open_model(model, dims, dataset, seed))
+
+
+def as_graph(model: Graph | Template) -> Graph:
+    """A graph as it is; a template with every dimension bound to 64."""
+    if isinstance(model, Graph):
+        return model
+    chosen = dict.fromkeys(model.symbols, DEFAULT_BATCH)
+    shown = ", ".join(f"{name}={extent}" for name, extent in chosen.items())
+    note(f"not bound: {', '.join(chosen)}; taking {shown} (--dims {next(iter(chosen))}=N for another)")
+    return model.bind(chosen)
+
+
+def parse_dims(options: Sequence[str]) -> dict[str, int]:
+    """``["batch=64", "time=128"]`` as a mapping. Raises :class:`BindingError`."""
+    dims: dict[str, int] = {}
+    for item in (part for option in options for part in option.split(",")):
+        name, _, extent = item.partition("=")
+        if not name or not extent.isdigit() or int(extent) < 1:
+            raise BindingError(f"--dims {item}: write NAME=EXTENT with a positive integer, for example batch=64")
+        dims[name.strip()] = int(extent)
+    return dims
+
+
+def input_specs(model: Graph | Template) -> dict[str, Spec]:
+    """The model's inputs by name; extents may be symbolic."""
+    if isinstance(model, Template):
+        return dict(model.inputs)
+    return {value.name: Spec(value.dtype, value.shape) for value in model.inputs}
+
+
+def _bound(template: Template, dims: Mapping[str, int]) -> Graph | Template:
+    return template.bind(dims) if dims else template
+
+
+def _built_in(name: str, dataset: data.Dataset | None, seed: int) -> Template:
+    if dataset is None:
+        return models.build(name, seed=seed)
+    example = dataset.x.shape[1:]
+    if len(example) != 3 or dataset.y.dtype.kind not in "iu" or dataset.y.ndim != 1:
+        raise InputError(
+            f"{name} takes images x[n,channels,height,width] and labels y[n], not x{list(dataset.x.shape)} and "
+            f"y {dataset.y.dtype}{list(dataset.y.shape)}; give an ONNX file for other data"
+        )
+    return models.build(name, tuple(example), int(dataset.y.max()) + 1, seed)

@@ -1,0 +1,81 @@
+"""Arguments and options that several commands share, as annotated types."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from glowtrain import losses, models
+from glowtrain.compiler import BACKENDS
+from glowtrain.data import NAMES
+from glowtrain.optim import OPTIMIZERS
+
+TRAINING = "Training"
+OPTIMIZER = "Optimizer"
+OUTPUT = "Output"
+
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help=f"An ONNX file, or a model that comes along: {', '.join(models.MODELS)}.")
+]
+Data = Annotated[
+    str, typer.Option("--data", metavar="D", help=f"{', '.join(NAMES)} or an .npz file with arrays named after inputs.")
+]
+DataDir = Annotated[Path | None, typer.Option(help="Directory with the files of fashion-mnist.", metavar="DIR")]
+Dims = Annotated[
+    list[str],
+    typer.Option("--dims", metavar="NAME=N", help="Bind a symbolic dimension of the file (repeatable)."),
+]
+Backend = Annotated[str, typer.Option(metavar="B", help=f"One of {', '.join(BACKENDS)}.")]
+Seed = Annotated[int, typer.Option(min=0, help="Fixes initial values, the order of examples and dropout.")]
+Loss = Annotated[
+    str,
+    typer.Option(
+        metavar="L", help=f"{', '.join(losses.NAMED)}, or a scalar output of the model.", rich_help_panel=TRAINING
+    ),
+]
+Labels = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The array of labels or targets in the data (y).", rich_help_panel=TRAINING),
+]
+LossOutput = Annotated[
+    str | None,
+    typer.Option("--output", metavar="NAME", help="The model output that the loss compares (the first).", rich_help_panel=TRAINING),
+]
+Trainable = Annotated[
+    list[str],
+    typer.Option(
+        metavar="PATTERN", help="Train only parameters whose names match (repeatable), e.g. 'head.*'.", rich_help_panel=TRAINING
+    ),
+]
+OptimizerChoice = Annotated[
+    str, typer.Option("--optimizer", metavar="O", help=f"{', '.join(OPTIMIZERS)}.", rich_help_panel=OPTIMIZER)
+]
+LearningRate = Annotated[
+    float | None,
+    typer.Option("--lr", metavar="R", help="Learning rate (the optimizer's default).", rich_help_panel=OPTIMIZER),
+]
+Momentum = Annotated[float | None, typer.Option(help="For sgd and rmsprop.", rich_help_panel=OPTIMIZER)]
+Nesterov = Annotated[bool, typer.Option("--nesterov", help="For sgd with momentum.", rich_help_panel=OPTIMIZER)]
+WeightDecay = Annotated[float | None, typer.Option(help="Weight decay (decoupled in adamw).", rich_help_panel=OPTIMIZER)]
+NoDecay = Annotated[
+    list[str],
+    typer.Option(
+        metavar="PATTERN", help="Parameters that are not decayed, e.g. '*.bias' (repeatable).", rich_help_panel=OPTIMIZER
+    ),
+]
+ClipNorm = Annotated[float | None, typer.Option(help="Clip gradients to this global norm.", rich_help_panel=OPTIMIZER)]
+ClipValue = Annotated[float | None, typer.Option(help="Clip each gradient element.", rich_help_panel=OPTIMIZER)]
+Accumulate = Annotated[
+    int, typer.Option(min=1, metavar="K", help="Average gradients of K batches for an update.", rich_help_panel=OPTIMIZER)
+]
+Schedule = Annotated[
+    str,
+    typer.Option(
+        metavar="S", help="constant, cosine, step or exponential, over the whole run.", rich_help_panel=OPTIMIZER
+    ),
+]
+WarmupSteps = Annotated[
+    int, typer.Option("--warmup", min=0, metavar="N", help="Raise the rate over the first N updates.", rich_help_panel=OPTIMIZER)
+]

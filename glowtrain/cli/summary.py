@@ -1,0 +1,103 @@
+"""What ``inspect`` prints without a stage: the walk in numbers, and the model's inputs, outputs and variables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from glowtrain.backends.cpu.codegen import Code, generate
+from glowtrain.backends.cpu.target import Target
+from glowtrain.backends.cpu.toolchain import compile_text
+from glowtrain.cli.console import nbytes, out, plural, seconds, table
+from glowtrain.compiler import planned
+from glowtrain.graph import Graph
+from glowtrain.lower.lower import lower
+from glowtrain.optimize.pipeline import optimize
+from glowtrain.program.plan import Plan
+from glowtrain.program.program import Program
+
+Result = TypeVar("Result")
+LISTED = 40
+"""Variables that are listed at most."""
+
+
+@dataclass
+class Walk:
+    """Every stage's result for one graph, and the seconds that each took."""
+
+    graph: Graph
+    optimized: Graph
+    lowered: Program
+    plan: Plan
+    code: Code
+    object_bytes: int
+    spent: dict[str, float] = field(default_factory=dict)
+
+
+def walk(graph: Graph) -> Walk:
+    """Take a graph through all stages."""
+    spent: dict[str, float] = {}
+
+    def timed(stage: str, function: Callable[[], Result]) -> Result:
+        began = time.perf_counter()
+        result = function()
+        spent[stage] = time.perf_counter() - began
+        return result
+
+    target = Target.host()
+    optimized = timed("optimized", lambda: optimize(graph))
+    lowered = timed("lowered", lambda: lower(optimized))
+    plan = timed("plan", lambda: planned(optimized))
+    code = timed("llvm", lambda: generate(plan, target))
+    size = len(timed("object", lambda: compile_text(code.text, target)))
+    return Walk(graph, optimized, lowered, plan, code, size, spent)
+
+
+def summary(graph: Graph) -> None:
+    """Print the walk of a graph in numbers, then its interface."""
+    stages(walk(graph))
+    out.print()
+    _interface(graph)
+
+
+def stages(walk: Walk) -> None:
+    """One line a stage."""
+    listed = table("stage", "", "time>")
+    for stage, text in rows(walk).items():
+        spent = walk.spent.get(stage)
+        listed.add_row(f"[bold]{stage}[/bold]", text, "" if spent is None else seconds(spent))
+    out.print(listed)
+
+
+def rows(walk: Walk) -> dict[str, str]:
+    """What each stage came to."""
+    plan = walk.plan
+    kernels, loops = sum(1 for _ in plan.program.kernels), sum(1 for _ in walk.lowered.kernels)
+    arena = f"arena {plan.arena:,} bytes = {plan.overhead:.3f} × the peak of live buffers ({plan.peak:,})"
+    return {
+        "graph": f"{plural(len(walk.graph.nodes), 'operator')}, {plural(len(walk.graph.variables), 'variable')}",
+        "optimized": plural(len(walk.optimized.nodes), "operator"),
+        "lowered": f"{plural(loops, 'kernel')} of loop nests",
+        "plan": f"{plural(kernels, 'kernel')} after fusion; {arena}",
+        "llvm": f"{plural(len(walk.code.functions), 'function')}, {plural(walk.code.text.count(chr(10)), 'line')} of IR",
+        "object": f"{nbytes(walk.object_bytes)} of machine code for {Target.host().name}",
+    }
+
+
+def _interface(graph: Graph) -> None:
+    listed = table("", "name", "type", "bytes>")
+    for value in graph.inputs:
+        listed.add_row("input", value.name, str(value.type), f"{value.type.nbytes:,}")
+    for name, value in graph.outputs.items():
+        listed.add_row("output", name, str(value.type), f"{value.type.nbytes:,}")
+    for variable in graph.variables[:LISTED]:
+        kind = "parameter" if variable.trainable else "state"
+        listed.add_row(kind, variable.name, str(variable.type), f"{variable.type.nbytes:,}")
+    out.print(listed)
+    if len(graph.variables) > LISTED:
+        out.print(f"and {len(graph.variables) - LISTED} more variables (--stage graph lists all)")
+    parameters = [variable.type for variable in graph.variables if variable.trainable]
+    state = sum(variable.type.nbytes for variable in graph.variables)
+    out.print(f"{sum(type_.size for type_ in parameters):,} parameters; {nbytes(state)} of state in all")

@@ -1,0 +1,94 @@
+"""Forms that operators take in older operator sets, where the current one is not there yet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from onnx import defs
+
+from glowtrain.graph import Graph, Input, Node, Operator, Value
+from glowtrain.ops.activation import Gelu, Mish, Sigmoid, Softplus, Swish
+from glowtrain.ops.pad import Pad
+from glowtrain.ops.split import Split
+from glowtrain.ops.transcendental import Erf, Tanh
+from glowtrain.types import TensorType
+
+Types = Sequence[TensorType | None]
+_CUBIC = 0.044715
+
+
+def written_form(operator: Operator, types: Types, schema: defs.OpSchema) -> Operator:
+    """The same operator in the attributes that a definition has."""
+    form = _FORMS.get(operator.key())
+    return operator if form is None else form(operator, types, schema)
+
+
+def decomposes(operator: Operator) -> bool:
+    """Whether an operator can be written as simpler ones."""
+    return operator.has("decompose") or operator.key() in _DECOMPOSITIONS
+
+
+def decomposed(node: Node) -> Graph:
+    """A node's operator in simpler ones, as a graph: inputs x0, x1, ... and outputs y0, y1, ..."""
+    inputs = [None if value is None else Input(value.type, f"x{place}") for place, value in enumerate(node.inputs)]
+    rule: Any = _DECOMPOSITIONS.get(node.operator.key())
+    results = node.operator.decompose(*inputs) if rule is None else rule(node.operator, *inputs)
+    values = results if isinstance(results, tuple) else (results,)
+    outputs = {f"y{place}": value for place, value in enumerate(values)}
+    return Graph(tuple(value for value in inputs if value is not None), outputs)
+
+
+def _split_by_sizes(operator: Operator, types: Types, schema: defs.OpSchema) -> Operator:
+    """Opset 18 added ``num_outputs``; sizes say the same everywhere, and unequal ones without doubt."""
+    assert isinstance(operator, Split)
+    (x,) = types
+    if x is None or operator.num_outputs is None:
+        return operator
+    sizes = operator.sizes(x)
+    if "num_outputs" in schema.attributes and len(set(sizes)) == 1:
+        return operator
+    return Split(split=sizes, axis=operator.axis)
+
+
+def _pad_every_axis(operator: Operator, types: Types, schema: defs.OpSchema) -> Operator:
+    """Opset 18 added ``axes``."""
+    assert isinstance(operator, Pad)
+    x = types[0]
+    if x is None or operator.axes is None or len(schema.inputs) > 3:
+        return operator
+    before, after = zip(*operator.margins(x), strict=True)
+    return operator.replace(pads=(*before, *after), axes=None)
+
+
+def _with_hidden_size(operator: Operator, types: Types, schema: defs.OpSchema) -> Operator:
+    """Other runtimes want ``hidden_size`` though it follows from the recurrent weights [directions, ..., hidden]."""
+    recurrent = types[2]
+    return operator if recurrent is None else operator.replace(hidden_size=recurrent.shape[-1])
+
+
+_FORMS: dict[str, Callable[[Operator, Types, defs.OpSchema], Operator]] = {
+    "Split": _split_by_sizes,
+    "Pad": _pad_every_axis,
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), _with_hidden_size),
+}
+
+
+def _gelu(operator: Gelu, x: Value) -> Value:
+    if operator.approximate == "none":
+        return x * (Erf()(x * math.sqrt(0.5)) + 1.0) * 0.5
+    inner = (x + x * x * x * _CUBIC) * math.sqrt(2 / math.pi)
+    return x * (Tanh()(inner) + 1.0) * 0.5
+
+
+def _swish(operator: Swish, x: Value) -> Value:
+    return x * Sigmoid()(x * operator.alpha)
+
+
+def _mish(operator: Mish, x: Value) -> Value:
+    return x * Tanh()(Softplus()(x))
+
+
+_DECOMPOSITIONS: dict[str, Callable[..., Value]] = {"Gelu": _gelu, "Swish": _swish, "Mish": _mish}
+"""Operators that are younger than opset 17 and compile without being decomposed."""

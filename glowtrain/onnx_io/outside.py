@@ -1,0 +1,27 @@
+"""Outside checks: what other implementations of ONNX make of a file."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from collections.abc import Mapping
+
+from onnx.reference import ReferenceEvaluator
+
+from glowtrain.types import Array
+
+
+def outside_run(path: str | os.PathLike[str], inputs: Mapping[str, Array]) -> tuple[str, dict[str, Array]]:
+    """The name of another implementation, and its outputs for the model in a file.
+
+    ONNX Runtime where it is installed, else the reference evaluator of the ``onnx`` package.
+    """
+    if importlib.util.find_spec("onnxruntime") is None:
+        session = ReferenceEvaluator(os.fspath(path))
+        results = session.run(None, dict(inputs))
+        return "ONNX's reference evaluator", dict(zip(session.output_names, results, strict=True))
+    runtime = importlib.import_module("onnxruntime")
+    session = runtime.InferenceSession(os.fspath(path), providers=["CPUExecutionProvider"])
+    names = [value.name for value in session.get_outputs()]
+    return "ONNX Runtime", dict(zip(names, session.run(names, dict(inputs)), strict=True))

@@ -1,0 +1,273 @@
+"""Algebraic rules that keep every bit of the result.
+
+A rule looks at one node, and its operands, and gives the values that take the place of its outputs, or ``None``.
+What is not exact has no rule: x + 0 turns -0 into 0, (x · a) · b rounds once more than x · (a · b).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from glowtrain.graph import Constant, Graph, Node, Value, constant
+from glowtrain.ops.arithmetic import Add, Div, Mean, Mul, Neg, Pow, Sub, Sum
+from glowtrain.ops.extrema import Max, Min
+from glowtrain.ops.logic import Cast, Identity, Not, Where
+from glowtrain.ops.move import Concat, Expand, Reshape, Reshaping, Slice, Transpose
+from glowtrain.ops.pad import Pad, Tile
+from glowtrain.ops.random import Dropout
+from glowtrain.ops.reduction import ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum
+from glowtrain.ops.split import Split
+from glowtrain.optimize.rewrite import rewrite
+from glowtrain.types import DType
+
+Rule = Callable[[Node], Sequence[Value] | None]
+
+
+@dataclass(frozen=True)
+class Simplify:
+    """Apply :data:`RULES` to every node, the first that fits."""
+
+    def run(self, graph: Graph) -> Graph:
+        """The simpler graph; the same object if no rule fits."""
+        return rewrite(graph, _first)
+
+
+def _first(node: Node) -> Sequence[Value] | None:
+    for kinds, rule in RULES:
+        if isinstance(node.operator, kinds):
+            values = rule(node)
+            if values is not None:
+                return values
+    return None
+
+
+def _operand(node: Node, place: int = 0) -> Value:
+    value = node.inputs[place]
+    assert value is not None
+    return value
+
+
+def _is_filled(value: Value | None, number: float) -> bool:
+    """Whether a constant has only this number; 0.0 and -0.0 are different."""
+    if not isinstance(value, Constant):
+        return False
+    array = value.array
+    same = array == number
+    if number == 0 and array.dtype.kind not in "iub":
+        same = same & (np.signbit(array.astype(np.float64)) == (math.copysign(1, number) < 0))
+    return bool(np.all(same))
+
+
+def neutral_right(node: Node) -> Sequence[Value] | None:
+    """x · 1, x / 1, x ** 1, x - 0, x + (-0) are x, where broadcasting leaves its shape."""
+    neutral = {"Mul": 1.0, "Div": 1.0, "Pow": 1.0, "Sub": 0.0, "Add": -0.0}[node.operator.key()]
+    x, y = _operand(node), node.inputs[1]
+    return (x,) if x.type == node.output.type and _is_filled(y, neutral) else None
+
+
+def neutral_left(node: Node) -> Sequence[Value] | None:
+    """1 · x and -0 + x are x."""
+    neutral = -0.0 if isinstance(node.operator, Add) else 1.0
+    x = _operand(node, 1)
+    return (x,) if x.type == node.output.type and _is_filled(node.inputs[0], neutral) else None
+
+
+def integer_constants(node: Node) -> Sequence[Value] | None:
+    """(x + a) + b = x + (a + b) and (x · a) · b = x · (a · b) for integers, which wrap around."""
+    inner = _operand(node).node
+    outer_constant = node.inputs[1]
+    if inner is None or type(inner.operator) is not type(node.operator) or not node.output.dtype.is_integer:
+        return None
+    inner_constant = inner.inputs[1]
+    if not isinstance(inner_constant, Constant) or not isinstance(outer_constant, Constant):
+        return None
+    merged = node.operator(inner_constant, outer_constant)
+    return (node.operator(inner.inputs[0], merged),)
+
+
+def undone(node: Node) -> Sequence[Value] | None:
+    """-(-x) and not(not x) are x."""
+    inner = _operand(node).node
+    return (_operand(inner),) if inner is not None and type(inner.operator) is type(node.operator) else None
+
+
+def unchanged(node: Node) -> Sequence[Value] | None:
+    """Moves that leave every element in its place."""
+    x, operator = _operand(node), node.operator
+    if x.type != node.output.type:
+        return None
+    if isinstance(operator, Transpose):
+        moved = [axis for axis in operator.order(x.rank) if x.shape[axis] != 1]
+        return (x,) if moved == sorted(moved) else None
+    if isinstance(operator, Slice):
+        return (x,) if operator.ranges(x.type) == [range(extent) for extent in x.shape] else None
+    if isinstance(operator, Pad):
+        return None if any(operator.pads) else (x,)
+    return (x,)
+
+
+def only_operand(node: Node) -> Sequence[Value] | None:
+    """Sum, Mean, Max, Min and Concat of one operand, and Split into one piece."""
+    if len(node.inputs) != 1 or len(node.outputs) != 1:
+        return None
+    return (_operand(node),)
+
+
+def cast_of_cast(node: Node) -> Sequence[Value] | None:
+    """A cast to the same type is none; a cast through a type that holds all values of the first is one cast."""
+    x, operator = _operand(node), node.operator
+    assert isinstance(operator, Cast)
+    if x.dtype == operator.to:
+        return (x,)
+    inner = x.node
+    if inner is None or not isinstance(inner.operator, Cast):
+        return None
+    source = _operand(inner)
+    return (operator(source),) if holds_all(x.dtype, source.dtype) else None
+
+
+def holds_all(wide: DType, narrow: DType) -> bool:
+    """Whether every number of one element type is a number of the other."""
+    if narrow.kind == "bool" or wide == narrow:
+        return True
+    if wide.kind == "bool":
+        return False
+    digits, largest = _precision(wide)
+    needed, magnitude = _precision(narrow)
+    signed = wide.kind != "uint" or narrow.kind == "uint"
+    floats = wide.is_float or not narrow.is_float
+    return signed and floats and digits >= needed and largest >= magnitude
+
+
+def _precision(dtype: DType) -> tuple[int, int]:
+    """Binary digits of an integer that are kept, and the binary exponent of the largest number."""
+    if dtype.is_float:
+        return {"f64": (53, 1024), "f32": (24, 128), "f16": (11, 16), "bf16": (8, 128)}[dtype.name]
+    bits = 8 * dtype.size - (dtype.kind == "int")
+    return bits, bits
+
+
+def transpose_of_transpose(node: Node) -> Sequence[Value] | None:
+    """Two permutations are one."""
+    x, operator = _operand(node), node.operator
+    inner = x.node
+    assert isinstance(operator, Transpose)
+    if inner is None or not isinstance(inner.operator, Transpose):
+        return None
+    before, after = inner.operator.order(x.rank), operator.order(x.rank)
+    return (Transpose(perm=tuple(before[axis] for axis in after))(_operand(inner)),)
+
+
+def reshape_of_reshape(node: Node) -> Sequence[Value] | None:
+    """Only the last shape counts."""
+    inner = _operand(node).node
+    if inner is None or not isinstance(inner.operator, Reshaping):
+        return None
+    shape = node.output.shape
+    return (Reshape(shape=shape, allowzero=0 in shape)(_operand(inner)),)
+
+
+def expanded_operand(node: Node) -> Sequence[Value] | None:
+    """Operators that broadcast do so by themselves."""
+    operator, wanted = node.operator, [output.type for output in node.outputs]
+    if not operator.broadcasts or isinstance(operator, Expand):
+        return None
+    for place, value in enumerate(node.inputs):
+        inner = value.node if value is not None else None
+        if inner is None or not isinstance(inner.operator, Expand):
+            continue
+        inputs = [*node.inputs[:place], inner.inputs[0], *node.inputs[place + 1 :]]
+        fresh = Node(operator, inputs, node.name)
+        if [output.type for output in fresh.outputs] == wanted:
+            return fresh.outputs
+    return None
+
+
+def expand_of_expand(node: Node) -> Sequence[Value] | None:
+    """Only the last shape counts."""
+    inner = _operand(node).node
+    if inner is None or not isinstance(inner.operator, Expand):
+        return None
+    return (Expand(shape=node.output.shape)(_operand(inner)),)
+
+
+def known_condition(node: Node) -> Sequence[Value] | None:
+    """Where with a condition that is true, or false, everywhere; or with one value in both places."""
+    condition, x, y = (_operand(node, place) for place in range(3))
+    if x is y or _is_filled(condition, True):
+        chosen = x
+    elif _is_filled(condition, False):
+        chosen = y
+    else:
+        return None
+    shape = node.output.shape
+    return (chosen if chosen.shape == shape else Expand(shape=shape)(chosen),)
+
+
+def reduction_of_one(node: Node) -> Sequence[Value] | None:
+    """A sum, mean, maximum, minimum or product over axes of extent 1 only changes the shape."""
+    x, operator = _operand(node), node.operator
+    axes: Any = operator.reduced(x.type)  # type: ignore[attr-defined]
+    if any(x.shape[axis] != 1 for axis in axes):
+        return None
+    shape = node.output.shape
+    return (x if x.shape == shape else Reshape(shape=shape, allowzero=0 in shape)(x),)
+
+
+def concat_of_split(node: Node) -> Sequence[Value] | None:
+    """All pieces of a tensor joined again."""
+    operator, first = node.operator, _operand(node).node
+    assert isinstance(operator, Concat)
+    if first is None or not isinstance(first.operator, Split) or node.inputs != first.outputs:
+        return None
+    whole = _operand(first)
+    return (whole,) if operator.axis % whole.rank == first.operator.axis % whole.rank else None
+
+
+def split_of_concat(node: Node) -> Sequence[Value] | None:
+    """Tensors that were joined, taken apart in the same places."""
+    operator, x = node.operator, _operand(node)
+    inner = x.node
+    assert isinstance(operator, Split)
+    if inner is None or not isinstance(inner.operator, Concat):
+        return None
+    if operator.axis % x.rank != inner.operator.axis % x.rank:
+        return None
+    parts = [value for value in inner.inputs if value is not None]
+    return parts if [value.type for value in parts] == [value.type for value in node.outputs] else None
+
+
+def no_dropout(node: Node) -> Sequence[Value] | None:
+    """Dropout outside of training."""
+    assert isinstance(node.operator, Dropout)
+    if node.operator.training_mode:
+        return None
+    x = _operand(node)
+    return x, Expand(shape=x.shape)(constant(True))
+
+
+RULES: tuple[tuple[tuple[type, ...], Rule], ...] = (
+    ((Identity,), only_operand),
+    ((Mul, Div, Pow, Sub, Add), neutral_right),
+    ((Mul, Add), neutral_left),
+    ((Mul, Add), integer_constants),
+    ((Neg, Not), undone),
+    ((Transpose, Reshaping, Expand, Slice, Tile, Pad), unchanged),
+    ((Sum, Mean, Max, Min, Concat, Split), only_operand),
+    ((Cast,), cast_of_cast),
+    ((Transpose,), transpose_of_transpose),
+    ((Reshaping,), reshape_of_reshape),
+    ((Expand,), expand_of_expand),
+    ((Where,), known_condition),
+    ((ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd), reduction_of_one),
+    ((Concat,), concat_of_split),
+    ((Split,), split_of_concat),
+    ((Dropout,), no_dropout),
+    ((object,), expanded_operand),
+)
+"""Operators and the rule that may simplify them, in the order in which they are tried."""

@@ -1,0 +1,224 @@
+"""The loop over epochs and batches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from glowtrain import data
+from glowtrain.errors import CheckpointError, InputError, NonFiniteError
+from glowtrain.trainer.checkpoint import Position
+from glowtrain.trainer.files import check_writable
+from glowtrain.trainer.history import History, Log, Record, check_plot
+from glowtrain.trainer.interrupts import Interrupts
+from glowtrain.trainer.progress import Display
+from glowtrain.types import Array
+
+if TYPE_CHECKING:
+    from glowtrain.trainer.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a callback is told. ``batch`` counts from 1; at the end of an epoch, ``record`` is its record."""
+
+    trainer: Trainer
+    epoch: int
+    batch: int
+    batches: int
+    loss: float
+    record: Record | None = None
+
+
+Callback = Callable[[Moment], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to fit; see :meth:`Trainer.fit`."""
+
+    epochs: int
+    batch_size: int
+    shuffle: bool = True
+    drop_last: bool = False
+    patience: int | None = None
+    min_delta: float = 0.0
+    restore_best: bool = False
+    checkpoint: Path | None = None
+    checkpoint_every: int | None = None
+    log: Path | None = None
+    plot: Path | None = None
+    progress: bool | None = None
+    callbacks: Sequence[Callback] = ()
+    resumed: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "patience", "checkpoint_every"):
+            value = getattr(self, name)
+            if value is not None and value < (0 if name == "epochs" else 1):
+                raise InputError(f"fit: {name} must be at least {0 if name == 'epochs' else 1}, not {value}")
+        if self.restore_best and self.patience is None:
+            raise InputError("fit: restore_best=True goes with patience=")
+        if self.checkpoint_every is not None and self.checkpoint is None:
+            raise InputError("fit: checkpoint_every= needs checkpoint=, the file to write")
+
+
+class Fit:
+    """One call of :meth:`Trainer.fit`: data, options, and what is written on the way."""
+
+    def __init__(
+        self, trainer: Trainer, arrays: dict[str, Array], validation: dict[str, Array] | None, options: Options
+    ) -> None:
+        self.trainer = trainer
+        self.arrays = arrays
+        self.validation = validation
+        self.options = options
+        self.examples = data.count_examples(arrays)
+        self.batches = self._count_batches()
+        self._check_position()
+        self._check_outputs()
+        self.target = options.epochs if options.resumed else trainer.position.epoch + options.epochs
+        self.log = Log(options.log, append=options.resumed)
+        self.interrupts = Interrupts()
+
+    @property
+    def position(self) -> Position:
+        return self.trainer.position
+
+    @property
+    def history(self) -> History:
+        return self.trainer.history
+
+    def run(self) -> History:
+        """Train to the target epoch, until patience runs out, or until something is wrong."""
+        done = self.position.epoch * self.batches + self.position.batch
+        self.history.stopped = f"{self.target} epochs are done"
+        with self.interrupts, Display(self.options.progress, self.target * self.batches, done) as display:
+            try:
+                while self.position.epoch < self.target and not self._out_of_patience():
+                    self._epoch(display)
+            except KeyboardInterrupt:
+                self._interrupted(display)
+                raise
+            except NonFiniteError as error:
+                raise NonFiniteError(f"{error}{self._last_good()}") from None
+        if self.options.restore_best:
+            self.trainer.use_best()
+        if self.options.plot is not None:
+            self.history.plot(self.options.plot)
+        return self.history
+
+    def _epoch(self, display: Display) -> None:
+        """The rest of the present epoch, and what comes at its end."""
+        position, options = self.position, self.options
+        position.batch_size = options.batch_size
+        started, before = time.perf_counter(), position.examples
+        parts = data.batches(
+            self.arrays, options.batch_size, seed=self.trainer.seed, epoch=position.epoch, shuffle=options.shuffle
+        )
+        for batch in islice(parts, position.batch, self.batches):
+            loss = self._step(batch)
+            rate = (position.examples - before) / max(time.perf_counter() - started, 1e-9)
+            display.batch(position.epoch + 1, self.target, loss, rate)
+            self._call(Moment(self.trainer, position.epoch + 1, position.batch, self.batches, loss))
+            self._between_batches()
+        seconds = time.perf_counter() - started
+        record = self._record()
+        record |= {"seconds": seconds, "examples_per_second": (position.examples - before) / max(seconds, 1e-9)}
+        self._end_epoch(record, display)
+
+    def _step(self, batch: dict[str, Array]) -> float:
+        position, count = self.position, data.count_examples(batch)
+        loss = self.trainer.step(batch)
+        position.batch += 1
+        position.examples += count
+        position.loss_sum += loss * count
+        return loss
+
+    def _between_batches(self) -> None:
+        every = self.options.checkpoint_every
+        if every is not None and self.position.batch % every == 0 and self.position.batch < self.batches:
+            self._checkpoint()
+        self.interrupts.check()
+
+    def _record(self) -> Record:
+        position = self.position
+        record: Record = {"epoch": position.epoch + 1, "loss": position.loss_sum / max(position.examples, 1)}
+        if self.validation is not None:
+            found = self.trainer.evaluate(self.validation, batch_size=self.options.batch_size)
+            record |= {f"val_{name}": value for name, value in found.items()}
+        return record
+
+    def _end_epoch(self, record: Record, display: Display) -> None:
+        self.history.records.append(record)
+        self.trainer.position = Position(self.position.epoch + 1)
+        if self.options.restore_best and self.history.epochs_without_progress(self.options.min_delta) == 0:
+            self.trainer.keep_best()
+        self.log.add(record)
+        self._checkpoint()
+        display.epoch(record, self.target)
+        self._call(Moment(self.trainer, self.position.epoch, self.batches, self.batches, record["loss"], record))
+
+    def _out_of_patience(self) -> bool:
+        patience = self.options.patience
+        if patience is None or self.history.epochs_without_progress(self.options.min_delta) < patience:
+            return False
+        self.history.stopped = f"no progress in {patience} epochs"
+        return True
+
+    def _checkpoint(self) -> None:
+        if self.options.checkpoint is not None:
+            self.trainer.save(self.options.checkpoint)
+
+    def _call(self, moment: Moment) -> None:
+        for callback in self.options.callbacks:
+            callback(moment)
+
+    def _interrupted(self, display: Display) -> None:
+        """Keep what there is: the state is whole between steps, and the checkpoint on disk is whole in any case."""
+        where = f"interrupted in epoch {self.position.epoch + 1} after batch {self.position.batch} of {self.batches}"
+        self.history.stopped = where
+        if self.options.checkpoint is not None and self.trainer.whole:
+            self._checkpoint()
+            display.say(f"{where}; {self.options.checkpoint} holds everything up to there: resume to go on")
+        elif self.options.checkpoint is not None:
+            display.say(f"{where}; {self.options.checkpoint} is as it was")
+        else:
+            display.say(f"{where}; nothing was saved (checkpoint=)")
+
+    def _last_good(self) -> str:
+        where = (
+            f" (epoch {self.position.epoch + 1}, batch {self.position.batch + 1}); the parameters are from before it"
+        )
+        if self.options.checkpoint is not None and self.options.checkpoint.exists():
+            return f"{where}, and {self.options.checkpoint} holds the last good checkpoint"
+        return where
+
+    def _count_batches(self) -> int:
+        """Batches of an epoch. Raises :class:`InputError` if the last is short and the model cannot take it."""
+        size = self.options.batch_size
+        whole, rest = divmod(self.examples, size)
+        if self.options.drop_last:
+            if not whole:
+                raise InputError(f"fit: {self.examples} examples do not fill one batch of {size}, and drop_last=True")
+            return whole
+        return whole + (rest > 0)
+
+    def _check_position(self) -> None:
+        position = self.position
+        if position.batch and position.batch_size != self.options.batch_size:
+            raise CheckpointError(
+                f"the checkpoint is from the middle of an epoch in batches of {position.batch_size}; "
+                f"go on with batch_size={position.batch_size}, not {self.options.batch_size}"
+            )
+
+    def _check_outputs(self) -> None:
+        """Find out before training whether the files can be written."""
+        if self.options.checkpoint is not None:
+            check_writable(self.options.checkpoint, self.trainer.nbytes)
+        if self.options.plot is not None:
+            check_plot(self.options.plot)

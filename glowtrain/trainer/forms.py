@@ -1,0 +1,157 @@
+"""The graphs that a trainer runs, all derived from one model: step, gradients, loss (evaluation), prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import cached_property
+
+from glowtrain.errors import BindingError, InputError, ShapeError
+from glowtrain.grad import gradient_graph, loss_graph, training_graph
+from glowtrain.graph import Graph, Template, Value, Variable, rebuild
+from glowtrain.losses import Loss
+from glowtrain.onnx_io import inference, make_trainable
+from glowtrain.optim import Optimizer
+from glowtrain.types import Array, Spec
+
+Trainable = Sequence[str] | Callable[[str], bool] | None
+
+PROBES = (2, 1, 3, 4, 8, 16, 32, 64, 128)
+"""Extents tried for symbolic dimensions to learn a template's variables before data says what they are."""
+
+
+class Forms:
+    """A model with its loss and optimizer, and the graphs made of them, for each binding of the dimensions."""
+
+    def __init__(
+        self,
+        model: Graph | Template,
+        loss: Loss,
+        optimizer: Optimizer,
+        trainable: Trainable,
+        seed: int,
+        *,
+        unbiased: bool,
+    ) -> None:
+        self.model = model
+        self.template = model if isinstance(model, Template) else model.template
+        self.loss = loss
+        self.optimizer = optimizer
+        self.trainable = trainable
+        self.seed = seed
+        self.unbiased = unbiased
+
+    @cached_property
+    def example(self) -> Graph:
+        """The model at some binding: that of the given graph, else the first of :data:`PROBES` that fits."""
+        if isinstance(self.model, Graph):
+            return self.model
+        problems = []
+        for extent in PROBES:
+            try:
+                return self.model.bind(dict.fromkeys(self.model.symbols, extent))
+            except (ShapeError, BindingError) as error:
+                problems.append(error)
+        raise problems[0]
+
+    @cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of what is trained."""
+        return tuple(variable.name for variable in select(self._trained(self.example).variables, self.trainable))
+
+    @property
+    def specs(self) -> dict[str, Spec]:
+        """The model's data inputs, with symbolic dimensions where they can be bound anew."""
+        if self.template is not None:
+            return dict(self.template.inputs)
+        return {value.name: Spec(value.dtype, value.shape) for value in self.example.inputs}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all data inputs: the model's, then the loss's."""
+        return (*self.specs, *self.loss.targets)
+
+    def step(self) -> Graph | Template:
+        """One training step."""
+        return self._derived(self.step_of)
+
+    def step_of(self, model: Graph) -> Graph:
+        """One training step of a bound model."""
+        trained = self._trained(model)
+        attached = self.loss.attach(trained)
+        return training_graph(trained, attached.value, attached.targets, self._selected(trained), self.optimizer)
+
+    def gradients(self) -> Graph | Template:
+        """The gradients of all parameters for a batch."""
+        return self._derived(self._gradients_of)
+
+    def _gradients_of(self, model: Graph) -> Graph:
+        trained = self._trained(model)
+        attached = self.loss.attach(trained)
+        return gradient_graph(trained, attached.value, attached.targets, self._selected(trained))
+
+    def evaluation(self) -> Graph | Template:
+        """Loss and metrics of the inference form."""
+        return self._derived(self._evaluation_of)
+
+    def _evaluation_of(self, model: Graph) -> Graph:
+        plain = inference(model)
+        attached = self.loss.attach(plain)
+        return loss_graph(plain, attached.value, attached.targets, attached.metrics)
+
+    def prediction(self) -> Graph | Template:
+        """The inference form."""
+        return self._derived(inference)
+
+    def _trained(self, model: Graph) -> Graph:
+        return make_trainable(model, unbiased=self.unbiased, seed=self.seed)
+
+    def _selected(self, trained: Graph) -> list[Variable]:
+        chosen = set(self.parameters)
+        return [variable for variable in trained.variables if variable.name in chosen and variable.trainable]
+
+    def _derived(self, change: Callable[[Graph], Graph]) -> Graph | Template:
+        if self.template is None:
+            return change(self.example)
+        template = self.template
+        return Template(template.name, template.inputs, lambda dims: change(template.bind(dims)))
+
+
+def select(variables: Sequence[Variable], trainable: Trainable) -> list[Variable]:
+    """The variables to train: all floats that may be, or those whose names match a pattern or satisfy a function.
+
+    Raises :class:`InputError` for a pattern that matches nothing.
+    """
+    candidates = [variable for variable in variables if variable.trainable and variable.dtype.is_float]
+    if trainable is None:
+        return candidates
+    if callable(trainable):
+        return [variable for variable in candidates if trainable(variable.name)]
+    patterns = (trainable,) if isinstance(trainable, str) else tuple(trainable)
+    for pattern in patterns:
+        if not any(fnmatchcase(variable.name, pattern) for variable in candidates):
+            known = ", ".join(variable.name for variable in candidates)
+            raise InputError(f"trainable: nothing matches {pattern!r}; the parameters are: {known or 'none'}")
+    return [variable for variable in candidates if any(fnmatchcase(variable.name, pattern) for pattern in patterns)]
+
+
+def with_values(graph: Graph, values: Mapping[str, Array]) -> Graph:
+    """The graph with other initial values of its variables, in what its template builds too."""
+    fresh: dict[Value, Value] = {
+        variable: Variable(variable.name, values[variable.name], variable.trainable)
+        for variable in graph.variables
+        if variable.name in values
+    }
+    roots = rebuild(graph.roots, fresh)
+    outputs = dict(zip(graph.outputs, roots, strict=False))
+    targets = (fresh.get(variable, variable) for variable in graph.updates)
+    updates = {
+        variable: value
+        for variable, value in zip(targets, roots[len(outputs) :], strict=True)
+        if isinstance(variable, Variable)
+    }
+    template = graph.template
+    if template is not None:
+        build = template.build
+        template = Template(template.name, template.inputs, lambda dims: with_values(build(dims), values))
+    return graph.with_(outputs=outputs, updates=updates, template=template)

@@ -1,0 +1,112 @@
+"""What happened in training, epoch by epoch: in memory, as lines of JSON, as a picture."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from glowtrain.errors import CheckpointError, InputError
+from glowtrain.trainer.files import check_writable, write_atomically
+
+Record = dict[str, float]
+
+TIMINGS = ("seconds", "examples_per_second")
+"""What differs between equal runs; checkpoints leave it out."""
+
+
+@dataclass
+class History:
+    """One record for each epoch: ``epoch`` (from 1), ``loss``, with validation ``val_loss`` and ``val_<metric>``,
+    ``seconds`` and ``examples_per_second`` (of this run's epochs). ``stopped`` says why training ended."""
+
+    records: list[Record] = field(default_factory=list)
+    stopped: str = ""
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    def __getitem__(self, key: str) -> list[float]:
+        """The values of one column, by epoch, of the epochs that have it."""
+        return [record[key] for record in self.records if key in record]
+
+    @property
+    def loss(self) -> list[float]:
+        """The mean training loss of each epoch."""
+        return self["loss"]
+
+    @property
+    def last(self) -> Record:
+        """The record of the last epoch; empty before the first."""
+        return self.records[-1] if self.records else {}
+
+    def watched(self) -> list[float]:
+        """What early stopping goes by: the validation loss, or the training loss without validation."""
+        return self["val_loss"] or self.loss
+
+    def epochs_without_progress(self, min_delta: float) -> int:
+        """Epochs since the watched loss was last lower by more than ``min_delta`` than ever before."""
+        best, since = float("inf"), 0
+        for value in self.watched():
+            better = value < best - min_delta
+            best, since = (value, 0) if better else (best, since + 1)
+        return since
+
+    def deterministic(self) -> list[Record]:
+        """The records without what differs between equal runs."""
+        return [{key: value for key, value in record.items() if key not in TIMINGS} for record in self.records]
+
+    def plot(self, path: str | Path) -> None:
+        """Draw the loss curves as a PNG file. Needs matplotlib (the ``plot`` extra)."""
+        check_plot(Path(path))
+        from matplotlib.figure import Figure  # noqa: PLC0415  an extra
+
+        figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+        axes = figure.add_subplot(xlabel="epoch", ylabel="loss")
+        for key, label in (("loss", "training"), ("val_loss", "validation")):
+            points = [(record["epoch"], record[key]) for record in self.records if key in record]
+            if points:
+                axes.plot(*zip(*points, strict=True), marker=".", label=label)
+        axes.grid(visible=True, alpha=0.3)
+        if self.records:
+            axes.legend()
+        picture = io.BytesIO()
+        figure.savefig(picture, format="png", dpi=150)
+        write_atomically(Path(path), picture.getvalue())
+
+
+def check_plot(path: Path) -> None:
+    """Raise now what would make :meth:`History.plot` fail later."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise InputError("drawing needs matplotlib: pip install 'glowtrain[plot]'")
+    check_writable(path)
+
+
+class Log:
+    """A file of JSON lines, one for each epoch; a resumed run appends. ``None`` as the path: no log."""
+
+    def __init__(self, path: str | Path | None, *, append: bool) -> None:
+        self.path = None if path is None else Path(path)
+        if self.path is not None:
+            check_writable(self.path)
+            if not append:
+                self._write("", "w")
+
+    def add(self, record: Record) -> None:
+        """Append a line. Raises :class:`CheckpointError` if the file cannot be written."""
+        if self.path is not None:
+            self._write(json.dumps(record) + "\n", "a")
+
+    def _write(self, text: str, mode: str) -> None:
+        assert self.path is not None
+        try:
+            with open(self.path, mode, encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: the log cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,50 @@
+"""The optimizer's hyperparameters as they are now; the next step uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+
+import numpy as np
+
+from glowtrain.errors import InputError
+from glowtrain.optim import HYPER, Optimizer
+from glowtrain.types import Array
+
+
+class Hyper(MutableMapping[str, float]):
+    """A mapping whose names are fixed: ``hyper["lr"] = 1e-4`` takes effect in the next step."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self._values = optimizer.hyper()
+        self.inputs: dict[str, Array] = {}
+        """The values as inputs of the step."""
+        for name, value in self._values.items():
+            self[name] = value
+
+    def __getitem__(self, name: str) -> float:
+        self._check_name(name)
+        return self._values[name]
+
+    def __setitem__(self, name: str, value: float) -> None:
+        self._check_name(name)
+        self._optimizer.check(name, float(value))
+        self._values[name] = float(value)
+        self.inputs[HYPER + name] = np.asarray(value, np.float32)
+
+    def __delitem__(self, name: str) -> None:
+        raise InputError(f"hyperparameter {name!r} cannot be removed: it is an input of the compiled step")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Hyper({self._values})"
+
+    def _check_name(self, name: str) -> None:
+        if name not in self._values:
+            known = ", ".join(self._values)
+            raise InputError(f"{self._optimizer.name} has no hyperparameter {name!r} in this step; it has: {known}")

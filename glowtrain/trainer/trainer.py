@@ -1,0 +1,361 @@
+"""The trainer: a model, a loss and an optimizer as one compiled step over one state."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glowtrain import data
+from glowtrain.backends.base import Backend, State
+from glowtrain.compiler import Function, compile
+from glowtrain.errors import InputError, NonFiniteError
+from glowtrain.grad.training import LOSS
+from glowtrain.graph import Graph, Template
+from glowtrain.losses import Loss, LossFunction, as_loss
+from glowtrain.onnx_io import inference
+from glowtrain.optim import Optimizer
+from glowtrain.trainer import checkpoint as checkpoints
+from glowtrain.trainer.checkpoint import Checkpoint, Position
+from glowtrain.trainer.diagnose import first_bad
+from glowtrain.trainer.feed import Data, named, validation_of
+from glowtrain.trainer.fit import Callback, Fit, Options
+from glowtrain.trainer.forms import Forms, Trainable, with_values
+from glowtrain.trainer.history import History
+from glowtrain.trainer.hyper import Hyper
+from glowtrain.types import Array, Spec
+
+DEFAULT_BATCH = 32
+
+
+class Trainer:
+    """Trains a model. Forward, backward and update are one function, compiled once for each batch shape.
+
+    ``loss``: one of :mod:`glowtrain.losses`, the name of a scalar output of the model, or a function
+    ``(outputs, inputs) -> value``. ``trainable``: None for all parameters, patterns of names (``["head.*"]``), or a
+    function of a name; gradients of the others are not computed. ``seed`` decides the order of examples and what
+    dropout drops. ``unbiased``: the running variance of BatchNormalization as PyTorch estimates it, not as ONNX does.
+
+    ``hyper`` holds the hyperparameters, which may be changed between steps; ``history`` the records of past epochs.
+    Raises :class:`DifferentiationError` if nothing can be trained.
+    """
+
+    def __init__(
+        self,
+        model: Graph | Template,
+        loss: str | Loss | LossFunction,
+        optimizer: Optimizer,
+        trainable: Trainable = None,
+        backend: str | Backend = "cpu",
+        seed: int = 0,
+        *,
+        unbiased: bool = False,
+    ) -> None:
+        self.seed = seed
+        self.backend = backend
+        self.loss = as_loss(loss)
+        self.optimizer = optimizer
+        self.forms = Forms(model, self.loss, optimizer, trainable, seed, unbiased=unbiased)
+        self.hyper = Hyper(optimizer)
+        self.history = History()
+        self.position = Position()
+        self.whole = True
+        """False while a step runs, and after one that was broken off."""
+        self._example_step = self.forms.step_of(self.forms.example)
+        variables = (*self._example_step.variables, *inference(self.forms.example).variables)
+        self.state = State({variable.name: variable.initial for variable in variables})
+        self._step = compile(self.forms.step(), backend, self.state)
+        self._best: dict[str, Array] = {}
+        self._dims: dict[str, int] | None = None
+
+    # --- one batch ---------------------------------------------------------------------------------------------------
+
+    def step(self, inputs: Mapping[str, Any]) -> float:
+        """Train on one batch, given by input name; the loss from before the update.
+
+        Raises :class:`InputError` for wrong names, shapes, dtypes or labels, and :class:`NonFiniteError` if the loss is
+        NaN or infinite: then nothing has been updated.
+        """
+        arrays = self._checked(inputs)
+        self.whole = False
+        outputs = self._step({**arrays, **self.hyper.inputs})
+        self.whole = True
+        loss = float(outputs[LOSS])
+        if not math.isfinite(loss):
+            raise NonFiniteError(f"the loss is {loss}: {self._diagnosis(arrays)}")
+        if self._dims is None:
+            self._dims = self._step.instance_for(arrays)[0].dims
+        return loss
+
+    def gradients(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        """The gradient of the loss on one batch for each trained parameter, by name; nothing is updated."""
+        return self._gradients(self._checked(inputs))
+
+    def predict(self, inputs: Mapping[str, Any] | Array) -> dict[str, Array]:
+        """The outputs of the inference form with the present parameters. An array stands for the only input."""
+        if isinstance(inputs, np.ndarray):
+            names = tuple(self.forms.specs)
+            if len(names) != 1:
+                raise InputError(f"the model has {len(names)} inputs ({', '.join(names)}): pass a dict")
+            inputs = {names[0]: inputs}
+        return self._predict(self._arrays(inputs, tuple(self.forms.specs)))
+
+    # --- whole data sets ---------------------------------------------------------------------------------------------
+
+    def evaluate(self, examples: Data, *, batch_size: int | None = None) -> dict[str, float]:
+        """Means over examples of the loss and its metrics (``accuracy``), by the inference form."""
+        arrays = named(examples, self.forms.names)
+        size = self._batch_size(batch_size)
+        self._check_arrays(arrays, size)
+        sums: dict[str, float] = {}
+        for batch in data.batches(arrays, size, seed=0, epoch=0, shuffle=False):
+            count = data.count_examples(batch)
+            for name, value in self._evaluate(self._checked(batch)).items():
+                sums[name] = sums.get(name, 0.0) + float(value) * count
+        return {name: value / data.count_examples(arrays) for name, value in sums.items()}
+
+    def fit(
+        self,
+        examples: Data,
+        epochs: int = 1,
+        batch_size: int | None = None,
+        validation: Data | None = None,
+        *,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        patience: int | None = None,
+        min_delta: float = 0.0,
+        restore_best: bool = False,
+        checkpoint: str | Path | None = None,
+        checkpoint_every: int | None = None,
+        resume: bool = False,
+        log: str | Path | None = None,
+        plot: str | Path | None = None,
+        progress: bool | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> History:
+        """Train for ``epochs`` more epochs, in mini-batches of ``batch_size`` (32, or what the model is fixed to).
+
+        ``examples`` and ``validation``: (x, y), arrays by input name, or a :class:`~glowtrain.data.Dataset`, whose own
+        validation part is the default. Training stops early after ``patience`` epochs in which the validation loss did
+        not fall by more than ``min_delta``; ``restore_best`` then takes the best epoch's parameters. ``checkpoint`` is
+        written after each epoch, each ``checkpoint_every`` batches, and at Ctrl-C. With ``resume``, an existing
+        checkpoint is restored first and ``epochs`` is the number in all, so the same call finishes an interrupted run,
+        to the same bits. ``log``: a file of JSON lines; ``plot``: a PNG of the losses; ``progress``: None shows a bar on terminals. Callbacks get a
+        :class:`~glowtrain.trainer.fit.Moment` after each batch and each epoch.
+
+        Raises :class:`InputError`, :class:`DataError`, :class:`CheckpointError` before training where the fault can be
+        found there, and :class:`NonFiniteError` with the parameters from before the bad step.
+        """
+        path = None if checkpoint is None else Path(checkpoint)
+        if resume and path is None:
+            raise InputError("fit: resume=True needs checkpoint=, the file to go on from")
+        resumed = resume and path is not None and path.exists()
+        if resumed and path is not None:
+            self.restore(path)
+        options = Options(
+            epochs=epochs,
+            batch_size=self._batch_size(batch_size),
+            shuffle=shuffle,
+            drop_last=drop_last,
+            patience=patience,
+            min_delta=min_delta,
+            restore_best=restore_best,
+            checkpoint=path,
+            checkpoint_every=checkpoint_every,
+            log=None if log is None else Path(log),
+            plot=None if plot is None else Path(plot),
+            progress=progress,
+            callbacks=tuple(callbacks),
+            resumed=resumed,
+        )
+        arrays = named(examples, self.forms.names)
+        held_out = validation_of(examples, validation, self.forms.names)
+        self._check_arrays(arrays, options.batch_size, drop_last=drop_last)
+        if held_out is not None:
+            self._check_arrays(held_out, options.batch_size)
+        return Fit(self, arrays, held_out, options).run()
+
+    # --- results -----------------------------------------------------------------------------------------------------
+
+    def parameters(self) -> dict[str, Array]:
+        """Copies of the trainable parameters, frozen ones included, by name."""
+        names = (variable.name for variable in self._example_step.variables if variable.trainable)
+        return {name: self.state.read(name) for name in names}
+
+    def variables(self) -> dict[str, Array]:
+        """Copies of the whole state by name: parameters, optimizer's slots, counters, running statistics."""
+        return {name: self.state.read(name) for name in self.state.names}
+
+    def model(self) -> Graph:
+        """The model in inference form with the present parameters as initial values, under their names."""
+        return with_values(inference(self._bound()), self.variables())
+
+    @property
+    def graph(self) -> Graph:
+        """The whole training step, with the present state as initial values.
+
+        For a model with symbolic dimensions: as bound by the first step's batch.
+        """
+        return with_values(self.forms.step_of(self._bound()), self.variables())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the state."""
+        return sum(array.nbytes for array in self.variables().values())
+
+    # --- checkpoints -------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write a checkpoint, whole or not at all. Raises :class:`CheckpointError`."""
+        checkpoints.write(Path(path), self._checkpoint())
+
+    def restore(self, path: str | Path) -> None:
+        """Take everything from a checkpoint of this run: training goes on as if it had not been interrupted.
+
+        Raises :class:`CheckpointError` if the file is broken or is of another model, loss, optimizer or seed; the
+        trainer is then unchanged.
+        """
+        found = checkpoints.read(Path(path))
+        checkpoints.check_belongs(found, self._checkpoint(), Path(path))
+        for name, array in found.variables.items():
+            self.state.write(name, array)
+        self.hyper.update(found.hyper)
+        self.history = History(found.history)
+        self.position = found.position
+        self._best = found.best
+        self.whole = True
+
+    def keep_best(self) -> None:
+        """Remember the present parameters and running statistics as the best."""
+        names = (variable.name for variable in inference(self.forms.example).variables)
+        self._best = {name: self.state.read(name) for name in names}
+
+    def use_best(self) -> None:
+        """Go back to the parameters that :meth:`keep_best` remembered."""
+        for name, array in self._best.items():
+            self.state.write(name, array)
+
+    def _checkpoint(self) -> Checkpoint:
+        return Checkpoint(
+            self.variables(),
+            self.seed,
+            self._fingerprint,
+            self.position,
+            dict(self.hyper),
+            self.history.deterministic(),
+            self._best,
+        )
+
+    @cached_property
+    def _fingerprint(self) -> dict[str, str]:
+        """What must be the same for a checkpoint to fit, beside the variables."""
+        operators = [node.operator.key() for node in inference(self.forms.example).nodes]
+        return {
+            "model": f"{len(operators)} operators, {_digest(operators)}",
+            "loss": self.loss.describe(),
+            "optimizer": f"{self.optimizer.name}, accumulate={self.optimizer.accumulate}",
+            "trained parameters": f"{len(self.forms.parameters)}, {_digest(self.forms.parameters)}",
+        }
+
+    # --- functions compiled when first needed ------------------------------------------------------------------------
+
+    @cached_property
+    def _gradients(self) -> Function:
+        return compile(self.forms.gradients(), self.backend, self.state)
+
+    @cached_property
+    def _evaluate(self) -> Function:
+        return compile(self.forms.evaluation(), self.backend, self.state)
+
+    @cached_property
+    def _predict(self) -> Function:
+        return compile(self.forms.prediction(), self.backend, self.state)
+
+    # --- checks ------------------------------------------------------------------------------------------------------
+
+    def _checked(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        """A batch as arrays, with plausible targets."""
+        arrays = self._arrays(inputs, self.forms.names)
+        self.loss.check(self.forms.example, arrays)
+        return arrays
+
+    def _arrays(self, inputs: Mapping[str, Any], names: Sequence[str]) -> dict[str, Array]:
+        problems = [f"{name!r} is missing" for name in names if name not in inputs]
+        problems += [f"{name!r} is not an input" for name in inputs if name not in names]
+        if problems:
+            raise InputError(f"{'; '.join(problems)}: the inputs are {', '.join(map(repr, names))}")
+        return {name: self._array(name, inputs[name]) for name in names}
+
+    def _array(self, name: str, value: Any) -> Array:
+        if isinstance(value, (list, tuple, int, float)) and name in self.forms.specs:
+            return np.asarray(value, self.forms.specs[name].dtype.numpy)
+        return np.asarray(value)
+
+    def _check_arrays(self, arrays: Mapping[str, Array], size: int, *, drop_last: bool = False) -> None:
+        """Check a whole data set before anything runs: types, labels, and that the last batch fits."""
+        declared: dict[str, Spec] = dict(self.forms.specs)
+        declared |= self._targets
+        problems = [_mismatch(name, array, declared[name]) for name, array in arrays.items()]
+        if any(problems):
+            raise InputError("; ".join(filter(None, problems)))
+        self.loss.check(self.forms.example, arrays)
+        rest = data.count_examples(arrays) % size
+        if self._fixed_batch is not None and (size != self._fixed_batch or (rest and not drop_last)):
+            what = f"batch_size={size}" if size != self._fixed_batch else f"a last batch of {rest}"
+            raise InputError(
+                f"the model's batch is fixed at {self._fixed_batch} and cannot take {what}: "
+                "load it with that dimension symbolic (gt.load without dims=), or leave the rest out (drop_last=True)"
+            )
+
+    @cached_property
+    def _targets(self) -> dict[str, Spec]:
+        """The types of the targets; with a template, extents are not known before a batch is there."""
+        inputs = self.loss.attach(inference(self.forms.example)).targets
+        if self.forms.template is None:
+            return {value.name: Spec(value.dtype, value.shape) for value in inputs}
+        free = ("batch", "...", "....", ".....")
+        return {value.name: Spec(value.dtype, free[: value.rank]) for value in inputs}
+
+    @cached_property
+    def _fixed_batch(self) -> int | None:
+        """The batch size that the model is bound to for good, if it is."""
+        extents = [spec.shape[0] for spec in self.forms.specs.values() if spec.shape]
+        return extents[0] if extents and isinstance(extents[0], int) else None
+
+    def _batch_size(self, wanted: int | None) -> int:
+        if wanted is not None:
+            return wanted
+        if self._fixed_batch is not None:
+            return self._fixed_batch
+        model = self.forms.model
+        sizes = [value.shape[0] for value in model.inputs if value.shape] if isinstance(model, Graph) else []
+        return sizes[0] if sizes else DEFAULT_BATCH
+
+    def _bound(self) -> Graph:
+        """The model as the first step bound it, else as it was given."""
+        model = self.forms.model
+        return model.bind(self._dims) if isinstance(model, Template) and self._dims else self.forms.example
+
+    def _diagnosis(self, arrays: Mapping[str, Array]) -> str:
+        graph, _ = self._step.instance_for(arrays)
+        return first_bad(graph, graph.outputs[LOSS], {**arrays, **self.hyper.inputs}, self.variables())
+
+
+def _digest(names: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
+
+
+def _mismatch(name: str, array: Array, spec: Spec) -> str:
+    """What is wrong with the examples' type; empty if nothing. The first extent, the batch, may be anything."""
+    extents = zip(array.shape[1:], spec.shape[1:], strict=False)
+    fits = array.ndim == len(spec.shape) and all(isinstance(want, str) or have == want for have, want in extents)
+    if fits and array.dtype == spec.dtype.numpy:
+        return ""
+    advice = "" if array.dtype == spec.dtype.numpy else f"; convert it with .astype(np.{spec.dtype.numpy.name})"
+    return f"{name!r} must be {spec}, not {array.dtype}{list(array.shape)}{advice}"

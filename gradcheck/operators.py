@@ -1,0 +1,240 @@
+"""Checks of single operators on samples of their own domains, by oracles that do not depend on one another."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from glowtrain.errors import GlowtrainError, ShapeError
+from glowtrain.gradcheck import rungs
+from glowtrain.gradcheck.draw import SeededDraw
+from glowtrain.gradcheck.numeric import Probe, check_gradient, compared, inputs_for, probe
+from glowtrain.gradcheck.report import Measure
+from glowtrain.gradcheck.retype import retyped
+from glowtrain.gradcheck.rungs import EPSILON
+from glowtrain.graph import Graph, Node, Operator, Sample, Value
+from glowtrain.types import Array, DType, bf16, dtype_of, f16, f32, f64, type_of
+
+MISTAKES = (GlowtrainError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+"""What wrong operator code raises: a failed check, not the end of the run."""
+
+
+@dataclass(frozen=True)
+class Applied:
+    """An operator at a sample, as a function of the operands that are there."""
+
+    sample: Sample
+    probe: Probe
+
+    @property
+    def operator(self) -> Operator:
+        return self.sample.operator
+
+    def operands(self, present: Sequence[Value]) -> list[Value | None]:
+        """Operands in their places, ``None`` where one is absent."""
+        left = iter(present)
+        return [None if array is None else next(left) for array in self.sample.inputs]
+
+
+def applied(sample: Sample) -> Applied:
+    """The operator on graph inputs of the sample's types. Raises :class:`ShapeError` as ``infer`` does."""
+    arrays = tuple(np.asarray(array) for array in sample.inputs if array is not None)
+    inputs = inputs_for(arrays)
+    left = iter(inputs)
+    node = Node(sample.operator, [None if array is None else next(left) for array in sample.inputs])
+    return Applied(sample, probe(arrays, node.outputs, inputs))
+
+
+def types(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
+    """``infer`` says what ``reference`` gives."""
+    for output, array in zip(use.probe.outputs, use.probe.at(use.probe.arrays), strict=True):
+        fits = type_of(array) == output.type
+        yield Measure("types", 0.0, 0.0 if fits else np.inf, f"{output.type} inferred, {type_of(array)} given")
+
+
+def jacobian(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
+    """The gradient rule against differences of the reference."""
+    if use.operator.differentiable:
+        yield from check_gradient(use.probe, random, "jacobian")
+
+
+def second_order(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
+    """The gradient's gradient rule against differences of the gradient."""
+    if use.operator.differentiable:
+        derivative = use.probe.derivative(random)
+        if derivative is not None:
+            yield from check_gradient(derivative, random, "second order", full=8)
+
+
+def decomposition(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
+    """The reference against the decomposition's, and the gradient rule against the decomposition's."""
+    if not use.operator.has("decompose"):
+        return
+    own = use.probe
+    results = use.operator.decompose(*use.operands(own.inputs))
+    simpler = replace(own, outputs=results if isinstance(results, tuple) else (results,))
+    pairs = list(zip(simpler.at(own.arrays), own.at(own.arrays), strict=True))
+    if use.operator.differentiable and use.operator.has("vjp"):
+        pairs += _gradient_pairs(own, simpler, random)
+    for found, expected in pairs:
+        yield compared("decomposition", found, expected, _same(expected))
+
+
+def _same(array: Array) -> float:
+    """How far two ways to compute an array may be apart."""
+    largest = float(np.max(np.abs(array.astype(np.float64)), initial=1e-3))
+    return 1e-10 * largest if array.dtype == np.float64 else 4 * float(EPSILON.get(dtype_of(array.dtype), 0)) * largest
+
+
+def _gradient_pairs(own: Probe, simpler: Probe, random: np.random.Generator) -> Iterator[tuple[Array, Array]]:
+    derivative = own.derivative(random)
+    if derivative is None:
+        return
+    seeds = derivative.inputs[len(own.inputs) :]
+    both = [(a, b) for a, b in zip(own.pulled(seeds), simpler.pulled(seeds), strict=True) if a is not None and b is not None]
+    values = replace(derivative, outputs=tuple(value for pair in both for value in pair))
+    results = iter(values.at(derivative.arrays))
+    for expected, found in zip(results, results, strict=True):
+        yield found, expected
+
+
+def whole(probe: Probe, random: np.random.Generator, *, gradients: bool) -> Probe:
+    """Results and gradients at once, as a function of operands and cotangents."""
+    derivative = probe.derivative(random) if gradients else None
+    return probe if derivative is None else replace(derivative, outputs=(*probe.outputs, *derivative.outputs))
+
+
+def evaluator(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
+    """The lowering (results and gradients) in the evaluator, against the reference."""
+    yield from _in_f64("evaluator", rungs.run_lowered, use, random)
+
+
+def plan(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
+    """The same optimized, fused and planned, over the arena."""
+    yield from _in_f64("planned", rungs.run_planned, use, random)
+
+
+def compiled_f64(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
+    """Native code in f64 (results and gradients)."""
+    yield from _in_f64("compiled f64", rungs.run_compiled, use, random)
+
+
+def _in_f64(oracle: str, run: rungs.Runner, use: Applied, random: np.random.Generator) -> Iterator[Measure]:
+    all_ = whole(use.probe, random, gradients=use.operator.differentiable)
+    yield from rungs.same_in_f64(oracle, run, all_.graph, rungs.feeds(all_.graph, all_.arrays))
+
+
+def compiled(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
+    """Native code in f32 (results and gradients), against the reference in f64 at the same numbers."""
+    yield from _narrow("compiled", use, f32, random, gradients=use.operator.differentiable)
+
+
+def compiled_f16(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
+    """Native code in f16 (results)."""
+    yield from _narrow("compiled f16", use, f16, random, gradients=False)
+
+
+def compiled_bf16(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
+    """Native code in bf16 (results)."""
+    yield from _narrow("compiled bf16", use, bf16, random, gradients=False)
+
+
+def _narrow(
+    oracle: str, use: Applied, dtype: DType, random: np.random.Generator, *, gradients: bool
+) -> Iterator[Measure]:
+    try:
+        smaller = applied(converted(use.sample, dtype)).probe
+    except ShapeError:
+        return  # the operator does not take this type
+    wide = whole(use.probe, random, gradients=gradients)
+    same_places = replace(smaller, wanted=use.probe.wanted, results=use.probe.results)
+    narrow = whole(same_places, np.random.default_rng(0), gradients=gradients)
+    numbers = [array.astype(v.dtype.numpy) for array, v in zip(wide.arrays, narrow.inputs, strict=True)]
+    yield from rungs.close_in(
+        oracle, rungs.run_compiled, narrow.graph, wide.graph, dtype, rungs.feeds(narrow.graph, numbers)
+    )
+
+
+def converted(sample: Sample, dtype: DType) -> Sample:
+    """The sample with f64 operands in another float type (bodies of control operators too)."""
+    changes = {
+        field.name: retyped(value, f64, dtype)
+        for field in dataclasses.fields(sample.operator)  # type: ignore[arg-type]
+        if isinstance(value := getattr(sample.operator, field.name), Graph)
+    }
+    operator = sample.operator.replace(**changes) if changes else sample.operator
+    return Sample(operator, tuple(None if a is None else _cast(a, f64, dtype) for a in sample.inputs))
+
+
+def _cast(array: Array, before: DType, after: DType) -> Array:
+    return array.astype(after.numpy) if array.dtype == before.numpy else array
+
+
+Oracle = Callable[[Applied, np.random.Generator], Iterator[Measure]]
+
+ORACLES: dict[str, Oracle] = {
+    "types": types,
+    "jacobian": jacobian,
+    "second order": second_order,
+    "decomposition": decomposition,
+    "evaluator": evaluator,
+    "planned": plan,
+    "compiled": compiled,
+    "compiled f64": compiled_f64,
+    "compiled f16": compiled_f16,
+    "compiled bf16": compiled_bf16,
+}
+"""Every oracle for single operators."""
+
+GRADIENT = ("types", "jacobian", "second order", "decomposition")
+LOWERING = ("evaluator", "planned")
+NATIVE = ("compiled",)
+"""Oracles by what they need: NumPy only, the lowering, native code."""
+
+
+def check_sample(sample: Sample, oracles: Sequence[str], seed: int = 0) -> Iterator[Measure]:
+    """The measures of some oracles; an oracle that raises counts as failed, and so does a sample outside of the domain."""
+    try:
+        use = applied(sample)
+    except MISTAKES as error:
+        yield _raised("types", error)
+        return
+    for oracle in oracles:
+        random = np.random.default_rng([seed, 1 + list(ORACLES).index(oracle)])
+        try:
+            yield from ORACLES[oracle](use, random)
+        except MISTAKES as error:
+            yield _raised(oracle, error)
+
+
+def _raised(oracle: str, error: BaseException) -> Measure:
+    return Measure(oracle, np.inf, np.inf, f"{type(error).__name__}: {error}")
+
+
+def described(sample: Sample) -> str:
+    """The operator with its attributes and operand types."""
+    operands = ", ".join("-" if array is None else str(type_of(np.asarray(array))) for array in sample.inputs)
+    return f"{sample.operator}({operands})"
+
+
+def check_operator(
+    operator: type[Operator], examples: int, oracles: Sequence[str], seed: int = 0
+) -> Iterator[tuple[str, Measure]]:
+    """Measures on seeded samples, each with the example's number and what was applied."""
+    for example in range(examples):
+        try:
+            sample = drawn(operator, seed, example)
+        except MISTAKES as error:
+            yield f"example {example}", _raised("types", error)
+            continue
+        where = f"example {example}, {described(sample)}"
+        for measure in check_sample(sample, oracles, seed):
+            yield where, measure
+
+
+def drawn(operator: type[Operator], seed: int, example: int) -> Sample:
+    """A sample that depends on operator, seed and example only. Every other one may have a long axis."""
+    return operator.sample(SeededDraw(seed, operator.key(), example, tails=example % 2 == 1))

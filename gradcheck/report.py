@@ -1,0 +1,149 @@
+"""What a gradient check found: one line for each subject and oracle, as a table or as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from rich.table import Table
+
+from glowtrain.errors import VerificationError
+
+Status = Literal["passed", "failed", "kink", "absent"]
+STYLES = {"passed": "green", "failed": "bold red", "kink": "yellow", "absent": "dim"}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One comparison: ``error`` is the largest |difference|, ``ratio`` the largest difference over its tolerance.
+
+    A ratio of at most 1 passes. "kink": the function has no derivative at this place; "absent": nothing to compare.
+    """
+
+    oracle: str
+    error: float = 0.0
+    ratio: float = 0.0
+    detail: str = ""
+    kind: Literal["compared", "kink", "absent"] = "compared"
+
+    @property
+    def status(self) -> Status:
+        if self.kind != "compared":
+            return self.kind
+        return "passed" if self.ratio <= 1.0 else "failed"
+
+
+@dataclass(frozen=True)
+class Check:
+    """All comparisons of one subject (an operator, a parameter, random programs) by one oracle."""
+
+    subject: str
+    oracle: str
+    status: Status
+    examples: int
+    error: float
+    ratio: float
+    detail: str = ""
+    """What failed first, and how to repeat it; where a kink lies."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The checks of a run. ``seconds`` is its wall time; everything else depends on seed and examples only."""
+
+    checks: tuple[Check, ...]
+    seed: int = 0
+    examples: int = 0
+    seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def passed(self) -> bool:
+        return not self.failures
+
+    @property
+    def failures(self) -> tuple[Check, ...]:
+        return tuple(check for check in self.checks if check.status == "failed")
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(check.subject for check in self.checks))
+
+    def of(self, subject: str) -> tuple[Check, ...]:
+        """The checks of one subject."""
+        return tuple(check for check in self.checks if check.subject == subject)
+
+    def raise_if_failed(self) -> None:
+        """Raise :class:`VerificationError` that lists the failures."""
+        if self.failures:
+            lines = [f"{c.subject}, {c.oracle}: {c.detail}" for c in self.failures]
+            raise VerificationError(f"{len(lines)} gradient checks failed:\n  " + "\n  ".join(lines))
+
+    def to_json(self, path: Path | str | None = None) -> str:
+        """The report as JSON text, also written to ``path``."""
+        head = {"passed": self.passed, "seed": self.seed, "examples": self.examples, "seconds": round(self.seconds, 3)}
+        text = json.dumps({**head, "checks": [_plain(check) for check in self.checks]}, indent=1, allow_nan=False)
+        if path is not None:
+            Path(path).write_text(text + "\n", encoding="utf-8")
+        return text
+
+    def table(self, *, all_subjects: bool = False) -> Table:
+        """A line for each subject that did not pass everywhere (or for all), a column for each oracle: the worst error."""
+        oracles = list(dict.fromkeys(check.oracle for check in self.checks))
+        table = Table(title=self.summary(), title_justify="left")
+        for column in ("checked", *oracles):
+            table.add_column(column)
+        for subject in self.subjects:
+            found = {check.oracle: check for check in self.of(subject)}
+            if all_subjects or any(check.status in ("failed", "kink") for check in found.values()):
+                table.add_row(subject, *(_cell(found.get(oracle)) for oracle in oracles))
+        return table
+
+    def summary(self) -> str:
+        """One line: how much was checked, and what failed."""
+        compared = sum(check.examples for check in self.checks if check.status != "absent")
+        kinks = sum(check.status == "kink" for check in self.checks)
+        words = [f"{len(self.subjects)} checked by {len({c.oracle for c in self.checks})} oracles, {compared} comparisons"]
+        words += [f"{kinks} at a kink"] if kinks else []
+        words += [f"{len(self.failures)} failed" if self.failures else "all passed"]
+        return ", ".join(words) + f" (seed {self.seed}, {self.seconds:.1f} s)"
+
+
+def merged(subject: str, measures: Sequence[tuple[str, Measure]]) -> list[Check]:
+    """The checks of one subject from single comparisons, each with a word on how to repeat it."""
+    checks = []
+    for oracle in dict.fromkeys(measure.oracle for _, measure in measures):
+        chosen = [(where, measure) for where, measure in measures if measure.oracle == oracle]
+        checks.append(_check(subject, oracle, chosen))
+    return checks
+
+
+def _check(subject: str, oracle: str, measures: Sequence[tuple[str, Measure]]) -> Check:
+    order = ("failed", "kink", "passed", "absent")
+    status = min((measure.status for _, measure in measures), key=order.index)
+    where, first = next(pair for pair in measures if pair[1].status == status)
+    told = f"{where}: {first.detail}" if first.detail and where else first.detail or where
+    detail = told if status in ("failed", "kink") else ""
+    counted = [measure for _, measure in measures if measure.kind == "compared"]
+    error, ratio = _largest(m.error for m in counted), _largest(m.ratio for m in counted)
+    return Check(subject, oracle, status, len(counted), error, ratio, detail)
+
+
+def _largest(numbers: Iterable[float]) -> float:
+    """The largest; NaN (of results that should not be) counts as infinite."""
+    return max((math.inf if math.isnan(number) else number for number in numbers), default=0.0)
+
+
+def _plain(check: Check) -> dict[str, object]:
+    """JSON has no infinity: it becomes null."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(check).items()}
+
+
+def _cell(check: Check | None) -> str:
+    if check is None or check.status == "absent":
+        return "[dim]-[/dim]"
+    text = f"{check.error:.1e}" if check.status != "kink" else "kink"
+    return f"[{STYLES[check.status]}]{text}[/]"

@@ -1,0 +1,106 @@
+"""The rungs below the interpreter: a graph lowered, planned and compiled must give what the interpreter gives.
+
+In f64 the evaluator of the loop language must agree almost exactly. In narrower types the interpreter's own rounding in
+that type, measured against f64, says how much rounding is natural; the bound also grows with the square root of the
+longest reduction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from glowtrain.backends.interpreter import evaluate
+from glowtrain.compiler import compile as compiled
+from glowtrain.compiler import planned
+from glowtrain.gradcheck.numeric import compared
+from glowtrain.gradcheck.report import Measure
+from glowtrain.graph import Graph
+from glowtrain.lower.lower import lower
+from glowtrain.program.evaluate import evaluate as run_program
+from glowtrain.types import Array, DType, bf16, f16, f32, f64
+
+EPSILON = {f64: 2.0**-52, f32: 2.0**-23, f16: 2.0**-10, bf16: 2.0**-7}
+EXACT = 64 * EPSILON[f64]
+NATURAL, ROUNDINGS = 8.0, 16.0
+"""Multiples of the interpreter's own rounding error, and of epsilon times the largest result, that are allowed."""
+
+Arrays = Mapping[str, Array]
+Runner = Callable[[Graph, Arrays], Arrays]
+
+
+def run_lowered(graph: Graph, inputs: Arrays) -> Arrays:
+    """Outputs by the evaluator on the program as lowered."""
+    return run_program(lower(graph), inputs)[0]
+
+
+def run_planned(graph: Graph, inputs: Arrays) -> Arrays:
+    """Outputs by the evaluator on the optimized, fused and planned program, in its arena."""
+    plan = planned(graph)
+    return run_program(plan.program, inputs, plan=plan)[0]
+
+
+def run_compiled(graph: Graph, inputs: Arrays) -> Arrays:
+    """Outputs of the native code."""
+    return compiled(graph, "cpu")(inputs)
+
+
+def run_interpreted(graph: Graph, inputs: Arrays) -> Arrays:
+    """Outputs of the interpreter."""
+    known = evaluate(graph, inputs)
+    return {name: known[value] for name, value in graph.outputs.items()}
+
+
+def same_in_f64(oracle: str, run: Runner, graph: Graph, inputs: Arrays) -> Iterator[Measure]:
+    """One measure per output of ``run`` against the interpreter, almost exact."""
+    expected, found = run_interpreted(graph, inputs), run(graph, inputs)
+    length = math.sqrt(longest_reduction(graph))
+    for name, array in expected.items():
+        yield compared(oracle, found[name], array, EXACT * length * (np.abs(array) + _size(array) + 1e-6), name)
+
+
+def close_in(oracle: str, run: Runner, narrow: Graph, wide: Graph, dtype: DType, inputs: Arrays) -> Iterator[Measure]:
+    """One measure per output of ``run`` on a graph in ``dtype``, against the interpreter on the same graph in f64.
+
+    ``inputs`` have the narrow graph's types; the wide graph gets the same numbers.
+    """
+    with np.errstate(all="ignore"):
+        widened = {v.name: np.asarray(inputs[v.name]).astype(v.dtype.numpy) for v in wide.inputs}
+        expected, natural = run_interpreted(wide, widened), run_interpreted(narrow, inputs)
+    found = run(narrow, inputs)
+    for name, array in expected.items():
+        if not narrow.outputs[name].dtype.is_float:
+            yield compared(oracle, found[name], natural[name], 0.5, name)
+            continue
+        target = natural[name] if not np.isfinite(natural[name]).all() else array.astype(np.float64)
+        yield compared(oracle, found[name], target, _tolerance(natural[name], array, dtype, narrow), name)
+
+
+def _tolerance(natural: Array, exact: Array, dtype: DType, graph: Graph) -> float:
+    with np.errstate(all="ignore"):
+        rounding = np.abs(natural.astype(np.float64) - exact.astype(np.float64))
+    length = math.sqrt(longest_reduction(graph))
+    finest = float(np.finfo(np.float16).tiny) if dtype == f16 else 1e-30
+    return NATURAL * _size(rounding) + ROUNDINGS * length * EPSILON[dtype] * _size(exact) + finest
+
+
+def _size(array: Array) -> float:
+    """The largest finite magnitude."""
+    magnitudes = np.abs(np.asarray(array, np.float64))
+    return float(np.max(magnitudes, initial=0.0, where=np.isfinite(magnitudes)))
+
+
+def longest_reduction(graph: Graph) -> float:
+    """How many elements meet in one, at most, in a node of the graph (estimated from sizes)."""
+    longest = 1.0
+    for node in graph.nodes:
+        read = max((value.type.size for value in node.inputs if value is not None), default=1)
+        longest = max(longest, read / max(1, min(output.type.size for output in node.outputs)))
+    return longest
+
+
+def feeds(graph: Graph, arrays: Sequence[Array]) -> dict[str, Array]:
+    """Arrays by input name, in order."""
+    return {value.name: np.ascontiguousarray(a) if a.ndim else a for value, a in zip(graph.inputs, arrays, strict=True)}

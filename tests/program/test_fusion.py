@@ -1,0 +1,93 @@
+"""Every pass on programs keeps their meaning: random graphs, evaluated after each pass and compared with the interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from random_graphs import GraphDraw, Integers, drawn, permutation, seeded
+
+from glowtrain.backends import interpreter
+from glowtrain.graph import Graph
+from glowtrain.lower.lower import lower
+from glowtrain.program.evaluate import evaluate
+from glowtrain.program.fuse import fuse
+from glowtrain.program.inline import inline
+from glowtrain.program.layout import assign_layouts
+from glowtrain.program.merge import merge
+from glowtrain.program.plan import Plan, plan
+from glowtrain.program.program import Program
+from glowtrain.program.schedule import peak_bytes, schedule
+from glowtrain.program.text import plan_text
+from glowtrain.program.verify import verify, verify_plan
+from glowtrain.types import Array
+
+
+def stages(graph: Graph, integer: Integers) -> Iterator[tuple[str, Program, Plan | None]]:
+    """The program after each pass; layouts are asked for at random."""
+    program = lower(graph)
+    yield "lower", program, None
+    wishes = [(b, permutation(integer, b.type.rank)) for b in program.buffers if b.type.rank > 2]
+    program = assign_layouts(replace(program, preferences=tuple(wishes[:6])))
+    yield "layout", program, None
+    kept = frozenset(program.outputs.values())
+    program = replace(program, instructions=inline(program.instructions, kept))
+    yield "inline", program, None
+    program = replace(program, instructions=merge(program.instructions, kept))
+    yield "merge", program, None
+    scheduled = schedule(program)
+    assert peak_bytes(scheduled.instructions) <= peak_bytes(program.instructions)
+    yield "schedule", scheduled, None
+    yield "plan", scheduled, plan(scheduled)
+
+
+def expected(graph: Graph, feeds: dict[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
+    known = interpreter.evaluate(graph, feeds)
+    outputs = {name: known[value] for name, value in graph.outputs.items()}
+    return outputs, {variable.name: known[value] for variable, value in graph.updates.items()}
+
+
+def check(drawing: GraphDraw, graph: Graph) -> None:
+    """Evaluate the graph's program after every pass."""
+    feeds = drawing.feeds()
+    outputs, updated = expected(graph, feeds)
+    for stage, program, planned in stages(graph, drawing.integer):
+        if planned is None:
+            verify(program)
+        else:
+            verify_plan(planned)
+        got, state = evaluate(program, feeds, plan=planned)
+        for name, wanted in [*outputs.items(), *updated.items()]:
+            found = got[name] if name in got else state[name]
+            scale = 1 + np.abs(wanted).max(initial=0)
+            listing = plan_text(planned) if planned else str(program)
+            np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-10 * scale, err_msg=f"{name} after {stage}:\n{listing}")
+        for variable in graph.variables:
+            if variable.name not in updated:
+                np.testing.assert_array_equal(state[variable.name], variable.initial)
+
+
+@given(st.data())
+def test_every_pass_keeps_the_meaning_of_random_graphs(data: st.DataObject) -> None:
+    drawing = GraphDraw(drawn(data))
+    check(drawing, drawing.graph())
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_pass_keeps_the_meaning_of_larger_graphs(seed: int) -> None:
+    drawing = GraphDraw(seeded(seed))
+    check(drawing, drawing.graph(25))
+
+
+@given(st.data())
+def test_fusion_only_drops_kernels_and_memory(data: st.DataObject) -> None:
+    graph = GraphDraw(drawn(data)).graph()
+    program = lower(graph)
+    fused = fuse(program)
+    assert len(list(fused.kernels)) <= len(list(program.kernels))
+    assert fused.updates == program.updates
+    assert list(fused.outputs) == list(program.outputs)
