@@ -23,7 +23,8 @@ from glowtrain.program.evaluate import evaluate as run_program
 from glowtrain.types import Array, DType, bf16, f16, f32, f64
 
 EPSILON = {f64: 2.0**-52, f32: 2.0**-23, f16: 2.0**-10, bf16: 2.0**-7}
-EXACT = 64 * EPSILON[f64]
+EXACT = 64.0
+"""Multiples of epsilon that orders of evaluation may differ by, for each unit of the reduction's square root."""
 NATURAL, ROUNDINGS = 8.0, 16.0
 """Multiples of the interpreter's own rounding error, and of epsilon times the largest result, that are allowed."""
 
@@ -58,7 +59,8 @@ def same_in_f64(oracle: str, run: Runner, graph: Graph, inputs: Arrays) -> Itera
     expected, found = run_interpreted(graph, inputs), run(graph, inputs)
     length = math.sqrt(longest_reduction(graph))
     for name, array in expected.items():
-        yield compared(oracle, found[name], array, EXACT * length * (np.abs(array) + _size(array) + 1e-6), name)
+        epsilon = EPSILON.get(graph.outputs[name].dtype, 0.0)
+        yield compared(oracle, found[name], array, EXACT * epsilon * length * (_size(array) + 1e-6), name)
 
 
 def close_in(oracle: str, run: Runner, narrow: Graph, wide: Graph, dtype: DType, inputs: Arrays) -> Iterator[Measure]:

@@ -126,7 +126,7 @@ def _updates(graph: Graph) -> Iterator[str]:
     targets: list[tuple[Value, Value]] = list(graph.updates.items())
     for variable, value in targets:
         if not isinstance(variable, Variable):
-            yield f"{variable!r} is updated but is a {_kind(variable)}"
+            yield f"{variable!r} is updated but is not a variable"
         elif value.type != variable.type:
             yield f"variable {variable.name!r} has type {variable.type} but its update has type {value.type}"
 

@@ -77,17 +77,20 @@ _FORMS: dict[str, Callable[[Operator, Types, defs.OpSchema], Operator]] = {
 
 def _gelu(operator: Gelu, x: Value) -> Value:
     if operator.approximate == "none":
-        return x * (Erf()(x * math.sqrt(0.5)) + 1.0) * 0.5
-    inner = (x + x * x * x * _CUBIC) * math.sqrt(2 / math.pi)
-    return x * (Tanh()(inner) + 1.0) * 0.5
+        twice: Value = Erf()(x * math.sqrt(0.5)) + 1.0
+    else:
+        twice = Tanh()((x + x * x * x * _CUBIC) * math.sqrt(2 / math.pi)) + 1.0
+    return x * twice * 0.5
 
 
 def _swish(operator: Swish, x: Value) -> Value:
-    return x * Sigmoid()(x * operator.alpha)
+    gate: Value = Sigmoid()(x * operator.alpha)
+    return x * gate
 
 
 def _mish(operator: Mish, x: Value) -> Value:
-    return x * Tanh()(Softplus()(x))
+    gate: Value = Tanh()(Softplus()(x))
+    return x * gate
 
 
 _DECOMPOSITIONS: dict[str, Callable[..., Value]] = {"Gelu": _gelu, "Swish": _swish, "Mish": _mish}

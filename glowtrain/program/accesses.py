@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from glowtrain.loops import (
     Apply,
@@ -138,6 +139,12 @@ def _uncast(expr: Expr) -> Expr:
     return expr.value if isinstance(expr, Cast) and isinstance(expr.value, Load) else expr
 
 
+@lru_cache(maxsize=1 << 14)
+def contracts(kernel: Kernel) -> bool:
+    """Whether a kernel holds a contraction."""
+    return any(contractions(kernel.body))
+
+
 def contractions(body: Sequence[Statement]) -> Iterator[tuple[Reduce, Load, Load]]:
     """Every contraction in a body."""
     for statement in statements(body):
@@ -153,5 +160,4 @@ def is_linear(load: Load) -> bool:
 
 def conflict(first: Instruction, second: Instruction) -> bool:
     """Whether two instructions must keep their order."""
-    writes = set(first.writes)
-    return bool(writes & set(second.operands)) or bool(set(first.reads) & set(second.writes))
+    return not (first.written.isdisjoint(second.touched) and first.touched.isdisjoint(second.written))

@@ -47,10 +47,7 @@ def inline(instructions: Sequence[Instruction], kept: frozenset[Buffer] = frozen
             known.append(Repeat(instruction.name, instruction.index, inline(instruction.body, outside)))
         else:
             known.append(Kernel(instruction.name, rewrite_body(instruction.body, fold_constants)))
-    for moves in (True, False):
-        for position in range(len(known)):
-            known = _inline_at(known, position, moves)
-    return _without_dead(known, kept)
+    return _without_dead(_Inlining(known).run(), kept)
 
 
 def fold_constants(expr: Expr) -> Expr | None:
@@ -71,23 +68,48 @@ class _Use:
     operand: bool
 
 
-def _inline_at(known: list[Instruction], position: int, moves: bool) -> list[Instruction]:
-    producer = known[position]
-    found = definition(producer) if isinstance(producer, Kernel) else None
-    if found is None or not isinstance(producer, Kernel) or is_move(found.value) != moves:
-        return known
-    (buffer,) = producer.writes
-    if buffer.kind != "activation" or buffer in producer.reads or has_reduce(found.value):
-        return known
-    readers = [i for i in range(position + 1, len(known)) if buffer in known[i].reads]
-    if any(buffer in known[i].writes for i in range(len(known)) if i != position):
-        return known
-    inputs = set(producer.reads)
-    safe = [i for i in readers if not any(inputs & set(known[j].writes) for j in range(position + 1, i + 1))]
-    uses = {i: list(_uses(known[i], buffer)) for i in safe}
-    for i in _chosen(buffer, found, uses, all_readers=len(safe) == len(readers)):
-        known[i] = _inlined(known[i], buffer, found)
-    return known
+class _Inlining:
+    """The instructions so far, and who reads and writes each buffer (positions)."""
+
+    def __init__(self, known: list[Instruction]) -> None:
+        self.known = known
+        self.readers: dict[Buffer, set[int]] = {}
+        self.writers: dict[Buffer, set[int]] = {}
+        for position, instruction in enumerate(known):
+            for buffer in instruction.reads:
+                self.readers.setdefault(buffer, set()).add(position)
+            for buffer in instruction.writes:
+                self.writers.setdefault(buffer, set()).add(position)
+
+    def run(self) -> list[Instruction]:
+        """Moves first, then arithmetic, each from the first instruction to the last."""
+        for moves in (True, False):
+            for position in range(len(self.known)):
+                self._inline(position, moves)
+        return self.known
+
+    def _inline(self, position: int, moves: bool) -> None:
+        producer = self.known[position]
+        found = definition(producer) if isinstance(producer, Kernel) else None
+        if found is None or is_move(found.value) != moves or has_reduce(found.value):
+            return
+        (buffer,) = producer.writes
+        if buffer.kind != "activation" or buffer in producer.reads or self.writers[buffer] != {position}:
+            return
+        readers = sorted(self.readers.get(buffer, ()))
+        safe = [reader for reader in readers if self._unchanged(producer, position, reader)]
+        uses = {reader: list(_uses(self.known[reader], buffer)) for reader in safe}
+        for reader in _chosen(buffer, found, uses, all_readers=len(safe) == len(readers)):
+            self.known[reader] = _inlined(self.known[reader], buffer, found)
+            self.readers[buffer].discard(reader)
+            for source in producer.reads:
+                self.readers[source].add(reader)
+
+    def _unchanged(self, producer: Instruction, position: int, reader: int) -> bool:
+        """Whether what the producer read is still there when (and while) the reader runs."""
+        return not any(
+            position < writer <= reader for buffer in producer.reads for writer in self.writers.get(buffer, ())
+        )
 
 
 def _chosen(buffer: Buffer, found: Definition, uses: dict[int, list[_Use]], all_readers: bool) -> list[int]:
@@ -107,7 +129,7 @@ def _chosen(buffer: Buffer, found: Definition, uses: dict[int, list[_Use]], all_
 
 
 def _movable(use: _Use, buffer: Buffer, found: Definition) -> bool:
-    if needs_check(use.load) and not isinstance(found.value, Const):
+    if needs_check(use.load):
         return False
     if isinstance(found.value, Const):
         return not use.operand

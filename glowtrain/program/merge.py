@@ -8,7 +8,8 @@ same data share the pass over it, e.g. the two sums of a batch normalisation's g
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from glowtrain.loops import (
@@ -35,7 +36,7 @@ from glowtrain.loops import (
     unflatten,
     walk,
 )
-from glowtrain.program.accesses import box, conflict, contractions, covers, row_major
+from glowtrain.program.accesses import box, conflict, contracts, covers, row_major
 from glowtrain.program.program import Instruction, Kernel, Repeat
 
 MAX_OPERANDS = 24
@@ -57,6 +58,7 @@ class _Merging:
     def __init__(self, order: list[Instruction], kept: frozenset[Buffer]) -> None:
         self.order = order
         self.kept = kept
+        self.readers = Counter(buffer for instruction in order for buffer in instruction.reads)
 
     def run(self) -> list[Instruction]:
         position = 0
@@ -70,10 +72,9 @@ class _Merging:
         first = self.order[position]
         if not isinstance(first, Kernel) or box(first) is None:
             return False
-        touched = set(first.operands)
         for later in range(position + 1, len(self.order)):
             second = self.order[later]
-            if isinstance(second, Kernel) and touched & set(second.operands):
+            if isinstance(second, Kernel) and not first.touched.isdisjoint(second.touched):
                 merged = merged_kernel(first, second)
                 if merged is not None and self._place(position, later, merged):
                     return True
@@ -82,41 +83,43 @@ class _Merging:
     def _place(self, position: int, later: int, merged: Kernel) -> bool:
         """Put ``merged`` in place of both, with what the later one needs moved before it. False if order forbids it."""
         first, second = self.order[position], self.order[later]
-        between = self.order[position + 1 : later]
-        needed: list[Instruction] = [second]
+        touched, written = set(second.touched), set(second.written)
         before: list[Instruction] = []
-        for instruction in reversed(between):
-            if any(conflict(instruction, other) for other in needed):
-                needed.append(instruction)
-                before.append(instruction)
-        if any(conflict(first, instruction) for instruction in before):
-            return False
-        before.reverse()
-        rest = [instruction for instruction in between if instruction not in before]
-        readers = [i for i in (*self.order[:position], *self.order[later + 1 :], *between)]
-        merged = self._without_private(merged, readers)
-        self.order[position : later + 1] = [*before, merged, *rest]
+        rest: list[Instruction] = []
+        for instruction in reversed(self.order[position + 1 : later]):
+            if instruction.written.isdisjoint(touched) and instruction.touched.isdisjoint(written):
+                rest.append(instruction)
+                continue
+            if conflict(first, instruction):
+                return False
+            before.append(instruction)
+            touched |= instruction.touched
+            written |= instruction.written
+        self.readers.subtract([*first.reads, *second.reads])
+        merged = self._without_private(merged)
+        self.readers.update(merged.reads)
+        self.order[position : later + 1] = [*reversed(before), merged, *reversed(rest)]
         return True
 
-    def _without_private(self, kernel: Kernel, others: Iterable[Instruction]) -> Kernel:
+    def _without_private(self, kernel: Kernel) -> Kernel:
         """Drop stores to activations that nobody reads."""
-        needed = self.kept | set(kernel.reads) | {buffer for other in others for buffer in other.reads}
         loop = box(kernel)
         assert loop is not None
-        stores = [s for s in loop.body if isinstance(s, Store) and not _private(s.buffer, needed)]
-        if any(contractions(kernel.body)) and all(s.buffer in kernel.reads for s in stores):
+        stores = [s for s in loop.body if isinstance(s, Store) and not self._private(s.buffer, kernel)]
+        if contracts(kernel) and all(s.buffer in kernel.reads for s in stores):
             stores.append(_partial_sums(loop.body, kernel))
         body = tuple(s for s in loop.body if not isinstance(s, Store) or s in stores)
         return Kernel(kernel.name, (For(loop.indices, _used_lets(body)),))
+
+    def _private(self, buffer: Buffer, kernel: Kernel) -> bool:
+        """Whether nothing but ``kernel`` itself could want this buffer's contents."""
+        read = buffer in kernel.reads or self.readers[buffer] > 0
+        return buffer.kind == "activation" and buffer not in self.kept and not read
 
 
 def _partial_sums(body: Sequence[Statement], kernel: Kernel) -> Store:
     """A store that nothing in the kernel reads: a blocked contraction keeps its partial sums there."""
     return next(s for s in body if isinstance(s, Store) and s.buffer not in kernel.reads)
-
-
-def _private(buffer: Buffer, needed: set[Buffer] | frozenset[Buffer]) -> bool:
-    return buffer.kind == "activation" and buffer not in needed
 
 
 def _used_lets(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
@@ -136,10 +139,9 @@ def merged_kernel(first: Kernel, second: Kernel) -> Kernel | None:
     a, b = box(first), box(second)
     if a is None or b is None or not _flat(b.body) or not _flat(a.body):
         return None
-    if len(set(first.operands) | set(second.operands)) > MAX_OPERANDS or any(contractions(second.body)):
+    if len(first.touched | second.touched) > MAX_OPERANDS or contracts(second):
         return None
-    heavy = any(contractions(first.body))
-    if heavy and _reduces(b.body):
+    if contracts(first) and _reduces(b.body):
         return None
     match = _match(first, second, a, b)
     if match is None:
@@ -199,7 +201,7 @@ def _sibling_match(first: Kernel, second: Kernel, a: For, b: For) -> dict[Expr, 
     """Siblings: equal extents in order, and they read a large buffer in common."""
     if [i.extent for i in a.indices] != [i.extent for i in b.indices]:
         return None
-    if any(contractions(first.body)) or _reduces(a.body) != _reduces(b.body):
+    if contracts(first) or _reduces(a.body) != _reduces(b.body):
         return None
     common = set(first.reads) & set(second.reads)
     if not any(buffer.type.size >= max(_size(a), 1) for buffer in common):

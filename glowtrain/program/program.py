@@ -13,29 +13,46 @@ from functools import cached_property
 from glowtrain.loops import Buffer, Index, Statement, reads, writes
 
 
+class Step:
+    """What kernels and repeats have in common: the buffers they touch."""
+
+    reads: list[Buffer]
+    writes: list[Buffer]
+
+    @cached_property
+    def operands(self) -> list[Buffer]:
+        """All buffers, those written first, each once."""
+        return list(dict.fromkeys((*self.writes, *self.reads)))
+
+    @cached_property
+    def touched(self) -> frozenset[Buffer]:
+        """All buffers, as a set."""
+        return frozenset(self.operands)
+
+    @cached_property
+    def written(self) -> frozenset[Buffer]:
+        """The buffers that are written, as a set."""
+        return frozenset(self.writes)
+
+
 @dataclass(frozen=True, eq=False)
-class Kernel:
+class Kernel(Step):
     """Loop nests that run as one piece; ``name`` says which operators it came from."""
 
     name: str
     body: tuple[Statement, ...]
 
     @cached_property
-    def reads(self) -> list[Buffer]:
+    def reads(self) -> list[Buffer]:  # type: ignore[override]
         return reads(self.body)
 
     @cached_property
     def writes(self) -> list[Buffer]:
         return writes(self.body)
 
-    @cached_property
-    def operands(self) -> list[Buffer]:
-        """All buffers, those written first, each once: the kernel's parameters."""
-        return list(dict.fromkeys((*self.writes, *self.reads)))
-
 
 @dataclass(frozen=True, eq=False)
-class Repeat:
+class Repeat(Step):
     """``body`` for index = 0 .. extent-1, in order (the steps of a Scan)."""
 
     name: str
@@ -49,10 +66,6 @@ class Repeat:
     @cached_property
     def writes(self) -> list[Buffer]:
         return list(dict.fromkeys(buffer for instruction in self.body for buffer in instruction.writes))
-
-    @cached_property
-    def operands(self) -> list[Buffer]:
-        return list(dict.fromkeys((*self.writes, *self.reads)))
 
 
 Instruction = Kernel | Repeat

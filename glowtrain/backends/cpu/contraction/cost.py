@@ -125,7 +125,7 @@ def compute(x: Candidate, kinds: Sequence[str]) -> tuple[float, _Average]:
     a = mean.a * _price(loops[x.vec].a, width)
     b = mean.b * (1 if x.pack_b else _price(loops[x.vec].b, width))
     products = mean.products if x.machine.fused else 2 * mean.products
-    step = max(products / 2, (a + b) / 2, (products + a + b + 1) / 6, 4.3 / x.copies) + 0.03 * (a + b)
+    step = max(products / 2, (a + b) / 1.8, (products + a + b + 1) / 6, 4.3 / x.copies) + 0.03 * (a + b)
     if "guard" in kinds:
         step += mean.products * 1.5 + a + b
     if "static" in kinds or len(x.tile) > 1:

@@ -36,9 +36,7 @@ class Micro:
         """The whole function."""
         sums = [self.lanes.zero] * self.tile.sums
         sums = self._reduce(0, list(range(len(self.tile.points))), Cursor("%a", "%b", {}), sums)
-        copies = self.tile.copies
-        for at, (point, vector) in enumerate(product(self.tile.points, range(self.tile.vectors))):
-            self._finish(point, vector, sums[at * copies : (at + 1) * copies])
+        self._finish_all(sums)
         return self.f.finish()
 
     # ---- the loops of the sum ----------------------------------------------------------------------------------------
@@ -172,27 +170,57 @@ class Micro:
 
     # ---- results -----------------------------------------------------------------------------------------------------
 
-    def _finish(self, point: Point, vector: int, parts: list[Text]) -> None:
+    def _finish_all(self, sums: list[Text]) -> None:
+        """Finish every vector of the tile. Where lanes are apart in C they go through an aside in memory, in a loop."""
+        places = list(product(self.tile.points, range(self.tile.vectors)))
+        copies, aside = self.tile.copies, None
+        if self.lanes.width > 1 and not self.plan.dots and self.variant.c.lane != 1:
+            aside = self.f.value(f"alloca [{len(places) * self.lanes.width} x {self.lanes.scalar}], align 64")
+            if self.variant.start != "zero":
+                self._exchange(aside, places, store=False)
+        for at, (point, vector) in enumerate(places):
+            self._finish(point, vector, sums[at * copies : (at + 1) * copies], self._slot(aside, at))
+        if aside is not None:
+            self._exchange(aside, places, store=True)
+
+    def _slot(self, aside: Text | None, at: int) -> Text | None:
+        return None if aside is None else self.lanes.shift(aside, at * self.lanes.width)
+
+    def _exchange(self, aside: Text, places: list[tuple[Point, int]], *, store: bool) -> None:
+        """Copy the lanes of all vectors from the aside to C, or from C to the aside."""
+        view, lanes = self.variant.c, self.lanes
+        for count in sorted({self.tile.count(vector) for _, vector in places}):
+            with self.f.loop(count, [("ptr", "%c"), ("ptr", aside)], hint="lanes") as loop:
+                for at, (point, vector) in enumerate(places):
+                    if self.tile.count(vector) == count:
+                        outer = lanes.shift(loop.carried[0], point.c + vector * view.step)
+                        inner = lanes.shift(loop.carried[1], at * lanes.width)
+                        source, target = (inner, outer) if store else (outer, inner)
+                        value = self.f.value(f"load {lanes.scalar}, ptr {source}")
+                        self.f.line(f"store {lanes.scalar} {value}, ptr {target}")
+                loop.next = [lanes.shift(loop.carried[0], view.lane), lanes.shift(loop.carried[1], 1)]
+
+    def _finish(self, point: Point, vector: int, parts: list[Text], slot: Text | None) -> None:
         """Add up the partial sums, apply the epilogue and store one vector (or, in dot form, one number)."""
         while len(parts) > 1:
             pairs = zip(parts[::2], parts[1::2], strict=True)
             parts = [self.f.value(f"fadd {self.lanes.type} {left}, {right}") for left, right in pairs]
-        lanes, value, place = self.lanes, parts[0], self.lanes.shift("%c", point.c)
-        count = lane = 1
+        lanes, value, count = self.lanes, parts[0], 1
         if self.plan.dots:
             value, lanes = lanes.total(value), replace(lanes, width=1)
         else:
-            count, lane = self.tile.count(vector), self.variant.c.lane
-            place = lanes.shift("%c", point.c + vector * self.variant.c.step)
+            count = self.tile.count(vector)
+        place = slot or lanes.shift("%c", point.c + (0 if self.plan.dots else vector * self.variant.c.step))
+        exists = count if slot is None else lanes.width
         if self.variant.start != "zero":
-            value = self.f.value(f"fadd {lanes.type} {self._held(lanes, place, lane, count)}, {value}")
+            value = self.f.value(f"fadd {lanes.type} {self._held(lanes, place, exists)}, {value}")
         if self.epilogue is not None:
             value = self._applied(self.epilogue, lanes, point, vector, value, count)
-        lanes.store(value, place, lane, count)
+        lanes.store(value, place, exists)
 
-    def _held(self, lanes: Lanes, place: Text, lane: int, count: int) -> Text:
+    def _held(self, lanes: Lanes, place: Text, count: int) -> Text:
         """What C holds of the sum; nothing at the first part."""
-        held = lanes.load(place, lane, count)
+        held = lanes.load(place, 1, count)
         if self.variant.start != "flag":
             return held
         if lanes.width == 1:

@@ -100,16 +100,13 @@ class Lanes:
     def insert(self, value: Text, one: Text, at: int) -> Text:
         return self.f.value(f"insertelement {self.type} {value}, {self.scalar} {one}, i64 {at}")
 
-    def store(self, value: Text, pointer: Text, lane: int, count: int) -> None:
-        """Store the first ``count`` lanes to ``pointer[lane * l]``; in pieces of powers of two if some are missing."""
-        if self.width == 1 or (lane == 1 and count == self.width):
-            self.f.line(f"store {self.type} {value}, ptr {pointer}, align {self.size}")
-            return
+    def store(self, value: Text, pointer: Text, count: int) -> None:
+        """Store the first ``count`` lanes one after another; in pieces of powers of two if some are missing."""
         at = 0
-        while at < count:
-            piece = 1 << ((count - at).bit_length() - 1) if lane == 1 else 1
-            part = self.part(value, at, piece)
-            place = self.shift(pointer, lane * at)
+        while at < min(count, self.width):
+            piece = 1 << ((count - at).bit_length() - 1)
+            part = value if piece == self.width else self.part(value, at, piece)
+            place = self.shift(pointer, at)
             self.f.line(f"store {vector(self.scalar, piece)} {part}, ptr {place}, align {self.size}")
             at += piece
 

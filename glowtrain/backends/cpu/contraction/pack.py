@@ -60,7 +60,7 @@ def _blocks(lanes: Lanes, source: Text, target: Text, move: Move, body: Callable
 
 def _line(lanes: Lanes, source: Text, target: Text, run: Move, padded: bool) -> None:
     def block(s: Text, t: Text, count: int) -> None:
-        lanes.store(lanes.load(s, run.source, count), t, 1, lanes.width if padded else count)
+        lanes.store(lanes.load(s, run.source, count), t, lanes.width if padded else count)
 
     if run.source == 0 and lanes.width > 1:
         padded = False
@@ -74,7 +74,7 @@ def _square(lanes: Lanes, source: Text, target: Text, run: Move, across: Move, p
             turned = lanes.transpose(loaded + [lanes.zero] * (lanes.width - high))
             for column in range(wide):
                 place = lanes.shift(t, column * across.target)
-                lanes.store(turned[column], place, 1, lanes.width if padded else high)
+                lanes.store(turned[column], place, lanes.width if padded else high)
 
         _blocks(lanes, s, t, across, block)
 

@@ -1,0 +1,191 @@
+"""Layouts and memory plans of random programs, against a liveness computed here, and plans that are wrong on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from random_graphs import GraphDraw, seeded
+
+from glowtrain.backends import interpreter
+from glowtrain.errors import ProgramError
+from glowtrain.graph import Graph, Input, Variable
+from glowtrain.loops import Buffer, For, Load, Store, indices_of
+from glowtrain.lower.lower import lower
+from glowtrain.ops.convolution import Conv
+from glowtrain.ops.transcendental import Tanh
+from glowtrain.program.evaluate import evaluate
+from glowtrain.program.fuse import fuse
+from glowtrain.program.layout import assign_layouts
+from glowtrain.program.plan import ALIGNMENT, Plan, plan
+from glowtrain.program.program import Instruction, Kernel, Program, Repeat
+from glowtrain.program.schedule import peak_bytes, schedule
+from glowtrain.program.verify import verify_plan
+from glowtrain.types import Array, f32
+
+SEEDS = range(200, 225)
+
+
+def random_plan(seed: int) -> tuple[GraphDraw, Graph, Plan]:
+    drawing = GraphDraw(seeded(seed))
+    graph = drawing.graph(15)
+    return drawing, graph, plan(schedule(fuse(lower(graph))))
+
+
+def trace(instructions: Sequence[Instruction]) -> Iterator[Kernel]:
+    """Kernels in the order in which they run, every step of every repeat."""
+    for instruction in instructions:
+        if isinstance(instruction, Kernel):
+            yield instruction
+        else:
+            for _ in range(instruction.index.extent):
+                yield from trace(instruction.body)
+
+
+def lives(program: Program) -> list[set[Buffer]]:
+    """For every kernel that runs, the activations between one of their writes and the last read before the next first write.
+
+    A buffer's contents begin with a kernel that writes it without reading it, unless a repeat gathers it from several
+    kernels' parts; then they begin with the first write of all.
+    """
+    kernels = list(trace(program.instructions))
+    live: list[set[Buffer]] = [{b for b in kernel.operands if b.kind == "activation"} for kernel in kernels]
+    partial = {b for kernel in kernels for s in _stores(kernel) if s.buffer.type.size != _points(kernel, s) for b in [s.buffer]}
+    for buffer in {b for kernel in kernels for b in kernel.operands if b.kind == "activation"}:
+        writes = [t for t, k in enumerate(kernels) if buffer in k.writes and (buffer not in k.reads)]
+        reads = [t for t, k in enumerate(kernels) if buffer in k.reads]
+        starts = [min(writes)] if buffer in partial else writes
+        for start, stop in zip(starts, [*starts[1:], len(kernels)], strict=True):
+            ends = [t for t in reads if start <= t and (t < stop or buffer in partial)]
+            for t in range(start, max(ends, default=start) + 1):
+                live[t].add(buffer)
+    return live
+
+
+def _stores(kernel: Kernel) -> Iterator[Store]:
+    return (s for loop in kernel.body if isinstance(loop, For) for s in loop.body if isinstance(s, Store))
+
+
+def _points(kernel: Kernel, store: Store) -> int:
+    loop = next(loop for loop in kernel.body if isinstance(loop, For) and store in loop.body)
+    return int(np.prod([i.extent for i in loop.indices]))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_live_buffers_never_overlap(seed: int) -> None:
+    _, _, planned = random_plan(seed)
+    verify_plan(planned)
+    for live in lives(planned.program):
+        ranges = sorted((planned.offsets[b], planned.offsets[b] + b.type.nbytes) for b in live if b.type.nbytes)
+        assert all(end <= start for (_, end), (start, _) in zip(ranges, ranges[1:], strict=False))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_arena_and_peak(seed: int) -> None:
+    _, _, planned = random_plan(seed)
+    needed = max((sum(b.type.nbytes for b in live) for live in lives(planned.program)), default=0)
+    count = len(planned.offsets)
+    assert planned.peak >= needed
+    assert planned.peak <= planned.arena <= sum(b.type.nbytes for b in planned.offsets) + ALIGNMENT * count
+    if not any(isinstance(instruction, Repeat) for instruction in planned.program.instructions):
+        assert planned.peak == needed == peak_bytes(planned.program.instructions)
+
+
+def test_planted_overlaps_show_in_the_poisoned_arena() -> None:
+    """Move a buffer that is read later onto one written in between."""
+    planted = 0
+    for seed in range(230, 270):
+        drawing, graph, planned = random_plan(seed)
+        pair = _clobbered(planned.program)
+        if pair is None:
+            continue
+        kept, other = pair
+        offsets = {**planned.offsets, kept: planned.offsets[other]}
+        wrong = replace(planned, offsets=offsets, arena=planned.arena + kept.type.nbytes)
+        feeds = drawing.feeds()
+        assert _differs(graph, feeds, wrong), seed
+        assert not _differs(graph, feeds, planned), seed
+        with pytest.raises(ProgramError, match=f"{kept.name} .*share memory|{other.name} .*share memory"):
+            verify_plan(wrong)
+        planted += 1
+    assert planted >= 8
+
+
+def _clobbered(program: Program) -> tuple[Buffer, Buffer] | None:
+    """Two activations of which the second is first written while the first one waits to be read by a kernel."""
+    top = program.instructions
+    if any(isinstance(instruction, Repeat) for instruction in top):
+        return None
+    first = {b: min(t for t, k in enumerate(top) if b in k.writes) for k in top for b in k.writes if b.kind == "activation"}
+    last = {b: max(t for t, k in enumerate(top) if b in k.operands) for b in first}
+    for kept in first:
+        for other in first:
+            if first[kept] < first[other] <= last[kept] and kept in top[last[kept]].reads and other not in top[first[kept]].operands:
+                return kept, other
+    return None
+
+
+def _differs(graph: Graph, feeds: dict[str, Array], planned: Plan) -> bool:
+    known = interpreter.evaluate(graph, feeds)
+    outputs, state = evaluate(planned.program, feeds, plan=planned)
+    pairs = [(outputs[name], known[value]) for name, value in graph.outputs.items()]
+    pairs += [(state[variable.name], known[value]) for variable, value in graph.updates.items()]
+    return not all(np.allclose(a, b, rtol=1e-8, atol=1e-8) for a, b in pairs)
+
+
+# ---- plans by hand
+
+
+def chain(sizes: Sequence[int]) -> Program:
+    """x -> t0 -> t1 -> … -> y over a loop that ignores the sizes beyond its own extent."""
+    x, y = Buffer("x", f32[8], "input"), Buffer("y", f32[8], "output")
+    buffers = [Buffer(f"t{k}", f32[size], "activation") for k, size in enumerate(sizes)]
+    kernels = []
+    for source, target in zip([x, *buffers], [*buffers, y], strict=True):
+        (i,) = indices_of((8,))
+        kernels.append(Kernel(target.name, (For((i,), (Store(target, (i,), Load(source, (i,)) * 2),)),)))
+    return Program("chain", {"x": x}, {"y": y}, {}, tuple(kernels))
+
+
+def test_a_chain_needs_two_neighbours() -> None:
+    planned = plan(chain([1000, 2000, 3000, 1000]))
+    assert planned.peak == 4 * 5000
+    assert planned.arena <= planned.peak + 4 * ALIGNMENT
+    assert planned.overhead < 1.02
+
+
+def test_a_small_buffer_goes_into_the_best_gap() -> None:
+    """Of two holes the one that fits exactly is taken, so the next large buffer still finds the other."""
+    planned = plan(chain([64, 512, 64, 512, 64]))
+    assert planned.arena == planned.peak == 4 * (64 + 512)
+
+
+def test_schedule_puts_readers_next_to_writers() -> None:
+    """Two chains written breadth first: one after the other keeps fewer buffers alive."""
+    a, b = chain([4096, 4096]), chain([4096, 4096])
+    b = Program("b", b.inputs, {"z": b.outputs["y"]}, {}, b.instructions)
+    mixed = [k for pair in zip(a.instructions, b.instructions, strict=True) for k in pair]
+    program = Program("both", {"x": a.inputs["x"]}, {**a.outputs, **b.outputs}, {}, tuple(mixed))
+    assert peak_bytes(program.instructions) == 3 * 4096 * 4
+    assert peak_bytes(schedule(program).instructions) == 2 * 4096 * 4
+
+
+def test_a_convolution_gets_channels_last_and_its_neighbours_with_it() -> None:
+    x = Input(f32[2, 3, 8, 8], "x")
+    w = Variable("w", np.ones((16, 3, 3, 3), np.float32))
+    v = Variable("v", np.ones((16, 16, 3, 3), np.float32))
+    hidden = Tanh()(Conv(pads=(1, 1, 1, 1))(x, w))
+    graph = Graph((x,), {"y": Conv(pads=(1, 1, 1, 1))(hidden, v)})
+    program = assign_layouts(lower(graph))
+    last = {b.name: b.layout[-1] for b in program.buffers if b.kind == "activation" and b.shape[1:2] == (16,)}
+    assert last
+    assert set(last.values()) == {1}
+    assert all(b.layout == (0, 1, 2, 3) for b in (*program.inputs.values(), *program.outputs.values()))
+    feeds = {"x": np.random.default_rng(0).normal(size=x.shape).astype(np.float32)}
+    planned = plan(schedule(fuse(program)))
+    verify_plan(planned)
+    known = interpreter.evaluate(graph, feeds)
+    got, _ = evaluate(planned.program, feeds, plan=planned)
+    np.testing.assert_allclose(got["y"], known[graph.outputs["y"]], rtol=1e-4, atol=1e-4)

@@ -1,0 +1,197 @@
+"""The text of programs and plans: golden files, and the grammar in the small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from glowtrain.graph import Graph, Input, Variable
+from glowtrain.graph.reverse import pullback
+from glowtrain.loops import (
+    Accumulate,
+    Buffer,
+    Const,
+    Expr,
+    For,
+    Index,
+    Let,
+    Load,
+    Ref,
+    Statement,
+    Store,
+    call,
+    cast,
+    flatten,
+    indices_of,
+    reduce,
+    select,
+    unflatten,
+)
+from glowtrain.lower.lower import lower
+from glowtrain.ops.activation import Relu
+from glowtrain.ops.control import Scan
+from glowtrain.ops.convolution import Conv
+from glowtrain.ops.index import Gather
+from glowtrain.ops.move import Reshape, Transpose
+from glowtrain.ops.normalization import LayerNormalization
+from glowtrain.ops.reduction import ReduceSum
+from glowtrain.ops.softmax import Softmax
+from glowtrain.ops.transcendental import Tanh
+from glowtrain.program.fuse import fuse
+from glowtrain.program.layout import assign_layouts
+from glowtrain.program.plan import plan
+from glowtrain.program.program import Kernel, Program, Repeat
+from glowtrain.program.schedule import schedule
+from glowtrain.program.text import expression_text, plan_text, statement_text, to_text
+from glowtrain.types import boolean, f32, f64, i64
+
+Golden = Callable[[str, str], None]
+
+X = Buffer("x", f32[4, 3], "input")
+I, J = indices_of((4, 3))
+
+
+def text(expr: Expr) -> str:
+    return expression_text(expr, (I, J))
+
+
+# ---- expressions
+
+
+def test_arithmetic_has_as_few_parentheses_as_it_needs() -> None:
+    a, b = Load(X, (I, J)), Load(X, (J, I))
+    assert text((a + b) * 2 - a / (b - 1)) == "(x[i0, i1] + x[i1, i0]) * 2 - x[i0, i1] / (x[i1, i0] - 1)"
+    assert text(a - (b - a)) == "x[i0, i1] - (x[i1, i0] - x[i0, i1])"
+    assert text(-(a * b) + -a) == "-(x[i0, i1] * x[i1, i0]) + -x[i0, i1]"
+    assert text((a < b) & (a >= 0)) == "x[i0, i1] < x[i1, i0] & x[i0, i1] >= 0"
+    assert text(select(a < b, call("max", a, 0), call("exp", b))) == "select(x[i0, i1] < x[i1, i0], max(x[i0, i1], 0), exp(x[i1, i0]))"
+
+
+def test_numbers_are_the_shortest_of_their_type() -> None:
+    assert [text(Const(v, f32)) for v in (0.1, 1.0, -2.5, float("inf"), float("nan"), 0.7978845608028654)] == [
+        "0.1", "1", "-2.5", "inf", "nan", "0.7978846",
+    ]  # fmt: skip
+    assert text(Const(0.7978845608028654, f64)) == "0.7978845608028654"
+    assert text(Const(True, boolean)) == "true"
+    assert text(cast(Const(-3, i64), f32)) == "f32(-3)"
+
+
+def test_subscripts_are_affine() -> None:
+    flat = flatten((I, J), (4, 3))
+    assert text(Load(X, tuple(unflatten(flat, (4, 3))))) == "x[i0, i1]"
+    assert text(Load(X, tuple(unflatten(flatten((J, I), (3, 4)), (4, 3))))) == "x[(4*i1 + i0) // 3, (i1 + i0) % 3]"
+    assert text(Load(X, (I * -1 + 3, J * 2 - 1), fill=0)) == "x[-i0 + 3, 2*i1 - 1; fill 0]"
+
+
+def test_reductions_and_what_they_share() -> None:
+    mean = Ref(f32, "mean")
+    square = reduce("add", (3,), lambda r: _square(Load(X, (I, r)) - mean))
+    assert statement_text(Let(mean, square), (I,)) == "let mean = sum(r0<3: with s = x[i0, r0] - mean?; s * s)"
+    assert text(reduce("max", (2, 2), lambda r, s: Load(X, (r, s)))) == "max(r0<2, r1<2: x[r0, r1])"
+    assert text(reduce("and", (3,), lambda r: Load(X, (I, r)) < 1)) == "all(r0<3: x[i0, r0] < 1)"
+
+
+def _square(x: Expr) -> Expr:
+    return x * x
+
+
+def test_messages_are_short_whatever_the_expression() -> None:
+    """Sharing makes the tree of this expression 2**60 large."""
+    value: Expr = Load(X, (I, J))
+    for _ in range(60):
+        value = value * value + 1
+    assert len(statement_text(Store(X, (I, J), value), (I, J))) <= 160
+    assert len(text(value)) <= 160
+
+
+def test_statements() -> None:
+    y = Buffer("y", f32[4, 3], "output")
+    body: tuple[Statement, ...] = (
+        For((I, J), (Store(y, (I, J), Const(0.0, f32)),)),
+        For((I,), (For((J,), (Accumulate("add", y, (I + 2, J), Load(X, (I, J))), Accumulate("max", y, (I, J), Load(X, (I, J))))),), serial=True),
+    )
+    assert to_text(Program("p", {"x": X}, {"y": y}, {}, (Kernel("k", body),))) == (
+        "program p\n"
+        "  input      x: f32[4,3]\n"
+        "  output     y: f32[4,3]\n"
+        "kernel k:\n"
+        "  for i0<4, i1<3: y[i0, i1] = 0\n"
+        "  for serial i0<4:\n"
+        "    for i1<3:\n"
+        "      y[i0 + 2, i1] += x[i0, i1]\n"
+        "      y[i0, i1] max= x[i0, i1]\n"
+    )
+
+
+def test_indices_do_not_take_the_names_of_buffers_or_of_each_other() -> None:
+    i, j, t = Index(2, "i0"), Index(3, "i0"), Index(4, "i0")
+    odd = Buffer("i0", f32[4, 2, 3], "output")
+    kernel = Kernel("k", (For((i,), (For((j,), (Store(odd, (t, i, j), Const(1.0, f32)),)),)),))
+    listing = to_text(Program("p", {}, {"y": odd}, {}, (Repeat("r", t, (kernel,)),)))
+    assert "repeat r i0_1<4:" in listing
+    assert "i0[i0_1, i0_1_1, i0_1_1_1] = 1" in listing or "i0[i0_1, i0_2, i0_3] = 1" in listing
+
+
+# ---- whole programs
+
+
+def mlp() -> Graph:
+    """A training step of two layers."""
+    random = np.random.default_rng(0)
+    x = Input(f32[8, 6], "x")
+    w, b, v = (Variable(n, random.normal(size=s).astype(np.float32)) for n, s in (("w", (6, 5)), ("b", (5,)), ("v", (5, 3))))
+    y = Softmax()(Relu()(x @ w + b) @ v)
+    loss = ReduceSum(keepdims=False)(y * y)
+    gradients = pullback([loss], [Input(f32[()], "seed")], [w, b, v])
+    seed = gradients[0]
+    assert seed is not None
+    return Graph((x, _seed(seed)), {"loss": loss}, {p: p - 0.1 * g for p, g in zip((w, b, v), gradients, strict=True)}, name="mlp")
+
+
+def _seed(gradient: object) -> Input:
+    """The cotangent among the leaves of a gradient."""
+    leaves = Graph((), {"g": gradient}).leaves  # type: ignore[dict-item]
+    return next(leaf for leaf in leaves if isinstance(leaf, Input) and leaf.name == "seed")
+
+
+def attention() -> Graph:
+    """Rows, moves and a batched contraction."""
+    tokens, table = Input(i64[2, 4], "tokens"), Variable("table", np.zeros((10, 6), np.float32))
+    scale, bias = (Variable(name, np.ones(6, np.float32)) for name in ("scale", "bias"))
+    h = LayerNormalization()(Gather()(table, tokens), scale, bias)[0]
+    heads = Transpose(perm=(0, 2, 1, 3))(Reshape(shape=(2, 4, 3, 2))(h))
+    scores = Softmax()(heads @ Transpose(perm=(0, 1, 3, 2))(heads))
+    mixed = Reshape(shape=(2, 4, 6))(Transpose(perm=(0, 2, 1, 3))(scores @ heads))
+    return Graph((tokens,), {"y": mixed}, name="attention")
+
+
+def convolution() -> Graph:
+    x = Input(f32[1, 2, 6, 6], "x")
+    w, v = Variable("w", np.zeros((4, 2, 3, 3), np.float32)), Variable("v", np.zeros((4, 4, 3, 3), np.float32))
+    same = Conv(pads=(1, 1, 1, 1))
+    return Graph((x,), {"y": Conv(strides=(2, 2))(Relu()(same(x, w)), v)}, name="convolution")
+
+
+def recurrence() -> Graph:
+    x, start, w = Input(f32[5, 3], "x"), Input(f32[1, 3], "start"), Variable("w", np.zeros((3, 3), np.float32))
+    state, step, weight = Input(f32[1, 3], "state"), Input(f32[3,], "step"), Input(f32[3, 3], "weight")
+    after = Tanh()(step + state @ weight)
+    body = Graph((state, step, weight), {"after": after, "seen": after * 2}, name="cell")
+    last, stacked = Scan(body, 1, num_captured=1)(start, x, w)
+    return Graph((x, start), {"last": last, "stacked": stacked}, name="recurrence")
+
+
+def test_golden_programs(golden: Golden) -> None:
+    for graph in (mlp(), attention(), convolution(), recurrence()):
+        golden(f"{graph.name}.program.txt", to_text(lower(graph)))
+
+
+def test_golden_plans(golden: Golden) -> None:
+    for graph in (mlp(), attention(), convolution(), recurrence()):
+        golden(f"{graph.name}.plan.txt", plan_text(plan(schedule(fuse(assign_layouts(lower(graph)))))))
+
+
+def test_equal_programs_have_equal_text() -> None:
+    assert to_text(fuse(lower(mlp()))) == to_text(fuse(lower(mlp())))
+    assert str(lower(mlp())) == to_text(lower(mlp()))

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import glowtrain as gt
+from glowtrain.backends.interpreter import evaluate
+from glowtrain.errors import BindingError, DifferentiationError, InputError
+from glowtrain.losses import Attached, Loss, as_loss
+
+RNG = np.random.default_rng(3)
+SCORES, TARGET = 2 * RNG.standard_normal((5, 4)), RNG.standard_normal((5, 4))
+LABELS = np.array([0, 3, 1, 3, 2])
+
+
+def model_of(*shape: int, dtype: gt.types.DType = gt.f64) -> gt.Graph:
+    """Its output is its input."""
+    y = gt.Input(gt.TensorType(dtype, shape), "y")
+    return gt.Graph((y,), {"y": y}, name="model")
+
+
+def attach(loss: Loss, *shape: int) -> tuple[gt.Graph, Attached]:
+    model = model_of(*shape)
+    return model, loss.attach(model)
+
+
+def value_of(loss: Loss, y: np.ndarray, target: np.ndarray, metric: str = "") -> float:
+    model, attached = attach(loss, *y.shape)
+    value = attached.metrics[metric] if metric else attached.value
+    graph = gt.Graph((*model.inputs, *attached.targets), {"loss": value})
+    arrays = {"y": y, attached.targets[0].name: target}
+    return float(evaluate(graph, arrays)[value])
+
+
+def log_softmax(x: np.ndarray, axis: int = -1) -> np.ndarray:
+    shifted = x - x.max(axis=axis, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
+
+
+def huber(d: np.ndarray, delta: float) -> np.ndarray:
+    return np.where(np.abs(d) <= delta, d * d / 2, delta * (np.abs(d) - delta / 2))
+
+
+def bce(x: np.ndarray, z: np.ndarray) -> np.ndarray:
+    p = 1 / (1 + np.exp(-x))
+    return -(z * np.log(p) + (1 - z) * np.log(1 - p))
+
+
+CASES: dict[str, tuple[Loss, np.ndarray, Callable[[np.ndarray], np.ndarray]]] = {
+    "cross entropy": (gt.losses.softmax_cross_entropy(), LABELS, lambda y: -log_softmax(y)[np.arange(5), LABELS]),
+    "nll": (gt.losses.nll(), LABELS, lambda y: -y[np.arange(5), LABELS]),
+    "mse": (gt.losses.mse(), TARGET, lambda y: (y - TARGET) ** 2),
+    "l1": (gt.losses.l1(), TARGET, lambda y: np.abs(y - TARGET)),
+    "huber": (gt.losses.huber(delta=0.7), TARGET, lambda y: huber(y - TARGET, 0.7)),
+    "bce": (gt.losses.bce_with_logits(), (TARGET > 0) * 0.9, lambda y: bce(y, (TARGET > 0) * 0.9)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_value_and_gradient(name: str) -> None:
+    loss, target, formula = CASES[name]
+    assert value_of(loss, SCORES, target) == pytest.approx(formula(SCORES).mean(), rel=1e-12)
+    model, attached = attach(loss, 5, 4)
+    (gradient,) = gt.gradients(attached.value, model.inputs)
+    graph = gt.Graph((*model.inputs, *attached.targets), {"g": gradient})
+    found = evaluate(graph, {"y": SCORES, attached.targets[0].name: target})[gradient]
+    for place in np.ndindex(SCORES.shape):
+        step = np.zeros_like(SCORES)
+        step[place] = 1e-6
+        expected = (formula(SCORES + step).mean() - formula(SCORES - step).mean()) / 2e-6
+        assert found[place] == pytest.approx(expected, rel=1e-5, abs=1e-8)
+
+
+def test_the_sum_instead_of_the_mean() -> None:
+    assert value_of(gt.losses.mse(reduction="sum"), SCORES, TARGET) == pytest.approx(((SCORES - TARGET) ** 2).sum())
+    total = value_of(gt.losses.softmax_cross_entropy(reduction="sum"), SCORES, LABELS)
+    assert total == pytest.approx(5 * value_of(gt.losses.softmax_cross_entropy(), SCORES, LABELS))
+    with pytest.raises(InputError, match="reduction"):
+        gt.losses.mse(reduction="median")
+
+
+def test_large_logits_stay_finite() -> None:
+    assert value_of(gt.losses.bce_with_logits(), np.array([1000.0, -1000.0]), np.array([1.0, 0.0])) == 0
+    assert value_of(gt.losses.softmax_cross_entropy(), np.array([[1000.0, 0.0]]), np.array([1])) == pytest.approx(1000)
+
+
+@pytest.mark.parametrize(("axis", "order"), [(-1, (0, 1, 2)), (1, (0, 2, 1)), (0, (2, 0, 1))])
+def test_classes_may_be_on_any_axis(axis: int, order: tuple[int, ...]) -> None:
+    scores, labels = RNG.standard_normal((2, 3, 4)), RNG.integers(0, 4, (2, 3))
+    expected = -np.take_along_axis(log_softmax(scores), labels[..., None], -1).mean()
+    loss = gt.losses.softmax_cross_entropy(axis=axis)
+    assert value_of(loss, scores.transpose(order), labels) == pytest.approx(expected)
+    right = (scores.argmax(axis=-1) == labels).mean()
+    assert value_of(loss, scores.transpose(order), labels, "accuracy") == pytest.approx(right)
+
+
+def test_ignored_labels_count_for_nothing() -> None:
+    labels = np.array([0, -100, 1, -100, 2])
+    kept = labels != -100
+    loss = gt.losses.softmax_cross_entropy(ignore_index=-100)
+    expected = -log_softmax(SCORES)[kept, labels[kept]].mean()
+    assert value_of(loss, SCORES, labels) == pytest.approx(expected)
+    accuracy = (SCORES.argmax(axis=1) == labels)[kept].mean()
+    assert value_of(loss, SCORES, labels, "accuracy") == pytest.approx(accuracy)
+    loss.check(model_of(5, 4), {"labels": labels})
+
+
+@pytest.mark.parametrize(("labels", "found"), [([0, 1, 4], r"label 4 is at \[2\]"), ([0, -1, 1], r"label -1 is at \[1\]")])
+@pytest.mark.parametrize("make", [gt.losses.softmax_cross_entropy, gt.losses.nll])
+def test_labels_out_of_range_are_refused(make: Callable[[], Loss], labels: list[int], found: str) -> None:
+    with pytest.raises(InputError, match=rf"'labels' must hold classes from 0 to 3 .*{found}"):
+        make().check(model_of(3, 4), {"labels": np.array(labels)})
+
+
+def test_probabilities_out_of_range_are_refused() -> None:
+    with pytest.raises(InputError, match=r"must be in \[0, 1\].* is 1\.5 at \[1\]"):
+        gt.losses.bce_with_logits().check(model_of(2), {"target": np.array([0.5, 1.5])})
+
+
+def test_an_output_by_name() -> None:
+    model = model_of(5, 4)
+    two = model.with_(outputs={**model.outputs, "twice": model.outputs["y"] * 2.0})
+    (first, second) = (gt.losses.mse(output=output).attach(two) for output in (None, "twice"))
+    assert {value.name for value in gt.Graph((), {"a": first.value}).leaves if value.name} == {"y", "target"}
+    arrays = {"y": SCORES, "target": TARGET}
+    graph = gt.Graph((*model.inputs, *second.targets), {"loss": second.value})
+    assert evaluate(graph, arrays)[second.value] == pytest.approx(((2 * SCORES - TARGET) ** 2).mean())
+    with pytest.raises(InputError, match="no output 'z'; it has 'y', 'twice'"):
+        gt.losses.mse(output="z").attach(two)
+
+
+def test_a_target_may_not_hide_an_input() -> None:
+    with pytest.raises(InputError, match="has an input 'y' already"):
+        gt.losses.mse("y").attach(model_of(3))
+
+
+def test_a_scalar_output_of_the_model_is_a_loss() -> None:
+    model = model_of(5, 4)
+    scalar = model.with_(outputs={"loss": gt.nn.mean(model.outputs["y"], keepdims=True), "y": model.outputs["y"]})
+    assert as_loss("loss").attach(scalar).value.type == gt.f64[()]
+    with pytest.raises(DifferentiationError, match=r"output 'y' must be a scalar to be a loss, its type is f64\[5,4\]"):
+        as_loss("y").attach(scalar)
+
+
+def test_any_function_is_a_loss() -> None:
+    def weighted(outputs: dict[str, gt.Value], inputs: dict[str, gt.Value]) -> gt.Value:
+        return gt.nn.mean(inputs["weight"] * outputs["y"] * inputs["y"])
+
+    loss = gt.losses.custom(weighted, weight=gt.f64["batch", 1])
+    model = model_of(5, 4).with_(dims={"batch": 5})
+    attached = loss.attach(model)
+    assert [str(value.type) for value in attached.targets] == ["f64[5,1]"]
+    weight = RNG.random((5, 1))
+    graph = gt.Graph((*model.inputs, *attached.targets), {"loss": attached.value})
+    found = evaluate(graph, {"y": SCORES, "weight": weight})[attached.value]
+    assert found == pytest.approx((weight * SCORES**2).mean())
+    with pytest.raises(BindingError, match="has no dimension 'batch'"):
+        loss.attach(model_of(5, 4))
+    with pytest.raises(DifferentiationError, match="must give a Value, not float"):
+        as_loss(lambda outputs, inputs: 1.0).attach(model)
+    with pytest.raises(DifferentiationError, match="must be a scalar"):
+        as_loss(lambda outputs, inputs: outputs["y"]).attach(model)
+    with pytest.raises(InputError, match="not 3"):
+        as_loss(3)  # type: ignore[arg-type]

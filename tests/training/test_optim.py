@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import glowtrain as gt
+from glowtrain.errors import InputError
+from glowtrain.grad import training_graph
+from glowtrain.optim import SGD, Adagrad, Adam, AdamW, Constant, Cosine, Exponential, Optimizer, RMSProp, Step, Warmup
+
+STEPS = 100
+SHAPE = (3, 4)
+START = np.random.default_rng(5).standard_normal(SHAPE)
+GRADIENTS = np.random.default_rng(6).standard_normal((STEPS, *SHAPE)).astype(np.float32)
+
+
+class Run:
+    """w and b whose gradients are what is fed: the loss is sum(w * g) + sum(b * g)."""
+
+    def __init__(self, optimizer: Optimizer, backend: str = "interpreter", dtype: gt.types.DType = gt.f32) -> None:
+        feed = gt.Input(dtype[SHAPE], "g")
+        self.w, self.b = (gt.Variable(name, START.astype(dtype.numpy)) for name in ("layer.weight", "layer.bias"))
+        loss = gt.nn.total(self.w * feed) + gt.nn.total(self.b * feed)
+        model = gt.Graph((feed,), {"y": loss})
+        self.graph = training_graph(model, loss, (), [self.w, self.b], optimizer)
+        gt.verify(self.graph)
+        self.step = gt.compile(self.graph, backend)
+        self.hyper = {f"hyper.{name}": np.float32(value) for name, value in optimizer.hyper().items()}
+
+    def __call__(self, gradient: np.ndarray) -> np.ndarray:
+        """w after a step."""
+        self.step({"g": gradient, **self.hyper})
+        return self["layer.weight"]
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.step.state.read(name)
+
+
+# --- the same in NumPy, f64 ------------------------------------------------------------------------------------------
+
+
+Rule = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def sgd(lr: float, momentum: float = 0, dampening: float = 0, nesterov: bool = False, decay: float = 0) -> Rule:
+    buffer: list[np.ndarray] = []
+
+    def rule(p: np.ndarray, g: np.ndarray) -> np.ndarray:
+        g = g + decay * p
+        buffer[:] = [momentum * buffer[0] + (1 - dampening) * g if buffer else g]
+        return p - lr * (g + momentum * buffer[0] if nesterov else buffer[0] if momentum else g)
+
+    return rule
+
+
+def adam(lr: float, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, l2: float = 0, decay: float = 0) -> Rule:
+    state = {"m": np.zeros(SHAPE), "v": np.zeros(SHAPE), "t": 0}
+
+    def rule(p: np.ndarray, g: np.ndarray) -> np.ndarray:
+        p = p * (1 - lr * decay)
+        g = g + l2 * p
+        state["t"] += 1
+        state["m"] = beta1 * state["m"] + (1 - beta1) * g
+        state["v"] = beta2 * state["v"] + (1 - beta2) * g**2
+        m, v = state["m"] / (1 - beta1 ** state["t"]), state["v"] / (1 - beta2 ** state["t"])
+        return p - lr * m / (np.sqrt(v) + eps)
+
+    return rule
+
+
+def rmsprop(lr: float, alpha: float = 0.99, momentum: float = 0, centered: bool = False) -> Rule:
+    state = {"square": np.zeros(SHAPE), "mean": np.zeros(SHAPE), "buffer": np.zeros(SHAPE)}
+
+    def rule(p: np.ndarray, g: np.ndarray) -> np.ndarray:
+        state["square"] = alpha * state["square"] + (1 - alpha) * g**2
+        state["mean"] = alpha * state["mean"] + (1 - alpha) * g
+        variance = state["square"] - state["mean"] ** 2 if centered else state["square"]
+        direction = g / (np.sqrt(variance) + 1e-8)
+        state["buffer"] = momentum * state["buffer"] + direction
+        return p - lr * (state["buffer"] if momentum else direction)
+
+    return rule
+
+
+def adagrad(lr: float, lr_decay: float = 0, initial: float = 0) -> Rule:
+    state = {"sum": np.full(SHAPE, initial), "t": 0}
+
+    def rule(p: np.ndarray, g: np.ndarray) -> np.ndarray:
+        state["sum"] = state["sum"] + g**2
+        state["t"] += 1
+        return p - lr / (1 + (state["t"] - 1) * lr_decay) * g / (np.sqrt(state["sum"]) + 1e-10)
+
+    return rule
+
+
+CASES: dict[str, tuple[Optimizer, Callable[[], Rule]]] = {
+    "sgd": (SGD(0.1), lambda: sgd(0.1)),
+    "momentum": (SGD(0.1, momentum=0.9), lambda: sgd(0.1, 0.9)),
+    "dampening": (SGD(0.1, momentum=0.9, dampening=0.3), lambda: sgd(0.1, 0.9, 0.3)),
+    "nesterov": (SGD(0.1, momentum=0.8, nesterov=True), lambda: sgd(0.1, 0.8, nesterov=True)),
+    "sgd decay": (SGD(0.1, momentum=0.9, weight_decay=0.05), lambda: sgd(0.1, 0.9, decay=0.05)),
+    "adam": (Adam(0.01), lambda: adam(0.01)),
+    "adam betas": (Adam(0.01, beta1=0.5, beta2=0.9, eps=1e-3), lambda: adam(0.01, 0.5, 0.9, 1e-3)),
+    "adam without averages": (Adam(0.01, beta1=0, beta2=0), lambda: adam(0.01, 0, 0)),
+    "adam l2": (Adam(0.01, weight_decay=0.1), lambda: adam(0.01, l2=0.1)),
+    "adamw": (AdamW(0.01, weight_decay=0.1), lambda: adam(0.01, decay=0.1)),
+    "rmsprop": (RMSProp(0.01), lambda: rmsprop(0.01)),
+    "rmsprop momentum": (RMSProp(0.01, alpha=0.9, momentum=0.5), lambda: rmsprop(0.01, 0.9, 0.5)),
+    "rmsprop centered": (RMSProp(0.01, centered=True, momentum=0.9), lambda: rmsprop(0.01, 0.99, 0.9, True)),
+    "adagrad": (Adagrad(0.1), lambda: adagrad(0.1)),
+    "adagrad decay": (Adagrad(0.1, lr_decay=0.1, initial=0.5), lambda: adagrad(0.1, 0.1, 0.5)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_100_steps_agree_with_numpy(name: str, backend: str) -> None:
+    optimizer, make = CASES[name]
+    run, rule, expected = Run(optimizer, backend), make(), START
+    for gradient in GRADIENTS:
+        found = run(gradient)
+        expected = rule(expected, gradient.astype(np.float64))
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
+    assert run["optimizer.step"] == STEPS
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize(
+    ("optimizer", "name", "settings"),
+    [
+        (SGD(0.1, momentum=0.9, dampening=0.3, weight_decay=0.01), "SGD", {"momentum": 0.9, "dampening": 0.3, "weight_decay": 0.01}),
+        (SGD(0.1, momentum=0.9, nesterov=True), "SGD", {"momentum": 0.9, "nesterov": True}),
+        (Adam(0.1, weight_decay=0.01), "Adam", {"weight_decay": 0.01}),
+        (AdamW(0.1), "AdamW", {}),
+        (RMSProp(0.1, centered=True, momentum=0.5), "RMSprop", {"centered": True, "momentum": 0.5}),
+        (Adagrad(0.1, lr_decay=0.1, initial=0.5), "Adagrad", {"lr_decay": 0.1, "initial_accumulator_value": 0.5}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_100_steps_agree_with_pytorch(optimizer: Optimizer, name: str, settings: dict[str, Any]) -> None:
+    torch = pytest.importorskip("torch")
+    run = Run(optimizer)
+    w = torch.nn.Parameter(torch.tensor(START, dtype=torch.float32))
+    peer = getattr(torch.optim, name)([w], lr=0.1, **settings)
+    for gradient in GRADIENTS:
+        w.grad = torch.tensor(gradient)
+        peer.step()
+        found = run(gradient)
+    np.testing.assert_allclose(found, w.detach().numpy(), rtol=2e-5, atol=2e-5)
+
+
+def test_clipping_by_value(backend: str) -> None:
+    run = Run(SGD(1.0, clip_value=0.25), backend)
+    np.testing.assert_allclose(run(GRADIENTS[0]), START - np.clip(GRADIENTS[0], -0.25, 0.25), rtol=1e-5, atol=1e-6)
+
+
+def test_clipping_by_global_norm_scales_all_parameters_together(backend: str) -> None:
+    run = Run(SGD(1.0, clip_norm=0.5), backend)
+    norm = math.sqrt(2 * float((GRADIENTS[0] ** 2).sum()))  # w and b have the same gradient
+    np.testing.assert_allclose(run(GRADIENTS[0]), START - GRADIENTS[0] * (0.5 / norm), rtol=1e-5, atol=1e-6)
+    before, small = run["layer.weight"], GRADIENTS[1] * np.float32(1e-3)
+    np.testing.assert_allclose(run(small), before - small, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [lambda n: SGD(0.1, momentum=0.9, accumulate=n), lambda n: Adam(0.01, clip_norm=1.0, accumulate=n)])
+def test_accumulation_updates_once_with_the_mean(make: Callable[[int], Optimizer], backend: str) -> None:
+    small, whole = Run(make(4), backend), Run(make(1), backend)
+    for start in range(0, 20, 4):
+        before = small["layer.weight"]
+        for gradient in GRADIENTS[start : start + 3]:
+            np.testing.assert_array_equal(small(gradient), before)
+        found = small(GRADIENTS[start + 3])
+        expected = whole(GRADIENTS[start : start + 4].mean(axis=0))
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    assert small["optimizer.step"] == 5
+    assert not small["layer.weight.accumulated"].any()
+
+
+@pytest.mark.parametrize("excluded", [("*.bias",), lambda parameter: parameter.name.endswith("bias")])
+@pytest.mark.parametrize("cls", [SGD, AdamW])
+def test_weight_decay_with_exclusions(cls: type[Optimizer], excluded: Any) -> None:
+    run = Run(cls(0.1, weight_decay=0.5, no_decay=excluded))
+    run(np.zeros(SHAPE, np.float32))
+    np.testing.assert_allclose(run["layer.weight"], START * 0.95, rtol=1e-5)
+    np.testing.assert_array_equal(run["layer.bias"], START.astype(np.float32))
+
+
+def test_vectors_are_biases_and_scales() -> None:
+    shapes = {(): True, (3,): True, (3, 4): False}
+    for shape, expected in shapes.items():
+        assert gt.optim.vectors(gt.Variable("p", np.zeros(shape))) is expected
+
+
+def curve(factor: Callable[[int], float]) -> Iterator[float]:
+    return (factor(t) for t in range(STEPS))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "factor"),
+    [
+        (Constant(0.5), lambda t: 0.5),
+        (Step(30, 0.5), lambda t: 0.5 ** (t // 30)),
+        (Exponential(0.97), lambda t: 0.97**t),
+        (Cosine(50, 0.1), lambda t: 0.1 + 0.9 * (1 + math.cos(math.pi * min(t / 50, 1))) / 2),
+        (Warmup(20), lambda t: min((t + 1) / 20, 1)),
+        (Warmup(20) * Step(50), lambda t: min((t + 1) / 20, 1) * 0.1 ** (t // 50)),
+        (Warmup(20).then(Cosine(40)), lambda t: (t + 1) / 20 if t < 20 else (1 + math.cos(math.pi * min((t - 20) / 40, 1))) / 2),
+        (Warmup(10).then(Cosine(40)).then(Constant(0.3)), lambda t: (t + 1) / 10 if t < 10 else (1 + math.cos(math.pi * (t - 10) / 40)) / 2 if t < 50 else 0.3),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_schedules_are_computed_inside_the_step(schedule: gt.optim.Schedule, factor: Callable[[int], float]) -> None:
+    run, ones = Run(SGD(1.0, schedule=schedule)), np.ones(SHAPE, np.float32)
+    found, before = [], START.astype(np.float32)
+    for _ in range(STEPS):
+        after = run(ones)
+        found.append(float((before - after)[0, 0]))
+        before = after
+    np.testing.assert_allclose(found, list(curve(factor)), rtol=1e-3, atol=2e-5)
+
+
+def test_two_schedules_of_one_kind_have_their_own_numbers() -> None:
+    hyper = (Step(10, 0.5) * Step(7, 0.25)).hyper()
+    assert hyper == {
+        "schedule.step.every": 10, "schedule.step.gamma": 0.5, "schedule.step2.every": 7, "schedule.step2.gamma": 0.25
+    }  # fmt: skip
+
+
+def test_what_has_no_length_cannot_be_followed() -> None:
+    for schedule in (Exponential(0.9), Warmup(3) * Cosine(5)):
+        with pytest.raises(InputError, match="nothing can come after"):
+            schedule.then(Constant())
+
+
+def test_every_number_is_an_input_of_the_step() -> None:
+    optimizer = Adam(0.1, schedule=Warmup(5) * Exponential(0.9), clip_norm=1.0, clip_value=2.0, weight_decay=0.1)
+    names = {value.name for value in Run(optimizer).graph.inputs} - {"g"}
+    assert names == {f"hyper.{name}" for name in optimizer.hyper()}
+    assert {"lr", "beta1", "beta2", "eps", "weight_decay", "clip_norm", "clip_value", "schedule.warmup.steps"} <= set(
+        optimizer.hyper()
+    )
+    assert "momentum" not in SGD().hyper()
+
+
+def test_hyperparameters_change_between_steps(backend: str) -> None:
+    run = Run(SGD(0.1), backend)
+    first = run(GRADIENTS[0])
+    run.hyper["hyper.lr"] = np.float32(0.5)
+    np.testing.assert_allclose(run(GRADIENTS[1]), first - 0.5 * GRADIENTS[1], rtol=1e-5, atol=1e-6)
+
+
+def test_16_bit_parameters_keep_f32_slots() -> None:
+    run = Run(Adam(0.01), dtype=gt.f16)
+    run(GRADIENTS[0].astype(np.float16))
+    assert run["layer.weight"].dtype == np.float16
+    assert run["layer.weight.adam.m"].dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Adam(lr=-1), "lr must be"),
+        (lambda: Adam(lr=math.nan), "lr must be"),
+        (lambda: Adam(beta1=1.0), "beta1 must be below 1"),
+        (lambda: SGD(clip_norm=0.0), "clip_norm must be positive"),
+        (lambda: SGD(accumulate=0), "accumulate"),
+        (lambda: SGD(nesterov=True), "nesterov"),
+    ],
+)
+def test_impossible_settings_are_refused(make: Callable[[], Optimizer], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()

@@ -1,0 +1,528 @@
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import glowtrain as gt
+from glowtrain.data import Dataset
+from glowtrain.errors import CheckpointError, DifferentiationError, InputError, NonFiniteError
+from glowtrain.trainer.fit import Moment
+
+Points = tuple[np.ndarray, np.ndarray]
+
+
+def trainer_of(model: gt.Graph | gt.Template, backend: str = "interpreter", **settings: Any) -> gt.Trainer:
+    settings = {"loss": gt.losses.softmax_cross_entropy(), "optimizer": gt.optim.Adam(lr=0.02), **settings}
+    return gt.Trainer(model, backend=backend, **settings)
+
+
+def images(points: Points) -> Points:
+    x = np.concatenate([points[0]] * 3, axis=1)[:, :16]
+    return x.reshape(-1, 1, 4, 4), points[1]
+
+
+# --- one step --------------------------------------------------------------------------------------------------------
+
+
+def test_steps_do_what_numpy_does(mlp: gt.Template, points: Points, backend: str) -> None:
+    trainer = trainer_of(mlp, backend, optimizer=gt.optim.SGD(lr=0.5))
+    p = {name: array.astype(np.float64) for name, array in trainer.parameters().items()}
+    x, labels = points[0][:8].astype(np.float64), points[1][:8]
+    for _ in range(3):
+        h = np.tanh(x @ p["first.weight"] + p["first.bias"])
+        scores = h @ p["second.weight"] + p["second.bias"]
+        prob = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+        loss = -np.log(prob[np.arange(8), labels]).mean()
+        ds = (prob - np.eye(3)[labels]) / 8
+        dh = (ds @ p["second.weight"].T) * (1 - h * h)
+        gradients = {
+            "second.weight": h.T @ ds,
+            "second.bias": ds.sum(axis=0),
+            "first.weight": x.T @ dh,
+            "first.bias": dh.sum(axis=0),
+        }
+        batch = {"x": points[0][:8], "labels": labels}
+        found = trainer.gradients(batch)
+        assert trainer.step(batch) == pytest.approx(loss, rel=1e-5)
+        assert found.keys() == gradients.keys()
+        for name, gradient in gradients.items():
+            np.testing.assert_allclose(found[name], gradient, rtol=1e-4, atol=1e-6)
+            p[name] -= 0.5 * gradient
+            np.testing.assert_allclose(trainer.parameters()[name], p[name], rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_change_nothing(cnn: gt.Template, points: Points) -> None:
+    trainer = trainer_of(cnn)
+    x, y = images(points)
+    batch = {"x": x[:6], "labels": y[:6]}
+    trainer.step(batch)
+    before = trainer.variables()
+    trainer.gradients(batch)
+    trainer.evaluate((x, y))
+    trainer.predict(x)
+    for name, array in trainer.variables().items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+def test_hyperparameters_change_without_compiling_again(mlp: gt.Template, points: Points) -> None:
+    trainer = trainer_of(mlp)
+    batch = {"x": points[0][:8], "labels": points[1][:8]}
+    trainer.step(batch)
+    before = trainer.parameters()
+    trainer.hyper["lr"] = 0.0
+    trainer.step(batch)
+    np.testing.assert_array_equal(trainer.parameters()["first.weight"], before["first.weight"])
+    assert trainer.hyper["lr"] == 0
+    with pytest.raises(InputError, match="adam has no hyperparameter 'momentum' in this step; it has: lr,"):
+        trainer.hyper["momentum"] = 0.9
+    with pytest.raises(InputError, match="lr must be"):
+        trainer.hyper["lr"] = float("nan")
+    with pytest.raises(InputError, match="cannot be removed"):
+        del trainer.hyper["lr"]
+
+
+def test_only_what_is_trainable_changes(mlp: gt.Template, points: Points) -> None:
+    for trainable in (["second.*"], "second.*", lambda name: name.startswith("second")):
+        trainer = trainer_of(mlp, trainable=trainable)
+        before = trainer.parameters()
+        batch = {"x": points[0], "labels": points[1]}
+        trainer.step(batch)
+        changed = {name for name, array in trainer.parameters().items() if (array != before[name]).any()}
+        assert changed == {"second.weight", "second.bias"} == set(trainer.gradients(batch))
+        assert not any(name.startswith("first") for name in trainer.variables() if "adam" in name)
+    with pytest.raises(InputError, match=r"nothing matches 'third\.\*'; the parameters are: first\.weight"):
+        trainer_of(mlp, trainable=["second.*", "third.*"])
+    with pytest.raises(DifferentiationError, match="no trainable parameter"):
+        trainer_of(mlp, trainable=lambda name: False)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": np.array([0, 3])}, r"'labels' must hold classes from 0 to 2 .* label 3 is at \[1\]"),
+        ({"labels": np.array([0, 1], np.int32)}, r"'labels' must be i64\[2\]"),
+        ({"labels": np.array([0, 1, 2])}, r"'labels' must be i64\[2\]"),
+        ({"x": np.zeros((2, 6))}, r"'x' must be f32\[2,6\], not float64"),
+        ({"x": np.zeros((2, 5), np.float32)}, "x has shape .2, 5. but"),
+        ({"z": np.zeros(2)}, "'z' is not an input: the inputs are 'x', 'labels'"),
+    ],
+)
+def test_wrong_inputs_are_refused(mlp: gt.Template, change: dict[str, np.ndarray], message: str) -> None:
+    trainer = trainer_of(mlp)
+    good = {"x": np.zeros((2, 6), np.float32), "labels": np.array([0, 1])}
+    with pytest.raises(gt.GlowtrainError, match=message):
+        trainer.step({**good, **change})
+    with pytest.raises(InputError, match="'labels' is missing"):
+        trainer.step({"x": good["x"]})
+    assert trainer.variables()["optimizer.step"] == 0
+
+
+# --- whole data sets -------------------------------------------------------------------------------------------------
+
+
+def test_fit_learns_and_tells(mlp: gt.Template, points: Points, backend: str, tmp_path: Path) -> None:
+    trainer = trainer_of(mlp, backend)
+    moments: list[Moment] = []
+    history = trainer.fit(
+        points, epochs=30, batch_size=8, validation=points, log=tmp_path / "log.jsonl", callbacks=[moments.append]
+    )
+    assert history.loss[0] > 0.8
+    assert history.loss[-1] < 0.3
+    assert history["val_accuracy"][-1] > 0.9
+    assert [record["epoch"] for record in history] == list(range(1, 31))
+    assert [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()] == history.records
+    assert [moment.batch for moment in moments[:4]] == [1, 2, 3, 3]  # 22 examples: 8, 8, 6, and the end of the epoch
+    assert moments[3].record == history.records[0]
+    accuracy = (trainer.predict(points[0])["output"].argmax(axis=1) == points[1]).mean()
+    assert trainer.evaluate(points, batch_size=5)["accuracy"] == pytest.approx(accuracy)
+    assert trainer.evaluate(points, batch_size=5)["loss"] == pytest.approx(trainer.evaluate(points)["loss"], rel=1e-5)
+
+
+def test_the_mean_loss_weighs_examples_alike(mlp: gt.Template, points: Points) -> None:
+    trainer = trainer_of(mlp, optimizer=gt.optim.SGD(lr=0.0))
+    history = trainer.fit(points, batch_size=8, validation=points)
+    assert history.loss[0] == pytest.approx(history["val_loss"][0], rel=1e-6)
+
+
+def test_data_by_name_by_place_and_as_a_data_set(mlp: gt.Template, points: Points) -> None:
+    x, y = points
+    forms: list[Any] = [(x, y), {"labels": y, "x": x}, Dataset("d", {"x": x, "y": y}), Dataset("d", {"labels": y, "x": x})]
+    losses = [trainer_of(mlp).fit(form, batch_size=8).loss for form in forms]
+    assert losses == losses[:1] * 4
+    with_validation = trainer_of(mlp).fit(Dataset("d", {"x": x, "y": y}, {"x": x[:5], "y": y[:5]}))
+    assert "val_loss" in with_validation.last
+    for wrong, message in (
+        ((x,), "data has 1 arrays, but the model and its loss take 'x', 'labels': pass a tuple in this order"),
+        ({"x": x, "y": y}, "data has 'x', 'y', but"),
+        (x, "data is a ndarray"),
+        ((x, y[:-1]), "different numbers of examples"),
+        ((x.astype(np.float64), y), r"'x' must be f32\[batch,6\], not float64\[22,6\]; convert it with \.astype\(np\.float32\)"),
+        ((x, y + 1), "'labels' must hold classes from 0 to 2"),
+    ):
+        with pytest.raises(gt.GlowtrainError, match=message):
+            trainer_of(mlp).fit(wrong)
+
+
+def test_shuffling_is_a_function_of_the_seed(mlp: gt.Template, points: Points) -> None:
+    def run(seed: int, **settings: bool) -> np.ndarray:
+        trainer = trainer_of(mlp, seed=seed)
+        trainer.fit(points, epochs=2, batch_size=8, **settings)
+        return trainer.parameters()["first.weight"]
+
+    np.testing.assert_array_equal(run(1), run(1))
+    assert (run(1) != run(2)).any()
+    np.testing.assert_array_equal(run(1, shuffle=False), run(2, shuffle=False))
+
+
+def test_early_stopping_goes_back_to_the_best(mlp: gt.Template, points: Points, tmp_path: Path) -> None:
+    x, y = points
+    trainer = trainer_of(mlp, optimizer=gt.optim.Adam(lr=0.3))
+    seen: list[dict[str, np.ndarray]] = []
+
+    def keep(moment: Moment) -> None:
+        if moment.record is not None:
+            seen.append(trainer.parameters())
+
+    history = trainer.fit(
+        (x[:16], y[:16]), 200, 16, (x[16:], (y[16:] + 1) % 3), patience=3, restore_best=True, callbacks=[keep]
+    )
+    losses = history["val_loss"]
+    best = int(np.argmin(losses))
+    assert len(losses) == best + 4 < 200
+    assert history.stopped == "no progress in 3 epochs"
+    np.testing.assert_array_equal(trainer.parameters()["first.weight"], seen[best]["first.weight"])
+
+
+def test_a_model_with_a_fixed_batch(mlp: gt.Template, points: Points) -> None:
+    fixed = mlp.bind({"batch": 8}).with_(template=None)
+    trainer = trainer_of(fixed)
+    with pytest.raises(InputError, match=r"fixed at 8 and cannot take a last batch of 6: load it .*drop_last=True"):
+        trainer.fit(points)
+    with pytest.raises(InputError, match="cannot take batch_size=4"):
+        trainer.fit(points, batch_size=4)
+    examples: list[int] = []
+    trainer.fit(points, drop_last=True, callbacks=[lambda moment: examples.append(moment.batch)])
+    assert examples == [1, 2, 2]
+
+
+def test_a_bound_graph_takes_other_batches_through_its_template(mlp: gt.Template, points: Points) -> None:
+    bound, free = trainer_of(mlp.bind({"batch": 8})), trainer_of(mlp)
+    assert bound.fit(points, 2).loss == free.fit(points, 2, 8).loss
+    assert bound.graph.inputs[0].shape == (8, 6)
+
+
+@pytest.mark.parametrize("bad", [{"epochs": -1}, {"batch_size": 0}, {"patience": 0}, {"restore_best": True}, {"resume": True}])
+def test_impossible_options_are_refused(mlp: gt.Template, points: Points, bad: dict[str, Any]) -> None:
+    with pytest.raises(gt.GlowtrainError, match=r"fit: |batch size"):
+        trainer_of(mlp).fit(points, **bad)
+
+
+# --- models and graphs -----------------------------------------------------------------------------------------------
+
+
+def test_the_model_comes_out_in_inference_form(cnn: gt.Template, points: Points) -> None:
+    trainer = trainer_of(cnn)
+    x, y = images(points)
+    trainer.fit((x, y), 2, 8)
+    model = trainer.model()
+    gt.verify(model)
+    assert not model.updates
+    assert {variable.name for variable in model.variables} == {v.name for v in cnn.bind({"batch": 2}).variables}
+    np.testing.assert_array_equal(model.variable("batch_norm.mean").initial, trainer.variables()["batch_norm.mean"])
+    again = gt.compile(model.template, "interpreter")({"x": x})["output"]
+    np.testing.assert_array_equal(again, trainer.predict(x)["output"])
+    further = trainer_of(model)
+    np.testing.assert_array_equal(further.predict(x)["output"], again)
+
+
+def test_the_step_graph_is_the_step(cnn: gt.Template, points: Points) -> None:
+    trainer = trainer_of(cnn)
+    x, y = images(points)
+    batch = {"x": x[:8], "labels": y[:8]}
+    trainer.step(batch)
+    graph = trainer.graph
+    gt.verify(graph)
+    step = gt.compile(graph, "interpreter")
+    found = step({**batch, **trainer.hyper.inputs})["loss"]
+    assert float(found) == trainer.step(batch)
+    for name, array in trainer.variables().items():
+        np.testing.assert_array_equal(step.state.read(name), array)
+
+
+def test_the_step_runs_in_onnx_runtime(mlp: gt.Template, points: Points, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    trainer = trainer_of(mlp, optimizer=gt.optim.Adam(lr=0.02, clip_norm=1.0, schedule=gt.optim.Warmup(5)))
+    batch = {"x": points[0][:8], "labels": points[1][:8]}
+    trainer.step(batch)
+    gt.save(trainer.graph, tmp_path / "step.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "step.onnx")
+    names = [output.name for output in session.get_outputs()]
+    found = dict(zip(names, session.run(None, {**batch, **trainer.hyper.inputs}), strict=True))
+    assert float(found["loss"]) == pytest.approx(trainer.step(batch), rel=1e-5)
+    for name, array in trainer.parameters().items():
+        np.testing.assert_allclose(found[f"{name}.next"], array, rtol=1e-4, atol=1e-6)
+
+
+# --- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("every", [None, 2])
+def test_resuming_gives_the_same_bytes(
+    cnn: gt.Template, points: Points, backend: str, tmp_path: Path, every: int | None
+) -> None:
+    data = images(points)
+    optimizer = gt.optim.Adam(lr=0.02, schedule=gt.optim.Cosine(30), accumulate=2)
+    settings = {"batch_size": 8, "validation": data, "checkpoint_every": every}
+    whole = trainer_of(cnn, backend, optimizer=optimizer)
+    whole.fit(data, 10, checkpoint=tmp_path / "whole", **settings)
+    trainer_of(cnn, backend, optimizer=optimizer).fit(data, 5, checkpoint=tmp_path / "half", **settings)
+    resumed = trainer_of(cnn, backend, optimizer=optimizer)
+    history = resumed.fit(data, 10, checkpoint=tmp_path / "half", resume=True, **settings)
+    assert history.loss == whole.history.loss
+    assert (tmp_path / "half").read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+def test_save_and_restore_by_hand(cnn: gt.Template, points: Points, tmp_path: Path) -> None:
+    data = images(points)
+    whole, first, second = (trainer_of(cnn) for _ in range(3))
+    whole.fit(data, 10, 8)
+    first.fit(data, 5, 8)
+    first.hyper["lr"] = 0.02
+    first.save(tmp_path / "run.safetensors")
+    second.restore(tmp_path / "run.safetensors")
+    second.fit(data, 5, 8)
+    assert second.history.deterministic() == whole.history.deterministic()
+    for name, array in whole.variables().items():
+        assert array.tobytes() == second.variables()[name].tobytes()
+
+
+class Stop:
+    """Ctrl-C after some batches."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def __call__(self, moment: Moment) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+def test_ctrl_c_in_the_middle_of_an_epoch_loses_nothing(cnn: gt.Template, points: Points, tmp_path: Path) -> None:
+    data, path = images(points), tmp_path / "run.safetensors"
+    whole = trainer_of(cnn)
+    whole.fit(data, 4, 8, checkpoint=tmp_path / "whole")
+    broken = trainer_of(cnn)
+    with pytest.raises(KeyboardInterrupt):
+        broken.fit(data, 4, 8, checkpoint=path, callbacks=[Stop(6)])  # 3 batches and an epoch's end, then 2 batches
+    assert (broken.position.epoch, broken.position.batch) == (1, 2)
+    resumed = trainer_of(cnn)
+    resumed.fit(data, 4, 8, checkpoint=path, resume=True)
+    assert path.read_bytes() == (tmp_path / "whole").read_bytes()
+    again = trainer_of(cnn)
+    with pytest.raises(KeyboardInterrupt):
+        again.fit(data, 4, 8, checkpoint=path, callbacks=[Stop(2)])
+    with pytest.raises(CheckpointError, match="in batches of 8; go on with batch_size=8, not 4"):
+        trainer_of(cnn).fit(data, 4, 4, checkpoint=path, resume=True)
+
+
+def test_a_step_that_is_broken_off_is_not_saved(mlp: gt.Template, points: Points, tmp_path: Path) -> None:
+    trainer, path = trainer_of(mlp), tmp_path / "run.safetensors"
+    trainer.fit(points, 1, 8, checkpoint=path)
+    before = path.read_bytes()
+
+    def broken(inputs: Any) -> Any:
+        raise KeyboardInterrupt
+
+    trainer._step = broken  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(points, 1, 8, checkpoint=path)
+    assert path.read_bytes() == before
+
+
+def test_the_signal_waits_for_the_end_of_the_step(mlp: gt.Template, points: Points, tmp_path: Path) -> None:
+    trainer, path = trainer_of(mlp), tmp_path / "run.safetensors"
+    sent: list[int] = []
+
+    def send(moment: Moment) -> None:
+        if not sent:
+            sent.append(moment.batch)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(points, 3, 8, checkpoint=path, callbacks=[send])
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert (trainer.position.epoch, trainer.position.batch) == (0, 1)
+    restored = trainer_of(mlp)
+    restored.restore(path)
+    assert restored.position == trainer.position
+
+
+def test_foreign_checkpoints_are_refused(mlp: gt.Template, cnn: gt.Template, points: Points, tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    trainer_of(mlp).save(path)
+    for other, message in (
+        (trainer_of(cnn), r"variable 'first\.weight' is in the checkpoint but not in this model"),
+        (trainer_of(mlp, optimizer=gt.optim.SGD(momentum=0.9)), "optimizer differs: 'adam, accumulate=1' in the checkpoint, 'sgd"),
+        (trainer_of(mlp, loss=gt.losses.nll()), "loss differs"),
+        (trainer_of(mlp, seed=3), "written with seed=0, this trainer has seed=3"),
+        (trainer_of(mlp, trainable=["second.*"]), "trained parameters differs"),
+    ):
+        before = other.variables()
+        with pytest.raises(CheckpointError, match=message):
+            other.restore(path)
+        assert all(np.array_equal(array, before[name]) for name, array in other.variables().items())
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "foreign", "missing"])
+def test_broken_checkpoints_are_refused(mlp: gt.Template, tmp_path: Path, damage: str) -> None:
+    from safetensors.numpy import save_file
+
+    path = tmp_path / "run.safetensors"
+    trainer = trainer_of(mlp)
+    trainer.save(path)
+    if damage == "truncated":
+        path.write_bytes(path.read_bytes()[:-100])
+    elif damage == "empty":
+        path.write_bytes(b"")
+    elif damage == "foreign":
+        save_file({"w": np.zeros(3)}, path)
+    else:
+        path.unlink()
+    with pytest.raises(CheckpointError, match="not a whole|not a checkpoint of glowtrain|no such file"):
+        trainer.restore(path)
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(
+    mlp: gt.Template, points: Points, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, path = trainer_of(mlp), tmp_path / "run.safetensors"
+    trainer.fit(points, 1, 8, checkpoint=path)
+    before = path.read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CheckpointError, match="No space left on device; what was there before is untouched"):
+        trainer.fit(points, 1, 8, checkpoint=path)
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run.safetensors"]
+
+
+def test_a_limit_on_file_sizes_leaves_the_last_checkpoint(tmp_path: Path) -> None:
+    """In a process of its own: the limit cannot be taken back."""
+    program = f"""
+import resource, signal, numpy as np, glowtrain as gt
+from glowtrain.trainer.files import write_atomically
+from pathlib import Path
+path = Path({str(tmp_path)!r}) / "file"
+write_atomically(path, b"old")
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, {resource.RLIM_INFINITY}))
+try:
+    write_atomically(path, bytes(5000))
+except gt.GlowtrainError as error:
+    print(error)
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "File too large; what was there before is untouched" in found.stdout
+    assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("file", b"old")]
+
+
+@pytest.mark.parametrize("option", ["checkpoint", "log", "plot"])
+def test_unwritable_outputs_are_found_before_training(
+    mlp: gt.Template, points: Points, tmp_path: Path, option: str
+) -> None:
+    trainer = trainer_of(mlp)
+    for path, message in ((tmp_path / "no" / "file", "does not exist; create it"), (tmp_path, "is a directory")):
+        with pytest.raises(CheckpointError, match=message):
+            trainer.fit(points, **{option: path})
+    assert trainer.variables()["optimizer.step"] == 0
+
+
+def test_the_plot_is_a_picture(mlp: gt.Template, points: Points, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    trainer_of(mlp).fit(points, 2, 8, validation=points, plot=tmp_path / "loss.png")
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+# --- losses that are not finite --------------------------------------------------------------------------------------
+
+
+def test_the_value_that_went_bad_is_named(points: Points, backend: str, tmp_path: Path) -> None:
+    @gt.model(x=gt.f32["batch", 6])
+    def model(x: gt.Value) -> gt.Value:
+        return gt.nn.exp(gt.nn.linear(x, 3, name="layer") * 100.0)
+
+    x, y = points
+    path = tmp_path / "run.safetensors"
+    trainer = trainer_of(model, backend, loss=gt.losses.softmax_cross_entropy(), optimizer=gt.optim.SGD(lr=1e-9))
+    calm = x * np.float32(1e-3)
+    trainer.fit((calm, y), 1, 8, checkpoint=path)
+    saved, before = path.read_bytes(), trainer.variables()
+    with pytest.raises(NonFiniteError, match=r"first bad value is the result f32\[8,3\] of Exp\(f32\[8,3\]\): inf at") as caught:
+        trainer.fit((x * 100, y), 1, 8, checkpoint=path)
+    assert "(epoch 2, batch 1)" in str(caught.value)
+    assert "holds the last good checkpoint" in str(caught.value)
+    assert path.read_bytes() == saved
+    for name, array in trainer.variables().items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+def test_bad_data_are_named(mlp: gt.Template, points: Points) -> None:
+    x = points[0].copy()
+    x[3, 2] = np.nan
+    with pytest.raises(NonFiniteError, match=r"the first bad value is input 'x' \(f32\[22,6\]\): nan at \[3, 2\], 1 of 132"):
+        trainer_of(mlp).step({"x": x, "labels": points[1]})
+
+
+def test_a_causal_mask_is_not_what_went_bad() -> None:
+    @gt.model(x=gt.f32["batch", 4, 6])
+    def model(x: gt.Value) -> gt.Value:
+        scores = gt.nn.where(gt.constant(np.tri(4, 6, dtype=bool)), gt.nn.linear(x, 6), -np.inf)
+        return gt.nn.mean(gt.nn.log(gt.nn.total(gt.nn.softmax(scores), -1) - 2.0))
+
+    trainer = trainer_of(model, loss="output")
+    with pytest.raises(NonFiniteError, match=r"the result f32\[2,4\] of Log"):
+        trainer.step({"x": np.zeros((2, 4, 6), np.float32)})
+
+
+# --- other losses ----------------------------------------------------------------------------------------------------
+
+
+def test_a_loss_inside_the_model_and_a_function(points: Points) -> None:
+    @gt.model(x=gt.f32["batch", 6], t=gt.f32["batch"])
+    def model(x: gt.Value, t: gt.Value) -> dict[str, gt.Value]:
+        y = gt.nn.reshape(gt.nn.linear(x, 1), t.shape)
+        return {"y": y, "error": gt.nn.mean((y - t) * (y - t))}
+
+    x, t = points[0], points[0][:, 0]
+    inside = trainer_of(model, loss="error")
+    outside = trainer_of(model, loss=lambda outputs, inputs: gt.nn.mean((outputs["y"] - inputs["t"]) ** 2.0))
+    assert inside.fit((x, t), 3, 8).loss == pytest.approx(outside.fit((x, t), 3, 8).loss, rel=1e-6)
+    assert inside.history.loss[-1] < inside.history.loss[0]
+
+
+def test_sequences_of_symbolic_length() -> None:
+    @gt.model(tokens=gt.i64["batch", "time"])
+    def model(tokens: gt.Value) -> gt.Value:
+        x = gt.nn.embedding(tokens, 5, 8)
+        return gt.nn.linear(x + gt.nn.attention(gt.nn.layer_norm(x), 2, causal=True), 5)
+
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, 5, (10, 6))
+    trainer = trainer_of(model)
+    history = trainer.fit((tokens[:, :-1], (tokens[:, :-1] + 1) % 5), 20, 4)
+    assert history.loss[-1] < 0.5 * history.loss[0]
+    assert trainer.predict(tokens[:1, :3])["output"].shape == (1, 3, 5)
