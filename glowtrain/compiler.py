@@ -10,6 +10,7 @@ from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.interpreter import Interpreter
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Template
+from glowtrain.lower.expand import expand
 from glowtrain.lower.lower import lower
 from glowtrain.optimize.pipeline import optimize
 from glowtrain.program.fuse import fuse
@@ -27,8 +28,8 @@ def compile_graph(graph: Graph, backend: Backend) -> Executable:
 
 
 def planned(graph: Graph) -> Plan:
-    """Graph -> optimized graph -> program -> fused, laid out and scheduled -> plan."""
-    graph = optimize(graph)
+    """Graph -> simpler operators, optimized -> program -> laid out, fused and scheduled -> plan."""
+    graph = optimize(expand(graph))
     program = lower(graph)
     program = assign_layouts(program)
     program = fuse(program)

@@ -109,8 +109,9 @@ def untie(graph: GraphProto, arrays: dict[str, Array]) -> None:
                 slots[source].append((node, place))
     taken = {name for node in graph.node for name in (*node.input, *node.output)} | set(arrays)
     for source, uses in slots.items():
-        running = all(place in RUNNING_INPUTS.get(key_of(node), ()) for node, place in uses)
-        if len({id(node) for node, _ in uses}) > 1 and (running or _is_uniform_weight(arrays[source])):
+        readers = {(id(node), _is_running(node, place)) for node, place in uses}
+        running = all(_is_running(node, place) for node, place in uses)
+        if len(readers) > 1 and (running or _is_uniform_weight(arrays[source])):
             _split(source, uses, arrays, taken)
     kept = [node for node in graph.node if not (node.op_type == "Identity" and node.output[0] in arrays)]
     if len(kept) < len(graph.node):
@@ -142,6 +143,10 @@ def _reads_parameter(node: NodeProto, place: int) -> bool:
     return place not in static_inputs(cls) and place not in BOUND_INPUTS.get(key_of(node), ())
 
 
+def _is_running(node: NodeProto, place: int) -> bool:
+    return place in RUNNING_INPUTS.get(key_of(node), ())
+
+
 def _is_uniform_weight(array: Array) -> bool:
     return _is_weight(array) and array.size > 0 and bool((array == array.reshape(-1)[0]).all())
 
@@ -151,7 +156,7 @@ def _split(source: str, uses: list[tuple[NodeProto, int]], arrays: dict[str, Arr
     names: dict[tuple[int, str, bool], str] = {}
     for node, place in uses:
         alias = node.input[place]
-        key = (id(node), alias, place in RUNNING_INPUTS.get(key_of(node), ()))
+        key = (id(node), alias, _is_running(node, place))
         if key not in names:
             names[key] = _own_name(source, alias, kept, taken)
             kept.add(names[key])

@@ -188,6 +188,9 @@ def light(proto: ModelProto, elements: int) -> ModelProto:
     graph.node.extend(proto.graph.node)
     graph.input.extend(proto.graph.input)
     graph.output.extend(proto.graph.output)
+    for sparse in proto.graph.sparse_initializer:
+        values = sparse.values
+        graph.input.append(helper.make_tensor_value_info(values.name, values.data_type, list(sparse.dims)))
     for tensor in proto.graph.initializer:
         if math.prod(tensor.dims) <= elements and not tensor.external_data:
             graph.initializer.append(tensor)

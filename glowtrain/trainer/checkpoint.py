@@ -124,10 +124,16 @@ def check_belongs(checkpoint: Checkpoint, own: Checkpoint, path: Path) -> None:
 
 
 def _different(found: Mapping[str, Array], own: Mapping[str, Array]) -> list[str]:
-    problems = [f"variable {name!r} is not in the checkpoint" for name in own if name not in found]
-    problems += [f"variable {name!r} is in the checkpoint but not in this model" for name in found if name not in own]
-    for name in found.keys() & own.keys():
+    problems = []
+    for what, names in (
+        ("here, but not in the checkpoint", [name for name in own if name not in found]),
+        ("in the checkpoint, but not here", [name for name in found if name not in own]),
+    ):
+        if names:
+            shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            problems.append(f"variables {what}: {shown}")
+    for name in sorted(found.keys() & own.keys()):
         theirs, ours = type_of(found[name]), type_of(own[name])
         if theirs != ours:
             problems.append(f"variable {name!r} is {theirs} in the checkpoint, {ours} here")
-    return sorted(problems)
+    return problems

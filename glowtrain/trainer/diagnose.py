@@ -22,7 +22,8 @@ def first_bad(graph: Graph, result: Value, inputs: Mapping[str, Array], state: M
     nan, infinite = _where(np.isnan, known), _where(np.isinf, known)
     value = _origin(result, nan if result in nan else infinite)
     if value in nan and value.node is not None:
-        value = _overflow(value, infinite) or value
+        source = _overflow(value, infinite)
+        value = value if source is None else source
     is_bad = np.isnan if value in nan else np.isinf
     return f"the first bad value is {describe(value)}: {_places(known[value], is_bad)}" + _operands(value, known)
 
@@ -38,8 +39,8 @@ def _overflow(value: Value, infinite: set[Value]) -> Value | None:
         if operand in infinite and not isinstance(operand, Constant):
             assert operand is not None
             source = _origin(operand, infinite)
-            meant = source.node and any(isinstance(leaf, Constant) and leaf in infinite for leaf in source.node.inputs)
-            if not meant:
+            leaves = () if source.node is None else source.node.inputs
+            if not any(isinstance(leaf, Constant) and leaf in infinite for leaf in leaves):
                 return source
     return None
 

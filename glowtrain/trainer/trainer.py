@@ -358,4 +358,4 @@ def _mismatch(name: str, array: Array, spec: Spec) -> str:
     if fits and array.dtype == spec.dtype.numpy:
         return ""
     advice = "" if array.dtype == spec.dtype.numpy else f"; convert it with .astype(np.{spec.dtype.numpy.name})"
-    return f"{name!r} must be {spec}, not {array.dtype}{list(array.shape)}{advice}"
+    return f"{name!r} must be {spec}, not {array.dtype}[{','.join(map(str, array.shape))}]{advice}"

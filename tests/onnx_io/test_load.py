@@ -9,7 +9,6 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx_models import (
-    checked,
     frozen,
     in_onnx_runtime,
     interpreted,
@@ -55,7 +54,7 @@ def ints(*values: int) -> Array:
 
 class TestSources:
     def test_path_bytes_and_proto_give_the_same(self, tmp_path: Path) -> None:
-        proto = checked(mlp())
+        proto = mlp()
         path = tmp_path / "mlp.onnx"
         onnx.save(proto, path)
         texts = {str(loaded(source)) for source in (proto, proto.SerializeToString(), path, str(path))}  # type: ignore[arg-type]
@@ -339,8 +338,8 @@ class TestStructure:
     def test_sequences_that_are_taken_apart_again(self) -> None:
         nodes = [
             node("SplitToSequence", "x size", "parts", axis=1, keepdims=1),
-            node("SequenceAt", "parts one", "b"),
-            node("SequenceAt", "parts last", "c"),
+            node("SequenceAt", "parts one", "b", "second"),
+            node("SequenceAt", "parts last", "c", "last"),
             node("Concat", "c b", "y", axis=1),
         ]
         initializers = {"size": np.array(2), "one": np.array(1), "last": np.array(-1)}
