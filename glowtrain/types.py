@@ -1,6 +1,6 @@
 """Element types and tensor types.
 
-    type ::= dtype "[" extent ("," extent)* "]"      e.g.  f32[64,784]   i64[]
+type ::= dtype "[" extent ("," extent)* "]"      e.g.  f32[64,784]   i64[]
 """
 
 from __future__ import annotations
@@ -151,7 +151,9 @@ class Spec:
 
     def bind(self, dims: dict[str, int]) -> TensorType:
         """The static type. Raises ``KeyError`` with the name of an unbound dimension."""
-        return TensorType(self.dtype, tuple(dims[extent] if isinstance(extent, str) else extent for extent in self.shape))
+        return TensorType(
+            self.dtype, tuple(dims[extent] if isinstance(extent, str) else extent for extent in self.shape)
+        )
 
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"

@@ -153,9 +153,7 @@ def _narrow(
     same_places = replace(smaller, wanted=use.probe.wanted, results=use.probe.results)
     narrow = whole(same_places, np.random.default_rng(0), gradients=gradients)
     numbers = [array.astype(v.dtype.numpy) for array, v in zip(wide.arrays, narrow.inputs, strict=True)]
-    yield from rungs.close_in(
-        oracle, rungs.run_compiled, narrow.graph, wide.graph, dtype, rungs.feeds(narrow.graph, numbers)
-    )
+    yield from rungs.close_in(oracle, rungs.run_compiled, narrow.graph, wide.graph, rungs.feeds(narrow.graph, numbers))
 
 
 def converted(sample: Sample, dtype: DType) -> Sample:

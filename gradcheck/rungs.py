@@ -20,9 +20,9 @@ from glowtrain.gradcheck.report import Measure
 from glowtrain.graph import Graph
 from glowtrain.lower.lower import lower
 from glowtrain.program.evaluate import evaluate as run_program
-from glowtrain.types import Array, DType, bf16, f16, f32, f64
+from glowtrain.types import Array, DType, bf16, dtype_of, f16, f32, f64
 
-EPSILON = {f64: 2.0**-52, f32: 2.0**-23, f16: 2.0**-10, bf16: 2.0**-7}
+EPSILON: dict[DType, float] = {f64: 2.0**-52, f32: 2.0**-23, f16: 2.0**-10, bf16: 2.0**-7}
 EXACT = 64.0
 """Multiples of epsilon that orders of evaluation may differ by, for each unit of the reduction's square root."""
 NATURAL, ROUNDINGS = 8.0, 16.0
@@ -57,35 +57,45 @@ def run_interpreted(graph: Graph, inputs: Arrays) -> Arrays:
 def same_in_f64(oracle: str, run: Runner, graph: Graph, inputs: Arrays) -> Iterator[Measure]:
     """One measure per output of ``run`` against the interpreter, almost exact."""
     expected, found = run_interpreted(graph, inputs), run(graph, inputs)
-    length = math.sqrt(longest_reduction(graph))
     for name, array in expected.items():
-        epsilon = EPSILON.get(graph.outputs[name].dtype, 0.0)
-        yield compared(oracle, found[name], array, EXACT * epsilon * length * (_size(array) + 1e-6), name)
+        yield compared(oracle, found[name], array, exact_tolerance(array, graph), name)
 
 
-def close_in(oracle: str, run: Runner, narrow: Graph, wide: Graph, dtype: DType, inputs: Arrays) -> Iterator[Measure]:
-    """One measure per output of ``run`` on a graph in ``dtype``, against the interpreter on the same graph in f64.
+def exact_tolerance(array: Array, graph: Graph) -> float:
+    """How far another order of evaluation may be from an interpreter's result, in the result's own type."""
+    epsilon = EPSILON.get(dtype_of(array.dtype), 0.0)
+    return EXACT * epsilon * math.sqrt(longest_reduction(graph)) * (_size(array) + 1e-6)
+
+
+def close_in(oracle: str, run: Runner, narrow: Graph, wide: Graph, inputs: Arrays) -> Iterator[Measure]:
+    """One measure per output of ``run`` on a narrow graph, against the interpreter on the same graph in f64.
 
     ``inputs`` have the narrow graph's types; the wide graph gets the same numbers.
     """
     with np.errstate(all="ignore"):
         widened = {v.name: np.asarray(inputs[v.name]).astype(v.dtype.numpy) for v in wide.inputs}
-        expected, natural = run_interpreted(wide, widened), run_interpreted(narrow, inputs)
+        exact, natural = run_interpreted(wide, widened), run_interpreted(narrow, inputs)
     found = run(narrow, inputs)
-    for name, array in expected.items():
-        if not narrow.outputs[name].dtype.is_float:
-            yield compared(oracle, found[name], natural[name], 0.5, name)
-            continue
-        target = natural[name] if not np.isfinite(natural[name]).all() else array.astype(np.float64)
-        yield compared(oracle, found[name], target, _tolerance(natural[name], array, dtype, narrow), name)
+    for name in exact:
+        yield closest(oracle, found[name], natural[name], exact[name], narrow, name)
 
 
-def _tolerance(natural: Array, exact: Array, dtype: DType, graph: Graph) -> float:
+def closest(oracle: str, found: Array, natural: Array, exact: Array, graph: Graph, label: str) -> Measure:
+    """A narrow result against the exact one, allowing for the rounding of the interpreter's narrow result.
+
+    Integers must be the interpreter's; so must the places of NaN and infinities.
+    """
+    epsilon = EPSILON.get(dtype_of(natural.dtype))
+    if epsilon is None:
+        return compared(oracle, found, natural, 0.5, label)
     with np.errstate(all="ignore"):
-        rounding = np.abs(natural.astype(np.float64) - exact.astype(np.float64))
+        narrow, wide = natural.astype(np.float64), exact.astype(np.float64)
+        rounding = _size(np.abs(narrow - wide))
+    finite = bool(np.isfinite(narrow).all())
+    smallest = float(np.finfo(np.float16).tiny) if natural.dtype == np.float16 else 1e-30
     length = math.sqrt(longest_reduction(graph))
-    finest = float(np.finfo(np.float16).tiny) if dtype == f16 else 1e-30
-    return NATURAL * _size(rounding) + ROUNDINGS * length * EPSILON[dtype] * _size(exact) + finest
+    tolerance = NATURAL * rounding + ROUNDINGS * length * epsilon * _size(wide) + smallest
+    return compared(oracle, found, wide if finite else narrow, tolerance, label)
 
 
 def _size(array: Array) -> float:

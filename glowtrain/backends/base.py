@@ -108,7 +108,9 @@ def check_inputs(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
     """
     declared = {value.name: value.type for value in graph.inputs}
     problems = [f"{name!r} is missing ({type_})" for name, type_ in declared.items() if name not in inputs]
-    problems += [f"{name!r} is not an input (inputs: {', '.join(declared) or 'none'})" for name in inputs if name not in declared]
+    problems += [
+        f"{name!r} is not an input (inputs: {', '.join(declared) or 'none'})" for name in inputs if name not in declared
+    ]
     arrays = {name: _as_array(inputs[name], type_) for name, type_ in declared.items() if name in inputs}
     for name, array in arrays.items():
         if not declared[name].accepts(array):
@@ -122,4 +124,3 @@ def _as_array(value: Any, type_: TensorType) -> Array:
     if isinstance(value, (bool, int, float, list, tuple)):
         return np.asarray(value, type_.dtype.numpy)
     return np.asarray(value, order="C")
-

@@ -75,7 +75,9 @@ class Graph:
         for value in self.inputs:
             if value.name == name:
                 return value
-        raise GraphError(f"graph {self.name} has no input {name!r}; it has {', '.join(v.name for v in self.inputs) or 'none'}")
+        raise GraphError(
+            f"graph {self.name} has no input {name!r}; it has {', '.join(v.name for v in self.inputs) or 'none'}"
+        )
 
     def variable(self, name: str) -> Variable:
         """The variable called ``name``. Raises :class:`GraphError`."""
@@ -103,7 +105,11 @@ def topological(roots: Iterable[Value]) -> list[Node]:
         node = stack[-1]
         if node not in state:
             state[node] = False
-            stack.extend(value.node for value in reversed(node.inputs) if value is not None and value.node is not None and value.node not in state)
+            stack.extend(
+                value.node
+                for value in reversed(node.inputs)
+                if value is not None and value.node is not None and value.node not in state
+            )
             continue
         stack.pop()
         if not state[node]:

@@ -42,9 +42,13 @@ class Draw(Protocol):
 
     def boolean(self) -> bool: ...
 
-    def shape(self, min_rank: int = 0, max_rank: int = 4, min_extent: int = 1, max_extent: int = 5) -> tuple[int, ...]: ...
+    def shape(
+        self, min_rank: int = 0, max_rank: int = 4, min_extent: int = 1, max_extent: int = 5
+    ) -> tuple[int, ...]: ...
 
-    def floats(self, shape: tuple[int, ...], low: float = -2.0, high: float = 2.0, avoid: tuple[float, ...] = ()) -> Array:
+    def floats(
+        self, shape: tuple[int, ...], low: float = -2.0, high: float = 2.0, avoid: tuple[float, ...] = ()
+    ) -> Array:
         """f64 values in [low, high], at least 0.05 away from each of ``avoid`` and from each other's rank (no ties)."""
 
     def integers(self, shape: tuple[int, ...], low: int, high: int) -> Array:
@@ -141,7 +145,7 @@ class Operator:
 
     def __call__(self, *inputs: Any) -> Any:
         """Apply to values (or arrays and numbers, which become constants): a new node's output(s)."""
-        from glowtrain.graph.value import apply
+        from glowtrain.graph.value import apply  # noqa: PLC0415  (operators make nodes, nodes hold operators)
 
         return apply(self, inputs)
 

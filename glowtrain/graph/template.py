@@ -34,11 +34,15 @@ class Template:
         """
         missing = [symbol for symbol in self.symbols if symbol not in dims]
         if missing:
-            raise BindingError(f"{self.name}: no value for dimension {', '.join(missing)}; pass dims={{{missing[0]!r}: ...}}")
+            raise BindingError(
+                f"{self.name}: no value for dimension {', '.join(missing)}; pass dims={{{missing[0]!r}: ...}}"
+            )
         unknown = [symbol for symbol in dims if symbol not in self.symbols]
         if unknown:
             known = ", ".join(self.symbols) or "none"
-            raise BindingError(f"{self.name}: there is no dimension {', '.join(map(repr, unknown))}; the model has: {known}")
+            raise BindingError(
+                f"{self.name}: there is no dimension {', '.join(map(repr, unknown))}; the model has: {known}"
+            )
         wrong = [f"{symbol}={extent}" for symbol, extent in dims.items() if extent < 1]
         if wrong:
             raise BindingError(f"{self.name}: dimensions must be at least 1, not {', '.join(wrong)}")
@@ -59,7 +63,9 @@ class Template:
             for declared, extent in zip(spec.shape, shape, strict=True):
                 known = dims.setdefault(declared, extent) if isinstance(declared, str) else declared
                 if known != extent:
-                    raise BindingError(f"{self.name}: input {name} has shape {tuple(shape)} but {declared} is {known} ({spec})")
+                    raise BindingError(
+                        f"{self.name}: input {name} has shape {tuple(shape)} but {declared} is {known} ({spec})"
+                    )
         return dims
 
     def for_inputs(self, inputs: Mapping[str, Array]) -> Graph:

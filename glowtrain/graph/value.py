@@ -105,7 +105,9 @@ class Value:
         return _binary("Or", self, other)
 
     def __bool__(self) -> bool:
-        raise GraphError(f"{self!r} has no truth value while a graph is being built; use Where to choose between values")
+        raise GraphError(
+            f"{self!r} has no truth value while a graph is being built; use Where to choose between values"
+        )
 
     def __iter__(self) -> Any:
         raise GraphError(f"{self!r} cannot be iterated over; use Split or Gather")

@@ -233,7 +233,25 @@ COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 PREDICATES = COMPARISONS | {"isnan", "isinf"}
 FUNCTIONS = (
     PREDICATES
-    | {"add", "sub", "mul", "div", "mod", "fmod", "neg", "abs", "sign", "min", "max", "pow", "and", "or", "xor", "not", "select"}
+    | {
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "mod",
+        "fmod",
+        "neg",
+        "abs",
+        "sign",
+        "min",
+        "max",
+        "pow",
+        "and",
+        "or",
+        "xor",
+        "not",
+        "select",
+    }
     | {"shift_left", "shift_right", "mulhi_u32"}
     | {"exp", "log", "log1p", "expm1", "tanh", "sigmoid", "erf", "softplus", "sqrt", "rsqrt", "reciprocal"}
     | {"sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh"}
@@ -434,7 +452,9 @@ def rewrite_body(body: Sequence[Statement], change: Callable[[Expr], Expr | None
     return tuple(_rewrite_statement(statement, change, known) for statement in body)
 
 
-def _rewrite_statement(statement: Statement, change: Callable[[Expr], Expr | None], known: dict[Expr, Expr]) -> Statement:
+def _rewrite_statement(
+    statement: Statement, change: Callable[[Expr], Expr | None], known: dict[Expr, Expr]
+) -> Statement:
     def new(expr: Expr) -> Expr:
         return rewrite(expr, change, known)
 

@@ -1,0 +1,1 @@
+"""Lowering: graph to program."""

@@ -43,7 +43,9 @@ class _Lowering:
         for name, value in self.graph.outputs.items():
             outputs[name] = Buffer(self.names.fresh(name), value.type, "output")
             instructions.append(copy(self._tensor(value), Tensor(outputs[name])))
-        staged = [(variable, self._stage(value, variable, instructions)) for variable, value in self.graph.updates.items()]
+        staged = [
+            (variable, self._stage(value, variable, instructions)) for variable, value in self.graph.updates.items()
+        ]
         instructions += [copy(tensor, self._tensor(variable)) for variable, tensor in staged]
         updates = tuple(variable.name for variable in self.graph.updates)
         return Program(

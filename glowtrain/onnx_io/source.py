@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, defs
 
 from glowtrain.errors import ModelError
@@ -63,7 +63,20 @@ def _decode(data: bytes, title: str) -> ModelProto:
         proto.ParseFromString(data)
     except DecodeError:
         raise ModelError(f"{title} is truncated or not an ONNX model: {len(data)} bytes do not parse") from None
+    if not _is_text(proto):
+        raise ModelError(f"{title} is damaged or not an ONNX model: a name in it is not text")
     return proto
+
+
+def _is_text(message: Message) -> bool:
+    """Whether all strings are text: protobuf gives bytes where they are not UTF-8."""
+    for descriptor, value in message.ListFields():
+        items = [value] if isinstance(value, (str, bytes, Message)) else value
+        if descriptor.type == descriptor.TYPE_MESSAGE and not all(_is_text(item) for item in items):
+            return False
+        if descriptor.type == descriptor.TYPE_STRING and any(isinstance(item, bytes) for item in items):
+            return False
+    return True
 
 
 def _check_header(model: Model) -> None:

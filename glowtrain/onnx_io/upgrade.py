@@ -12,6 +12,7 @@ from onnx import (
     ModelProto,
     NodeProto,
     ValueInfoProto,
+    checker,
     defs,
     helper,
     inliner,
@@ -24,7 +25,15 @@ from glowtrain.onnx_io.source import Model, is_standard, opset_of, subgraphs
 
 NEWEST_OPSET = defs.onnx_opset_version()
 
-_FAILURES: tuple[type[Exception], ...] = (RuntimeError, ValueError, TypeError, AttributeError)
+_FAILURES: tuple[type[Exception], ...] = (
+    RuntimeError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    checker.ValidationError,
+    shape_inference.InferenceError,
+    version_converter.ConvertError,
+)
 """What the converter and the inliner raise on models that they cannot handle."""
 
 

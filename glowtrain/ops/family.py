@@ -70,7 +70,9 @@ class Elementwise(Operator):
     def check_operands(self, *inputs: TensorType) -> None:
         """All operands present, of one allowed element type."""
         if self.arity >= 0 and len(inputs) != self.arity or not inputs:
-            raise self.fail(f"takes {self.arity if self.arity >= 0 else 'at least 1'} operand(s), not {len(inputs)}", *inputs)
+            raise self.fail(
+                f"takes {self.arity if self.arity >= 0 else 'at least 1'} operand(s), not {len(inputs)}", *inputs
+            )
         if len({type_.dtype for type_ in inputs}) > 1:
             raise self.fail("operands must have one element type", *inputs)
         if inputs[0].dtype.kind not in self.kinds:

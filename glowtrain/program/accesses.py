@@ -29,7 +29,9 @@ from glowtrain.loops import (
 )
 from glowtrain.program.program import Instruction, Kernel
 
-CHEAP = frozenset({"add", "sub", "mul", "neg", "abs", "min", "max", "select", "not", "and", "or", "eq", "ne", "lt", "le", "gt", "ge"})
+CHEAP = frozenset(
+    {"add", "sub", "mul", "neg", "abs", "min", "max", "select", "not", "and", "or", "eq", "ne", "lt", "le", "gt", "ge"}
+)
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
@@ -124,7 +126,12 @@ def contraction_operands(expr: Expr) -> tuple[Reduce, Load, Load] | None:
     match expr:
         case Reduce(op="add", body=Apply(function="mul", arguments=(a, b))):
             left, right = _uncast(a), _uncast(b)
-            if isinstance(left, Load) and isinstance(right, Load) and expr.dtype.is_float and _reuses(expr, left, right):
+            if (
+                isinstance(left, Load)
+                and isinstance(right, Load)
+                and expr.dtype.is_float
+                and _reuses(expr, left, right)
+            ):
                 return expr, left, right
     return None
 

@@ -53,7 +53,9 @@ def overwrites(kernel: Kernel) -> frozenset[Buffer]:
     """The activations of which a kernel writes every element before it reads any."""
     read = set(kernel.reads)
     candidates = [b for b in kernel.writes if b.kind == "activation"]
-    return frozenset(b for b in candidates if _first_is_store(kernel.body, b, read) and covered(b, stores_of(kernel.body)).all())
+    return frozenset(
+        b for b in candidates if _first_is_store(kernel.body, b, read) and covered(b, stores_of(kernel.body)).all()
+    )
 
 
 def _first_is_store(body: Sequence[Statement], buffer: Buffer, read: set[Buffer]) -> bool:

@@ -14,7 +14,21 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from glowtrain.errors import ProgramError
-from glowtrain.loops import Accumulate, Apply, Buffer, Expr, For, Index, Let, Reduce, Ref, Statement, Store, expressions, walk
+from glowtrain.loops import (
+    Accumulate,
+    Apply,
+    Buffer,
+    Expr,
+    For,
+    Index,
+    Let,
+    Reduce,
+    Ref,
+    Statement,
+    Store,
+    expressions,
+    walk,
+)
 from glowtrain.program import scalar
 from glowtrain.program.lanes import Evaluation, Facts, Scope, strided
 from glowtrain.program.memory import Memory
@@ -87,7 +101,9 @@ class _Run:
                 case For(indices=indices):
                     self.loop(statement, scope, [(0, index.extent) for index in indices])
                 case Let(ref=ref, value=value):
-                    self.refs[ref] = np.array(self._evaluation(scope).value(value))  # a copy: a later store must not show
+                    self.refs[ref] = np.array(
+                        self._evaluation(scope).value(value)
+                    )  # a copy: a later store must not show
                 case Store():
                     self.store(statement, scope)
                 case Accumulate():

@@ -31,7 +31,15 @@ from glowtrain.loops import (
     substitute,
     walk,
 )
-from glowtrain.program.accesses import Definition, contraction_operands, definition, has_reduce, is_cheap, is_linear, is_move
+from glowtrain.program.accesses import (
+    Definition,
+    contraction_operands,
+    definition,
+    has_reduce,
+    is_cheap,
+    is_linear,
+    is_move,
+)
 from glowtrain.program.program import Instruction, Kernel, Repeat
 
 
@@ -52,10 +60,17 @@ def inline(instructions: Sequence[Instruction], kept: frozenset[Buffer] = frozen
 
 def fold_constants(expr: Expr) -> Expr | None:
     """A load from a constant buffer whose elements are all equal is that number."""
-    if isinstance(expr, Load) and expr.buffer.kind == "constant" and expr.fill is None and expr.buffer.initial is not None:
+    if (
+        isinstance(expr, Load)
+        and expr.buffer.kind == "constant"
+        and expr.fill is None
+        and expr.buffer.initial is not None
+    ):
         initial = expr.buffer.initial
         if initial.size and (initial.size == 1 or bool(np.all(initial == initial.flat[0]))):
-            return Const(initial.flat[0].item() if initial.dtype.kind in "biuf" else float(initial.flat[0]), expr.buffer.dtype)
+            return Const(
+                initial.flat[0].item() if initial.dtype.kind in "biuf" else float(initial.flat[0]), expr.buffer.dtype
+            )
     return None
 
 

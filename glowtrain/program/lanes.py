@@ -52,7 +52,9 @@ class Scope:
 
     def at(self, indices: Sequence[Index], point: Sequence[int]) -> Scope:
         """With each of ``indices`` at one value."""
-        return Scope({**self.spans, **{i: Span(None, v, v + 1) for i, v in zip(indices, point, strict=True)}}, self.shape)
+        return Scope(
+            {**self.spans, **{i: Span(None, v, v + 1) for i, v in zip(indices, point, strict=True)}}, self.shape
+        )
 
     def range_of(self, form: Affine) -> tuple[int, int] | None:
         """Smallest and largest value of a form in bound indices; ``None`` where other atoms occur."""
@@ -195,7 +197,9 @@ class Evaluation:
                 self.known[expr] = value
 
 
-def strided(array: Array, forms: Sequence[Affine], origin: Sequence[int], scope: Scope, *, writeable: bool = False) -> Array:
+def strided(
+    array: Array, forms: Sequence[Affine], origin: Sequence[int], scope: Scope, *, writeable: bool = False
+) -> Array:
     """A view of the elements at subscripts ``forms`` - ``origin``, which must be in bounds, for every point of the scope."""
     strides, shape = [0] * len(scope.shape), [1] * len(scope.shape)
     corner: list[Any] = []

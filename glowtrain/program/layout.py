@@ -26,9 +26,9 @@ def assign_layouts(program: Program) -> Program:
         if _free(buffer):
             chosen.setdefault(groups.find(buffer), layout)
     for buffer in program.buffers:
-        layout = chosen.get(groups.find(buffer))
-        if layout is not None and _free(buffer) and len(layout) == buffer.type.rank:
-            buffer.layout = layout
+        shared = chosen.get(groups.find(buffer))
+        if shared is not None and _free(buffer) and len(shared) == buffer.type.rank:
+            buffer.layout = shared
     return program
 
 

@@ -21,7 +21,9 @@ from glowtrain.types import Array
 class Memory:
     """The contents of a program's buffers, as arrays with logical axes over storage in layout order."""
 
-    def __init__(self, program: Program, inputs: Mapping[str, Array], state: Mapping[str, Array], plan: Plan | None) -> None:
+    def __init__(
+        self, program: Program, inputs: Mapping[str, Array], state: Mapping[str, Array], plan: Plan | None
+    ) -> None:
         self._plan = plan
         self._arena = np.full(plan.arena if plan else 0, 0xFF, np.uint8)
         self._arrays: dict[Buffer, Array] = {}

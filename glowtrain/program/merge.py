@@ -130,7 +130,9 @@ def _used_lets(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
         if isinstance(statement, Let) and statement.ref not in used:
             continue
         kept.append(statement)
-        used.update(node for s in statements([statement]) for e in expressions(s) for node in walk(e) if isinstance(node, Ref))
+        used.update(
+            node for s in statements([statement]) for e in expressions(s) for node in walk(e) if isinstance(node, Ref)
+        )
     return tuple(reversed(kept))
 
 
@@ -185,9 +187,10 @@ def _size(loop: For) -> int:
 
 def _reindex(at: Sequence[Expr], shape: Sequence[int], load: Load, b: For) -> dict[Expr, Expr] | None:
     """The second box seen from the first, if the load runs through the buffer as the box runs through its points."""
-    direct = {i: j for i, j in zip(load.index, at, strict=True) if isinstance(i, Index)}
+    direct: dict[Expr, Expr] = {i: j for i, j in zip(load.index, at, strict=True) if isinstance(i, Index)}
     if set(direct) == {i for i in b.indices if i.extent > 1} | set(direct) and all(
-        isinstance(i, Index) or (isinstance(i, Const) and extent == 1) for i, extent in zip(load.index, shape, strict=True)
+        isinstance(i, Index) or (isinstance(i, Const) and extent == 1)
+        for i, extent in zip(load.index, shape, strict=True)
     ):
         return {**{i: Const(0, i.dtype) for i in b.indices if i.extent == 1}, **direct}
     extents = [index.extent for index in b.indices]

@@ -137,5 +137,3 @@ def _peak(intervals: dict[Buffer, Interval]) -> int:
         total += changes[position]
         peak = max(peak, total)
     return peak
-
-

@@ -1,7 +1,7 @@
 """The program: the low-level IR. Instructions over typed buffers, in the order in which they run.
 
-    instruction ::= Kernel(statements)                    loop nests (see glowtrain.loops)
-                  | Repeat(index, instructions)            the instructions once for every value of the index, in order
+instruction ::= Kernel(statements)                    loop nests (see glowtrain.loops)
+              | Repeat(index, instructions)            the instructions once for every value of the index, in order
 """
 
 from __future__ import annotations
@@ -16,8 +16,15 @@ from glowtrain.loops import Buffer, Index, Statement, reads, writes
 class Step:
     """What kernels and repeats have in common: the buffers they touch."""
 
-    reads: list[Buffer]
-    writes: list[Buffer]
+    @cached_property
+    def reads(self) -> list[Buffer]:
+        """The buffers that are read, each once, in order."""
+        raise NotImplementedError
+
+    @cached_property
+    def writes(self) -> list[Buffer]:
+        """The buffers that are written, each once, in order."""
+        raise NotImplementedError
 
     @cached_property
     def operands(self) -> list[Buffer]:
@@ -43,7 +50,7 @@ class Kernel(Step):
     body: tuple[Statement, ...]
 
     @cached_property
-    def reads(self) -> list[Buffer]:  # type: ignore[override]
+    def reads(self) -> list[Buffer]:
         return reads(self.body)
 
     @cached_property

@@ -65,17 +65,35 @@ _ACCUMULATE = {"add": "+=", "mul": "*="}
 
 def to_text(program: Program) -> str:
     """The whole program, ended with a newline."""
-    return "\n".join([f"program {program.name}", *_declarations(program), *_Printer(program).instructions(program.instructions)]) + "\n"
+    return (
+        "\n".join(
+            [f"program {program.name}", *_declarations(program), *_Printer(program).instructions(program.instructions)]
+        )
+        + "\n"
+    )
 
 
 def plan_text(plan: Plan) -> str:
     """A plan: arena and peak, the place and the life of every activation, and the program with operand lists."""
     count = sum(1 for _ in plan.program.kernels)
-    title = f"plan {plan.program.name}: arena {plan.arena:,} bytes, peak {plan.peak:,} bytes, overhead {plan.overhead:.3f}"
+    title = (
+        f"plan {plan.program.name}: arena {plan.arena:,} bytes, peak {plan.peak:,} bytes, overhead {plan.overhead:.3f}"
+    )
     table = _places(plan)
     printer = _Printer(plan.program, plan)
     listing = printer.instructions(plan.program.instructions)
-    return "\n".join([title, f"  {len(plan.offsets)} activations, {count} kernels", *table, *_declarations(plan.program), *listing]) + "\n"
+    return (
+        "\n".join(
+            [
+                title,
+                f"  {len(plan.offsets)} activations, {count} kernels",
+                *table,
+                *_declarations(plan.program),
+                *listing,
+            ]
+        )
+        + "\n"
+    )
 
 
 def _places(plan: Plan) -> Iterator[str]:
@@ -90,7 +108,11 @@ def _places(plan: Plan) -> Iterator[str]:
 
 def _declarations(program: Program) -> Iterator[str]:
     for buffer in program.buffers:
-        notes = [f" layout [{','.join(map(str, buffer.layout))}]"] if buffer.layout != tuple(range(buffer.type.rank)) else []
+        notes = (
+            [f" layout [{','.join(map(str, buffer.layout))}]"]
+            if buffer.layout != tuple(range(buffer.type.rank))
+            else []
+        )
         if buffer.kind == "constant" and buffer.initial is not None and buffer.initial.size == 1:
             notes.append(f" = {_number(buffer.initial.reshape(-1)[0].item(), buffer.dtype)}")
         if buffer.kind == "variable" and buffer in (program.variables.get(name) for name in program.updates):
@@ -267,7 +289,7 @@ class _Scope:
             return f"({text})" if own < level else text
         if function == "neg":
             text = f"-{self.text(arguments[0], _UNARY)}"
-            return f"({text})" if level > 5 else text
+            return f"({text})" if level > 6 else text
         return f"{function}({', '.join(self.text(argument) for argument in arguments)})"
 
     def _reduce(self, reduce: Reduce) -> str:
@@ -331,9 +353,10 @@ def _visit(exprs: Sequence[Expr]) -> tuple[list[Expr], dict[Expr, int], dict[Ind
 
 
 def _worth_a_name(expr: Expr, facts: Facts) -> bool:
+    """No leaf, and no index arithmetic that the affine form resolves."""
     if isinstance(expr, (Const, Index, Ref, Load)):
         return False
-    return expr.dtype != i64 or isinstance(expr, (Cast, Reduce)) or not facts.form(expr).is_linear
+    return expr.dtype != i64 or isinstance(expr, (Cast, Reduce)) or facts.form(expr) == Affine(0, ((expr, 1),))
 
 
 def _owner(expr: Expr, owners: dict[Index, Reduce], facts: Facts) -> Reduce | None:

@@ -110,7 +110,11 @@ def _plan_problems(plan: Plan) -> Iterator[str]:
 
 
 def _overlaps(kernel: Kernel, live: frozenset[Buffer], plan: Plan) -> Iterator[str]:
-    placed = sorted((plan.offsets[b], plan.offsets[b] + b.type.nbytes, b.name, b) for b in live if b in plan.offsets and b.type.nbytes)
+    placed = sorted(
+        (plan.offsets[b], plan.offsets[b] + b.type.nbytes, b.name, b)
+        for b in live
+        if b in plan.offsets and b.type.nbytes
+    )
     reach: tuple[int, Buffer] | None = None
     for begin, end, _, buffer in placed:
         if reach is not None and begin < reach[0]:
@@ -167,12 +171,18 @@ class _Verifier:
         for name, count in Counter(buffer.name for buffer in program.buffers).items():
             if count > 1:
                 yield f"{count} buffers are called {name!r}"
-        yield from (f"update of {name!r}, which is no variable" for name in program.updates if name not in program.variables)
+        yield from (
+            f"update of {name!r}, which is no variable" for name in program.updates if name not in program.variables
+        )
 
     def _contents(self, buffer: Buffer) -> Iterator[str]:
         if buffer.kind == "constant" and buffer.initial is None:
             yield f"{describe(buffer)} has no contents"
-        if buffer.kind in ("constant", "variable") and buffer.initial is not None and not buffer.type.accepts(buffer.initial):
+        if (
+            buffer.kind in ("constant", "variable")
+            and buffer.initial is not None
+            and not buffer.type.accepts(buffer.initial)
+        ):
             yield f"{describe(buffer)} holds {buffer.initial.dtype}{list(buffer.initial.shape)}"
 
     def _written(self, buffer: Buffer, written: bool) -> Iterator[str]:

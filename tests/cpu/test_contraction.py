@@ -361,3 +361,12 @@ def test_random_epilogue(contraction: Contraction, loop: int, width: str) -> Non
 def test_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(matmul(2, 3, 4), **changes)  # type: ignore[arg-type]
+
+
+def test_packing_reads_only_what_exists() -> None:
+    """A transposed operand is copied into vectors, unless a clip drops the last of it: then it may end before."""
+    whole = matmul(64, 64, 64, "NT")
+    assert "pack" in generate(whole, "contract", WIDTHS["256"]).plan
+    cut = replace(whole, clips=(Clip((0, 0, 1), 0, 60),))
+    assert "pack" not in generate(cut, "contract", WIDTHS["256"]).plan
+    check(cut, WIDTHS["256"])

@@ -78,6 +78,12 @@ def in_onnx_runtime(proto: ModelProto, inputs: Mapping[str, Array]) -> dict[str,
     return dict(zip(names, session.run(names, {key: np.asarray(array) for key, array in inputs.items()}), strict=True))
 
 
+def runtime_errors() -> tuple[type[Exception], ...]:
+    """What ONNX Runtime raises on models that it does not implement."""
+    state = pytest.importorskip("onnxruntime.capi.onnxruntime_pybind11_state")
+    return state.Fail, state.InvalidArgument, state.NotImplemented, state.InvalidGraph
+
+
 def checked(proto: ModelProto) -> ModelProto:
     """The model, after the full check of the onnx package."""
     onnx.checker.check_model(proto, full_check=True)

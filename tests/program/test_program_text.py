@@ -80,7 +80,7 @@ def test_numbers_are_the_shortest_of_their_type() -> None:
 def test_subscripts_are_affine() -> None:
     flat = flatten((I, J), (4, 3))
     assert text(Load(X, tuple(unflatten(flat, (4, 3))))) == "x[i0, i1]"
-    assert text(Load(X, tuple(unflatten(flatten((J, I), (3, 4)), (4, 3))))) == "x[(4*i1 + i0) // 3, (i1 + i0) % 3]"
+    assert text(Load(X, tuple(unflatten(flatten((J, I), (3, 4)), (4, 3))))) == "x[(4*i1 + i0) // 3, (4*i1 + i0) % 3]"
     assert text(Load(X, (I * -1 + 3, J * 2 - 1), fill=0)) == "x[-i0 + 3, 2*i1 - 1; fill 0]"
 
 

@@ -1,0 +1,1 @@
+"""The cpu backend: planned programs as native code through LLVM."""

@@ -101,13 +101,9 @@ def _target(body: Sequence[Statement], total: Reduce) -> Store | None:
 def contraction_text(kernel: Kernel, product: Product, name: str, target: Target, outer: Sequence[Index]) -> Generated:
     """The generated function ``name(c, a, b, workspace, further operands, outer indices)``."""
     inner = product.indices
-    accesses = [
-        _access(inner, address(x.index, x.buffer.strides)) for x in (product.target, product.a, product.b)
-    ]
-    names = tuple(f"{index.name}" for index in inner)
-    contraction = Contraction(
-        names, tuple(i.extent for i in inner), *accesses, clips=_clips(product, inner), dtype=product.total.dtype.name
-    )
+    c, a, b = (_access(inner, address(x.index, x.buffer.strides)) for x in (product.target, product.a, product.b))
+    names, extents = tuple(index.name for index in inner), tuple(index.extent for index in inner)
+    contraction = Contraction(names, extents, c, a, b, _clips(product, inner), product.total.dtype.name)
     epilogue = None if product.plain else FusedEpilogue(kernel, product, target, outer)
     return generate(contraction, name, target, epilogue)
 

@@ -35,11 +35,20 @@ class Function:
     """
 
     def __init__(
-        self, name: str, params: Sequence[tuple[str, str]], *, linkage: str = "", attributes: str = "#0", result: str = "void"
+        self,
+        name: str,
+        params: Sequence[tuple[str, str]],
+        *,
+        linkage: str = "",
+        attributes: str = "#0",
+        result: str = "void",
     ) -> None:
         self.name = name
         arguments = ", ".join(f"{type_} %{argument}" for type_, argument in params)
-        self._lines = [f"define {linkage + ' ' if linkage else ''}{result} @{name}({arguments}) {attributes} {{", "entry:"]
+        self._lines = [
+            f"define {linkage + ' ' if linkage else ''}{result} @{name}({arguments}) {attributes} {{",
+            "entry:",
+        ]
         self._count = 0
         self._block = "entry"
         self._constants: dict[str, Text] = {}
@@ -75,7 +84,13 @@ class Function:
 
     @contextmanager
     def loop(
-        self, extent: int | Text, carried: Sequence[tuple[str, Text]] = (), *, begin: int | Text = 0, step: int = 1, hint: str = "loop"
+        self,
+        extent: int | Text,
+        carried: Sequence[tuple[str, Text]] = (),
+        *,
+        begin: int | Text = 0,
+        step: int = 1,
+        hint: str = "loop",
     ) -> Iterator[Loop]:
         """``for index in range(begin, extent, step)`` with an i64 index; runs at least once (check for zero trips outside).
 
@@ -89,7 +104,9 @@ class Function:
         phis = [self.value("") for _ in carried]
         loop = Loop(index, phis)
         yield loop
-        assert len(loop.next) == len(phis), f"loop in {self.name}: {len(phis)} carried values, {len(loop.next)} next values"
+        assert len(loop.next) == len(phis), (
+            f"loop in {self.name}: {len(phis)} carried values, {len(loop.next)} next values"
+        )
         following = self.value(f"add nuw nsw i64 {index}, {step}")
         more = self.value(f"icmp slt i64 {following}, {extent}")
         latch, done = self._block, self.label("done")
@@ -145,7 +162,11 @@ def splat_constant(value: Text, scalar: str, width: int) -> Text:
 def float_constant(value: float, scalar: str = "float") -> Text:
     """A float, double or half literal, exact (LLVM spells floats as the hexadecimal bits of a double)."""
     if scalar == "float":
-        value = struct.unpack("<f", struct.pack("<f", value))[0] if abs(value) <= 3.4028235677973366e38 or value != value else value
+        value = (
+            struct.unpack("<f", struct.pack("<f", value))[0]
+            if abs(value) <= 3.4028235677973366e38 or value != value
+            else value
+        )
     if scalar == "half":
         return f"0xH{struct.pack('>e', value).hex().upper()}"
     return f"0x{struct.pack('>d', value).hex().upper()}"

@@ -30,7 +30,9 @@ GATHER = 1.5
 """Cost of one lane of a gather or scatter, in vector operations."""
 HEAVY = 8.0
 """Cost of a transcendental function, in vector operations."""
-LIGHT = frozenset({"add", "sub", "mul", "neg", "abs", "min", "max", "select", "and", "or", "not", "eq", "ne", "lt", "le", "gt", "ge"})
+LIGHT = frozenset(
+    {"add", "sub", "mul", "neg", "abs", "min", "max", "select", "and", "or", "not", "eq", "ne", "lt", "le", "gt", "ge"}
+)
 
 
 @dataclass
@@ -41,10 +43,9 @@ class Free:
 
     def of(self, expr: Expr) -> frozenset[Expr]:
         if expr not in self.known:
-            if isinstance(expr, (Index, Ref)):
-                found = frozenset({expr})
-            else:
-                found = frozenset().union(*(self.of(child) for child in children(expr)))
+            found: frozenset[Expr] = frozenset({expr})
+            if not isinstance(expr, (Index, Ref)):
+                found = frozenset[Expr]().union(*(self.of(child) for child in children(expr)))
                 if isinstance(expr, Reduce):
                     found -= set(expr.indices)
             self.known[expr] = found
@@ -129,7 +130,9 @@ def reduction_cost(body: Sequence[Statement], width: int, free: Free) -> float:
 
 
 def _arithmetic(body: Iterable[Statement]) -> float:
-    nodes = {node for statement in body for expr in expressions(statement) for node in walk(expr) if isinstance(node, Apply)}
+    nodes = {
+        node for statement in body for expr in expressions(statement) for node in walk(expr) if isinstance(node, Apply)
+    }
     return sum(1.0 if node.function in LIGHT else HEAVY for node in nodes)
 
 

@@ -6,7 +6,18 @@ from collections.abc import Sequence
 from itertools import permutations
 
 from glowtrain.backends.cpu.nest.analysis import Free, accesses, slope
-from glowtrain.loops import Accumulate, Expr, For, Index, Load, Statement, children, expressions, rewrite_body, statements
+from glowtrain.loops import (
+    Accumulate,
+    Expr,
+    For,
+    Index,
+    Load,
+    Statement,
+    children,
+    expressions,
+    rewrite_body,
+    statements,
+)
 
 
 def collapse(loop: For, free: Free) -> For:

@@ -206,9 +206,7 @@ class Expressions:
 
     def scalar_sum(self, form: Affine, skip: Index | None = None) -> Text:
         """An affine form as an i64 value, summed in the order in which its atoms were bound, so that prefixes are shared."""
-        terms = sorted(
-            ((atom, c) for atom, c in form.terms if atom is not skip), key=lambda term: self._level(term[0])
-        )
+        terms = sorted(((atom, c) for atom, c in form.terms if atom is not skip), key=lambda term: self._level(term[0]))
         total = str(form.constant)
         for atom, coefficient in terms:
             total = self.sum(total, self._times(self._atom(atom), coefficient))
@@ -424,5 +422,3 @@ def _splat_constant(text: Text, type_: str, width: int) -> Text:
 
 def _memory_scalar(buffer: Buffer) -> str:
     return {1: "i8", 2: "i16", 4: "i32", 8: "i64"}[buffer.dtype.size]
-
-

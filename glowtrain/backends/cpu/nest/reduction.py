@@ -95,7 +95,9 @@ class _Job:
 
     def point(self, sums: Sequence[Text], mask: Text | None = None) -> list[Text]:
         """One more element of each reduction, at what the indices are bound to."""
-        return [self._accumulate(r, body, total, mask) for r, body, total in zip(self.group, self.bodies, sums, strict=True)]
+        return [
+            self._accumulate(r, body, total, mask) for r, body, total in zip(self.group, self.bodies, sums, strict=True)
+        ]
 
     def _accumulate(self, reduction: Reduce, body: Expr, total: Text, mask: Text | None) -> Text:
         e, dtype, width = self.e, reduction.dtype.name, self.e.context.width
@@ -147,7 +149,10 @@ class _Job:
         while len(parts) > 1:
             pairs = zip(parts[::2], parts[1::2], strict=True)
             parts = [
-                [scalar.apply(e.f, r.op, [a, b], r.dtype.name, width, e.target) for r, a, b in zip(self.group, x, y, strict=True)]
+                [
+                    scalar.apply(e.f, r.op, [a, b], r.dtype.name, width, e.target)
+                    for r, a, b in zip(self.group, x, y, strict=True)
+                ]
                 for x, y in pairs
             ]
         return [Lanes(total, width) for total in parts[0]]

@@ -119,7 +119,9 @@ class Nests:
 
     def _lane(self, loop: For, width: int) -> Index | None:
         """The loop to run along the lanes, or ``None`` if reductions (or nothing) should."""
-        candidates = [index for index in loop.indices if index.extent > 1 and self._may_run_along_lanes(index, loop.body)]
+        candidates = [
+            index for index in loop.indices if index.extent > 1 and self._may_run_along_lanes(index, loop.body)
+        ]
         if width == 1 or not candidates:
             return None
         free = self.e.free
@@ -194,7 +196,9 @@ class Nests:
         lane = self.e.context.index
         if lane is None:
             offset = self.e.scalar_sum(form)
-            scalar.store(self.f, self.e.emit(value).text, self.e.pointer(buffer, offset), buffer.dtype.name, 1, self.target)
+            scalar.store(
+                self.f, self.e.emit(value).text, self.e.pointer(buffer, offset), buffer.dtype.name, 1, self.target
+            )
             return
         text = self.e.full(value)
         if self.e.step(form) == 1:
@@ -251,5 +255,3 @@ def expressions_of_value(statement: Statement) -> tuple[Expr, ...]:
     """What a statement computes, without its subscripts."""
     found = expressions(statement)
     return found[-1:] if isinstance(statement, (Store, Accumulate)) else found
-
-

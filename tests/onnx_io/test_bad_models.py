@@ -1,0 +1,291 @@
+"""Broken and unsupported models: a clear error that names what is wrong, never a bare traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper
+from onnx_models import mlp, model, node
+
+from glowtrain.errors import GlowtrainError, ModelError, UnsupportedOperatorError
+from glowtrain.graph import Template
+from glowtrain.onnx_io import load
+
+
+def refused(source: object, *parts: str, kind: type[ModelError] = ModelError) -> None:
+    with pytest.raises(kind) as error:
+        loaded = load(source)  # type: ignore[arg-type]
+        if isinstance(loaded, Template):
+            loaded.bind(dict.fromkeys(loaded.symbols, 2))
+    for part in parts:
+        assert part in str(error.value)
+
+
+class TestFiles:
+    def test_a_missing_file(self, tmp_path: Path) -> None:
+        refused(tmp_path / "no.onnx", f"cannot read {tmp_path / 'no.onnx'}: No such file or directory")
+
+    def test_an_empty_file(self, tmp_path: Path) -> None:
+        (tmp_path / "m.onnx").touch()
+        refused(tmp_path / "m.onnx", "m.onnx is empty, not an ONNX model")
+
+    def test_a_folder(self, tmp_path: Path) -> None:
+        refused(tmp_path, f"cannot read {tmp_path}: Is a directory")
+
+    def test_text(self, tmp_path: Path) -> None:
+        (tmp_path / "m.onnx").write_text("#!/bin/sh\necho this is no model\n" * 50)
+        refused(tmp_path / "m.onnx", "m.onnx is truncated or not an ONNX model")
+
+    @pytest.mark.parametrize("kept", [0.1, 0.5, 0.9, 0.99])
+    def test_a_truncated_file(self, tmp_path: Path, kept: float) -> None:
+        data = mlp().SerializeToString()
+        (tmp_path / "m.onnx").write_bytes(data[: int(kept * len(data))])
+        refused(tmp_path / "m.onnx", "m.onnx")
+
+    @given(st.binary(max_size=200))
+    def test_any_bytes(self, data: bytes) -> None:
+        refused(data, "the model")
+
+    @given(st.data())
+    def test_any_damage(self, data: st.DataObject) -> None:
+        """A model with some bytes changed loads, or is refused with an error of ours."""
+        damaged = bytearray(SMALL)
+        for _ in range(data.draw(st.integers(1, 3))):
+            damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+        try:
+            loaded = load(bytes(damaged))
+            if isinstance(loaded, Template):
+                loaded.bind(dict.fromkeys(loaded.symbols, 2))
+        except GlowtrainError as error:
+            assert str(error)
+
+
+SMALL = mlp(batch="n").SerializeToString()
+
+
+class TestHeaders:
+    def test_no_graph(self) -> None:
+        refused(ModelProto(ir_version=8), "is not an ONNX model")
+
+    def test_no_version_of_the_operators(self) -> None:
+        proto = mlp()
+        del proto.opset_import[:]
+        refused(proto, "does not say which version of the ONNX operators")
+
+    @pytest.mark.parametrize("opset", [1, 5, 999])
+    def test_versions_outside_the_range(self, opset: int) -> None:
+        proto = mlp()
+        proto.opset_import[0].version = opset
+        refused(proto, f"uses ONNX opset {opset}; supported are 6 to")
+
+    def test_no_outputs(self) -> None:
+        refused(model([node("Relu", "x", "y")], {"x": [2]}, []), "has no outputs")
+
+
+class TestOperators:
+    def test_all_unsupported_operators_are_named_at_once(self) -> None:
+        inner = helper.make_graph(
+            [helper.make_node("Deep", ["x"], ["d"], "inside", domain="mine")], "b", [], [helper.make_empty_tensor_value_info("d")]
+        )
+        nodes = [
+            helper.make_node("Frobnicate", ["x"], ["a"], "first", domain="com.example"),
+            helper.make_node("Frobnicate", ["a"], ["b"], "second", domain="com.example"),
+            node("NoSuchOperator", "b", "c", "third"),
+            node("If", "k", "e", then_branch=inner, else_branch=inner),
+            node("Add", "c e", "y"),
+        ]
+        proto = model(
+            nodes, {"x": [2]}, ["y"], {"k": np.array(True)},
+            imports=[helper.make_opsetid("com.example", 1), helper.make_opsetid("mine", 1)],
+        )  # fmt: skip
+        refused(
+            proto, "com.example.Frobnicate: node 'first'", "node 'second'", "NoSuchOperator: node 'third'",
+            "mine.Deep: node 'inside'", kind=UnsupportedOperatorError,
+        )  # fmt: skip
+
+    def test_also_in_an_old_file(self) -> None:
+        proto = model([node("NoSuchOperator", "x", "y", "it")], {"x": [2]}, ["y"], opset=9)
+        refused(proto, "NoSuchOperator: node 'it'", kind=UnsupportedOperatorError)
+
+    def test_a_broken_shape_names_node_and_rule(self) -> None:
+        proto = model([node("MatMul", "x w", "y", "product")], {"x": [2, 3]}, ["y"], {"w": np.ones((4, 2), np.float32)})
+        refused(proto, "node 'product' (MatMul)", "MatMul(f32[2,3], f32[4,2])")
+
+    def test_an_attribute_that_is_not_known(self) -> None:
+        proto = model([node("Relu", "x", "y", "act", slope=0.5)], {"x": [2]}, ["y"], opset=onnx.defs.onnx_opset_version())
+        refused(proto, "node 'act' (Relu): attribute slope of Relu is not supported")
+
+    def test_a_missing_attribute(self) -> None:
+        proto = model([node("Concat", "x x", "y", "join")], {"x": [2]}, ["y"])
+        refused(proto, "join")
+
+    def test_an_attribute_of_a_wrong_type(self) -> None:
+        proto = model([node("Gemm", "x x", "y", "g", transB="yes")], {"x": [2, 2]}, ["y"])
+        refused(proto, "node 'g' (Gemm): attribute transB must be INT, not STRING")
+
+    def test_an_unknown_attribute_type(self) -> None:
+        proto = model([node("Relu", "x", "y", "act")], {"x": [2]}, ["y"])
+        proto.graph.node[0].attribute.append(
+            helper.make_attribute("hint", helper.make_tensor_type_proto(TensorProto.FLOAT, [1]))
+        )
+        refused(proto, "act")
+
+    def test_too_many_outputs(self) -> None:
+        proto = model([node("Relu", "x", "y z", "act")], {"x": [2]}, ["y"], opset=onnx.defs.onnx_opset_version())
+        refused(proto, "node 'act' (Relu) has 2 outputs, not 1")
+
+    def test_too_few_inputs(self) -> None:
+        proto = model([node("MatMul", "x", "y", "product")], {"x": [2, 2]}, ["y"], opset=onnx.defs.onnx_opset_version())
+        refused(proto, "product")
+
+
+class TestNames:
+    def test_a_name_that_nothing_defines(self) -> None:
+        proto = model([node("Add", "x ghost", "y", "sum")], {"x": [2]}, ["y"])
+        refused(proto, "node 'sum' (Add) reads 'ghost', which nothing defines")
+
+    def test_an_output_that_nothing_gives(self) -> None:
+        refused(model([node("Relu", "x", "y")], {"x": [2]}, ["z"]), "output 'z' is not given by any node")
+
+    def test_a_name_defined_twice(self) -> None:
+        proto = model([node("Relu", "x", "y", "one"), node("Tanh", "x", "y", "two")], {"x": [2]}, ["y"])
+        refused(proto, "node 'two' (Tanh): 'y' is defined twice")
+
+    def test_a_cycle(self) -> None:
+        proto = model([node("Add", "x b", "a", "one"), node("Relu", "a", "b", "two")], {"x": [2]}, ["b"])
+        refused(proto, "depend on each other in a cycle", "node 'one' (Add)", "node 'two' (Relu)")
+
+    def test_a_branch_that_reads_what_nothing_defines(self) -> None:
+        branch = helper.make_graph([node("Relu", "ghost", "t", "inner")], "b", [], [helper.make_empty_tensor_value_info("t")])
+        proto = model([node("If", "c", "y", then_branch=branch, else_branch=branch)], {"c": (TensorProto.BOOL, [])}, ["y"])
+        refused(proto, "'ghost', which nothing defines")
+
+
+def with_tensor(change: Callable[[TensorProto], None]) -> ModelProto:
+    proto = model([node("Add", "x w", "y")], {"x": [2, 3]}, ["y"], {"w": np.ones((2, 3), np.float32)})
+    change(proto.graph.initializer[0])
+    return proto
+
+
+class TestTensors:
+    def test_data_that_is_too_short(self) -> None:
+        def cut(tensor: TensorProto) -> None:
+            tensor.raw_data = tensor.raw_data[:10]
+
+        refused(with_tensor(cut), "initializer 'w': f32[2, 3] needs 24 bytes but the file holds 10")
+
+    def test_typed_data_that_is_too_short(self) -> None:
+        def cut(tensor: TensorProto) -> None:
+            tensor.ClearField("raw_data")
+            tensor.float_data.extend([1.0, 2.0])
+
+        refused(with_tensor(cut), "initializer 'w' of shape [2, 3] cannot be read")
+
+    @pytest.mark.parametrize("dims", [[1 << 40, 1 << 40], [-1, -6], [1 << 62, 2]])
+    def test_extents_that_overflow(self, dims: list[int]) -> None:
+        def blow_up(tensor: TensorProto) -> None:
+            tensor.dims[:] = dims
+
+        refused(with_tensor(blow_up), "initializer 'w': shape", "is negative or overflows")
+
+    @pytest.mark.parametrize("code", [TensorProto.STRING, TensorProto.COMPLEX64, TensorProto.FLOAT8E4M3FN, 12345])
+    def test_element_types_that_are_not_supported(self, code: int) -> None:
+        def retype(tensor: TensorProto) -> None:
+            tensor.data_type = code
+
+        refused(with_tensor(retype), "initializer 'w': element type", "is not supported")
+
+    def test_an_input_that_overflows(self) -> None:
+        refused(model([node("Relu", "x", "y")], {"x": [1 << 31, 1 << 31]}, ["y"]), "input 'x'", "overflows")
+
+    def test_an_input_without_shape(self) -> None:
+        proto = model([node("Relu", "x", "y")], {"x": None}, ["y"])
+        refused(proto, "input 'x' has no shape")
+
+    def test_an_input_that_is_a_sequence(self) -> None:
+        proto = model([node("Relu", "x", "y")], {}, ["y"])
+        proto.graph.input.append(helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, None))
+        refused(proto, "input 'x' is not a tensor but a sequence_type")
+
+    def test_an_output_that_is_a_sequence(self) -> None:
+        proto = model([node("SequenceConstruct", "x x", "y")], {"x": [2]}, ["y"])
+        refused(proto, "output 'y' is a sequence of tensors")
+
+
+class TestExternalData:
+    def saved(self, folder: Path) -> ModelProto:
+        onnx.save(mlp(), folder / "m.onnx", save_as_external_data=True, size_threshold=0, location="m.data")
+        return onnx.load(folder / "m.onnx", load_external_data=False)
+
+    def test_a_missing_data_file(self, tmp_path: Path) -> None:
+        self.saved(tmp_path)
+        (tmp_path / "m.data").unlink()
+        refused(tmp_path / "m.onnx", "its data file", "m.data cannot be read: No such file or directory")
+
+    def test_a_data_file_that_is_too_short(self, tmp_path: Path) -> None:
+        self.saved(tmp_path)
+        (tmp_path / "m.data").write_bytes(b"1234567")
+        refused(tmp_path / "m.onnx", "needs 120 bytes but the file holds 7")
+
+    @pytest.mark.parametrize("location", ["../secret", "/etc/passwd", "link/secret", "", "."])
+    def test_data_outside_the_folder(self, tmp_path: Path, location: str) -> None:
+        outside, inside = tmp_path / "outside", tmp_path / "inside"
+        outside.mkdir()
+        inside.mkdir()
+        (outside / "secret").write_bytes(b"0" * 1000)
+        (tmp_path / "secret").write_bytes(b"0" * 1000)
+        (inside / "link").symlink_to(outside)
+        proto = self.saved(inside)
+        for tensor in proto.graph.initializer:
+            next(entry for entry in tensor.external_data if entry.key == "location").value = location
+        (inside / "bad.onnx").write_bytes(proto.SerializeToString())
+        refused(inside / "bad.onnx", f"its data file {location!r} is outside the model's folder")
+
+    def test_offsets_that_are_not_numbers(self, tmp_path: Path) -> None:
+        proto = self.saved(tmp_path)
+        for tensor in proto.graph.initializer:
+            next(entry for entry in tensor.external_data if entry.key == "offset").value = "some"
+        (tmp_path / "bad.onnx").write_bytes(proto.SerializeToString())
+        refused(tmp_path / "bad.onnx", "offset and length of external data must be numbers")
+
+    def test_bytes_have_no_folder(self, tmp_path: Path) -> None:
+        refused(self.saved(tmp_path).SerializeToString(), "lies in the file 'm.data' beside the model: load the model by its path")
+
+
+class TestFunctionsAndConstants:
+    def test_a_function_that_calls_itself(self) -> None:
+        body = [helper.make_node("Loopy", ["a"], ["r"], domain="mine")]
+        function = helper.make_function("mine", "Loopy", ["a"], ["r"], body, [helper.make_opsetid("mine", 1)])
+        call = helper.make_node("Loopy", ["x"], ["y"], "call", domain="mine")
+        proto = model([call], {"x": [3]}, ["y"], functions=[function], imports=[helper.make_opsetid("mine", 1)])
+        refused(proto)
+
+    def test_a_constant_without_value(self) -> None:
+        proto = model([node("Constant", "", "y", "c")], {"x": [2]}, ["y"], opset=onnx.defs.onnx_opset_version())
+        refused(proto, "node 'c' (Constant) must have exactly one attribute")
+
+    def test_a_constant_of_text(self) -> None:
+        proto = model([node("Constant", "", "y", "c", value_string="text")], {"x": [2]}, ["y"])
+        refused(proto, "c")
+
+    def test_an_index_outside_a_constant(self) -> None:
+        nodes = [node("Gather", "c i", "g", "pick"), node("Add", "x g", "y")]
+        proto = model(nodes, {"x": [2]}, ["y"], {"c": np.arange(3), "i": np.array(7)})
+        refused(proto, "node 'pick' (Gather)", "index 7")
+
+    def test_attributes_without_type_are_guessed(self) -> None:
+        proto = model([node("Gemm", "x w", "y", transB=1)], {"x": [2, 3]}, ["y"], {"w": np.ones((4, 3), np.float32)})
+        proto.graph.node[0].attribute[0].type = AttributeProto.UNDEFINED
+        assert load(proto).outputs["y"].shape == (2, 4)  # type: ignore[union-attr]
+
+    def test_a_tensor_attribute_that_is_too_short(self) -> None:
+        tensor = numpy_helper.from_array(np.ones(3, np.float32))
+        tensor.raw_data = tensor.raw_data[:-1]
+        proto = model([node("Constant", "", "y", "c", value=tensor)], {"x": [2]}, ["y"], opset=onnx.defs.onnx_opset_version())
+        refused(proto, "node 'c' (Constant)", "needs 12 bytes but the file holds 11")
