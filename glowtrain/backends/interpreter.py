@@ -23,11 +23,15 @@ class Interpreter(Backend):
 
 
 class InterpretedGraph(Executable):
+    """The graph itself."""
+
     def bind(self, state: State) -> Instance:
         return InterpretedInstance(self.graph, state)
 
 
 class InterpretedInstance(Instance):
+    """A graph and the state that it reads and updates."""
+
     def __init__(self, graph: Graph, state: State) -> None:
         self.graph = graph
         self.state = state
@@ -41,7 +45,9 @@ class InterpretedInstance(Instance):
 
 
 def evaluate(graph: Graph, inputs: Mapping[str, Array], state: Mapping[str, Array] | None = None) -> dict[Value, Array]:
-    """Every value of the graph, for inputs by name and variables by name (their initial values where ``state`` has none)."""
+    """Every value of the graph, for inputs by name and variables by name (their initial values where ``state`` has
+    none).
+    """
     known: dict[Value, Array] = {value: inputs[value.name] for value in graph.inputs}
     for leaf in graph.leaves:
         if isinstance(leaf, Constant):
@@ -49,8 +55,7 @@ def evaluate(graph: Graph, inputs: Mapping[str, Array], state: Mapping[str, Arra
         elif isinstance(leaf, Variable):
             known[leaf] = (state or {}).get(leaf.name, leaf.initial)
     for node in graph.nodes:
-        for output, array in zip(node.outputs, run_node(node, known), strict=True):
-            known[output] = array
+        known.update(zip(node.outputs, run_node(node, known), strict=True))
     return known
 
 

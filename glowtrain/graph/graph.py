@@ -2,8 +2,8 @@
 
     graph  ::= inputs, outputs (name -> value), updates (variable <- value)
 
-A graph is immutable. Its nodes are what outputs and updates reach, in a deterministic order in which every node comes after its
-operands. Every update reads the variables' values from before the call.
+A graph is immutable. Its nodes are what outputs and updates reach, in a deterministic order in which every node comes
+after its operands. Every update reads the variables' values from before the call.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Graph:
         return replace(self, **changes)
 
     def __str__(self) -> str:
-        from glowtrain.graph.text import to_text
+        from glowtrain.graph.text import to_text  # noqa: PLC0415  (the text form is written in terms of graphs)
 
         return to_text(self)
 

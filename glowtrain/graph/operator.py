@@ -59,7 +59,9 @@ class Draw(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """One drawn use of an operator: the operator with its attributes, and its inputs (floats in f64; ``None`` = absent)."""
+    """One drawn use of an operator: the operator with its attributes, and its inputs (floats in f64; ``None`` =
+    absent).
+    """
 
     operator: Operator
     inputs: tuple[Array | None, ...]
@@ -90,7 +92,9 @@ class Operator:
     """Only rearranges or repeats elements of its first operand."""
 
     def infer(self, *inputs: Any) -> Types:
-        """Result type(s) from operand types (``TensorType`` or ``None``). Raises :class:`ShapeError` via :meth:`fail`."""
+        """Result type(s) from operand types (``TensorType`` or ``None``). Raises :class:`ShapeError` via
+        :meth:`fail`.
+        """
         raise NotImplementedError
 
     def reference(self, *inputs: Any) -> Arrays:

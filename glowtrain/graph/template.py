@@ -14,8 +14,8 @@ from glowtrain.types import Array, Shape, Spec
 class Template:
     """A recipe for graphs: ``build(dims)`` gives the graph for one binding of the symbolic dimensions.
 
-    ``inputs`` are the input specs by name, e.g. ``{"x": f32["batch", 784]}``. Every graph that a template builds has the same
-    variables by name, so a compiled function keeps one state over all its specialisations.
+    ``inputs`` are the input specs by name, e.g. ``{"x": f32["batch", 784]}``. Every graph that a template builds has
+    the same variables by name, so a compiled function keeps one state over all its specialisations.
     """
 
     name: str

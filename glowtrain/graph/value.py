@@ -1,8 +1,8 @@
 """Values and nodes: the immutable expressions that graphs are made of.
 
-A :class:`Value` is a leaf (:class:`Input`, :class:`Constant`, :class:`Variable`) or an output of a :class:`Node`. Nodes know
-their operands and nothing else, so building a value never changes a graph, and what no output needs does not exist.
-Types are inferred when a node is made: a shape error is raised at the line that wrote the expression.
+A :class:`Value` is a leaf (:class:`Input`, :class:`Constant`, :class:`Variable`) or an output of a :class:`Node`.
+Nodes know their operands and nothing else, so building a value never changes a graph, and what no output needs does
+not exist. Types are inferred when a node is made: a shape error is raised at the line that wrote the expression.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Affine forms of subscripts and addresses, with exact static ranges.
 
-A subscript is brought into the form  constant + sum(coefficient * atom). Atoms are loop indices and whatever is not affine
-(quotients, remainders, loaded values). Quotients and remainders by constants are resolved by ranges, and a quotient and a remainder
-of the same dividend recombine; so the reshapes and transposes that lowering writes as index arithmetic vanish from addresses.
+A subscript is brought into the form constant + sum(coefficient * atom). Atoms are loop indices and what is not affine
+(quotients, remainders, loaded values). Quotients and remainders by constants are resolved by ranges, and a quotient
+and a remainder of the same dividend recombine; so the reshapes and transposes that lowering writes as index
+arithmetic vanish from addresses.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def _atom_range(atom: Atom) -> Range:
             return low // divisor, high // divisor
         case Remainder(dividend=dividend, divisor=divisor):
             low, high = dividend.range()
-            return (low, high) if 0 <= low and high < divisor else (0, divisor - 1)
+            return (low, high) if low >= 0 and high < divisor else (0, divisor - 1)
         case Apply(function="min" | "max" as function, arguments=(a, b)):
             (la, ha), (lb, hb) = affine(a).range(), affine(b).range()
             choose = min if function == "min" else max

@@ -3,14 +3,14 @@
     statement ::= For(indices, body, serial?)               every point of the index box; parallel unless serial
                 | Let(ref, expr)                             a scalar name for the rest of the enclosing body
                 | Store(buffer, index*, expr)                buffer[index] = expr
-                | Accumulate(op, buffer, index*, expr)       buffer[index] op= expr; a place outside the buffer is dropped
+                | Accumulate(op, buffer, index*, expr)       buffer[index] op= expr; places outside are dropped
     expr      ::= Const(value) | Index | Ref
                 | Load(buffer, index*, fill?)                buffer[index]; outside the buffer: fill
                 | Apply(function, expr*) | Cast(expr)
                 | Reduce(op, indices, expr)                  the sum (max, ...) of expr over the index box
 
-Subscripts are i64 expressions; most are affine in the indices (see :mod:`glowtrain.loops.affine`). Expressions are compared
-by identity, and shared sub-expressions are computed once. New operators never extend the language.
+Subscripts are i64 expressions; most are affine in the indices (see :mod:`glowtrain.loops.affine`). Expressions are
+compared by identity, and shared sub-expressions are computed once. New operators never extend the language.
 """
 
 from __future__ import annotations
@@ -181,7 +181,8 @@ class Cast(Expr):
 class Reduce(Expr):
     """``expr`` combined over an index box by "add", "mul", "max", "min", "and" or "or".
 
-    "max" and "min" propagate NaN. f16 and bf16 accumulate in f32 (the cast is written out by whoever builds the expression).
+    "max" and "min" propagate NaN. f16 and bf16 accumulate in f32 (the cast is written out by whoever builds the
+    expression).
     """
 
     op: str
@@ -212,6 +213,8 @@ class Let:
 
 @dataclass(frozen=True, eq=False)
 class Store:
+    """``buffer[index] = value``."""
+
     buffer: Buffer
     index: tuple[Expr, ...]
     value: Expr
@@ -383,7 +386,7 @@ def _with_children(expr: Expr, new: list[Expr]) -> Expr:
 
 def substitute(expr: Expr, mapping: dict[Any, Expr]) -> Expr:
     """Replace indices and refs."""
-    return rewrite(expr, lambda node: mapping.get(node))
+    return rewrite(expr, mapping.get)
 
 
 def walk(expr: Expr) -> Iterator[Expr]:

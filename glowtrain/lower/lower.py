@@ -1,7 +1,7 @@
 """Graph to Program: every node becomes loop nests over buffers, every Scan a repeat.
 
-Operators without ``lower`` are replaced by their decomposition first (:func:`expand`). Nothing is optimised here: each node writes
-its own buffers; fusion removes most of them.
+Operators without ``lower`` are replaced by their decomposition first (:func:`expand`). Nothing is optimised here:
+each node writes its own buffers; fusion removes most of them.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class _Lowering:
 
 
 def split(name: str, body: Sequence[Statement]) -> list[Instruction]:
-    """A kernel for each top-level loop, so that each can be fused and tiled by itself; one kernel if there are names."""
+    """A kernel for each top-level loop, to be fused and tiled by itself; one kernel if there are names."""
     if all(isinstance(statement, For) for statement in body):
         return [Kernel(name, (statement,)) for statement in body]
     return [Kernel(name, tuple(body))]

@@ -62,8 +62,9 @@ def roles(graph: GraphProto, arrays: dict[str, Array]) -> Roles:
 def _is_weight(array: Array) -> bool:
     if not dtype_of(array.dtype).is_float or array.ndim == 0:
         return False
-    magnitude = np.abs(array.astype(np.float64, copy=False))
-    return bool((magnitude < _LARGEST).all())
+    with np.errstate(invalid="ignore"):
+        magnitude = np.abs(array.astype(np.float64, copy=False))
+        return bool((magnitude < _LARGEST).all())
 
 
 def _at(node: NodeProto, table: dict[str, tuple[int, ...]]) -> list[str]:

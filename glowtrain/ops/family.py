@@ -69,7 +69,7 @@ class Elementwise(Operator):
 
     def check_operands(self, *inputs: TensorType) -> None:
         """All operands present, of one allowed element type."""
-        if self.arity >= 0 and len(inputs) != self.arity or not inputs:
+        if (self.arity >= 0 and len(inputs) != self.arity) or not inputs:
             raise self.fail(
                 f"takes {self.arity if self.arity >= 0 else 'at least 1'} operand(s), not {len(inputs)}", *inputs
             )

@@ -210,8 +210,10 @@ def known_condition(node: Node) -> Sequence[Value] | None:
 
 
 def reduction_of_one(node: Node) -> Sequence[Value] | None:
-    """A sum, mean, maximum, minimum or product over axes of extent 1 only changes the shape."""
+    """A maximum, minimum or product over axes of extent 1 only changes the shape; so does a sum of integers."""
     x, operator = _operand(node), node.operator
+    if isinstance(operator, (ReduceSum, ReduceMean)) and not x.dtype.is_integer:
+        return None
     axes: Any = operator.reduced(x.type)  # type: ignore[attr-defined]
     if any(x.shape[axis] != 1 for axis in axes):
         return None

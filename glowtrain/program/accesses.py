@@ -75,7 +75,8 @@ def definition(kernel: Kernel) -> Definition | None:
 
 
 def places_of(store: Store, indices: Sequence[Index]) -> tuple[tuple[Index, int], ...] | None:
-    """Each loop index with its step through the buffer's row-major positions, if the store writes every element exactly once.
+    """Each loop index with its step through the buffer's row-major positions, if the store writes every element
+    exactly once.
 
     The steps must be those of a mixed radix: 1, then the extents multiplied up.
     """
@@ -112,6 +113,7 @@ def is_move(expr: Expr) -> bool:
 
 
 def has_reduce(expr: Expr) -> bool:
+    """Whether a reduction occurs in the expression."""
     return any(isinstance(node, Reduce) for node in walk(expr))
 
 
@@ -161,7 +163,7 @@ def contractions(body: Sequence[Statement]) -> Iterator[tuple[Reduce, Load, Load
 
 
 def is_linear(load: Load) -> bool:
-    """Whether the load's address is affine in loop indices alone, and so are the subscripts that need a bounds check."""
+    """Whether the load's address is affine in loop indices alone."""
     return address(load.index, load.buffer.strides).is_linear
 
 

@@ -1,8 +1,9 @@
-"""Forward inlining: where a buffer is only an expression of its subscripts, its readers compute the expression themselves.
+"""Forward inlining: where a buffer is only an expression of its subscripts, its readers compute the expression
+themselves.
 
-Moves (transpose, reshape, slice, broadcast, padding as filled loads) are always inlined, also into the operands of contractions
-as long as addresses stay affine: that makes them views. They go first, so that what contractions read through them is known when
-arithmetic is inlined, which is done only where nothing dear is computed twice.
+Moves (transpose, reshape, slice, broadcast, padding as filled loads) are always inlined, also into the operands of
+contractions as long as addresses stay affine: that makes them views. They go first, so that what contractions read
+through them is known when arithmetic is inlined, which is done only where nothing dear is computed twice.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from glowtrain.loops import (
     expressions,
     needs_check,
     rewrite_body,
-    substitute,
     walk,
 )
 from glowtrain.program.accesses import (

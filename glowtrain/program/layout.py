@@ -1,8 +1,9 @@
 """Memory layouts: which axis of each buffer is innermost.
 
-Operators state the layouts they like (a convolution: activations channels-last, weights with output channels last; then a register
-tile runs along channels and no im2col is needed, see oneDNN's nhwc and XNNPACK). Buffers that a kernel accesses at the same place
-form a group and share one layout, so that elementwise neighbours stream. Inputs and outputs are row-major: they belong to the caller.
+Operators state the layouts they like (a convolution: activations channels-last, weights with output channels last;
+then a register tile runs along channels and no im2col is needed, see oneDNN's nhwc and XNNPACK). Buffers that a
+kernel accesses at the same place form a group and share one layout, so that elementwise neighbours stream. Inputs and
+outputs are row-major: they belong to the caller.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Merging of kernels that run over the same index box into one.
 
-A producer and its elementwise readers become one loop in which the intermediate is a scalar: the epilogue of a contraction, an
-optimizer's several states, a copy into a variable or an output (which thereby becomes an update in place). Siblings that read the
-same data share the pass over it, e.g. the two sums of a batch normalisation's gradient.
+A producer and its elementwise readers become one loop in which the intermediate is a scalar: the epilogue of a
+contraction, an optimizer's several states, a copy into a variable or an output (which thereby becomes an update in
+place). Siblings that read the same data share the pass over it, e.g. the two sums of a batch normalisation's
+gradient.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The static memory plan: an offset in one arena for every activation.
 
-Buffers whose lifetimes overlap get disjoint ranges. Placement is best fit in order of decreasing size (Pisarchyk and Lee, Efficient
-Memory Management for Deep Neural Net Inference, 2020, "greedy by size"), tried against two more orders; the smallest arena wins.
+Buffers whose lifetimes overlap get disjoint ranges. Placement is best fit in order of decreasing size (Pisarchyk and
+Lee, Efficient Memory Management for Deep Neural Net Inference, 2020, "greedy by size"), tried against two more
+orders; the smallest arena wins.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ Interval = tuple[int, int]
 
 @dataclass(frozen=True)
 class Plan:
-    """A program with its activations placed. ``arena`` and ``peak`` are bytes; ``peak`` is the largest sum of live buffers."""
+    """A program with its activations placed. ``arena`` and ``peak`` are bytes; ``peak`` is the largest sum of live
+    buffers.
+    """
 
     program: Program
     offsets: dict[Buffer, int]

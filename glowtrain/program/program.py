@@ -109,7 +109,7 @@ class Program:
         return kernels_of(self.instructions)
 
     def __str__(self) -> str:
-        from glowtrain.program.text import to_text
+        from glowtrain.program.text import to_text  # noqa: PLC0415  (the text form is written in terms of programs)
 
         return to_text(self)
 

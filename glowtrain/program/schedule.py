@@ -1,7 +1,7 @@
 """The order of instructions: list scheduling for a small peak of live memory.
 
-Each step runs, among the instructions whose predecessors have run, the one that frees most and allocates least; where several are equal, the
-one that came first. The order found is kept only if its peak is below the given one's.
+Each step runs, among the instructions whose predecessors have run, the one that frees most and allocates least; where
+several are equal, the one that came first. The order found is kept only if its peak is below the given one's.
 """
 
 from __future__ import annotations

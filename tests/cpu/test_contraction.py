@@ -136,7 +136,7 @@ def strided(draw: st.DrawFn, extents: Sequence[int], moved: Sequence[int], turn:
 def clipped(draw: st.DrawFn, extents: Sequence[int], outputs: Sequence[int], sums: Sequence[int]) -> Clip:
     coefficients = [0] * len(extents)
     for loops in (outputs, sums):
-        if loops and draw(st.integers(0, 7)):
+        if loops and draw(st.integers(0, 7)) > 0:
             place = draw(st.integers(0, len(loops) - 1))
             coefficients[loops[place]] = draw(st.sampled_from([1, 1, 2, -1, 3, -2]))
     span = [coefficient * (extent - 1) for coefficient, extent in zip(coefficients, extents, strict=True)]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import glowtrain.ops  # noqa: F401  (fills the registry)
 from glowtrain.errors import TextError
+from glowtrain.gradcheck.draw import SeededDraw
 from glowtrain.graph import (
     Constant,
     Graph,
@@ -24,7 +25,6 @@ from glowtrain.graph import (
     to_text,
     verify,
 )
-from glowtrain.gradcheck.draw import SeededDraw
 from glowtrain.ops.arithmetic import Add
 from glowtrain.ops.contraction import Gemm
 from glowtrain.ops.control import Scan
@@ -36,7 +36,9 @@ from glowtrain.types import DTYPES, TensorType, bf16, f32, f64, i64, type_of
 
 NAMES = st.one_of(
     st.just(""),
-    st.sampled_from(["x", "fc1.weight", "/layer1/Conv_output_0", "onnx::Gemm_12", "12", "inf", "graph", "h~1", "-", "a:"]),
+    st.sampled_from(
+        ["x", "fc1.weight", "/layer1/Conv_output_0", "onnx::Gemm_12", "12", "inf", "graph", "h~1", "-", "a:"]
+    ),
     st.text(max_size=8),
 )
 

@@ -211,7 +211,9 @@ class TestConstants:
 
     def test_what_must_be_known_and_is_not_is_named(self) -> None:
         proto = model([node("Reshape", "x s", "y", "resh")], {"x": [4], "s": (I64, [1])}, ["y"])
-        with pytest.raises(ModelError, match=r"node 'resh' \(Reshape\): input 1 \(shape, 's'\) must be known.*input 's'"):
+        with pytest.raises(
+            ModelError, match=r"node 'resh' \(Reshape\): input 1 \(shape, 's'\) must be known.*input 's'"
+        ):
             load(proto)
 
     def test_large_results_are_not_folded(self) -> None:
@@ -280,7 +282,9 @@ class TestParameters:
 
     def test_merged_scale_and_variance_come_apart(self) -> None:
         ones, zeros = np.ones(3, np.float32), np.zeros(3, np.float32)
-        proto = model([node("BatchNormalization", "x one zero zero one", "y")], {"x": [2, 3]}, ["y"], {"one": ones, "zero": zeros})
+        proto = model(
+            [node("BatchNormalization", "x one zero zero one", "y")], {"x": [2, 3]}, ["y"], {"one": ones, "zero": zeros}
+        )
         graph = loaded(proto)
         assert trainable(graph) == ["one", "zero"]
         assert len(frozen(graph)) == 2
@@ -392,7 +396,15 @@ class TestOlderOpsets:
             node("Squeeze", "b", "y", axes=[0]),
         ]
         graph = same_as_onnx_runtime(model(nodes, {"x": [3, 2, 4]}, ["a", "y"], opset=opset))
-        assert [n.operator.key() for n in graph.nodes] == ["Slice", "Clip", "ReduceSum", "Unsqueeze", "Pad", "Split", "Squeeze"]
+        assert [n.operator.key() for n in graph.nodes] == [
+            "Slice",
+            "Clip",
+            "ReduceSum",
+            "Unsqueeze",
+            "Pad",
+            "Split",
+            "Squeeze",
+        ]
 
     def test_softmax_flattened_before_opset_13(self) -> None:
         same_as_onnx_runtime(model([node("Softmax", "x", "y")], {"x": [2, 3, 4]}, ["y"], opset=11))

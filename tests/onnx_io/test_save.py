@@ -171,7 +171,11 @@ class TestModels:
         h, x, w = (Input(f32[2, 2], name) for name in "hxw")
         following = Tanh()(h @ w + x)
         body = Graph((h, x, w), {"next": following, "out": following * np.float32([1, 2])}, name="body")
-        start, xs, weight = Input(f32[2, 2], "h0"), Input(f32[5, 2, 2], "xs"), Variable("weight", np.eye(2, dtype=np.float32))
+        start, xs, weight = (
+            Input(f32[2, 2], "h0"),
+            Input(f32[5, 2, 2], "xs"),
+            Variable("weight", np.eye(2, dtype=np.float32)),
+        )
         scan = Scan(body=body, num_scan_inputs=1, scan_output_directions=(1,), num_captured=1)
         end, ys = scan(start, xs, weight)
         assert trainable(bound(runs_the_same(Graph((start, xs), {"end": end, "ys": ys})))) == ["weight"]
@@ -197,7 +201,9 @@ class TestOperators:
         if isinstance(sample.operator, Dropout) and sample.operator.training_mode:
             return None  # every runtime draws its own
         if sample.operator.key() == "BitShift":
-            sample = type(sample)(sample.operator, tuple(np.abs(a).astype(np.uint64) for a in sample.inputs if a is not None))
+            sample = type(sample)(
+                sample.operator, tuple(np.abs(a).astype(np.uint64) for a in sample.inputs if a is not None)
+            )
         arrays = [a if a is None or a.dtype != np.float64 else a.astype(np.float32) for a in sample.inputs]
         inputs = [None if array is None else Variable(f"x{i}", array) for i, array in enumerate(arrays)]
         try:
@@ -323,9 +329,7 @@ class TestTraining:
         training = make_trainable(bound(convnet(training=True), batch=4), seed=3)
         (drop,) = (n for n in training.nodes if isinstance(n.operator, TrainingDropout))
         inputs = random_inputs(training)
-        masks = [
-            evaluate(training, inputs, {"random.counter": np.array(step)})[drop.outputs[1]] for step in (0, 1, 0)
-        ]
+        masks = [evaluate(training, inputs, {"random.counter": np.array(step)})[drop.outputs[1]] for step in (0, 1, 0)]
         assert (masks[0] == masks[2]).all()
         assert (masks[0] != masks[1]).any()
         assert interpreted(training, inputs)["random.counter.next"] == 1
@@ -408,4 +412,3 @@ class TestFiles:
         path.touch(mode=0o600)
         save(bound(mlp()), path)
         assert path.stat().st_mode & 0o777 == 0o600
-

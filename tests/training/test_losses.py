@@ -107,7 +107,9 @@ def test_ignored_labels_count_for_nothing() -> None:
     loss.check(model_of(5, 4), {"labels": labels})
 
 
-@pytest.mark.parametrize(("labels", "found"), [([0, 1, 4], r"label 4 is at \[2\]"), ([0, -1, 1], r"label -1 is at \[1\]")])
+@pytest.mark.parametrize(
+    ("labels", "found"), [([0, 1, 4], r"label 4 is at \[2\]"), ([0, -1, 1], r"label -1 is at \[1\]")]
+)
 @pytest.mark.parametrize("make", [gt.losses.softmax_cross_entropy, gt.losses.nll])
 def test_labels_out_of_range_are_refused(make: Callable[[], Loss], labels: list[int], found: str) -> None:
     with pytest.raises(InputError, match=rf"'labels' must hold classes from 0 to 3 .*{found}"):

@@ -57,7 +57,9 @@ def sgd(lr: float, momentum: float = 0, dampening: float = 0, nesterov: bool = F
     return rule
 
 
-def adam(lr: float, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, l2: float = 0, decay: float = 0) -> Rule:
+def adam(
+    lr: float, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, l2: float = 0, decay: float = 0
+) -> Rule:
     state = {"m": np.zeros(SHAPE), "v": np.zeros(SHAPE), "t": 0}
 
     def rule(p: np.ndarray, g: np.ndarray) -> np.ndarray:
@@ -165,7 +167,9 @@ def test_clipping_by_global_norm_scales_all_parameters_together(backend: str) ->
     np.testing.assert_allclose(run(small), before - small, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("make", [lambda n: SGD(0.1, momentum=0.9, accumulate=n), lambda n: Adam(0.01, clip_norm=1.0, accumulate=n)])
+@pytest.mark.parametrize(
+    "make", [lambda n: SGD(0.1, momentum=0.9, accumulate=n), lambda n: Adam(0.01, clip_norm=1.0, accumulate=n)]
+)
 def test_accumulation_updates_once_with_the_mean(make: Callable[[int], Optimizer], backend: str) -> None:
     small, whole = Run(make(4), backend), Run(make(1), backend)
     for start in range(0, 20, 4):

@@ -155,7 +155,12 @@ def test_the_mean_loss_weighs_examples_alike(mlp: gt.Template, points: Points) -
 
 def test_data_by_name_by_place_and_as_a_data_set(mlp: gt.Template, points: Points) -> None:
     x, y = points
-    forms: list[Any] = [(x, y), {"labels": y, "x": x}, Dataset("d", {"x": x, "y": y}), Dataset("d", {"labels": y, "x": x})]
+    forms: list[Any] = [
+        (x, y),
+        {"labels": y, "x": x},
+        Dataset("d", {"x": x, "y": y}),
+        Dataset("d", {"labels": y, "x": x}),
+    ]
     losses = [trainer_of(mlp).fit(form, batch_size=8).loss for form in forms]
     assert losses == losses[:1] * 4
     with_validation = trainer_of(mlp).fit(Dataset("d", {"x": x, "y": y}, {"x": x[:5], "y": y[:5]}))
@@ -165,7 +170,10 @@ def test_data_by_name_by_place_and_as_a_data_set(mlp: gt.Template, points: Point
         ({"x": x, "y": y}, "data has 'x', 'y', but"),
         (x, "data is a ndarray"),
         ((x, y[:-1]), "different numbers of examples"),
-        ((x.astype(np.float64), y), r"'x' must be f32\[batch,6\], not float64\[22,6\]; convert it with \.astype\(np\.float32\)"),
+        (
+            (x.astype(np.float64), y),
+            r"'x' must be f32\[batch,6\], not float64\[22,6\]; convert it with \.astype\(np\.float32\)",
+        ),
         ((x, y + 1), "'labels' must hold classes from 0 to 2"),
     ):
         with pytest.raises(gt.GlowtrainError, match=message):
@@ -220,7 +228,9 @@ def test_a_bound_graph_takes_other_batches_through_its_template(mlp: gt.Template
     assert bound.graph.inputs[0].shape == (8, 6)
 
 
-@pytest.mark.parametrize("bad", [{"epochs": -1}, {"batch_size": 0}, {"patience": 0}, {"restore_best": True}, {"resume": True}])
+@pytest.mark.parametrize(
+    "bad", [{"epochs": -1}, {"batch_size": 0}, {"patience": 0}, {"restore_best": True}, {"resume": True}]
+)
 def test_impossible_options_are_refused(mlp: gt.Template, points: Points, bad: dict[str, Any]) -> None:
     with pytest.raises(gt.GlowtrainError, match=r"fit: |batch size"):
         trainer_of(mlp).fit(points, **bad)
@@ -373,7 +383,10 @@ def test_foreign_checkpoints_are_refused(mlp: gt.Template, cnn: gt.Template, poi
     trainer_of(mlp).save(path)
     for other, message in (
         (trainer_of(cnn), r"variables in the checkpoint, but not here: first\.bias"),
-        (trainer_of(mlp, optimizer=gt.optim.SGD(momentum=0.9)), "optimizer differs: 'adam, accumulate=1' in the checkpoint, 'sgd"),
+        (
+            trainer_of(mlp, optimizer=gt.optim.SGD(momentum=0.9)),
+            "optimizer differs: 'adam, accumulate=1' in the checkpoint, 'sgd",
+        ),
         (trainer_of(mlp, loss=gt.losses.nll()), "loss differs"),
         (trainer_of(mlp, seed=3), "written with seed=0, this trainer has seed=3"),
         (trainer_of(mlp, trainable=["second.*"]), "trained parameters differs"),
@@ -471,7 +484,9 @@ def test_the_value_that_went_bad_is_named(points: Points, backend: str, tmp_path
     calm = x * np.float32(1e-3)
     trainer.fit((calm, y), 1, 8, checkpoint=path)
     saved, before = path.read_bytes(), trainer.variables()
-    with pytest.raises(NonFiniteError, match=r"first bad value is the result f32\[8,3\] of Exp\(f32\[8,3\]\): inf at") as caught:
+    with pytest.raises(
+        NonFiniteError, match=r"first bad value is the result f32\[8,3\] of Exp\(f32\[8,3\]\): inf at"
+    ) as caught:
         trainer.fit((x * 100, y), 1, 8, checkpoint=path)
     assert "(epoch 2, batch 1)" in str(caught.value)
     assert "holds the last good checkpoint" in str(caught.value)
@@ -483,7 +498,9 @@ def test_the_value_that_went_bad_is_named(points: Points, backend: str, tmp_path
 def test_bad_data_are_named(mlp: gt.Template, points: Points) -> None:
     x = points[0].copy()
     x[3, 2] = np.nan
-    with pytest.raises(NonFiniteError, match=r"the first bad value is input 'x' \(f32\[22,6\]\): nan at \[3, 2\], 1 of 132"):
+    with pytest.raises(
+        NonFiniteError, match=r"the first bad value is input 'x' \(f32\[22,6\]\): nan at \[3, 2\], 1 of 132"
+    ):
         trainer_of(mlp).step({"x": x, "labels": points[1]})
 
 

@@ -55,7 +55,7 @@ class NativeGraph(Executable):
 
 
 class NativeInstance(Instance):
-    """An arena, output arrays and a pointer table of its own; a call allocates nothing but the copies of its outputs."""
+    """Arena, outputs and pointer table of its own; a call allocates nothing but copies of the outputs."""
 
     def __init__(self, executable: NativeGraph, state: State) -> None:
         self.executable = executable

@@ -1,7 +1,8 @@
 """A planned program as one LLVM module: a function for every kernel structure, and the step that calls them.
 
-``void @step(ptr table)`` takes a table of pointers: the arena, the workspace, then every buffer that lives outside of the arena. Kernels with
-the same text are emitted once. Parallel loops are run by one thread; a thread pool would take the outermost tiles of each kernel.
+``void @step(ptr table)`` takes a table of pointers: the arena, the workspace, then every buffer that lives outside of
+the arena. Kernels with the same text are emitted once. Parallel loops are run by one thread; a thread pool would take
+the outermost tiles of each kernel.
 """
 
 from __future__ import annotations
@@ -10,8 +11,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from glowtrain.backends.cpu.contract import contraction_text, further_operands, outer_offset, recognise
-from glowtrain.backends.cpu.contract import FusedEpilogue, Product
+from glowtrain.backends.cpu.contract import (
+    FusedEpilogue,
+    Product,
+    contraction_text,
+    further_operands,
+    outer_offset,
+    recognise,
+)
 from glowtrain.backends.cpu.emit import Function, Text
 from glowtrain.backends.cpu.nest.expressions import Expressions
 from glowtrain.backends.cpu.nest.scope import Lanes
@@ -24,6 +31,7 @@ from glowtrain.program.program import Instruction, Kernel, Repeat
 
 ENTRY = "step"
 _NAME = "KERNEL"
+_NOWHERE = Affine(0)
 
 
 @dataclass(frozen=True)
@@ -31,7 +39,7 @@ class Argument:
     """A pointer parameter: a buffer, and an offset in elements that depends on enclosing repeats."""
 
     buffer: Buffer
-    offset: Affine = Affine(0)
+    offset: Affine = _NOWHERE
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Kernels that are contractions: from loop nests to the contraction generator.
 
-A flat nest with one sum of products of two affine loads is a contraction; what else the nest computes from the finished sums (bias,
-activation, optimizer update, further results) becomes the generator's epilogue.
+A flat nest with one sum of products of two affine loads is a contraction; what else the nest computes from the
+finished sums (bias, activation, optimizer update, further results) becomes the generator's epilogue.
 """
 
 from __future__ import annotations

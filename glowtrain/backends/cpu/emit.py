@@ -1,7 +1,8 @@
 """Text of LLVM functions.
 
 IR is written as text in its final shape (explicit vectors, loops as phis), because building llvmlite objects costs
-thirty times more and no optimisation pipeline runs behind it. A *value* is the text of an operand: ``%v7`` or a constant.
+thirty times more and no optimisation pipeline runs behind it. A *value* is the text of an operand: ``%v7`` or a
+constant.
 """
 
 from __future__ import annotations
@@ -92,9 +93,11 @@ class Function:
         step: int = 1,
         hint: str = "loop",
     ) -> Iterator[Loop]:
-        """``for index in range(begin, extent, step)`` with an i64 index; runs at least once (check for zero trips outside).
+        """``for index in range(begin, extent, step)`` with an i64 index; runs at least once (check for zero trips
+        outside).
 
-        ``carried`` gives (type, initial value) of each loop-carried value. The body sets ``loop.next`` to their new values.
+        ``carried`` gives (type, initial value) of each loop-carried value. The body sets ``loop.next`` to their new
+        values.
         """
         label, before = self.label(hint), self._block
         self.branch(label)

@@ -1,4 +1,6 @@
-"""Adjacent loops whose accesses run on without a gap become one: a contiguous tensor of any rank is a single long loop."""
+"""Adjacent loops whose accesses run on without a gap become one: a contiguous tensor of any rank is a single long
+loop.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def collapse(loop: For, free: Free) -> For:
 
 
 def _mergeable(loop: For, free: Free) -> tuple[Index, Index] | None:
-    """An outer and an inner index such that every access steps over from the inner loop's end to the outer's next trip."""
+    """An outer and an inner index such that every access steps over from the inner loop's end to the outer's next
+    trip.
+    """
     candidates = [index for index in loop.indices if index.extent > 1 and not _used_as_value(index, loop.body)]
     forms = [access.form for access in accesses(loop.body)]
     for outer, inner in permutations(candidates, 2):
@@ -50,7 +54,7 @@ def _merged(loop: For, outer: Index, inner: Index) -> For:
 
 
 def _used_as_value(index: Index, body: Sequence[Statement]) -> bool:
-    """Whether an index occurs outside of the subscripts of plain accesses (as a number, or where bounds are checked)."""
+    """Whether an index occurs outside of plain subscripts: as a number, or where bounds are checked."""
     seen: set[Expr] = set()
 
     def occurs(expr: Expr) -> bool:

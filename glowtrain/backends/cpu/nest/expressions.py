@@ -1,7 +1,8 @@
 """Expressions of the loop language as LLVM values, scalar or along vector lanes.
 
-Everything that is the same for all lanes stays scalar until an operation needs it on lanes. What does not depend on a loop is computed
-before it (see :meth:`Expressions.hoist`); the rest is remembered by scope, so shared sub-expressions are computed once.
+Everything that is the same for all lanes stays scalar until an operation needs it on lanes. What does not depend on a
+loop is computed before it (see :meth:`Expressions.hoist`); the rest is remembered by scope, so shared sub-expressions
+are computed once.
 """
 
 from __future__ import annotations
@@ -205,7 +206,9 @@ class Expressions:
         return self._forms[load]
 
     def scalar_sum(self, form: Affine, skip: Index | None = None) -> Text:
-        """An affine form as an i64 value, summed in the order in which its atoms were bound, so that prefixes are shared."""
+        """An affine form as an i64 value, summed in the order in which its atoms were bound, so that prefixes are
+        shared.
+        """
         terms = sorted(((atom, c) for atom, c in form.terms if atom is not skip), key=lambda term: self._level(term[0]))
         total = str(form.constant)
         for atom, coefficient in terms:

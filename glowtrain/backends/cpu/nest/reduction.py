@@ -1,8 +1,8 @@
 """Reductions: several over one box in one pass, with a fixed order of accumulation.
 
-Along lanes of an outer loop each lane sums for itself; otherwise the reduction itself runs along lanes, which are combined pairwise at
-the end. A few partial accumulators hide the latency of additions. Nothing depends on addresses or threads, so the bits are
-the same from run to run.
+Along lanes of an outer loop each lane sums for itself; otherwise the reduction itself runs along lanes, which are
+combined pairwise at the end. A few partial accumulators hide the latency of additions. Nothing depends on addresses
+or threads, so the bits are the same from run to run.
 """
 
 from __future__ import annotations

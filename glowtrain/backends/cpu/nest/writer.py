@@ -1,7 +1,8 @@
 """Loop nests as LLVM functions.
 
-Of the loops around flat statements one is chosen to run along vector lanes (see :mod:`glowtrain.backends.cpu.nest.analysis`); the others are
-ordinary loops, those with the longest strides outermost. A loop that holds loops is a scalar loop around them: a row program.
+Of the loops around flat statements one is chosen to run along vector lanes (see
+:mod:`glowtrain.backends.cpu.nest.analysis`); the others are ordinary loops, those with the longest strides outermost.
+A loop that holds loops is a scalar loop around them: a row program.
 """
 
 from __future__ import annotations
@@ -38,11 +39,12 @@ from glowtrain.loops import (
 from glowtrain.types import DType
 
 JAM = 4
-"""A reduction for several neighbouring vectors at once: that many, so that cache lines are used while they are there."""
+"""A reduction for several neighbouring vectors at once: that many, so that cache lines are used while they are there.
+"""
 
 
 class Nests:
-    """Writes statements into a function. ``pointers``: base addresses of buffers; ``outer``: values of outer indices."""
+    """Writes statements into a function. ``pointers``: addresses of buffers; ``outer``: outer indices."""
 
     def __init__(
         self,
