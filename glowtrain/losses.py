@@ -210,6 +210,8 @@ class ClassLoss(OutputLoss):
         prediction = output_of(model, self.output).type
         classes = prediction.shape[self.class_axis(prediction)]
         labels = np.asarray(arrays[self.target])
+        if labels.size and labels.min() >= 0 and labels.max() < classes:
+            return
         wrong = (labels < 0) | (labels >= classes)
         if self.ignore_index is not None:
             wrong &= labels != self.ignore_index

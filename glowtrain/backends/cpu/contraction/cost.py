@@ -182,10 +182,23 @@ def packing(x: Candidate) -> float:
         elements = prod(loop.extent for i, loop in enumerate(loops) if x.stride(operand, i))
         inner = x.vec if operand == "b" else inner_reduction(x, operand)
         near = any(x.stride(operand, i) == 1 for i in range(len(loops)) if i != inner)
-        result += (
-            elements * (0.35 if x.stride(operand, inner) == 1 else 0.7 if near else 2.5) * 8 / x.machine.width + 100
-        )
+        each = 0.35 if x.stride(operand, inner) == 1 else 0.7 if near else 2.5
+        far = _away(x) * x.problem.size / 4 if operand == "b" else 0.0
+        result += elements * (each * 8 / x.machine.width + far) + 100
     return result
+
+
+def _away(x: Candidate) -> float:
+    """Further cycles for each four bytes of B that are copied, if the copy leaves the cache before it is read.
+
+    B is copied panel by panel if all rows of A can be kept meanwhile, otherwise as a whole.
+    """
+    reductions, machine = x.problem.reductions, x.machine
+    columns = [i for i in x.problem.outputs if x.stride("b", i) and not x.stride("a", i)]
+    rows = [i for i in x.problem.outputs if x.stride("a", i) and not x.stride("b", i)]
+    if x.footprint("a", [*rows, *reductions]) > machine.l2 // 2:
+        return 0.9 if x.footprint("b", [*columns, *reductions]) > 0.6 * machine.l2 else 0.0
+    return 0.25 if x.steps * x.vectors * machine.width * x.problem.size > 0.8 * machine.l1 else 0.0
 
 
 def inner_reduction(x: Candidate, operand: str) -> int:

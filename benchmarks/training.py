@@ -1,0 +1,300 @@
+"""Time of one training step: Glowtrain's compiled step, PyTorch eager and JAX jit, on one core, side by side. By hand:
+
+    python benchmarks/training.py [--models mlp,gpt] [--seconds 10] [--stages] [--output benchmarks/results]
+
+All three run SGD with momentum from the same parameters over the same batches, in turns of a few steps, in one process that is
+bound to one core. Reported are medians; a ratio above 1 means that Glowtrain is faster. The first losses must agree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import logging
+import os
+import platform
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+BATCHES = {"mlp": 64, "cnn": 64, "resnet20": 32, "mobilenetv2": 32, "lstm": 32, "gpt": 16}
+"""The models and how many examples a step takes."""
+LR, MOMENTUM = 0.01, 0.9
+DISTINCT = 4
+"""Different batches, used in turn."""
+TURN = 0.05
+"""Seconds, at least, that an engine runs before the next one's turn."""
+AGREEMENT = 1e-4
+
+Step = Callable[[int], float]
+
+
+@dataclass
+class Engine:
+    """One engine: what runs step number ``i``, how long it took to be ready, and the step times in seconds."""
+
+    step: Step
+    ready: float
+    times: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.times)
+
+    def turn(self) -> None:
+        """Steps for :data:`TURN` seconds; the first one, which finds another engine's data in the caches, is not counted."""
+        end, done = time.perf_counter() + TURN, 0
+        while done < 3 or time.perf_counter() < end:
+            start = time.perf_counter()
+            self.step(done)
+            if done:
+                self.times.append(time.perf_counter() - start)
+            done += 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """The result for one model; times in milliseconds, compile times in seconds, sizes in bytes."""
+
+    model: str
+    batch: int
+    glowtrain: float
+    torch: float | None
+    jax: float | None
+    compile: float
+    jax_compile: float | None
+    arena: int
+    overhead: float
+    steps: int
+    stages: dict[str, float]
+
+
+def measure(name: str, seconds: float, peers: Iterable[str], stages: bool) -> Row:
+    """Build one model in all engines and let them take turns. Raises RuntimeError if the first losses differ."""
+    import models
+
+    module = models.build(name).train()
+    pairs = [(x.numpy(), labels.numpy()) for x, labels in models.make_batches(module, DISTINCT, BATCHES[name])]
+    trainer, ready = _trainer(module, pairs[0][0])
+    engines = {"glowtrain": Engine(lambda i: trainer.step(_named(pairs[i % DISTINCT])), ready)}
+    engines |= {peer: PEERS[peer](name, module, pairs) for peer in peers}
+    _check(name, {engine: _first_loss(engines[engine]) for engine in engines})
+    gc.disable()
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for engine in engines.values():
+            engine.turn()
+    gc.enable()
+    plan = trainer_plan(trainer, _named(pairs[0]))
+    own = engines["glowtrain"]
+    milliseconds = {engine: 1e3 * found.median for engine, found in engines.items()}
+    return Row(
+        name, BATCHES[name], milliseconds["glowtrain"], milliseconds.get("torch"), milliseconds.get("jax"), own.ready,
+        engines["jax"].ready if "jax" in engines else None, plan.arena, plan.overhead, len(own.times),
+        stage_times(trainer.graph) if stages else {},
+    )  # fmt: skip
+
+
+def _first_loss(engine: Engine) -> float:
+    """The first step; JAX compiles in it."""
+    start = time.perf_counter()
+    loss = engine.step(0)
+    engine.ready += time.perf_counter() - start
+    return loss
+
+
+def _check(name: str, losses: dict[str, float]) -> None:
+    reference = losses["glowtrain"]
+    for engine, loss in losses.items():
+        if not abs(loss - reference) <= AGREEMENT * abs(reference):
+            raise RuntimeError(f"{name}: the first loss is {reference} with glowtrain and {loss} with {engine}")
+
+
+def _named(pair: tuple[Any, Any]) -> dict[str, Any]:
+    return {"x": pair[0], "labels": pair[1]}
+
+
+def _trainer(module: Any, example: Any) -> tuple[Any, float]:
+    """A trainer for the exported module, and the seconds it took to load and compile."""
+    import export
+    import torch
+
+    import glowtrain as gt
+
+    data = export.export(module, torch.from_numpy(example), exporter="legacy", opset=17, training=True)
+    start = time.perf_counter()
+    optimizer = gt.optim.SGD(lr=LR, momentum=MOMENTUM)
+    trainer = gt.Trainer(gt.load(data), gt.losses.softmax_cross_entropy(), optimizer, unbiased=True)
+    return trainer, time.perf_counter() - start
+
+
+def trainer_plan(trainer: Any, inputs: dict[str, Any]) -> Any:
+    """The memory plan of a trainer's compiled step."""
+    return trainer._step.instance_for(inputs)[1].executable.plan
+
+
+def torch_engine(name: str, module: Any, pairs: list[tuple[Any, Any]]) -> Engine:
+    """PyTorch eager; the module itself is trained."""
+    import models
+    import torch
+
+    optimizer = torch.optim.SGD(module.parameters(), lr=LR, momentum=MOMENTUM)
+    batches = [(torch.from_numpy(x), torch.from_numpy(labels)) for x, labels in pairs]
+
+    def step(i: int) -> float:
+        x, labels = batches[i % DISTINCT]
+        optimizer.zero_grad()
+        loss = models.cross_entropy(module(x), labels)
+        loss.backward()
+        optimizer.step()
+        return float(loss.detach())
+
+    return Engine(step, 0.0)
+
+
+def jax_engine(name: str, module: Any, pairs: list[tuple[Any, Any]]) -> Engine:
+    """JAX jit from the module's present parameters. Tokens and labels are i32: JAX has no i64 unless asked."""
+    import jax_models
+    import numpy as np
+
+    narrow = [tuple(a.astype(np.int32) if a.dtype == np.int64 else a for a in pair) for pair in pairs]
+    trainer = jax_models.JaxTrainer(name, module, LR, MOMENTUM)
+    return Engine(lambda i: trainer.step(*narrow[i % DISTINCT]), 0.0)
+
+
+PEERS: dict[str, Callable[[str, Any, list[tuple[Any, Any]]], Engine]] = {"jax": jax_engine, "torch": torch_engine}
+"""JAX copies the parameters when it is made, so it comes before PyTorch moves them."""
+
+
+def stage_times(graph: Any) -> dict[str, float]:
+    """Seconds of each stage of compiling a graph."""
+    from glowtrain.backends.cpu import toolchain
+    from glowtrain.backends.cpu.codegen import ENTRY, generate
+    from glowtrain.backends.cpu.target import Target
+    from glowtrain.lower.lower import lower
+    from glowtrain.optimize.pipeline import optimize
+    from glowtrain.program.fuse import fuse
+    from glowtrain.program.layout import assign_layouts
+    from glowtrain.program.plan import plan
+    from glowtrain.program.schedule import schedule
+
+    target = Target.host()
+    walk: list[tuple[str, Callable[[Any], Any]]] = [
+        ("optimize", optimize), ("lower", lower), ("layout", assign_layouts), ("fuse", fuse), ("schedule", schedule),
+        ("plan", plan), ("generate", lambda found: generate(found, target)),
+        ("llvm", lambda code: toolchain.build(code.text, target, [ENTRY])),
+    ]  # fmt: skip
+    spent: dict[str, float] = {}
+    for name, stage in walk:
+        start = time.perf_counter()
+        graph = stage(graph)
+        spent[name] = time.perf_counter() - start
+    return spent
+
+
+def machine() -> dict[str, str]:
+    """What the numbers depend on."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    found = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    flags = set(found.get("flags", "").split())
+    vectors = [name for name in ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512_vnni") if name in flags]
+    versions = {name: metadata.version(name) for name in ("torch", "jax", "numpy", "llvmlite")}
+    return {
+        "processor": found.get("model name") or platform.processor() or platform.machine(),
+        "family and model": f"{found.get('cpu family', '?')}, {found.get('model', '?')}",
+        "vectors": ", ".join(vectors) or "?",
+        "cores": str(os.cpu_count()),
+        "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
+        **versions,
+    }
+
+
+def table(rows: list[Row], described: dict[str, str]) -> str:
+    """The results as a page of Markdown."""
+    lines = ["# Training step, one core", "", "; ".join(f"{key} {value}" for key, value in described.items()) + ".", ""]
+    lines += [
+        f"SGD with momentum, f32; medians over interleaved turns of steps, in ms. Times {LR=}, {MOMENTUM=}.".replace("Times ", ""),
+        "Ratios are peer / Glowtrain: above 1 means that Glowtrain is faster.", "",
+        "| model | batch | Glowtrain | PyTorch eager | ratio | JAX jit | ratio | load + compile s | JAX compile s | arena MB | arena / live |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    lines += [_line(row) for row in rows]
+    if any(row.stages for row in rows):
+        names = next(list(row.stages) for row in rows if row.stages)
+        lines += ["", "Seconds of each stage of compiling:", "", f"| model | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+        lines += [f"| {row.model} | {' | '.join(f'{row.stages[n]:.2f}' for n in names)} |" for row in rows if row.stages]
+    return "\n".join(lines) + "\n"
+
+
+def _line(row: Row) -> str:
+    cells = [row.model, str(row.batch), f"{row.glowtrain:.2f}"]
+    for peer in (row.torch, row.jax):
+        cells += ["-", "-"] if peer is None else [f"{peer:.2f}", f"{peer / row.glowtrain:.2f}"]
+    cells += [f"{row.compile:.1f}", "-" if row.jax_compile is None else f"{row.jax_compile:.1f}"]
+    cells += [f"{row.arena / 1e6:.1f}", f"{row.overhead:.3f}"]
+    return f"| {' | '.join(cells)} |"
+
+
+def write(rows: list[Row], described: dict[str, str], folder: Path) -> None:
+    """``training.json`` and ``training.md``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    results = {"machine": described, "rows": [asdict(row) for row in rows]}
+    (folder / "training.json").write_text(json.dumps(results, indent=1) + "\n")
+    (folder / "training.md").write_text(table(rows, described))
+
+
+def names_of(text: str, known: Iterable[str]) -> list[str]:
+    """Names separated by commas. Raises argparse.ArgumentTypeError for an unknown one."""
+    names = [name for name in text.split(",") if name]
+    wrong = [name for name in names if name not in known]
+    if wrong:
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(wrong)}; there are {', '.join(known)}")
+    return names
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=lambda text: names_of(text, BATCHES), default=list(BATCHES), help="separated by commas")
+    parser.add_argument("--peers", type=lambda text: names_of(text, PEERS), default=list(PEERS), help="torch, jax or both")
+    parser.add_argument("--seconds", type=float, default=10.0, help="measuring time for each model")
+    parser.add_argument("--stages", action="store_true", help="compile once more and time each stage")
+    parser.add_argument("--core", type=int, default=None, help="the core to run on; the last one unless given")
+    parser.add_argument("--output", type=Path, default=HERE / "results", help="folder of training.json and training.md")
+    return parser.parse_args()
+
+
+def bind(core: int | None) -> None:
+    """Bind this process to one core, before any engine starts threads: XLA makes as many as it may use cores."""
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0)) if core is None else core})
+    sys.path.insert(0, str(HERE / "peers"))
+    sys.path.insert(0, str(HERE.parent))
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def main() -> None:
+    chosen = options()
+    bind(chosen.core)
+    rows, described = [], machine()
+    peers = [peer for peer in PEERS if peer in chosen.peers]
+    for name in chosen.models:
+        rows.append(measure(name, chosen.seconds, peers, chosen.stages))
+        print(_line(rows[-1]), flush=True)
+        write(rows, described, chosen.output)
+    print("\n" + table(rows, described))
+
+
+if __name__ == "__main__":
+    main()
