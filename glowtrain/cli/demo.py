@@ -58,3 +58,30 @@ def demo(
     out.print(NEXT.format(path=path), markup=False)
     if accuracy < ENOUGH and epochs >= EPOCHS:
         raise VerificationError(f"test accuracy {accuracy:.1%} is below {ENOUGH:.0%}: something is wrong with this build")
+
+
+def _heading(text: str) -> None:
+    out.print(f"[bold]{text}[/bold]\n")
+
+
+def _say(subject: str, text: str) -> None:
+    out.print(f"[bold cyan]{subject:10}[/bold cyan]", end="")
+    out.print(text, markup=False)
+
+
+def _cosine(epochs: int, examples: int) -> optim.Schedule:
+    updates = epochs * -(-examples // BATCH)
+    return optim.Cosine(updates, floor=0.02)
+
+
+def _describe(trainer: Trainer) -> None:
+    layers = "conv 32, BatchNorm, ReLU, pool, conv 64, BatchNorm, ReLU, pool, linear 128, dropout, linear 10"
+    count = sum(array.size for array in trainer.parameters().values())
+    _say("model", f"{layers}: {count:,} parameters")
+    _say("step", f"forward, backward and Adam as one graph, for batches of {BATCH}; through the compiler:")
+
+
+def _compile(trainer: Trainer, digits: data.Dataset) -> None:
+    """Show the walk of the training step in numbers, and compile it for training."""
+    step = trainer.forms.step_of(trainer.forms.bind({"batch": BATCH}))
+    summary.stages(summary.walk(step), indent=10)

@@ -26,16 +26,18 @@ def open_model(model: str, dims: Mapping[str, int], dataset: data.Dataset | None
     return load(model, dims)
 
 
-def open_graph(model: str, dims: Mapping[str, int], dataset: data.Dataset | None = None, seed: int = 0) -> Graph:
-    """The model as a graph: symbolic dimensions without a value become 64, with a note."""
-    return as_graph(open_model(model, dims, dataset, seed))
+def open_graph(
+    model: str, dims: Mapping[str, int], dataset: data.Dataset | None = None, *, batch: int = DEFAULT_BATCH
+) -> Graph:
+    """The model as a graph: symbolic dimensions without a value become ``batch``, with a note."""
+    return as_graph(open_model(model, dims, dataset), batch)
 
 
-def as_graph(model: Graph | Template) -> Graph:
-    """A graph as it is; a template with every dimension bound to 64."""
+def as_graph(model: Graph | Template, batch: int = DEFAULT_BATCH) -> Graph:
+    """A graph as it is; a template with every dimension bound to ``batch``."""
     if isinstance(model, Graph):
         return model
-    chosen = dict.fromkeys(model.symbols, DEFAULT_BATCH)
+    chosen = dict.fromkeys(model.symbols, batch)
     shown = ", ".join(f"{name}={extent}" for name, extent in chosen.items())
     note(f"not bound: {', '.join(chosen)}; taking {shown} (--dims {next(iter(chosen))}=N for another)")
     return model.bind(chosen)

@@ -23,7 +23,16 @@ def lower(graph: Graph) -> Program:
 
     Raises :class:`CodegenError` for an operator with neither ``lower`` nor ``decompose``.
     """
-    return _Lowering(expand(graph)).program()
+    return lower_with_buffers(graph)[0]
+
+
+def lower_with_buffers(graph: Graph) -> tuple[Program, dict[Value, Buffer]]:
+    """The program, and the buffer that holds each value of the (expanded) graph; values inside of Scans have none."""
+    graph = expand(graph)
+    lowering = _Lowering(graph)
+    program = lowering.program()
+    values = (*graph.leaves, *(value for node in graph.nodes for value in node.outputs))
+    return program, {value: lowering.tensors[value].buffer for value in values}
 
 
 @dataclass

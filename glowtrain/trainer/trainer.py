@@ -38,8 +38,9 @@ class Trainer:
 
     ``loss``: one of :mod:`glowtrain.losses`, the name of a scalar output of the model, or a function
     ``(outputs, inputs) -> value``. ``trainable``: None for all parameters, patterns of names (``["head.*"]``), or a
-    function of a name; gradients of the others are not computed. ``seed`` decides the order of examples and what
-    dropout drops. ``unbiased``: the running variance of BatchNormalization as PyTorch estimates it, not as ONNX does.
+    function of a name; gradients of the others are not computed (running statistics go on adapting, as in PyTorch).
+    ``seed`` decides the order of examples and what dropout drops. ``unbiased``: the running variance of
+    BatchNormalization as PyTorch estimates it, not as ONNX does.
 
     ``hyper`` holds the hyperparameters, which may be changed between steps; ``history`` the records of past epochs.
     Raises :class:`DifferentiationError` if nothing can be trained.
@@ -66,10 +67,11 @@ class Trainer:
         self.position = Position()
         self.whole = True
         """False while a step runs, and after one that was broken off."""
-        self._example_step = self.forms.step_of(self.forms.example)
+        step = self.forms.step()
+        self._example_step = step if isinstance(step, Graph) else self.forms.step_of(self.forms.example)
         variables = (*self._example_step.variables, *inference(self.forms.example).variables)
         self.state = State({variable.name: variable.initial for variable in variables})
-        self._step = compile(self.forms.step(), backend, self.state)
+        self._step = compile(step, backend, self.state)
         self._best: dict[str, Array] = {}
         self._dims: dict[str, int] | None = None
 

@@ -222,7 +222,7 @@ def cosine(t: float, steps: int, floor: float = 0.0) -> float:
             lambda t: warmup(t, 10) if t < 10 else cosine(t - 10, 40) if t < 50 else 0.3,
         ),
     ],
-    ids=str,
+    ids=lambda part: str(part) if isinstance(part, gt.optim.Schedule) else "",
 )
 def test_schedules_are_computed_inside_the_step(schedule: gt.optim.Schedule, factor: Callable[[int], float]) -> None:
     run, ones = Run(SGD(1.0, schedule=schedule)), np.ones(SHAPE, np.float32)
