@@ -11,19 +11,19 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 from rich.table import Table
 
 from glowtrain.backends import interpreter
-from glowtrain.backends.base import State
+from glowtrain.backends.base import State, check_inputs
 from glowtrain.backends.cpu.backend import NativeGraph, NativeInstance
 from glowtrain.backends.cpu.target import Target
-from glowtrain.errors import GraphError, VerificationError
-from glowtrain.graph import Graph, Node, Value, Variable
-from glowtrain.graph.retype import widened
-from glowtrain.graph.verify import verify as verify_graph
+from glowtrain.errors import GlowtrainError, VerificationError
+from glowtrain.graph import Graph, Node, Value
+from glowtrain.graph.retype import in_f64, widened
 from glowtrain.loops import Buffer
 from glowtrain.lower.expand import expand
 from glowtrain.lower.lower import lower_with_buffers
@@ -39,6 +39,7 @@ from glowtrain.program.verify import verify, verify_plan
 from glowtrain.types import Array, dtype_of
 
 Arrays = Mapping[str, Array]
+_Result = TypeVar("_Result")
 
 EPSILON = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
 NATURAL = 8.0
@@ -108,12 +109,16 @@ def ladder(graph: Graph, inputs: Arrays, state: Arrays | None = None) -> Report:
 
 
 def random_inputs(graph: Graph, seed: int = 0, high: Mapping[str, int] | None = None) -> dict[str, Array]:
-    """Inputs to verify with: normally distributed floats, integers from 0 to ``high`` - 1 (by name; 2 unless given)."""
+    """Inputs to verify with: normally distributed floats, integers from 0 to ``high`` - 1 (by name; 2 unless given).
+
+    Single floats, which are rates of one kind or another, lie between 0.01 and 0.1.
+    """
     random = np.random.default_rng(seed)
     arrays: dict[str, Array] = {}
     for value in graph.inputs:
         if value.dtype.is_float:
-            arrays[value.name] = np.asarray(random.normal(size=value.shape)).astype(value.dtype.numpy)
+            drawn = random.normal(size=value.shape) if value.rank else random.uniform(0.01, 0.1)
+            arrays[value.name] = np.asarray(drawn).astype(value.dtype.numpy)
         else:
             top = (high or {}).get(value.name, 2)
             arrays[value.name] = np.asarray(random.integers(0, top, value.shape)).astype(value.dtype.numpy)
@@ -191,7 +196,7 @@ class _Climb:
         """Node by node, on the interpreter's own operands, so that no earlier rounding counts."""
         start, worst, at = time.perf_counter(), 0.0, ""
         for node in self.graph.nodes:
-            error = _local_error(node, self.base.values)
+            error = local_error(node, self.base.values)
             if error > 1 and not self.place:
                 self.place = f"node {_describe(node)}"
             if error > worst or not error <= 1:
@@ -216,7 +221,7 @@ class _Climb:
         self._started = time.perf_counter()
         try:
             return run()
-        except GraphError as error:
+        except GlowtrainError as error:
             self.rungs.append(Rung(name, time.perf_counter() - self._started, math.inf, problem=str(error)))
             return None
 
@@ -264,9 +269,6 @@ class _Climb:
             if not error <= 1:
                 return _instruction(instruction, buffer)
         return ""
-
-
-_Result = Graph | Program | Plan | Arrays
 
 
 def _named(outputs: Arrays, variables: Arrays) -> Arrays:
@@ -341,13 +343,74 @@ def _reduction(node: Node) -> float:
     return read / max(1, min(output.type.size for output in node.outputs))
 
 
-def _local_error(node: Node, values: Mapping[Value, Array]) -> float:
+def local_error(node: Node, values: Mapping[Value, Array]) -> float:
     """A node's results against its reference in f64 on the very same operands, over what its rounding explains."""
-    alone = Graph((), {str(output.index): output for output in node.outputs})
     operands = [None if value is None else values[value] for value in node.inputs]
-    wide = [None if a is None else a.astype(np.float64) if dtype_of(a.dtype).is_float else a for a in operands]
-    results = _operator_in_f64(node).reference(*wide)
+    wide = [None if array is None else _widest(array) for array in operands]
+    results = in_f64(node.operator).reference(*wide)
     exact = results if isinstance(results, tuple) else (results,)
-    sizes = sorted((_finite_size(a) for a in operands if a is not None and dtype_of(a.dtype).is_float), reverse=True)
-    del alone
-    return max((_local(values[o], np.asarray(e), sizes, _reduction(node)) for o, e in zip(node.outputs, exact, strict=True)), default=0.0)
+    sizes = sorted((_finite_size(array) for array in wide if array is not None and array.dtype.kind == "f"), reverse=True)
+    scale = max([*sizes[:1], math.prod(sizes[:2])])
+    found = (values[output] for output in node.outputs)
+    return max(_local(a, np.asarray(e), scale, _reduction(node)) for a, e in zip(found, exact, strict=True))
+
+
+def _local(found: Array, exact: Array, scale: float, length: float) -> float:
+    epsilon = EPSILON.get(dtype_of(found.dtype).name)
+    if epsilon is None:
+        return 0.0 if np.array_equal(found, exact) else math.inf
+    narrow = found.astype(np.float64)
+    both = np.isfinite(narrow) & np.isfinite(exact)
+    size = max(scale, _size(exact[both]))
+    allowed = LOCAL * math.sqrt(length) * epsilon * size + float(_smallest(found))
+    return _size(narrow[both] - exact[both]) / allowed
+
+
+def _widest(array: Array) -> Array:
+    return array.astype(np.float64) if dtype_of(array.dtype).is_float else array
+
+
+def _finite_size(array: Array) -> float:
+    return _size(array[np.isfinite(array)])
+
+
+# ---- native code
+
+
+def run_native(graph: Graph, planned: Plan, inputs: Arrays, state: Arrays) -> tuple[Arrays, NativeInstance]:
+    """Results of the compiled code, in an instance of its own."""
+    executable = NativeGraph(graph, planned, Target.host())
+    store = State({name: np.asarray(array) for name, array in state.items()})
+    instance = NativeInstance(executable, store)
+    outputs = instance.run(check_inputs(graph, inputs))
+    return _named(outputs, {v.name: store.read(v.name) for v in graph.updates}), instance
+
+
+def spread(program: Program) -> Plan:
+    """A plan in which no two activations share memory."""
+    offsets, end = {}, 0
+    for buffer in program.buffers:
+        if buffer.kind == "activation":
+            offsets[buffer] = end
+            end += -(-buffer.type.nbytes // ALIGNMENT) * ALIGNMENT
+    return Plan(program, offsets, end, end)
+
+
+def _in_arena(instance: NativeInstance, buffer: Buffer) -> Array:
+    offset = instance.executable.plan.offsets[buffer]
+    physical = [buffer.shape[axis] for axis in buffer.layout]
+    memory = instance.arena[offset : offset + buffer.type.nbytes].view(buffer.dtype.numpy)
+    return np.ascontiguousarray(memory.reshape(physical).transpose(np.argsort(buffer.layout)))
+
+
+def _final_contents(program: Program, inputs: Arrays, state: Arrays) -> dict[Buffer, tuple[Instruction, Array]]:
+    """Each activation as the last instruction that writes it leaves it, and that instruction."""
+    contents: dict[Buffer, tuple[Instruction, Array]] = {}
+
+    def watch(instruction: Instruction, memory: Memory) -> None:
+        for buffer in instruction.writes:
+            if buffer.kind == "activation":
+                contents[buffer] = instruction, memory.read(buffer)
+
+    evaluate(program, inputs, state, watch=watch)
+    return contents

@@ -25,7 +25,7 @@ def widened(graph: Graph) -> Widened:
     known: dict[Value, Value] = {value: _leaf(value) for value in (*graph.inputs, *graph.leaves)}
     for node in graph.nodes:
         operands = [None if value is None else known[value] for value in node.inputs]
-        fresh = Node(_operator(node.operator), operands, node.name)
+        fresh = Node(in_f64(node.operator), operands, node.name)
         for old, new in zip(node.outputs, fresh.outputs, strict=True):
             new.name = old.name
             known[old] = new
@@ -46,7 +46,8 @@ def _leaf(value: Value) -> Value:
     return Input(value.type.with_dtype(f64), value.name)
 
 
-def _operator(operator: Operator) -> Operator:
+def in_f64(operator: Operator) -> Operator:
+    """The operator with float dtype attributes, and bodies, in f64."""
     changes = {name: _attribute(value) for name, value in operator.attributes().items()}
     changed = {name: value for name, value in changes.items() if value is not getattr(operator, name)}
     return dataclasses.replace(operator, **changed) if changed else operator  # type: ignore[type-var]
