@@ -44,9 +44,9 @@ _Result = TypeVar("_Result")
 EPSILON = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
 NATURAL = 8.0
 """Multiples of the interpreter's own rounding error that are allowed."""
-ROUNDINGS = 32.0
+ROUNDINGS = 4.0
 """Multiples of epsilon times the largest element, for each unit of the longest reduction's square root, allowed beside that."""
-LOCAL = 256.0
+LOCAL = 32.0
 """The same for one node against its reference in f64, on the same operands."""
 
 

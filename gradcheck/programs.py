@@ -191,7 +191,9 @@ class _Builder:
     def unary(self) -> None:
         """A smooth function of one value, brought into its domain."""
         function = self.draw.choice(tuple(registered(_smooth)))
-        self.keep(function()(self.into(self.pick(), *function.domain_range)))
+        sample = function.sample(self.draw)
+        if len(sample.inputs) == 1:
+            self.keep(sample.operator(self.into(self.pick(), *function.domain_range)))
 
     def product(self) -> None:
         """A matrix product of values, whatever their shapes."""

@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from glowtrain import __version__
+from glowtrain.cli.demo import demo
+from glowtrain.cli.gradcheck import gradcheck
 from glowtrain.cli.inspect import inspect
 from glowtrain.cli.run import run
 from glowtrain.cli.train import train
@@ -19,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for function in (train, run, inspect):
+for function in (demo, train, run, inspect, gradcheck):
     app.command()(function)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from rich.table import Table
+
 from glowtrain.backends.cpu.codegen import Code, generate
 from glowtrain.backends.cpu.target import Target
 from glowtrain.backends.cpu.toolchain import compile_text
@@ -57,18 +59,18 @@ def walk(graph: Graph) -> Walk:
 
 def summary(graph: Graph) -> None:
     """Print the walk of a graph in numbers, then its interface."""
-    stages(walk(graph))
+    out.print(stages(walk(graph)))
     out.print()
     _interface(graph)
 
 
-def stages(walk: Walk) -> None:
+def stages(walk: Walk) -> Table:
     """One line a stage."""
-    listed = table("stage", "", "time>")
+    listed = table("stage", "what came out", "time>")
     for stage, text in rows(walk).items():
         spent = walk.spent.get(stage)
-        listed.add_row(f"[bold]{stage}[/bold]", text, "" if spent is None else seconds(spent))
-    out.print(listed)
+        listed.add_row(stage, text, "" if spent is None else seconds(spent))
+    return listed
 
 
 def rows(walk: Walk) -> dict[str, str]:

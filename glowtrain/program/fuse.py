@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from glowtrain.loops import Buffer
 from glowtrain.program.inline import inline
 from glowtrain.program.merge import merge
 from glowtrain.program.program import Program
@@ -12,5 +13,7 @@ from glowtrain.program.program import Program
 def fuse(program: Program) -> Program:
     """The same program in fewer kernels."""
     outputs = frozenset(program.outputs.values())
-    instructions = inline(program.instructions, outputs)
-    return replace(program, instructions=merge(instructions, outputs))
+    instructions = merge(inline(program.instructions, outputs), outputs)
+    touched = frozenset[Buffer]().union(*(instruction.touched for instruction in instructions))
+    constants = tuple(buffer for buffer in program.constants if buffer in touched)
+    return replace(program, instructions=instructions, constants=constants)
