@@ -39,7 +39,9 @@ def main() -> None:
     arguments = parser.parse_args()
 
     text = corpus(500_000 if arguments.quick else 12_000_000)
-    rule = gt.optim.AdamW(2e-3, weight_decay=0.1, no_decay=gt.optim.vectors, clip_norm=1.0, schedule=gt.optim.Warmup(100))
+    rule = gt.optim.AdamW(
+        2e-3, weight_decay=0.1, no_decay=gt.optim.vectors, clip_norm=1.0, schedule=gt.optim.Warmup(100)
+    )
     trainer = gt.Trainer(gpt, gt.losses.softmax_cross_entropy(), rule)
     count = sum(array.size for array in trainer.parameters().values())
     print(f"{len(text):,} characters of Python, a GPT with {count:,} parameters")
@@ -70,7 +72,9 @@ def train(trainer: gt.Trainer, text: Array, seconds: float, steps: int) -> None:
             break
         trainer.hyper["lr"] = peak * (0.05 + 0.95 * 0.5 * (1 + np.cos(np.pi * elapsed / seconds)))
         pieces = text[generator.integers(0, len(text) - TIME - 1, BATCH)[:, None] + offsets]
-        loss = trainer.step({"tokens": np.ascontiguousarray(pieces[:, :-1]), "labels": np.ascontiguousarray(pieces[:, 1:])})
+        loss = trainer.step(
+            {"tokens": np.ascontiguousarray(pieces[:, :-1]), "labels": np.ascontiguousarray(pieces[:, 1:])}
+        )
         mean = loss if step == 1 else 0.98 * mean + 0.02 * loss
         if elapsed >= shown:
             print(f"{elapsed:5.0f} s  step {step:5d}  loss {mean:.3f} a character", flush=True)

@@ -37,7 +37,7 @@ class SquaredDistances(gt.Operator):
         return np.asarray(((x[:, None, :] - c[None, :, :]) ** 2).sum(axis=2))
 
     def vjp(self, g: gt.Value, y: gt.Value, x: gt.Value, c: gt.Value) -> tuple[gt.Value, gt.Value]:
-        """dx = 2 (rows of g summed · x - g c), dc = 2 (columns of g summed · c - gᵀ x): graph code, so it has a gradient too."""
+        """Cotangents of x and c, as graph code (which has a gradient, too)."""
         rows, columns = gt.nn.total(g, 1, keepdims=True), gt.nn.transpose(gt.nn.total(g, 0, keepdims=True))
         return 2.0 * (rows * x - g @ c), 2.0 * (columns * c - gt.nn.transpose(g) @ x)
 

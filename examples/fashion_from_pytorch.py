@@ -66,7 +66,9 @@ def main() -> None:
         print(f"epoch {record['epoch']}: loss {record['loss']:.4f}, test accuracy {record['val_accuracy']:.1%}")
 
     # The names are PyTorch's, so the weights can go home as well.
-    state = {name: torch.from_numpy(array) for name, array in trainer.variables().items() if name in module.state_dict()}
+    state = {
+        name: torch.from_numpy(array) for name, array in trainer.variables().items() if name in module.state_dict()
+    }
     module.load_state_dict(state, strict=False)
     with torch.no_grad():
         scores = module.eval()(torch.from_numpy(fashion.valid["x"][:tested]))

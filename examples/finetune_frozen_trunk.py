@@ -1,7 +1,7 @@
 """Fine-tuning with a frozen trunk: what it costs in accuracy, and what it saves in memory and time.
 
-A CNN learns the digits 0 to 4. Then it is taught 5 to 9: once as a whole, once with its trunk frozen. For what is frozen no
-gradient is computed, no optimizer state is kept, and no activation is held for a backward pass.
+A CNN learns the digits 0 to 4. Then it is taught 5 to 9: once as a whole, once with its trunk frozen. For what is
+frozen no gradient is computed, no optimizer state is kept, and no activation is held for a backward pass.
 
 python examples/finetune_frozen_trunk.py [--quick]
 """

@@ -2,8 +2,9 @@
 
     reference (f64) - interpreter - optimized - lowered - fused - planned (in the arena) - compiled
 
-A result may be as far from the reference as the interpreter's own rounding explains, and a few roundings more for another order of
-summation. The report names the first rung that differs, and the node or instruction where it begins to.
+A result may be as far from the reference as the interpreter's own rounding explains, and a few roundings more for
+another order of summation. The report names the first rung that differs, and the node or instruction where it begins
+to.
 """
 
 from __future__ import annotations
@@ -45,9 +46,11 @@ EPSILON = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
 NATURAL = 8.0
 """Multiples of the interpreter's own rounding error that are allowed."""
 ROUNDINGS = 4.0
-"""Multiples of epsilon times the largest element, for each unit of the longest reduction's square root, allowed beside that."""
+"""Multiples of epsilon times the largest element, by the square root of the longest reduction, allowed beside that."""
 LOCAL = 32.0
 """The same for one node against its reference in f64, on the same operands."""
+CLEAR = 1000.0
+"""An intermediate value differs where its error is above this, or above the square root of the worst result's error."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +90,13 @@ class Report:
         """Raise :class:`VerificationError` if any rung differs."""
         bad = self.first_bad
         if bad is not None:
-            why = bad.problem or f"{bad.result} is {bad.error:.3g} times as far from the f64 reference as rounding explains"
-            raise VerificationError(f"{self.name}: rung {bad.name} differs: {why}" + (f"; first at {self.place}" if self.place else ""))
+            why = (
+                bad.problem
+                or f"{bad.result} is {bad.error:.3g} times as far from the f64 reference as rounding explains"
+            )
+            raise VerificationError(
+                f"{self.name}: rung {bad.name} differs: {why}" + (f"; first at {self.place}" if self.place else "")
+            )
 
     def __rich__(self) -> Table:
         title = f"{self.name}: {self.results} results on every rung"
@@ -100,7 +108,8 @@ class Report:
 
 
 def ladder(graph: Graph, inputs: Arrays, state: Arrays | None = None) -> Report:
-    """Run a graph once on every rung, for inputs by name and variables by name (initial values where ``state`` has none).
+    """Run a graph once on every rung, for inputs by name and variables by name (initial values where ``state`` has
+    none).
 
     Every rung's outputs and new variables are compared with those of the reference in f64.
     """
@@ -173,7 +182,7 @@ class _Climb:
         if optimized is None:
             return
         known = run_in_both(optimized, self.inputs, self.state)
-        self._compare("optimized", _results(optimized, known.values), lambda: self._first_value(known))
+        self._compare("optimized", _results(optimized, known.values), lambda clear: self._first_value(known, clear))
         self._programs(optimized, known)
 
     def _programs(self, graph: Graph, known: _Known) -> None:
@@ -188,7 +197,7 @@ class _Climb:
         self._program("planned", fused, planned, known, values)
         native = self._try("compiled", lambda: run_native(graph, planned, self.inputs, self.state)[0])
         if native is not None:
-            self._compare("compiled", native, lambda: self._first_native(graph, fused, known, values))
+            self._compare("compiled", native, lambda clear: self._first_native(fused, known, values, clear))
 
     # ---- rungs
 
@@ -203,7 +212,9 @@ class _Climb:
                 worst, at = error, _describe(node)
         self.rungs.append(Rung("interpreter", time.perf_counter() - start, worst, at))
 
-    def _program(self, name: str, program: Program, planned: Plan | None, known: _Known, values: Mapping[Buffer, Value]) -> None:
+    def _program(
+        self, name: str, program: Program, planned: Plan | None, known: _Known, values: Mapping[Buffer, Value]
+    ) -> None:
         def run() -> Arrays:
             if planned is None:
                 verify(program)
@@ -214,7 +225,7 @@ class _Climb:
 
         found = self._try(name, run)
         if found is not None:
-            self._compare(name, found, lambda: self._first_instruction(program, planned, known, values))
+            self._compare(name, found, lambda clear: self._first_instruction(program, planned, known, values, clear))
 
     def _try(self, name: str, run: Callable[[], _Result]) -> _Result | None:
         """The result, or a bad rung that says what is not well formed."""
@@ -225,48 +236,56 @@ class _Climb:
             self.rungs.append(Rung(name, time.perf_counter() - self._started, math.inf, problem=str(error)))
             return None
 
-    def _compare(self, name: str, found: Arrays, locate: Callable[[], str]) -> None:
+    def _compare(self, name: str, found: Arrays, locate: Callable[[float], str]) -> None:
         errors = {result: self.base.error(value, found[result]) for result, value in _results_of(self.graph)}
         worst = max(errors, key=lambda result: _ordered(errors[result]), default="")
         rung = Rung(name, time.perf_counter() - self._started, errors.get(worst, 0.0), worst)
         if not rung.ok and not self.place and all(before.ok for before in self.rungs):
-            self.place = locate()
+            self.place = locate(min(CLEAR, math.sqrt(max(rung.error, 1.0))) if rung.error == rung.error else 1.0)
         self.rungs.append(rung)
 
-    # ---- where a rung begins to differ
+    # ---- where a rung begins to differ (``clear``: the error of an intermediate value that counts)
 
-    def _first_value(self, known: _Known) -> str:
+    def _first_value(self, known: _Known, clear: float) -> str:
         """The first value of the optimized graph that differs from the one of its name."""
         named = {value.name: value for node in self.graph.nodes for value in node.outputs if value.name}
         for node in known.graph.nodes:
             for value in node.outputs:
                 old = named.get(value.name)
-                if old is not None and old.type == value.type and not self.base.error(old, known.values[value]) <= 1:
+                if (
+                    old is not None
+                    and old.type == value.type
+                    and not self.base.error(old, known.values[value]) <= clear
+                ):
                     return f"value {value.name} of node {_describe(node)}"
         return ""
 
-    def _first_instruction(self, program: Program, planned: Plan | None, known: _Known, values: Mapping[Buffer, Value]) -> str:
+    def _first_instruction(
+        self, program: Program, planned: Plan | None, known: _Known, values: Mapping[Buffer, Value], clear: float
+    ) -> str:
         found: list[str] = []
 
         def watch(instruction: Instruction, memory: Memory) -> None:
-            for buffer in instruction.writes:
+            for buffer in () if found else instruction.writes:
                 value = values.get(buffer)
-                if not found and value is not None and buffer.kind == "activation" and not known.error(value, memory.read(buffer)) <= 1:
+                if (
+                    value is not None
+                    and buffer.kind == "activation"
+                    and not known.error(value, memory.read(buffer)) <= clear
+                ):
                     found.append(_instruction(instruction, buffer))
 
         evaluate(program, self.inputs, self.state, plan=planned, watch=watch)
         return found[0] if found else ""
 
-    def _first_native(self, graph: Graph, program: Program, known: _Known, values: Mapping[Buffer, Value]) -> str:
+    def _first_native(self, program: Program, known: _Known, values: Mapping[Buffer, Value], clear: float) -> str:
         """Run the native code over an arena in which nothing is overwritten, and look through it in order."""
-        wanted = _final_contents(program, self.inputs, self.state)
-        _, instance = run_native(graph, spread(program), self.inputs, self.state)
-        for buffer, (instruction, array) in wanted.items():
-            native = _in_arena(instance, buffer)
-            value = values.get(buffer)
-            length = longest_reduction(graph)
-            error = known.error(value, native) if value is not None else distance(native, array, array, length)
-            if not error <= 1:
+        _, instance = run_native(known.graph, spread(program), self.inputs, self.state)
+        for buffer, (instruction, array) in _final_contents(program, self.inputs, self.state).items():
+            native, value = _in_arena(instance, buffer), values.get(buffer)
+            length = longest_reduction(known.graph)
+            error = distance(native, array, array, length) if value is None else known.error(value, native)
+            if not error <= clear:
                 return _instruction(instruction, buffer)
         return ""
 
@@ -298,7 +317,8 @@ def _instruction(instruction: Instruction, buffer: Buffer) -> str:
 
 
 def distance(found: Array, natural: Array, exact: Array, length: float) -> float:
-    """How far ``found`` is from ``exact``, over what the rounding of ``natural`` and of sums of ``length`` terms explains.
+    """How far ``found`` is from ``exact``, over what the rounding of ``natural`` and of sums of ``length`` terms
+    explains.
 
     Integers, and the places of NaN and infinities, must be those of ``natural``. NaN if shapes differ.
     """
@@ -349,7 +369,9 @@ def local_error(node: Node, values: Mapping[Value, Array]) -> float:
     wide = [None if array is None else _widest(array) for array in operands]
     results = in_f64(node.operator).reference(*wide)
     exact = results if isinstance(results, tuple) else (results,)
-    sizes = sorted((_finite_size(array) for array in wide if array is not None and array.dtype.kind == "f"), reverse=True)
+    sizes = sorted(
+        (_finite_size(array) for array in wide if array is not None and array.dtype.kind == "f"), reverse=True
+    )
     scale = max([*sizes[:1], math.prod(sizes[:2])])
     found = (values[output] for output in node.outputs)
     return max(_local(a, np.asarray(e), scale, _reduction(node)) for a, e in zip(found, exact, strict=True))

@@ -1,0 +1,26 @@
+"""Gradient checks: every operator, random programs, or a model of one's own. Imported as ``glowtrain.gradcheck``.
+
+``check_registry()`` checks operators, ``check(model)`` a model; both give a :class:`Report`.
+``glowtrain.gradcheck.strategies`` holds hypothesis strategies for tests (it needs the extra ``gradcheck``).
+"""
+
+import glowtrain.ops  # noqa: F401  (fills the registry)
+from glowtrain.gradcheck.draw import SeededDraw
+from glowtrain.gradcheck.model import check
+from glowtrain.gradcheck.operators import ORACLES, check_sample
+from glowtrain.gradcheck.programs import PROGRAM_ORACLES, check_case
+from glowtrain.gradcheck.registry import check_registry
+from glowtrain.gradcheck.report import Check, Measure, Report
+
+__all__ = [
+    "ORACLES",
+    "PROGRAM_ORACLES",
+    "Check",
+    "Measure",
+    "Report",
+    "SeededDraw",
+    "check",
+    "check_case",
+    "check_registry",
+    "check_sample",
+]

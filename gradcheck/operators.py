@@ -198,17 +198,18 @@ def check_sample(sample: Sample, oracles: Sequence[str], seed: int = 0) -> Itera
     try:
         use = applied(sample)
     except MISTAKES as error:
-        yield _raised("types", error)
+        yield failure("types", error)
         return
     for oracle in oracles:
         random = np.random.default_rng([seed, 1 + list(ORACLES).index(oracle)])
         try:
             yield from ORACLES[oracle](use, random)
         except MISTAKES as error:
-            yield _raised(oracle, error)
+            yield failure(oracle, error)
 
 
-def _raised(oracle: str, error: BaseException) -> Measure:
+def failure(oracle: str, error: BaseException) -> Measure:
+    """The measure of an oracle that raised."""
     return Measure(oracle, np.inf, np.inf, f"{type(error).__name__}: {error}")
 
 
@@ -216,21 +217,6 @@ def described(sample: Sample) -> str:
     """The operator with its attributes and operand types."""
     operands = ", ".join("-" if array is None else str(type_of(np.asarray(array))) for array in sample.inputs)
     return f"{sample.operator}({operands})"
-
-
-def check_operator(
-    operator: type[Operator], examples: int, oracles: Sequence[str], seed: int = 0
-) -> Iterator[tuple[str, Measure]]:
-    """Measures on seeded samples, each with the example's number and what was applied."""
-    for example in range(examples):
-        try:
-            sample = drawn(operator, seed, example)
-        except MISTAKES as error:
-            yield f"example {example}", _raised("types", error)
-            continue
-        where = f"example {example}, {described(sample)}"
-        for measure in check_sample(sample, oracles, seed):
-            yield where, measure
 
 
 def drawn(operator: type[Operator], seed: int, example: int) -> Sample:

@@ -1,7 +1,8 @@
 """Hypothesis profiles and golden files.
 
-The default profile draws the same examples in every run; ``--hypothesis-profile=thorough`` new ones. ``--update-golden`` writes the
-texts that tests compare with files in tests/golden; look at the difference before committing it.
+The default profile draws the same examples in every run; ``--hypothesis-profile=thorough`` new ones.
+``--update-golden`` writes the texts that tests compare with files in tests/golden; look at the difference before
+committing it.
 """
 
 from __future__ import annotations

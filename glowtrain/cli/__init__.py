@@ -12,16 +12,17 @@ from glowtrain.cli.gradcheck import gradcheck
 from glowtrain.cli.inspect import inspect
 from glowtrain.cli.run import run
 from glowtrain.cli.train import train
+from glowtrain.cli.verify import verify
 
 app = typer.Typer(
     name="glowtrain",
-    help="A training compiler for neural networks: an ONNX model in, one compiled training step, a trained ONNX model out.",
+    help="A training compiler: an ONNX model in, one compiled training step, a trained ONNX model out.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for function in (demo, train, run, inspect, gradcheck):
+for function in (demo, train, run, inspect, verify, gradcheck):
     app.command()(function)
 
 
@@ -33,7 +34,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     pass
 

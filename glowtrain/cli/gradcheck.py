@@ -27,7 +27,9 @@ BATCH = 3
 
 @command
 def gradcheck(
-    model: Annotated[str | None, typer.Argument(metavar="[MODEL]", help="Check this model instead of the operators.")] = None,
+    model: Annotated[
+        str | None, typer.Argument(metavar="[MODEL]", help="Check this model instead of the operators.")
+    ] = None,
     op: Annotated[
         list[str], typer.Option("--op", metavar="NAME", help="Only this operator (repeatable), e.g. Conv.")
     ] = [],  # noqa: B006  typer's way to say "none given"

@@ -21,6 +21,7 @@ from glowtrain.cli.summary import summary
 from glowtrain.cli.training import loss_of, optimizer_of
 from glowtrain.compiler import planned
 from glowtrain.graph import Graph, to_text
+from glowtrain.lower.expand import expand
 from glowtrain.lower.lower import lower
 from glowtrain.optimize.pipeline import optimize
 from glowtrain.program.text import plan_text
@@ -98,8 +99,8 @@ def code(graph: Graph) -> Code:
 
 TEXTS: dict[Stage, Callable[[Graph], str]] = {
     Stage.graph: to_text,
-    Stage.optimized: lambda graph: to_text(optimize(graph)),
-    Stage.lowered: lambda graph: program_text(lower(optimize(graph))),
+    Stage.optimized: lambda graph: to_text(optimize(expand(graph))),
+    Stage.lowered: lambda graph: program_text(lower(optimize(expand(graph)))),
     Stage.program: lambda graph: program_text(planned(graph).program),
     Stage.plan: lambda graph: plan_text(planned(graph)),
     Stage.llvm: lambda graph: module_text(code(graph).text, Target.host()),

@@ -16,7 +16,9 @@ DEFAULT_BATCH = 64
 """The extent that symbolic dimensions get where a command needs a graph and none was given."""
 
 
-def open_model(model: str, dims: Mapping[str, int], dataset: data.Dataset | None = None, seed: int = 0) -> Graph | Template:
+def open_model(
+    model: str, dims: Mapping[str, int], dataset: data.Dataset | None = None, seed: int = 0
+) -> Graph | Template:
     """The model of a MODEL argument; a built-in one takes its shapes from the data. Raises :class:`ModelError`."""
     if model in models.MODELS and not Path(model).exists():
         return _bound(_built_in(model, dataset, seed), dims)

@@ -41,12 +41,19 @@ Labels = Annotated[
 ]
 LossOutput = Annotated[
     str | None,
-    typer.Option("--output", metavar="NAME", help="The model output that the loss compares (the first).", rich_help_panel=TRAINING),
+    typer.Option(
+        "--output",
+        metavar="NAME",
+        help="The model output that the loss compares (the first).",
+        rich_help_panel=TRAINING,
+    ),
 ]
 Trainable = Annotated[
     list[str],
     typer.Option(
-        metavar="PATTERN", help="Train only parameters whose names match (repeatable), e.g. 'head.*'.", rich_help_panel=TRAINING
+        metavar="PATTERN",
+        help="Train only parameters whose names match (repeatable), e.g. 'head.*'.",
+        rich_help_panel=TRAINING,
     ),
 ]
 OptimizerChoice = Annotated[
@@ -58,17 +65,22 @@ LearningRate = Annotated[
 ]
 Momentum = Annotated[float | None, typer.Option(help="For sgd and rmsprop.", rich_help_panel=OPTIMIZER)]
 Nesterov = Annotated[bool, typer.Option("--nesterov", help="For sgd with momentum.", rich_help_panel=OPTIMIZER)]
-WeightDecay = Annotated[float | None, typer.Option(help="Weight decay (decoupled in adamw).", rich_help_panel=OPTIMIZER)]
+WeightDecay = Annotated[
+    float | None, typer.Option(help="Weight decay (decoupled in adamw).", rich_help_panel=OPTIMIZER)
+]
 NoDecay = Annotated[
     list[str],
     typer.Option(
-        metavar="PATTERN", help="Parameters that are not decayed, e.g. '*.bias' (repeatable).", rich_help_panel=OPTIMIZER
+        metavar="PATTERN",
+        help="Parameters that are not decayed, e.g. '*.bias' (repeatable).",
+        rich_help_panel=OPTIMIZER,
     ),
 ]
 ClipNorm = Annotated[float | None, typer.Option(help="Clip gradients to this global norm.", rich_help_panel=OPTIMIZER)]
 ClipValue = Annotated[float | None, typer.Option(help="Clip each gradient element.", rich_help_panel=OPTIMIZER)]
 Accumulate = Annotated[
-    int, typer.Option(min=1, metavar="K", help="Average gradients of K batches for an update.", rich_help_panel=OPTIMIZER)
+    int,
+    typer.Option(min=1, metavar="K", help="Average gradients of K batches for an update.", rich_help_panel=OPTIMIZER),
 ]
 Schedule = Annotated[
     str,
@@ -77,5 +89,8 @@ Schedule = Annotated[
     ),
 ]
 WarmupSteps = Annotated[
-    int, typer.Option("--warmup", min=0, metavar="N", help="Raise the rate over the first N updates.", rich_help_panel=OPTIMIZER)
+    int,
+    typer.Option(
+        "--warmup", min=0, metavar="N", help="Raise the rate over the first N updates.", rich_help_panel=OPTIMIZER
+    ),
 ]

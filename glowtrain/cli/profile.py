@@ -38,7 +38,9 @@ def profile(graph: Graph, runs: int = RUNS) -> None:
         if value < SHARE_LISTED * total:
             rest += value
             continue
-        listed.add_row(f"{value / total:.1%}", seconds(elapsed * value / total), f"{value:,.0f}", str(count[name]), name)
+        listed.add_row(
+            f"{value / total:.1%}", seconds(elapsed * value / total), f"{value:,.0f}", str(count[name]), name
+        )
     if rest:
         listed.add_row(f"{rest / total:.1%}", seconds(elapsed * rest / total), f"{rest:,.0f}", "", "all others")
     out.print(listed)

@@ -15,6 +15,7 @@ from glowtrain.backends.cpu.toolchain import compile_text
 from glowtrain.cli.console import nbytes, out, plural, seconds, table
 from glowtrain.compiler import planned
 from glowtrain.graph import Graph
+from glowtrain.lower.expand import expand
 from glowtrain.lower.lower import lower
 from glowtrain.optimize.pipeline import optimize
 from glowtrain.program.plan import Plan
@@ -49,7 +50,7 @@ def walk(graph: Graph) -> Walk:
         return result
 
     target = Target.host()
-    optimized = timed("optimized", lambda: optimize(graph))
+    optimized = timed("optimized", lambda: optimize(expand(graph)))
     lowered = timed("lowered", lambda: lower(optimized))
     plan = timed("plan", lambda: planned(optimized))
     code = timed("llvm", lambda: generate(plan, target))
@@ -83,15 +84,15 @@ def rows(walk: Walk) -> dict[str, str]:
         "optimized": plural(len(walk.optimized.nodes), "operator"),
         "lowered": f"{plural(loops, 'kernel')} of loop nests",
         "plan": f"{plural(kernels, 'kernel')} after fusion; {arena}",
-        "llvm": f"{plural(len(walk.code.functions), 'function')}, {plural(walk.code.text.count(chr(10)), 'line')} of IR",
+        "llvm": f"{plural(len(walk.code.functions), 'function')}, {plural(len(walk.code.text.splitlines()), 'line')}",
         "object": f"{nbytes(walk.object_bytes)} of machine code for {Target.host().name}",
     }
 
 
 def _interface(graph: Graph) -> None:
     listed = table("", "name", "type", "bytes>")
-    for value in graph.inputs:
-        listed.add_row("input", value.name, str(value.type), f"{value.type.nbytes:,}")
+    for given in graph.inputs:
+        listed.add_row("input", given.name, str(given.type), f"{given.type.nbytes:,}")
     for name, value in graph.outputs.items():
         listed.add_row("output", name, str(value.type), f"{value.type.nbytes:,}")
     for variable in graph.variables[:LISTED]:

@@ -14,20 +14,22 @@ from glowtrain.cli.console import command, note, out, plural, seconds
 from glowtrain.cli.files import check_writable
 from glowtrain.cli.models import input_specs, open_model, parse_dims
 from glowtrain.cli.training import feed, loss_of, optimizer_of, schedule_of
-from glowtrain.graph import Graph
 from glowtrain.errors import InputError
+from glowtrain.graph import Graph
 from glowtrain.onnx_io import save
 from glowtrain.trainer import Trainer
 from glowtrain.trainer.fit import Moment
 from glowtrain.trainer.history import check_plot
 from glowtrain.trainer.progress import line
 
+
 @command
 def train(
     model: options.Model,
     dataset: options.Data,
     out_path: Annotated[
-        Path, typer.Option("--out", metavar="F", help="Where the trained ONNX model goes.", rich_help_panel=options.OUTPUT)
+        Path,
+        typer.Option("--out", metavar="F", help="Where the trained ONNX model goes.", rich_help_panel=options.OUTPUT),
     ],
     epochs: Annotated[int, typer.Option(min=0, metavar="N", help="Passes over the data.")] = 3,
     batch_size: Annotated[int, typer.Option(min=1, metavar="B")] = 64,
@@ -40,7 +42,10 @@ def train(
     output: options.LossOutput = None,
     trainable: options.Trainable = [],  # noqa: B006
     patience: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Stop after N epochs without progress.", rich_help_panel=options.TRAINING)
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Stop after N epochs without progress.", rich_help_panel=options.TRAINING
+        ),
     ] = None,
     optimizer: options.OptimizerChoice = "adam",
     lr: options.LearningRate = None,
@@ -73,7 +78,9 @@ def train(
     ] = None,
     opset: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Of the ONNX files (the oldest that will do, from 17).", rich_help_panel=options.OUTPUT),
+        typer.Option(
+            metavar="N", help="Of the ONNX files (the oldest that will do, from 17).", rich_help_panel=options.OUTPUT
+        ),
     ] = None,
 ) -> None:
     """Train a model and write it as ONNX.

@@ -117,7 +117,9 @@ def fitted(array: Array, spec: Spec) -> Array:
     return array
 
 
-def feed(dataset: Dataset, specs: Mapping[str, Spec], loss: Loss, labels: str | None) -> tuple[dict[str, Array], dict[str, Array] | None]:
+def feed(
+    dataset: Dataset, specs: Mapping[str, Spec], loss: Loss, labels: str | None
+) -> tuple[dict[str, Array], dict[str, Array] | None]:
     """The training and validation arrays of a data set for a model and its loss."""
     by_name = Feed(specs, loss.targets, labels)
     valid = by_name.arrays(dataset.valid, f"{dataset.name} (validation)") if dataset.valid else None

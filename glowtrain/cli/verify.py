@@ -7,4 +7,39 @@ from typing import Annotated
 import typer
 
 from glowtrain.cli import options
-from glowtrain.cli.console import command
+from glowtrain.cli.console import command, out
+from glowtrain.cli.inspect import training_step
+from glowtrain.cli.models import open_graph, parse_dims
+from glowtrain.verification import ladder, random_inputs
+
+BATCH = 4
+
+
+@command
+def verify(
+    model: options.Model,
+    train: Annotated[bool, typer.Option("--train", help="The whole training step instead of the model.")] = False,
+    dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
+    seed: options.Seed = 0,
+    loss: options.Loss = "softmax_cross_entropy",
+    output: options.LossOutput = None,
+    trainable: options.Trainable = [],  # noqa: B006
+    optimizer: options.OptimizerChoice = "adam",
+    momentum: options.Momentum = None,
+) -> None:
+    """Run a model in every form that the compiler gives it, and compare each with the reference in double precision.
+
+    Names the first form that differs, and the operator or kernel at which it begins to.
+
+    Examples:
+
+    glowtrain verify model.onnx
+
+    glowtrain verify model.onnx --train --optimizer sgd --momentum 0.9 --dims batch=8
+    """
+    graph = open_graph(model, parse_dims(dims), batch=BATCH)
+    if train:
+        graph = training_step(graph, loss, output, trainable, optimizer, momentum)
+    report = ladder(graph, random_inputs(graph, seed))
+    out.print(report)
+    report.require()

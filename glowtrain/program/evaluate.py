@@ -1,7 +1,8 @@
-"""The evaluator: runs a program in NumPy, so that lowering, fusion and the memory plan can be checked without a compiler.
+"""The evaluator: a program run in NumPy, so that lowering, fusion and the memory plan can be checked without LLVM.
 
-Parallel loops are evaluated for all their points at once (statement after statement, which independent points allow), serial
-loops point by point. Large boxes are cut along the loop that saves most. With a plan, all activations share the planned arena.
+Parallel loops are evaluated for all their points at once (statement after statement, which independent points allow),
+serial loops point by point. Large boxes are cut along the loop that saves most. With a plan, all activations share
+the planned arena.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ def evaluate(
 ) -> tuple[Arrays, Arrays]:
     """Outputs by name, and the variables by name after the call.
 
-    ``state`` gives variables by name (their initial values where it has none). ``watch`` is called after each instruction of
-    the outermost level, while its results are still in memory. Floating-point warnings are off. Raises :class:`InputError` for
-    an input of another type, :class:`ProgramError` for an access outside of a buffer.
+    ``state`` gives variables by name (their initial values where it has none). ``watch`` is called after each
+    instruction of the outermost level, while its results are still in memory. Floating-point warnings are off. Raises
+    :class:`InputError` for an input of another type, :class:`ProgramError` for an access outside of a buffer.
     """
     memory = Memory(program, inputs, state or {}, plan)
     run = _Run(memory)

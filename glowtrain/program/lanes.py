@@ -1,8 +1,8 @@
 """Loop-language expressions over whole index boxes at once, in NumPy.
 
-A *scope* binds loop indices to spans, and spans to axes of arrays: the value of an expression at every point of the scope is an
-array whose axis k belongs to the k-th open loop. Extents are 1 where the value does not depend on a loop, and trailing axes of
-extent 1 are left out, so a value computed outside of a loop fits inside.
+A *scope* binds loop indices to spans, and spans to axes of arrays: the value of an expression at every point of the
+scope is an array whose axis k belongs to the k-th open loop. Extents are 1 where the value does not depend on a loop,
+and trailing axes of extent 1 are left out, so a value computed outside of a loop fits inside.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class Evaluation:
 def strided(
     array: Array, forms: Sequence[Affine], origin: Sequence[int], scope: Scope, *, writeable: bool = False
 ) -> Array:
-    """A view of the elements at subscripts ``forms`` - ``origin``, which must be in bounds, for every point of the scope."""
+    """A view of the elements at subscripts ``forms`` - ``origin`` for every point of the scope; all must be in bounds."""
     strides, shape = [0] * len(scope.shape), [1] * len(scope.shape)
     corner: list[Any] = []
     for form, start, step in zip(forms, origin, array.strides, strict=True):
@@ -229,7 +229,7 @@ def _box(array: Array, box: Sequence[tuple[int, int]], fill: Array) -> Array:
 
 
 def contract(a: Array, b: Array, axes: Sequence[int], shape: Sequence[int]) -> Array:
-    """The sum of a * b over ``axes``, as one (batched) matrix product. Extents of a and b are 1 or those of ``shape``."""
+    """The sum of a * b over ``axes``, as a (batched) matrix product. Extents of a and b are 1 or those of ``shape``."""
     for axis in axes:
         if a.shape[axis] == 1 and b.shape[axis] == 1:
             a = a * a.dtype.type(shape[axis])

@@ -1,7 +1,7 @@
 """Which activations are alive together: a dataflow analysis of its own, against which memory plans are checked.
 
-An activation is alive at a place where some write may have happened and some read may follow. A write that covers the whole buffer ends
-the need for what was there before; the body of a repeat runs into itself.
+An activation is alive at a place where some write may have happened and some read may follow. A write that covers the
+whole buffer ends the need for what was there before; the body of a repeat runs into itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where the evaluator keeps buffers: every activation in an array of its own, or all of them in one planned arena.
 
-Activations and outputs are poisoned (NaN, or bytes 0xAA where there is no NaN) before their first and after their last use,
-so that a read of what was never written, or of what a wrong memory plan overwrote, shows in the results.
+Activations and outputs are poisoned (NaN, or bytes 0xAA where there is no NaN) before their first and after their
+last use, so that a read of what was never written, or of what a wrong memory plan overwrote, shows in the results.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The scalar functions of the loop language on NumPy arrays.
 
-f16 and bf16 are computed in f32 and rounded after each operation. Integer division truncates; division by zero gives 0 and
-shifts by more than the size give 0 (-1 for negative numbers shifted right): every input has a result.
+f16 and bf16 are computed in f32 and rounded after each operation. Integer division truncates; division by zero gives
+0 and shifts by more than the size give 0 (-1 for negative numbers shifted right): every input has a result.
 """
 
 from __future__ import annotations

@@ -7,11 +7,12 @@
                | "let" NAME "=" expr
                | NAME "[" expr,* "]" ("=" | "+=" | "*=" | "max=" | "min=" | "and=" | "or=") expr
                | "with" NAME "=" expr                       a part that the next statement uses more than once
-    expr     ::= NAME "[" expr,* [";" "fill" number] "]"  |  ("sum"|"prod"|"max"|"min"|"all"|"any") "(" index "<" extent,* ":" expr ")"
+    expr     ::= NAME "[" expr,* [";" "fill" number] "]"
+               | ("sum"|"prod"|"max"|"min"|"all"|"any") "(" index "<" extent,* ":" expr ")"
                | dtype "(" expr ")" | FUNCTION "(" expr,* ")" | infix arithmetic
 
-Subscripts are printed in their affine form. A sum may begin with "with" clauses, ended by semicolons. In the text of a plan every kernel
-lists its operands with their places in the arena.
+Subscripts are printed in their affine form. A sum may begin with "with" clauses, ended by semicolons. In the text of
+a plan every kernel lists its operands with their places in the arena.
 """
 
 from __future__ import annotations
@@ -310,7 +311,7 @@ class _Scope:
             text += f" {'-' if form.constant < 0 else '+'} {abs(form.constant)}" if text else str(form.constant)
         count = len(form.terms) + bool(form.constant)
         simple = count == 1 and not (form.terms and form.terms[0][1] < 0)
-        loose = level > 5 and not simple or level > 6 and bool(form.terms) and form.terms[0][1] != 1
+        loose = (level > 5 and not simple) or (level > 6 and bool(form.terms) and form.terms[0][1] != 1)
         return f"({text})" if loose else text
 
     def _atom(self, atom: Atom, level: int) -> str:

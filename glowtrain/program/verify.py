@@ -58,21 +58,24 @@ def verify(program: Program) -> None:
 
     Buffers
     - Layouts are permutations of the axes; names differ.
-    - Inputs, outputs, variables and constants are listed in the program, under their kind; every other buffer is an activation.
+    - Inputs, outputs, variables and constants are listed in the program, under their kind; every other buffer is an
+      activation.
     - Constants and variables hold arrays of their type.
     - Inputs and constants are never written; a variable is written if and only if the program lists it as updated.
     - Activations and outputs are written before they are read; every element of an output is written.
 
     Statements
     - Loads, stores and accumulations have as many subscripts as the buffer has axes; subscripts are i64.
-    - Stores, and loads without a fill, stay inside of their buffer for all values of the indices. Loads at places that depend on
-      data are the exception: whoever writes them answers for them.
-    - What is stored or accumulated has the buffer's element type; accumulations and reductions combine by a known operation.
-    - Functions are those of the loop language, with their number of operands, of one element type (a select's condition: bool).
+    - Stores, and loads without a fill, stay inside of their buffer for all values of the indices. Loads at places
+      that depend on data are the exception: whoever writes them answers for them.
+    - What is stored or accumulated has the buffer's element type; accumulations and reductions combine by a known
+      operation.
+    - Functions are those of the loop language, with their number of operands, of one element type (a select's
+      condition: bool).
     - An index is bound by exactly one enclosing For, Reduce or Repeat.
     - A ref is defined by one Let, earlier in an enclosing body, of its element type.
-    - Points of a parallel loop are independent: a store depends on every index of the parallel loops around it, and a buffer that such a
-      loop stores to is loaded in it only at the point's own element.
+    - Points of a parallel loop are independent: a store depends on every index of the parallel loops around it, and a
+      buffer that such a loop stores to is loaded in it only at the point's own element.
     """
     problems = list(dict.fromkeys(_Verifier(program).problems()))
     if problems:
@@ -101,7 +104,7 @@ def _plan_problems(plan: Plan) -> Iterator[str]:
         if offset < 0 or offset % ALIGNMENT:
             yield f"{describe(buffer)} is at {offset}, which is no multiple of {ALIGNMENT}"
         if offset + buffer.type.nbytes > plan.arena:
-            yield f"{describe(buffer)} ends at {offset + buffer.type.nbytes}, outside of the arena of {plan.arena} bytes"
+            yield f"{describe(buffer)} ends at {offset + buffer.type.nbytes}, outside of the arena of {plan.arena}"
     for buffer in plan.offsets:
         if buffer not in activations:
             yield f"{describe(buffer)} has a place but is not an activation of the program"
@@ -124,6 +127,7 @@ def _overlaps(kernel: Kernel, live: frozenset[Buffer], plan: Plan) -> Iterator[s
 
 
 def describe(buffer: Buffer) -> str:
+    """Kind, name and type."""
     return f"{buffer.kind} {buffer.name} ({buffer.type})"
 
 
@@ -163,7 +167,7 @@ class _Verifier:
         written = {buffer for instruction in program.instructions for buffer in instruction.writes}
         for buffer in program.buffers:
             if sorted(buffer.layout) != list(range(buffer.type.rank)):
-                yield f"{describe(buffer)}: layout {list(buffer.layout)} is no permutation of its {buffer.type.rank} axes"
+                yield f"{describe(buffer)}: layout {list(buffer.layout)} is no permutation of its axes"
             if buffer.kind != "activation" and buffer not in known:
                 yield f"{describe(buffer)} is not listed among the program's {buffer.kind}s"
             yield from self._contents(buffer)
@@ -376,7 +380,10 @@ class _Verifier:
 
 
 def _early_reads(body: Sequence[Statement], written: set[Buffer], carried: frozenset[Buffer]) -> Iterator[str]:
-    """Reads of what nothing wrote before. A filled load of what a serial loop around it stores may see earlier trips only."""
+    """Reads of what nothing wrote before.
+
+    A filled load of what a serial loop around it stores may see earlier trips only.
+    """
     for statement in body:
         if isinstance(statement, For):
             stored = writes(statement.body) if statement.serial else ()
@@ -421,7 +428,8 @@ def _application(node: Apply) -> Iterator[str]:
         yield f"the condition of a select is {arguments[0].dtype}, not bool"
     typed = arguments[1:] if function == "select" else arguments
     if len({argument.dtype for argument in typed}) > 1:
-        yield f"{function} of {' and '.join(str(argument.dtype) for argument in typed)}; its operands must have one type"
+        types = " and ".join(str(argument.dtype) for argument in typed)
+        yield f"{function} of {types}; its operands must have one type"
     result = boolean if function in PREDICATES else typed[0].dtype
     if node.dtype != result:
         yield f"{function} of {typed[0].dtype} gives {result}, not {node.dtype}"

@@ -57,7 +57,9 @@ class GraphDraw:
         self.integer = integer
         self.random = np.random.default_rng(self.integer(0, 1 << 16))
         self.inputs = tuple(Input(f64[self.shape()], f"in{k}") for k in range(self.integer(1, 2)))
-        self.variables = tuple(Variable(f"v{k}", self.random.normal(size=self.shape())) for k in range(self.integer(1, 2)))
+        self.variables = tuple(
+            Variable(f"v{k}", self.random.normal(size=self.shape())) for k in range(self.integer(1, 2))
+        )
         self.pool: list[Value] = [*self.inputs, *self.variables]
 
     def choice(self, options: Any) -> Any:
@@ -82,7 +84,16 @@ class GraphDraw:
 
     def grow(self, steps: int) -> None:
         kinds = [self.unary, self.unary, self.binary, self.binary, self.move, self.move, self.move]
-        kinds += [self.reduction, self.reduction, self.row, self.contraction, self.index, self.window, self.scan, self.mirror]
+        kinds += [
+            self.reduction,
+            self.reduction,
+            self.row,
+            self.contraction,
+            self.index,
+            self.window,
+            self.scan,
+            self.mirror,
+        ]
         for _ in range(steps):
             for value in self.choice(kinds)():
                 if value.type.size <= MAX_ELEMENTS:
@@ -114,7 +125,9 @@ class GraphDraw:
             case 0:
                 return [Transpose(perm=permutation(self.integer, rank))(value)]
             case 1:
-                return [Reshape(shape=self.choice([(-1,), (value.shape[0], -1), (-1, value.shape[-1]), (1, -1, 1)]))(value)]
+                return [
+                    Reshape(shape=self.choice([(-1,), (value.shape[0], -1), (-1, value.shape[-1]), (1, -1, 1)]))(value)
+                ]
             case 2:
                 start = self.integer(0, extent - 1)
                 return [Slice(starts=(start,), ends=(extent,), axes=(axis,), steps=(self.integer(1, 2),))(value)]
@@ -140,7 +153,9 @@ class GraphDraw:
         value = self.ranked(1)
         axis = self.integer(0, value.rank - 1)
         if self.integer(0, 1):
-            value = ReduceSum(axes=(axis,), keepdims=False)(Unsqueeze(axes=(axis,))(value) * self.array((2, *(1,) * (value.rank - axis))))
+            value = ReduceSum(axes=(axis,), keepdims=False)(
+                Unsqueeze(axes=(axis,))(value) * self.array((2, *(1,) * (value.rank - axis)))
+            )
         extent = value.shape[axis]
         mirrored = Slice(starts=(extent - 1,), ends=(-extent - 1,), axes=(axis,), steps=(-1,))(value) * 0.5
         return [value + mirrored if self.integer(0, 1) else mirrored + value]
@@ -163,7 +178,11 @@ class GraphDraw:
         a = self.ranked(2)
         b = self.value()
         if b.rank < 2 or b.shape[-2] != a.shape[-1] or not _batches(a, b):
-            b = Transpose(perm=(*range(a.rank - 2), a.rank - 1, a.rank - 2))(a) if self.integer(0, 1) else self.array((a.shape[-1], 3))
+            b = (
+                Transpose(perm=(*range(a.rank - 2), a.rank - 1, a.rank - 2))(a)
+                if self.integer(0, 1)
+                else self.array((a.shape[-1], 3))
+            )
         return [(a @ b) * 0.25]
 
     def index(self) -> list[Value]:
@@ -190,7 +209,7 @@ class GraphDraw:
     def scan(self) -> list[Value]:
         """h' = tanh(x + h @ w), stacked, forwards or backwards."""
         value = self.ranked(2, 2)
-        steps, width = value.shape
+        width = value.shape[1]
         state, x, w = Input(f64[1, width], "state"), Input(f64[width,], "x"), Input(f64[width, width], "w")
         after = Tanh()(x + state @ w)
         body = Graph((state, x, w), {"after": after, "y": Reshape(shape=(width,))(after) * 2})
@@ -229,6 +248,9 @@ def _fits(a: Value, b: Value) -> bool:
 
 def _batches(a: Value, b: Value) -> bool:
     try:
-        return TensorType(f64, (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])).size <= MAX_ELEMENTS
+        return (
+            TensorType(f64, (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])).size
+            <= MAX_ELEMENTS
+        )
     except ValueError:
         return False

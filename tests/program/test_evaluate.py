@@ -49,7 +49,14 @@ RANDOM = np.random.default_rng(7)
 
 def program(*kernels: Any, inputs: Sequence[Buffer] = (), outputs: Sequence[Buffer] = (), **fields: Any) -> Program:
     instructions = tuple(k if isinstance(k, (Kernel, Repeat)) else Kernel("k", tuple(k)) for k in kernels)
-    return Program("p", {b.name: b for b in inputs}, {b.name: b for b in outputs}, fields.pop("variables", {}), instructions, **fields)
+    return Program(
+        "p",
+        {b.name: b for b in inputs},
+        {b.name: b for b in outputs},
+        fields.pop("variables", {}),
+        instructions,
+        **fields,
+    )
 
 
 # ---- a point at a time
@@ -102,7 +109,9 @@ class Points:
             case Reduce(op=op, indices=indices, body=body):
                 total = scalar.identity(op, body.dtype)
                 for point in itertools.product(*(range(i.extent) for i in indices)):
-                    total = scalar.UFUNCS[op](total, self.value(body, {**env, **dict(zip(indices, point, strict=True))}))
+                    total = scalar.UFUNCS[op](
+                        total, self.value(body, {**env, **dict(zip(indices, point, strict=True))})
+                    )
                 return total
         raise AssertionError(expr)
 
@@ -162,9 +171,15 @@ class Nests:
             return self.load(self.x, scope)
         match self.integer(0, 7):
             case 0 | 1:
-                return call(self.draw(st.sampled_from(["add", "sub", "mul", "max", "min"])), self.expr(scope, depth - 1), self.leaf(scope))
+                return call(
+                    self.draw(st.sampled_from(["add", "sub", "mul", "max", "min"])),
+                    self.expr(scope, depth - 1),
+                    self.leaf(scope),
+                )
             case 2:
-                condition = call(self.draw(st.sampled_from(["lt", "ge", "eq"])), self.leaf(scope), self.expr(scope, depth - 1))
+                condition = call(
+                    self.draw(st.sampled_from(["lt", "ge", "eq"])), self.leaf(scope), self.expr(scope, depth - 1)
+                )
                 return select(condition, self.leaf(scope), self.expr(scope, depth - 1))
             case 3:
                 return cast(self.load(self.n, scope) + 1, f64)
@@ -197,7 +212,12 @@ class Nests:
             again,
             (
                 Store(y, again, Load(t, again) * 2 + self.expr(again, 1)),
-                Accumulate(self.draw(st.sampled_from(["add", "max"])), sums, (self.subscript(again), self.subscript(again)), Load(t, again)),
+                Accumulate(
+                    self.draw(st.sampled_from(["add", "max"])),
+                    sums,
+                    (self.subscript(again), self.subscript(again)),
+                    Load(t, again),
+                ),
             ),
             serial=bool(self.integer(0, 1)),
         )
@@ -210,7 +230,11 @@ def test_random_nests_equal_a_point_by_point_interpreter(data: st.DataObject) ->
     p = Nests(data.draw).nest()
     verify(p)
     x, n, at = (b.shape for b in p.inputs.values())
-    inputs = {"x": RANDOM.integers(-3, 4, x) / 4, "n": RANDOM.integers(-3, 4, n).astype(np.int32), "at": RANDOM.integers(-1, 4, at)}
+    inputs = {
+        "x": RANDOM.integers(-3, 4, x) / 4,
+        "n": RANDOM.integers(-3, 4, n).astype(np.int32),
+        "at": RANDOM.integers(-1, 4, at),
+    }
     expected = pointwise_outputs(p, inputs)
     outputs, _ = evaluate(p, inputs)
     for name, array in expected.items():
@@ -221,7 +245,11 @@ def test_random_nests_equal_a_point_by_point_interpreter(data: st.DataObject) ->
 def test_cutting_a_box_changes_nothing(data: st.DataObject) -> None:
     p = Nests(data.draw).nest()
     x, n, at = (b.shape for b in p.inputs.values())
-    inputs = {"x": RANDOM.normal(size=x), "n": RANDOM.integers(-3, 4, n).astype(np.int32), "at": RANDOM.integers(-1, 4, at)}
+    inputs = {
+        "x": RANDOM.normal(size=x),
+        "n": RANDOM.integers(-3, 4, n).astype(np.int32),
+        "at": RANDOM.integers(-1, 4, at),
+    }
     whole, _ = evaluate(p, inputs)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluator, "MAX_POINTS", 5)
@@ -242,25 +270,40 @@ def test_contractions_of_every_shape() -> None:
     p = program([For((m, k, n), (Store(c, (m, k, n), value),))], inputs=[a, b], outputs=[c])
     arrays = {"a": RANDOM.normal(size=a.shape).astype(np.float32), "b": RANDOM.normal(size=b.shape).astype(np.float32)}
     outputs, _ = evaluate(p, arrays)
-    np.testing.assert_allclose(outputs["c"], np.einsum("kmrs,rkns->mkn", arrays["a"], arrays["b"]), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        outputs["c"], np.einsum("kmrs,rkns->mkn", arrays["a"], arrays["b"]), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_a_padded_convolution() -> None:
-    x, w, y = Buffer("x", f64[2, 3, 7], "input"), Buffer("w", f64[4, 3, 3], "input"), Buffer("y", f64[2, 4, 4], "output")
+    x, w, y = (
+        Buffer("x", f64[2, 3, 7], "input"),
+        Buffer("w", f64[4, 3, 3], "input"),
+        Buffer("y", f64[2, 4, 4], "output"),
+    )
     n, o, i = indices_of(y.shape)
     value = reduce("add", (3, 3), lambda c, r: Load(x, (n, c, i * 2 + r - 1), 0) * Load(w, (o, c, r)))
     p = program([For((n, o, i), (Store(y, (n, o, i), value),))], inputs=[x, w], outputs=[y])
     arrays = {"x": RANDOM.normal(size=x.shape), "w": RANDOM.normal(size=w.shape)}
     padded = np.pad(arrays["x"], [(0, 0), (0, 0), (1, 1)])
-    expected = [[[(padded[a, :, 2 * j : 2 * j + 3] * arrays["w"][b]).sum() for j in range(4)] for b in range(4)] for a in range(2)]
+    expected = [
+        [[(padded[a, :, 2 * j : 2 * j + 3] * arrays["w"][b]).sum() for j in range(4)] for b in range(4)]
+        for a in range(2)
+    ]
     np.testing.assert_allclose(evaluate(p, arrays)[0]["y"], expected)
 
 
 def test_a_sum_over_an_index_that_does_not_occur_counts_its_extent() -> None:
     x, y = Buffer("x", f64[3], "input"), Buffer("y", f64[3, 2], "output")
     (i,) = indices_of((3,))
-    product, plain = (reduce("add", (5,), body) for body in (lambda r: Load(x, (i,)) * Load(x, (i,)), lambda r: Load(x, (i,))))
-    p = program([For((i,), (Store(y, (i, Const(0, i64)), product), Store(y, (i, Const(1, i64)), plain)))], inputs=[x], outputs=[y])
+    product, plain = (
+        reduce("add", (5,), body) for body in (lambda r: Load(x, (i,)) * Load(x, (i,)), lambda r: Load(x, (i,)))
+    )
+    p = program(
+        [For((i,), (Store(y, (i, Const(0, i64)), product), Store(y, (i, Const(1, i64)), plain)))],
+        inputs=[x],
+        outputs=[y],
+    )
     outputs, _ = evaluate(p, {"x": np.array([1.0, 2.0, 3.0])})
     np.testing.assert_array_equal(outputs["y"], [[5, 5], [20, 10], [45, 15]])
 
@@ -290,7 +333,10 @@ def test_a_let_keeps_the_value_from_before_a_store() -> None:
 def test_accumulation_counts_repeats_and_drops_places_outside() -> None:
     at, y = Buffer("at", i64[5], "input"), Buffer("y", f32[3], "output")
     (z,), (i,) = indices_of((3,)), indices_of((5,))
-    body = [For((z,), (Store(y, (z,), Const(0, f32)),)), For((i,), (Accumulate("add", y, (Load(at, (i,)),), Const(1.0, f32)),))]
+    body = [
+        For((z,), (Store(y, (z,), Const(0, f32)),)),
+        For((i,), (Accumulate("add", y, (Load(at, (i,)),), Const(1.0, f32)),)),
+    ]
     outputs, _ = evaluate(program(body, inputs=[at], outputs=[y]), {"at": np.array([2, 0, 2, 3, -1])})
     np.testing.assert_array_equal(outputs["y"], [1, 0, 2])
 
@@ -309,7 +355,9 @@ def test_a_repeat_carries_buffers_from_step_to_step() -> None:
     t, (z,), (i,) = Index(4, "t"), indices_of((2,)), indices_of((2,))
     start = Kernel("start", (For((z,), (Store(state, (Const(0, i64), z), Const(0, f64)),)),))
     total = Load(state, (t % 2, i)) + Load(x, (t, i))
-    step = Kernel("step", (For((i,), (Store(state, ((t + 1) % 2, i), total), Store(y, (t, i), Load(state, ((t + 1) % 2, i))))),))
+    step = Kernel(
+        "step", (For((i,), (Store(state, ((t + 1) % 2, i), total), Store(y, (t, i), Load(state, ((t + 1) % 2, i))))),)
+    )
     p = program(start, Repeat("scan", t, (step,)), inputs=[x], outputs=[y])
     verify(p)
     array = RANDOM.normal(size=(4, 2))
@@ -317,7 +365,11 @@ def test_a_repeat_carries_buffers_from_step_to_step() -> None:
 
 
 def test_layouts_do_not_change_results_but_the_memory() -> None:
-    x, t, y = Buffer("x", f32[2, 3, 4], "input"), Buffer("t", f32[2, 3, 4], layout=(0, 2, 1)), Buffer("y", f32[2, 3, 4], "output")
+    x, t, y = (
+        Buffer("x", f32[2, 3, 4], "input"),
+        Buffer("t", f32[2, 3, 4], layout=(0, 2, 1)),
+        Buffer("y", f32[2, 3, 4], "output"),
+    )
     i, j = indices_of(t.shape), indices_of(t.shape)
     p = program([For(i, (Store(t, i, Load(x, i)),))], [For(j, (Store(y, j, Load(t, j)),))], inputs=[x], outputs=[y])
     array = RANDOM.normal(size=(2, 3, 4)).astype(np.float32)

@@ -1,4 +1,7 @@
-"""Every pass on programs keeps their meaning: random graphs, evaluated after each pass and compared with the interpreter."""
+"""Every pass on programs keeps their meaning:
+
+random graphs, evaluated after each pass and compared with the interpreter.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,9 @@ def check(drawing: GraphDraw, graph: Graph) -> None:
             found = got[name] if name in got else state[name]
             scale = 1 + np.abs(wanted).max(initial=0)
             listing = plan_text(planned) if planned else str(program)
-            np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-10 * scale, err_msg=f"{name} after {stage}:\n{listing}")
+            np.testing.assert_allclose(
+                found, wanted, rtol=1e-9, atol=1e-10 * scale, err_msg=f"{name} after {stage}:\n{listing}"
+            )
         for variable in graph.variables:
             if variable.name not in updated:
                 np.testing.assert_array_equal(state[variable.name], variable.initial)

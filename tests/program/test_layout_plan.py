@@ -1,7 +1,8 @@
-"""Layouts and memory plans of random programs, against a liveness computed here, and plans that are wrong on purpose."""
+"""Layouts and memory plans of random programs, against a liveness computed here; plans that are wrong on purpose."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -45,14 +46,16 @@ def trace(instructions: Sequence[Instruction]) -> Iterator[Kernel]:
 
 
 def lives(program: Program) -> list[set[Buffer]]:
-    """For every kernel that runs, the activations between one of their writes and the last read before the next first write.
+    """For every kernel that runs, the activations between a write and the last read before they are written anew.
 
     A buffer's contents begin with a kernel that writes it without reading it, unless a repeat gathers it from several
     kernels' parts; then they begin with the first write of all.
     """
     kernels = list(trace(program.instructions))
     live: list[set[Buffer]] = [{b for b in kernel.operands if b.kind == "activation"} for kernel in kernels]
-    partial = {b for kernel in kernels for s in _stores(kernel) if s.buffer.type.size != _points(kernel, s) for b in [s.buffer]}
+    partial = {
+        b for kernel in kernels for s in _stores(kernel) if s.buffer.type.size != _points(kernel, s) for b in [s.buffer]
+    }
     for buffer in {b for kernel in kernels for b in kernel.operands if b.kind == "activation"}:
         writes = [t for t, k in enumerate(kernels) if buffer in k.writes and (buffer not in k.reads)]
         reads = [t for t, k in enumerate(kernels) if buffer in k.reads]
@@ -79,7 +82,7 @@ def test_live_buffers_never_overlap(seed: int) -> None:
     verify_plan(planned)
     for live in lives(planned.program):
         ranges = sorted((planned.offsets[b], planned.offsets[b] + b.type.nbytes) for b in live if b.type.nbytes)
-        assert all(end <= start for (_, end), (start, _) in zip(ranges, ranges[1:], strict=False))
+        assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ranges))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -118,11 +121,17 @@ def _clobbered(program: Program) -> tuple[Buffer, Buffer] | None:
     top = program.instructions
     if any(isinstance(instruction, Repeat) for instruction in top):
         return None
-    first = {b: min(t for t, k in enumerate(top) if b in k.writes) for k in top for b in k.writes if b.kind == "activation"}
+    first = {
+        b: min(t for t, k in enumerate(top) if b in k.writes) for k in top for b in k.writes if b.kind == "activation"
+    }
     last = {b: max(t for t, k in enumerate(top) if b in k.operands) for b in first}
     for kept in first:
         for other in first:
-            if first[kept] < first[other] <= last[kept] and kept in top[last[kept]].reads and other not in top[first[kept]].operands:
+            if (
+                first[kept] < first[other] <= last[kept]
+                and kept in top[last[kept]].reads
+                and other not in top[first[kept]].operands
+            ):
                 return kept, other
     return None
 

@@ -49,23 +49,26 @@ from glowtrain.types import boolean, f32, f64, i64
 Golden = Callable[[str, str], None]
 
 X = Buffer("x", f32[4, 3], "input")
-I, J = indices_of((4, 3))
+P, Q = indices_of((4, 3))
 
 
 def text(expr: Expr) -> str:
-    return expression_text(expr, (I, J))
+    return expression_text(expr, (P, Q))
 
 
 # ---- expressions
 
 
 def test_arithmetic_has_as_few_parentheses_as_it_needs() -> None:
-    a, b = Load(X, (I, J)), Load(X, (J, I))
+    a, b = Load(X, (P, Q)), Load(X, (Q, P))
     assert text((a + b) * 2 - a / (b - 1)) == "(x[i0, i1] + x[i1, i0]) * 2 - x[i0, i1] / (x[i1, i0] - 1)"
     assert text(a - (b - a)) == "x[i0, i1] - (x[i1, i0] - x[i0, i1])"
     assert text(-(a * b) + -a) == "-(x[i0, i1] * x[i1, i0]) + -x[i0, i1]"
     assert text((a < b) & (a >= 0)) == "x[i0, i1] < x[i1, i0] & x[i0, i1] >= 0"
-    assert text(select(a < b, call("max", a, 0), call("exp", b))) == "select(x[i0, i1] < x[i1, i0], max(x[i0, i1], 0), exp(x[i1, i0]))"
+    assert (
+        text(select(a < b, call("max", a, 0), call("exp", b)))
+        == "select(x[i0, i1] < x[i1, i0], max(x[i0, i1], 0), exp(x[i1, i0]))"
+    )
 
 
 def test_numbers_are_the_shortest_of_their_type() -> None:
@@ -78,18 +81,18 @@ def test_numbers_are_the_shortest_of_their_type() -> None:
 
 
 def test_subscripts_are_affine() -> None:
-    flat = flatten((I, J), (4, 3))
+    flat = flatten((P, Q), (4, 3))
     assert text(Load(X, tuple(unflatten(flat, (4, 3))))) == "x[i0, i1]"
-    assert text(Load(X, tuple(unflatten(flatten((J, I), (3, 4)), (4, 3))))) == "x[(4*i1 + i0) // 3, (4*i1 + i0) % 3]"
-    assert text(Load(X, (I * -1 + 3, J * 2 - 1), fill=0)) == "x[-i0 + 3, 2*i1 - 1; fill 0]"
+    assert text(Load(X, tuple(unflatten(flatten((Q, P), (3, 4)), (4, 3))))) == "x[(4*i1 + i0) // 3, (4*i1 + i0) % 3]"
+    assert text(Load(X, (P * -1 + 3, Q * 2 - 1), fill=0)) == "x[-i0 + 3, 2*i1 - 1; fill 0]"
 
 
 def test_reductions_and_what_they_share() -> None:
     mean = Ref(f32, "mean")
-    square = reduce("add", (3,), lambda r: _square(Load(X, (I, r)) - mean))
-    assert statement_text(Let(mean, square), (I,)) == "let mean = sum(r0<3: with s = x[i0, r0] - mean?; s * s)"
+    square = reduce("add", (3,), lambda r: _square(Load(X, (P, r)) - mean))
+    assert statement_text(Let(mean, square), (P,)) == "let mean = sum(r0<3: with s = x[i0, r0] - mean?; s * s)"
     assert text(reduce("max", (2, 2), lambda r, s: Load(X, (r, s)))) == "max(r0<2, r1<2: x[r0, r1])"
-    assert text(reduce("and", (3,), lambda r: Load(X, (I, r)) < 1)) == "all(r0<3: x[i0, r0] < 1)"
+    assert text(reduce("and", (3,), lambda r: Load(X, (P, r)) < 1)) == "all(r0<3: x[i0, r0] < 1)"
 
 
 def _square(x: Expr) -> Expr:
@@ -98,18 +101,27 @@ def _square(x: Expr) -> Expr:
 
 def test_messages_are_short_whatever_the_expression() -> None:
     """Sharing makes the tree of this expression 2**60 large."""
-    value: Expr = Load(X, (I, J))
+    value: Expr = Load(X, (P, Q))
     for _ in range(60):
         value = value * value + 1
-    assert len(statement_text(Store(X, (I, J), value), (I, J))) <= 160
+    assert len(statement_text(Store(X, (P, Q), value), (P, Q))) <= 160
     assert len(text(value)) <= 160
 
 
 def test_statements() -> None:
     y = Buffer("y", f32[4, 3], "output")
     body: tuple[Statement, ...] = (
-        For((I, J), (Store(y, (I, J), Const(0.0, f32)),)),
-        For((I,), (For((J,), (Accumulate("add", y, (I + 2, J), Load(X, (I, J))), Accumulate("max", y, (I, J), Load(X, (I, J))))),), serial=True),
+        For((P, Q), (Store(y, (P, Q), Const(0.0, f32)),)),
+        For(
+            (P,),
+            (
+                For(
+                    (Q,),
+                    (Accumulate("add", y, (P + 2, Q), Load(X, (P, Q))), Accumulate("max", y, (P, Q), Load(X, (P, Q)))),
+                ),
+            ),
+            serial=True,
+        ),
     )
     assert to_text(Program("p", {"x": X}, {"y": y}, {}, (Kernel("k", body),))) == (
         "program p\n"
@@ -140,13 +152,20 @@ def mlp() -> Graph:
     """A training step of two layers."""
     random = np.random.default_rng(0)
     x = Input(f32[8, 6], "x")
-    w, b, v = (Variable(n, random.normal(size=s).astype(np.float32)) for n, s in (("w", (6, 5)), ("b", (5,)), ("v", (5, 3))))
+    w, b, v = (
+        Variable(n, random.normal(size=s).astype(np.float32)) for n, s in (("w", (6, 5)), ("b", (5,)), ("v", (5, 3)))
+    )
     y = Softmax()(Relu()(x @ w + b) @ v)
     loss = ReduceSum(keepdims=False)(y * y)
     gradients = pullback([loss], [Input(f32[()], "seed")], [w, b, v])
     seed = gradients[0]
     assert seed is not None
-    return Graph((x, _seed(seed)), {"loss": loss}, {p: p - 0.1 * g for p, g in zip((w, b, v), gradients, strict=True)}, name="mlp")
+    return Graph(
+        (x, _seed(seed)),
+        {"loss": loss},
+        {p: p - 0.1 * g for p, g in zip((w, b, v), gradients, strict=True)},
+        name="mlp",
+    )
 
 
 def _seed(gradient: object) -> Input:

@@ -42,7 +42,7 @@ class Lanes:
 
     def mask(self, count: int) -> Text:
         """The constant mask of the first ``count`` lanes."""
-        return "<" + ", ".join(f"i1 {int(lane < count)}" for lane in range(self.width)) + ">"
+        return "<" + ", ".join(f"i1 {'true' if lane < count else 'false'}" for lane in range(self.width)) + ">"
 
     def kept(self, value: Text, count: int) -> Text:
         """``value`` with 0 in the lanes from ``count`` on."""

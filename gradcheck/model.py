@@ -1,0 +1,241 @@
+"""A person's own model: every parameter and every float input against differences of the loss in f64.
+
+The model is checked in its training form, as the trainer would run it. A loss that is not smooth at the point (a Relu
+exactly at 0, a tie) has no derivative there; where the two sides' slopes differ and the rule lies between them this is
+reported as a kink and not as a failure.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from glowtrain.backends.base import check_inputs
+from glowtrain.backends.interpreter import evaluate
+from glowtrain.errors import InputError
+from glowtrain.gradcheck import rungs
+from glowtrain.gradcheck.operators import MISTAKES, applied, described, jacobian
+from glowtrain.gradcheck.report import Check, Measure, Report, merged
+from glowtrain.graph import Graph, Input, Node, Sample, Template, Value, Variable, constant
+from glowtrain.graph.retype import widened
+from glowtrain.graph.reverse import pullback
+from glowtrain.losses import Loss, LossFunction, as_loss
+from glowtrain.onnx_io.trainable import make_trainable
+from glowtrain.ops.reduction import ReduceMean
+from glowtrain.types import Array, TensorType, f64
+
+STEPS = (1e-4, 1e-5, 1e-6, 1e-7)
+"""Steps relative to a parameter's size: the first at which rule and differences agree counts, as kinks are then outside."""
+TOLERANCE = 1e-5
+"""Relative tolerance of a slope, beside the rounding of the loss."""
+EXTENT = 3
+"""What symbolic dimensions are set to when neither inputs nor dims say."""
+LARGEST_LOCAL = 1 << 14
+"""Elements of a node's operands up to which its own rule is checked when something is wrong."""
+
+
+def check(
+    model: Graph | Template,
+    inputs: Mapping[str, Array] | None = None,
+    loss: str | Loss | LossFunction | None = None,
+    *,
+    dims: Mapping[str, int] | None = None,
+    seed: int = 0,
+    directions: int = 3,
+    compiled: bool = True,
+) -> Report:
+    """Check the gradient of a model's loss for each trainable parameter and float input.
+
+    ``inputs`` holds data by name (the loss's targets too); what is missing is drawn. Without a loss, a weighted mean of
+    all float outputs is taken. ``directions``: random ones for each parameter, beside single elements. With ``compiled``,
+    native code's gradients are compared with those in f64. Raises :class:`InputError` for inputs that do not fit and
+    :class:`DifferentiationError` for a loss without a gradient.
+    """
+    begin = time.perf_counter()
+    subject = _Subject(_bound(model, inputs, dims), dict(inputs or {}), loss, seed)
+    checks = [check for name in subject.names for check in subject.checked(name, directions)]
+    if compiled:
+        checks += subject.native()
+    return Report(tuple(checks), seed, directions, time.perf_counter() - begin)
+
+
+def _bound(model: Graph | Template, inputs: Mapping[str, Array] | None, dims: Mapping[str, int] | None) -> Graph:
+    if isinstance(model, Graph):
+        return model
+    shapes = {name: np.shape(array) for name, array in (inputs or {}).items() if name in model.inputs}
+    return model.bind({**dict.fromkeys(model.symbols, EXTENT), **model.dims_for(shapes), **(dims or {})})
+
+
+class _Subject:
+    """The loss of a model in training form: as it is, and in f64."""
+
+    def __init__(
+        self, model: Graph, inputs: Mapping[str, Array], loss: str | Loss | LossFunction | None, seed: int
+    ) -> None:
+        self.random = np.random.default_rng(seed)
+        trained = make_trainable(model, seed=seed)
+        value, targets = _weighted_mean(trained, self.random), ()
+        if loss is not None:
+            attached = as_loss(loss).attach(trained)
+            value, targets = attached.value, attached.targets
+        self.narrow = Graph((*trained.inputs, *targets), {"loss": value}, name=model.name)
+        unknown = [name for name in inputs if name not in {v.name for v in self.narrow.inputs}]
+        if unknown:
+            raise InputError(f"{model.name} has no input {', '.join(map(repr, unknown))}")
+        drawn = {v.name: _data(v.type, self.random) for v in self.narrow.inputs if v.name not in inputs}
+        self.arrays = check_inputs(self.narrow, {**inputs, **drawn})
+        form = widened(self.narrow)
+        self.wide, self.values = form.graph, form.values
+        self.loss = self.wide.outputs["loss"]
+        self.numbers = {v.name: self.arrays[v.name].astype(v.dtype.numpy) for v in self.wide.inputs}
+
+    @cached_property
+    def wanted(self) -> dict[str, Value]:
+        """What gradients are checked for: trainable parameters, float inputs."""
+        leaves: tuple[Value, ...] = (*(v for v in self.wide.variables if v.trainable), *self.wide.inputs)
+        return {value.name: value for value in leaves if value.dtype == f64 and value.type.size}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.wanted)
+
+    @cached_property
+    def known(self) -> dict[Value, Array]:
+        """Every value in f64, the gradients among them."""
+        self.rules = dict(zip(self.wanted, pullback([self.loss], [constant(1.0, f64)], list(self.wanted.values())), strict=True))
+        outputs = {name: rule for name, rule in self.rules.items() if rule is not None}
+        return evaluate(self.wide.with_(outputs={**self.wide.outputs, **{f"d {n}": v for n, v in outputs.items()}}), self.numbers)
+
+    def gradient(self, name: str) -> Array:
+        """The gradient by the rules; zeros where none flows."""
+        known, rule = self.known, self.rules[name]
+        return np.zeros(self.wanted[name].shape) if rule is None else known[rule]
+
+    def checked(self, name: str, directions: int) -> list[Check]:
+        """The gradient for one parameter or input along random directions and single elements."""
+        point, gradient = self.known[self.wanted[name]], self.gradient(name)
+        size = max(float(np.sqrt(np.mean(np.square(point)))), 1e-2)
+        measures = [self._along(name, point, gradient, d * size) for d in self._directions(gradient, directions)]
+        kind = "parameter" if isinstance(self.wanted[name], Variable) else "input"
+        if any(measure.status == "failed" for measure in measures):
+            measures.append(Measure("gradient", np.inf, np.inf, self.guilty))
+        where = f"{kind} {self.wanted[name].type}"
+        checks = merged(name, [(where, measure) for measure in measures])
+        return [_told(check, measures) for check in checks]
+
+    def _directions(self, gradient: Array, count: int) -> Iterator[Array]:
+        """Random signs; then the element with the largest gradient and a random one."""
+        for _ in range(count):
+            yield self.random.choice([-1.0, 1.0], gradient.shape)
+        for place in {int(np.argmax(np.abs(gradient))), int(self.random.integers(gradient.size))}:
+            unit = np.zeros(gradient.size)
+            unit[place] = 1.0
+            yield unit.reshape(gradient.shape)
+
+    def _along(self, name: str, point: Array, gradient: Array, direction: Array) -> Measure:
+        expected = float(np.vdot(gradient, direction))
+        natural = float(np.linalg.norm(gradient * direction))
+        slope = _Slope(expected, 0.0, 0.0, 0.0, 1.0)
+        for step in STEPS:
+            moved = {t: self._loss_at(name, point + t * step * direction) for t in (-1.0, -0.5, 0.0, 0.5, 1.0)}
+            slope = _slope(moved, step, expected, natural)
+            if slope.ratio <= 1:
+                return Measure("gradient", slope.error, slope.ratio)
+        told = f"rule {expected:.9g}, differences {slope.central:.9g}"
+        low, high = sorted((slope.left, slope.right))
+        margin = TOLERANCE * max(abs(low), abs(high)) + 1e-12
+        if high - low > 100 * margin and low - margin <= expected <= high + margin:
+            sides = f"slopes {slope.left:.6g} and {slope.right:.6g} on its sides"
+            return Measure("gradient", detail=f"a kink at this point: {sides}, rule {expected:.6g}", kind="kink")
+        return Measure("gradient", slope.error, slope.ratio, told)
+
+    def _loss_at(self, name: str, array: Array) -> float:
+        leaf = self.wanted[name]
+        inputs = {**self.numbers, name: array} if isinstance(leaf, Input) else self.numbers
+        known = evaluate(self.wide, inputs, {name: array} if isinstance(leaf, Variable) else None)
+        return float(known[self.loss])
+
+    @cached_property
+    def guilty(self) -> str:
+        """The first node whose own rule disagrees with differences of its own reference."""
+        for node in self.wide.nodes:
+            operands = [None if value is None else self.known[value] for value in node.inputs]
+            if sum(array.size for array in operands if array is not None) <= LARGEST_LOCAL and self._wrong(node, operands):
+                name = f" of node {node.name!r}" if node.name else ""
+                return f"the rule of {described(Sample(node.operator, tuple(operands)))}{name} is wrong"
+        return "no single operator's rule is wrong by itself"
+
+    def _wrong(self, node: Node, operands: Sequence[Array | None]) -> bool:
+        try:
+            measures = list(jacobian(applied(Sample(node.operator, tuple(operands))), self.random))
+        except MISTAKES:
+            return True
+        return any(measure.status == "failed" for measure in measures)
+
+    def native(self) -> Iterator[Check]:
+        """Gradients of native code in the model's own types against those in f64."""
+        by_name = {value.name: value for value in (*self.narrow.variables, *self.narrow.inputs)}
+        wanted = [by_name[name] for name in self.names]
+        loss = self.narrow.outputs["loss"]
+        found = pullback([loss], [constant(1.0, loss.dtype)], wanted)
+        rules = {name: rule for name, rule in zip(self.names, found, strict=True) if rule is not None}
+        narrow = self.narrow.with_(outputs=rules)
+        measures = rungs.close_in("compiled", rungs.run_compiled, narrow, widened(narrow).graph, self.arrays)
+        for name, measure in zip(rules, measures, strict=True):
+            yield from merged(name, [("", measure)])
+
+
+@dataclass(frozen=True)
+class _Slope:
+    """Slopes of the loss along a direction: to the left, to the right, at the point; and how far the rule is off."""
+
+    central: float
+    left: float
+    right: float
+    error: float
+    ratio: float
+
+
+def _slope(loss: Mapping[float, float], step: float, expected: float, natural: float) -> _Slope:
+    coarse, fine = (loss[1.0] - loss[-1.0]) / (2 * step), (loss[0.5] - loss[-0.5]) / step
+    central = (4 * fine - coarse) / 3
+    rounding = 1e-15 * max(abs(value) for value in loss.values()) / step
+    tolerance = TOLERANCE * max(abs(expected), natural) + 10 * rounding + 1e-12
+    error = abs(central - expected)
+    ratio = error / tolerance if np.isfinite(error) else np.inf
+    left, right = (loss[0.0] - loss[-0.5]) * 2 / step, (loss[0.5] - loss[0.0]) * 2 / step
+    return _Slope(central, left, right, error, ratio)
+
+
+def _told(check: Check, measures: Sequence[Measure]) -> Check:
+    """A failed check also names the guilty node; the mark that carried the name is no comparison."""
+    if check.status != "failed":
+        return check
+    real = [measure for measure in measures[:-1] if measure.kind == "compared"]
+    worst = max(real, key=lambda measure: measure.ratio)
+    detail = f"{check.detail}; {measures[-1].detail}"
+    return Check(check.subject, check.oracle, "failed", len(real), worst.error, worst.ratio, detail)
+
+
+def _weighted_mean(model: Graph, random: np.random.Generator) -> Value:
+    """A loss that sees every element of every float output with a weight of its own."""
+    total: Value | None = None
+    for output in model.outputs.values():
+        if output.dtype.is_float:
+            weights = constant(random.uniform(0.5, 1.5, output.shape), output.dtype)
+            term: Value = ReduceMean(axes=None, keepdims=False)(output * weights)
+            total = term if total is None or total.dtype != term.dtype else total + term
+    if total is None:
+        raise InputError(f"{model.name} has no float output; pass a loss")
+    return total
+
+
+def _data(type_: TensorType, random: np.random.Generator) -> Array:
+    """Numbers for an input: standard normal floats; 0 or 1 for integers, which any label or token may be."""
+    if type_.dtype.is_float:
+        return np.asarray(random.standard_normal(type_.shape)).astype(type_.dtype.numpy)
+    return np.asarray(random.integers(0, 2, type_.shape)).astype(type_.dtype.numpy)

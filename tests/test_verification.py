@@ -1,0 +1,257 @@
+"""The ladder: green for models, and a planted mistake in any stage is found on its rung, with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from glowtrain import models, verification
+from glowtrain.backends import interpreter
+from glowtrain.errors import VerificationError
+from glowtrain.graph import Graph, Input, Value, Variable, constant
+from glowtrain.graph.retype import widened
+from glowtrain.loops import Apply, Expr, For, Statement, Store, rewrite_body
+from glowtrain.ops.activation import Relu
+from glowtrain.ops.control import Scan
+from glowtrain.ops.logic import Cast
+from glowtrain.ops.move import Reshape
+from glowtrain.ops.softmax import Softmax
+from glowtrain.ops.transcendental import Tanh
+from glowtrain.program.program import Kernel, Program
+from glowtrain.types import Array, bf16, f16, f32, f64, i64
+from glowtrain.verification import ladder, random_inputs
+
+NAMES = ("reference", "interpreter", "optimized", "lowered", "fused", "planned", "compiled")
+
+
+def step() -> Graph:
+    """Two layers, an output, and an update in place."""
+    random = np.random.default_rng(0)
+    x, w = Input(f32[4, 6], "x"), Variable("w", random.normal(size=(6, 5)).astype(np.float32))
+    v = Variable("v", random.normal(size=(5, 3)).astype(np.float32))
+    hidden = Tanh()(x @ w)
+    hidden.name = "hidden"
+    y = Softmax()(hidden @ v)
+    y.name = "y"
+    return Graph((x,), {"y": y}, {w: w * 0.9, v: v + 0.5}, name="step")
+
+
+def run(graph: Graph) -> verification.Report:
+    return ladder(graph, random_inputs(graph))
+
+
+@pytest.mark.parametrize("name", sorted(models.MODELS))
+def test_the_models_of_the_package_climb_the_ladder(name: str) -> None:
+    template = models.build(name, (1, 8, 8))
+    report = run(template.bind({"batch": 3}))
+    assert report.ok
+    assert tuple(rung.name for rung in report.rungs) == NAMES
+    assert report.place == ""
+    report.require()
+
+
+@pytest.mark.parametrize("dtype", [f64, f32, f16, bf16])
+def test_every_float_type_climbs_the_ladder(dtype: Any) -> None:
+    x = Input(dtype[3, 4], "x")
+    w = Variable("w", np.linspace(-1, 1, 20).reshape(4, 5).astype(dtype.numpy))
+    report = run(Graph((x,), {"y": Softmax()(Relu()(x @ w))}, {w: w * 0.5}))
+    assert report.ok, report
+    assert report.results == 2
+
+
+def test_a_scan_climbs_the_ladder() -> None:
+    x, start = Input(f32[5, 3], "x"), Input(f32[2, 3], "start")
+    state, row = Input(f32[2, 3], "state"), Input(f32[3,], "row")
+    after = Tanh()(state + row)
+    last, stack = Scan(Graph((state, row), {"after": after, "y": after * 2}), 1)(start, x)
+    assert run(Graph((x, start), {"last": last, "stack": stack})).ok
+
+
+# ---- planted mistakes
+
+
+@pytest.fixture
+def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[Any], Any]], None]:
+    """Change what a stage of the ladder gives."""
+
+    def change(stage: str, spoil: Callable[[Any], Any]) -> None:
+        whole = getattr(verification, stage)
+        monkeypatch.setattr(verification, stage, lambda *args, **named: spoil(whole(*args, **named)))
+
+    return change
+
+
+def first_bad(report: verification.Report) -> tuple[str, str]:
+    assert report.first_bad is not None
+    return report.first_bad.name, report.place
+
+
+def slightly_off(expr: Expr) -> Expr | None:
+    """tanh(x) * 1.001."""
+    return expr * 1.001 if isinstance(expr, Apply) and expr.function == "tanh" else None
+
+
+def spoiled(program: Program) -> Program:
+    return replace(
+        program, instructions=tuple(Kernel(k.name, rewrite_body(k.body, slightly_off)) for k in program.kernels)
+    )
+
+
+def test_a_wrong_reference_is_found_at_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reference that is not the same function in every type."""
+
+    def reference(self: Any, x: Array) -> Array:
+        return np.tanh(x) * np.asarray(1.001 if x.dtype == np.float32 else 1, x.dtype)
+
+    monkeypatch.setattr(Tanh, "reference", reference)
+    name, place = first_bad(run(step()))
+    assert name == "interpreter"
+    assert place == "node Tanh(f32[4,5])"
+
+
+def test_a_wrong_optimization_is_found_by_name(plant: Callable[..., None]) -> None:
+    def spoil(graph: Graph) -> Graph:
+        y = graph.outputs["y"]
+        wrong: Value = y * 1.001
+        wrong.name = "y"
+        return graph.with_(outputs={"y": wrong})
+
+    plant("optimize", spoil)
+    name, place = first_bad(run(step()))
+    assert name == "optimized"
+    assert place.startswith("value y of node Mul")
+
+
+def test_a_wrong_lowering_is_found_at_its_instruction(plant: Callable[..., None]) -> None:
+    plant("lower_with_buffers", lambda result: (spoiled(result[0]), result[1]))
+    assert first_bad(run(step())) == ("lowered", "kernel tanh, which writes hidden: f32[4,5]")
+
+
+def test_a_wrong_fusion_is_found_at_its_instruction(plant: Callable[..., None]) -> None:
+    plant("fuse", spoiled)
+    name, place = first_bad(run(step()))
+    assert name == "fused"
+    assert "which writes hidden: f32[4,5]" in place
+
+
+def test_a_wrong_update_is_found_too(plant: Callable[..., None]) -> None:
+    def spoil(program: Program) -> Program:
+        kernels = (_late(k) if [b.kind for b in k.writes] == ["variable"] else k for k in program.kernels)
+        return replace(program, instructions=tuple(kernels))
+
+    plant("schedule", spoil)
+    report = run(step())
+    assert report.first_bad is not None
+    assert report.first_bad.name == "fused"
+    assert report.first_bad.result.startswith("variable ")
+
+
+def _late(kernel: Kernel) -> Kernel:
+    return Kernel("late", tuple(_doubled(statement) for statement in kernel.body))
+
+
+def _doubled(statement: Statement) -> Statement:
+    if isinstance(statement, For):
+        return For(statement.indices, tuple(map(_doubled, statement.body)), statement.serial)
+    return Store(statement.buffer, statement.index, statement.value * 2) if isinstance(statement, Store) else statement
+
+
+def test_a_program_that_is_not_well_formed_is_said_to_be(plant: Callable[..., None]) -> None:
+    def spoil(program: Program) -> Program:
+        return replace(program, instructions=program.instructions[1:])
+
+    plant("fuse", spoil)
+    report = run(step())
+    bad = report.first_bad
+    assert bad is not None
+    assert bad.name == "fused"
+    assert "is read before it is written" in bad.problem
+    with pytest.raises(VerificationError, match="step: rung fused differs: program step is not well formed"):
+        report.require()
+
+
+def test_a_wrong_plan_is_found_by_its_verifier(plant: Callable[..., None]) -> None:
+    plant("plan", lambda planned: replace(planned, offsets=dict.fromkeys(planned.offsets, 0)))
+    bad = run(step()).first_bad
+    assert bad is not None
+    assert bad.name == "planned"
+    assert "share memory" in bad.problem
+
+
+def test_wrong_code_is_found_at_its_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Native code made from another program than the evaluator ran."""
+    whole = verification.NativeGraph
+
+    def wrong(graph: Graph, planned: Any, target: Any) -> Any:
+        return whole(graph, replace(planned, program=spoiled(planned.program)), target)
+
+    monkeypatch.setattr(verification, "NativeGraph", wrong)
+    name, place = first_bad(run(step()))
+    assert name == "compiled"
+    assert "which writes hidden: f32[4,5]" in place
+
+
+# ---- pieces
+
+
+def test_the_report_prints_as_a_table(plant: Callable[..., None]) -> None:
+    plant("fuse", spoiled)
+    console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(run(step()))
+    text = console.export_text()
+    assert "step: 3 results on every rung" in text
+    assert all(name in text for name in NAMES)
+    assert "differs" in text
+    assert "which writes hidden" in text
+
+
+def test_random_inputs_have_the_declared_types() -> None:
+    x, rate, labels = Input(f16[2, 3], "x"), Input(f32[()], "rate"), Input(i64[50,], "labels")
+    graph = Graph((x, rate, labels), {"y": x})
+    arrays = random_inputs(graph, high={"labels": 7})
+    assert all(value.type.accepts(arrays[value.name]) for value in graph.inputs)
+    assert 0.01 <= arrays["rate"] <= 0.1
+    assert set(arrays["labels"]) == set(range(7))
+    np.testing.assert_array_equal(random_inputs(graph, 3)["x"], random_inputs(graph, 3)["x"])
+
+
+def test_widened_graphs_compute_in_f64_throughout() -> None:
+    x, n = Input(f32[3, 2], "x"), Input(i64[3, 2], "n")
+    state, row = Input(f32[2,], "state"), Input(f32[2,], "row")
+    last, stack = Scan(Graph((state, row), {"s": state + row * 0.1, "y": state * row}), 1)(
+        constant(np.ones(2, np.float32)), x
+    )
+    graph = Graph((x, n), {"last": last, "stack": stack, "cast": Cast(to=f16)(n) * 2, "same": Reshape(shape=(6,))(n)})
+    wide = widened(graph)
+    floats = [value for node in wide.graph.nodes for value in node.outputs if value.dtype.is_float]
+    assert {value.dtype for value in floats} == {f64}
+    assert wide.graph.outputs["same"].dtype == i64
+    feeds = {"x": np.random.default_rng(0).normal(size=(3, 2)), "n": np.arange(6).reshape(3, 2)}
+    known = interpreter.evaluate(wide.graph, feeds)
+    expected = 1 + (feeds["x"] * float(np.float32(0.1))).sum(axis=0)
+    np.testing.assert_allclose(known[wide.graph.outputs["last"]], expected, rtol=1e-14)
+
+
+def test_values_of_the_graph_have_counterparts() -> None:
+    graph = step()
+    wide = widened(graph)
+    assert {wide.values[value] for value in graph.outputs.values()} == set(wide.graph.outputs.values())
+    assert [variable.initial.dtype for variable in wide.graph.variables] == [np.float64, np.float64]
+
+
+def test_distance_wants_the_same_places_of_nan_and_infinity() -> None:
+    natural = np.array([1.0, np.nan, np.inf], np.float32)
+    exact = natural.astype(np.float64)
+    assert verification.distance(natural, natural, exact, 1) == 0
+    assert verification.distance(np.array([1.0, np.nan, -np.inf], np.float32), natural, exact, 1) == np.inf
+    assert verification.distance(np.array([np.nan, np.nan, np.inf], np.float32), natural, exact, 1) == np.inf
+    assert verification.distance(np.array([1.0001, np.nan, np.inf], np.float32), natural, exact, 1) > 1
+    assert np.isnan(verification.distance(natural[:2], natural, exact, 1))
+    ones = np.array([1, 2])
+    assert verification.distance(ones + 1, ones, ones, 1) == np.inf
+    assert verification.distance(ones, ones, ones, 1) == 0
