@@ -167,6 +167,8 @@ class _Climb:
     state: Arrays
     rungs: list[Rung] = field(default_factory=list)
     place: str = ""
+    program: Program | None = None
+    """What the present rung runs, from the lowered one on."""
 
     def report(self) -> Report:
         with np.errstate(all="ignore"):
@@ -215,6 +217,8 @@ class _Climb:
     def _program(
         self, name: str, program: Program, planned: Plan | None, known: _Known, values: Mapping[Buffer, Value]
     ) -> None:
+        self.program = program
+
         def run() -> Arrays:
             if planned is None:
                 verify(program)
@@ -241,8 +245,19 @@ class _Climb:
         worst = max(errors, key=lambda result: _ordered(errors[result]), default="")
         rung = Rung(name, time.perf_counter() - self._started, errors.get(worst, 0.0), worst)
         if not rung.ok and not self.place and all(before.ok for before in self.rungs):
-            self.place = locate(min(CLEAR, math.sqrt(max(rung.error, 1.0))) if rung.error == rung.error else 1.0)
+            clear = min(CLEAR, math.sqrt(rung.error)) if rung.error == rung.error else CLEAR
+            self.place = locate(clear) or self._writer(worst)
         self.rungs.append(rung)
+
+    def _writer(self, result: str) -> str:
+        """The instruction that writes a result, where nothing before it differs."""
+        kind, _, name = result.partition(" ")
+        program = self.program
+        if program is None:
+            return ""
+        buffer = (program.outputs if kind == "output" else program.variables)[name]
+        writers = [instruction for instruction in program.instructions if buffer in instruction.writes]
+        return _instruction(writers[-1], buffer) if writers else ""
 
     # ---- where a rung begins to differ (``clear``: the error of an intermediate value that counts)
 

@@ -34,6 +34,7 @@ TOLERANCE = 1e-5
 """Relative tolerance of a slope, beside the rounding of the loss."""
 EXTENT = 3
 """What symbolic dimensions are set to when neither inputs nor dims say."""
+INNOCENT = "no single operator's rule is wrong by itself"
 LARGEST_LOCAL = 1 << 14
 """Elements of a node's operands up to which its own rule is checked when something is wrong."""
 
@@ -139,19 +140,18 @@ class _Subject:
     def _along(self, name: str, point: Array, gradient: Array, direction: Array) -> Measure:
         expected = float(np.vdot(gradient, direction))
         natural = float(np.linalg.norm(gradient * direction))
-        slope = _Slope(expected, 0.0, 0.0, 0.0, 1.0)
+        slopes = []
         for step in STEPS:
             moved = {t: self._loss_at(name, point + t * step * direction) for t in (-1.0, -0.5, 0.0, 0.5, 1.0)}
-            slope = _slope(moved, step, expected, natural)
-            if slope.ratio <= 1:
-                return Measure("gradient", slope.error, slope.ratio)
-        told = f"rule {expected:.9g}, differences {slope.central:.9g}"
-        low, high = sorted((slope.left, slope.right))
-        margin = TOLERANCE * max(abs(low), abs(high)) + 1e-12
-        if high - low > 100 * margin and low - margin <= expected <= high + margin:
-            sides = f"slopes {slope.left:.6g} and {slope.right:.6g} on its sides"
-            return Measure("gradient", detail=f"a kink at this point: {sides}, rule {expected:.6g}", kind="kink")
-        return Measure("gradient", slope.error, slope.ratio, told)
+            slopes.append(_slope(moved, step, expected, natural))
+            if slopes[-1].ratio <= 1:
+                return Measure("gradient", slopes[-1].error, slopes[-1].ratio)
+        before, last = slopes[-2:]
+        if last.gap > max(0.3 * before.gap, 100 * last.tolerance) and self.guilty == INNOCENT:
+            told = f"a kink at this point: slopes {last.left:.6g} and {last.right:.6g} on its sides"
+            return Measure("gradient", detail=told, kind="kink")
+        told = f"rule {expected:.9g}, differences {last.central:.9g}"
+        return Measure("gradient", last.error, last.ratio, told)
 
     def _loss_at(self, name: str, array: Array) -> float:
         leaf = self.wanted[name]
@@ -167,7 +167,7 @@ class _Subject:
             if sum(array.size for array in operands if array is not None) <= LARGEST_LOCAL and self._wrong(node, operands):
                 name = f" of node {node.name!r}" if node.name else ""
                 return f"the rule of {described(Sample(node.operator, tuple(operands)))}{name} is wrong"
-        return "no single operator's rule is wrong by itself"
+        return INNOCENT
 
     def _wrong(self, node: Node, operands: Sequence[Array | None]) -> bool:
         try:
@@ -191,24 +191,31 @@ class _Subject:
 
 @dataclass(frozen=True)
 class _Slope:
-    """Slopes of the loss along a direction: to the left, to the right, at the point; and how far the rule is off."""
+    """Slopes of the loss along a direction: at the point, to its left and right; how far the rule is from the first."""
 
     central: float
     left: float
     right: float
     error: float
-    ratio: float
+    tolerance: float
+
+    @property
+    def ratio(self) -> float:
+        return self.error / self.tolerance if np.isfinite(self.error) else np.inf
+
+    @property
+    def gap(self) -> float:
+        """How far the two sides disagree: of a smooth loss this shrinks with the step."""
+        return abs(self.right - self.left)
 
 
 def _slope(loss: Mapping[float, float], step: float, expected: float, natural: float) -> _Slope:
     coarse, fine = (loss[1.0] - loss[-1.0]) / (2 * step), (loss[0.5] - loss[-0.5]) / step
     central = (4 * fine - coarse) / 3
-    rounding = 1e-15 * max(abs(value) for value in loss.values()) / step
-    tolerance = TOLERANCE * max(abs(expected), natural) + 10 * rounding + 1e-12
-    error = abs(central - expected)
-    ratio = error / tolerance if np.isfinite(error) else np.inf
+    rounding = 1e-14 * max(abs(value) for value in loss.values()) / step
+    tolerance = TOLERANCE * max(abs(expected), natural) + rounding + 1e-12
     left, right = (loss[0.0] - loss[-0.5]) * 2 / step, (loss[0.5] - loss[0.0]) * 2 / step
-    return _Slope(central, left, right, error, ratio)
+    return _Slope(central, left, right, abs(central - expected), tolerance)
 
 
 def _told(check: Check, measures: Sequence[Measure]) -> Check:

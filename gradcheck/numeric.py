@@ -26,8 +26,8 @@ SMALLER = 64.0
 """The step, and what it is divided by where a kink is near."""
 ABSOLUTE, RELATIVE = 1e-7, 1e-6
 """Tolerance of a directional derivative."""
-ROUNDING = 2e-15 / STEP
-"""What rounding a function's value adds to its difference, per unit of the value."""
+ROUNDING = 2e-15
+"""Error of a function's value, per unit of the value: divided by the step it enters the slope."""
 FULL = 40
 """Elements up to which an operand's Jacobian is computed whole; larger ones are projected."""
 
@@ -125,37 +125,54 @@ def _compared(
     if any(gradient.shape != function.arrays[place].shape for gradient in by_rule):
         return Measure(oracle, np.inf, np.inf, f"{name}: gradient has shape {by_rule[0].shape}")
     expected = np.array([along @ gradient.ravel() for gradient in by_rule])
-    step, kinks = STEP, 0
-    for step in (STEP, STEP / SMALLER):
-        slopes, spread, size = differences(function, place, along, rows, step)
-        error = np.abs(slopes - expected)
-        tolerance = ABSOLUTE + RELATIVE * np.abs(slopes) + ROUNDING * (STEP / step) * size
-        ratio = np.where(np.isnan(error), np.inf, error / tolerance)
-        doubtful = (ratio > 1) & (error <= 10 * spread)
-        kinks = int(doubtful.sum())
-        if not kinks:
-            break
-    worst = np.unravel_index(int(np.argmax(np.where(doubtful, 0, ratio))), ratio.shape)
-    if kinks and ratio[worst] <= 1:
-        return Measure(oracle, detail=f"{name}: a kink within {step:.0e}", kind="kink")
-    told = f"{name}: {_where(along[worst[1]])}: rule {expected[worst]:.9g}, differences {slopes[worst]:.9g}"
+    first = _slopes(function, place, along, rows, STEP)
+    error, ratio = first.distance(expected)
+    kinks = np.zeros_like(ratio, dtype=bool)
+    if (ratio > 1).any():
+        second = _slopes(function, place, along, rows, STEP / SMALLER)
+        finer, rest = second.distance(expected)
+        error, ratio = np.where(rest < ratio, finer, error), np.minimum(rest, ratio)
+        kinks = (ratio > 1) & ((finer <= 10 * second.spread) | (second.gap > np.maximum(0.3 * first.gap, 1e-5)))
+    smooth = np.where(kinks, 0.0, ratio)
+    worst = np.unravel_index(int(np.argmax(smooth)), ratio.shape)
+    if kinks.any() and smooth[worst] <= 1:
+        return Measure(oracle, detail=f"{name}: a kink within {STEP / SMALLER:.0e}", kind="kink")
+    told = f"{name}: {_where(along[worst[1]])}: rule {expected[worst]:.9g}, differences {first.central[worst]:.9g}"
     return Measure(oracle, float(error[worst]), float(ratio[worst]), told if ratio[worst] > 1 else "")
 
 
-def differences(
-    function: Probe, place: int, along: Array, rows: Sequence[Sequence[Array]], step: float
-) -> tuple[Array, Array, Array]:
-    """Slopes of the cotangent-weighted outputs, [row, direction]; how far two step sizes disagree; the outputs' size."""
-    slopes = np.empty((len(rows), len(along)))
-    spread, size = np.empty_like(slopes), np.empty_like(slopes)
+@dataclass(frozen=True)
+class _Slopes:
+    """Slopes of the weighted outputs, [row, direction], found with one step.
+
+    ``spread``: how far ``step`` and half of it disagree; ``gap``: how far the slopes to the two sides do, which for a
+    smooth function shrinks with the step; ``rounding``: what the outputs' last bits may contribute.
+    """
+
+    central: Array
+    spread: Array
+    gap: Array
+    rounding: Array
+
+    def distance(self, expected: Array) -> tuple[Array, Array]:
+        """How far these are from expected slopes, and the same over the tolerance."""
+        error = np.abs(self.central - expected)
+        ratio = error / (ABSOLUTE + RELATIVE * np.abs(self.central) + self.rounding)
+        return error, np.where(np.isnan(ratio), np.inf, ratio)
+
+
+def _slopes(function: Probe, place: int, along: Array, rows: Sequence[Sequence[Array]], step: float) -> _Slopes:
+    shape = (len(rows), len(along))
+    central, spread, gap, rounding = (np.empty(shape) for _ in range(4))
+    middle = np.array([_weighted(row, function.at(function.arrays)) for row in rows])
     for k, direction in enumerate(along):
-        values = {t: _moved(function, place, direction * t) for t in (step, -step, step / 2, -step / 2)}
-        weighted = {t: np.array([_weighted(row, y) for row in rows]) for t, y in values.items()}
-        coarse = (weighted[step] - weighted[-step]) / (2 * step)
-        fine = (weighted[step / 2] - weighted[-step / 2]) / step
-        slopes[:, k], spread[:, k] = (4 * fine - coarse) / 3, np.abs(fine - coarse)
-        size[:, k] = sum(float(np.sum(np.abs(y))) for y in values[step])
-    return slopes, spread, size
+        values = {t: _moved(function, place, direction * t * step) for t in (1.0, -1.0, 0.5, -0.5)}
+        y = {t: np.array([_weighted(row, value) for row in rows]) for t, value in values.items()}
+        coarse, fine = (y[1.0] - y[-1.0]) / (2 * step), (y[0.5] - y[-0.5]) / step
+        central[:, k], spread[:, k] = (4 * fine - coarse) / 3, np.abs(fine - coarse)
+        gap[:, k] = np.abs(y[1.0] + y[-1.0] - 2 * middle) / step
+        rounding[:, k] = ROUNDING / step * sum(float(np.sum(np.abs(value))) for value in values[1.0])
+    return _Slopes(central, spread, gap, rounding)
 
 
 def _moved(function: Probe, place: int, change: Array) -> tuple[Array, ...]:

@@ -17,7 +17,7 @@ from glowtrain.compiler import compile as compiled
 from glowtrain.compiler import planned
 from glowtrain.gradcheck.numeric import compared
 from glowtrain.gradcheck.report import Measure
-from glowtrain.graph import Graph
+from glowtrain.graph import Graph, Value
 from glowtrain.lower.lower import lower
 from glowtrain.program.evaluate import evaluate as run_program
 from glowtrain.types import Array, DType, bf16, dtype_of, f16, f32, f64
@@ -25,6 +25,8 @@ from glowtrain.types import Array, DType, bf16, dtype_of, f16, f32, f64
 EPSILON: dict[DType, float] = {f64: 2.0**-52, f32: 2.0**-23, f16: 2.0**-10, bf16: 2.0**-7}
 EXACT = 64.0
 """Multiples of epsilon that orders of evaluation may differ by, for each unit of the reduction's square root."""
+LAST = 3
+"""How many operations back cancellation is allowed for."""
 NATURAL, ROUNDINGS = 8.0, 16.0
 """Multiples of the interpreter's own rounding error, and of epsilon times the largest result, that are allowed."""
 
@@ -56,15 +58,29 @@ def run_interpreted(graph: Graph, inputs: Arrays) -> Arrays:
 
 def same_in_f64(oracle: str, run: Runner, graph: Graph, inputs: Arrays) -> Iterator[Measure]:
     """One measure per output of ``run`` against the interpreter, almost exact."""
-    expected, found = run_interpreted(graph, inputs), run(graph, inputs)
-    for name, array in expected.items():
-        yield compared(oracle, found[name], array, exact_tolerance(array, graph), name)
+    known, found = evaluate(graph, inputs), run(graph, inputs)
+    for name, value in graph.outputs.items():
+        yield compared(oracle, found[name], known[value], exact_tolerance(value, known, graph), name)
 
 
-def exact_tolerance(array: Array, graph: Graph) -> float:
-    """How far another order of evaluation may be from an interpreter's result, in the result's own type."""
-    epsilon = EPSILON.get(dtype_of(array.dtype), 0.0)
-    return EXACT * epsilon * math.sqrt(longest_reduction(graph)) * (_size(array) + 1e-6)
+def exact_tolerance(value: Value, known: Mapping[Value, Array], graph: Graph) -> float:
+    """How far another order of evaluation may be from the interpreter's value, in its own type.
+
+    What cancels in the last operations leaves its rounding behind, so their operands' sizes count too.
+    """
+    epsilon = EPSILON.get(value.dtype, 0.0)
+    size = max(_size(known[part]) for part in _near(value))
+    return EXACT * epsilon * math.sqrt(longest_reduction(graph)) * (size + 1e-6)
+
+
+def _near(value: Value) -> set[Value]:
+    """The value, and the float values that its last operations read."""
+    found, latest = {value}, [value]
+    for _ in range(LAST):
+        operands = (x for v in latest if v.node is not None for x in v.node.inputs if x is not None and x.dtype.is_float)
+        latest = [x for x in operands if x not in found]
+        found.update(latest)
+    return found
 
 
 def close_in(oracle: str, run: Runner, narrow: Graph, wide: Graph, inputs: Arrays) -> Iterator[Measure]:

@@ -18,6 +18,7 @@ from glowtrain.graph.retype import widened
 from glowtrain.loops import Apply, Expr, For, Statement, Store, rewrite_body
 from glowtrain.ops.activation import Relu
 from glowtrain.ops.control import Scan
+from glowtrain.ops.convolution import Conv
 from glowtrain.ops.logic import Cast
 from glowtrain.ops.move import Reshape
 from glowtrain.ops.softmax import Softmax
@@ -194,6 +195,28 @@ def test_wrong_code_is_found_at_its_instruction(monkeypatch: pytest.MonkeyPatch)
     name, place = first_bad(run(step()))
     assert name == "compiled"
     assert "which writes hidden: f32[4,5]" in place
+
+
+def test_code_that_writes_an_output_wrongly_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = verification.NativeGraph
+
+    def wrong(graph: Graph, planned: Any, target: Any) -> Any:
+        kernels = (_late(k) if [b.kind for b in k.writes] == ["output"] else k for k in planned.program.kernels)
+        return whole(graph, replace(planned, program=replace(planned.program, instructions=tuple(kernels))), target)
+
+    monkeypatch.setattr(verification, "NativeGraph", wrong)
+    x = Input(f32[4, 6], "x")
+    name, place = first_bad(run(Graph((x,), {"y": Tanh()(x)})))
+    assert name == "compiled"
+    assert "which writes y: f32[4,6]" in place
+
+
+def test_an_epilogue_with_a_strided_result_and_a_tail_of_lanes() -> None:
+    """Six channels in vectors of eight, kept channels-last and flattened channels-first: the tail is scattered."""
+    w = Variable("w", np.random.default_rng(0).normal(size=(6, 6, 3, 3)).astype(np.float32))
+    x, same = Input(f32[2, 6, 7, 7], "x"), Conv(pads=(1, 1, 1, 1))
+    h = same(x, w)
+    run(Graph((x,), {"flat": Reshape(shape=(2, -1))(Relu()(h)), "next": same(h, w)})).require()
 
 
 # ---- pieces

@@ -64,6 +64,10 @@ def input_specs(model: Graph | Template) -> dict[str, Spec]:
 
 
 def _bound(template: Template, dims: Mapping[str, int]) -> Graph | Template:
+    unknown = [name for name in dims if name not in template.symbols]
+    if unknown:
+        known = ", ".join(template.symbols)
+        raise BindingError(f"{template.name}: there is no dimension {', '.join(unknown)}; the model has: {known}")
     return template.bind(dims) if dims else template
 
 

@@ -78,14 +78,14 @@ def rows(walk: Walk) -> dict[str, str]:
     """What each stage came to."""
     plan = walk.plan
     kernels, loops = sum(1 for _ in plan.program.kernels), sum(1 for _ in walk.lowered.kernels)
-    arena = f"arena {plan.arena:,} bytes = {plan.overhead:.3f} × the peak of live buffers ({plan.peak:,})"
+    arena = f"arena {plan.arena:,} bytes, {plan.overhead:.3f} × the peak of what is alive"
     return {
         "graph": f"{plural(len(walk.graph.nodes), 'operator')}, {plural(len(walk.graph.variables), 'variable')}",
-        "optimized": plural(len(walk.optimized.nodes), "operator"),
+        "optimized": f"{plural(len(walk.optimized.nodes), 'operator')}, composites written out",
         "lowered": f"{plural(loops, 'kernel')} of loop nests",
         "plan": f"{plural(kernels, 'kernel')} after fusion; {arena}",
         "llvm": f"{plural(len(walk.code.functions), 'function')}, {plural(len(walk.code.text.splitlines()), 'line')}",
-        "object": f"{nbytes(walk.object_bytes)} of machine code for {Target.host().name}",
+        "object": f"{nbytes(walk.object_bytes)} of machine code for {Target.host().cpu}",
     }
 
 

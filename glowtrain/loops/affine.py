@@ -127,11 +127,12 @@ def _divide(expr: Expr, function: str, dividend: Affine, divisor: int) -> Affine
     rest = Affine(dividend.constant % divisor, tuple((atom, c) for atom, c in dividend.terms if c % divisor))
     multiple = Affine(dividend.constant // divisor, whole)
     low, high = rest.range()
-    if low // divisor == high // divisor and low > _UNKNOWN[0]:
+    if low > _UNKNOWN[0]:  # whole divisors move to the multiple, so that the rest is not negative
         carry = low // divisor
-        if function == "div":
-            return combine([(multiple, 1), (Affine(carry), 1)])
-        return combine([(rest, 1), (Affine(-carry * divisor), 1)])
+        multiple = multiple + Affine(carry)
+        rest = rest + Affine(-carry * divisor)
+        if high // divisor == carry:
+            return multiple if function == "div" else rest
     if function == "div":
         return combine([(multiple, 1), (Affine(0, ((Quotient(rest, divisor), 1),)), 1)])
     return Affine(0, ((Remainder(rest, divisor), 1),))

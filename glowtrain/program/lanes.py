@@ -200,7 +200,7 @@ class Evaluation:
 def strided(
     array: Array, forms: Sequence[Affine], origin: Sequence[int], scope: Scope, *, writeable: bool = False
 ) -> Array:
-    """A view of the elements at subscripts ``forms`` - ``origin`` for every point of the scope; all must be in bounds."""
+    """A view of the elements at subscripts ``forms`` - ``origin`` at every point of a scope; all must be in bounds."""
     strides, shape = [0] * len(scope.shape), [1] * len(scope.shape)
     corner: list[Any] = []
     for form, start, step in zip(forms, origin, array.strides, strict=True):

@@ -75,6 +75,7 @@ class Programs:
         self.limits: dict[Buffer, tuple[int, int]] = {}
         self.written: list[Buffer] = []
         self.pool: list[tuple[Expr, Scope]] = []
+        self.count = 0
         self.random = np.random.default_rng(integer(0, 1 << 16))
 
     def choice(self, options: Sequence[Any]) -> Any:
@@ -103,7 +104,8 @@ class Programs:
     def result(self, dtype: DType, shape: Shape, kind: Any = None) -> Buffer:
         """An output, or an activation that later kernels read."""
         kind = kind or self.choice(["output", "activation"])
-        name = f"{kind[0]}{len(self.outputs) + len(self.written)}"
+        name = f"{kind[0]}{self.count}"
+        self.count += 1
         buffer = Buffer(name, TensorType(dtype, shape), kind, self.order(len(shape)))
         if kind == "output":
             self.outputs[name] = buffer
@@ -346,10 +348,6 @@ class Programs:
         v.initial = self.array(v)
         self.variables[name] = v
         y, z = self.result(dtype, shape, "output"), self.result(dtype, shape, "output")
-        self.outputs |= {"y" + name: y, "z" + name: z}
-        for buffer, new in ((y, "y" + name), (z, "z" + name)):
-            self.outputs.pop(buffer.name, None)
-            buffer.name = new
         body, scope = self.lets(tuple((i, i.extent) for i in indices))
         old = Ref(dtype, "old")
         element = Load(v, indices)

@@ -306,7 +306,7 @@ class Bias:
 
     def _read(self, f: Function, base: Text, place: Text, width: int, lane: int, mask: Text | None) -> Text:
         value: Text = "zeroinitializer" if width > 1 else "0.0"
-        lanes = [at for at in range(width) if mask is None or mask.split(",")[at].rstrip(">").endswith("1")]
+        lanes = [at for at in range(width) if mask is None or mask.split(",")[at].rstrip(">").endswith("true")]
         for at in lanes:
             address = f.address(base, f.value(f"add i64 {place}, {lane * at}"), 4)
             one = f.value(f"load float, ptr {address}")

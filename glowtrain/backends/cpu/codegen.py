@@ -27,7 +27,7 @@ from glowtrain.backends.cpu.target import Target
 from glowtrain.errors import CodegenError
 from glowtrain.loops import Affine, Buffer, Index, Load, Store
 from glowtrain.program.plan import Plan
-from glowtrain.program.program import Instruction, Kernel, Repeat
+from glowtrain.program.program import Instruction, Kernel
 
 ENTRY = "step"
 _NAME = "KERNEL"
@@ -96,12 +96,12 @@ class _Module:
 
     def _instructions(self, instructions: Sequence[Instruction], outer: list[Index]) -> None:
         for instruction in instructions:
-            if isinstance(instruction, Repeat):
+            if isinstance(instruction, Kernel):
+                self._call(instruction, outer)
+            elif instruction.index.extent:
                 with self.step.f.loop(instruction.index.extent) as loop, self.step.scopes.inner():
                     self.step.bind(instruction.index, Lanes(loop.index))
                     self._instructions(instruction.body, [*outer, instruction.index])
-            else:
-                self._call(instruction, outer)
 
     def _call(self, kernel: Kernel, outer: list[Index]) -> None:
         unit = _unit(kernel, self.target, outer)

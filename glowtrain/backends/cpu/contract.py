@@ -24,6 +24,7 @@ from glowtrain.loops import (
     Expr,
     For,
     Index,
+    Let,
     Load,
     Reduce,
     Statement,
@@ -66,7 +67,7 @@ class Product:
 def recognise(kernel: Kernel) -> Product | None:
     """The kernel as a contraction, if it is one that the generator takes."""
     loop = box(kernel)
-    if loop is None or any(isinstance(statement, For) for statement in loop.body):
+    if loop is None or not all(isinstance(statement, (Let, Store)) for statement in loop.body):
         return None
     totals = list(reductions(loop.body))
     found = contraction_operands(totals[0]) if len(totals) == 1 else None

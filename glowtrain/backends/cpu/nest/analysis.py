@@ -37,14 +37,17 @@ LIGHT = frozenset(
 
 @dataclass
 class Free:
-    """Free indices and refs of expressions, remembered."""
+    """Free indices and refs of expressions, remembered; a ref brings those of its value along."""
 
     known: dict[Expr, frozenset[Expr]] = field(default_factory=dict)
+    lets: dict[Expr, Expr] = field(default_factory=dict)
 
     def of(self, expr: Expr) -> frozenset[Expr]:
         if expr not in self.known:
             found: frozenset[Expr] = frozenset({expr})
-            if not isinstance(expr, (Index, Ref)):
+            if expr in self.lets:
+                found |= self.of(self.lets[expr])
+            elif not isinstance(expr, (Index, Ref)):
                 found = frozenset[Expr]().union(*(self.of(child) for child in children(expr)))
                 if isinstance(expr, Reduce):
                     found -= set(expr.indices)
@@ -121,6 +124,8 @@ def reduction_cost(body: Sequence[Statement], width: int, free: Free) -> float:
     for access in accesses(body):
         best = access.trips * 1.0
         for index in access.inside:
+            if index.extent == 0:
+                continue
             lanes = math.ceil(index.extent / width) * width / index.extent
             step = slope(access.form, index, free)
             each = (1 / width if step in (0, 1) else GATHER) * lanes

@@ -24,6 +24,7 @@ from glowtrain.loops import (
     Cast,
     Const,
     Expr,
+    For,
     Index,
     Load,
     Reduce,
@@ -34,7 +35,6 @@ from glowtrain.loops import (
     affine,
     children,
     expressions,
-    statements,
     within,
 )
 from glowtrain.loops.affine import Atom, Quotient, Remainder
@@ -173,7 +173,7 @@ class Expressions:
         Called when a loop has been opened: what it yields is used in every trip of the loops inside.
         """
         seen: set[Expr] = set()
-        for statement in statements(body):
+        for statement in reached(body):
             for expr in expressions(statement):
                 self._hoist(expr, seen)
             if isinstance(statement, (Store, Accumulate)):
@@ -186,6 +186,8 @@ class Expressions:
         if self.bound(self.free.of(expr)) and not self._volatile(expr):
             self.emit(expr)
             return
+        if isinstance(expr, Reduce) and not all(index.extent for index in expr.indices):
+            return
         for child in children(expr):
             self._hoist(child, seen)
         if isinstance(expr, Load):
@@ -193,9 +195,15 @@ class Expressions:
 
     def _hoist_address(self, form: Affine) -> None:
         """Sum the part of an address whose atoms are known; the rest is added inside."""
-        known = tuple(term for term in form.terms if self._uniform(self.free.of_atom(term[0])))
+        known = tuple((atom, c) for atom, c in form.terms if self._settled(atom))
         if known and len(known) < len(form.terms):
             self.scalar_sum(Affine(form.constant, known))
+
+    def _settled(self, atom: Atom) -> bool:
+        """Whether an atom has its value already, the same on all lanes, whatever the kernel writes."""
+        if isinstance(atom, (Quotient, Remainder)):
+            return all(self._settled(inner) for inner, _ in atom.dividend.terms)
+        return self._uniform(self.free.of(atom)) and not self._volatile(atom)
 
     # Addresses and memory
 
@@ -413,6 +421,15 @@ class Expressions:
         type_ = scalar.register_type(dtype, width)
         fill = scalar.constant(load.fill if load.fill is not None else 0, dtype, width)
         return self.f.value(f"select {vector('i1', width)} {condition}, {type_} {value}, {type_} {fill}")
+
+
+def reached(body: Sequence[Statement]) -> Iterator[Statement]:
+    """All statements but those in loops without trips, whose loads may be out of bounds."""
+    for statement in body:
+        if not isinstance(statement, For):
+            yield statement
+        elif all(index.extent for index in statement.indices):
+            yield from reached(statement.body)
 
 
 def _is_number(text: Text) -> bool:

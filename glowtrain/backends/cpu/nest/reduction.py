@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from glowtrain.backends.cpu import scalar
 from glowtrain.backends.cpu.emit import Text, vector
-from glowtrain.backends.cpu.nest.analysis import loop_order, reduction_step_cost
-from glowtrain.backends.cpu.nest.expressions import Context, Expressions
+from glowtrain.backends.cpu.nest.analysis import loop_order, reduction_step_cost, reductions
+from glowtrain.backends.cpu.nest.expressions import Context, Expressions, reached
 from glowtrain.backends.cpu.nest.scope import Lanes
 from glowtrain.loops import Apply, Expr, Index, Let, Reduce, Ref, Statement, substitute
-from glowtrain.types import DType
+from glowtrain.types import DType, boolean
 
 UNROLLED = 16
 """Boxes of at most this many points are written out."""
@@ -34,6 +34,7 @@ class Reducing(Expressions):
         trips = math.prod(index.extent for index in job.indices)
         if trips == 0:
             return [Lanes(scalar.constant(identity(r.op, r.dtype), r.dtype.name, 1)) for r in group]
+        self.hoist(job.statements)
         if self.context.index is None and trips > 1:
             lane = _lane_index(job)
             if lane is not None:
@@ -42,16 +43,34 @@ class Reducing(Expressions):
             return job.unrolled()
         return job.looped()
 
-    def reduce_together(self, reductions: Sequence[Reduce]) -> None:
-        """Compute those of ``reductions`` that can be computed here, equal boxes in one pass, and remember them."""
+    def hoist(self, body: Sequence[Statement]) -> None:
+        self.reduce_together(list(reductions(list(reached(body)))))
+        super().hoist(body)
+
+    def reduce_together(self, found: Sequence[Reduce]) -> None:
+        """Compute those reductions that can be computed here, equal boxes in one pass, and remember them."""
+        ready = [reduction for reduction in dict.fromkeys(found) if self._ready(reduction)]
+        inner = {reduction: self._inner(reduction) for reduction in ready}
         groups: dict[tuple[int, ...], list[Reduce]] = {}
-        for reduction in dict.fromkeys(reductions):
-            ready = self.scopes.get(reduction) is None and self.bound(self.free.of(reduction))
-            if ready and not self._volatile(reduction):
+        for reduction in ready:
+            if not inner[reduction]:
                 groups.setdefault(tuple(i.extent for i in reduction.indices), []).append(reduction)
         for group in groups.values():
             for reduction, value in zip(group, self.reduce(group), strict=True):
                 self.scopes.set(reduction, value)
+        waiting = [reduction for reduction in ready if inner[reduction]]
+        if waiting:
+            self.reduce_together([*(part for reduction in waiting for part in inner[reduction]), *waiting])
+
+    def _ready(self, reduction: Reduce) -> bool:
+        known = self.scopes.get(reduction) is not None
+        return not known and self.bound(self.free.of(reduction)) and not self._volatile(reduction)
+
+    def _inner(self, reduction: Reduce) -> list[Reduce]:
+        """Reductions inside that do not depend on this one's indices: they come first."""
+        if not all(index.extent for index in reduction.indices):
+            return []
+        return [part for part in reductions([Let(Ref(reduction.dtype), reduction.body)]) if self._ready(part)]
 
 
 def identity(op: str, dtype: DType) -> bool | int | float:
@@ -62,6 +81,8 @@ def identity(op: str, dtype: DType) -> bool | int | float:
         return 1
     if dtype.is_float:
         return -math.inf if op == "max" else math.inf
+    if dtype == boolean:
+        return op == "min"
     bits = dtype.size * 8
     low, high = (0, (1 << bits) - 1) if dtype.kind == "uint" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
     return low if op == "max" else high
@@ -219,7 +240,7 @@ class _Job:
 
     def _scalar_rest(self, lane: Index, sums: list[Text], start: int, width: int, rest: int) -> list[Text]:
         """The last elements one after another, into a vector's lanes 0, 1, ..."""
-        e = self.e
+        e, sums = self.e, list(sums)
         for at in range(rest):
             with e.along(Context()):
                 e.bind(lane, Lanes(str(start + at)))

@@ -57,6 +57,7 @@ class Nests:
         self.f = f
         self.target = target
         self.e = Reducing(f, target, pointers, writes(body))
+        self.e.free.lets |= {s.ref: s.value for s in statements(body) if isinstance(s, Let)}
         for index, text in (outer or {}).items():
             self.e.bind(index, Lanes(text))
 
@@ -79,9 +80,11 @@ class Nests:
         if math.prod(index.extent for index in loop.indices) == 0:
             return
         if loop.serial or any(isinstance(statement, For) for statement in loop.body):
+            self.e.hoist(loop.body)
             self._nested(loop.indices, loop.body, lambda: self.write(loop.body))
             return
         loop = collapse(loop, self.e.free)
+        self.e.hoist(loop.body)
         width = self._width(loop.body)
         lane = self._lane(loop, width)
         others = [index for index in loop.indices if index is not lane]

@@ -1,0 +1,286 @@
+"""The command line: every command does its work, and every mistake ends in one message without a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from glowtrain.cli import app
+from glowtrain.data import digits
+from glowtrain.onnx_io import load
+
+ROOT = Path(__file__).resolve().parents[2]
+runner = CliRunner()
+
+
+def call(*arguments: str | Path) -> Result:
+    return runner.invoke(app, [str(argument) for argument in arguments])
+
+
+def refused(*arguments: str | Path, status: int = 1) -> str:
+    """The message of a call that must fail with a status of its own choosing."""
+    result = call(*arguments)
+    assert result.exit_code == status, result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert "Traceback" not in result.output
+    return re.sub(r"\s+", " ", result.output)
+
+
+def done(*arguments: str | Path) -> str:
+    result = call(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small trained model."""
+    path = tmp_path_factory.mktemp("cli") / "trained.onnx"
+    done("train", "mlp", "--data", "digits", "--epochs", 2, "--out", path)
+    return path
+
+
+@pytest.fixture
+def regression(tmp_path: Path) -> Path:
+    """Data for a model with 4 inputs."""
+    path = tmp_path / "data.npz"
+    x = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    np.savez(path, x=x, y=x.sum(axis=1, keepdims=True))
+    return path
+
+
+@pytest.fixture
+def four(tmp_path: Path) -> Path:
+    """A model with an input x f32[batch,4] and a parameter, as an ONNX file."""
+    import glowtrain as gt
+
+    @gt.model(x=gt.f32["batch", 4])
+    def linear(x: gt.Value) -> gt.Value:
+        return gt.nn.linear(x, 1)
+
+    path = tmp_path / "four.onnx"
+    gt.save(linear.bind({"batch": 4}), path)
+    return path
+
+
+# --- what the commands do --------------------------------------------------------------------------------------------
+
+
+def test_train_learns_and_says_so(tmp_path: Path) -> None:
+    out, step, log, picture = (tmp_path / name for name in ("out.onnx", "step.onnx", "log.jsonl", "loss.png"))
+    said = done(
+        *("train", "mlp", "--data", "digits", "--epochs", "3", "--out", out, "--log", log, "--plot", picture),
+        *("--step-out", step, "--schedule", "cosine", "--warmup", "5", "--weight-decay", "0.01", "--clip-norm", "1"),
+    )
+    records = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [record["epoch"] for record in records] == [1, 2, 3]
+    assert records[-1]["val_accuracy"] > 0.9
+    assert said.count("epoch ") >= 3
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert load(step, {"batch": 64}) if "batch" in step.read_bytes().decode(errors="ignore") else load(step)
+
+
+def test_resume_gives_the_same_bytes(tmp_path: Path) -> None:
+    whole, parts, checkpoint = (tmp_path / name for name in ("whole.onnx", "parts.onnx", "run.safetensors"))
+    common = ("train", "cnn", "--data", "digits", "--batch-size", "479")
+    done(*common, "--epochs", "2", "--out", whole)
+    done(*common, "--epochs", "1", "--out", parts, "--checkpoint", checkpoint)
+    done(*common, "--epochs", "2", "--out", parts, "--checkpoint", checkpoint, "--resume")
+    assert whole.read_bytes() == parts.read_bytes()
+
+
+def test_run_predicts(trained: Path, tmp_path: Path) -> None:
+    images, scores = tmp_path / "images.npz", tmp_path / "scores.npz"
+    data = digits()
+    assert data.x_valid is not None
+    np.savez(images, x=data.x_valid)
+    done("run", trained, "--input", images, "--output", scores)
+    with np.load(scores) as stored:
+        assert (stored["scores"].argmax(1) == data.y_valid).mean() > 0.9
+    done("run", trained, "--input", images, "--output", tmp_path / "again.npz", "--backend", "interpreter")
+    with np.load(scores) as compiled, np.load(tmp_path / "again.npz") as interpreted:
+        np.testing.assert_allclose(compiled["scores"], interpreted["scores"], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("stage", "expected"),
+    [
+        ("summary", r"535,818 parameters"),
+        ("graph", r"graph mlp\.step\("),
+        ("optimized", r"<- %"),
+        ("lowered", r"kernel gemm:"),
+        ("program", r"kernel gemm\+"),
+        ("plan", r"arena [\d,]+ bytes, peak [\d,]+ bytes, overhead 1\.0"),
+        ("llvm", r"define void @step\(ptr"),
+        ("asm", r"\bret"),
+        ("profile", r"kernel calls"),
+    ],
+)
+def test_inspect_prints_every_stage(stage: str, expected: str) -> None:
+    assert re.search(expected, done("inspect", "mlp", "--train", "--dims", "batch=8", "--stage", stage))
+
+
+def test_inspect_a_file(trained: Path) -> None:
+    said = done("inspect", trained)
+    assert "hidden1.weight" in said
+    assert "taking batch=64" in said
+
+
+def test_verify_climbs_the_ladder(trained: Path) -> None:
+    said = done("verify", trained, "--train", "--optimizer", "sgd", "--momentum", "0.9")
+    assert "compiled" in said
+
+
+def test_gradcheck_an_operator(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    done("gradcheck", "--op", "Tanh", "--examples", "2", "--json", report)
+    assert json.loads(report.read_text())["passed"] is True
+
+
+def test_gradcheck_a_model(four: Path) -> None:
+    assert "all passed" in done("gradcheck", four, "--dims", "batch=3")
+
+
+def test_demo(tmp_path: Path) -> None:
+    said = done("demo", "--out", tmp_path / "trained.onnx")
+    accuracy = [float(number) for number in re.findall(r"test accuracy ([\d.]+)%", said)]
+    assert accuracy[-1] >= 97
+    assert "try next" in said
+    assert (tmp_path / "trained.onnx").exists()
+
+
+@pytest.mark.parametrize("name", ["demo", "train", "run", "inspect", "verify", "gradcheck"])
+def test_help_has_an_example(name: str) -> None:
+    assert f"glowtrain {name}" in done(name, "--help")
+
+
+# --- mistakes --------------------------------------------------------------------------------------------------------
+
+
+def test_no_such_model(tmp_path: Path) -> None:
+    assert "no such file" in refused("inspect", tmp_path / "nothing.onnx")
+    assert "mlp, cnn" in refused("train", "resnet", "--data", "digits", "--out", tmp_path / "out.onnx")
+
+
+def test_not_a_model(tmp_path: Path, trained: Path) -> None:
+    (tmp_path / "text.onnx").write_text("this is not ONNX")
+    (tmp_path / "short.onnx").write_bytes(trained.read_bytes()[:1000])
+    for name in ("text.onnx", "short.onnx"):
+        assert name in refused("inspect", tmp_path / name)
+
+
+@pytest.mark.parametrize("option", ["--out", "--checkpoint", "--log", "--step-out"])
+def test_unwritable_outputs_are_found_before_training(option: str, tmp_path: Path) -> None:
+    started = time.perf_counter()
+    others = () if option == "--out" else ("--out", tmp_path / "out.onnx")
+    message = refused("train", "cnn", "--data", "digits", option, tmp_path / "missing" / "file", *others)
+    assert "missing" in message
+    assert time.perf_counter() - started < 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_directory_as_output(tmp_path: Path) -> None:
+    assert "directory" in refused("train", "mlp", "--data", "digits", "--out", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--data", "imagenet"), "unknown data set"),
+        (("--data", "digits", "--optimizer", "lion"), "choose from sgd"),
+        (("--data", "digits", "--optimizer", "adam", "--momentum", "0.9"), "adam has no --momentum"),
+        (("--data", "digits", "--schedule", "wavy"), "choose from constant"),
+        (("--data", "digits", "--loss", "hinge"), "hinge"),
+        (("--data", "digits", "--backend", "tpu"), "interpreter, cpu"),
+        (("--data", "digits", "--dims", "batch"), "NAME=EXTENT"),
+        (("--data", "digits", "--dims", "time=3"), "time"),
+        (("--data", "digits", "--trainable", "nothing.*"), "nothing.*"),
+        (("--data", "digits", "--lr", "-1"), "lr"),
+        (("--data", "digits", "--resume"), "--checkpoint"),
+        (("--data", "digits", "--labels", "z"), "--labels"),
+        (("--data", "fashion-mnist", "--data-dir", "/nowhere"), "/nowhere"),
+    ],
+)
+def test_wrong_settings(arguments: tuple[str, ...], expected: str, tmp_path: Path) -> None:
+    assert expected in refused("train", "mlp", *arguments, "--out", tmp_path / "out.onnx")
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_usage_errors_have_status_2(tmp_path: Path) -> None:
+    assert "--out" in refused("train", "mlp", "--data", "digits", status=2)
+    assert "bogus" in refused("inspect", "mlp", "--stage", "bogus", status=2)
+
+
+def test_labels_out_of_range(tmp_path: Path, trained: Path) -> None:
+    path = tmp_path / "wrong.npz"
+    np.savez(path, x=np.zeros((8, 1, 8, 8), np.float32), y=np.full(8, 11))
+    assert "label 11" in refused("train", trained, "--data", path, "--out", tmp_path / "out.onnx")
+
+
+def test_diverging_loss_stops_and_says_where(tmp_path: Path, four: Path, regression: Path) -> None:
+    message = refused(
+        *("train", four, "--data", regression, "--loss", "mse", "--optimizer", "sgd", "--lr", "1e30", "--epochs", "9"),
+        *("--batch-size", "4", "--out", tmp_path / "out.onnx"),
+    )
+    assert "the loss is" in message
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_run_checks_names_shapes_and_types(trained: Path, tmp_path: Path) -> None:
+    image = np.zeros((2, 1, 8, 8), np.float32)
+    for arrays, expected in (
+        ({"images": image}, "'x' is missing"),
+        ({"x": image, "more": image}, "'more'"),
+        ({"x": image[:, :, :4]}, "8"),
+        ({"x": image.astype(np.float64)}, "float64"),
+    ):
+        path = tmp_path / "in.npz"
+        np.savez(path, **arrays)
+        assert expected in refused("run", trained, "--input", path, "--output", tmp_path / "out.npz")
+    path.write_bytes(b"no archive")
+    assert "npz" in refused("run", trained, "--input", path, "--output", tmp_path / "out.npz")
+    assert not (tmp_path / "out.npz").exists()
+
+
+def test_gradcheck_refuses_unknown_operators() -> None:
+    assert "there is no operator Bogus" in refused("gradcheck", "--op", "Bogus")
+    assert "not both" in refused("gradcheck", "mlp", "--op", "Tanh")
+
+
+def test_ctrl_c_keeps_a_whole_checkpoint(tmp_path: Path) -> None:
+    checkpoint, out = tmp_path / "run.safetensors", tmp_path / "out.onnx"
+    command = [sys.executable, "-m", "glowtrain", "train", "mlp", "--data", "digits", "--epochs", "100000"]
+    command += ["--out", str(out), "--checkpoint", str(checkpoint)]
+    process = subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not checkpoint.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "interrupted" in said
+    assert "Traceback" not in said
+    assert not out.exists()
+    done("train", "mlp", "--data", "digits", "--epochs", "1", "--out", out, "--checkpoint", checkpoint, "--resume")
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    command = f"{sys.executable} -m glowtrain inspect mlp --stage llvm | head -1"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        command, shell=True, env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "Error" not in result.stderr
+    assert "Traceback" not in result.stderr
