@@ -2,8 +2,9 @@
 
     python benchmarks/training.py [--models mlp,gpt] [--seconds 10] [--stages] [--output benchmarks/results]
 
-All three run SGD with momentum from the same parameters over the same batches, in turns of a few steps, in one process that is
-bound to one core. Reported are medians; a ratio above 1 means that Glowtrain is faster. The first losses must agree.
+All three run SGD with momentum from the same parameters over the same batches, in turns of a few steps, in one process
+that is bound to one core. Reported are medians; a ratio above 1 means that Glowtrain is faster. The first losses must
+agree. Needs the ``peers`` extra.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Engine:
         return statistics.median(self.times)
 
     def turn(self) -> None:
-        """Steps for :data:`TURN` seconds; the first one, which finds another engine's data in the caches, is not counted."""
+        """Steps for :data:`TURN` seconds; the first, which finds another engine's data in the caches, is left out."""
         end, done = time.perf_counter() + TURN, 0
         while done < 3 or time.perf_counter() < end:
             start = time.perf_counter()
@@ -81,7 +82,7 @@ def measure(name: str, seconds: float, peers: Iterable[str], stages: bool) -> Ro
     """Build one model in all engines and let them take turns. Raises RuntimeError if the first losses differ."""
     import models
 
-    module = models.build(name).train()
+    module: Any = models.build(name).train()
     pairs = [(x.numpy(), labels.numpy()) for x, labels in models.make_batches(module, DISTINCT, BATCHES[name])]
     trainer, ready = _trainer(module, pairs[0][0])
     engines = {"glowtrain": Engine(lambda i: trainer.step(_named(pairs[i % DISTINCT])), ready)}
@@ -153,7 +154,7 @@ def torch_engine(name: str, module: Any, pairs: list[tuple[Any, Any]]) -> Engine
         x, labels = batches[i % DISTINCT]
         optimizer.zero_grad()
         loss = models.cross_entropy(module(x), labels)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return float(loss.detach())
 
@@ -218,21 +219,31 @@ def machine() -> dict[str, str]:
     }
 
 
+COLUMNS = (
+    "model", "batch", "Glowtrain", "PyTorch eager", "ratio", "JAX jit", "ratio", "load + compile s", "JAX compile s",
+    "arena MB", "arena / live",
+)  # fmt: skip
+
+
 def table(rows: list[Row], described: dict[str, str]) -> str:
     """The results as a page of Markdown."""
-    lines = ["# Training step, one core", "", "; ".join(f"{key} {value}" for key, value in described.items()) + ".", ""]
-    lines += [
-        f"SGD with momentum, f32; medians over interleaved turns of steps, in ms. Times {LR=}, {MOMENTUM=}.".replace("Times ", ""),
+    lines = [
+        "# Training step, one core", "",
+        "; ".join(f"{key} {value}" for key, value in described.items()) + ".", "",
+        f"SGD with momentum ({LR=}, {MOMENTUM=}), f32; medians over interleaved turns of steps, in ms.",
         "Ratios are peer / Glowtrain: above 1 means that Glowtrain is faster.", "",
-        "| model | batch | Glowtrain | PyTorch eager | ratio | JAX jit | ratio | load + compile s | JAX compile s | arena MB | arena / live |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|", *map(_line, rows),
     ]  # fmt: skip
-    lines += [_line(row) for row in rows]
-    if any(row.stages for row in rows):
-        names = next(list(row.stages) for row in rows if row.stages)
-        lines += ["", "Seconds of each stage of compiling:", "", f"| model | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
-        lines += [f"| {row.model} | {' | '.join(f'{row.stages[n]:.2f}' for n in names)} |" for row in rows if row.stages]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_stage_lines([row for row in rows if row.stages])]) + "\n"
+
+
+def _stage_lines(rows: list[Row]) -> list[str]:
+    if not rows:
+        return []
+    names = list(rows[0].stages)
+    head = ["", "Seconds of each stage of compiling:", "", f"| model | {' | '.join(names)} |"]
+    cells = [" | ".join(f"{row.stages[name]:.2f}" for name in names) for row in rows]
+    return [*head, "|---" * (len(names) + 1) + "|", *(f"| {r.model} | {c} |" for r, c in zip(rows, cells, strict=True))]
 
 
 def _line(row: Row) -> str:
@@ -262,13 +273,15 @@ def names_of(text: str, known: Iterable[str]) -> list[str]:
 
 
 def options() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", type=lambda text: names_of(text, BATCHES), default=list(BATCHES), help="separated by commas")
-    parser.add_argument("--peers", type=lambda text: names_of(text, PEERS), default=list(PEERS), help="torch, jax or both")
-    parser.add_argument("--seconds", type=float, default=10.0, help="measuring time for each model")
-    parser.add_argument("--stages", action="store_true", help="compile once more and time each stage")
-    parser.add_argument("--core", type=int, default=None, help="the core to run on; the last one unless given")
-    parser.add_argument("--output", type=Path, default=HERE / "results", help="folder of training.json and training.md")
+    add = parser.add_argument
+    add("--models", type=lambda text: names_of(text, BATCHES), default=list(BATCHES), help="separated by commas")
+    add("--peers", type=lambda text: names_of(text, PEERS), default=list(PEERS), help="torch, jax, both or '' for none")
+    add("--seconds", type=float, default=10.0, help="measuring time for each model")
+    add("--stages", action="store_true", help="compile once more and time each stage")
+    add("--core", type=int, default=None, help="the core to run on; the last one unless given")
+    add("--output", type=Path, default=HERE / "results", help="folder of training.json and training.md")
     return parser.parse_args()
 
 
@@ -276,7 +289,6 @@ def bind(core: int | None) -> None:
     """Bind this process to one core, before any engine starts threads: XLA makes as many as it may use cores."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0)) if core is None else core})
     sys.path.insert(0, str(HERE / "peers"))
-    sys.path.insert(0, str(HERE.parent))
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     import torch
@@ -285,6 +297,7 @@ def bind(core: int | None) -> None:
 
 
 def main() -> None:
+    """Measure, print and write; what is done is written after each model."""
     chosen = options()
     bind(chosen.core)
     rows, described = [], machine()

@@ -16,8 +16,9 @@ import numpy as np
 import glowtrain as gt
 from glowtrain.types import Array
 
-ALPHABET = "\n" + "".join(map(chr, range(32, 127)))
-TIME, WIDTH, HEADS, LAYERS, BATCH = 96, 128, 4, 4, 24
+ALPHABET = "\n\t" + "".join(map(chr, range(32, 127)))
+INDENT = "    "  # one tab in the text, so that indentation does not fill the context
+TIME, WIDTH, HEADS, LAYERS, BATCH = 64, 128, 4, 3, 16
 
 
 @gt.model(tokens=gt.i64["batch", TIME])
@@ -55,7 +56,7 @@ def corpus(limit: int) -> Array:
     table[[ord(character) for character in ALPHABET]] = np.arange(len(ALPHABET))
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     text = "\n".join(path.read_text(encoding="utf-8", errors="ignore") for path in files)
-    codes = np.frombuffer(text.encode("ascii", "ignore"), np.uint8)[:limit]
+    codes = np.frombuffer(text.replace(INDENT, "\t").encode("ascii", "ignore"), np.uint8)[:limit]
     known = table[codes]
     return np.asarray(known[known >= 0])
 
@@ -65,6 +66,7 @@ def train(trainer: gt.Trainer, text: Array, seconds: float, steps: int) -> None:
     generator = np.random.Generator(np.random.Philox(0))
     peak, mean, shown = trainer.hyper["lr"], 0.0, 0.0
     offsets = np.arange(TIME + 1)
+    compile_step(trainer)
     began = time.perf_counter()
     for step in range(1, steps + 1):
         elapsed = time.perf_counter() - began
@@ -81,6 +83,15 @@ def train(trainer: gt.Trainer, text: Array, seconds: float, steps: int) -> None:
             shown += seconds / 8
 
 
+def compile_step(trainer: gt.Trainer) -> None:
+    """One step that changes nothing: its learning rate is 0. What it takes is the time to compile."""
+    began, rate = time.perf_counter(), trainer.hyper["lr"]
+    trainer.hyper["lr"] = 0.0
+    trainer.step({"tokens": np.zeros((BATCH, TIME), np.int64), "labels": np.zeros((BATCH, TIME), np.int64)})
+    trainer.hyper["lr"] = rate
+    print(f"compiled in {time.perf_counter() - began:.1f} s")
+
+
 def write(trainer: gt.Trainer, prompt: str, count: int, temperature: float = 0.6) -> str:
     """``count`` more characters, each drawn from what the model predicts."""
     generator = np.random.Generator(np.random.Philox(1))
@@ -92,7 +103,7 @@ def write(trainer: gt.Trainer, prompt: str, count: int, temperature: float = 0.6
         scores = trainer.predict(tokens)["scores"][0, len(seen) - 1].astype(np.float64) / temperature
         chances = np.exp(scores - scores.max())
         written.append(int(generator.choice(len(ALPHABET), p=chances / chances.sum())))
-    return "".join(ALPHABET[index] for index in written)
+    return "".join(ALPHABET[index] for index in written).replace("\t", INDENT)
 
 
 if __name__ == "__main__":

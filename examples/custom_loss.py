@@ -47,7 +47,7 @@ def main() -> None:
     epochs = 5 if parser.parse_args().quick else 60
 
     loss = gt.losses.custom(pinball, target=gt.f32["batch", 1])
-    trainer = gt.Trainer(network, loss, gt.optim.Adam(3e-3))
+    trainer = gt.Trainer(network, loss, gt.optim.Adam(3e-3, schedule=gt.optim.Cosine(40 * epochs)))
     history = trainer.fit(sample(4000, seed=0), epochs, batch_size=100)
     print(f"pinball loss: {history.loss[0]:.4f} in the first epoch, {history.loss[-1]:.4f} in the last")
 

@@ -1,8 +1,8 @@
 """Sources of choices for :meth:`Operator.sample` and for random programs.
 
-:class:`SeededDraw` needs nothing but NumPy; ``glowtrain.gradcheck.strategies.HypothesisDraw`` lets hypothesis choose, so that
-failures shrink. Both make floats in the same way: one value from each of equal slots of the allowed range, in some order.
-So values are distinct by a known margin, and no two calls give the same values.
+:class:`SeededDraw` needs nothing but NumPy; ``glowtrain.gradcheck.strategies.HypothesisDraw`` lets hypothesis choose,
+so that failures shrink. Both make floats in the same way: one value from each of equal slots of the allowed range, in
+some order. So values are distinct by a known margin, and no two calls give the same values.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -23,13 +23,13 @@ from glowtrain.gradcheck.report import Check, Measure, Report, merged
 from glowtrain.graph import Graph, Input, Node, Sample, Template, Value, Variable, constant
 from glowtrain.graph.retype import widened
 from glowtrain.graph.reverse import pullback
-from glowtrain.losses import Loss, LossFunction, as_loss
+from glowtrain.losses import Attached, Loss, LossFunction, as_loss
 from glowtrain.onnx_io.trainable import make_trainable
 from glowtrain.ops.reduction import ReduceMean
 from glowtrain.types import Array, TensorType, f64
 
 STEPS = (1e-4, 1e-5, 1e-6, 1e-7)
-"""Steps relative to a parameter's size: the first at which rule and differences agree counts, as kinks are then outside."""
+"""Steps relative to a parameter's size; the first at which rule and differences agree counts: kinks lie outside it."""
 TOLERANCE = 1e-5
 """Relative tolerance of a slope, beside the rounding of the loss."""
 EXTENT = 3
@@ -51,10 +51,10 @@ def check(
 ) -> Report:
     """Check the gradient of a model's loss for each trainable parameter and float input.
 
-    ``inputs`` holds data by name (the loss's targets too); what is missing is drawn. Without a loss, a weighted mean of
-    all float outputs is taken. ``directions``: random ones for each parameter, beside single elements. With ``compiled``,
-    native code's gradients are compared with those in f64. Raises :class:`InputError` for inputs that do not fit and
-    :class:`DifferentiationError` for a loss without a gradient.
+    ``inputs`` holds data by name (the loss's targets too); what is missing is drawn. Without a loss, a weighted mean
+    of all float outputs is taken. ``directions``: random ones for each parameter, beside single elements. With
+    ``compiled``, native code's gradients are compared with those in f64. Raises :class:`InputError` for
+    inputs that do not fit and :class:`DifferentiationError` for a loss without a gradient.
     """
     begin = time.perf_counter()
     subject = _Subject(_bound(model, inputs, dims), dict(inputs or {}), loss, seed)
@@ -79,18 +79,14 @@ class _Subject:
     ) -> None:
         self.random = np.random.default_rng(seed)
         trained = make_trainable(model, seed=seed)
-        value, targets = _weighted_mean(trained, self.random), ()
-        if loss is not None:
-            attached = as_loss(loss).attach(trained)
-            value, targets = attached.value, attached.targets
-        self.narrow = Graph((*trained.inputs, *targets), {"loss": value}, name=model.name)
+        attached = _attached(trained, loss, self.random)
+        self.narrow = Graph((*trained.inputs, *attached.targets), {"loss": attached.value}, name=model.name)
         unknown = [name for name in inputs if name not in {v.name for v in self.narrow.inputs}]
         if unknown:
             raise InputError(f"{model.name} has no input {', '.join(map(repr, unknown))}")
         drawn = {v.name: _data(v.type, self.random) for v in self.narrow.inputs if v.name not in inputs}
         self.arrays = check_inputs(self.narrow, {**inputs, **drawn})
-        form = widened(self.narrow)
-        self.wide, self.values = form.graph, form.values
+        self.wide = widened(self.narrow).graph
         self.loss = self.wide.outputs["loss"]
         self.numbers = {v.name: self.arrays[v.name].astype(v.dtype.numpy) for v in self.wide.inputs}
 
@@ -105,16 +101,21 @@ class _Subject:
         return tuple(self.wanted)
 
     @cached_property
+    def rules(self) -> dict[str, Value | None]:
+        """The gradients by name, as graph code; ``None`` where none flows."""
+        found = pullback([self.loss], [constant(1.0, f64)], list(self.wanted.values()))
+        return dict(zip(self.wanted, found, strict=True))
+
+    @cached_property
     def known(self) -> dict[Value, Array]:
         """Every value in f64, the gradients among them."""
-        self.rules = dict(zip(self.wanted, pullback([self.loss], [constant(1.0, f64)], list(self.wanted.values())), strict=True))
-        outputs = {name: rule for name, rule in self.rules.items() if rule is not None}
-        return evaluate(self.wide.with_(outputs={**self.wide.outputs, **{f"d {n}": v for n, v in outputs.items()}}), self.numbers)
+        rules = {f"d {name}": rule for name, rule in self.rules.items() if rule is not None}
+        return evaluate(self.wide.with_(outputs={**self.wide.outputs, **rules}), self.numbers)
 
     def gradient(self, name: str) -> Array:
         """The gradient by the rules; zeros where none flows."""
-        known, rule = self.known, self.rules[name]
-        return np.zeros(self.wanted[name].shape) if rule is None else known[rule]
+        rule = self.rules[name]
+        return np.zeros(self.wanted[name].shape) if rule is None else self.known[rule]
 
     def checked(self, name: str, directions: int) -> list[Check]:
         """The gradient for one parameter or input along random directions and single elements."""
@@ -122,11 +123,9 @@ class _Subject:
         size = max(float(np.sqrt(np.mean(np.square(point)))), 1e-2)
         measures = [self._along(name, point, gradient, d * size) for d in self._directions(gradient, directions)]
         kind = "parameter" if isinstance(self.wanted[name], Variable) else "input"
-        if any(measure.status == "failed" for measure in measures):
-            measures.append(Measure("gradient", np.inf, np.inf, self.guilty))
         where = f"{kind} {self.wanted[name].type}"
         checks = merged(name, [(where, measure) for measure in measures])
-        return [_told(check, measures) for check in checks]
+        return [replace(c, detail=f"{c.detail}; {self.guilty}") if c.status == "failed" else c for c in checks]
 
     def _directions(self, gradient: Array, count: int) -> Iterator[Array]:
         """Random signs; then the element with the largest gradient and a random one."""
@@ -164,7 +163,9 @@ class _Subject:
         """The first node whose own rule disagrees with differences of its own reference."""
         for node in self.wide.nodes:
             operands = [None if value is None else self.known[value] for value in node.inputs]
-            if sum(array.size for array in operands if array is not None) <= LARGEST_LOCAL and self._wrong(node, operands):
+            if sum(array.size for array in operands if array is not None) <= LARGEST_LOCAL and self._wrong(
+                node, operands
+            ):
                 name = f" of node {node.name!r}" if node.name else ""
                 return f"the rule of {described(Sample(node.operator, tuple(operands)))}{name} is wrong"
         return INNOCENT
@@ -218,14 +219,10 @@ def _slope(loss: Mapping[float, float], step: float, expected: float, natural: f
     return _Slope(central, left, right, abs(central - expected), tolerance)
 
 
-def _told(check: Check, measures: Sequence[Measure]) -> Check:
-    """A failed check also names the guilty node; the mark that carried the name is no comparison."""
-    if check.status != "failed":
-        return check
-    real = [measure for measure in measures[:-1] if measure.kind == "compared"]
-    worst = max(real, key=lambda measure: measure.ratio)
-    detail = f"{check.detail}; {measures[-1].detail}"
-    return Check(check.subject, check.oracle, "failed", len(real), worst.error, worst.ratio, detail)
+def _attached(model: Graph, loss: str | Loss | LossFunction | None, random: np.random.Generator) -> Attached:
+    if loss is None:
+        return Attached((), _weighted_mean(model, random))
+    return as_loss(loss).attach(model)
 
 
 def _weighted_mean(model: Graph, random: np.random.Generator) -> Value:

@@ -1,10 +1,10 @@
 """Gradient rules against central differences in f64.
 
-A :class:`Probe` is a function as graph values with a point to look at it. Its derivative (all gradients, as a function of
-operands and cotangents) is a probe again, so second order is checked by the same code.
+A :class:`Probe` is a function as graph values with a point to look at it. Its derivative (all gradients, as a function
+of operands and cotangents) is a probe again, so second order is checked by the same code.
 
-Differences are extrapolated once (Richardson, 1911): D = (4 D(h/2) - D(h)) / 3 has an error of order h^4. Where D(h) and
-D(h/2) differ much, the function has a kink or a jump nearby; a smaller step decides.
+Differences are extrapolated once (Richardson, 1911): D = (4 D(h/2) - D(h)) / 3 has an error of order h^4. Where the
+rule and differences disagree, a smaller step decides; a kink shows in steps, or in sides, that always disagree.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ FULL = 40
 class Probe:
     """A function from ``inputs`` to ``outputs`` at the point ``arrays``.
 
-    ``wanted`` are the places of the inputs whose gradients are looked at, ``results`` those of the outputs they flow from.
+    ``wanted`` are the places of the inputs whose gradients are looked at, ``results`` those of the outputs that they
+    flow from.
     """
 
     inputs: tuple[Input, ...]

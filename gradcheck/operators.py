@@ -94,7 +94,9 @@ def _gradient_pairs(own: Probe, simpler: Probe, random: np.random.Generator) -> 
     if derivative is None:
         return
     seeds = derivative.inputs[len(own.inputs) :]
-    both = [(a, b) for a, b in zip(own.pulled(seeds), simpler.pulled(seeds), strict=True) if a is not None and b is not None]
+    both = [
+        (a, b) for a, b in zip(own.pulled(seeds), simpler.pulled(seeds), strict=True) if a is not None and b is not None
+    ]
     values = replace(derivative, outputs=tuple(value for pair in both for value in pair))
     results = iter(values.at(derivative.arrays))
     for expected, found in zip(results, results, strict=True):
@@ -194,7 +196,7 @@ NATIVE = ("compiled",)
 
 
 def check_sample(sample: Sample, oracles: Sequence[str], seed: int = 0) -> Iterator[Measure]:
-    """The measures of some oracles; an oracle that raises counts as failed, and so does a sample outside of the domain."""
+    """The measures of some oracles; an oracle that raises counts as failed, as does a sample that ``infer`` refuses."""
     try:
         use = applied(sample)
     except MISTAKES as error:

@@ -1,8 +1,8 @@
 """Random training steps: whole graphs with fan-out, shared parameters, unused results and updated state.
 
-Operators come from the registry with a use from their own domain; their float operands are then replaced by mixtures of the
-drawn numbers and of values computed before, so that any operator can follow any other. Numbers are followed along, so
-magnitudes stay near 1 and values that are not finite are left out.
+Operators come from the registry with a use from their own domain; their float operands are then replaced by mixtures of
+the drawn numbers and of values computed before, so that any operator can follow any other. Numbers are followed along,
+so magnitudes stay near 1 and values that are not finite are left out.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from glowtrain.backends.interpreter import Interpreter, evaluate, run_node
 from glowtrain.backends.base import State
+from glowtrain.backends.interpreter import evaluate, run_node
 from glowtrain.compiler import compile as compiled
 from glowtrain.compiler import planned
 from glowtrain.gradcheck import rungs
@@ -24,7 +24,7 @@ from glowtrain.gradcheck.draw import SeededDraw
 from glowtrain.gradcheck.numeric import Probe, check_gradient, compared
 from glowtrain.gradcheck.report import Measure
 from glowtrain.gradcheck.retype import retyped
-from glowtrain.graph import Draw, Graph, Input, Operator, Sample, Value, Variable, constant, rebuild, registered
+from glowtrain.graph import Draw, Graph, Input, Operator, Value, Variable, constant, rebuild, registered
 from glowtrain.graph.reverse import pullback
 from glowtrain.ops.activation import Sigmoid
 from glowtrain.ops.family import Elementwise
@@ -42,6 +42,8 @@ STEPS = 2
 """Steps that a program trains, so that the state of the first is read by the second."""
 DRIFT = 100.0
 """How much more than one operator's rounding a whole step may differ by in f64."""
+DEPTH = 8
+"""How many operations back cancellation is allowed for in f32."""
 MOST = 2000
 """Elements of a value above which it is not used again."""
 
@@ -69,7 +71,9 @@ class Case:
     @cached_property
     def step(self) -> Graph:
         """The training step: gradient descent on the parameters, a moving average and a counter as further state."""
-        variables = {self.inputs[k]: Variable(self.inputs[k].name, self.arrays[k]) for k in self.parameters}
+        variables: dict[Value, Variable] = {
+            self.inputs[k]: Variable(self.inputs[k].name, self.arrays[k]) for k in self.parameters
+        }
         loss, *others = rebuild((self.loss, *self.outputs), variables)
         found = pullback([loss], [constant(1.0, f64)], list(variables.values()))
         updates: dict[Variable, Value] = {
@@ -116,12 +120,14 @@ class _Builder:
         for _ in range(self.draw.integer(2, 4)):
             self.leaf(self.draw.floats(self._shape(extents), -1.5, 1.5))
         rules: tuple[Rule, ...] = (self.binary, self.unary, self.product, self.reduction, self.any, self.any)
-        for _ in range(self.draw.integer(1, 6)):
+        for _ in range(self.draw.integer(1, 9)):
             self.draw.choice(rules)()
         loss = self._loss()
         used = _reached(loss)
         inputs = tuple(value for value in self.leaves if value in used)
-        parameters = tuple(k for k, value in enumerate(inputs) if value.dtype == f64 and (k == 0 or self.draw.boolean()))
+        parameters = tuple(
+            k for k, value in enumerate(inputs) if value.dtype == f64 and (k == 0 or self.draw.boolean())
+        )
         further = tuple(value for value in self.pool[-2:] if self.draw.boolean() and _reached(value) <= used)
         arrays = tuple(self.leaves[value] for value in inputs)
         return Case(inputs, arrays, parameters, loss, further, self.draw.boolean())
@@ -130,8 +136,10 @@ class _Builder:
         return tuple(self.draw.choice(extents) for _ in range(self.draw.integer(0, 3)))
 
     def _loss(self) -> Value:
-        """A weighted mean of some late values, each weighted so that no sum is constant by construction."""
+        """A weighted mean of some values, each weighted so that no sum is constant by construction."""
         terms = [self.pool[-1], *(self.pick() for _ in range(self.draw.integer(0, 2)))]
+        if not any(_reached(value) for value in terms):
+            terms.append(self.pool[0])
         total: Value | None = None
         for value in terms:
             weights = constant(self.draw.floats(value.shape, 0.5, 2.0))
@@ -245,7 +253,13 @@ class _Builder:
 
 
 def _smooth(cls: type[Operator]) -> bool:
-    return issubclass(cls, Elementwise) and cls.arity == 1 and cls.differentiable and "float" in cls.kinds and not cls.kinks
+    return (
+        issubclass(cls, Elementwise)
+        and cls.arity == 1
+        and cls.differentiable
+        and "float" in cls.kinds
+        and not cls.kinks
+    )
 
 
 def _differentiable(cls: type[Operator]) -> bool:
@@ -293,14 +307,10 @@ def _compiled_f64(case: Case, random: np.random.Generator) -> Iterator[Measure]:
 
 def _steps(oracle: str, case: Case, step: Callable[[rungs.Arrays], rungs.Arrays]) -> Iterator[Measure]:
     """Results and state after each step, against the interpreter's."""
-    graph = case.step
-    roots = {**graph.outputs, **{variable.name: value for variable, value in graph.updates.items()}}
-    state = {variable.name: variable.initial for variable in graph.variables}
-    for number in range(STEPS):
-        found, known = step(case.feeds), evaluate(graph, case.feeds, state)
-        state.update({variable.name: known[value] for variable, value in graph.updates.items()})
-        for name, value in roots.items():
-            tolerance = DRIFT * rungs.exact_tolerance(value, known, graph)
+    for number, known in enumerate(_interpreted(case.step, case.feeds)):
+        found = step(case.feeds)
+        for name, value in _roots(case.step).items():
+            tolerance = DRIFT * rungs.exact_tolerance(value, known, case.step)
             yield compared(oracle, found[name], known[value], tolerance, f"step {number}, {name}")
 
 
@@ -310,12 +320,27 @@ def _compiled(case: Case, random: np.random.Generator) -> Iterator[Measure]:
     wide = retyped(narrow, f32, f64)
     feeds = {v.name: case.feeds[v.name].astype(v.dtype.numpy) for v in narrow.inputs}
     widened = {v.name: feeds[v.name].astype(v.dtype.numpy) for v in wide.inputs}
-    native, natural, exact = compiled(narrow, "cpu"), compiled(narrow, Interpreter()), compiled(wide, Interpreter())
-    for number in range(STEPS):
-        results = [{**f(x), **_values(f.state)} for f, x in ((native, feeds), (natural, feeds), (exact, widened))]
-        for name in results[0]:
-            label = f"step {number}, {name}"
-            yield rungs.closest("compiled", *(result[name] for result in results), narrow, label)
+    native, roots = compiled(narrow, "cpu"), _roots(narrow)
+    steps = zip(_interpreted(wide, widened), _interpreted(narrow, feeds), strict=True)
+    for number, (exact, natural) in enumerate(steps):
+        found = {**native(feeds), **_values(native.state)}
+        for name, value in _roots(wide).items():
+            bound = rungs.Bound(natural[roots[name]], exact[value], rungs.scale(value, exact, DEPTH), narrow)
+            yield bound.check("compiled", found[name], f"step {number}, {name}")
+
+
+def _interpreted(graph: Graph, feeds: rungs.Arrays) -> Iterator[dict[Value, Array]]:
+    """Every value in each of the steps, in the interpreter."""
+    state = {variable.name: variable.initial for variable in graph.variables}
+    for _ in range(STEPS):
+        known = evaluate(graph, feeds, state)
+        state.update({variable.name: known[value] for variable, value in graph.updates.items()})
+        yield known
+
+
+def _roots(graph: Graph) -> dict[str, Value]:
+    """Outputs and new values of variables, by name."""
+    return {**graph.outputs, **{variable.name: value for variable, value in graph.updates.items()}}
 
 
 def _values(state: State) -> dict[str, Array]:

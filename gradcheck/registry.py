@@ -99,6 +99,9 @@ def _programs(count: int, seed: int) -> Iterator[tuple[str, Measure]]:
         for oracle in oracles:
             try:
                 for measure in check_case(case, [oracle], seed):
-                    yield (f"program {example}" if measure.status != "failed" else f"program {example}\n{case}"), measure
+                    yield (
+                        (f"program {example}" if measure.status != "failed" else f"program {example}\n{case}"),
+                        measure,
+                    )
             except MISTAKES as error:
                 yield f"program {example}\n{case}", failure(oracle, error)

@@ -91,7 +91,7 @@ class Report:
         return text
 
     def table(self, *, all_subjects: bool = False) -> Table:
-        """A line for each subject that did not pass everywhere (or for all), a column for each oracle: the worst error."""
+        """A line for each subject that did not pass everywhere (or for all), with the worst error by each oracle."""
         oracles = list(dict.fromkeys(check.oracle for check in self.checks))
         table = Table(title=self.summary(), title_justify="left")
         for column in ("checked", *oracles):
@@ -106,7 +106,9 @@ class Report:
         """One line: how much was checked, and what failed."""
         compared = sum(check.examples for check in self.checks if check.status != "absent")
         kinks = sum(check.status == "kink" for check in self.checks)
-        words = [f"{len(self.subjects)} checked by {len({c.oracle for c in self.checks})} oracles, {compared} comparisons"]
+        words = [
+            f"{len(self.subjects)} checked by {len({c.oracle for c in self.checks})} oracles, {compared} comparisons"
+        ]
         words += [f"{kinks} at a kink"] if kinks else []
         words += [f"{len(self.failures)} failed" if self.failures else "all passed"]
         return ", ".join(words) + f" (seed {self.seed}, {self.seconds:.1f} s)"

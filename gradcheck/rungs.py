@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -50,12 +51,6 @@ def run_compiled(graph: Graph, inputs: Arrays) -> Arrays:
     return compiled(graph, "cpu")(inputs)
 
 
-def run_interpreted(graph: Graph, inputs: Arrays) -> Arrays:
-    """Outputs of the interpreter."""
-    known = evaluate(graph, inputs)
-    return {name: known[value] for name, value in graph.outputs.items()}
-
-
 def same_in_f64(oracle: str, run: Runner, graph: Graph, inputs: Arrays) -> Iterator[Measure]:
     """One measure per output of ``run`` against the interpreter, almost exact."""
     known, found = evaluate(graph, inputs), run(graph, inputs)
@@ -64,23 +59,21 @@ def same_in_f64(oracle: str, run: Runner, graph: Graph, inputs: Arrays) -> Itera
 
 
 def exact_tolerance(value: Value, known: Mapping[Value, Array], graph: Graph) -> float:
-    """How far another order of evaluation may be from the interpreter's value, in its own type.
-
-    What cancels in the last operations leaves its rounding behind, so their operands' sizes count too.
-    """
+    """How far another order of evaluation may be from the interpreter's value, in its own type."""
     epsilon = EPSILON.get(value.dtype, 0.0)
-    size = max(_size(known[part]) for part in _near(value))
-    return EXACT * epsilon * math.sqrt(longest_reduction(graph)) * (size + 1e-6)
+    return EXACT * epsilon * math.sqrt(longest_reduction(graph)) * (scale(value, known) + 1e-6)
 
 
-def _near(value: Value) -> set[Value]:
-    """The value, and the float values that its last operations read."""
+def scale(value: Value, known: Mapping[Value, Array], last: int = LAST) -> float:
+    """The largest element of a value and of what its last operations read: what cancels leaves its rounding behind."""
     found, latest = {value}, [value]
-    for _ in range(LAST):
-        operands = (x for v in latest if v.node is not None for x in v.node.inputs if x is not None and x.dtype.is_float)
+    for _ in range(last):
+        operands = (
+            x for v in latest if v.node is not None for x in v.node.inputs if x is not None and x.dtype.is_float
+        )
         latest = [x for x in operands if x not in found]
         found.update(latest)
-    return found
+    return max(_size(known[part]) for part in found)
 
 
 def close_in(oracle: str, run: Runner, narrow: Graph, wide: Graph, inputs: Arrays) -> Iterator[Measure]:
@@ -90,28 +83,34 @@ def close_in(oracle: str, run: Runner, narrow: Graph, wide: Graph, inputs: Array
     """
     with np.errstate(all="ignore"):
         widened = {v.name: np.asarray(inputs[v.name]).astype(v.dtype.numpy) for v in wide.inputs}
-        exact, natural = run_interpreted(wide, widened), run_interpreted(narrow, inputs)
+        exact, natural = evaluate(wide, widened), evaluate(narrow, inputs)
     found = run(narrow, inputs)
-    for name in exact:
-        yield closest(oracle, found[name], natural[name], exact[name], narrow, name)
+    for (name, value), other in zip(wide.outputs.items(), narrow.outputs.values(), strict=True):
+        bound = Bound(natural[other], exact[value], scale(value, exact), narrow)
+        yield bound.check(oracle, found[name], name)
 
 
-def closest(oracle: str, found: Array, natural: Array, exact: Array, graph: Graph, label: str) -> Measure:
-    """A narrow result against the exact one, allowing for the rounding of the interpreter's narrow result.
+@dataclass(frozen=True)
+class Bound:
+    """What a narrow result may be: the interpreter's in that type and in f64, and the size of the operands."""
 
-    Integers must be the interpreter's; so must the places of NaN and infinities.
-    """
-    epsilon = EPSILON.get(dtype_of(natural.dtype))
-    if epsilon is None:
-        return compared(oracle, found, natural, 0.5, label)
-    with np.errstate(all="ignore"):
-        narrow, wide = natural.astype(np.float64), exact.astype(np.float64)
-        rounding = _size(np.abs(narrow - wide))
-    finite = bool(np.isfinite(narrow).all())
-    smallest = float(np.finfo(np.float16).tiny) if natural.dtype == np.float16 else 1e-30
-    length = math.sqrt(longest_reduction(graph))
-    tolerance = NATURAL * rounding + ROUNDINGS * length * epsilon * _size(wide) + smallest
-    return compared(oracle, found, wide if finite else narrow, tolerance, label)
+    natural: Array
+    exact: Array
+    scale: float
+    graph: Graph
+
+    def check(self, oracle: str, found: Array, label: str) -> Measure:
+        """Compare a result. Integers must be the interpreter's; so must the places of NaN and infinities."""
+        epsilon = EPSILON.get(dtype_of(self.natural.dtype))
+        if epsilon is None:
+            return compared(oracle, found, self.natural, 0.5, label)
+        with np.errstate(all="ignore"):
+            narrow, wide = self.natural.astype(np.float64), self.exact.astype(np.float64)
+            rounding = _size(np.abs(narrow - wide))
+        smallest = float(np.finfo(np.float16).tiny) if self.natural.dtype == np.float16 else 1e-30
+        length = math.sqrt(longest_reduction(self.graph))
+        tolerance = NATURAL * rounding + ROUNDINGS * length * epsilon * self.scale + smallest
+        return compared(oracle, found, wide if np.isfinite(narrow).all() else narrow, tolerance, label)
 
 
 def _size(array: Array) -> float:

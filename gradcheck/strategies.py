@@ -1,4 +1,7 @@
-"""Hypothesis strategies: samples of an operator, random programs. The only module of gradcheck that imports hypothesis."""
+"""Hypothesis strategies: samples of an operator, random programs.
+
+The only module of gradcheck that imports hypothesis.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ Drawn = TypeVar("Drawn")
 
 
 class HypothesisDraw:
-    """Choices made by hypothesis: everything shrinks towards the first option, small shapes and ascending plain values."""
+    """Choices made by hypothesis: it shrinks towards first options, small shapes and ascending plain values."""
 
     def __init__(self, draw: Callable[[st.SearchStrategy[Any]], Any], tails: bool = False) -> None:
         self.draw = draw
@@ -84,7 +87,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def smallest(strategy: st.SearchStrategy[Drawn], fails: Callable[[Drawn], bool], tries: int = 200) -> Drawn | None:
-    """A small example for which ``fails`` holds, found and shrunk by hypothesis; ``None`` if there is none in ``tries``."""
+    """A small example for which ``fails`` holds, as hypothesis shrinks it; ``None`` if there is none in ``tries``."""
     options = settings(
         max_examples=tries,
         derandomize=True,

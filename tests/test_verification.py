@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from glowtrain import models, verification
+from glowtrain import models
 from glowtrain.backends import interpreter
 from glowtrain.errors import VerificationError
 from glowtrain.graph import Graph, Input, Value, Variable, constant
@@ -19,13 +19,14 @@ from glowtrain.loops import Apply, Expr, For, Statement, Store, rewrite_body
 from glowtrain.ops.activation import Relu
 from glowtrain.ops.control import Scan
 from glowtrain.ops.convolution import Conv
-from glowtrain.ops.logic import Cast
+from glowtrain.ops.logic import Cast, Where
 from glowtrain.ops.move import Reshape
 from glowtrain.ops.softmax import Softmax
 from glowtrain.ops.transcendental import Tanh
 from glowtrain.program.program import Kernel, Program
 from glowtrain.types import Array, bf16, f16, f32, f64, i64
-from glowtrain.verification import ladder, random_inputs
+from glowtrain.verification import Report, climb, ladder, native, random_inputs
+from glowtrain.verification.exact import distance, results_of, run_in_both
 
 NAMES = ("reference", "interpreter", "optimized", "lowered", "fused", "planned", "compiled")
 
@@ -42,7 +43,7 @@ def step() -> Graph:
     return Graph((x,), {"y": y}, {w: w * 0.9, v: v + 0.5}, name="step")
 
 
-def run(graph: Graph) -> verification.Report:
+def run(graph: Graph) -> Report:
     return ladder(graph, random_inputs(graph))
 
 
@@ -81,13 +82,13 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[Any], Any
     """Change what a stage of the ladder gives."""
 
     def change(stage: str, spoil: Callable[[Any], Any]) -> None:
-        whole = getattr(verification, stage)
-        monkeypatch.setattr(verification, stage, lambda *args, **named: spoil(whole(*args, **named)))
+        whole = getattr(climb, stage)
+        monkeypatch.setattr(climb, stage, lambda *args, **named: spoil(whole(*args, **named)))
 
     return change
 
 
-def first_bad(report: verification.Report) -> tuple[str, str]:
+def first_bad(report: Report) -> tuple[str, str]:
     assert report.first_bad is not None
     return report.first_bad.name, report.place
 
@@ -186,25 +187,25 @@ def test_a_wrong_plan_is_found_by_its_verifier(plant: Callable[..., None]) -> No
 
 def test_wrong_code_is_found_at_its_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
     """Native code made from another program than the evaluator ran."""
-    whole = verification.NativeGraph
+    whole = native.NativeGraph
 
     def wrong(graph: Graph, planned: Any, target: Any) -> Any:
         return whole(graph, replace(planned, program=spoiled(planned.program)), target)
 
-    monkeypatch.setattr(verification, "NativeGraph", wrong)
+    monkeypatch.setattr(native, "NativeGraph", wrong)
     name, place = first_bad(run(step()))
     assert name == "compiled"
     assert "which writes hidden: f32[4,5]" in place
 
 
 def test_code_that_writes_an_output_wrongly_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = verification.NativeGraph
+    whole = native.NativeGraph
 
     def wrong(graph: Graph, planned: Any, target: Any) -> Any:
         kernels = (_late(k) if [b.kind for b in k.writes] == ["output"] else k for k in planned.program.kernels)
         return whole(graph, replace(planned, program=replace(planned.program, instructions=tuple(kernels))), target)
 
-    monkeypatch.setattr(verification, "NativeGraph", wrong)
+    monkeypatch.setattr(native, "NativeGraph", wrong)
     x = Input(f32[4, 6], "x")
     name, place = first_bad(run(Graph((x,), {"y": Tanh()(x)})))
     assert name == "compiled"
@@ -270,11 +271,24 @@ def test_values_of_the_graph_have_counterparts() -> None:
 def test_distance_wants_the_same_places_of_nan_and_infinity() -> None:
     natural = np.array([1.0, np.nan, np.inf], np.float32)
     exact = natural.astype(np.float64)
-    assert verification.distance(natural, natural, exact, 1) == 0
-    assert verification.distance(np.array([1.0, np.nan, -np.inf], np.float32), natural, exact, 1) == np.inf
-    assert verification.distance(np.array([np.nan, np.nan, np.inf], np.float32), natural, exact, 1) == np.inf
-    assert verification.distance(np.array([1.0001, np.nan, np.inf], np.float32), natural, exact, 1) > 1
-    assert np.isnan(verification.distance(natural[:2], natural, exact, 1))
+    assert distance(natural, natural, exact, 1) == 0
+    assert distance(np.array([1.0, np.nan, -np.inf], np.float32), natural, exact, 1) == np.inf
+    assert distance(np.array([np.nan, np.nan, np.inf], np.float32), natural, exact, 1) == np.inf
+    assert distance(np.array([1.0001, np.nan, np.inf], np.float32), natural, exact, 1) > 1
+    assert np.isnan(distance(natural[:2], natural, exact, 1))
     ones = np.array([1, 2])
-    assert verification.distance(ones + 1, ones, ones, 1) == np.inf
-    assert verification.distance(ones, ones, ones, 1) == 0
+    assert distance(ones + 1, ones, ones, 1) == np.inf
+    assert distance(ones, ones, ones, 1) == 0
+
+
+def test_an_element_on_a_kink_may_fall_to_either_side() -> None:
+    a, b = Input(f32[2], "a"), Input(f32[2], "b")
+    y = Where()(a - b > 0, constant(np.float32(1)), constant(np.float32(0)))
+    equal_then_apart = {"a": np.array([0.3, 0.9], np.float32), "b": np.array([0.3, 0.1], np.float32)}
+    known = run_in_both(Graph((a, b), {"y": y}), equal_then_apart, {})
+    np.testing.assert_array_equal(known.exact[y], [0, 1])
+    assert known.beside_a_kink(y, np.array([1, 1], np.float32)) <= 1
+    assert known.beside_a_kink(y, np.array([0, 8], np.float32)) > 1
+    smooth = run_in_both(Graph((a, b), {"y": a - b}), equal_then_apart, {})
+    ((_, value),) = results_of(smooth.graph)
+    assert smooth.beside_a_kink(value, np.array([0.001, 0.8], np.float32)) > 1

@@ -1,8 +1,8 @@
 """The six peer models in plain JAX: one jit-compiled training step each, with the parameters of the PyTorch module.
 
-Images are channels last inside and convolutions [kh, kw, in / groups, out], which is what XLA's CPU convolutions are written
-for; everything else keeps PyTorch's names and shapes. BatchNorm updates its running statistics as PyTorch does, so that all
-engines do the same work in a step.
+Images are channels last inside and convolutions [kh, kw, in / groups, out], which is what XLA's CPU convolutions are
+written for; everything else keeps PyTorch's names and shapes. BatchNorm updates its running statistics as PyTorch does,
+so that all engines do the same work in a step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BN_MOMENTUM, BN_EPSILON, LN_EPSILON = 0.1, 1e-5, 1e-5
 
 
 class Net:
-    """Layers by name over a dict of parameters; running statistics that a forward pass moves are collected in ``moved``."""
+    """Layers by name over a dict of parameters; ``moved`` collects the running statistics that a forward pass moves."""
 
     def __init__(self, parameters: Arrays, statistics: Arrays, convolutions: dict[str, tuple[int, int]]) -> None:
         self.parameters = parameters
@@ -138,7 +138,8 @@ def _channels_last(x: Array) -> Array:
 
 
 def _pool(x: Array, start: float, combine: Callable[[Any, Any], Any]) -> Array:
-    return lax.reduce_window(x, start, combine, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+    result: Array = lax.reduce_window(x, start, combine, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+    return result
 
 
 def lstm(net: Net, tokens: Array) -> Array:
@@ -175,7 +176,8 @@ def gpt(net: Net, tokens: Array, heads: int) -> Array:
 def _attention(net: Net, x: Array, name: str, heads: int) -> Array:
     batch, time, width = x.shape
     split = (batch, time, heads, width // heads)
-    q, k, v = (part.reshape(split).transpose(0, 2, 1, 3) for part in jnp.split(net.linear(x, f"{name}.qkv"), 3, axis=-1))
+    parts = jnp.split(net.linear(x, f"{name}.qkv"), 3, axis=-1)
+    q, k, v = (part.reshape(split).transpose(0, 2, 1, 3) for part in parts)
     scores = (q @ k.transpose(0, 1, 3, 2)) * (1.0 / math.sqrt(width // heads))
     scores = jnp.where(jnp.tril(jnp.ones((time, time), bool)), scores, -jnp.inf)
     merged = (jax.nn.softmax(scores) @ v).transpose(0, 2, 1, 3).reshape(batch, time, width)
@@ -194,11 +196,13 @@ FORWARD: dict[str, Callable[..., Array]] = {
 
 
 class JaxTrainer:
-    """A PyTorch module of ``models`` as a jit-compiled step of SGD with momentum; parameters are donated to the step."""
+    """A PyTorch module of ``models`` as a jit-compiled step of SGD with momentum, to which its arrays are donated."""
 
-    def __init__(self, name: str, module: nn.Module, lr: float, momentum: float) -> None:
+    def __init__(self, name: str, module: Any, lr: float, momentum: float) -> None:
         self.convolutions = {
-            path: (layer.stride[0], layer.groups) for path, layer in module.named_modules() if isinstance(layer, nn.Conv2d)
+            path: (layer.stride[0], layer.groups)
+            for path, layer in module.named_modules()
+            if isinstance(layer, nn.Conv2d)
         }
         self.parameters = {path: self._array(path, value) for path, value in module.named_parameters()}
         self.statistics = {

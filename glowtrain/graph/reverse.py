@@ -127,7 +127,7 @@ def unbroadcast(gradient: Value, shape: Shape) -> Value:
     axes = (*range(extra), *stretched)
     summed: Value = apply(OPERATORS["ReduceSum"](axes=axes, keepdims=True), (gradient,))  # type: ignore[call-arg]
     if extra:
-        summed = apply(OPERATORS["Reshape"](shape=shape), (summed,))  # type: ignore[call-arg]
+        summed = apply(OPERATORS["Reshape"](shape=shape, allowzero=0 in shape), (summed,))  # type: ignore[call-arg]
     return summed
 
 

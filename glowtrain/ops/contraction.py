@@ -35,7 +35,7 @@ def swapped(x: Value) -> Value:
 
 def reshaped(x: Value, shape: Shape) -> Value:
     """``x`` with another shape; itself if that is its shape."""
-    result: Value = x if x.shape == shape else Reshape(shape=shape)(x)
+    result: Value = x if x.shape == shape else Reshape(shape=shape, allowzero=0 in shape)(x)
     return result
 
 

@@ -42,6 +42,9 @@ from glowtrain.program.accesses import (
 )
 from glowtrain.program.program import Instruction, Kernel, Repeat
 
+LARGEST = 96
+"""An expression of more nodes is not inlined any further."""
+
 
 def inline(instructions: Sequence[Instruction], kept: frozenset[Buffer] = frozenset()) -> tuple[Instruction, ...]:
     """Inline producers into their readers; kernels that nobody needs any more are dropped.
@@ -132,7 +135,7 @@ def _chosen(buffer: Buffer, found: Definition, uses: dict[int, list[_Use]], all_
     if is_move(found.value):
         return [i for i, at in uses.items() if all(_movable(use, buffer, found) for use in at)]
     every = [use for at in uses.values() for use in at]
-    if any(use.operand or needs_check(use.load) for use in every):
+    if any(use.operand or needs_check(use.load) for use in every) or _is_large(found.value):
         return []
     trips = sum(use.trips for use in every)
     # A thin expression reads at most one tensor of the buffer's size: its readers read that one instead.
@@ -141,6 +144,11 @@ def _chosen(buffer: Buffer, found: Definition, uses: dict[int, list[_Use]], all_
     if (all_readers and trips <= buffer.type.size) or (thin and trips <= 4 * buffer.type.size):
         return list(uses)
     return []
+
+
+def _is_large(expr: Expr) -> bool:
+    """Whether an expression is long enough to be worth a buffer: chains of any length stay within bounds that way."""
+    return sum(1 for _ in walk(expr)) > LARGEST
 
 
 def _movable(use: _Use, buffer: Buffer, found: Definition) -> bool:

@@ -42,6 +42,8 @@ from glowtrain.program.program import Instruction, Kernel, Repeat
 
 MAX_OPERANDS = 24
 """A merged kernel keeps at most this many buffers: more pointers than registers gain nothing."""
+MAX_STATEMENTS = 40
+"""A merged kernel is at most this long: beyond that nothing is left in registers anyway."""
 
 
 def merge(instructions: Sequence[Instruction], kept: frozenset[Buffer] = frozenset()) -> tuple[Instruction, ...]:
@@ -142,7 +144,9 @@ def merged_kernel(first: Kernel, second: Kernel) -> Kernel | None:
     a, b = box(first), box(second)
     if a is None or b is None or not _flat(b.body) or not _flat(a.body):
         return None
-    if len(first.touched | second.touched) > MAX_OPERANDS or contracts(second):
+    if len(a.body) + len(b.body) > MAX_STATEMENTS or contracts(second):
+        return None
+    if len(first.touched | second.touched) > MAX_OPERANDS:
         return None
     if contracts(first) and _reduces(b.body):
         return None

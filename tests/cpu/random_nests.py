@@ -122,37 +122,28 @@ class Programs:
         """A subscript, the extent that it needs, and whether the load needs a fill."""
         if not scope:
             return Const(self.integer(0, 1), i64), 2, False
-        i, n = self.choice(scope)
-        match self.integer(0, 15):
-            case 0:
-                return i + 1, n + 1, False
-            case 1:
-                return (n - 1) - i, n, False
-            case 2:
-                return i * 2 + self.integer(0, 1), 2 * n, False
-            case 3:
-                return i + self.integer(-2, 2), n, True
-            case 4:
-                return (i - 1) * 2, n, True
-            case 5:
-                return call("div", i, 2), (n + 1) // 2, False
-            case 6:
-                return (i - 2) % 3, 3, False
-            case 7:
-                return call("div", 3 * (n - 1) - i * 3, 4), max(1, (3 * n + 1) // 4), False
-            case 8:
-                j, m = self.choice(scope)
-                return i * m + j, n * m, False
-            case 9:
-                return Load(self.input(i64, (n,), (0, 4)), (i,)), 5, False
-            case 10:
-                return Load(self.input(i64, (n,), (-1, 5)), (i,)), 4, True
-            case 11:
-                return call("div", i - 2, 2), n, True
-            case 12:
-                j, _ = self.choice(scope)
-                return call("min", i, j) - call("div", j, 3), n, True
-        return i, n, False
+        (i, n), (j, m) = self.choice(scope), self.choice(scope)
+        inside: list[Callable[[], tuple[Expr, int]]] = [
+            lambda: (i + 1, n + 1),
+            lambda: ((n - 1) - i, n),
+            lambda: (i * 2 + self.integer(0, 1), 2 * n),
+            lambda: (call("div", i, 2), (n + 1) // 2),
+            lambda: ((i - 2) % 3, 3),
+            lambda: (call("div", 3 * (n - 1) - i * 3, 4), max(1, (3 * n + 1) // 4)),
+            lambda: (i * m + j, n * m),
+            lambda: (Load(self.input(i64, (n,), (0, 4)), (i,)), 5),
+            *[lambda: (i, n)] * 4,
+        ]
+        outside: list[Callable[[], tuple[Expr, int]]] = [
+            lambda: (i + self.integer(-2, 2), n),
+            lambda: ((i - 1) * 2, n),
+            lambda: (Load(self.input(i64, (n,), (-1, 5)), (i,)), 4),
+            lambda: (call("div", i - 2, 2), n),
+            lambda: (call("min", i, j) - call("div", j, 3), n),
+        ]
+        filled = self.integer(0, 3) == 0
+        place, extent = self.choice(outside if filled else inside)()
+        return place, extent, filled
 
     def load(self, dtype: DType, scope: Scope) -> Expr:
         known = [b for b in self.written if b.dtype == dtype and b.type.size]
@@ -228,7 +219,9 @@ class Programs:
     def reduction(self, dtype: DType, scope: Scope, depth: int) -> Expr:
         if dtype in (f16, bf16):
             return cast(self.reduction(f32, scope, depth), dtype)
-        op = self.choice(["and", "or", "max", "min"] if dtype == boolean else ["add", "add", "add", "mul", "max", "min"])
+        op = self.choice(
+            ["and", "or", "max", "min"] if dtype == boolean else ["add", "add", "add", "mul", "max", "min"]
+        )
         boxes = [self.extents(1, 70, True), self.extents(2, 70, True), (16,), (5, 17), (3,)]
         inner = indices_of(self.choice(boxes), "r")
         both = (*scope, *((i, i.extent) for i in inner if i.extent))
@@ -303,7 +296,12 @@ class Programs:
         body.append(For((k,), (*lets, Store(t, (*outer, k), self.expr(dtype, inner))), bool(self.integer(0, 3) == 0)))
         total = Ref(dtype, "total")
         op = self.choice(["add", "max"])
-        body.append(Let(total, clamp(Reduce(op, (r,), Load(t, (*outer, (width - 1) - r)) * self.leaf(dtype, (*scope, (r, width)))))))
+        body.append(
+            Let(
+                total,
+                clamp(Reduce(op, (r,), Load(t, (*outer, (width - 1) - r)) * self.leaf(dtype, (*scope, (r, width))))),
+            )
+        )
         turned = Load(t, (*outer, (width - 1) - again if self.integer(0, 1) else again))
         value = clamp(turned + total) + self.expr(dtype, (*scope, (again, width)), 1)
         body.append(For((again,), (Store(y, (*outer, again), value),)))
@@ -351,7 +349,11 @@ class Programs:
         body, scope = self.lets(tuple((i, i.extent) for i in indices))
         old = Ref(dtype, "old")
         element = Load(v, indices)
-        body += [Let(old, element), Store(z, indices, element * 2), Store(v, indices, clamp(old + self.expr(dtype, scope)))]
+        body += [
+            Let(old, element),
+            Store(z, indices, element * 2),
+            Store(v, indices, clamp(old + self.expr(dtype, scope))),
+        ]
         body.append(Store(y, indices, old - element))
         return [For(indices, tuple(body))]
 

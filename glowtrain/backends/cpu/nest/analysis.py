@@ -141,6 +141,18 @@ def _arithmetic(body: Iterable[Statement]) -> float:
     return sum(1.0 if node.function in LIGHT else HEAVY for node in nodes)
 
 
+def computed(expr: Expr) -> Iterator[Expr]:
+    """The expression and what it is computed from, without the subscripts of loads."""
+    seen: set[Expr] = set()
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            stack.extend(() if isinstance(node, Load) else children(node))
+
+
 def reductions(body: Sequence[Statement]) -> Iterator[Reduce]:
     """The outermost reductions in flat statements."""
     seen: set[Expr] = set()

@@ -12,7 +12,14 @@ from collections.abc import Callable, Sequence
 
 from glowtrain.backends.cpu import scalar
 from glowtrain.backends.cpu.emit import Function, Text
-from glowtrain.backends.cpu.nest.analysis import loop_order, reduction_cost, reductions, slope, vector_cost
+from glowtrain.backends.cpu.nest.analysis import (
+    computed,
+    loop_order,
+    reduction_cost,
+    reductions,
+    slope,
+    vector_cost,
+)
 from glowtrain.backends.cpu.nest.collapse import collapse
 from glowtrain.backends.cpu.nest.expressions import Context
 from glowtrain.backends.cpu.nest.reduction import Reducing, lane_mask
@@ -32,7 +39,6 @@ from glowtrain.loops import (
     affine,
     expressions,
     statements,
-    walk,
     within,
     writes,
 )
@@ -117,16 +123,17 @@ class Nests:
     # The lane loop
 
     def _width(self, body: Sequence[Statement]) -> int:
-        """Lanes of a vector: by the widest float that is computed with (by the widest type if there is none)."""
-        dtypes = [e.dtype for s in statements(body) for top in expressions_of_value(s) for e in walk(top)]
+        """Lanes of a vector: by the widest float that is computed with (by the widest type if there is none), but at
+        most four registers of i64: positions are i64 wherever lanes do not lie side by side.
+        """
+        dtypes = [e.dtype for s in statements(body) for top in expressions_of_value(s) for e in computed(top)]
         floats: list[DType] = [dtype for dtype in dtypes if dtype.is_float]
-        return min((self.target.width(dtype.name) for dtype in floats or dtypes), default=1)
+        widths = [self.target.width(dtype.name) for dtype in floats or dtypes]
+        return min([*widths, 4 * self.target.width("i64")]) if widths and self.target.vector_bits else 1
 
     def _lane(self, loop: For, width: int) -> Index | None:
         """The loop to run along the lanes, or ``None`` if reductions (or nothing) should."""
-        candidates = [
-            index for index in loop.indices if index.extent > 1 and self._may_run_along_lanes(index, loop.body)
-        ]
+        candidates = [index for index in loop.indices if index.extent > 1 and self._may_run_along_lanes(index, loop)]
         if width == 1 or not candidates:
             return None
         free = self.e.free
@@ -134,17 +141,21 @@ class Nests:
         scalar_cost = reduction_cost(loop.body, width, free)
         return best if vector_cost(loop.body, best, width, free) < scalar_cost else None
 
-    def _may_run_along_lanes(self, index: Index, body: Sequence[Statement]) -> bool:
-        """Accumulation needs distinct elements on the lanes, and lanes that are all inside."""
-        targets = [s for s in body if isinstance(s, Accumulate)]
+    def _may_run_along_lanes(self, index: Index, loop: For) -> bool:
+        targets = [statement for statement in loop.body if isinstance(statement, Accumulate)]
+        last = [other for other in loop.indices if other.extent > 1][-1]
+        return all(self._accumulates_along(index, target, index is last) for target in targets)
+
+    def _accumulates_along(self, index: Index, target: Accumulate, innermost: bool) -> bool:
+        """Accumulation needs distinct elements on the lanes, all of them inside, and each element's order kept: the
+        loop is the innermost one anyway, or an element's subscript tells the lane.
+        """
         free = self.e.free
-        for target in targets:
-            if slope(address(target.index, target.buffer.strides), index, free) != 1:
-                return False
-            checked = [i for i, n in zip(target.index, target.buffer.shape, strict=True) if not within(affine(i), n)]
-            if any(index in free.of(i) for i in checked):
-                return False
-        return True
+        if slope(address(target.index, target.buffer.strides), index, free) != 1:
+            return False
+        pairs = [(affine(i), n) for i, n in zip(target.index, target.buffer.shape, strict=True) if index in free.of(i)]
+        alone = len(pairs) == 1 and [atom for atom, _ in pairs[0][0].terms] == [index]
+        return (innermost or alone) and all(within(form, extent) for form, extent in pairs)
 
     def _lanes(self, lane: Index, body: Sequence[Statement], width: int) -> None:
         """Whole vectors (several at a time around reductions), then the rest."""

@@ -1,0 +1,180 @@
+"""Distances between a computation and the same in double precision, and how much of them rounding explains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from glowtrain.backends import interpreter
+from glowtrain.graph import Graph, Node, Value
+from glowtrain.graph.retype import in_f64, widened
+from glowtrain.types import Array, dtype_of
+
+Arrays = Mapping[str, Array]
+
+EPSILON = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
+NATURAL = 8.0
+"""Multiples of the interpreter's own rounding error that are allowed."""
+ROUNDINGS = 4.0
+"""Multiples of epsilon times the largest element, by the square root of the longest reduction, allowed beside that."""
+LOCAL = 32.0
+"""The same for one node against its reference in f64, on the same operands."""
+KINK, CHANGE, LARGEST_CHANGE, NEARBY = 4.0, 64.0, 0.01, 8
+"""A result beside a kink may be KINK times as far off as NEARBY runs with inputs changed by CHANGE epsilons (relative
+to each element, at most LARGEST_CHANGE) are."""
+
+
+@dataclass
+class Known:
+    """A graph's values in its own types, and how far each may be from its value in f64."""
+
+    graph: Graph
+    values: Mapping[Value, Array]
+    exact: Mapping[Value, Array]
+    inputs: Arrays
+    state: Arrays
+
+    def error(self, value: Value, found: Array) -> float:
+        """Distance from f64 over what is allowed: at most 1 is good."""
+        return distance(found, self.values[value], self.exact[value], longest_reduction(self.graph))
+
+    def beside_a_kink(self, value: Value, found: Array) -> float:
+        """The distance over what small changes of all inputs and variables make of the result in f64.
+
+        An element on a kink (of a ReLU, a maximum, a comparison) may fall to either side by rounding alone.
+        """
+        exact = self.exact[value]
+        if found.shape != exact.shape or found.dtype != self.values[value].dtype:
+            return math.nan
+        nearby = [run[value] for run in self.nearby]
+        if not dtype_of(found.dtype).is_float:
+            reached = np.any([found == other for other in (exact, *nearby)], axis=0)
+            return 0.0 if bool(np.all(reached)) else math.inf
+        spread = max(_size(np.nan_to_num(other - exact)) for other in nearby)
+        error = _size(found.astype(np.float64) - exact)
+        return error / (KINK * spread) if spread and error == error else math.inf
+
+    @cached_property
+    def nearby(self) -> list[Mapping[Value, Array]]:
+        """Results in f64 for inputs and variables that are changed at random, by about what rounding adds up to."""
+        random = np.random.default_rng(0)
+        epsilons = [EPSILON[value.dtype.name] for value in self.exact if value.dtype.is_float]
+        size = min(CHANGE * max(epsilons, default=EPSILON["f32"]), LARGEST_CHANGE)
+        wide = widened(self.graph)
+        runs: list[Mapping[Value, Array]] = []
+        for _ in range(NEARBY):
+            feeds = {v.name: _changed(self.inputs[v.name], v, random, size) for v in wide.graph.inputs}
+            state = {v.name: _changed(self.state[v.name], v, random, size) for v in wide.graph.variables}
+            known = interpreter.evaluate(wide.graph, feeds, state)
+            runs.append({value: known[wide.values[value]] for _, value in results_of(self.graph)})
+        return runs
+
+
+def run_in_both(graph: Graph, inputs: Arrays, state: Arrays) -> Known:
+    """The interpreter's values, and those of the graph in f64."""
+    wide = widened(graph)
+    values = interpreter.evaluate(graph, inputs, state)
+    feeds = {v.name: _as(inputs[v.name], v) for v in wide.graph.inputs}
+    exact = interpreter.evaluate(wide.graph, feeds, {v.name: _as(state[v.name], v) for v in wide.graph.variables})
+    return Known(graph, values, {old: exact[new] for old, new in wide.values.items() if new in exact}, inputs, state)
+
+
+def _changed(array: Array, value: Value, random: np.random.Generator, size: float) -> Array:
+    if not value.dtype.is_float:
+        return np.asarray(array)
+    return np.asarray(_as(array, value) * (1 + size * random.standard_normal(value.shape)))
+
+
+def _as(array: Array, value: Value) -> Array:
+    return np.asarray(array).astype(value.dtype.numpy)
+
+
+def results_of(graph: Graph) -> Iterator[tuple[str, Value]]:
+    """Outputs and updates, by what they are called in reports."""
+    yield from ((f"output {name}", value) for name, value in graph.outputs.items())
+    yield from ((f"variable {variable.name}", value) for variable, value in graph.updates.items())
+
+
+def distance(found: Array, natural: Array, exact: Array, length: float) -> float:
+    """How far ``found`` is from ``exact``, over what the rounding of ``natural`` and of sums of ``length`` terms
+    explains.
+
+    Integers, and the places of NaN and infinities, must be those of ``natural``. NaN if shapes differ.
+    """
+    if found.shape != natural.shape or found.dtype != natural.dtype:
+        return math.nan
+    epsilon = EPSILON.get(dtype_of(natural.dtype).name)
+    if epsilon is None:
+        return 0.0 if np.array_equal(found, natural) else math.inf
+    narrow, wide, got = natural.astype(np.float64), exact.astype(np.float64), found.astype(np.float64)
+    finite = np.isfinite(narrow)
+    if not np.array_equal(got[~finite], narrow[~finite], equal_nan=True):
+        return math.inf
+    target = np.where(np.isfinite(wide), wide, narrow)[finite]
+    rounding = _size(narrow[finite] - target)
+    allowed = NATURAL * rounding + ROUNDINGS * math.sqrt(length) * epsilon * _size(target) + float(_smallest(natural))
+    error = _size(got[finite] - target)
+    return error / allowed if error == error else math.inf
+
+
+def _smallest(array: Array) -> float:
+    return 2.0**-14 if array.dtype.itemsize == 2 and array.dtype == np.float16 else 1e-30
+
+
+def _size(array: Array) -> float:
+    return float(np.max(np.abs(array), initial=0.0))
+
+
+def ordered(error: float) -> float:
+    """NaN counts as the largest."""
+    return math.inf if math.isnan(error) else error
+
+
+def longest_reduction(graph: Graph) -> float:
+    """About how many elements meet in one, at most, in a node of the graph."""
+    longest = 1.0
+    for node in graph.nodes:
+        longest = max(longest, _reduction(node))
+    return longest
+
+
+def _reduction(node: Node) -> float:
+    read = max((value.type.size for value in node.inputs if value is not None), default=1)
+    return read / max(1, min(output.type.size for output in node.outputs))
+
+
+def local_error(node: Node, values: Mapping[Value, Array]) -> float:
+    """A node's results against its reference in f64 on the very same operands, over what its rounding explains."""
+    operands = [None if value is None else values[value] for value in node.inputs]
+    wide = [None if array is None else _widest(array) for array in operands]
+    results = in_f64(node.operator).reference(*wide)
+    exact = results if isinstance(results, tuple) else (results,)
+    sizes = sorted(
+        (_finite_size(array) for array in wide if array is not None and array.dtype.kind == "f"), reverse=True
+    )
+    scale = max([*sizes[:1], math.prod(sizes[:2])])
+    found = (values[output] for output in node.outputs)
+    return max(_local(a, np.asarray(e), scale, _reduction(node)) for a, e in zip(found, exact, strict=True))
+
+
+def _local(found: Array, exact: Array, scale: float, length: float) -> float:
+    epsilon = EPSILON.get(dtype_of(found.dtype).name)
+    if epsilon is None:
+        return 0.0 if np.array_equal(found, exact) else math.inf
+    narrow = found.astype(np.float64)
+    both = np.isfinite(narrow) & np.isfinite(exact)
+    size = max(scale, _size(exact[both]))
+    allowed = LOCAL * math.sqrt(length) * epsilon * size + float(_smallest(found))
+    return _size(narrow[both] - exact[both]) / allowed
+
+
+def _widest(array: Array) -> Array:
+    return array.astype(np.float64) if dtype_of(array.dtype).is_float else array
+
+
+def _finite_size(array: Array) -> float:
+    return _size(array[np.isfinite(array)])

@@ -1,0 +1,42 @@
+"""The top rung: native code, and what it leaves in memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from glowtrain.backends.base import State, check_inputs
+from glowtrain.backends.cpu.backend import NativeGraph, NativeInstance
+from glowtrain.backends.cpu.target import Target
+from glowtrain.graph import Graph
+from glowtrain.loops import Buffer
+from glowtrain.program.plan import ALIGNMENT, Plan
+from glowtrain.program.program import Program
+from glowtrain.types import Array
+from glowtrain.verification.exact import Arrays
+
+
+def run_native(graph: Graph, planned: Plan, inputs: Arrays, state: Arrays) -> tuple[Arrays, Arrays, NativeInstance]:
+    """Outputs and updated variables of the compiled code, and the instance that it ran in."""
+    executable = NativeGraph(graph, planned, Target.host())
+    store = State({name: np.asarray(array) for name, array in state.items()})
+    instance = NativeInstance(executable, store)
+    outputs = instance.run(check_inputs(graph, inputs))
+    return outputs, {v.name: store.read(v.name) for v in graph.updates}, instance
+
+
+def spread(program: Program) -> Plan:
+    """A plan in which no two activations share memory."""
+    offsets, end = {}, 0
+    for buffer in program.buffers:
+        if buffer.kind == "activation":
+            offsets[buffer] = end
+            end += -(-buffer.type.nbytes // ALIGNMENT) * ALIGNMENT
+    return Plan(program, offsets, end, end)
+
+
+def in_arena(instance: NativeInstance, buffer: Buffer) -> Array:
+    """The contents of an activation."""
+    offset = instance.executable.plan.offsets[buffer]
+    physical = [buffer.shape[axis] for axis in buffer.layout]
+    memory = instance.arena[offset : offset + buffer.type.nbytes].view(buffer.dtype.numpy)
+    return np.ascontiguousarray(memory.reshape(physical).transpose(np.argsort(buffer.layout)))

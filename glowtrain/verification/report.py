@@ -1,0 +1,63 @@
+"""What a climb of the ladder found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from glowtrain.errors import VerificationError
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One form of the graph. ``error``: the largest distance of a result from the reference, over what is allowed."""
+
+    name: str
+    seconds: float
+    error: float = 0.0
+    result: str = ""
+    problem: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.error <= 1.0 and not self.problem
+
+
+@dataclass(frozen=True)
+class Report:
+    """All rungs, in order; ``place`` is the node or instruction at which the first bad one begins to differ."""
+
+    name: str
+    results: int
+    rungs: tuple[Rung, ...]
+    place: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.first_bad is None
+
+    @property
+    def first_bad(self) -> Rung | None:
+        """The first rung that differs."""
+        return next((rung for rung in self.rungs if not rung.ok), None)
+
+    def require(self) -> None:
+        """Raise :class:`VerificationError` if any rung differs."""
+        bad = self.first_bad
+        if bad is not None:
+            why = (
+                bad.problem
+                or f"{bad.result} is {bad.error:.3g} times as far from the f64 reference as rounding explains"
+            )
+            raise VerificationError(
+                f"{self.name}: rung {bad.name} differs: {why}" + (f"; first at {self.place}" if self.place else "")
+            )
+
+    def __rich__(self) -> Table:
+        title = f"{self.name}: {self.results} results on every rung"
+        table = Table("rung", "", "error / allowed", "worst result", "seconds", title=title, caption=self.place or None)
+        for rung in self.rungs:
+            verdict = "[green]ok[/]" if rung.ok else "[red]differs[/]"
+            table.add_row(rung.name, verdict, f"{rung.error:.3g}", rung.problem or rung.result, f"{rung.seconds:.2f}")
+        return table

@@ -1,0 +1,352 @@
+"""From planned programs to modules: shared functions, profiles, and kernels that are contractions."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from cpu_kernels import runnable, same
+from native_program import GAP, POISON, Native, raw, spread
+from test_nest import program
+
+from glowtrain.backends.cpu.codegen import generate
+from glowtrain.backends.cpu.contract import SMALL, FusedEpilogue, contraction_text, further_operands, recognise
+from glowtrain.backends.cpu.target import Target
+from glowtrain.backends.cpu.toolchain import pointer_table
+from glowtrain.errors import CodegenError
+from glowtrain.loops import (
+    Accumulate,
+    Buffer,
+    Const,
+    Expr,
+    For,
+    Index,
+    Let,
+    Load,
+    Reduce,
+    Ref,
+    Statement,
+    Store,
+    call,
+    cast,
+    indices_of,
+    reduce,
+)
+from glowtrain.program.evaluate import evaluate
+from glowtrain.program.program import Kernel, Program, Repeat
+from glowtrain.program.verify import verify
+from glowtrain.types import Array, DType, TensorType, f16, f32, f64, i32, i64
+
+TARGETS = {target.name: target for target in [Target.host(), *runnable("avx2", "sse4", "scalar")]}
+RANDOM = np.random.default_rng(5)
+ROUNDING = 2e-6
+"""Relative to the largest magnitude."""
+
+
+def feeds_of(p: Program) -> dict[str, Array]:
+    """Sixteenths: sums of a few thousand products are exact in f32, so only what is done to the sums rounds."""
+    return {name: (RANDOM.integers(-8, 9, b.shape) / 16).astype(b.dtype.numpy) for name, b in p.inputs.items()}
+
+
+def check(p: Program, target: Target, rounding: float = ROUNDING) -> None:
+    """Native results agree with the evaluator's and repeat their bits."""
+    verify(p)
+    feeds = feeds_of(p)
+    native = Native(p, target)
+    for got, again, wanted in zip(native.run(feeds), native.run(feeds), evaluate(p, feeds), strict=True):
+        for name, array in wanted.items():
+            assert np.all(same(got[name], again[name])), name
+            scale = max(float(np.abs(array).max()), 1.0)
+            np.testing.assert_allclose(got[name], array, rtol=0, atol=rounding * scale, err_msg=f"{name}\n{p}")
+
+
+# ---- modules
+
+
+def scaled(x: Buffer, y: Buffer, factor: float, name: str) -> Kernel:
+    i = indices_of(x.shape)
+    return Kernel(name, (For(i, (Store(y, i, Load(x, i) * factor),)),))
+
+
+def chain(factors: Sequence[float], extents: Sequence[int]) -> Program:
+    kernels = []
+    for n, (factor, extent) in enumerate(zip(factors, extents, strict=True)):
+        x, y = Buffer(f"x{n}", f32[extent], "input"), Buffer(f"y{n}", f32[extent], "output")
+        kernels.append(scaled(x, y, factor, f"scale {n}"))
+    return program(*kernels)
+
+
+def test_kernels_of_the_same_structure_share_a_function() -> None:
+    code = generate(spread(chain([2.0, 2.0, 3.0, 2.0], [10, 10, 10, 11])), Target.host())
+    assert list(code.functions.values()) == ["scale 0, scale 1", "scale 2", "scale 3"]
+    assert code.text.count("define internal") == 3
+    assert code.text.count("call void @k0_scale_0(") == 2
+    assert code.calls == ("scale 0", "scale 1", "scale 2", "scale 3")
+
+
+def test_contractions_of_the_same_structure_share_a_function() -> None:
+    kernels = [matmul(16, 16, 32, names=(f"a{n}", f"b{n}", f"c{n}")) for n in range(3)]
+    code = generate(spread(program(*kernels)), Target.host())
+    assert len(code.functions) == 1
+
+
+def test_the_step_takes_what_is_outside_of_the_arena() -> None:
+    x, t, y = Buffer("x", f32[5], "input"), Buffer("t", f32[5]), Buffer("y", f32[5], "output")
+    p = program(scaled(x, t, 2.0, "a"), scaled(t, y, 2.0, "b"))
+    code = generate(spread(p), Target.host())
+    assert code.externals == (x, y)
+    assert code.workspace == 0
+
+
+def test_a_profile_counts_the_cycles_of_each_call() -> None:
+    """One counter for each call in the text: the call in a repeat adds up over its trips."""
+    t = Index(3, "t")
+    x, y, z = Buffer("x", f32[3, 4096], "input"), Buffer("y", f32[3, 4096], "output"), Buffer("z", f32[1], "output")
+    (i,) = indices_of((4096,))
+    step = Kernel("step", (For((i,), (Store(y, (t, i), call("exp", Load(x, (t, i)))),)),))
+    small = Kernel("small", (Store(z, (Const(0, i64),), Const(1.0, f32)),))
+    p = program(Repeat("steps", t, (step,)), small)
+    native = Native(p, Target.host(), profile=True)
+    assert native.code.calls == ("step", "small")
+    array = RANDOM.normal(size=(3, 4096)).astype(np.float32)
+    pieces = [np.full(size + GAP, POISON, np.uint8) for size in native.sizes]
+    pieces[2 + native.code.externals.index(x)][: x.type.nbytes] = raw(x, array)
+    counters = np.zeros(2, np.int64)
+    table = pointer_table([*(piece.ctypes.data for piece in pieces), counters.ctypes.data])
+    native.step(ctypes.addressof(table))
+    once = counters.copy()
+    assert np.all(once > 0)
+    native.step(ctypes.addressof(table))
+    assert np.all(counters > once), "cycles add up over steps"
+    assert counters[0] > counters[1], "12288 exponentials take longer than one store"
+    held = pieces[2 + native.code.externals.index(y)][: y.type.nbytes].view(np.float32).reshape(3, 4096)
+    np.testing.assert_allclose(held, np.exp(array), rtol=1e-6)
+
+
+def test_errors_name_the_kernel() -> None:
+    x, y = Buffer("x", i32[4], "input"), Buffer("y", i32[4], "output")
+    i = indices_of((4,))
+    p = program(Kernel("odd one", (For(i, (Store(y, i, call("exp", Load(x, i))),)),)))
+    with pytest.raises(CodegenError, match="kernel odd one: .*'exp'"):
+        generate(spread(p), Target.host())
+
+
+# ---- what is a contraction
+
+Fuse = Callable[[Expr, tuple[Index, ...], Buffer], list[Statement]]
+
+
+def matmul(
+    m: int, n: int, k: int, fuse: Fuse | None = None, names: tuple[str, str, str] = ("a", "b", "c"), dtype: DType = f32
+) -> Kernel:
+    """c[i, j] = sum over r of a[i, r] b[r, j]; ``fuse`` makes the statements from the sum."""
+    shapes = ((m, k), (k, n), (m, n))
+    kinds: Any = ("input", "input", "output")
+    a, b, c = (Buffer(x, TensorType(dtype, s), kind) for x, s, kind in zip(names, shapes, kinds, strict=True))
+    i, j = indices_of((m, n))
+    total = reduce("add", (k,), lambda r: Load(a, (i, r)) * Load(b, (r, j)))
+    body = [Store(c, (i, j), total)] if fuse is None else fuse(total, (i, j), c)
+    return Kernel("matmul", (For((i, j), tuple(body)),))
+
+
+def test_a_plain_matrix_product_is_recognised() -> None:
+    product = recognise(matmul(16, 16, 32))
+    assert product is not None
+    assert product.plain
+    assert (product.a.buffer.name, product.b.buffer.name, product.target.buffer.name) == ("a", "b", "c")
+    assert [index.extent for index in product.indices] == [16, 16, 32]
+
+
+def test_an_epilogue_is_recognised() -> None:
+    bias = Buffer("bias", f32[16], "input")
+    kernel = matmul(16, 16, 32, lambda s, at, c: [Store(c, at, call("max", s + Load(bias, at[1:]), 0.0))])
+    product = recognise(kernel)
+    assert product is not None
+    assert not product.plain
+    assert further_operands(kernel, product) == [bias]
+
+
+def convolution(padding: int) -> Kernel:
+    x, w = Buffer("x", f32[2, 12, 4], "input"), Buffer("w", f32[3, 4, 16], "input")
+    y = Buffer("y", f32[2, 10 + 2 * padding, 16], "output")
+    n, t, o = indices_of(y.shape)
+    fill = 0 if padding else None
+    total = reduce("add", (3, 4), lambda r, c: Load(x, (n, t + r - padding, c), fill) * Load(w, (r, c, o)))
+    return Kernel("convolution", (For((n, t, o), (Store(y, (n, t, o), total),)),))
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_convolutions_are_recognised(padding: int) -> None:
+    product = recognise(convolution(padding))
+    assert product is not None
+    text = contraction_text(convolution(padding), product, "k", Target.host(), []).text
+    assert text
+    check(program(convolution(padding)), Target.host())
+
+
+def other_kernels() -> dict[str, Kernel]:
+    """Kernels that are no contractions, each for one reason."""
+    small = matmul(8, 8, SMALL // 64 - 1)
+    half = matmul(16, 16, 32, lambda s, at, c: [Store(c, at, s)], dtype=f16)
+    found = {"too few products": small, "half precision": half}
+    x, y, at = Buffer("x", f32[32, 32], "input"), Buffer("y", f32[32, 32], "output"), Buffer("at", i64[32], "input")
+    w, v = (
+        Buffer("w", f32[32, 32], "input"),
+        Buffer("v", f32[32, 32], "variable", initial=np.ones((32, 32), np.float32)),
+    )
+    i, j = indices_of((32, 32))
+
+    def kernel(total: Expr, *more: Statement) -> Kernel:
+        return Kernel("other", (For((i, j), (*more, Store(y, (i, j), total))),))
+
+    def product(a: Callable[[Index], Expr], b: Callable[[Index], Expr], op: str = "add") -> Expr:
+        return reduce(op, (32,), lambda r: a(r) * b(r))
+
+    plain = product(lambda r: Load(x, (i, r)), lambda r: Load(w, (r, j)))
+    found["a maximum"] = kernel(product(lambda r: Load(x, (i, r)), lambda r: Load(w, (r, j)), "max"))
+    found["no reuse"] = kernel(product(lambda r: Load(x, (i, j)), lambda r: Load(w, (i, j))))
+    found["gathered rows"] = kernel(product(lambda r: Load(x, (Load(at, (i,)), r)), lambda r: Load(w, (r, j))))
+    found["another fill"] = kernel(product(lambda r: Load(x, (i - 1, r), 1), lambda r: Load(w, (r, j))))
+    found["a factor that is no load"] = kernel(product(lambda r: Load(x, (i, r)) + 1, lambda r: Load(w, (r, j))))
+    second = product(lambda r: Load(w, (i, r)), lambda r: Load(x, (r, j)))
+    found["two sums"] = kernel(plain + second)
+    inner = Reduce("add", (q := Index(32, "q"),), Load(w, (i, q)) * Load(w, (q, j)))
+    found["its own operand written"] = Kernel(
+        "other", (For((i, j), (Store(v, (i, j), inner), Store(w, (i, j), inner))),)
+    )
+    found["an accumulation"] = kernel(plain, Accumulate("add", v, (i, j), plain))
+    found["nowhere for partial sums"] = Kernel("other", (For((i, j), (Store(v, (i, j), Load(v, (i, j)) + plain),)),))
+    found["serial"] = Kernel("other", (For((i, j), (Store(y, (i, j), plain),), True),))
+    found["a row program"] = Kernel("other", (For((i,), (For((j,), (Store(y, (i, j), plain),)),)),))
+    found["converted"] = kernel(
+        reduce("add", (32,), lambda r: cast(Load(x, (i, r)), f64) * cast(Load(w, (r, j)), f64)),
+    )
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(other_kernels()))
+def test_other_kernels_are_not(name: str) -> None:
+    assert recognise(other_kernels()[name]) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["an accumulation", "nowhere for partial sums", "gathered rows", "another fill", "two sums"]
+)
+def test_other_kernels_are_right_all_the_same(name: str) -> None:
+    kernel = other_kernels()[name]
+    p = program(kernel)
+    verify(p)
+    feeds = feeds_of(p) | ({"at": RANDOM.integers(0, 32, 32)} if "at" in p.inputs else {})
+    got, expected = Native(p, Target.host()).run(feeds), evaluate(p, feeds)
+    for results, wanted in zip(got, expected, strict=True):
+        for at, array in wanted.items():
+            np.testing.assert_allclose(results[at], array, rtol=0, atol=1e-4, err_msg=at)
+
+
+# ---- epilogues
+
+
+def dense(activation: str) -> Fuse:
+    """Bias, activation, its derivative as a second result, and a third result of another type in another layout."""
+
+    def fuse(total: Expr, at: tuple[Index, ...], c: Buffer) -> list[Statement]:
+        m, n = c.shape
+        bias, scale = (
+            Buffer("bias", c.type.with_shape((n,)), "input"),
+            Buffer("scale", c.type.with_shape((m,)), "input"),
+        )
+        slope = Buffer("slope", c.type, "output", (1, 0))
+        mask = Buffer("mask", TensorType(i32, (n, m)), "output")
+        name, value = Ref(c.dtype, "sum"), Ref(c.dtype, "value")
+        return [
+            Let(name, total + Load(bias, at[1:])),
+            Let(value, call(activation, name)),
+            Store(slope, at, (1 - value * value) * Load(scale, at[:1])),
+            Store(mask, (at[1], (m - 1) - at[0]), cast(call("gt", name, 0.0), i32) * 3),
+            Store(c, at, value),
+        ]
+
+    return fuse
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+@pytest.mark.parametrize("shape", [(16, 16, 32), (5, 33, 40), (37, 7, 65), (1, 50, 70), (50, 1, 70), (20, 24, 3000)])
+def test_epilogues_of_several_results(shape: tuple[int, int, int], target: str) -> None:
+    check(program(matmul(*shape, dense("tanh"))), TARGETS[target])
+
+
+def test_epilogues_in_double_precision() -> None:
+    check(program(matmul(19, 21, 40, dense("tanh"), dtype=f64)), Target.host(), 1e-13)
+
+
+def momentum(total: Expr, at: tuple[Index, ...], c: Buffer) -> list[Statement]:
+    """An update in place: v' = 0.9 v + g, w' = w - 0.1 v', and the old w as another result."""
+    start = np.linspace(-1, 1, c.type.size).reshape(c.shape).astype(np.float32)
+    w = Buffer("w", c.type, "variable", (1, 0), start)
+    v = Buffer("v", c.type, "variable", initial=start[::-1].copy())
+    before = Buffer("before", c.type, "output")
+    old, new = Ref(f32, "old"), Ref(f32, "new")
+    return [
+        Let(old, Load(w, at)),
+        Let(new, Load(v, at) * 0.9 + total),
+        Store(c, at, total),
+        Store(v, at, new),
+        Store(w, at, old - new * 0.1),
+        Store(before, at, old),
+    ]
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+@pytest.mark.parametrize("shape", [(16, 16, 32), (23, 41, 65), (48, 64, 4000)])
+def test_optimizer_updates_in_place(shape: tuple[int, int, int], target: str) -> None:
+    kernel = matmul(*shape, momentum)
+    assert recognise(kernel) is not None
+    check(program(kernel), TARGETS[target])
+
+
+def test_a_long_sum_is_taken_in_parts() -> None:
+    """The update above runs once, after the last part, and C keeps the sums before."""
+    kernel = matmul(48, 64, 4000, momentum)
+    product = recognise(kernel)
+    assert product is not None
+    text = contraction_text(kernel, product, "k", Target.named("avx2"), []).text
+    assert "%first" in text, "not in parts: choose a longer sum for these tests"
+
+
+def test_an_epilogue_may_read_the_operands_again() -> None:
+    """c = a b + a, with a square."""
+    kernel = matmul(24, 24, 24)
+    (loop,) = kernel.body
+    assert isinstance(loop, For)
+    (store,) = loop.body
+    assert isinstance(store, Store)
+    product = recognise(kernel)
+    assert product is not None
+    again = Store(store.buffer, store.index, store.value + Load(product.a.buffer, loop.indices))
+    kernel = Kernel("residual", (For(loop.indices, (again,)),))
+    product = recognise(kernel)
+    assert product is not None
+    assert FusedEpilogue(kernel, product, Target.host(), []).again == [product.a.buffer]
+    check(program(kernel), Target.host())
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+@pytest.mark.parametrize("plain", [True, False])
+def test_contractions_in_a_repeat(target: str, plain: bool) -> None:
+    """Operands, result and bias at the step of an enclosing repeat."""
+    t = Index(3, "t")
+    a, b, bias = (
+        Buffer("a", f32[3, 9, 20], "input"),
+        Buffer("b", f32[20, 18], "input"),
+        Buffer("bias", f32[3, 18], "input"),
+    )
+    c = Buffer("c", f32[3, 9, 18], "output")
+    i, j = indices_of((9, 18))
+    total = reduce("add", (20,), lambda r: Load(a, (2 - t, i, r)) * Load(b, (r, j)))
+    value = total if plain else call("tanh", total + Load(bias, (t, j)))
+    step = Kernel("step", (For((i, j), (Store(c, (t, i, j), value),)),))
+    assert recognise(step) is not None
+    check(program(Repeat("steps", t, (step,))), TARGETS[target])

@@ -1,0 +1,393 @@
+"""General nests as native code against the evaluator, on every kind of target, with guards around every buffer."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cpu_kernels import runnable, same
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from native_program import Native, Pages, spread
+from random_nests import Programs, drawn, seeded
+
+from glowtrain.backends.cpu.codegen import generate
+from glowtrain.backends.cpu.nest.reduction import identity
+from glowtrain.backends.cpu.target import Target
+from glowtrain.backends.cpu.toolchain import compile_text
+from glowtrain.loops import (
+    Accumulate,
+    Buffer,
+    Const,
+    Expr,
+    For,
+    Index,
+    Let,
+    Load,
+    Reduce,
+    Ref,
+    Store,
+    call,
+    cast,
+    indices_of,
+    reduce,
+    select,
+)
+from glowtrain.program import scalar
+from glowtrain.program.evaluate import evaluate
+from glowtrain.program.program import Kernel, Program, Repeat
+from glowtrain.program.verify import verify
+from glowtrain.types import DTYPES, Array, DType, TensorType, boolean, f32, f64, i32, i64
+
+WIDE = replace(Target.host(), name="wide", vector_bits=512)
+TARGETS = {target.name: target for target in [Target.host(), WIDE, *runnable("avx2", "sse4", "scalar")]}
+ELSEWHERE = ("avx512", "neon", "generic", "riscv64")
+RANDOM = np.random.default_rng(3)
+
+
+def program(*kernels: Any, **fields: Any) -> Program:
+    """Kernels (or their statements) over the buffers that they touch, listed by kind."""
+    made = tuple(k if isinstance(k, (Kernel, Repeat)) else Kernel(f"k{n}", tuple(k)) for n, k in enumerate(kernels))
+    buffers = list(dict.fromkeys(b for instruction in made for b in instruction.operands))
+    inputs, outputs, variables = (
+        {b.name: b for b in buffers if b.kind == kind} for kind in ("input", "output", "variable")
+    )
+    return Program("p", inputs, outputs, variables, made, updates=tuple(variables), **fields)
+
+
+def feeds_of(p: Program) -> dict[str, Array]:
+    """Numbers that sums round."""
+    return {name: RANDOM.normal(size=b.shape).astype(b.dtype.numpy) for name, b in p.inputs.items()}
+
+
+def check(p: Program, feeds: dict[str, Array], target: Target, tolerance: float = 0.0) -> None:
+    """Native results are the evaluator's, and the same bits again; ``tolerance`` is absolute."""
+    verify(p)
+    native = Native(p, target)
+    got, again = native.run(feeds), native.run(feeds)
+    expected = evaluate(p, feeds)
+    for results, others, wanted in zip(got, again, expected, strict=True):
+        for name, array in wanted.items():
+            assert np.all(same(results[name], others[name])), f"{name} differs from run to run\n{p}"
+            wide = [a.astype(np.float64) if a.dtype.kind not in "iub" else a for a in (results[name], array)]
+            message = f"{name} on {target.name}\n{p}"
+            if tolerance:
+                np.testing.assert_allclose(*wide, rtol=0, atol=tolerance, err_msg=message)
+            else:
+                np.testing.assert_array_equal(*wide, err_msg=message)
+
+
+# ---- random programs
+
+
+@settings(max_examples=120)
+@given(st.data(), st.sampled_from(sorted(TARGETS)))
+def test_random_programs(data: st.DataObject, target: str) -> None:
+    programs = Programs(drawn(data))
+    p = programs.program()
+    check(p, programs.feeds(p), TARGETS[target])
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+def test_random_programs_of_many_kinds(target: str) -> None:
+    """Evenly distributed choices reach further than what hypothesis tries first."""
+    for seed in range(20):
+        programs = Programs(seeded(seed + 100 * sorted(TARGETS).index(target)))
+        p = programs.program()
+        check(p, programs.feeds(p), TARGETS[target])
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_random_programs_compile_for_other_processors(name: str) -> None:
+    for seed in range(12):
+        p = Programs(seeded(seed)).program()
+        target = Target.named(name)
+        assert compile_text(generate(spread(p), target).text, target)
+
+
+def read_at_the_edge_of_pages() -> None:
+    """Every buffer ends, then begins, at memory that must not be touched. Run in a process of its own."""
+    for seed in range(25):
+        programs = Programs(seeded(1000 + seed))
+        p = programs.program()
+        feeds = programs.feeds(p)
+        expected, _ = evaluate(p, feeds)
+        native = Native(p, list(TARGETS.values())[seed % len(TARGETS)])
+        for at_end in (True, False):
+            outputs, _ = native.run(feeds, memory=Pages(native.sizes, at_end))
+            for name, array in expected.items():
+                np.testing.assert_array_equal(outputs[name], array)
+
+
+def touch_a_guard() -> None:
+    """Shows that the guards work: the first byte after a piece."""
+    piece = Pages([8]).pieces[0]
+    ctypes.memset(piece.ctypes.data + 8, 0, 1)
+
+
+def in_a_process(function: str) -> subprocess.CompletedProcess[str]:
+    here = Path(__file__).parent
+    paths = [str(here), str(here.parents[1])]
+    code = f"import sys; sys.path[:0] = {paths!r}; import test_nest; test_nest.{function}()"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_nothing_is_touched_outside_of_buffers() -> None:
+    assert in_a_process("touch_a_guard").returncode < 0
+    done = in_a_process("read_at_the_edge_of_pages")
+    assert done.returncode == 0, done.stderr
+
+
+# ---- reductions
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+@pytest.mark.parametrize("dtype", [f32, f64])
+def test_sums_round_as_their_length_allows(target: str, dtype: DType) -> None:
+    """Along the reduction, and along an outer loop, at lengths around multiples of the width."""
+    width = max(TARGETS[target].width(dtype.name), 2)
+    for length in (1, width - 1, width, width + 1, 2 * width, 4 * width + 1, 9 * width - 1):
+        x, y, z = (Buffer(n, TensorType(dtype, s), k) for n, s, k in (
+            ("x", (5, length), "input"), ("y", (5,), "output"), ("z", (length,), "output")))  # fmt: skip
+        (i,), (j,) = indices_of((5,)), indices_of((length,), "j")
+        rows = For((i,), (Store(y, (i,), reduce("add", (length,), lambda r: Load(x, (i, r)) * Load(x, (i, r)))),))
+        columns = For((j,), (Store(z, (j,), reduce("add", (5,), lambda r: Load(x, (r, j)))),))
+        p = program([rows, columns])
+        check(p, feeds_of(p), TARGETS[target], 4 * length * float(np.finfo(dtype.numpy).eps))
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+@pytest.mark.parametrize("dtype", list(DTYPES.values()), ids=str)
+def test_every_reduction_of_every_type(target: str, dtype: DType) -> None:
+    """Several over one box share a pass; remainders on both loops; boxes of two loops, and empty ones."""
+    ops = ["add", "mul", "max", "min"] + (["and", "or"] if dtype == boolean else [])
+    ops = ops[2:] if dtype.name in ("f16", "bf16") else ops
+    x = Buffer("x", TensorType(dtype, (3, 3, 19)), "input", (2, 0, 1))
+    (i,), (j,) = indices_of((3,)), indices_of((19,), "j")
+    kernels = []
+    for n, op in enumerate(ops):
+        y, z, e = (Buffer(f"{c}{n}", TensorType(dtype, (s,)), "output") for c, s in (("y", 3), ("z", 19), ("e", 3)))
+        rows = Store(y, (i,), Reduce(op, r := indices_of((3, 19), "r"), Load(x, (i, *r))))
+        empty = Store(e, (i,), Reduce(op, r := indices_of((0, 2), "q"), Load(x, (i, *r))))
+        columns = Store(z, (j,), Reduce(op, r := indices_of((3, 3), "r"), Load(x, (*r, j))))
+        kernels.append((rows, empty, columns))
+    p = program([For((i,), tuple(s for k in kernels for s in k[:2])), For((j,), tuple(k[2] for k in kernels))])
+    low = 0 if dtype.kind in ("uint", "bool") else -2
+    feeds = {"x": RANDOM.integers(low, 3, x.shape).astype(dtype.numpy)}
+    check(p, feeds, TARGETS[target])
+
+
+def test_identities_are_those_of_the_evaluator() -> None:
+    for dtype in DTYPES.values():
+        for op in ("add", "mul", "max", "min"):
+            assert scalar.number(identity(op, dtype), dtype) == scalar.identity(op, dtype), (op, dtype)
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+def test_maxima_propagate_nan_wherever_it_stands(target: str) -> None:
+    x, y, z = Buffer("x", f32[21, 21], "input"), Buffer("y", f32[21], "output"), Buffer("z", f32[21], "output")
+    (i,) = indices_of((21,))
+    low = reduce("min", (21,), lambda r: Load(x, (r, i)))
+    p = program([For((i,), (Store(y, (i,), reduce("max", (21,), lambda r: Load(x, (i, r)))), Store(z, (i,), low)))])
+    array = RANDOM.integers(-5, 5, (21, 21)).astype(np.float32)
+    np.fill_diagonal(array, np.nan)
+    outputs, _ = Native(p, TARGETS[target]).run({"x": array})
+    assert np.isnan(outputs["y"]).all()
+    assert np.isnan(outputs["z"]).all()
+
+
+def test_an_inner_reduction_is_computed_once() -> None:
+    """The maximum inside of a sum of exponentials, both over the same box: loops, not a loop in a loop."""
+    x, y = Buffer("x", f32[40, 300], "input"), Buffer("y", f32[40], "output")
+    (i,) = indices_of((40,))
+    largest = reduce("max", (300,), lambda r: Load(x, (i, r)))
+    total = reduce("add", (300,), lambda r: call("max", Load(x, (i, r)) - largest, 0.0))
+    p = program([For((i,), (Store(y, (i,), total * 2 + largest),))])
+    text = generate(spread(p), Target.named("avx2")).text
+    assert text.count("phi i64") == 3, text
+    check(p, feeds_of(p), Target.host(), 1e-3)
+
+
+def test_what_no_loop_changes_is_computed_before_it() -> None:
+    x, y = Buffer("x", f32[100], "input"), Buffer("y", f32[100], "output")
+    (i,) = indices_of((100,))
+    total = reduce("add", (100,), lambda r: call("abs", Load(x, (r,))))
+    p = program([For((i,), (Store(y, (i,), Load(x, (i,)) / call("sqrt", total)),))])
+    text = generate(spread(p), Target.named("avx2")).text
+    first = text.index("loop", text.rindex("phi i64") - 200)
+    assert "sqrt" in text[:first]
+    assert "sqrt" not in text[first:]
+
+
+# ---- subscripts
+
+
+def copy_of(subscript: Callable[[Expr], Expr], extent: int, source: int, fill: int | None = None) -> Program:
+    x, y = Buffer("x", f32[source], "input"), Buffer("y", f32[extent], "output")
+    (i,) = indices_of((extent,))
+    return program([For((i,), (Store(y, (i,), Load(x, (subscript(i),), fill)),))])
+
+
+SUBSCRIPTS: list[tuple[Callable[[Expr], Expr], int | None]] = [
+    (lambda i: call("div", 120 - i * 3, 4), None),
+    (lambda i: call("div", 123 - i * 3, 5) + 1, None),
+    (lambda i: (i * 5 - 7) % 31, None),
+    (lambda i: call("div", i - 9, 4) + 3, None),
+    (lambda i: 40 - i, None),
+    (lambda i: i * 3 - 5, 7),
+    (lambda i: call("div", i - 9, 4), 7),
+    (lambda i: (i % 7) * 6 + call("div", i, 7), None),
+    (lambda i: call("min", i, 40 - i) - 2, -1),
+]
+
+
+@pytest.mark.parametrize("number", range(len(SUBSCRIPTS)))
+@pytest.mark.parametrize("target", sorted(TARGETS))
+def test_subscripts(number: int, target: str) -> None:
+    subscript, fill = SUBSCRIPTS[number]
+    p = copy_of(subscript, 41, 42, fill)
+    check(p, feeds_of(p), TARGETS[target])
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+@pytest.mark.parametrize("dtype", list(DTYPES.values()), ids=str)
+def test_fills_and_bounds_of_every_type(target: str, dtype: DType) -> None:
+    """Bounds that lanes agree on and that they do not, at extents around the width of f32 and of the type."""
+    for extent in sorted({1, 3, 7, 8, 9, 17, TARGETS[target].width(dtype.name) + 1}):
+        x = Buffer("x", TensorType(dtype, (4, extent)), "input", (1, 0))
+        y = Buffer("y", TensorType(dtype, (4, extent)), "output", (1, 0))
+        i, j = indices_of((4, extent))
+        both = Load(x, (i - 1, j + 1), 1)
+        p = program(
+            [For((i, j), (Store(y, (i, j), select(call("eq", both, Load(x, (i, j))), both, Load(x, (3 - i, j)))),))]
+        )
+        feeds = {"x": RANDOM.integers(0, 2, x.shape).astype(dtype.numpy)}
+        check(p, feeds, TARGETS[target])
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+def test_a_position_on_lanes_in_a_reductions_subscripts(target: str) -> None:
+    """x[at[j], r] with at[j] named: each lane sums a row of its own."""
+    x, at, y = Buffer("x", f64[6, 9], "input"), Buffer("at", i64[21], "input"), Buffer("y", f64[21], "output")
+    (j,) = indices_of((21,))
+    name = Ref(i64, "row")
+    for body in (
+        reduce("add", (9,), lambda r: Load(x, (name, r))),
+        reduce("add", (9,), lambda r: Load(x, (name, (r + name) % 9)) * cast(name, f64)),
+        reduce("max", (9,), lambda r: Load(x, (name, r + name - 4), 0)),
+    ):
+        p = program([For((j,), (Let(name, Load(at, (j,))), Store(y, (j,), body)))])
+        feeds = {"x": RANDOM.integers(-9, 9, x.shape).astype(np.float64), "at": RANDOM.integers(0, 6, 21)}
+        check(p, feeds, TARGETS[target])
+
+
+# ---- order and independence of statements
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+@pytest.mark.parametrize("swapped", [False, True])
+def test_accumulation_keeps_the_order_of_the_program(target: str, swapped: bool) -> None:
+    """y[i + j] takes each of its terms in the order of the loops: the bits are those of one addition after another."""
+    x, y = Buffer("x", f32[40, 19], "input"), Buffer("y", f32[58], "output")
+    (z,), (i, j) = indices_of((58,), "z"), indices_of((40, 19))
+    grow = For((j, i) if swapped else (i, j), (Accumulate("add", y, (i + j,), Load(x, (i, j))),))
+    p = program([For((z,), (Store(y, (z,), Const(0.0, f32)),)), grow])
+    array = RANDOM.normal(size=x.shape).astype(np.float32)
+    expected = np.zeros(58, np.float32)
+    for a, b in np.ndindex(19, 40) if swapped else np.ndindex(40, 19):
+        point = (b, a) if swapped else (a, b)
+        expected[sum(point)] += array[point]
+    np.testing.assert_array_equal(Native(p, TARGETS[target]).run({"x": array})[0]["y"], expected)
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+def test_accumulation_at_a_named_position_that_the_lanes_do_not_share(target: str) -> None:
+    x, at, y = Buffer("x", i32[5, 20], "input"), Buffer("at", i64[20], "input"), Buffer("y", i32[4, 20], "output")
+    z, (i, j) = indices_of((4, 20), "z"), indices_of((5, 20))
+    name = Ref(i64, "row")
+    grow = For((i, j), (Let(name, Load(at, (j,))), Accumulate("add", y, (name, j), Load(x, (i, j)))))
+    p = program([For(z, (Store(y, z, Const(0, i32)),)), grow])
+    feeds = {"x": RANDOM.integers(-9, 9, x.shape).astype(np.int32), "at": RANDOM.integers(-1, 5, 20)}
+    check(p, feeds, TARGETS[target])
+
+
+def read_through_what_was_stored() -> None:
+    """x[at[t[i, 4]], k] after t was written. Before that t holds -1, and nothing lies in front of ``at``."""
+    x, at, t = Buffer("x", f32[7, 11], "input"), Buffer("at", i64[7], "input"), Buffer("t", i64[3, 11])
+    y, (i,) = Buffer("y", f32[3, 11], "output"), indices_of((3,))
+    (j,), (k,) = indices_of((11,), "j"), indices_of((11,), "k")
+    first = For((j,), (Store(t, (i, j), (i + j * 5) % 7),))
+    row, other = (Load(at, (Load(t, (i, place)),)) for place in (Const(4, i64), 10 - k))
+    second = For((k,), (Store(y, (i, k), Load(x, (row, k)) + Load(x, (other, k))),))
+    p = program([For((i,), (first, second))])
+    feeds = {"x": RANDOM.normal(size=x.shape).astype(np.float32), "at": RANDOM.permutation(7)}
+    for target in TARGETS.values():
+        native = Native(p, target)
+        outputs, _ = native.run(feeds, memory=Pages(native.sizes, at_end=False))
+        np.testing.assert_array_equal(outputs["y"], evaluate(p, feeds)[0]["y"])
+
+
+def test_loads_follow_stores_to_the_same_buffer() -> None:
+    """Nothing that the kernel writes is read early, not even to form an address."""
+    done = in_a_process("read_through_what_was_stored")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+def test_loops_without_trips_do_nothing(target: str) -> None:
+    """Their loads may be out of bounds, so nothing of them may be computed outside either."""
+    x, y, t = Buffer("x", f32[4], "input"), Buffer("y", f32[4], "output"), Index(0, "t")
+    (i,), (k,) = indices_of((4,)), indices_of((0,), "k")
+    far = Const(1 << 40, i64)
+    never = For((k,), (Store(y, (i,), Load(x, (far + i,))),))
+    nothing = reduce("add", (0,), lambda r: Load(x, (far + i,)) + reduce("add", (3,), lambda q: Load(x, (far + q,))))
+    once = For((i,), (Store(y, (i,), Load(x, (i,)) + nothing), never))
+    p = program([once], Repeat("steps", t, (Kernel("never", (For((i,), (Store(y, (i,), Const(7.0, f32)),)),)),)))
+    array = RANDOM.normal(size=4).astype(np.float32)
+    np.testing.assert_array_equal(Native(p, TARGETS[target]).run({"x": array})[0]["y"], array)
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+@pytest.mark.parametrize("width", [5, 8, 33])
+def test_slots_of_a_state_by_parity(target: str, width: int) -> None:
+    x, state, y = (
+        Buffer("x", f32[5, width], "input"),
+        Buffer("state", f32[2, width]),
+        Buffer("y", f32[5, width], "output"),
+    )
+    t, (z,), (i,), (j,) = Index(5, "t"), *(indices_of((width,), name) for name in "zij")
+    start = Kernel("start", (For((z,), (Store(state, (Const(0, i64), z), Const(0.0, f32)),)),))
+    step = (For((i,), (Store(state, ((t + 1) % 2, i), Load(state, (t % 2, i)) + Load(x, (t, i))),)),)
+    after = (For((j,), (Store(y, (t, j), Load(state, ((t + 1) % 2, j))),)),)
+    p = program(start, Repeat("steps", t, (Kernel("step", step), Kernel("after", after))))
+    check(p, feeds_of(p), TARGETS[target])
+
+
+def test_the_widths_of_vectors_are_all_covered() -> None:
+    """Where a target does not run, its width at least does."""
+    assert {target.vector_bits for target in TARGETS.values()} >= {0, 128, 512}
+
+
+def test_sums_over_one_box_share_a_pass() -> None:
+    x, y, z = Buffer("x", f32[9, 300], "input"), Buffer("y", f32[9], "output"), Buffer("z", f32[9], "output")
+    (i,) = indices_of((9,))
+    total = reduce("add", (300,), lambda r: Load(x, (i, r)))
+    squares = reduce("add", (300,), lambda r: Load(x, (i, r)) * Load(x, (i, r)))
+    p = program([For((i,), (Store(y, (i,), total), Store(z, (i,), squares)))])
+    assert generate(spread(p), Target.named("avx2")).text.count("phi i64") == 2
+    check(p, feeds_of(p), Target.host(), 1e-3)
+
+
+def test_narrow_integers_fill_vectors() -> None:
+    """Subscripts are i64, but a plain copy needs none on lanes."""
+    x, y = Buffer("x", i32[64], "input"), Buffer("y", i32[64], "output")
+    (i,) = indices_of((64,))
+    p = program([For((i,), (Store(y, (i,), Load(x, (i,)) + 1),))])
+    assert "load <8 x i32>" in generate(spread(p), Target.named("avx2")).text

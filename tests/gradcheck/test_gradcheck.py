@@ -1,0 +1,422 @@
+"""The checks themselves: they catch planted mistakes, are deterministic, and say what they found."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glowtrain import losses
+from glowtrain.errors import InputError, VerificationError
+from glowtrain.gradcheck import Report, SeededDraw, check, check_registry
+from glowtrain.gradcheck.draw import MARGIN, placed
+from glowtrain.gradcheck.numeric import compared
+from glowtrain.gradcheck.operators import check_sample
+from glowtrain.gradcheck.programs import check_case, drawn_case
+from glowtrain.gradcheck.report import merged
+from glowtrain.gradcheck.strategies import samples, smallest
+from glowtrain.graph import Graph, Input, Operator, Sample, Template, Value, Variable, reverse
+from glowtrain.loops import For, Index, Tensor
+from glowtrain.lower import lower as lowering
+from glowtrain.ops.activation import Relu, Sigmoid
+from glowtrain.ops.arithmetic import Add, Mul
+from glowtrain.ops.contraction import MatMul
+from glowtrain.ops.index import Gather, ScatterAdd
+from glowtrain.ops.move import Slice, StopGradient, Transpose, reshape
+from glowtrain.ops.reduction import ReduceSum
+from glowtrain.ops.softmax import Softmax
+from glowtrain.ops.transcendental import Tanh
+from glowtrain.program import plan as planning
+from glowtrain.types import Array, f32
+
+Patch = pytest.MonkeyPatch
+
+
+# --- Planted mistakes in operators: name -> (what is broken, the operators it shows at, the oracle that must see it)
+
+
+def changed_vjp(cls: type[Operator], change: Callable[..., Any]) -> Callable[[Patch], None]:
+    def plant(patch: Patch) -> None:
+        original = cls.vjp
+        patch.setattr(cls, "vjp", lambda self, g, y, *inputs: change(self, original, g, y, *inputs))
+
+    return plant
+
+
+def sign(self: Any, rule: Any, g: Value, y: Value, x: Value) -> Any:
+    return (-rule(self, g, y, x)[0],)
+
+
+def factor(self: Any, rule: Any, g: Value, y: Value, x: Value) -> Any:
+    return (rule(self, g, y, x)[0] * 1.001,)
+
+
+def swapped_arguments(self: Any, rule: Any, g: Value, y: Value, a: Value, b: Value) -> Any:
+    return tuple(reversed(rule(self, g, y, a, b)))
+
+
+def no_upstream(self: Any, rule: Any, g: Value, y: Value, x: Value) -> Any:
+    return rule(self, g * 0.0 + 1.0, y, x)
+
+
+def wrong_axis(self: Any, rule: Any, g: Value, y: Value, x: Value) -> Any:
+    return rule(self.replace(axis=0), g, y, x)
+
+
+def no_second_order(self: Any, rule: Any, g: Value, y: Value, x: Value) -> Any:
+    return rule(self, g, StopGradient()(y), x)
+
+
+def missing_mask(self: Any, rule: Any, g: Value, y: Value, x: Value) -> Any:
+    return (g,)
+
+
+def transposed(self: Any, rule: Any, g: Value, y: Value, a: Value, b: Value) -> Any:
+    d_a, d_b = rule(self, g, y, a, b)
+    square = d_a.rank >= 2 and d_a.shape[-2] == d_a.shape[-1]
+    axes = tuple(range(d_a.rank))
+    return (Transpose(perm=(*axes[:-2], axes[-1], axes[-2]))(d_a) if square else d_a, d_b)
+
+
+def overwriting(patch: Patch) -> None:
+    """Scattered values overwrite each other where an index repeats."""
+
+    def reference(self: ScatterAdd, *inputs: Array) -> Array:
+        base = np.zeros_like(original(self, *inputs))
+        scale = original(self, *inputs[:-1], np.ones_like(inputs[-1]))
+        return np.where(scale > 1, base, original(self, *inputs))
+
+    original = ScatterAdd.reference
+    patch.setattr(ScatterAdd, "reference", reference)
+
+
+def dropped_sum(patch: Patch) -> None:
+    """A broadcast operand's gradient takes one of the elements instead of their sum."""
+
+    def first(gradient: Value, shape: tuple[int, ...]) -> Value:
+        lead = gradient.rank - len(shape)
+        wanted = (*(1,) * lead, *shape)
+        axes = tuple(range(gradient.rank))
+        cut: Value = Slice(starts=(0,) * gradient.rank, ends=wanted, axes=axes)(gradient)
+        return reshape(cut, shape)
+
+    patch.setattr(reverse, "unbroadcast", first)
+
+
+def wrong_type(patch: Patch) -> None:
+    patch.setattr(Tanh, "reference", lambda self, x: np.tanh(x).astype(np.float32))
+
+
+def short_by_one(patch: Patch) -> None:
+    """The loop ends one element before the last."""
+    original = Tanh.lower
+
+    def lower(self: Tanh, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Any]:
+        (loop,) = original(self, outputs, *inputs)
+        assert isinstance(loop, For)
+        if not loop.indices:
+            return [loop]
+        last = Index(max(loop.indices[-1].extent - 1, 1), "short")
+        (store,) = loop.body
+        whole = replace(
+            store, index=(*store.index[:-1], last), value=self.scalar(inputs[0][(*loop.indices[:-1], last)])
+        )
+        return [For((*loop.indices[:-1], last), (whole,))]
+
+    patch.setattr(Tanh, "lower", lower)
+
+
+def off_by_one(patch: Patch) -> None:
+    """The last element of a row is computed from its neighbour."""
+
+    def lower(self: Sigmoid, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Any]:
+        loop = original(self, outputs, *inputs)[0]
+        assert isinstance(loop, For)
+        if not loop.indices:
+            return [loop]
+        *rest, i = loop.indices
+        moved = (i + 1) % max(i.extent, 1)
+        return [For(loop.indices, (outputs[0].store(loop.indices, self.scalar(inputs[0][(*rest, moved)])),))]
+
+    original = Sigmoid.lower
+    patch.setattr(Sigmoid, "lower", lower)
+
+
+def wrong_function(patch: Patch) -> None:
+    original = Tanh.scalar
+    patch.setattr(Tanh, "scalar", lambda self, x: original(self, x) * 1.0001)
+
+
+PLANTED: dict[str, tuple[Callable[[Patch], None], type[Operator], str]] = {
+    "sign": (changed_vjp(Tanh, sign), Tanh, "jacobian"),
+    "factor": (changed_vjp(Tanh, factor), Tanh, "jacobian"),
+    "swapped arguments": (changed_vjp(Mul, swapped_arguments), Mul, "jacobian"),
+    "upstream ignored": (changed_vjp(Softmax, no_upstream), Softmax, "jacobian"),
+    "wrong axis": (changed_vjp(Softmax, wrong_axis), Softmax, "jacobian"),
+    "missing mask": (changed_vjp(Relu, missing_mask), Relu, "jacobian"),
+    "transposed": (changed_vjp(MatMul, transposed), MatMul, "jacobian"),
+    "second order": (changed_vjp(Tanh, no_second_order), Tanh, "second order"),
+    "broadcast sum dropped": (dropped_sum, Add, "jacobian"),
+    "repeated index": (overwriting, Gather, "jacobian"),
+    "wrong type": (wrong_type, Tanh, "types"),
+    "short loop": (short_by_one, Tanh, "evaluator"),
+    "short loop, planned": (short_by_one, Tanh, "planned"),
+    "off by one": (off_by_one, Sigmoid, "evaluator"),
+    "off by one, compiled": (off_by_one, Sigmoid, "compiled"),
+    "wrong function, compiled": (wrong_function, Tanh, "compiled"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_mistake_is_found(name: str, monkeypatch: Patch) -> None:
+    plant, operator, oracle = PLANTED[name]
+    examples = 24
+
+    def failures() -> tuple[Any, ...]:
+        report = check_registry([operator.key()], examples, oracles=[oracle], shrink=False)
+        return report.failures
+
+    assert not failures()
+    plant(monkeypatch)
+    found = failures()
+    assert [check.oracle for check in found] == [oracle]
+    assert "example" in found[0].detail
+
+
+# --- Planted mistakes that only whole programs show
+
+
+def lost_accumulation(patch: Patch) -> None:
+    """A value that is used twice keeps the last of its cotangents."""
+
+    def add(self: Any, value: Value, cotangent: Value | None, source: str) -> None:
+        if cotangent is not None and value.dtype.is_float:
+            self.cotangents[value] = cotangent
+
+    patch.setattr(reverse._Walk, "add", add)
+
+
+def stale_value(patch: Patch) -> None:
+    """Updates are written one after another, so a later one reads what an earlier one wrote."""
+    patch.setattr(lowering._Lowering, "_stage", lambda self, value, variable, instructions: self._tensor(value))
+
+
+def overlapping(patch: Patch) -> None:
+    """Every activation counts as dead right after it was written."""
+    original = planning._intervals
+
+    def intervals(instructions: Any) -> Any:
+        return {buffer: (first, first) for buffer, (first, _) in original(instructions).items()}
+
+    patch.setattr(planning, "_intervals", intervals)
+
+
+PROGRAM_BUGS = {
+    "lost accumulation": (lost_accumulation, "gradient"),
+    "stale value": (stale_value, "planned"),
+    "stale value, compiled": (stale_value, "compiled"),
+    "overlapping plan": (overlapping, "planned"),
+    "overlapping plan, compiled": (overlapping, "compiled f64"),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAM_BUGS)
+def test_mistake_that_needs_a_program_is_found(name: str, monkeypatch: Patch) -> None:
+    plant, oracle = PROGRAM_BUGS[name]
+
+    def failing(count: int) -> Iterator[int]:
+        for example in range(count):
+            if any(m.status == "failed" for m in check_case(drawn_case(0, example), [oracle])):
+                yield example
+
+    before = list(failing(3))
+    plant(monkeypatch)
+    assert not before
+    assert next(failing(12), None) is not None
+
+
+# --- Reports
+
+
+def test_same_seed_gives_the_same_report() -> None:
+    names = ["Softmax", "Gather", "MaxPool"]
+    first, second = (check_registry(names, 4, seed=7, programs=2) for _ in range(2))
+    assert first == second
+    other = check_registry(names, 4, seed=8, programs=2)
+    assert first.checks != other.checks
+    assert first.passed
+    assert first.subjects == ("Gather", "MaxPool", "Softmax", "random programs")
+
+
+def test_report_as_json_and_table(tmp_path: Any, monkeypatch: Patch) -> None:
+    changed_vjp(Tanh, sign)(monkeypatch)
+    report = check_registry(["Exp", "Tanh"], 3, oracles=["types", "jacobian"], shrink=False)
+    path = tmp_path / "report.json"
+    data = json.loads(report.to_json(path))
+    assert json.loads(path.read_text()) == data
+    assert (data["passed"], data["seed"], data["examples"]) == (False, 0, 3)
+    statuses = {(c["subject"], c["oracle"]): c["status"] for c in data["checks"]}
+    passed, failed = "passed", "failed"
+    tanh = {("Tanh", "types"): passed, ("Tanh", "jacobian"): failed}
+    assert statuses == {("Exp", "types"): passed, ("Exp", "jacobian"): passed, **tanh}
+    assert report.table().row_count == 1
+    assert report.table(all_subjects=True).row_count == 2
+    assert "1 failed" in report.summary()
+    with pytest.raises(VerificationError, match=r"Tanh, jacobian: example 0, Tanh\(f64"):
+        report.raise_if_failed()
+
+
+def test_json_has_no_infinity(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(Tanh, "reference", lambda self, x: np.full_like(x, np.nan))
+    report = check_registry(["Tanh"], 1, oracles=["jacobian"], shrink=False)
+    (failure,) = report.failures
+    assert math.isinf(failure.error)
+    assert json.loads(report.to_json())["checks"][0]["error"] is None
+
+
+def test_operator_that_raises_is_a_failure(monkeypatch: Patch) -> None:
+    changed_vjp(Tanh, lambda self, rule, g, y, x: (g.shape[99],))(monkeypatch)
+    report = check_registry(["Tanh"], 2, oracles=["jacobian"], shrink=False)
+    assert "IndexError" in report.failures[0].detail
+
+
+def test_failure_comes_with_the_smallest_example(monkeypatch: Patch) -> None:
+    changed_vjp(Mul, swapped_arguments)(monkeypatch)
+    (failure,) = check_registry(["Mul"], 3, oracles=["jacobian"]).failures
+    assert failure.detail.startswith("smallest: Mul(f64[], f64[])")
+
+
+def test_progress_and_unknown_names() -> None:
+    seen: list[tuple[str, int, int]] = []
+    check_registry(["Add", "Sub"], 1, oracles=["types"], progress=lambda *args: seen.append(args), programs=1)
+    assert seen == [("Add", 1, 3), ("Sub", 2, 3), ("random programs", 3, 3)]
+    with pytest.raises(InputError, match="no operator Banana"):
+        check_registry(["Banana"])
+
+
+# --- Drawing
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3, 4), (5, 5, 5, 5)])
+def test_drawn_floats_are_distinct_and_keep_away(shape: tuple[int, ...]) -> None:
+    draw = SeededDraw(0)
+    avoid = (-1.0, 0.0, 1.5)
+    first, second = (draw.floats(shape, -1.0, 2.0, avoid) for _ in range(2))
+    together = np.concatenate([first.ravel(), second.ravel()])
+    assert len(np.unique(together)) == together.size
+    assert ((together > -1.0) & (together < 2.0)).all()
+    assert min(np.abs(together - place).min() for place in avoid) >= MARGIN - 1e-12
+
+
+def test_placed_covers_every_piece() -> None:
+    values = placed(np.linspace(0.01, 0.99, 99), -1.0, 1.0, (0.0,))
+    assert (np.diff(values) > 0).all()
+    assert values[0] < -0.9 < 0.9 < values[-1]
+
+
+def test_hypothesis_shrinks_samples_to_plain_ones() -> None:
+    sample = smallest(samples(Add), lambda drawn: all(array is not None and array.size > 2 for array in drawn.inputs))
+    assert sample is not None
+    assert [array.shape for array in sample.inputs if array is not None] == [(3,), (3,)]
+    assert all((np.diff(array) > 0).all() for array in sample.inputs if array is not None)
+
+
+# --- Kinks
+
+
+def kink_at(x: float) -> list[str]:
+    sample = Sample(Relu(), (np.array([x, 1.0]),))
+    return [measure.status for measure in check_sample(sample, ["jacobian"])]
+
+
+def test_kink_is_no_failure_and_no_pass() -> None:
+    assert kink_at(0.0) == ["kink"]
+    assert kink_at(1e-7) == ["kink"]
+    assert kink_at(5e-5) == ["passed"]
+    assert kink_at(0.5) == ["passed"]
+
+
+def test_nan_must_be_where_it_is_expected() -> None:
+    good = np.array([1.0, np.nan, np.inf])
+    assert compared("o", good.copy(), good, 1e-9).status == "passed"
+    for wrong in ([1.0, 2.0, np.inf], [1.0, np.nan, -np.inf], [np.nan, np.nan, np.inf]):
+        assert compared("o", np.array(wrong), good, 1e-9).status == "failed"
+    assert compared("o", good[:2], good, 1e-9).status == "failed"
+    (merged_check,) = merged("s", [("here", compared("o", np.array([np.nan]), np.array([1.0]), 1.0))])
+    assert merged_check.status == "failed"
+
+
+# --- A person's own model
+
+
+def classifier(slope: float = 1.0) -> Graph:
+    random = np.random.default_rng(3)
+    x = Input(f32[4, 6], "x")
+    w1 = Variable("w1", random.standard_normal((6, 8)).astype(np.float32))
+    b1 = Variable("b1", random.standard_normal(8).astype(np.float32))
+    w2 = Variable("w2", random.standard_normal((8, 3)).astype(np.float32))
+    fixed = Variable("fixed", np.full(3, slope, np.float32), trainable=False)
+    return Graph((x,), {"logits": Relu()(x @ w1 + b1) @ w2 * fixed}, name="classifier")
+
+
+def statuses(report: Report) -> dict[tuple[str, str], str]:
+    return {(check.subject, check.oracle): check.status for check in report.checks}
+
+
+@pytest.mark.parametrize("loss", [None, losses.softmax_cross_entropy(labels="labels"), losses.mse()])
+def test_model_passes(loss: Any) -> None:
+    report = check(classifier(), loss=loss)
+    assert report.passed
+    names = ["w1", "b1", "w2", "x"]
+    assert [subject for subject in report.subjects if subject != "target"] == names
+    assert all(statuses(report)[name, oracle] == "passed" for name in names for oracle in ("gradient", "compiled"))
+
+
+def test_model_failure_names_parameter_and_node(monkeypatch: Patch) -> None:
+    changed_vjp(Relu, missing_mask)(monkeypatch)
+    report = check(classifier(), compiled=False)
+    assert {check.subject for check in report.failures} == {"w1", "b1", "x"}
+    assert all("the rule of Relu(f64[4,8]) is wrong" in check.detail for check in report.failures)
+
+
+def test_model_at_a_kink() -> None:
+    report = check(classifier().with_(), {"x": np.zeros((4, 6), np.float32)})
+    assert report.passed
+    random = np.random.default_rng(0)
+    w = Variable("w", random.standard_normal((6, 8)).astype(np.float32))
+    x = Input(f32[4, 6], "x")
+    flat = check(Graph((x,), {"y": Relu()(x @ w)}, name="flat"), {"x": np.zeros((4, 6), np.float32)})
+    assert flat.passed
+    assert statuses(flat)["x", "gradient"] == "kink"
+    assert "slopes" in flat.of("x")[0].detail
+
+
+def test_model_native_code_is_checked(monkeypatch: Patch) -> None:
+    original = Relu.scalar
+    monkeypatch.setattr(Relu, "scalar", lambda self, x: original(self, x) * 1.001)
+    report = check(classifier())
+    assert {check.oracle for check in report.failures} == {"compiled"}
+
+
+def test_template_and_given_data() -> None:
+    def build(dims: dict[str, int]) -> Graph:
+        x = Input(f32[dims["n"], 2], "x")
+        return Graph((x,), {"y": ReduceSum(axes=(1,))(Tanh()(x * weight))})
+
+    weight = Variable("weight", np.array([0.5, 2.0], np.float32))
+    template = Template("t", {"x": f32["n", 2]}, build)
+    assert check(template).passed
+    assert check(template, {"x": np.ones((7, 2), np.float32)}).passed
+    with pytest.raises(InputError, match="no input 'z'"):
+        check(build({"n": 2}), {"z": np.ones(2)})
+    with pytest.raises(InputError):
+        check(build({"n": 2}), {"x": np.ones((3, 2), np.float32)})
+
+
+def test_model_check_is_deterministic() -> None:
+    assert check(classifier(), seed=4) == check(classifier(), seed=4)

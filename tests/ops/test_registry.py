@@ -1,0 +1,98 @@
+"""Every registered operator: complete, and right by every oracle on samples of its own domain."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import glowtrain.ops  # noqa: F401  (fills the registry)
+from glowtrain.gradcheck.operators import GRADIENT, applied, check_sample, described, drawn
+from glowtrain.gradcheck.report import Measure
+from glowtrain.gradcheck.strategies import samples
+from glowtrain.graph import Operator, Sample, lookup, registered
+
+EVERY = pytest.mark.parametrize("key", [cls.key() for cls in registered()])
+
+SAMPLES = 6
+"""Samples for the gradient rules; hypothesis chooses and shrinks them."""
+
+
+def operator_of(key: str) -> type[Operator]:
+    cls = lookup(key)
+    assert cls is not None
+    return cls
+
+
+def bad(sample: Sample, oracles: tuple[str, ...]) -> list[Measure]:
+    """Failures, and kinks: a domain must keep away from them."""
+    return [measure for measure in check_sample(sample, oracles) if measure.status in ("failed", "kink")]
+
+
+@EVERY
+def test_is_complete(key: str) -> None:
+    cls = operator_of(key)
+    runs = (
+        cls.has("lower") or cls.has("decompose") or getattr(cls, "from_type", False) or getattr(cls, "control", False)
+    )
+    missing = [method for method in ("infer", "reference", "sample") if not cls.has(method)]
+    assert not missing
+    assert cls.__doc__, "no docstring"
+    assert runs, "nothing says how it is compiled"
+    assert cls.has("vjp") or cls.has("decompose") or (not cls.differentiable and cls.reason), "no gradient, no reason"
+    assert not (cls.domain and not (cls.has("decompose") or cls.has("lower"))), "ONNX cannot express it"
+
+
+@EVERY
+@settings(max_examples=SAMPLES)
+@given(data=st.data())
+def test_gradient_rule(key: str, data: st.DataObject) -> None:
+    """Types, the whole Jacobian, second order, and the operator's own decomposition."""
+    sample = data.draw(samples(operator_of(key)))
+    assert not bad(sample, GRADIENT), described(sample)
+
+
+@EVERY
+def test_compiled(key: str) -> None:
+    """Results and gradients in the evaluator, planned, and as native code in f32; the second sample may be long."""
+    for example in range(2):
+        sample = drawn(operator_of(key), 0, example)
+        oracles = ("evaluator", "planned", "compiled")
+        assert not bad(sample, oracles), described(sample)
+
+
+@EVERY
+def test_compiled_in_other_types(key: str) -> None:
+    sample = drawn(operator_of(key), 1, 1)
+    oracles = ("compiled f64", "compiled f16", "compiled bf16")
+    assert not bad(sample, oracles), described(sample)
+
+
+@pytest.mark.parametrize("key", [cls.key() for cls in registered(lambda cls: cls.broadcasts and cls.differentiable)])
+def test_broadcast_operand_without_elements(key: str) -> None:
+    """The sum that undoes a broadcast keeps extents of 0."""
+    cls = operator_of(key)
+    sample = next(s for s in (drawn(cls, 0, example) for example in range(50)) if s.inputs[0] is not None)
+    shapes = [(2, 1, 2, 0), (2, 0)]
+    inputs = tuple(
+        None if array is None else np.zeros(shapes[k % 2], array.dtype) for k, array in enumerate(sample.inputs)
+    )
+    assert not bad(Sample(sample.operator, inputs), ("types", "jacobian", "planned", "compiled"))
+
+
+@EVERY
+def test_samples_vary(key: str) -> None:
+    """A domain that always draws the same types tests nothing but them."""
+    uses = {described(drawn(operator_of(key), 0, example)) for example in range(12)}
+    assert len(uses) > 1
+
+
+@EVERY
+def test_differentiable_says_what_the_graph_does(key: str) -> None:
+    """Where a gradient is promised, some sample has a float operand from which it flows."""
+    cls = operator_of(key)
+    if not cls.differentiable:
+        pytest.skip(cls.reason)
+    probes = (applied(drawn(cls, 0, example)).probe for example in range(12))
+    assert any(probe.wanted and probe.results for probe in probes)
