@@ -87,7 +87,7 @@ def check(p: Program, feeds: dict[str, Array], target: Target, tolerance: float 
 # ---- random programs
 
 
-@settings(max_examples=120)
+@settings(max_examples=80)
 @given(st.data(), st.sampled_from(sorted(TARGETS)))
 def test_random_programs(data: st.DataObject, target: str) -> None:
     programs = Programs(drawn(data))
@@ -98,7 +98,7 @@ def test_random_programs(data: st.DataObject, target: str) -> None:
 @pytest.mark.parametrize("target", sorted(TARGETS))
 def test_random_programs_of_many_kinds(target: str) -> None:
     """Evenly distributed choices reach further than what hypothesis tries first."""
-    for seed in range(20):
+    for seed in range(14):
         programs = Programs(seeded(seed + 100 * sorted(TARGETS).index(target)))
         p = programs.program()
         check(p, programs.feeds(p), TARGETS[target])
