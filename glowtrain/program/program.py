@@ -82,7 +82,8 @@ Instruction = Kernel | Repeat
 class Program:
     """Instructions and the buffers that others see.
 
-    ``updates`` lists the variables that the instructions write; ``preferences`` the memory layouts that operators asked for. Inputs and outputs are by the graph's names.
+    ``updates`` lists the variables that the instructions write; ``preferences`` the memory layouts that operators
+    asked for. Inputs and outputs are by the graph's names.
     """
 
     name: str
