@@ -67,8 +67,9 @@ class Function:
 
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Outputs by name. Raises :class:`InputError` for a wrong name, shape or dtype."""
-        graph, instance = self.instance_for(inputs)
-        return instance.run(check_inputs(graph, inputs))
+        with self.state.lock:
+            graph, instance = self.instance_for(inputs)
+            return instance.run(check_inputs(graph, inputs))
 
     def instance_for(self, inputs: Mapping[str, Any]) -> tuple[Graph, Instance]:
         """The specialisation that fits the inputs' shapes, compiled at its first use."""

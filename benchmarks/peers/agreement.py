@@ -233,7 +233,7 @@ def check_bits(name: str) -> Iterator[Result]:
     """The same bytes in two runs and in a fresh process, which compiles anew with another hash seed."""
     first, again = fingerprints(name)
     command = [sys.executable, str(Path(__file__).resolve()), "--fingerprint", name]
-    fresh = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1]
+    fresh = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1]
     yield Result(name, "bits", "second run", float(first != again), 0.0, again[:12])
     yield Result(name, "bits", "fresh process", float(first != fresh), 0.0, fresh[:12])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from threading import RLock
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,9 +19,11 @@ class State:
     """The values of variables, by name. Reads and writes copy; the storage itself is shared by instances.
 
     ``layouts`` holds, for each variable, the order of its logical axes in memory (an executable may ask for another).
+    ``lock`` is held by whoever runs over the state: native code runs without Python's global lock.
     """
 
     def __init__(self, variables: Mapping[str, Array]) -> None:
+        self.lock = RLock()
         self._storage = {name: aligned(array) for name, array in variables.items()}
         self._layouts = {name: tuple(range(array.ndim)) for name, array in self._storage.items()}
 
