@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from glowtrain.backends.base import Backend, Executable, Instance, State, check_inputs
+from glowtrain.backends.base import Backend, Executable, Instance, State, check_inputs, shape_of
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.interpreter import Interpreter
 from glowtrain.errors import InputError
@@ -58,6 +58,8 @@ class Function:
     """A compiled model: ``f({"x": x})["y"]``. One specialisation per binding of the dimensions, all over one state."""
 
     def __init__(self, model: Graph | Template, backend: Backend, state: State | None = None) -> None:
+        if not isinstance(model, (Graph, Template)):
+            raise InputError(f"compile takes a graph or a template, not {type(model).__name__}; see gt.load, gt.model")
         self.model = model
         self.backend = backend
         self.state = state if state is not None else State({})
@@ -78,7 +80,7 @@ class Function:
         missing = [name for name in self.model.inputs if name not in inputs]
         if missing:
             raise InputError(f"{self.model.name}: input {', '.join(map(repr, missing))} is missing")
-        dims = self.model.dims_for({name: getattr(array, "shape", ()) for name, array in inputs.items()})
+        dims = self.model.dims_for({name: shape_of(array) for name, array in inputs.items()})
         key = tuple(sorted(dims.items()))
         if key not in self._instances:
             self._specialise(key, self.model.bind(dims))

@@ -155,6 +155,8 @@ class BCEWithLogits(OutputLoss):
 
     def check(self, model: Graph, arrays: Mapping[str, Array]) -> None:
         target = np.asarray(arrays[self.target])
+        if target.dtype.kind not in "biuf" and target.dtype.name != "bfloat16":
+            raise InputError(f"{self.target!r} must be numbers in [0, 1], not {target.dtype}")
         wrong = ~((target >= 0) & (target <= 1))
         if wrong.any():
             place, value = _first(target, wrong)
@@ -210,6 +212,8 @@ class ClassLoss(OutputLoss):
         prediction = output_of(model, self.output).type
         classes = prediction.shape[self.class_axis(prediction)]
         labels = np.asarray(arrays[self.target])
+        if labels.dtype.kind not in "iu":
+            raise InputError(f"{self.target!r} must be integers (i64), one class per sample, not {labels.dtype}")
         if labels.size and labels.min() >= 0 and labels.max() < classes:
             return
         wrong = (labels < 0) | (labels >= classes)

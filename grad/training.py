@@ -7,10 +7,11 @@ All are ordinary graphs: what compiles them knows nothing of training.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from glowtrain.errors import DifferentiationError
+from glowtrain.errors import DifferentiationError, GraphError
 from glowtrain.grad.gradients import check_scalar, gradients, reached
 from glowtrain.graph import Graph, Input, Value, Variable
 from glowtrain.ops.arithmetic import Abs
@@ -68,7 +69,17 @@ def training_graph(
         raise DifferentiationError(f"the loss does not depend on any trainable parameter of {model.name}")
     optimizer = optimize(found)
     updates = _guarded({**model.updates, **optimizer.values}, loss)
-    return Graph((*model.inputs, *targets, *optimizer.inputs), {LOSS: loss}, updates, f"{model.name}.step")
+    step = Graph((*model.inputs, *targets, *optimizer.inputs), {LOSS: loss}, updates, f"{model.name}.step")
+    _check_names(step)
+    return step
+
+
+def _check_names(step: Graph) -> None:
+    """State is kept by name: a parameter must not be called like a slot of the optimizer."""
+    counts = Counter(variable.name for variable in step.variables)
+    twice = [name for name, count in counts.items() if count > 1]
+    if twice:
+        raise GraphError(f"{step.name}: several variables have the same name; rename them in the model:", twice)
 
 
 def finite(value: Value) -> Value:

@@ -141,8 +141,8 @@ class _Subject:
         natural = float(np.linalg.norm(gradient * direction))
         slopes = []
         for step in STEPS:
-            moved = {t: self._loss_at(name, point + t * step * direction) for t in (-1.0, -0.5, 0.0, 0.5, 1.0)}
-            slopes.append(_slope(moved, step, expected, natural))
+            left, right = (self._loss_at(name, point + t * direction) for t in (-step, step))
+            slopes.append(_slope((left, float(self.known[self.loss]), right), step, expected, natural))
             if slopes[-1].ratio <= 1:
                 return Measure("gradient", slopes[-1].error, slopes[-1].ratio)
         before, last = slopes[-2:]
@@ -210,12 +210,12 @@ class _Slope:
         return abs(self.right - self.left)
 
 
-def _slope(loss: Mapping[float, float], step: float, expected: float, natural: float) -> _Slope:
-    coarse, fine = (loss[1.0] - loss[-1.0]) / (2 * step), (loss[0.5] - loss[-0.5]) / step
-    central = (4 * fine - coarse) / 3
-    rounding = 1e-14 * max(abs(value) for value in loss.values()) / step
+def _slope(loss: tuple[float, float, float], step: float, expected: float, natural: float) -> _Slope:
+    """From the loss one step before the point, at it and one step after it."""
+    left, right = (loss[1] - loss[0]) / step, (loss[2] - loss[1]) / step
+    central = (loss[2] - loss[0]) / (2 * step)
+    rounding = 1e-14 * max(abs(value) for value in loss) / step
     tolerance = TOLERANCE * max(abs(expected), natural) + rounding + 1e-12
-    left, right = (loss[0.0] - loss[-0.5]) * 2 / step, (loss[0.5] - loss[0.0]) * 2 / step
     return _Slope(central, left, right, abs(central - expected), tolerance)
 
 

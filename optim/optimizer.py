@@ -60,6 +60,10 @@ class Optimizer(ABC):
     """Weight decay acts on the parameter and not through the gradient."""
 
     def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.type in ("float", float) and not self._is_number(value):
+                raise InputError(f"{self.name}: {item.name} must be a number, not {value!r}")
         for name, value in self.hyper().items():
             self.check(name, value)
         if self.accumulate < 1 or self.accumulate != int(self.accumulate):

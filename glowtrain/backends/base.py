@@ -12,7 +12,7 @@ import numpy as np
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
 from glowtrain.program.plan import Plan
-from glowtrain.types import Array, TensorType
+from glowtrain.types import Array, Shape, TensorType
 
 
 class State:
@@ -109,6 +109,8 @@ def check_inputs(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
 
     Python numbers and lists are converted. Raises :class:`InputError` naming missing, unknown and ill-typed inputs.
     """
+    if not isinstance(inputs, Mapping):
+        raise InputError(f"{graph.name}: inputs must be a dict from names to arrays, not a {type(inputs).__name__}")
     declared = {value.name: value.type for value in graph.inputs}
     problems = [f"{name!r} is missing ({type_})" for name, type_ in declared.items() if name not in inputs]
     problems += [
@@ -121,6 +123,14 @@ def check_inputs(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
     if problems:
         raise InputError(f"{graph.name}: " + "; ".join(problems))
     return arrays
+
+
+def shape_of(value: Any) -> Shape:
+    """The shape that an input will have as an array. Raises :class:`InputError` for lists that are no tensor."""
+    try:
+        return tuple(np.shape(value))
+    except ValueError as error:
+        raise InputError(f"a list has rows of different lengths, which is not a tensor: {error}") from None
 
 
 def _as_array(value: Any, type_: TensorType) -> Array:

@@ -4,10 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from glowtrain.errors import BindingError
 from glowtrain.graph.graph import Graph
 from glowtrain.types import Array, Shape, Spec
+
+
+def whole_extents(name: str, dims: Mapping[str, Any]) -> dict[str, int]:
+    """``dims`` as Python integers. Raises :class:`BindingError` for extents that are not whole numbers from 1 up."""
+    wrong = [
+        f"{symbol}={extent!r}"
+        for symbol, extent in dims.items()
+        if isinstance(extent, bool) or not isinstance(extent, (int, np.integer)) or extent < 1
+    ]
+    if wrong:
+        raise BindingError(f"{name}: dimensions must be whole numbers and at least 1, not {', '.join(wrong)}")
+    return {symbol: int(extent) for symbol, extent in dims.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,10 +58,8 @@ class Template:
             raise BindingError(
                 f"{self.name}: there is no dimension {', '.join(map(repr, unknown))}; the model has: {known}"
             )
-        wrong = [f"{symbol}={extent}" for symbol, extent in dims.items() if extent < 1]
-        if wrong:
-            raise BindingError(f"{self.name}: dimensions must be at least 1, not {', '.join(wrong)}")
-        return self.build(dict(dims)).with_(template=self, dims=dict(dims))
+        whole = whole_extents(self.name, dims)
+        return self.build(dict(whole)).with_(template=self, dims=dict(whole))
 
     def dims_for(self, shapes: Mapping[str, Shape]) -> dict[str, int]:
         """The binding under which inputs have these shapes.

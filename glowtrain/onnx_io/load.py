@@ -10,6 +10,7 @@ from onnx import GraphProto, TensorProto, ValueInfoProto
 
 from glowtrain.errors import BindingError, ModelError, ShapeError, UnsupportedOperatorError
 from glowtrain.graph import Graph, Template, lookup
+from glowtrain.graph.template import whole_extents
 from glowtrain.onnx_io.build import BUILT_IN, Builder, Recipe
 from glowtrain.onnx_io.parameters import key_of, roles, untie
 from glowtrain.onnx_io.source import Model, Source, describe, read, subgraphs
@@ -33,7 +34,7 @@ def load(source: Source, dims: Mapping[str, int] | None = None, *, name: str = "
     supported, and :class:`BindingError` for dimensions that the model does not have.
     """
     template = _template(read(source), name)
-    bound = dict(dims or {})
+    bound = whole_extents(template.name, dims or {})
     unknown = [symbol for symbol in bound if symbol not in template.symbols]
     if unknown:
         known = ", ".join(template.symbols) or "none"

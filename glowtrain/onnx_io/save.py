@@ -40,6 +40,8 @@ def save(
     The file appears whole or not at all. Raises :class:`ModelError` for operators that cannot be written, names that
     clash and files that cannot be written.
     """
+    if not isinstance(graph, Graph):
+        raise ModelError(f"cannot save a {type(graph).__name__}: it takes a gt.Graph, such as template.bind(dims)")
     choices = range(OLDEST_SAVED, NEWEST_OPSET + 1) if opset is None else (opset,)
     if not OLDEST_SAVED <= choices[0] <= NEWEST_OPSET:
         raise ModelError(f"cannot save at opset {opset}: choose one from {OLDEST_SAVED} to {NEWEST_OPSET}")

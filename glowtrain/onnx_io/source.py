@@ -212,6 +212,8 @@ def _produced(graph: GraphProto, model: Model, known: set[str]) -> set[str]:
 
 def _check_outputs(graph: GraphProto, available: Iterable[str], model: Model) -> None:
     for value in graph.output:
+        if not value.name:
+            raise ModelError(f"{model.title}: an output has no name")
         if value.name not in available:
             raise ModelError(f"{model.title}: output {value.name!r} is not given by any node")
 

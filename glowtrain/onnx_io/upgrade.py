@@ -167,6 +167,15 @@ def _align(node: NodeProto, ranks: _Ranks, before: list[NodeProto]) -> None:
         node.input[1] = name
 
 
+def _align_slope(node: NodeProto, ranks: _Ranks, before: list[NodeProto]) -> None:
+    """A slope of rank 1 has one element for each channel (axis 1): axes of extent 1 are put after it."""
+    x, slope = ranks[node.input[0]], ranks[node.input[1]]
+    if x is not None and slope == 1 and x > 2:
+        name = f"{node.output[0]}.aligned"
+        before.append(helper.make_node("Unsqueeze", [node.input[1]], [name], axes=list(range(1, x - 1))))
+        node.input[1] = name
+
+
 def _drop(*names: str) -> Callable[[NodeProto, _Ranks, list[NodeProto]], None]:
     def step(node: NodeProto, ranks: _Ranks, before: list[NodeProto]) -> None:
         for name in names:
@@ -179,6 +188,7 @@ _STEPS_6_TO_7: dict[str, Callable[[NodeProto, _Ranks, list[NodeProto]], None]] =
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less"), _align),
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _drop("output_sequence")),
     "Gemm": _drop("broadcast"),
+    "PRelu": _align_slope,
     "BatchNormalization": _drop("is_test", "consumed_inputs"),
     "Dropout": _drop("is_test"),
 }

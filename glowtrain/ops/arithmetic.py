@@ -6,7 +6,7 @@ Semantics: https://onnx.ai/onnx/operators/ at the newest opset.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -342,6 +342,17 @@ class Variadic(Elementwise):
     arity: ClassVar[int] = -1
 
 
+def pairwise(combine: Callable[[Expr, Expr], Expr], operands: Sequence[Expr]) -> Expr:
+    """All operands combined, from left to right; many of them in halves, so that no expression is deep."""
+    if len(operands) <= _LONGEST_CHAIN:
+        return functools.reduce(combine, operands)
+    middle = len(operands) // 2
+    return combine(pairwise(combine, operands[:middle]), pairwise(combine, operands[middle:]))
+
+
+_LONGEST_CHAIN = 32
+
+
 @operator
 @dataclass(frozen=True)
 class Sum(Variadic):
@@ -354,7 +365,7 @@ class Sum(Variadic):
         return (g,) * len(inputs)
 
     def scalar(self, *inputs: Expr) -> Expr:
-        return functools.reduce(lambda a, b: a + b, inputs)
+        return pairwise(lambda a, b: a + b, inputs)
 
 
 @operator
@@ -371,4 +382,4 @@ class Mean(Variadic):
         return (g / float(len(inputs)),) * len(inputs)
 
     def scalar(self, *inputs: Expr) -> Expr:
-        return functools.reduce(lambda a, b: a + b, inputs) / len(inputs)
+        return pairwise(lambda a, b: a + b, inputs) / len(inputs)

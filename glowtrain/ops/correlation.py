@@ -20,7 +20,8 @@ def columns(x: Array, geometry: Window, group: int) -> Array:
     view = view.reshape(x.shape[0], group, x.shape[1] // group, *view.shape[2:])
     r = geometry.rank
     view = view.transpose(1, 0, *range(3, 3 + r), 2, *range(3 + r, 3 + 2 * r))
-    return view.reshape(group, x.shape[0] * math.prod(geometry.out), -1)
+    taps = math.prod(view.shape[2 + r :])
+    return view.reshape(group, x.shape[0] * math.prod(geometry.out), taps)
 
 
 def place_rows(g: Array, group: int) -> Array:

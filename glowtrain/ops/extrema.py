@@ -14,7 +14,7 @@ import numpy as np
 
 from glowtrain.graph import Draw, Sample, Value, operator
 from glowtrain.loops import Expr, Statement, Tensor, call, pointwise
-from glowtrain.ops.arithmetic import Variadic
+from glowtrain.ops.arithmetic import Variadic, pairwise
 from glowtrain.ops.family import Elementwise, Grads, broadcastable
 from glowtrain.ops.logic import NUMERIC, Cast, Equal, Where
 from glowtrain.types import Array, TensorType
@@ -40,7 +40,7 @@ class Extremum(Variadic):
         return tuple(Where()(c, share, 0.0) for c in chosen)
 
     def scalar(self, *inputs: Expr) -> Expr:
-        return functools.reduce(lambda a, b: call(self.onnx.lower(), a, b), inputs)
+        return pairwise(lambda a, b: call(self.onnx.lower(), a, b), inputs)
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:

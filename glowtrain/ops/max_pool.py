@@ -46,7 +46,9 @@ class MaxPool(Pool):
         geometry = self.geometry(x)
         lowest = -np.inf if x.dtype.kind not in "iu" else np.iinfo(x.dtype).min
         positions = _positions(x.shape, self.storage_order)
-        places = geometry.view(geometry.pad(positions, -1)).reshape(*x.shape[:2], *geometry.out, -1)
+        places = geometry.view(geometry.pad(positions, -1)).reshape(
+            *x.shape[:2], *geometry.out, math.prod(geometry.kernel)
+        )
         values = geometry.view(geometry.pad(widened(x), lowest)).reshape(places.shape)
         # Padding must not win even over -inf, so a tie is broken by being inside.
         best = values.max(axis=-1, keepdims=True)

@@ -42,6 +42,8 @@ from glowtrain.program.program import Instruction, Kernel, Repeat
 
 MAX_OPERANDS = 24
 """A merged kernel keeps at most this many buffers: more pointers than registers gain nothing."""
+MAX_NODES = 400
+"""A merged kernel has at most this many expressions: LLVM's time grows faster than its code."""
 MAX_STATEMENTS = 40
 """A merged kernel is at most this long: beyond that nothing is left in registers anyway."""
 
@@ -156,6 +158,8 @@ def merged_kernel(first: Kernel, second: Kernel) -> Kernel | None:
     renamed = rewrite_body(b.body, match.get)
     if not _same_element(a, renamed) or not _hazard_free(a, renamed):
         return None
+    if _nodes(a.body) + _nodes(renamed) > MAX_NODES:
+        return None
     return Kernel(_joined(first.name, second.name), (For(a.indices, _forwarded(a.body, renamed)),))
 
 
@@ -165,6 +169,10 @@ def _flat(body: Sequence[Statement]) -> bool:
 
 def _reduces(body: Sequence[Statement]) -> bool:
     return any(isinstance(node, Reduce) for s in body for e in expressions(s) for node in walk(e))
+
+
+def _nodes(body: Sequence[Statement]) -> int:
+    return sum(1 for s in body for e in expressions(s) for _ in walk(e))
 
 
 def _joined(a: str, b: str) -> str:

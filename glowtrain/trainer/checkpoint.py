@@ -28,6 +28,8 @@ FORMAT = 1
 KEY = "glowtrain"
 BEST = "best:"
 """Prefix of the names of the best parameters so far."""
+PLAIN = "variable:"
+"""Prefix of variables whose own names would be taken for something else."""
 
 
 @dataclass
@@ -69,9 +71,15 @@ def write(path: Path, checkpoint: Checkpoint) -> None:
         "history": checkpoint.history,
         "fingerprint": checkpoint.fingerprint,
     }
-    tensors = {**checkpoint.variables, **{BEST + name: array for name, array in checkpoint.best.items()}}
+    tensors = {_key(name): array for name, array in checkpoint.variables.items()}
+    tensors |= {BEST + name: array for name, array in checkpoint.best.items()}
     shaped = {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in tensors.items()}
     write_atomically(path, serialize(shaped, {KEY: json.dumps(about, sort_keys=True)}))
+
+
+def _key(name: str) -> str:
+    """A variable's name in the file: its own, unless that means something else there."""
+    return PLAIN + name if name.startswith((BEST, PLAIN)) or name == "__metadata__" else name
 
 
 def read(path: Path) -> Checkpoint:
@@ -92,7 +100,7 @@ def read(path: Path) -> Checkpoint:
 def _checkpoint(about: dict[str, Any], tensors: dict[str, Array], path: Path) -> Checkpoint:
     try:
         return Checkpoint(
-            {name: array for name, array in tensors.items() if not name.startswith(BEST)},
+            {name.removeprefix(PLAIN): array for name, array in tensors.items() if not name.startswith(BEST)},
             about["seed"],
             about["fingerprint"],
             Position(**about["position"]),

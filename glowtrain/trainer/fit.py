@@ -9,6 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from glowtrain import data
 from glowtrain.errors import CheckpointError, InputError, NonFiniteError
 from glowtrain.trainer.checkpoint import Position
@@ -59,8 +61,9 @@ class Options:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "patience", "checkpoint_every"):
             value = getattr(self, name)
-            if value is not None and value < (0 if name == "epochs" else 1):
-                raise InputError(f"fit: {name} must be at least {0 if name == 'epochs' else 1}, not {value}")
+            least = 0 if name == "epochs" else 1
+            if value is not None and (not isinstance(value, (int, np.integer)) or value < least):
+                raise InputError(f"fit: {name} must be a whole number of at least {least}, not {value!r}")
         if self.restore_best and self.patience is None:
             raise InputError("fit: restore_best=True goes with patience=")
         if self.checkpoint_every is not None and self.checkpoint is None:
@@ -172,7 +175,17 @@ class Fit:
 
     def _checkpoint(self) -> None:
         if self.options.checkpoint is not None:
+            self._check_finite()
             self.trainer.save(self.options.checkpoint)
+
+    def _check_finite(self) -> None:
+        """An update can overflow where the loss was still finite: that must not replace a good checkpoint."""
+        for name, array in self.trainer.parameters().items():
+            if name in self.trainer.forms.parameters and not np.isfinite(array).all():
+                raise NonFiniteError(
+                    f"the update made parameter {name!r} NaN or infinite, though the loss was finite; "
+                    f"{self.options.checkpoint} is not written over. Lower the learning rate or clip the gradients"
+                )
 
     def _call(self, moment: Moment) -> None:
         for callback in self.options.callbacks:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
+from typing import Any
 
 from glowtrain.errors import BindingError, InputError, ShapeError
 from glowtrain.grad import gradient_graph, loss_graph, training_graph
@@ -125,6 +126,8 @@ def select(variables: Sequence[Variable], trainable: Trainable) -> list[Variable
     candidates = [variable for variable in variables if variable.trainable and variable.dtype.is_float]
     if trainable is None:
         return candidates
+    if not _is_choice(trainable):
+        raise InputError(f"trainable must be None, patterns of names or a function of a name, not {trainable!r}")
     if callable(trainable):
         return [variable for variable in candidates if trainable(variable.name)]
     patterns = (trainable,) if isinstance(trainable, str) else tuple(trainable)
@@ -133,6 +136,10 @@ def select(variables: Sequence[Variable], trainable: Trainable) -> list[Variable
             known = ", ".join(variable.name for variable in candidates)
             raise InputError(f"trainable: nothing matches {pattern!r}; the parameters are: {known or 'none'}")
     return [variable for variable in candidates if any(fnmatchcase(variable.name, pattern) for pattern in patterns)]
+
+
+def _is_choice(trainable: Any) -> bool:
+    return callable(trainable) or isinstance(trainable, Iterable)
 
 
 def with_values(graph: Graph, values: Mapping[str, Array]) -> Graph:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
+from typing import Any
 
 import numpy as np
 
@@ -26,8 +27,10 @@ class Hyper(MutableMapping[str, float]):
         self._check_name(name)
         return self._values[name]
 
-    def __setitem__(self, name: str, value: float) -> None:
+    def __setitem__(self, name: str, value: Any) -> None:
         self._check_name(name)
+        if isinstance(value, str):
+            raise InputError(f"hyperparameter {name!r} must be a number, not {value!r}")
         self._optimizer.check(name, float(value))
         self._values[name] = float(value)
         self.inputs[HYPER + name] = np.asarray(value, np.float32)

@@ -57,6 +57,10 @@ class Trainer:
         *,
         unbiased: bool = False,
     ) -> None:
+        if not isinstance(model, (Graph, Template)):
+            raise InputError(f"Trainer takes a graph or a template, not {type(model).__name__}; see gt.load, gt.model")
+        if not isinstance(optimizer, Optimizer):
+            raise InputError(f"optimizer must be one of gt.optim, such as gt.optim.Adam(lr=1e-3), not {optimizer!r}")
         self.seed = seed
         self.backend = backend
         self.loss = as_loss(loss)
@@ -288,6 +292,8 @@ class Trainer:
         return arrays
 
     def _arrays(self, inputs: Mapping[str, Any], names: Sequence[str]) -> dict[str, Array]:
+        if not isinstance(inputs, Mapping):
+            raise InputError(f"a batch must be a dict with arrays for {list(names)}, not a {type(inputs).__name__}")
         problems = [f"{name!r} is missing" for name in names if name not in inputs]
         problems += [f"{name!r} is not an input" for name in inputs if name not in names]
         if problems:

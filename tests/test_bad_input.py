@@ -1,0 +1,170 @@
+"""What a person can do wrong, or drive to an extreme: a clear error and nothing lost, or the right result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import glowtrain as gt
+from glowtrain.errors import BindingError, GraphError, InputError, ModelError, NonFiniteError
+
+Array = np.ndarray
+FLOAT = onnx.TensorProto.FLOAT
+
+
+def onnx_model(
+    nodes: list[onnx.NodeProto],
+    inputs: dict[str, Any],
+    outputs: dict[str, Any],
+    arrays: dict[str, Array] | None = None,
+    opset: int = 17,
+) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in outputs.items()],
+        [numpy_helper.from_array(array, name) for name, array in (arrays or {}).items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def linear(weight: str = "w", more: dict[str, Array] | None = None) -> gt.Graph | gt.Template:
+    """x @ weight, plus every array in ``more``."""
+    more = more or {}
+    arrays = {weight: np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3), **more}
+    nodes, last = [helper.make_node("MatMul", ["x", weight], ["y0"])], "y0"
+    for place, name in enumerate(more, 1):
+        nodes.append(helper.make_node("Add", [last, name], [f"y{place}"]))
+        last = f"y{place}"
+    return gt.load(onnx_model(nodes, {"x": ["n", 4]}, {last: ["n", 3]}, arrays))
+
+
+def examples(count: int = 8) -> tuple[Array, Array]:
+    random = np.random.default_rng(0)
+    return random.normal(size=(count, 4)).astype(np.float32), random.integers(0, 3, count)
+
+
+def trainer(model: Any = None, backend: str = "interpreter", **settings: Any) -> gt.Trainer:
+    settings = {"loss": gt.losses.softmax_cross_entropy(), "optimizer": gt.optim.SGD(lr=0.1), **settings}
+    return gt.Trainer(linear() if model is None else model, backend=backend, **settings)
+
+
+# --- state is never lost or mixed up ----------------------------------------------------------------------------------
+
+
+def test_an_update_that_overflows_does_not_replace_a_good_checkpoint(tmp_path: Path) -> None:
+    x, labels = examples()
+    path = tmp_path / "run.safetensors"
+    run = trainer(optimizer=gt.optim.SGD(lr=3e38))
+    run.save(path)
+    before = path.read_bytes()
+    with pytest.raises(NonFiniteError, match="update made parameter 'w' NaN or infinite.*last good checkpoint"):
+        run.fit((x * 100, labels), batch_size=8, epochs=3, checkpoint=path, progress=False)
+    assert path.read_bytes() == before
+
+
+def test_a_parameter_called_like_a_slot_is_refused() -> None:
+    model = linear(more={"w.adam.m": np.ones(3, np.float32)})
+    with pytest.raises(GraphError, match=r"same name.*\n.*w\.adam\.m"):
+        trainer(model, optimizer=gt.optim.Adam(lr=0.1))
+
+
+@pytest.mark.parametrize("name", ["best:w", "variable:w", "__metadata__", "a/b c\n'\"", "日本"])
+def test_checkpoints_hold_any_name(name: str, tmp_path: Path) -> None:
+    x, labels = examples()
+    first, second = trainer(linear(name)), trainer(linear(name))
+    first.step({"x": x, "labels": labels})
+    first.save(tmp_path / "run.safetensors")
+    second.restore(tmp_path / "run.safetensors")
+    np.testing.assert_array_equal(second.parameters()[name], first.parameters()[name])
+
+
+# --- values of a wrong kind -------------------------------------------------------------------------------------------
+
+WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "dimension is text": (lambda: gt.load(onnx_relu(), dims={"n": "3"}), BindingError, "n='3'"),  # type: ignore[dict-item]
+    "dimension is no integer": (lambda: gt.load(onnx_relu(), dims={"n": 2.5}), BindingError, "n=2.5"),  # type: ignore[dict-item]
+    "compile a path": (lambda: gt.compile("model.onnx"), InputError, "not str"),  # type: ignore[arg-type]
+    "save a template": (lambda: gt.save(linear(), None), ModelError, "Template"),  # type: ignore[arg-type]
+    "train a path": (lambda: trainer("model.onnx"), InputError, "not str"),
+    "optimizer by name": (lambda: trainer(optimizer="adam"), InputError, "gt.optim"),
+    "optimizer not made": (lambda: trainer(optimizer=gt.optim.Adam), InputError, "gt.optim"),
+    "rate is text": (lambda: gt.optim.Adam(lr="0.1"), InputError, "lr must be a number"),  # type: ignore[arg-type]
+    "trainable is a bool": (lambda: trainer(trainable=False), InputError, "trainable must be"),
+    "a batch in a tuple": (lambda: trainer().step(examples()), InputError, "must be a dict"),  # type: ignore[arg-type]
+    "labels are text": (lambda: trainer().step(with_labels(np.full(8, "a"))), InputError, "must be integers"),
+    "labels are NaN": (lambda: trainer().step(with_labels(np.full(8, np.nan))), InputError, "must be integers"),
+    "half a batch": (lambda: trainer().fit(examples(), batch_size=2.5), InputError, "whole number"),  # type: ignore[arg-type]
+    "half an epoch": (lambda: trainer().fit(examples(), epochs=1.5), InputError, "whole number"),  # type: ignore[arg-type]
+    "output without a name": (lambda: gt.load(onnx_relu(output="")), ModelError, "output has no name"),
+    "an array for inputs": (lambda: gt.compile(linear().bind({"n": 2}))(np.ones(3)), InputError, "must be a dict"),  # type: ignore[union-attr, arg-type]
+    "a ragged list": (lambda: gt.compile(linear())({"x": [[1, 2], [3]]}), InputError, "different lengths"),
+}
+
+
+def onnx_relu(output: str = "y") -> onnx.ModelProto:
+    return onnx_model([helper.make_node("Relu", ["x"], [output])], {"x": ["n", 4]}, {output: ["n", 4]})
+
+
+def with_labels(labels: Array) -> dict[str, Array]:
+    return {"x": examples()[0], "labels": labels}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_kind_of_value_is_named(case: str) -> None:
+    call, error, message = WRONG[case]
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_lists_go_into_functions_of_any_shape() -> None:
+    rows = [[1, 2, 3, 4], [5, 6, 7, 8]]
+    expected = gt.compile(linear(), backend="interpreter")({"x": np.array(rows, np.float32)})["y0"]
+    np.testing.assert_array_equal(gt.compile(linear(), backend="interpreter")({"x": rows})["y0"], expected)
+
+
+# --- extremes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["Sum", "Max", "Mean"])
+def test_hundreds_of_operands(kind: str) -> None:
+    names = [f"x{place}" for place in range(500)]
+    model = gt.load(onnx_model([helper.make_node(kind, names, ["y"])], {name: [2] for name in names}, {"y": [2]}))
+    x = {name: np.array([1, place], np.float32) for place, name in enumerate(names)}
+    expected = gt.compile(model, backend="interpreter")(x)["y"]
+    np.testing.assert_allclose(gt.compile(model)(x)["y"], expected, rtol=1e-6)
+
+
+def test_a_chain_of_a_thousand_operators() -> None:
+    nodes = [helper.make_node("Neg" if k % 2 else "Relu", [f"v{k}"], [f"v{k + 1}"]) for k in range(1000)]
+    model = gt.load(onnx_model(nodes, {"v0": [3]}, {"v1000": [3]}))
+    x = {"v0": np.array([-1, 0, 2], np.float32)}
+    expected = gt.compile(model, backend="interpreter")(x)["v1000"]
+    np.testing.assert_array_equal(gt.compile(model)(x)["v1000"], expected)
+
+
+@pytest.mark.parametrize("backend", ["interpreter", "cpu"])
+def test_no_examples_at_all(backend: str) -> None:
+    weight = {"w": np.ones((2, 1, 3, 3), np.float32)}
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("MaxPool", ["c"], ["y"], kernel_shape=[2, 2]),
+    ]
+    model = gt.load(onnx_model(nodes, {"x": [0, 1, 5, 5]}, {"y": [0, 2, 2, 2]}, weight))
+    assert gt.compile(model, backend=backend)({"x": np.zeros((0, 1, 5, 5), np.float32)})["y"].shape == (0, 2, 2, 2)
+
+
+def test_a_slope_for_each_channel_at_opset_6() -> None:
+    slope = np.array([0.5, 2.0, -1.0], np.float32)
+    nodes = [helper.make_node("PRelu", ["x", "slope"], ["y"])]
+    model = gt.load(onnx_model(nodes, {"x": [2, 3, 4, 5]}, {"y": [2, 3, 4, 5]}, {"slope": slope}, opset=6))
+    x = np.random.default_rng(0).normal(size=(2, 3, 4, 5)).astype(np.float32)
+    expected = np.where(x > 0, x, x * slope[:, None, None])
+    np.testing.assert_array_equal(gt.compile(model, backend="interpreter")({"x": x})["y"], expected)
