@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from glowtrain.backends.base import Backend, Executable, Instance, State, check_inputs, shape_of
+from glowtrain.backends.base import Backend, Executable, Instance, State, as_array, check_inputs, shape_of
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.interpreter import Interpreter
-from glowtrain.errors import InputError
-from glowtrain.graph import Graph, Template
+from glowtrain.errors import InputError, UnknownValueError
+from glowtrain.graph import Binding, Graph, Template
+from glowtrain.graph.binding import collected, spread
 from glowtrain.lower.expand import expand
 from glowtrain.lower.lower import lower
 from glowtrain.optimize.pipeline import optimize
@@ -17,7 +18,7 @@ from glowtrain.program.fuse import fuse
 from glowtrain.program.layout import assign_layouts
 from glowtrain.program.plan import Plan, plan
 from glowtrain.program.schedule import schedule
-from glowtrain.types import Array
+from glowtrain.types import Array, TensorType
 
 BACKENDS: dict[str, type[Backend]] = {backend.name: backend for backend in (Interpreter, Cpu)}
 
@@ -63,28 +64,50 @@ class Function:
         self.model = model
         self.backend = backend
         self.state = state if state is not None else State({})
-        self._instances: dict[tuple[tuple[str, int], ...], tuple[Graph, Instance]] = {}
+        self._instances: dict[tuple[Any, ...], tuple[Graph, Instance]] = {}
+        self._decisive: tuple[str, ...] = ()
+        """Inputs whose elements decide about shapes, as far as they were met."""
         if isinstance(model, Graph):
             self._specialise((), model)
 
-    def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
-        """Outputs by name. Raises :class:`InputError` for a wrong name, shape or dtype."""
+    def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Outputs by name: arrays, lists of arrays for sequences.
+
+        Raises :class:`InputError` for a wrong name, shape or dtype.
+        """
         with self.state.lock:
             graph, instance = self.instance_for(inputs)
-            return instance.run(check_inputs(graph, inputs))
+            outputs = instance.run(check_inputs(graph, self._feeds(graph, inputs)))
+            return outputs if graph.results is None else collected(graph.results, outputs)
+
+    def _feeds(self, graph: Graph, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the graph reads of a call's inputs."""
+        if isinstance(self.model, Graph):
+            return inputs
+        rest = {name: value for name, value in inputs.items() if name not in graph.binding.values}
+        return dict(spread(self.model.structures, rest))
 
     def instance_for(self, inputs: Mapping[str, Any]) -> tuple[Graph, Instance]:
         """The specialisation that fits the inputs' shapes, compiled at its first use."""
         if isinstance(self.model, Graph):
             return self._instances[()]
-        missing = [name for name in self.model.inputs if name not in inputs]
+        binding = self._binding(self.model, inputs)
+        while True:
+            binding = binding.with_values({name: _value(self.model, name, inputs) for name in self._decisive})
+            if binding.key in self._instances:
+                return self._instances[binding.key]
+            try:
+                self._specialise(binding.key, self.model.bound(binding))
+            except UnknownValueError as error:
+                self._decisive += error.names
+
+    def _binding(self, template: Template, inputs: Mapping[str, Any]) -> Binding:
+        missing = [name for name in (*template.inputs, *template.structures) if name not in inputs]
         if missing:
-            raise InputError(f"{self.model.name}: input {', '.join(map(repr, missing))} is missing")
-        dims = self.model.dims_for({name: shape_of(array) for name, array in inputs.items()})
-        key = tuple(sorted(dims.items()))
-        if key not in self._instances:
-            self._specialise(key, self.model.bind(dims))
-        return self._instances[key]
+            raise InputError(f"{template.name}: input {', '.join(map(repr, missing))} is missing")
+        dims = template.dims_for({name: shape_of(inputs[name]) for name in template.inputs})
+        parts = {name: structure.parts(name, inputs[name]) for name, structure in template.structures.items()}
+        return Binding(dims, {}, parts)
 
     def _specialise(self, key: tuple[tuple[str, int], ...], graph: Graph) -> None:
         executable = compile_graph(graph, self.backend)
@@ -92,3 +115,14 @@ class Function:
             if variable.name not in self.state:
                 self.state.add(variable.name, variable.initial)
         self._instances[key] = graph, executable.bind(self.state)
+
+
+def _value(template: Template, name: str, inputs: Mapping[str, Any]) -> Array:
+    """The elements of an input. Raises :class:`InputError` for another dtype than the model declares."""
+    dtype = template.inputs[name].dtype
+    array = as_array(inputs[name], TensorType(dtype))
+    if array.dtype != dtype.numpy:
+        raise InputError(
+            f"{template.name}: {name!r} must be {template.inputs[name]}, not {array.dtype}{list(array.shape)}"
+        )
+    return array

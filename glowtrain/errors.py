@@ -37,6 +37,18 @@ class UnsupportedOperatorError(ModelError):
     """The model uses operators that are not in the registry; all of them are named at once."""
 
 
+class UnknownValueError(ModelError):
+    """A model can only be built when the elements of some inputs are known; ``names`` says which."""
+
+    def __init__(self, message: str, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+        super().__init__(message)
+
+
+class PluginError(GlowtrainError):
+    """A package that offers operators cannot be imported, or an operator class is not one."""
+
+
 class BindingError(GlowtrainError):
     """A symbolic dimension has no value, or two values that disagree."""
 

@@ -1,7 +1,8 @@
 """Losses: what a model's output is compared with, and how, as graph code.
 
 A loss declares the inputs that hold its targets, gives a scalar value and metrics beside it (accuracy), and checks
-targets before a step runs. Every loss is the mean over the batch unless ``reduction="sum"``.
+targets before a step runs. Every loss is the mean over the batch unless ``reduction="sum"``. Outputs in f16 and bf16 are
+compared in f32: the loss and float targets are f32 then, in which sums over a batch neither overflow nor lose terms.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from glowtrain.ops.arithmetic import Abs
 from glowtrain.ops.logic import Cast, Equal, Greater, Where
 from glowtrain.ops.loss import NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss
 from glowtrain.ops.move import Transpose, reshape
-from glowtrain.ops.reduction import ReduceMean, ReduceSum
+from glowtrain.ops.reduction import ReduceMean, ReduceSum, accumulator, as_dtype
 from glowtrain.types import Array, Spec, TensorType, f32, i64
 
 LossFunction = Callable[[Mapping[str, Value], Mapping[str, Value]], Value]
@@ -83,11 +84,12 @@ class OutputLoss(Loss):
             raise InputError(
                 f"{type(self).__name__}: {model.name} has an input {self.target!r} already; name the target otherwise"
             )
+        prediction = as_dtype(prediction, accumulator(prediction.dtype))
         target = Input(self.target_type(prediction.type), self.target)
         return Attached((target,), self.value(prediction, target), self.metrics(prediction, target))
 
     def target_type(self, prediction: TensorType) -> TensorType:
-        """The target's type: that of the prediction."""
+        """The target's type: that of the prediction (16-bit floats were widened)."""
         return prediction
 
     @abstractmethod

@@ -22,7 +22,11 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class DType:
-    """An element type: its name, its NumPy type and its kind ("float", "int", "uint" or "bool")."""
+    """An element type: its name, its NumPy type and its kind ("float", "int", "uint", "bool" or "stored").
+
+    Tensors of a "stored" type (4- to 8-bit floats, 2- and 4-bit integers) are kept, moved and converted, but not
+    computed with. In memory each element has a byte of its own.
+    """
 
     name: str
     numpy: np.dtype[Any]
@@ -40,6 +44,11 @@ class DType:
     @property
     def is_integer(self) -> bool:
         return self.kind in ("int", "uint")
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether tensors of this type are only kept, moved and converted."""
+        return self.kind == "stored"
 
     def __getitem__(self, shape: Any) -> Any:
         """``f32[64, 784]`` is a tensor type; with a name among the extents, a :class:`Spec`."""
@@ -67,11 +76,34 @@ u32 = DType("u32", np.dtype(np.uint32), "uint")
 u16 = DType("u16", np.dtype(np.uint16), "uint")
 u8 = DType("u8", np.dtype(np.uint8), "uint")
 boolean = DType("bool", np.dtype(np.bool_), "bool")
+f8e4m3fn = DType("f8e4m3fn", np.dtype(ml_dtypes.float8_e4m3fn), "stored")
+f8e4m3fnuz = DType("f8e4m3fnuz", np.dtype(ml_dtypes.float8_e4m3fnuz), "stored")
+f8e5m2 = DType("f8e5m2", np.dtype(ml_dtypes.float8_e5m2), "stored")
+f8e5m2fnuz = DType("f8e5m2fnuz", np.dtype(ml_dtypes.float8_e5m2fnuz), "stored")
+f8e8m0 = DType("f8e8m0", np.dtype(ml_dtypes.float8_e8m0fnu), "stored")
+f6e2m3 = DType("f6e2m3", np.dtype(ml_dtypes.float6_e2m3fn), "stored")
+f6e3m2 = DType("f6e3m2", np.dtype(ml_dtypes.float6_e3m2fn), "stored")
+f4e2m1 = DType("f4e2m1", np.dtype(ml_dtypes.float4_e2m1fn), "stored")
+i4 = DType("i4", np.dtype(ml_dtypes.int4), "stored")
+u4 = DType("u4", np.dtype(ml_dtypes.uint4), "stored")
+i2 = DType("i2", np.dtype(ml_dtypes.int2), "stored")
+u2 = DType("u2", np.dtype(ml_dtypes.uint2), "stored")
 
 DTYPES: dict[str, DType] = {
-    dtype.name: dtype for dtype in (f64, f32, f16, bf16, i64, i32, i16, i8, u64, u32, u16, u8, boolean)
+    dtype.name: dtype
+    for dtype in (
+        *(f64, f32, f16, bf16, i64, i32, i16, i8, u64, u32, u16, u8, boolean),
+        *(f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f8e8m0, f6e2m3, f6e3m2, f4e2m1, i4, u4, i2, u2),
+    )
 }
+SMALL_INTEGERS: dict[DType, tuple[int, int]] = {i4: (-8, 7), u4: (0, 15), i2: (-2, 1), u2: (0, 3)}
+"""The least and the greatest number of each integer type of less than a byte."""
 _BY_NUMPY: dict[np.dtype[Any], DType] = {dtype.numpy: dtype for dtype in DTYPES.values()}
+
+
+def wide_of(dtype: DType) -> DType:
+    """The type by way of which a stored type is converted to and from others: it holds all of its numbers."""
+    return i32 if dtype in SMALL_INTEGERS else f32
 
 
 def dtype_of(numpy_type: DTypeLike) -> DType:

@@ -21,7 +21,7 @@ from glowtrain.graph import Input, Value, Variable
 from glowtrain.ops.arithmetic import Sqrt
 from glowtrain.ops.extrema import Clip, Min
 from glowtrain.ops.logic import Cast, Equal, Where
-from glowtrain.ops.reduction import ReduceSumSquare
+from glowtrain.ops.reduction import ReduceSumSquare, accumulator, as_dtype
 from glowtrain.optim.schedules import Schedule
 from glowtrain.types import DType, f32, f64, i64
 
@@ -45,6 +45,9 @@ class Optimizer(ABC):
     clipped to [-c, c]; ``clip_norm``: then scaled down so that the norm of all together is at most c. ``accumulate``:
     gradients of this many steps are averaged for one update. Every number but ``accumulate`` is a hyperparameter that
     can be changed between steps; what is absent (``None``, momentum 0) cannot be turned on later.
+
+    Parameters in f64 are updated in f64, all others in f32: parameters in f16 and bf16 are rounded to their type after
+    each update, their slots stay in f32. Hyperparameters are f64 where a parameter is, else f32.
     """
 
     lr: float = 1e-3
@@ -107,7 +110,8 @@ class Optimizer(ABC):
 
     def __call__(self, gradients: Mapping[Variable, Value]) -> Updates:
         """Updates of the parameters and of the optimizer's variables."""
-        return _Step(self).updates(gradients)
+        widest = f64 if any(parameter.dtype == f64 for parameter in gradients) else f32
+        return _Step(self, widest).updates(gradients)
 
     def decays(self, parameter: Variable) -> bool:
         """Whether weight decay acts on a parameter."""
@@ -122,17 +126,18 @@ class Optimizer(ABC):
 class _Step:
     """One use of an optimizer in a graph: its inputs and counters."""
 
-    def __init__(self, optimizer: Optimizer) -> None:
+    def __init__(self, optimizer: Optimizer, dtype: DType) -> None:
         self.optimizer = optimizer
-        self.inputs = {name: Input(f32[()], HYPER + name) for name in optimizer.hyper()}
+        self.dtype = dtype
+        self.inputs = {name: Input(dtype[()], HYPER + name) for name in optimizer.hyper()}
         self.count = _counter("optimizer.step")
         self.micro = _counter("optimizer.micro") if optimizer.accumulate > 1 else None
         self.last = Equal()(self.micro, optimizer.accumulate - 1) if self.micro is not None else None
         self.h = self.scalars()
 
     def scalars(self) -> dict[str, Value]:
-        """Hyperparameters, with the schedule applied to ``lr``, and shared scalars: all f32[]."""
-        t = Cast(to=f32)(self.count)
+        """Hyperparameters, with the schedule applied to ``lr``, and shared scalars: all of one type."""
+        t = Cast(to=self.dtype)(self.count)
         h: dict[str, Value] = dict(self.inputs)
         h.update(self.optimizer.shared(h, t))
         if self.optimizer.schedule is not None:
@@ -141,7 +146,7 @@ class _Step:
 
     def updates(self, gradients: Mapping[Variable, Value]) -> Updates:
         values: dict[Variable, Value] = {}
-        present = {p: _as(g, computing(p.dtype)) for p, g in gradients.items()}
+        present = {p: as_dtype(g, accumulator(p.dtype)) for p, g in gradients.items()}
         averaged = {p: self.averaged(p, g, values) for p, g in present.items()}
         for parameter, gradient in self.clipped(averaged).items():
             self.update(parameter, gradient, values)
@@ -162,19 +167,19 @@ class _Step:
         result = dict(gradients)
         if "clip_value" in self.h:
             for p, g in result.items():
-                bound = _as(self.h["clip_value"], g.dtype)
+                bound = as_dtype(self.h["clip_value"], g.dtype)
                 result[p] = Clip()(g, -bound, bound)
         if "clip_norm" in self.h:
-            norm = global_norm(list(result.values()))
+            norm = global_norm(list(result.values()), self.dtype)
             scale = Min()(self.h["clip_norm"] / (norm + 1e-6), 1.0)
-            result = {p: g * _as(scale, g.dtype) for p, g in result.items()}
+            result = {p: g * as_dtype(scale, g.dtype) for p, g in result.items()}
         return result
 
     def update(self, parameter: Variable, gradient: Value, values: dict[Variable, Value]) -> None:
         """Apply decay and the rule to one parameter."""
         optimizer, dtype = self.optimizer, gradient.dtype
-        h = {name: _as(value, dtype) for name, value in self.h.items()}
-        p = _as(parameter, dtype)
+        h = {name: as_dtype(value, dtype) for name, value in self.h.items()}
+        p = as_dtype(parameter, dtype)
         if optimizer.decays(parameter):
             decayed = p * (1.0 - h["lr"] * h["weight_decay"]) if optimizer.decoupled else p
             gradient = gradient if optimizer.decoupled else gradient + h["weight_decay"] * p
@@ -182,7 +187,7 @@ class _Step:
             decayed = p
         slots = {name: _slot(parameter, f"{optimizer.name}.{name}", fill) for name, fill in optimizer.slots().items()}
         new, new_slots = optimizer.rule(decayed, gradient, dict(slots), h)
-        self.keep(parameter, _as(new, parameter.dtype), values)
+        self.keep(parameter, as_dtype(new, parameter.dtype), values)
         for name, variable in slots.items():
             self.keep(variable, new_slots[name], values)
 
@@ -199,28 +204,18 @@ class _Step:
         }
 
 
-def global_norm(gradients: list[Value]) -> Value:
-    """f32[]: the Euclidean norm of all gradients together."""
+def global_norm(gradients: list[Value], dtype: DType) -> Value:
+    """dtype[]: the Euclidean norm of all gradients together."""
     total: Value | None = None
     for gradient in gradients:
-        part = _as(ReduceSumSquare(axes=None, keepdims=False)(gradient), f32)
+        part = as_dtype(ReduceSumSquare(axes=None, keepdims=False)(gradient), dtype)
         total = part if total is None else total + part
     result: Value = Sqrt()(total)
     return result
 
 
-def computing(dtype: DType) -> DType:
-    """The type in which a parameter of ``dtype`` is updated: f32 for 16-bit floats."""
-    return f64 if dtype == f64 else f32
-
-
-def _as(value: Value, dtype: DType) -> Value:
-    result: Value = value if value.dtype == dtype else Cast(to=dtype)(value)
-    return result
-
-
 def _slot(parameter: Variable, name: str, fill: float) -> Variable:
-    array = np.full(parameter.shape, fill, computing(parameter.dtype).numpy)
+    array = np.full(parameter.shape, fill, accumulator(parameter.dtype).numpy)
     return Variable(f"{parameter.name}.{name}", array, trainable=False)
 
 

@@ -35,7 +35,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def evaluate(self, t: Value, take: Take) -> Value:
-        """The factor, f32[], after ``t`` updates (f32[]); ``take`` gives each leaf's numbers, asked for in order."""
+        """The factor, of the type of ``t``, after ``t`` updates; ``take`` gives each leaf's numbers, asked for in order."""
 
     @abstractmethod
     def then(self, other: Schedule) -> Schedule:
@@ -81,7 +81,7 @@ class Leaf(Schedule):
 
     @abstractmethod
     def factor(self, t: Value, numbers: Numbers) -> Value:
-        """The factor, f32[], after ``t`` updates; ``numbers`` holds the fields as values."""
+        """The factor, of the type of ``t``, after ``t`` updates; ``numbers`` holds the fields as values."""
 
     def leaves(self) -> Iterator[Leaf]:
         yield self

@@ -13,6 +13,11 @@ from onnx import helper, numpy_helper
 
 import glowtrain as gt
 from glowtrain.errors import BindingError, GraphError, InputError, ModelError, NonFiniteError
+from glowtrain.graph import Graph, Input
+from glowtrain.ops.index import GatherElements, GatherND, ScatterElements
+from glowtrain.ops.logic import Cast
+from glowtrain.ops.loss import SoftmaxCrossEntropyLoss
+from glowtrain.types import type_of
 
 Array = np.ndarray
 FLOAT = onnx.TensorProto.FLOAT
@@ -168,3 +173,79 @@ def test_a_slope_for_each_channel_at_opset_6() -> None:
     x = np.random.default_rng(0).normal(size=(2, 3, 4, 5)).astype(np.float32)
     expected = np.where(x > 0, x, x * slope[:, None, None])
     np.testing.assert_array_equal(gt.compile(model, backend="interpreter")({"x": x})["y"], expected)
+
+
+# --- indices ----------------------------------------------------------------------------------------------------------
+
+
+@gt.model(ids=gt.i32["batch", 6])
+def tokens(ids: gt.Value) -> gt.Value:
+    """The input becomes an index through a reshape and a cast."""
+    wide = Cast(to=gt.i64)(gt.nn.reshape(ids, (-1, 2, 3)))
+    return gt.nn.linear(gt.nn.mean(gt.nn.embedding(wide, 10, 4), (1, 2)), 3)
+
+
+def token_data(wrong: int | None = None) -> dict[str, Array]:
+    ids = np.arange(24, dtype=np.int32).reshape(4, 6) % 10
+    ids[2, 1] = 0 if wrong is None else wrong
+    return {"ids": ids, "labels": np.array([0, 1, 2, 0])}
+
+
+TOKEN_CALLS: dict[str, Callable[[gt.Trainer, dict[str, Array]], Any]] = {
+    "step": lambda run, batch: run.step(batch),
+    "gradients": lambda run, batch: run.gradients(batch),
+    "predict": lambda run, batch: run.predict(batch["ids"]),
+    "evaluate": lambda run, batch: run.evaluate(batch),
+    "fit": lambda run, batch: run.fit(batch, shuffle=False, progress=False),
+    "compile": lambda run, batch: gt.compile(tokens, backend=run.backend)({"ids": batch["ids"]}),
+}
+
+
+@pytest.mark.parametrize("wrong", [10, -11])
+@pytest.mark.parametrize("backend", ["interpreter", "cpu"])
+@pytest.mark.parametrize("call", TOKEN_CALLS)
+def test_an_index_out_of_range_is_named_before_anything_runs(call: str, backend: str, wrong: int) -> None:
+    run = trainer(tokens, backend)
+    before = run.variables()
+    with pytest.raises(InputError, match=rf"'ids' must hold numbers from -10 to 9 .*has {wrong} at \[2, 1\]"):
+        TOKEN_CALLS[call](run, token_data(wrong))
+    for name, array in run.variables().items():
+        np.testing.assert_array_equal(array, before[name])
+    assert run.whole
+    TOKEN_CALLS[call](run, token_data(-10))
+
+
+def test_the_whole_data_set_is_looked_through_for_indices_first() -> None:
+    @gt.model(ids=gt.i64["batch", 6])
+    def direct(ids: gt.Value) -> gt.Value:
+        return gt.nn.linear(gt.nn.mean(gt.nn.embedding(ids, 10, 4), 1), 3)
+
+    run, data = trainer(direct), {"ids": np.zeros((64, 6), np.int64), "labels": np.zeros(64, np.int64)}
+    data["ids"][63, 5] = 10
+    with pytest.raises(InputError, match=r"has 10 at \[63, 5\]"):
+        run.fit(data, batch_size=4, shuffle=False, progress=False)
+    assert run.variables()["optimizer.step"] == 0
+
+
+INDEXED: dict[str, tuple[Callable[[gt.Value, gt.Value], gt.Value], Array, Array, str]] = {
+    "tuples": (lambda x, i: GatherND()(x, i), np.array([[2, 3]]), np.array([[2, 4]]), r"\[-3, -4\] to \[2, 3\]"),
+    "elements": (lambda x, i: GatherElements(axis=1)(x, i), np.array([[3]]), np.array([[-5]]), "-4 to 3"),
+    "written": (lambda x, i: ScatterElements()(x, i, x * 0.5), np.full((3, 4), -3), np.full((3, 4), 3), "-3 to 2"),
+    "labels": (
+        lambda x, i: SoftmaxCrossEntropyLoss(ignore_index=-1)(x, i)[0],
+        np.array([0, 3, -1]),
+        np.array([0, 3, -2]),
+        "0 to 3, or -1",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", INDEXED)
+def test_every_operator_says_which_indices_it_takes(case: str) -> None:
+    build, right, wrong, message = INDEXED[case]
+    x, indices = Input(gt.f32[3, 4], "x"), Input(type_of(right), "i")
+    run = gt.compile(Graph((x, indices), {"y": build(x, indices)}))
+    numbers = np.ones((3, 4), np.float32)
+    assert np.isfinite(run({"x": numbers, "i": right})["y"]).all()
+    with pytest.raises(InputError, match=message):
+        run({"x": numbers, "i": wrong})

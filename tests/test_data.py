@@ -122,14 +122,6 @@ class TestFashionMnist:
         with pytest.raises(DataError, match=message):
             data.fashion_mnist(tmp_path)
 
-    @pytest.mark.skipif(not data.FASHION_MNIST_DIR.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
-    def test_debians_files(self) -> None:
-        fashion = data.fashion_mnist()
-        assert fashion.x.shape == (60_000, 1, 28, 28)
-        assert fashion.x_valid is not None
-        assert fashion.x_valid.shape == (10_000, 1, 28, 28)
-        assert np.bincount(fashion.y).tolist() == [6000] * 10
-
 
 class TestIdx:
     @pytest.mark.parametrize(

@@ -59,20 +59,16 @@ Batch = dict[str, np.ndarray]
 
 
 def rounded(value: float) -> float:
-    """The f32 nearest to a hyperparameter, which is what a step reads; both engines get the same number."""
+    """The f32 nearest to an attribute, which is what an ONNX file holds."""
     return float(np.float32(value))
 
 
 def optimizers(name: str) -> dict[str, tuple[Any, models.OptimizerFactory]]:
     """Glowtrain's and PyTorch's optimizers by name."""
-    lr, rate = map(rounded, RATES.get(name, (0.05, 1e-3)))
-    momentum, betas, eps = rounded(0.9), (rounded(0.9), rounded(0.999)), rounded(1e-8)
+    lr, rate = RATES.get(name, (0.05, 1e-3))
     return {
-        "sgd": (gt.optim.SGD(lr=lr, momentum=momentum), models.sgd(lr, momentum)),
-        "adam": (
-            gt.optim.Adam(lr=rate, beta1=betas[0], beta2=betas[1], eps=eps),
-            lambda parameters: torch.optim.Adam(parameters, lr=rate, betas=betas, eps=eps),
-        ),
+        "sgd": (gt.optim.SGD(lr=lr, momentum=0.9), models.sgd(lr, 0.9)),
+        "adam": (gt.optim.Adam(lr=rate), lambda parameters: torch.optim.Adam(parameters, lr=rate)),
     }
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from glowtrain import __version__
+from glowtrain.cli.conformance import conformance
 from glowtrain.cli.demo import demo
 from glowtrain.cli.gradcheck import gradcheck
 from glowtrain.cli.inspect import inspect
@@ -22,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for function in (demo, train, run, inspect, verify, gradcheck):
+for function in (demo, train, run, inspect, verify, gradcheck, conformance):
     app.command()(function)
 
 

@@ -13,6 +13,7 @@ from glowtrain import losses, optim
 from glowtrain.data import Dataset
 from glowtrain.errors import DataError, InputError
 from glowtrain.losses import Loss
+from glowtrain.ops.reduction import accumulator
 from glowtrain.optim import OPTIMIZERS, Optimizer, Schedule
 from glowtrain.types import Array, Spec, f32
 
@@ -100,7 +101,7 @@ class Feed:
         return "x" if "x" in left else left[0] if len(left) == 1 else None
 
     def _target(self, array: Array) -> Array:
-        floats = [spec.dtype for spec in self.specs.values() if spec.dtype.is_float]
+        floats = [accumulator(spec.dtype) for spec in self.specs.values() if spec.dtype.is_float]
         return array.astype((floats or [f32])[0].numpy if array.dtype.kind == "f" else np.int64, copy=False)
 
 

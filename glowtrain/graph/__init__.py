@@ -1,5 +1,6 @@
 """Graph: the high-level IR. Values and nodes, graphs, their text, verifier and rewriting."""
 
+from glowtrain.graph.binding import Binding, Structure
 from glowtrain.graph.graph import Graph, rebuild, topological
 from glowtrain.graph.operator import OPERATORS, Draw, Operator, Sample, lookup, operator, registered, static
 from glowtrain.graph.template import Template
@@ -9,6 +10,7 @@ from glowtrain.graph.verify import verify
 
 __all__ = [
     "OPERATORS",
+    "Binding",
     "Constant",
     "Draw",
     "Graph",
@@ -16,6 +18,7 @@ __all__ = [
     "Node",
     "Operator",
     "Sample",
+    "Structure",
     "Template",
     "Value",
     "Variable",

@@ -14,6 +14,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from glowtrain.errors import GraphError
+from glowtrain.graph.binding import Binding, Result
+from glowtrain.graph.places import IndexUse, index_uses
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
 
 if TYPE_CHECKING:
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 class Graph:
     """An immutable typed graph; see the module's docstring.
 
-    ``template`` and ``dims`` remember where the graph was specialised from, so that other shapes can be bound.
+    ``template`` and ``binding`` remember where the graph was specialised from, so that other shapes can be bound.
+    ``results`` says how outputs make up what a call returns, where that is more than one tensor for each name.
     """
 
     inputs: tuple[Input, ...]
@@ -32,7 +35,13 @@ class Graph:
     updates: dict[Variable, Value] = field(default_factory=dict)
     name: str = "graph"
     template: Template | None = None
-    dims: dict[str, int] = field(default_factory=dict)
+    binding: Binding = field(default_factory=Binding)
+    results: dict[str, Result] | None = None
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """The extents of the template's symbolic dimensions."""
+        return dict(self.binding.dims)
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
@@ -69,6 +78,11 @@ class Graph:
                 if value is not None:
                     found.setdefault(value, {})[node] = None
         return {value: tuple(nodes) for value, nodes in found.items()}
+
+    @cached_property
+    def index_uses(self) -> tuple[IndexUse, ...]:
+        """The inputs whose elements name places in other tensors."""
+        return tuple(index_uses(self))
 
     def input(self, name: str) -> Input:
         """The input called ``name``. Raises :class:`GraphError`."""

@@ -8,13 +8,16 @@ registry, every test runs over it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
-from glowtrain.errors import ShapeError
+from glowtrain.errors import PluginError, ShapeError
+from glowtrain.graph.plugins import load_domain
 from glowtrain.types import Array, DType, TensorType
 
 if TYPE_CHECKING:
+    from glowtrain.graph.places import Places
     from glowtrain.graph.value import Value
     from glowtrain.loops import Statement, Tensor
 
@@ -78,6 +81,8 @@ class Operator:
     """Name in its domain; the class name unless stated."""
     domain: ClassVar[str] = ""
     """"" is ai.onnx; what ONNX lacks lives in "glowtrain" and decomposes into standard operators."""
+    sized: ClassVar[dict[int, int]] = {}
+    """Results, by place, that hold their greatest size along an axis; the last result is the size that was found."""
     random: ClassVar[bool] = False
     """Two equal nodes differ (never true of operators that take their counter as an input)."""
     differentiable: ClassVar[bool] = True
@@ -119,6 +124,11 @@ class Operator:
         """The same result(s) by simpler operators, as graph code on Values."""
         raise NotImplementedError
 
+    def index_places(self, *inputs: TensorType | None) -> Mapping[int, Places]:
+        """The operands, by position, whose elements name places in others, and which elements do: calls are checked
+        by it."""
+        return {}
+
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
         """Draw attributes and inputs from the domain on which the operator is tested."""
@@ -138,6 +148,12 @@ class Operator:
         """Attribute names and values, in field order."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
 
+    def stated(self) -> dict[str, Any]:
+        """The attributes that are not at their defaults: with the operator's key, all that its text says."""
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        pairs = ((field, getattr(self, field.name)) for field in fields)
+        return {field.name: value for field, value in pairs if not same_attribute(value, field.default)}
+
     def replace(self, **changes: Any) -> Self:
         """A copy with some attributes changed."""
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
@@ -154,12 +170,17 @@ class Operator:
         return apply(self, inputs)
 
     def __str__(self) -> str:
-        shown = ",".join(
-            f"{field.name}={format_attribute(getattr(self, field.name))}"
-            for field in dataclasses.fields(self)  # type: ignore[arg-type]
-            if getattr(self, field.name) != field.default or field.default is dataclasses.MISSING
-        )
+        shown = ",".join(f"{name}={format_attribute(value)}" for name, value in self.stated().items())
         return f"{self.key()}{{{shown}}}" if shown else self.key()
+
+
+def same_attribute(value: Any, other: Any) -> bool:
+    """Whether two attributes are equal and compute the same: 0.0 is not -0.0."""
+    if isinstance(value, tuple) and isinstance(other, tuple):
+        return len(value) == len(other) and all(map(same_attribute, value, other))
+    if isinstance(value, (int, float)) and isinstance(other, (int, float)):
+        return value == other and math.copysign(1, value) == math.copysign(1, other)
+    return bool(value == other)
 
 
 def format_attribute(value: Any) -> str:
@@ -184,7 +205,11 @@ Class = TypeVar("Class", bound=type[Operator])
 
 
 def operator(cls: Class) -> Class:
-    """Class decorator: enter the operator in the registry (under its class name unless ``onnx`` says otherwise)."""
+    """Class decorator: enter the operator in the registry (under its class name unless ``onnx`` says otherwise).
+
+    Raises :class:`PluginError` for a class that is not an operator, and ``ValueError`` for a name that is taken.
+    """
+    _check_class(cls)
     if "onnx" not in vars(cls):
         cls.onnx = cls.__name__
     key = cls.key()
@@ -194,8 +219,25 @@ def operator(cls: Class) -> Class:
     return cls
 
 
+def _check_class(cls: type[Operator]) -> None:
+    name = f"{cls.__module__}.{cls.__qualname__}"
+    if not issubclass(cls, Operator):
+        raise PluginError(f"{name} cannot be registered: an operator is a subclass of glowtrain.Operator")
+    if "__dataclass_params__" not in vars(cls) or not vars(cls)["__dataclass_params__"].frozen:
+        raise PluginError(f"{name} cannot be registered: put @dataclass(frozen=True) between @operator and the class")
+    missing = [method for method in ("infer", "reference") if not cls.has(method)]
+    if missing:
+        raise PluginError(f"{name} cannot be registered: it has no {' and no '.join(missing)}")
+
+
 def lookup(key: str) -> type[Operator] | None:
-    """The operator registered under ``key``, if any."""
+    """The operator registered under ``key``, if any; one of another domain may come from an installed package.
+
+    Raises :class:`PluginError` if that package cannot be imported.
+    """
+    domain = key.rpartition(".")[0]
+    if key not in OPERATORS and domain:
+        load_domain(domain)
     return OPERATORS.get(key)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from glowtrain.errors import BindingError
+from glowtrain.graph.binding import Binding, Structure
 from glowtrain.graph.graph import Graph
 from glowtrain.types import Array, Shape, Spec
 
@@ -27,26 +28,36 @@ def whole_extents(name: str, dims: Mapping[str, Any]) -> dict[str, int]:
 
 @dataclass(frozen=True, eq=False)
 class Template:
-    """A recipe for graphs: ``build(dims)`` gives the graph for one binding of the symbolic dimensions.
+    """A recipe for graphs: ``build(binding)`` gives the graph for one binding of what the model leaves open.
 
-    ``inputs`` are the input specs by name, e.g. ``{"x": f32["batch", 784]}``. Every graph that a template builds has
-    the same variables by name, so a compiled function keeps one state over all its specialisations.
+    ``inputs`` are the input specs by name, e.g. ``{"x": f32["batch", 784]}``; ``structures`` are inputs that are lists
+    of tensors or may be absent. Every graph that a template builds has the same variables by name, so a compiled
+    function keeps one state over all its specialisations.
     """
 
     name: str
     inputs: dict[str, Spec]
-    build: Callable[[dict[str, int]], Graph]
+    build: Callable[[Binding], Graph]
+    structures: dict[str, Structure] = field(default_factory=dict)
 
     @property
     def symbols(self) -> tuple[str, ...]:
         """Names of the symbolic dimensions."""
         return tuple(dict.fromkeys(symbol for spec in self.inputs.values() for symbol in spec.symbols))
 
-    def bind(self, dims: Mapping[str, int]) -> Graph:
-        """The graph with every dimension bound.
+    def bind(self, dims: Mapping[str, int], values: Mapping[str, Any] | None = None) -> Graph:
+        """The graph with every dimension bound, and inputs whose elements are given in ``values`` made constants.
 
-        Raises :class:`BindingError` if a dimension is missing, unknown or not positive.
+        Raises :class:`BindingError` if a dimension is missing, unknown or not positive, or a value does not fit its
+        input, and :class:`UnknownValueError` if shapes depend on the elements of further inputs.
         """
+        known = self._checked_values(values or {}, dims)
+        found = self.dims_for({name: array.shape for name, array in known.items()})
+        return self.bound(Binding({**found, **dims}, known))
+
+    def bound(self, binding: Binding) -> Graph:
+        """The graph of a binding. Raises what :meth:`bind` raises."""
+        dims = binding.dims
         missing = [symbol for symbol in self.symbols if symbol not in dims]
         if missing:
             raise BindingError(
@@ -58,8 +69,49 @@ class Template:
             raise BindingError(
                 f"{self.name}: there is no dimension {', '.join(map(repr, unknown))}; the model has: {known}"
             )
-        whole = whole_extents(self.name, dims)
-        return self.build(dict(whole)).with_(template=self, dims=dict(whole))
+        absent = [name for name in self.structures if name not in binding.parts]
+        if absent:
+            raise BindingError(f"{self.name}: the structure of input {', '.join(absent)} is bound by a call's inputs")
+        binding = replace(binding, dims=whole_extents(self.name, dims))
+        return self.build(binding).with_(template=self, binding=binding)
+
+    def map(self, change: Callable[[Graph], Graph]) -> Template:
+        """The template of the changed graphs."""
+        return replace(self, build=lambda binding: change(self.bound(binding)))
+
+    def partly(self, dims: Mapping[str, int], values: Mapping[str, Any]) -> Template:
+        """The template that is left when some dimensions and the elements of some inputs are bound."""
+        known = self._checked_values(values, dims)
+        inputs = {
+            name: Spec(
+                spec.dtype,
+                tuple(dims.get(extent, extent) if isinstance(extent, str) else extent for extent in spec.shape),
+            )
+            for name, spec in self.inputs.items()
+            if name not in known
+        }
+
+        def build(binding: Binding) -> Graph:
+            return self.build(replace(binding, dims={**dims, **binding.dims}).with_values(known))
+
+        return replace(self, inputs=inputs, build=build)
+
+    def _checked_values(self, values: Mapping[str, Any], dims: Mapping[str, int]) -> dict[str, Array]:
+        unknown = [name for name in values if name not in self.inputs]
+        if unknown:
+            known = ", ".join(self.inputs) or "none"
+            raise BindingError(
+                f"{self.name}: there is no input {', '.join(map(repr, unknown))}; the model has: {known}"
+            )
+        arrays = {name: np.asarray(value, self.inputs[name].dtype.numpy) for name, value in values.items()}
+        for name, array in arrays.items():
+            shape = self.inputs[name].shape
+            extents = tuple(dims.get(extent, None) if isinstance(extent, str) else extent for extent in shape)
+            if len(extents) != array.ndim or any(e not in (None, n) for e, n in zip(extents, array.shape, strict=True)):
+                raise BindingError(
+                    f"{self.name}: input {name} is {self.inputs[name]}, not {array.dtype}{list(array.shape)}"
+                )
+        return arrays
 
     def dims_for(self, shapes: Mapping[str, Shape]) -> dict[str, int]:
         """The binding under which inputs have these shapes.
@@ -80,7 +132,3 @@ class Template:
                         f"{self.name}: input {name} has shape {tuple(shape)} but {declared} is {known} ({spec})"
                     )
         return dims
-
-    def for_inputs(self, inputs: Mapping[str, Array]) -> Graph:
-        """The graph for a call's inputs."""
-        return self.bind(self.dims_for({name: array.shape for name, array in inputs.items()}))

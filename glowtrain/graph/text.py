@@ -20,7 +20,6 @@ Constants of up to 16 elements are written out; larger ones, and the initial val
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -106,10 +105,11 @@ class _Printer:
         return f"{outputs} = {operator}({operands})" + (f" {format_attribute(node.name)}" if node.name else "")
 
     def operator(self, operator: Operator, indent: str) -> str:
-        subgraphs = {name: value for name, value in _shown(operator) if isinstance(value, Graph)}
+        subgraphs = {name: value for name, value in operator.stated().items() if isinstance(value, Graph)}
         if not subgraphs:
             return str(operator)
-        shown = [f"{name}={format_attribute(value)}" for name, value in _shown(operator) if name not in subgraphs]
+        stated = {name: value for name, value in operator.stated().items() if name not in subgraphs}
+        shown = [f"{name}={format_attribute(value)}" for name, value in stated.items()]
         for name, body in subgraphs.items():
             shown.append(f"{name}=" + "\n".join(self.graph(body, indent)).lstrip())
         return f"{operator.key()}{{{','.join(shown)}}}"
@@ -133,14 +133,6 @@ class _Printer:
     def array(self, value: Value, array: Array) -> str:
         self.arrays[_array_key(self.use(value)[1:])] = array
         return "@" + self.names[value]
-
-
-def _shown(operator: Operator) -> Iterator[tuple[str, Any]]:
-    """The attributes that are not at their defaults."""
-    for field in dataclasses.fields(operator):  # type: ignore[arg-type]
-        value = getattr(operator, field.name)
-        if field.default is dataclasses.MISSING or value != field.default:
-            yield field.name, value
 
 
 def _quote(name: str) -> str:

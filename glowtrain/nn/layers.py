@@ -17,6 +17,7 @@ from glowtrain.ops.index import Gather
 from glowtrain.ops.logic import Where
 from glowtrain.ops.normalization import BatchNormalization, LayerNormalization
 from glowtrain.ops.recurrent import LSTM
+from glowtrain.ops.reduction import accumulator
 from glowtrain.ops.split import Split
 from glowtrain.types import DType, f32
 
@@ -76,14 +77,15 @@ def batch_norm(x: Value, *, momentum: float = 0.1, epsilon: float = 1e-5, name: 
     """Normalization of each channel (axis 1) over the batch in training, by running statistics otherwise.
 
     ``momentum`` is the weight of the present batch in the running statistics (PyTorch's convention; ONNX's is 1 minus
-    that). Variables: ``scale``, ``bias``; not trained: ``mean``, ``variance``.
+    that). Variables: ``scale``, ``bias``; not trained: ``mean``, ``variance``, which are f32 for x in 16 bits, where
+    small changes of an average would be rounded away.
     """
     channels = (x.shape[1],)
     with scope(name):
         scale = parameter("scale", channels, ones, dtype=x.dtype)
         bias = parameter("bias", channels, zeros, dtype=x.dtype)
-        mean = buffer("mean", channels, zeros, dtype=x.dtype)
-        variance = buffer("variance", channels, ones, dtype=x.dtype)
+        mean = buffer("mean", channels, zeros, dtype=accumulator(x.dtype))
+        variance = buffer("variance", channels, ones, dtype=accumulator(x.dtype))
     result: Value = BatchNormalization(epsilon=epsilon, momentum=1.0 - momentum)(x, scale, bias, mean, variance)
     return result
 

@@ -53,7 +53,7 @@ def model(*, seed: int = 0, **inputs: Spec | TensorType) -> Callable[[ModelFunct
 
     def decorate(function: ModelFunction) -> Template:
         store = Store(seed)
-        return Template(function.__name__, specs, lambda dims: _build(function, specs, store, dims))
+        return Template(function.__name__, specs, lambda binding: _build(function, specs, store, binding.dims))
 
     return decorate
 

@@ -10,21 +10,40 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto
 
-from glowtrain.errors import ModelError, ShapeError, UnsupportedOperatorError
-from glowtrain.graph import Constant, Graph, Input, Node, Operator, Value, Variable, lookup
+from glowtrain.errors import ModelError, ShapeError, UnknownValueError, UnsupportedOperatorError
+from glowtrain.graph import (
+    Binding,
+    Constant,
+    Graph,
+    Input,
+    Node,
+    Operator,
+    Structure,
+    Value,
+    Variable,
+    lookup,
+    topological,
+)
+from glowtrain.graph.binding import Result, Trimmed, part_name
 from glowtrain.onnx_io.attributes import Call, attribute_value, operator_from, static_inputs
 from glowtrain.onnx_io.parameters import Roles, key_of
+from glowtrain.onnx_io.ragged import Ragged, ragged
 from glowtrain.onnx_io.source import describe
 from glowtrain.onnx_io.tensors import array_from_sparse, array_from_tensor
-from glowtrain.ops.control import Scan
 from glowtrain.ops.logic import Cast
-from glowtrain.ops.move import Squeeze
-from glowtrain.ops.split import Split
 from glowtrain.optimize.fold import constants
-from glowtrain.types import Array, Spec, TensorType
+from glowtrain.types import Array, Spec
 
-Known = Value | tuple[Value, ...]
-"""What a name stands for: a tensor, or a sequence of tensors."""
+Known = Value | Ragged | tuple[Any, ...] | None
+"""What a name stands for: a tensor, one whose size is found at run time, a sequence, or an absent optional."""
+
+Rule = Callable[["Builder", NodeProto], tuple[Known, ...]]
+
+BUILT_IN: dict[str, Rule] = {}
+"""Operators that are resolved while loading, or read in a way of their own."""
+
+LARGEST_VALUE = 1024
+"""Elements of an input up to which a graph may be specialised on them."""
 
 LARGEST_FOLD = 1 << 22
 """Elements of a result up to which it is computed while loading."""
@@ -39,6 +58,7 @@ class Recipe:
 
     proto: GraphProto
     inputs: Mapping[str, Spec]
+    structures: Mapping[str, Structure]
     arrays: Mapping[str, Array]
     roles: Roles
     name: str
@@ -51,17 +71,31 @@ class Builder:
     """Builds the graph of a :class:`Recipe`: names to values, node by node."""
 
     recipe: Recipe
-    dims: Mapping[str, int]
+    binding: Binding
     known: dict[str, Known] = field(default_factory=dict)
 
     def graph(self) -> Graph:
         """The graph. Raises :class:`ModelError` naming the node that is broken."""
-        recipe = self.recipe
-        inputs = {name: Input(spec.bind(dict(self.dims)), name) for name, spec in recipe.inputs.items()}
-        self.known.update(inputs)
+        recipe, values = self.recipe, self.binding.values
+        self.known.update((name, Constant(array, name)) for name, array in values.items())
+        dims = dict(self.binding.dims)
+        inputs = [Input(spec.bind(dims), name) for name, spec in recipe.inputs.items() if name not in values]
+        self.known.update((value.name, value) for value in inputs)
+        for name, structure in recipe.structures.items():
+            parts = self._parts(name)
+            inputs += parts or ()
+            self.known[name] = parts[0] if parts and structure.kind == "optional" else parts
         self.run(recipe.proto)
-        outputs = {value.name: self.tensor(value.name, f"output {value.name!r}") for value in recipe.proto.output}
-        return Graph(tuple(inputs.values()), outputs, name=recipe.name)
+        outputs: dict[str, Value] = {}
+        results = {value.name: _result(value.name, self.read(value.name), outputs) for value in recipe.proto.output}
+        plain = all(name == result for name, result in results.items())
+        return Graph(tuple(inputs), outputs, name=recipe.name, results=None if plain else results)
+
+    def _parts(self, name: str) -> tuple[Input, ...] | None:
+        types = self.binding.parts[name]
+        if types is None:
+            return None
+        return tuple(Input(type_, part_name(name, place)) for place, type_ in enumerate(types))
 
     def run(self, graph: GraphProto) -> None:
         """Add every node of a graph."""
@@ -97,7 +131,7 @@ class Builder:
             self.known[name] = self.leaf(name)
         return self.known[name]
 
-    def leaf(self, name: str) -> Value:
+    def leaf(self, name: str) -> Known:
         """The variable or constant of an initializer."""
         array, roles = self.recipe.arrays[name], self.recipe.roles
         if name in roles.trainable or name in roles.running:
@@ -107,8 +141,18 @@ class Builder:
     def tensor(self, name: str, what: str) -> Value:
         """The tensor of a name."""
         value = self.read(name)
-        if isinstance(value, tuple):
-            raise ModelError(f"{what} is a sequence of tensors, which is only supported where its parts are taken out")
+        if isinstance(value, Value):
+            return value
+        if isinstance(value, Ragged):
+            raise ModelError(f"{what} reads {name!r}, whose size depends on data; that is not supported here")
+        kind = "an absent optional" if value is None else "a sequence of tensors"
+        raise ModelError(f"{what} reads {name!r}, which is {kind} and not a tensor")
+
+    def sequence(self, name: str, what: str) -> tuple[Known, ...]:
+        """The sequence of a name."""
+        value = self.read(name)
+        if not isinstance(value, tuple):
+            raise ModelError(f"{what} reads {name!r}, which is not a sequence")
         return value
 
     def operands(self, node: NodeProto) -> list[Value | None]:
@@ -121,11 +165,22 @@ class Builder:
             return None
         value = self.tensor(node.input[place], self.what(node))
         if not isinstance(value, Constant):
-            raise ModelError(
-                f"{self.what(node)}: input {place} ({name}, {node.input[place]!r}) must be known when the model is "
-                f"loaded, but it is {_origin(value)}"
-            )
+            raise self.unknown(value, f"{self.what(node)}: input {place} ({name}, {node.input[place]!r})")
         return value.array
+
+    def unknown(self, value: Value, what: str) -> ModelError:
+        """The error for a value that decides about shapes or structure but depends on what a call gives."""
+        message = f"{what} must be known when the model is compiled, but it is {_origin(value)}"
+        roots = [self.root(leaf) for leaf in leaves_of(value)]
+        names = [root.name for root in roots if isinstance(root, Input)]
+        if len(names) < len(roots) or sum(root.type.size for root in roots if root is not None) > LARGEST_VALUE:
+            return ModelError(message)
+        given = ", ".join(f"{name!r}: ..." for name in names)
+        return UnknownValueError(f"{message}; give values={{{given}}} when loading, or compile the template", names)
+
+    def root(self, leaf: Value) -> Value | None:
+        """The model's input that a leaf of this scope stands for; ``None`` if it is none."""
+        return leaf if isinstance(leaf, Input) and leaf.name in self.recipe.inputs else None
 
     def apply(self, node: NodeProto) -> tuple[Known, ...]:
         """Apply a registered operator; fold it where its results are known."""
@@ -140,12 +195,42 @@ class Builder:
         types = tuple(None if value is None else value.type for value in inputs)
         present = {name: array for name, array in statics.items() if array is not None}
         call = Call(node, self.recipe.title, types, present, {}, self.recipe.folder)
-        return self.made(operator_from(call, cls), inputs, node)
+        results = self.made(operator_from(call, cls), inputs, node)
+        return ragged(results, cls.sized) if cls.sized else results
 
     def made(self, operator: Operator, inputs: list[Value | None], node: NodeProto) -> tuple[Value, ...]:
         """The outputs of a new node, or constants."""
         fresh = Node(operator, inputs, node.name)
         return constants(fresh, LARGEST_FOLD) or fresh.outputs
+
+
+def built_in(key: str) -> Callable[[Rule], Rule]:
+    """Decorator: enter a rule in :data:`BUILT_IN`."""
+
+    def enter(rule: Rule) -> Rule:
+        BUILT_IN[key] = rule
+        return rule
+
+    return enter
+
+
+def leaves_of(value: Value) -> list[Value]:
+    """Inputs, variables and body inputs that a value depends on."""
+    operands = (operand for node in topological([value]) for operand in node.inputs)
+    found = dict.fromkeys(leaf for leaf in (*operands, value) if leaf is not None and leaf.node is None)
+    return [leaf for leaf in found if not isinstance(leaf, Constant)]
+
+
+def _result(name: str, known: Known, outputs: dict[str, Value]) -> Result:
+    """What a call returns for an output, whose tensors are added to ``outputs``."""
+    if isinstance(known, tuple):
+        return tuple(_result(part_name(name, place), item, outputs) for place, item in enumerate(known))
+    if isinstance(known, Ragged):
+        outputs[name], outputs[f"{name}.size"] = known.value, known.size
+        return Trimmed(name, f"{name}.size", known.axis)
+    if known is not None:
+        outputs[name] = known
+    return None if known is None else name
 
 
 def _origin(value: Value) -> str:
@@ -154,11 +239,13 @@ def _origin(value: Value) -> str:
     return f"the {'input' if isinstance(value, Input) else 'variable'} {value.name!r}"
 
 
-def _attributes(builder: Builder, node: NodeProto) -> dict[str, Any]:
+def attributes_of(builder: Builder, node: NodeProto) -> dict[str, Any]:
+    """A node's attributes by name; graphs stay protos."""
     what, folder = builder.what(node), builder.recipe.folder
     return {attribute.name: attribute_value(attribute, folder, what) for attribute in node.attribute}
 
 
+@built_in("Constant")
 def _constant(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     """Constant: a tensor in one of several attributes."""
     what = builder.what(node)
@@ -175,114 +262,15 @@ def _constant(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     return (Constant(np.array(attribute_value(attribute, folder, what), dtypes[attribute.name])),)
 
 
+@built_in("Identity")
 def _identity(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     return (builder.read(node.input[0]),)
 
 
+@built_in("CastLike")
 def _cast_like(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     """CastLike is Cast: the type of the second operand is known."""
     x, like = builder.operands(node)
     assert x is not None
     assert like is not None
     return (x,) if x.dtype == like.dtype else builder.made(Cast(to=like.dtype), [x], node)
-
-
-def _if(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
-    """If with a known condition: the branch that is taken, in place."""
-    condition = builder.tensor(node.input[0], builder.what(node))
-    if not isinstance(condition, Constant):
-        raise UnsupportedOperatorError(
-            f"{builder.what(node)}: its condition is {_origin(condition)}; If is supported where the condition is "
-            "known when the model is loaded"
-        )
-    wanted = "then_branch" if condition.array.reshape(()).item() else "else_branch"
-    branch = next(attribute.g for attribute in node.attribute if attribute.name == wanted)
-    inner = Builder(builder.recipe, builder.dims, dict(builder.known))
-    for tensor in branch.initializer:
-        inner.known[tensor.name] = Constant(array_from_tensor(tensor, builder.recipe.folder), tensor.name)
-    inner.run(branch)
-    return tuple(inner.read(value.name) for value in branch.output)
-
-
-def _scan(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
-    """Scan: what its body reads of the graph around it becomes operands."""
-    attributes = _attributes(builder, node)
-    body, count = attributes.pop("body"), attributes["num_scan_inputs"]
-    operands = [builder.tensor(name, builder.what(node)) for name in node.input]
-    states = len(operands) - count
-    axes = attributes.get("scan_input_axes") or (0,) * count
-    types = [value.type for value in operands[:states]]
-    for value, axis in zip(operands[states:], axes, strict=True):
-        shape = list(value.shape)
-        del shape[axis]
-        types.append(value.type.with_shape(tuple(shape)))
-    inner = _Body(builder.recipe, builder.dims, outer=builder)
-    graph = inner.subgraph(body, types)
-    scan = Scan(body=graph, num_captured=len(inner.captured), **attributes)
-    return builder.made(scan, [*operands, *inner.captured], node)
-
-
-@dataclass
-class _Body(Builder):
-    """Builds a graph that is an attribute: values of the graph around it are captured as further inputs."""
-
-    outer: Builder = field(kw_only=True)
-    captured: dict[Value, Input] = field(default_factory=dict)
-
-    def subgraph(self, body: GraphProto, types: list[TensorType]) -> Graph:
-        inputs = [Input(type_, value.name) for value, type_ in zip(body.input, types, strict=True)]
-        self.known.update((value.name, value) for value in inputs)
-        for tensor in body.initializer:
-            self.known[tensor.name] = Constant(array_from_tensor(tensor, self.recipe.folder), tensor.name)
-        self.run(body)
-        outputs = {value.name: self.tensor(value.name, f"output {value.name!r}") for value in body.output}
-        return Graph((*inputs, *self.captured.values()), outputs, name=body.name or "body")
-
-    def leaf(self, name: str) -> Value:
-        value = self.outer.tensor(name, "a value that a body reads")
-        if isinstance(value, Constant):
-            return value
-        return self.captured.setdefault(value, Input(value.type, name))
-
-
-def _split_to_sequence(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
-    """A sequence of pieces: of the sizes given, of one size (the last may be smaller), or of extent 1."""
-    x = builder.tensor(node.input[0], builder.what(node))
-    attributes = _attributes(builder, node)
-    axis = attributes.get("axis", 0)
-    extent = x.shape[axis]
-    split = builder.constant(node, 1, "split")
-    if split is not None and split.ndim == 1:
-        sizes = tuple(int(size) for size in split)
-    else:
-        chunk = 1 if split is None else int(split)
-        sizes = tuple(min(chunk, extent - start) for start in range(0, extent, chunk))
-    pieces = builder.made(Split(split=sizes, axis=axis), [x], node)
-    if split is None and not attributes.get("keepdims", 1):
-        pieces = tuple(builder.made(Squeeze(axes=(axis,)), [piece], node)[0] for piece in pieces)
-    return (pieces,)
-
-
-def _sequence_construct(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
-    return (tuple(builder.tensor(name, builder.what(node)) for name in node.input),)
-
-
-def _sequence_at(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
-    sequence = builder.read(node.input[0])
-    place = builder.constant(node, 1, "position")
-    if not isinstance(sequence, tuple) or place is None:
-        raise ModelError(f"{builder.what(node)} needs a sequence and a position")
-    return (sequence[int(place)],)
-
-
-BUILT_IN: dict[str, Callable[[Builder, NodeProto], tuple[Known, ...]]] = {
-    "Constant": _constant,
-    "Identity": _identity,
-    "CastLike": _cast_like,
-    "If": _if,
-    "Scan": _scan,
-    "SplitToSequence": _split_to_sequence,
-    "SequenceConstruct": _sequence_construct,
-    "SequenceAt": _sequence_at,
-}
-"""Operators that are resolved while loading, or read in a way of their own."""

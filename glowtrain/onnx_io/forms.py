@@ -11,6 +11,7 @@ import numpy as np
 from onnx import AttributeProto, defs, helper
 
 from glowtrain.graph import Graph, Operator
+from glowtrain.graph.operator import same_attribute
 from glowtrain.onnx_io.attributes import static_inputs
 from glowtrain.onnx_io.older import written_form
 from glowtrain.onnx_io.source import kind_of
@@ -126,14 +127,15 @@ def _is_default(operator: Operator, name: str, value: Any, expected: defs.OpSche
         return _is_field_default(operator, name, value)
     known = helper.get_attribute_value(assumed)
     known = known.decode() if isinstance(known, bytes) else known
-    return bool(np.float32(value) == known) if isinstance(value, float) else bool(_plain(value) == known)
+    plain = float(np.float32(value)) if isinstance(value, float) else _plain(value)
+    return same_attribute(plain, known)
 
 
 def _is_field_default(operator: Operator, name: str, value: Any) -> bool:
     fields = {field.name: field.default for field in dataclasses.fields(operator)}  # type: ignore[arg-type]
     if isinstance(value, np.ndarray) or name not in fields:
         return False
-    return bool(value == fields[name]) or (name == "dilations" and set(value) == {1})
+    return same_attribute(value, fields[name]) or (name == "dilations" and set(value) == {1})
 
 
 def _plain(value: Any) -> Any:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from onnx import GraphProto, TensorProto, ValueInfoProto
 
-from glowtrain.errors import BindingError, ModelError, ShapeError, UnsupportedOperatorError
-from glowtrain.graph import Graph, Template, lookup
+from glowtrain.errors import BindingError, ModelError, ShapeError, UnknownValueError, UnsupportedOperatorError
+from glowtrain.graph import Binding, Graph, Structure, Template, lookup
 from glowtrain.graph.template import whole_extents
+from glowtrain.onnx_io import control, functions, gradient, sequences  # noqa: F401  (they enter their rules in BUILT_IN)
 from glowtrain.onnx_io.build import BUILT_IN, Builder, Recipe
 from glowtrain.onnx_io.parameters import key_of, roles, untie
 from glowtrain.onnx_io.source import Model, Source, describe, read, subgraphs
@@ -22,13 +24,21 @@ _SMALL = 1024
 """Elements up to which an initializer is shown to the converter."""
 
 
-def load(source: Source, dims: Mapping[str, int] | None = None, *, name: str = "") -> Graph | Template:
+def load(
+    source: Source,
+    dims: Mapping[str, int] | None = None,
+    *,
+    values: Mapping[str, Any] | None = None,
+    name: str = "",
+) -> Graph | Template:
     """Load an ONNX model from a path, bytes or a ModelProto.
 
     ``dims`` binds symbolic dimensions by name; a dimension without a name is called ``<input>_<axis>``. With all bound
-    the result is a :class:`Graph`, else a :class:`Template` that gives a graph for each binding of the rest. Operator
-    sets from 6 up are converted to the newest. Float initializers become variables by the rule of
-    :mod:`glowtrain.onnx_io.parameters`.
+    the result is a :class:`Graph`, else a :class:`Template` that gives a graph for each binding of the rest. ``values``
+    gives the elements of inputs on which shapes depend (the ``shape`` of a Reshape that is an input), which makes them
+    constants; a template is also what comes of a model that needs more of these, or that takes sequences. A compiled
+    template finds what it needs in each call. Operator sets from 6 up are converted to the newest. Float initializers
+    become variables by the rule of :mod:`glowtrain.onnx_io.parameters`.
 
     Raises :class:`ModelError` for what is broken, :class:`UnsupportedOperatorError` naming all operators that are not
     supported, and :class:`BindingError` for dimensions that the model does not have.
@@ -39,21 +49,13 @@ def load(source: Source, dims: Mapping[str, int] | None = None, *, name: str = "
     if unknown:
         known = ", ".join(template.symbols) or "none"
         raise BindingError(f"{template.name}: there is no dimension {', '.join(unknown)}; the model has: {known}")
-    if not template.symbols:
-        return template.build({})
-    if len(bound) == len(template.symbols):
-        return template.bind(bound)
-    return _partly_bound(template, bound) if bound else template
-
-
-def _partly_bound(template: Template, bound: dict[str, int]) -> Template:
-    inputs = {
-        name: Spec(
-            spec.dtype, tuple(bound.get(extent, extent) if isinstance(extent, str) else extent for extent in spec.shape)
-        )
-        for name, spec in template.inputs.items()
-    }
-    return Template(template.name, inputs, lambda dims: template.build({**bound, **dims}))
+    rest = template.partly(bound, values or {}) if bound or values else template
+    if rest.symbols or rest.structures:
+        return rest
+    try:
+        return template.bind(bound, values) if bound or values else template.build(Binding())
+    except UnknownValueError:
+        return rest
 
 
 def _template(model: Model, name: str) -> Template:
@@ -67,10 +69,12 @@ def _template(model: Model, name: str) -> Template:
     _check_supported(graph, model.title)
     arrays |= _initializers(graph, model.folder)
     untie(graph, arrays)
-    inputs = {value.name: _spec(value, model.title) for value in graph.input if value.name not in arrays}
+    declared = [value for value in graph.input if value.name not in arrays]
+    inputs = {value.name: _spec(value, model.title) for value in declared if value.type.HasField("tensor_type")}
+    structures = {value.name: _structure(value, model.title) for value in declared if value.name not in inputs}
     title = name or model.proto.graph.name or "model"
-    recipe = Recipe(graph, inputs, arrays, roles(graph, arrays), title, model.title, model.folder)
-    return Template(title, inputs, lambda dims: Builder(recipe, dims).graph())
+    recipe = Recipe(graph, inputs, structures, arrays, roles(graph, arrays), title, model.title, model.folder)
+    return Template(title, inputs, lambda binding: Builder(recipe, binding).graph(), structures)
 
 
 def _initializers(graph: GraphProto, folder: Path | None) -> dict[str, Array]:
@@ -84,12 +88,22 @@ def _initializer(tensor: TensorProto, folder: Path | None) -> Array:
     return array_from_tensor(tensor, folder, "initializer")
 
 
+def _structure(value: ValueInfoProto, title: str) -> Structure:
+    """The declared type of an input that is a sequence or optional."""
+    kind, type_ = "", value.type
+    while not type_.HasField("tensor_type"):
+        field = type_.WhichOneof("value")
+        kind = f"{kind} {str(field).removesuffix('_type')}".strip()
+        if kind not in ("sequence", "optional", "optional sequence"):
+            raise ModelError(f"{title}: input {value.name!r} is not a tensor but a {field or 'value without type'}")
+        type_ = getattr(type_, str(field)).elem_type
+    dtype = dtype_from_onnx(type_.tensor_type.elem_type, f"{title}: input {value.name!r}")
+    return Structure(kind, Spec(dtype))  # type: ignore[arg-type]  # the loop leaves only these kinds
+
+
 def _spec(value: ValueInfoProto, title: str) -> Spec:
     """The declared type of an input; extents that are not given get names."""
-    what = f"{title}: input {value.name!r}"
-    if not value.type.HasField("tensor_type"):
-        raise ModelError(f"{what} is not a tensor but a {value.type.WhichOneof('value') or 'value without type'}")
-    tensor = value.type.tensor_type
+    what, tensor = f"{title}: input {value.name!r}", value.type.tensor_type
     if not tensor.HasField("shape"):
         raise ModelError(f"{what} has no shape; set one with symbolic dimensions, e.g. ['batch', 784]")
     extents: list[int | str] = []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, defs
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, defs, helper
 
 from glowtrain.errors import ModelError
 
@@ -84,6 +84,9 @@ def _check_header(model: Model) -> None:
     if not proto.HasField("graph") or not (proto.ir_version or proto.opset_import):
         raise ModelError(f"{title} is not an ONNX model: it has no graph or no version")
     opset = opset_of(proto)
+    if opset is None and proto.opset_import and not any(is_standard(node.domain) for node in proto.graph.node):
+        opset = defs.onnx_opset_version()  # what other domains' operators are made of
+        proto.opset_import.append(helper.make_opsetid("", opset))
     if opset is None:
         raise ModelError(f"{title} does not say which version of the ONNX operators it uses (no opset_import)")
     if not OLDEST_OPSET <= opset <= defs.onnx_opset_version():

@@ -7,7 +7,7 @@ computed from the inputs' shapes, the model is valid for every binding and is sa
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -55,7 +55,7 @@ def _other_dims(template: Template, dims: Mapping[str, int]) -> Iterator[dict[st
 
 def _compare(graph: Graph, template: Template, dims: Mapping[str, int], opset: int) -> Symbols | None:
     try:
-        other = template.build(dict(dims))
+        other = template.build(replace(graph.binding, dims=dims))
     except GlowtrainError:
         return None
     pairs = {(graph.dims[symbol], dims[symbol]): symbol for symbol in dims if dims[symbol] != graph.dims[symbol]}

@@ -45,8 +45,7 @@ def inference(model: Graph | Template) -> Graph | Template:
 def _apply(model: Graph | Template, change: Callable[[Graph], Graph]) -> Graph | Template:
     """Change a graph, and also what its template will build."""
     if isinstance(model, Template):
-        build = model.build
-        return Template(model.name, model.inputs, lambda dims: change(build(dims)))
+        return model.map(change)
     template = None if model.template is None else _apply(model.template, change)
     assert not isinstance(template, Graph)
     return change(model).with_(template=template)

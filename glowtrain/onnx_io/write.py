@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +15,7 @@ from glowtrain.onnx_io.older import decomposed, decomposes
 from glowtrain.onnx_io.symbols import Symbols
 from glowtrain.onnx_io.tensors import dtype_to_onnx, tensor_from_array
 from glowtrain.ops.control import Scan
+from glowtrain.optimize.cse import exact_attributes
 from glowtrain.types import Array, TensorType
 
 DOMAIN = "glowtrain"
@@ -55,7 +56,7 @@ class Functions:
 
     opset: int
     protos: dict[str, FunctionProto] = field(default_factory=dict)
-    known: dict[tuple[Operator, tuple[TensorType | None, ...]], str] = field(default_factory=dict)
+    known: dict[Hashable, str] = field(default_factory=dict)
     names: Names = field(default_factory=Names)
     missing: dict[str, Node] = field(default_factory=dict)
     """Operators that can be written neither way, each with a node."""
@@ -63,13 +64,14 @@ class Functions:
     def name_of(self, node: Node) -> str | None:
         """The function that stands for a node's operator, made if need be; ``None`` if it has no decomposition."""
         operator, types = node.operator, tuple(None if value is None else value.type for value in node.inputs)
-        if (operator, types) not in self.known:
+        key = (type(operator), exact_attributes(operator), types)
+        if key not in self.known:
             if not decomposes(operator):
                 self.missing.setdefault(operator.key(), node)
                 return None
-            name = self.known[operator, types] = self.names.fresh(operator.onnx)
+            name = self.known[key] = self.names.fresh(operator.onnx)
             self.protos[name] = self._function(name, operator, decomposed(node))
-        return self.known[operator, types]
+        return self.known[key]
 
     def _function(self, name: str, operator: Operator, graph: Graph) -> FunctionProto:
         writer = Writer(self, Names(), constants_as_nodes=True)

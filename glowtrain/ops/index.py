@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
+from glowtrain.graph.places import Places
 from glowtrain.loops import Const, Expr, For, Statement, Tensor, call, cast, indices_of, select
 from glowtrain.ops.family import Grads, normalize_axis
 from glowtrain.ops.logic import Equal, Where
@@ -34,6 +35,13 @@ def wrapped(index: Expr, extent: int) -> Expr:
 def outside(dtype: DType) -> float | int:
     """What is read at an index outside: NaN, so that the mistake shows, or 0 where there is no NaN."""
     return math.nan if dtype.is_float else 0
+
+
+def within(extents: int | Sequence[int]) -> Places:
+    """The indices into axes of these extents, counted from the front or the end."""
+    if isinstance(extents, int):
+        return Places(-extents, extents - 1)
+    return Places(tuple(-extent for extent in extents), tuple(extent - 1 for extent in extents))
 
 
 def checked(operator_: Operator, indices: Array, extents: int | Array) -> Array:
@@ -71,6 +79,9 @@ class Gather(Operator):
         _require_indices(self, indices, *inputs)
         axis = normalize_axis(self, self.axis, data)
         return data.with_shape((*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]))
+
+    def index_places(self, *inputs: Any) -> dict[int, Places]:
+        return {1: within(inputs[0].shape[self.axis])}
 
     def reference(self, data: Array, indices: Array) -> Array:
         axis = self.axis % data.ndim
@@ -118,6 +129,9 @@ class ScatterAdd(Operator):
         if updates.shape != expected:
             raise self.fail(f"updates must have shape {list(expected)}", *inputs)
         return result
+
+    def index_places(self, *inputs: Any) -> dict[int, Places]:
+        return {0: within(self.shape[self.axis])}
 
     def reference(self, indices: Array, updates: Array) -> Array:
         axis = self.axis % len(self.shape)
@@ -175,6 +189,9 @@ class GatherElements(Operator):
         data, indices = inputs
         _check_element_indices(self, self.axis, *inputs)
         return data.with_shape(indices.shape)
+
+    def index_places(self, *inputs: Any) -> dict[int, Places]:
+        return {1: within(inputs[0].shape[self.axis])}
 
     def reference(self, data: Array, indices: Array) -> Array:
         axis = self.axis % data.ndim
@@ -250,6 +267,10 @@ class GatherND(Operator):
         if not 1 <= indices.shape[-1] <= data.rank - b:
             raise self.fail(f"index tuples must have 1 to {data.rank - b} elements", *inputs)
         return data.with_shape((*indices.shape[:-1], *data.shape[b + indices.shape[-1] :]))
+
+    def index_places(self, *inputs: Any) -> dict[int, Places]:
+        data, indices = inputs
+        return {1: within(data.shape[self.batch_dims :][: indices.shape[-1]])}
 
     def reference(self, data: Array, indices: Array) -> Array:
         b, depth = self.batch_dims, indices.shape[-1]
@@ -400,6 +421,9 @@ class ScatterElements(Scatter):
             raise self.fail("updates must have the shape of indices", *inputs)
         return data
 
+    def index_places(self, *inputs: Any) -> dict[int, Places]:
+        return {1: within(inputs[0].shape[self.axis])}
+
     def gather(self, x: Value, indices: Value) -> Value:
         result: Value = GatherElements(axis=self.axis)(x, indices)
         return result
@@ -440,6 +464,10 @@ class ScatterND(Scatter):
         if updates.shape != expected:
             raise self.fail(f"updates must have shape {list(expected)}", *inputs)
         return data
+
+    def index_places(self, *inputs: Any) -> dict[int, Places]:
+        data, indices, _ = inputs
+        return {1: within(data.shape[: indices.shape[-1]])}
 
     def gather(self, x: Value, indices: Value) -> Value:
         result: Value = GatherND()(x, indices)

@@ -1,4 +1,4 @@
-"""Comparison, boolean and bitwise operators, selection, and conversion of element types.
+"""Comparison, boolean and bitwise operators, and selection.
 
 Semantics: https://onnx.ai/onnx/operators/ at the newest opset.
 """
@@ -13,9 +13,11 @@ import numpy as np
 
 from glowtrain.errors import ShapeError
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
-from glowtrain.loops import Const, Expr, call, cast, select
+from glowtrain.loops import Const, Expr, call, select
+from glowtrain.ops.cast import Cast as Cast
+from glowtrain.ops.cast import CastLike as CastLike
 from glowtrain.ops.family import Elementwise, Grads, broadcast_shapes, broadcastable
-from glowtrain.types import DTYPES, Array, DType, TensorType, boolean, f64
+from glowtrain.types import Array, DType, TensorType, boolean
 
 ANY = frozenset({"float", "int", "uint", "bool"})
 NUMERIC = frozenset({"float", "int", "uint"})
@@ -352,91 +354,12 @@ class IsInf(Classification):
         return cls(draw.boolean(), draw.boolean())
 
 
-def convert(x: Array, dtype: DType) -> Array:
-    """``x`` as another element type, as C converts; floats beyond an integer's range give an unspecified value."""
-    with np.errstate(invalid="ignore"):
-        return x.astype(dtype.numpy)
-
-
-@operator
-@dataclass(frozen=True)
-class Cast(Elementwise):
-    """x as another element type: fractions are cut off towards 0, a boolean is x ≠ 0, integers wrap.
-
-    ``saturate`` and ``round_mode`` concern 8-bit floats only. The gradient is converted back; integers stop it.
-    """
-
-    to: DType
-    saturate: bool = True
-    round_mode: str = "up"
-    kinds: ClassVar[frozenset[str]] = ANY
-
-    def check_operands(self, *inputs: TensorType) -> None:
-        super().check_operands(*inputs)
-        if not isinstance(self.to, DType):
-            raise self.fail(f"to must be an element type ({', '.join(DTYPES)})", *inputs)
-
-    def result_dtype(self, *inputs: TensorType) -> DType:
-        return self.to
-
-    def reference(self, x: Array) -> Array:
-        return convert(x, self.to)
-
-    def vjp(self, g: Value, y: Value, x: Value) -> Grads:
-        return (Cast(x.dtype)(g) if x.dtype.is_float and self.to.is_float else None,)
-
-    def scalar(self, x: Expr) -> Expr:
-        return cast(x, self.to)
-
-    @classmethod
-    def sample(cls, draw: Draw) -> Sample:
-        """Between every pair of kinds; narrowing of floats is left out because differences of it are steps."""
-        if draw.boolean():
-            return Sample(cls(f64), (_sample_of(draw.choice(("float", "int")), draw),))
-        to = draw.choice([dtype for dtype in DTYPES.values() if dtype.kind != "float"])
-        return Sample(cls(to), (_sample_of(draw.choice(("float", "int", "bool")), draw),))
-
-
-def _sample_of(kind: str, draw: Draw) -> Array:
-    """Values that every element type can hold, away from the steps of truncation."""
-    shape = draw.shape()
-    if kind == "float":
-        return draw.floats(shape, 0.0, 3.0, avoid=(0.0, 1.0, 2.0, 3.0))
-    return draw.integers(shape, 0, 100) if kind == "int" else draw.booleans(shape)
-
-
-@operator
-@dataclass(frozen=True)
-class CastLike(Operator):
-    """x in the element type of a second operand, whose values do not matter."""
-
-    saturate: bool = True
-    round_mode: str = "up"
-
-    def infer(self, *inputs: TensorType) -> TensorType:
-        if len(inputs) != 2:
-            raise self.fail(f"takes 2 operands, not {len(inputs)}", *inputs)
-        return inputs[0].with_dtype(inputs[1].dtype)
-
-    def reference(self, x: Array, like: Array) -> Array:
-        return x.astype(like.dtype)
-
-    def decompose(self, x: Value, like: Value) -> Value:
-        result: Value = Cast(like.dtype, self.saturate, self.round_mode)(x)
-        return result
-
-    @classmethod
-    def sample(cls, draw: Draw) -> Sample:
-        like = _sample_of(draw.choice(("float", "int", "bool")), draw)
-        return Sample(cls(), (_sample_of(draw.choice(("float", "int", "bool")), draw), like))
-
-
 @operator
 @dataclass(frozen=True)
 class Identity(Elementwise):
     """x"""
 
-    kinds: ClassVar[frozenset[str]] = ANY
+    kinds: ClassVar[frozenset[str]] = ANY | {"stored"}
 
     def reference(self, x: Array) -> Array:
         return x

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
+from glowtrain.graph.places import Places
 from glowtrain.ops.family import Grads
 from glowtrain.ops.index import Gather, GatherElements, ScatterAdd
 from glowtrain.ops.logic import Equal, Less, Where
@@ -48,6 +49,9 @@ class ClassLoss(Operator):
         if weights is not None and weights != TensorType(scores.dtype, (scores.shape[1],)):
             raise self.fail(f"weights must be {scores.dtype}[{scores.shape[1]}]: one for each class", *inputs)
         return scores.with_shape(labels.shape if self.reduction == "none" else ())
+
+    def index_places(self, *inputs: Any) -> dict[int, Places]:
+        return {1: Places(0, inputs[0].shape[1] - 1, self.ignore_index)}
 
     def loss_of_arrays(self, log_prob: Array, labels: Array, weights: Array | None) -> Array:
         """The loss in NumPy. Raises :class:`ShapeError` for a label that is no class."""

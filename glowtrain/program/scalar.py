@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from glowtrain.errors import ProgramError
-from glowtrain.types import Array, DType, boolean, f32
+from glowtrain.types import Array, DType, boolean, dtype_of, f32, wide_of
 
 _HALF = frozenset({"f16", "bf16"})
 
@@ -45,15 +45,20 @@ def apply(function: str, arguments: list[Array]) -> Array:
 
 def has(function: str, dtype: DType) -> bool:
     """Whether :func:`apply` takes the function for operands of this element type."""
-    if function == "select" or function in _COMPARISONS:
+    if function == "select" or dtype.is_stored:
+        return function == "select"
+    if function in _COMPARISONS:
         return True
     return function in (_FLOAT if dtype.is_float else _INTEGER)
 
 
 def convert(array: Array, dtype: DType) -> Array:
-    """NumPy's ``astype``; f16 and bf16 go to integers by way of f32."""
+    """NumPy's ``astype``; f16 and bf16 go to integers by way of f32, stored types everywhere by f32 or i32."""
     if array.dtype == dtype.numpy:
         return array
+    for stored in (dtype_of(array.dtype), dtype):
+        if stored.is_stored:
+            array = array.astype(wide_of(stored).numpy)
     if array.dtype.kind not in "fiub" or array.dtype == np.float16:
         array = array.astype(np.float32)
     if dtype.name == "bf16" and array.dtype.kind in "iub":

@@ -114,8 +114,7 @@ class Forms:
     def _derived(self, change: Callable[[Graph], Graph]) -> Graph | Template:
         if self.template is None:
             return change(self.example)
-        template = self.template
-        return Template(template.name, template.inputs, lambda dims: change(template.bind(dims)))
+        return self.template.map(change)
 
 
 def select(variables: Sequence[Variable], trainable: Trainable) -> list[Variable]:
@@ -157,8 +156,5 @@ def with_values(graph: Graph, values: Mapping[str, Array]) -> Graph:
         for variable, value in zip(targets, roots[len(outputs) :], strict=True)
         if isinstance(variable, Variable)
     }
-    template = graph.template
-    if template is not None:
-        build = template.build
-        template = Template(template.name, template.inputs, lambda dims: with_values(build(dims), values))
+    template = None if graph.template is None else graph.template.map(lambda built: with_values(built, values))
     return graph.with_(outputs=outputs, updates=updates, template=template)

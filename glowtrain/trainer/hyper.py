@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from glowtrain.errors import InputError
+from glowtrain.graph import Graph
 from glowtrain.optim import HYPER, Optimizer
 from glowtrain.types import Array
 
@@ -15,8 +16,9 @@ from glowtrain.types import Array
 class Hyper(MutableMapping[str, float]):
     """A mapping whose names are fixed: ``hyper["lr"] = 1e-4`` takes effect in the next step."""
 
-    def __init__(self, optimizer: Optimizer) -> None:
+    def __init__(self, optimizer: Optimizer, step: Graph) -> None:
         self._optimizer = optimizer
+        self._types = {value.name: value.dtype for value in step.inputs}
         self._values = optimizer.hyper()
         self.inputs: dict[str, Array] = {}
         """The values as inputs of the step."""
@@ -33,7 +35,7 @@ class Hyper(MutableMapping[str, float]):
             raise InputError(f"hyperparameter {name!r} must be a number, not {value!r}")
         self._optimizer.check(name, float(value))
         self._values[name] = float(value)
-        self.inputs[HYPER + name] = np.asarray(value, np.float32)
+        self.inputs[HYPER + name] = np.asarray(value, self._types[HYPER + name].numpy)
 
     def __delitem__(self, name: str) -> None:
         raise InputError(f"hyperparameter {name!r} cannot be removed: it is an input of the compiled step")

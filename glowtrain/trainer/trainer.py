@@ -14,9 +14,10 @@ import numpy as np
 from glowtrain import data
 from glowtrain.backends.base import Backend, State
 from glowtrain.compiler import Function, compile
-from glowtrain.errors import InputError, NonFiniteError
+from glowtrain.errors import GlowtrainError, InputError, NonFiniteError
 from glowtrain.grad.training import LOSS
 from glowtrain.graph import Graph, Template
+from glowtrain.graph.places import index_problems
 from glowtrain.losses import Loss, LossFunction, as_loss
 from glowtrain.onnx_io import inference
 from glowtrain.optim import Optimizer
@@ -28,7 +29,7 @@ from glowtrain.trainer.fit import Callback, Fit, Options
 from glowtrain.trainer.forms import Forms, Trainable, with_values
 from glowtrain.trainer.history import History
 from glowtrain.trainer.hyper import Hyper
-from glowtrain.types import Array, Spec
+from glowtrain.types import Array, DType, Spec, bf16
 
 DEFAULT_BATCH = 32
 
@@ -41,6 +42,10 @@ class Trainer:
     function of a name; gradients of the others are not computed (running statistics go on adapting, as in PyTorch).
     ``seed`` decides the order of examples and what dropout drops. ``unbiased``: the running variance of
     BatchNormalization as PyTorch estimates it, not as ONNX does.
+
+    Models in f16 and bf16: named losses are computed in f32, with f32 targets; the optimizer's state and its arithmetic
+    are f32, and each new parameter is rounded to its own type, so updates below its last place are lost: rates must not
+    be too small. Gradients are of the parameters' type and are not scaled; in f16 those below 6e-8 are zero.
 
     ``hyper`` holds the hyperparameters, which may be changed between steps; ``history`` the records of past epochs.
     Raises :class:`DifferentiationError` if nothing can be trained.
@@ -66,13 +71,13 @@ class Trainer:
         self.loss = as_loss(loss)
         self.optimizer = optimizer
         self.forms = Forms(model, self.loss, optimizer, trainable, seed, unbiased=unbiased)
-        self.hyper = Hyper(optimizer)
         self.history = History()
         self.position = Position()
         self.whole = True
         """False while a step runs, and after one that was broken off."""
         step = self.forms.step()
         self._example_step = step if isinstance(step, Graph) else self.forms.step_of(self.forms.example)
+        self.hyper = Hyper(optimizer, self._example_step)
         variables = (*self._example_step.variables, *inference(self.forms.example).variables)
         self.state = State({variable.name: variable.initial for variable in variables})
         self._step = compile(step, backend, self.state)
@@ -88,8 +93,12 @@ class Trainer:
         NaN or infinite: then nothing has been updated.
         """
         arrays = self._checked(inputs)
-        self.whole = False
-        outputs = self._step({**arrays, **self.hyper.inputs})
+        before, self.whole = self.whole, False
+        try:
+            outputs = self._step({**arrays, **self.hyper.inputs})
+        except GlowtrainError:
+            self.whole = before  # it was refused before anything ran
+            raise
         self.whole = True
         loss = float(outputs[LOSS])
         if not math.isfinite(loss):
@@ -313,6 +322,9 @@ class Trainer:
         if any(problems):
             raise InputError("; ".join(filter(None, problems)))
         self.loss.check(self.forms.example, arrays)
+        problems = index_problems(self._example_step, arrays, fixed=True)
+        if problems:
+            raise InputError("; ".join(problems))
         rest = data.count_examples(arrays) % size
         if self._fixed_batch is not None and (size != self._fixed_batch or (rest and not drop_last)):
             what = f"batch_size={size}" if size != self._fixed_batch else f"a last batch of {rest}"
@@ -359,11 +371,16 @@ def _digest(names: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
 
 
+def _numpy_name(dtype: DType) -> str:
+    """What the element type is called in Python."""
+    return f"{'ml_dtypes' if dtype == bf16 else 'np'}.{dtype.numpy.name}"
+
+
 def _mismatch(name: str, array: Array, spec: Spec) -> str:
     """What is wrong with the examples' type; empty if nothing. The first extent, the batch, may be anything."""
     extents = zip(array.shape[1:], spec.shape[1:], strict=False)
     fits = array.ndim == len(spec.shape) and all(isinstance(want, str) or have == want for have, want in extents)
     if fits and array.dtype == spec.dtype.numpy:
         return ""
-    advice = "" if array.dtype == spec.dtype.numpy else f"; convert it with .astype(np.{spec.dtype.numpy.name})"
+    advice = "" if array.dtype == spec.dtype.numpy else f"; convert it with .astype({_numpy_name(spec.dtype)})"
     return f"{name!r} must be {spec}, not {array.dtype}[{','.join(map(str, array.shape))}]{advice}"

@@ -25,6 +25,7 @@ from glowtrain.graph import (
     to_text,
     verify,
 )
+from glowtrain.ops.activation import Shrink
 from glowtrain.ops.arithmetic import Add
 from glowtrain.ops.contraction import Gemm
 from glowtrain.ops.control import Scan
@@ -237,3 +238,13 @@ def test_bf16_constants_are_exact() -> None:
     assert isinstance(read, Constant)
     assert read.type == TensorType(bf16)
     assert read.array == np.asarray(0.1).astype(bf16.numpy)
+
+
+def test_a_zero_keeps_its_sign() -> None:
+    """-0.0 equals the default 0.0, but it is another attribute."""
+    x = Input(f32[3], "x")
+    graph = Graph((x,), {"y": Shrink(bias=-0.0)(x), "z": Shrink(bias=0.0)(x)})
+    text = to_text(graph)
+    assert "Shrink{bias=-0.0}(%x)" in text
+    assert "Shrink(%x)" in text
+    same_graph(graph, parse(text))

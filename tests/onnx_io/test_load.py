@@ -139,7 +139,7 @@ class TestDimensions:
         assert isinstance(template, Template)
         assert str(template.inputs["x"]) == "f32[batch,6]"
         assert template.bind({"batch": 2}).outputs["y"].shape == (2, 3)
-        assert template.for_inputs({"x": np.zeros((9, 6), np.float32)}).outputs["y"].shape == (9, 3)
+        assert template.bind({"batch": 9}).outputs["y"].shape == (9, 3)
 
     def test_all_graphs_of_a_template_share_their_arrays(self) -> None:
         template = load(mlp(batch="batch"))

@@ -543,3 +543,73 @@ def test_sequences_of_symbolic_length() -> None:
     history = trainer.fit((tokens[:, :-1], (tokens[:, :-1] + 1) % 5), 20, 4)
     assert history.loss[-1] < 0.5 * history.loss[0]
     assert trainer.predict(tokens[:1, :3])["output"].shape == (1, 3, 5)
+
+
+# --- other float types -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [gt.f16, gt.bf16, gt.f64], ids=str)
+def test_models_in_other_float_types_learn_as_in_f32(dtype: gt.types.DType, backend: str, tmp_path: Path) -> None:
+    digits = gt.data.load("digits")
+    x, labels = digits.x[:800].reshape(-1, 64), digits.y[:800]
+
+    def trained(dtype: gt.types.DType) -> gt.Trainer:
+        @gt.model(x=dtype["batch", 64])
+        def mlp(x: gt.Value) -> gt.Value:
+            return gt.nn.linear(gt.nn.relu(gt.nn.linear(x, 32)), 10)
+
+        trainer = trainer_of(mlp, backend)
+        trainer.fit((x.astype(dtype.numpy), labels), 3, 40, progress=False)
+        return trainer
+
+    trainer, plain = trained(dtype), trained(gt.f32)
+    assert plain.history.loss[-1] < 0.4
+    np.testing.assert_allclose(trainer.history.loss, plain.history.loss, rtol=0.02)
+    state = gt.f64 if dtype == gt.f64 else gt.f32
+    slot = "linear.weight.adam.v"
+    assert trainer.variables()[slot].dtype == state.numpy
+    assert trainer.parameters()["linear.weight"].dtype == dtype.numpy
+    assert trainer.graph.outputs["loss"].dtype == state
+    trainer.save(tmp_path / "run.safetensors")
+    other = trainer_of(trainer.forms.model, backend)
+    other.restore(tmp_path / "run.safetensors")
+    batch = x[:4].astype(dtype.numpy)
+    np.testing.assert_array_equal(other.predict(batch)["output"], trainer.predict(batch)["output"])
+    assert trainer.gradients({"x": batch, "labels": labels[:4]})["linear.weight"].dtype == dtype.numpy
+
+
+@pytest.mark.parametrize("dtype", [gt.f16, gt.bf16], ids=str)
+def test_losses_of_16_bit_outputs_are_sums_in_f32(dtype: gt.types.DType, backend: str) -> None:
+    """70,000 = 100 · 700 is more than f16 holds, and 700² more than it squares."""
+
+    @gt.model(x=dtype["batch", 1])
+    def scaled(x: gt.Value) -> gt.Value:
+        return x * gt.nn.parameter("w", (1,), gt.nn.ones, dtype=dtype)
+
+    loss = gt.losses.mse(reduction="sum")
+    trainer = trainer_of(scaled, backend, loss=loss, optimizer=gt.optim.SGD(lr=1e-9))
+    batch = {"x": np.full((100, 1), 700, dtype.numpy), "target": np.zeros((100, 1), np.float32)}
+    exact = float(batch["x"].astype(np.float64).__pow__(2).sum())
+    assert trainer.step(batch) == pytest.approx(exact, rel=1e-6)
+
+
+def test_running_statistics_of_bf16_images_are_f32(points: Points) -> None:
+    @gt.model(x=gt.bf16["batch", 1, 4, 4])
+    def normal(x: gt.Value) -> gt.Value:
+        return gt.nn.linear(gt.nn.flatten(gt.nn.batch_norm(x)), 3)
+
+    trainer, (x, labels) = trainer_of(normal), images(points)
+    for _ in range(60):
+        trainer.step({"x": x[:32].astype(gt.bf16.numpy), "labels": labels[:32]})
+    mean = trainer.variables()["batch_norm.mean"]
+    assert mean.dtype == np.float32
+    np.testing.assert_allclose(mean, x[:32].mean(), rtol=0.01)
+
+
+def test_a_wrong_dtype_says_what_to_call() -> None:
+    @gt.model(x=gt.bf16["batch", 4])
+    def narrow(x: gt.Value) -> gt.Value:
+        return gt.nn.linear(x, 3)
+
+    with pytest.raises(InputError, match=r"convert it with \.astype\(ml_dtypes\.bfloat16\)"):
+        trainer_of(narrow).fit((np.zeros((8, 4), np.float32), np.zeros(8, np.int64)), progress=False)

@@ -1,19 +1,21 @@
 """Element types in registers and in memory, and conversions between them.
 
 In registers f16 and bf16 are f32 lanes that hold representable values (every operation rounds its result), bool is i1;
-in memory f16 and bf16 take two bytes and bool one byte, 0 or 1.
+in memory f16 and bf16 take two bytes and bool one byte, 0 or 1. Smaller types are the bytes of memory everywhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from glowtrain.backends.cpu import small
 from glowtrain.backends.cpu.emit import Function, Text, float_constant, splat_constant, vector
 from glowtrain.backends.cpu.target import Target
 
 REGISTER: Mapping[str, str] = {
     "f64": "double", "f32": "float", "f16": "float", "bf16": "float", "i64": "i64", "i32": "i32", "i16": "i16",
     "i8": "i8", "u64": "i64", "u32": "i32", "u16": "i16", "u8": "i8", "bool": "i1",
+    **dict.fromkeys(small.STORED, "i8"),
 }  # fmt: skip
 """The LLVM type of one lane in a register."""
 
@@ -22,7 +24,7 @@ MEMORY: Mapping[str, str] = {**REGISTER, "f16": "i16", "bf16": "i16", "bool": "i
 
 SIZE: Mapping[str, int] = {
     "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u64": 8, "u32": 4, "u16": 2,
-    "u8": 1, "bool": 1,
+    "u8": 1, "bool": 1, **dict.fromkeys(small.STORED, 1),
 }  # fmt: skip
 """Bytes of one element in memory."""
 
@@ -132,11 +134,18 @@ def cast(f: Function, value: Text, from_dtype: str, to_dtype: str, width: int, t
 
     Float to integer truncates. NaN and what does not fit give the smallest i32 (to 32 bits and fewer) or the smallest
     i64 (to u32 and 64 bits), cut to the size of the type; NumPy itself differs between versions for such values to u32.
-    Integers wrap; anything to bool is ``!= 0``; f64 and integers reach bf16 by way of f32, as in ml_dtypes.
+    Integers wrap; anything to bool is ``!= 0``; f64 and integers reach bf16 by way of f32, as in ml_dtypes. Smaller
+    types come and go by way of f32 or i32.
     """
     m = Vectors(f, width)
     if from_dtype == to_dtype:
         return value
+    if from_dtype in small.STORED:
+        wide = "f32" if from_dtype in small.FORMATS else "i32"
+        return cast(f, small.widened(m, value, from_dtype), wide, to_dtype, width, target)
+    if to_dtype in small.STORED:
+        wide = "f32" if to_dtype in small.FORMATS else "i32"
+        return small.narrowed(m, cast(f, value, from_dtype, wide, width, target), to_dtype)
     if to_dtype == "bool":
         return _to_bool(m, value, from_dtype)
     if from_dtype in FLOATS and to_dtype in FLOATS:
@@ -290,6 +299,8 @@ def constant(value: float | int | bool, dtype: str, width: int) -> Text:
         return splat_constant(float_constant(float(value), scalar), scalar, width)
     if dtype == "bool":
         return splat_constant("true" if value else "false", scalar, width)
+    if dtype in small.STORED:
+        value = small.code_of(value, dtype)
     half = 1 << (bits_of(dtype) - 1)
     return splat_constant(str((int(value) + half) % (2 * half) - half), scalar, width)
 

@@ -26,6 +26,7 @@ from glowtrain.backends.cpu.conversion import (
 )
 from glowtrain.backends.cpu.emit import Function, Text, vector
 from glowtrain.backends.cpu.integer_math import BOOL, INTEGER, Integers, mulhi_u32
+from glowtrain.backends.cpu.small import STORED
 from glowtrain.backends.cpu.target import Target
 from glowtrain.errors import CodegenError
 
@@ -59,7 +60,9 @@ ARITY: Mapping[str, int] = {
 
 def supports(name: str, dtype: str) -> bool:
     """Whether :func:`apply` takes this function for operands of ``dtype``."""
-    if name == "select" or name in COMPARISONS:
+    if name == "select" or dtype in STORED:
+        return name == "select"
+    if name in COMPARISONS:
         return True
     if name == "mulhi_u32":
         return dtype == "u32"

@@ -19,8 +19,10 @@ from glowtrain.errors import CodegenError
 COMPUTE_BITS: Mapping[str, int] = {
     "f64": 64, "f32": 32, "f16": 32, "bf16": 32, "i64": 64, "i32": 32, "i16": 16, "i8": 8,
     "u64": 64, "u32": 32, "u16": 16, "u8": 8, "bool": 8,
+    "f8e4m3fn": 8, "f8e4m3fnuz": 8, "f8e5m2": 8, "f8e5m2fnuz": 8, "f8e8m0": 8, "f6e2m3": 8, "f6e3m2": 8, "f4e2m1": 8,
+    "i4": 8, "u4": 8, "i2": 8, "u2": 8,
 }  # fmt: skip
-"""Bits of a lane while it is computed with: half precision is computed in f32."""
+"""Bits of a lane while it is computed with: half precision is computed in f32, smaller types are only moved."""
 
 _FAMILIES: Mapping[str, str] = {
     "avx512vnni": "avx512vnni", "avxvnni": "avxvnni", "avx512bf16": "avx512bf16", "avx2": "avx2", "avx512f": "avx512f",

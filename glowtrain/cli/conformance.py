@@ -1,0 +1,39 @@
+"""``glowtrain conformance``: ONNX's own tests against a backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import track
+
+from glowtrain.cli import options
+from glowtrain.cli.console import FAILED, command, err, out
+
+
+@command
+def conformance(
+    pattern: Annotated[str, typer.Argument(help="Only tests whose name contains this.")] = "",
+    backend: options.Backend = "cpu",
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    output: Annotated[Path | None, typer.Option(help="Write the results as Markdown.")] = None,
+) -> None:
+    """Run the backend tests of the onnx package, and say which do not pass and why.
+
+    Examples:
+
+    glowtrain conformance softmax
+
+    glowtrain conformance --jobs 2 --output conformance.md
+    """
+    from glowtrain.onnx_io.conformance import matching, report, run_all  # noqa: PLC0415  (makes 2000 models)
+
+    chosen = matching(pattern, backend)
+    outcomes = list(track(run_all(chosen, backend, jobs), "testing", len(chosen), console=err, transient=True))
+    text = report(outcomes, backend)
+    if output is not None:
+        output.write_text(text, encoding="utf-8")
+    out.print(text, markup=False)
+    if not all(outcome.passed for outcome in outcomes):
+        raise typer.Exit(FAILED)

@@ -1,0 +1,116 @@
+"""Inputs that name places in other tensors (rows of an embedding, labels): are a call's values such places?
+
+Compiled code cannot stop at a wrong index, so values are checked before it runs. An input is checked where it is an
+index operand itself, or becomes one through operators of one operand that move or map elements (Reshape, Cast).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from glowtrain.graph.value import Constant, Input, Node, Value, Variable
+from glowtrain.types import Array
+
+if TYPE_CHECKING:
+    from glowtrain.graph.graph import Graph
+
+
+@dataclass(frozen=True)
+class Places:
+    """The values that an index operand may have: from ``low`` to ``high``, or ``ignored``.
+
+    Bounds that differ along the operand's last axis are tuples.
+    """
+
+    low: int | tuple[int, ...]
+    high: int | tuple[int, ...]
+    ignored: int | None = None
+
+    def outside(self, array: Array) -> Array:
+        """Where an array has other values."""
+        wrong: Array = (array < np.asarray(self.low)) | (array > np.asarray(self.high))
+        return wrong if self.ignored is None else wrong & (array != self.ignored)
+
+    def __str__(self) -> str:
+        bounds = f"{_listed(self.low)} to {_listed(self.high)}"
+        return bounds if self.ignored is None else f"{bounds}, or {self.ignored}"
+
+
+def _listed(bound: int | tuple[int, ...]) -> str:
+    return str(bound if isinstance(bound, int) else list(bound))
+
+
+@dataclass(frozen=True)
+class IndexUse:
+    """An input as an operand of ``reader`` that names places, after the nodes of ``path``."""
+
+    input: Input
+    path: tuple[Node, ...]
+    reader: Node
+    places: Places
+
+    @property
+    def fixed(self) -> bool:
+        """The same for every example of a data set: elements are not moved, and lead into parameters or constants."""
+        others = [value for value in self.reader.inputs if value is not None and value is not self.operand]
+        leaves = all(isinstance(value, (Variable, Constant)) for value in others)
+        return leaves and all(node.operator.elementwise for node in self.path)
+
+    @property
+    def operand(self) -> Value:
+        return self.path[-1].output if self.path else self.input
+
+    def problem(self, array: Array) -> str:
+        """What is wrong with the input's values; empty if nothing."""
+        indices = array
+        with np.errstate(all="ignore"):
+            for node in self.path:
+                indices = np.asarray(node.operator.reference(*(None if v is None else indices for v in node.inputs)))
+        wrong = self.places.outside(indices)
+        if not wrong.any():
+            return ""
+        value = indices[wrong][0]
+        found = np.argwhere(array == value) if self.path else np.argwhere(wrong)
+        place = f" at {found[0].tolist()}" if len(found) else ""
+        return f"{self.input.name!r} must hold numbers from {self.places} for {self._reader()}, but has {value}{place}"
+
+    def _reader(self) -> str:
+        operands = ", ".join("-" if v is None else v.name or str(v.type) for v in self.reader.inputs)
+        name = f" (node {self.reader.name!r})" if self.reader.name else ""
+        return f"{self.reader.operator}({operands}){name}"
+
+
+def index_uses(graph: Graph) -> Iterator[IndexUse]:
+    """Every use of an input as an index, each range once."""
+    seen = set()
+    for node in graph.nodes:
+        types = [None if value is None else value.type for value in node.inputs]
+        for position, places in node.operator.index_places(*types).items():
+            source, path = _source(node.inputs[position])
+            if isinstance(source, Input) and (source, path, places) not in seen:
+                seen.add((source, path, places))
+                yield IndexUse(source, path, node, places)
+
+
+def _source(value: Value | None) -> tuple[Value | None, tuple[Node, ...]]:
+    """Where a value comes from through operators of one operand, and these operators in order."""
+    path: list[Node] = []
+    while value is not None and value.node is not None:
+        operands = [operand for operand in value.node.inputs if operand is not None]
+        operator = value.node.operator
+        if len(operands) != 1 or len(value.node.outputs) != 1 or not (operator.elementwise or operator.moves):
+            break
+        path.append(value.node)
+        value = operands[0]
+    return value, tuple(reversed(path))
+
+
+def index_problems(graph: Graph, arrays: Mapping[str, Array], *, fixed: bool = False) -> list[str]:
+    """What is wrong with index inputs, one line each; with ``fixed`` only by what holds for any number of examples."""
+    uses = [use for use in graph.index_uses if use.fixed or not fixed]
+    found = (use.problem(arrays[use.input.name]) for use in uses if use.input.name in arrays)
+    return list(dict.fromkeys(filter(None, found)))

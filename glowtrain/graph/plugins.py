@@ -1,0 +1,53 @@
+"""Operators from other packages: entry points of the group ``glowtrain.operators``, named like the operators' domain.
+
+A package says in its ``pyproject.toml``::
+
+    [project.entry-points."glowtrain.operators"]
+    "acme.ops" = "acme_glowtrain"
+
+and its module ``acme_glowtrain`` registers operators of the domain ``acme.ops`` when it is imported, which happens when
+an operator of that domain is met for the first time.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+
+from glowtrain.errors import PluginError
+
+GROUP = "glowtrain.operators"
+"""The group of entry points."""
+
+_FAILURES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+"""What a module may raise when it is imported."""
+
+
+@cache
+def load_domain(domain: str) -> None:
+    """Import what packages offer for a domain, once. Raises :class:`PluginError` naming the package that fails."""
+    for entry in entry_points(group=GROUP, name=domain):
+        _load(entry)
+
+
+def _load(entry: EntryPoint) -> None:
+    try:
+        entry.load()
+    except _FAILURES as error:
+        package = "an unnamed package" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
+        raise PluginError(
+            f"the operators of {entry.name!r} cannot be loaded: importing {entry.value!r} of {package} "
+            f"failed with {type(error).__name__}: {error}"
+        ) from error
