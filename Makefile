@@ -1,10 +1,11 @@
 # From a clean clone, with only Python (3.11 or newer), pip and make:
 #
-#   make demo    train a digit classifier through one compiled step, and say what happened
-#   make test    every test
-#   make lint    formatter, linter, type checker, import contracts
-#   make docs    run the examples in README.md and docs/, follow their links
-#   make clean   remove what the above made
+#   make demo        train a digit classifier through one compiled step, and say what happened
+#   make test        every test
+#   make lint        formatter, linter, type checker, import contracts
+#   make docs        run the examples in README.md and docs/, follow their links
+#   make test-peers  by hand: the same losses, gradients and updates as PyTorch? It installs PyTorch (tests/peers)
+#   make clean       remove what the above made
 #
 # PYTHON=python3.12 picks another interpreter, PYTEST_ARGS="-k data" a part of the tests.
 
@@ -16,7 +17,7 @@ TOOLS := .venv-tools
 # Two pytest workers fill two cores; a BLAS with threads of its own under each would only get in the way.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: demo test lint docs format clean
+.PHONY: demo test test-peers lint docs format clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.installed
@@ -24,6 +25,9 @@ demo: .venv/.installed
 
 test: .venv/.installed-dev
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+test-peers: .venv/.installed-peers
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/peers $(PYTEST_ARGS)
 
 lint: .venv/.installed-dev
 	$(BIN)/ruff check .
@@ -59,4 +63,9 @@ clean:
 .venv/.installed-dev: .venv/.installed
 	@echo "installing the developer's tools into .venv (once)"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+.venv/.installed-peers: .venv/.installed-dev
+	@echo "installing PyTorch and JAX into .venv (once)"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[peers]'
 	@touch $@

@@ -17,7 +17,9 @@ from glowtrain.optimize.pipeline import optimize
 from glowtrain.program.fuse import fuse
 from glowtrain.program.layout import assign_layouts
 from glowtrain.program.plan import Plan, plan
+from glowtrain.program.program import Program
 from glowtrain.program.schedule import schedule
+from glowtrain.program.verify import verify, verify_plan
 from glowtrain.types import Array, TensorType
 
 BACKENDS: dict[str, type[Backend]] = {backend.name: backend for backend in (Interpreter, Cpu)}
@@ -28,14 +30,29 @@ def compile_graph(graph: Graph, backend: Backend) -> Executable:
     return backend.compile(graph, lambda: planned(graph))
 
 
-def planned(graph: Graph) -> Plan:
-    """Graph -> simpler operators, optimized -> program -> laid out, fused and scheduled -> plan."""
-    graph = optimize(expand(graph))
+def planned(graph: Graph, *, check: bool = False) -> Plan:
+    """Graph -> simpler operators, optimized -> program -> laid out, fused and scheduled -> plan.
+
+    With ``check`` the verifier of each stage runs on what it made; it raises :class:`GraphError`.
+    """
+    graph = optimize(expand(graph), check=check)
     program = lower(graph)
-    program = assign_layouts(program)
-    program = fuse(program)
-    program = schedule(program)
-    return plan(program)
+    program = scheduled(program, check=check)
+    result = plan(program)
+    if check:
+        verify_plan(result)
+    return result
+
+
+def scheduled(program: Program, *, check: bool = False) -> Program:
+    """A lowered program, laid out, fused and scheduled; with ``check`` verified at first and after each stage."""
+    if check:
+        verify(program)
+    for stage in (assign_layouts, fuse, schedule):
+        program = stage(program)
+        if check:
+            verify(program)
+    return program
 
 
 def backend_of(backend: str | Backend) -> Backend:

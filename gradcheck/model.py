@@ -17,7 +17,7 @@ import numpy as np
 from glowtrain.backends.base import check_inputs
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import InputError
-from glowtrain.gradcheck import rungs
+from glowtrain.gradcheck import forms
 from glowtrain.gradcheck.operators import MISTAKES, applied, described, jacobian
 from glowtrain.gradcheck.report import Check, Measure, Report, merged
 from glowtrain.graph import Graph, Input, Node, Sample, Template, Value, Variable, constant
@@ -185,7 +185,7 @@ class _Subject:
         found = pullback([loss], [constant(1.0, loss.dtype)], wanted)
         rules = {name: rule for name, rule in zip(self.names, found, strict=True) if rule is not None}
         narrow = self.narrow.with_(outputs=rules)
-        measures = rungs.close_in("compiled", rungs.run_compiled, narrow, widened(narrow).graph, self.arrays)
+        measures = forms.close_in("compiled", forms.run_compiled, narrow, widened(narrow).graph, self.arrays)
         for name, measure in zip(rules, measures, strict=True):
             yield from merged(name, [("", measure)])
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from glowtrain.errors import GlowtrainError, ShapeError
-from glowtrain.gradcheck import rungs
+from glowtrain.gradcheck import forms
 from glowtrain.gradcheck.draw import SeededDraw
 from glowtrain.gradcheck.numeric import Probe, check_gradient, compared, inputs_for, probe
 from glowtrain.gradcheck.report import Measure
-from glowtrain.gradcheck.retype import retyped
-from glowtrain.gradcheck.rungs import EPSILON
 from glowtrain.graph import Graph, Node, Operator, Sample, Value
+from glowtrain.graph.retype import retyped
 from glowtrain.types import Array, DType, bf16, dtype_of, f16, f32, f64, type_of
+from glowtrain.verification.exact import EPSILON
 
 MISTAKES = (GlowtrainError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 """What wrong operator code raises: a failed check, not the end of the run."""
@@ -86,7 +86,7 @@ def decomposition(use: Applied, random: np.random.Generator) -> Iterator[Measure
 def _same(array: Array) -> float:
     """How far two ways to compute an array may be apart."""
     largest = float(np.max(np.abs(array.astype(np.float64)), initial=1e-3))
-    return 1e-10 * largest if array.dtype == np.float64 else 4 * float(EPSILON.get(dtype_of(array.dtype), 0)) * largest
+    return 1e-10 * largest if array.dtype == np.float64 else 4 * float(EPSILON.get(dtype_of(array.dtype).name, 0)) * largest
 
 
 def _gradient_pairs(own: Probe, simpler: Probe, random: np.random.Generator) -> Iterator[tuple[Array, Array]]:
@@ -111,22 +111,22 @@ def whole(probe: Probe, random: np.random.Generator, *, gradients: bool) -> Prob
 
 def evaluator(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
     """The lowering (results and gradients) in the evaluator, against the reference."""
-    yield from _in_f64("evaluator", rungs.run_lowered, use, random)
+    yield from _in_f64("evaluator", forms.run_lowered, use, random)
 
 
 def plan(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
     """The same optimized, fused and planned, over the arena."""
-    yield from _in_f64("planned", rungs.run_planned, use, random)
+    yield from _in_f64("planned", forms.run_planned, use, random)
 
 
 def compiled_f64(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
     """Native code in f64 (results and gradients)."""
-    yield from _in_f64("compiled f64", rungs.run_compiled, use, random)
+    yield from _in_f64("compiled f64", forms.run_compiled, use, random)
 
 
-def _in_f64(oracle: str, run: rungs.Runner, use: Applied, random: np.random.Generator) -> Iterator[Measure]:
+def _in_f64(oracle: str, run: forms.Runner, use: Applied, random: np.random.Generator) -> Iterator[Measure]:
     all_ = whole(use.probe, random, gradients=use.operator.differentiable)
-    yield from rungs.same_in_f64(oracle, run, all_.graph, rungs.feeds(all_.graph, all_.arrays))
+    yield from forms.same_in_f64(oracle, run, all_.graph, forms.feeds(all_.graph, all_.arrays))
 
 
 def compiled(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
@@ -155,13 +155,13 @@ def _narrow(
     same_places = replace(smaller, wanted=use.probe.wanted, results=use.probe.results)
     narrow = whole(same_places, np.random.default_rng(0), gradients=gradients)
     numbers = [array.astype(v.dtype.numpy) for array, v in zip(wide.arrays, narrow.inputs, strict=True)]
-    yield from rungs.close_in(oracle, rungs.run_compiled, narrow.graph, wide.graph, rungs.feeds(narrow.graph, numbers))
+    yield from forms.close_in(oracle, forms.run_compiled, narrow.graph, wide.graph, forms.feeds(narrow.graph, numbers))
 
 
 def converted(sample: Sample, dtype: DType) -> Sample:
     """The sample with f64 operands in another float type (bodies of control operators too)."""
     changes = {
-        field.name: retyped(value, f64, dtype)
+        field.name: retyped(value, [f64], dtype).graph
         for field in dataclasses.fields(sample.operator)  # type: ignore[arg-type]
         if isinstance(value := getattr(sample.operator, field.name), Graph)
     }

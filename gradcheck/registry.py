@@ -96,12 +96,5 @@ def _programs(count: int, seed: int) -> Iterator[tuple[str, Measure]]:
         except MISTAKES as error:
             yield f"program {example}", failure("gradient", error)
             continue
-        for oracle in oracles:
-            try:
-                for measure in check_case(case, [oracle], seed):
-                    yield (
-                        (f"program {example}" if measure.status != "failed" else f"program {example}\n{case}"),
-                        measure,
-                    )
-            except MISTAKES as error:
-                yield f"program {example}\n{case}", failure(oracle, error)
+        for measure in check_case(case, oracles, seed):
+            yield f"program {example}" + (f"\n{case}" if measure.status == "failed" else ""), measure

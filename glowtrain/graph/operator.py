@@ -81,8 +81,6 @@ class Operator:
     """Name in its domain; the class name unless stated."""
     domain: ClassVar[str] = ""
     """"" is ai.onnx; what ONNX lacks lives in "glowtrain" and decomposes into standard operators."""
-    sized: ClassVar[dict[int, int]] = {}
-    """Results, by place, that hold their greatest size along an axis; the last result is the size that was found."""
     random: ClassVar[bool] = False
     """Two equal nodes differ (never true of operators that take their counter as an input)."""
     differentiable: ClassVar[bool] = True
@@ -127,6 +125,11 @@ class Operator:
     def index_places(self, *inputs: TensorType | None) -> Mapping[int, Places]:
         """The operands, by position, whose elements name places in others, and which elements do: calls are checked
         by it."""
+        return {}
+
+    def sizes(self, *inputs: TensorType | None) -> Mapping[int, int]:
+        """The results, by position, that hold their greatest size along an axis, and that axis: the last result is the
+        size that a call found."""
         return {}
 
     @classmethod

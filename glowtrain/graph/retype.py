@@ -1,31 +1,34 @@
-"""The same graph in double precision: what every narrower computation is measured against."""
+"""The same graph in other element types: leaves, dtype attributes and bodies change, operators and structure stay."""
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from glowtrain.graph.graph import Graph
 from glowtrain.graph.operator import Operator
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
-from glowtrain.types import DType, f64
+from glowtrain.types import DTYPES, DType, f64
+
+FLOATS = frozenset(dtype for dtype in DTYPES.values() if dtype.is_float)
 
 
 @dataclass(frozen=True)
-class Widened:
-    """A graph in f64, and the value in it that stands for each value of the graph it was made from."""
+class Retyped:
+    """A graph in other types, and the value in it that stands for each value of the graph it was made from."""
 
     graph: Graph
     values: dict[Value, Value]
 
 
-def widened(graph: Graph) -> Widened:
-    """All floats in f64: inputs, constants, variables, dtype attributes (those of bodies too). Roundings vanish."""
-    known: dict[Value, Value] = {value: _leaf(value) for value in (*graph.inputs, *graph.leaves)}
+def retyped(graph: Graph, before: Collection[DType], after: DType) -> Retyped:
+    """All that has one of the types ``before`` in the type ``after``: inputs, constants, variables, dtype attributes
+    (those of bodies too)."""
+    known = {value: _leaf(value, before, after) for value in (*graph.inputs, *graph.leaves)}
     for node in graph.nodes:
         operands = [None if value is None else known[value] for value in node.inputs]
-        fresh = Node(in_f64(node.operator), operands, node.name)
+        fresh = Node(retyped_operator(node.operator, before, after), operands, node.name)
         for old, new in zip(node.outputs, fresh.outputs, strict=True):
             new.name = old.name
             known[old] = new
@@ -33,27 +36,32 @@ def widened(graph: Graph) -> Widened:
     outputs = {name: known[value] for name, value in graph.outputs.items()}
     pairs = ((known[variable], known[value]) for variable, value in graph.updates.items())
     updates = {variable: value for variable, value in pairs if isinstance(variable, Variable)}
-    return Widened(Graph(inputs, outputs, updates, graph.name), known)
+    return Retyped(Graph(inputs, outputs, updates, graph.name), known)
 
 
-def _leaf(value: Value) -> Value:
-    if not value.dtype.is_float or value.dtype == f64:
+def widened(graph: Graph) -> Retyped:
+    """All floats in f64: what every narrower computation is measured against. Roundings vanish."""
+    return retyped(graph, FLOATS, f64)
+
+
+def retyped_operator(operator: Operator, before: Collection[DType], after: DType) -> Operator:
+    """The operator with dtype attributes, and bodies, in another type."""
+    changes = {name: _attribute(value, before, after) for name, value in operator.attributes().items()}
+    changed = {name: value for name, value in changes.items() if value is not getattr(operator, name)}
+    return operator.replace(**changed) if changed else operator
+
+
+def _leaf(value: Value, before: Collection[DType], after: DType) -> Value:
+    if value.dtype not in before or value.dtype == after:
         return value
     if isinstance(value, Constant):
-        return Constant(value.array.astype(f64.numpy), value.name)
+        return Constant(value.array.astype(after.numpy), value.name)
     if isinstance(value, Variable):
-        return Variable(value.name, value.initial.astype(f64.numpy), value.trainable)
-    return Input(value.type.with_dtype(f64), value.name)
+        return Variable(value.name, value.initial.astype(after.numpy), value.trainable)
+    return Input(value.type.with_dtype(after), value.name)
 
 
-def in_f64(operator: Operator) -> Operator:
-    """The operator with float dtype attributes, and bodies, in f64."""
-    changes = {name: _attribute(value) for name, value in operator.attributes().items()}
-    changed = {name: value for name, value in changes.items() if value is not getattr(operator, name)}
-    return dataclasses.replace(operator, **changed) if changed else operator  # type: ignore[type-var]
-
-
-def _attribute(value: Any) -> Any:
+def _attribute(value: Any, before: Collection[DType], after: DType) -> Any:
     if isinstance(value, Graph):
-        return widened(value).graph
-    return f64 if isinstance(value, DType) and value.is_float else value
+        return retyped(value, before, after).graph
+    return after if isinstance(value, DType) and value in before else value

@@ -21,13 +21,12 @@ from glowtrain.graph import (
     Structure,
     Value,
     Variable,
-    lookup,
     topological,
 )
 from glowtrain.graph.binding import Result, Trimmed, part_name
 from glowtrain.onnx_io.attributes import Call, attribute_value, operator_from, static_inputs
-from glowtrain.onnx_io.parameters import Roles, key_of
-from glowtrain.onnx_io.ragged import Ragged, ragged
+from glowtrain.onnx_io.parameters import Roles, class_of, key_of
+from glowtrain.onnx_io.ragged import Operand, Ragged, follow, prepared, ragged, whole
 from glowtrain.onnx_io.source import describe
 from glowtrain.onnx_io.tensors import array_from_sparse, array_from_tensor
 from glowtrain.ops.logic import Cast
@@ -155,6 +154,11 @@ class Builder:
             raise ModelError(f"{what} reads {name!r}, which is not a sequence")
         return value
 
+    def operand(self, name: str, node: NodeProto) -> Operand:
+        """The tensor of a name, which may have a size that is found at run time; ``None`` for no name."""
+        value = self.read(name) if name else None
+        return value if value is None or isinstance(value, Ragged) else self.tensor(name, self.what(node))
+
     def operands(self, node: NodeProto) -> list[Value | None]:
         """The tensors that a node reads; ``None`` where an optional one is absent."""
         return [self.tensor(name, self.what(node)) if name else None for name in node.input]
@@ -184,19 +188,23 @@ class Builder:
 
     def apply(self, node: NodeProto) -> tuple[Known, ...]:
         """Apply a registered operator; fold it where its results are known."""
-        cls = lookup(key_of(node))
+        cls = class_of(node)
         if cls is None:
             raise UnsupportedOperatorError(f"{self.what(node)} is not supported")
         places = static_inputs(cls)
         statics = {name: self.constant(node, place, name) for place, name in places.items()}
-        inputs = [value for place, value in enumerate(self.operands(node)) if place not in places]
+        inputs = [self.operand(name, node) for place, name in enumerate(node.input) if place not in places]
         while inputs and inputs[-1] is None:
             inputs.pop()
-        types = tuple(None if value is None else value.type for value in inputs)
+        types = tuple(None if value is None else value.type for value in map(whole, inputs))
         present = {name: array for name, array in statics.items() if array is not None}
         call = Call(node, self.recipe.title, types, present, {}, self.recipe.folder)
-        results = self.made(operator_from(call, cls), inputs, node)
-        return ragged(results, cls.sized) if cls.sized else results
+        operator = operator_from(call, cls)
+        results = self.made(operator, prepared(operator, inputs), node)
+        if any(isinstance(value, Ragged) for value in inputs):
+            return follow(operator, inputs, results)
+        sizes = operator.sizes(*types)
+        return ragged(results, sizes) if sizes else results
 
     def made(self, operator: Operator, inputs: list[Value | None], node: NodeProto) -> tuple[Value, ...]:
         """The outputs of a new node, or constants."""
@@ -273,4 +281,6 @@ def _cast_like(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     x, like = builder.operands(node)
     assert x is not None
     assert like is not None
-    return (x,) if x.dtype == like.dtype else builder.made(Cast(to=like.dtype), [x], node)
+    attributes = attributes_of(builder, node)
+    cast = Cast(like.dtype, bool(attributes.get("saturate", 1)), attributes.get("round_mode", "up"))
+    return (x,) if x.dtype == like.dtype else builder.made(cast, [x], node)

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto, defs, helper
 
 from glowtrain.errors import ModelError
-from glowtrain.graph import Value, lookup
+from glowtrain.graph import Value
 from glowtrain.onnx_io.build import BUILT_IN, Builder, Known
 from glowtrain.onnx_io.control import Branch
-from glowtrain.onnx_io.parameters import key_of
+from glowtrain.onnx_io.parameters import class_of
 from glowtrain.onnx_io.source import Model, is_standard, opset_of, subgraphs
 from glowtrain.onnx_io.tensors import dtype_to_onnx
 from glowtrain.onnx_io.upgrade import NEWEST_OPSET, upgrade
@@ -27,7 +27,7 @@ def built(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
 
     Raises :class:`ModelError` naming the node where there is no body for these operands, or it cannot be built.
     """
-    if lookup(key_of(node)) is not None:
+    if class_of(node) is not None:
         return builder.apply(node)
     what = builder.what(node)
     operands = [builder.read(name) if name else None for name in node.input]

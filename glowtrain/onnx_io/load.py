@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from onnx import GraphProto, TensorProto, ValueInfoProto
+from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 from glowtrain.errors import BindingError, ModelError, ShapeError, UnknownValueError, UnsupportedOperatorError
-from glowtrain.graph import Binding, Graph, Structure, Template, lookup
+from glowtrain.graph import Binding, Graph, Structure, Template
 from glowtrain.graph.template import whole_extents
 from glowtrain.onnx_io import control, functions, gradient, sequences  # noqa: F401  (they enter their rules in BUILT_IN)
 from glowtrain.onnx_io.build import BUILT_IN, Builder, Recipe
-from glowtrain.onnx_io.parameters import key_of, roles, untie
+from glowtrain.onnx_io.parameters import class_of, key_of, roles, stated_variables, untie
 from glowtrain.onnx_io.source import Model, Source, describe, read, subgraphs
 from glowtrain.onnx_io.tensors import array_from_sparse, array_from_tensor, dtype_from_onnx
 from glowtrain.onnx_io.upgrade import light, upgrade
@@ -59,7 +59,7 @@ def load(
 
 
 def _template(model: Model, name: str) -> Template:
-    arrays = _initializers(model.proto.graph, model.folder)
+    arrays, stated = _initializers(model.proto.graph, model.folder), stated_variables(model.proto, model.title)
     model = Model(light(model.proto, _SMALL), model.title, model.folder)
     try:
         graph = upgrade(model).graph
@@ -68,12 +68,12 @@ def _template(model: Model, name: str) -> Template:
         raise
     _check_supported(graph, model.title)
     arrays |= _initializers(graph, model.folder)
-    untie(graph, arrays)
+    untie(graph, arrays, stated)
     declared = [value for value in graph.input if value.name not in arrays]
     inputs = {value.name: _spec(value, model.title) for value in declared if value.type.HasField("tensor_type")}
     structures = {value.name: _structure(value, model.title) for value in declared if value.name not in inputs}
     title = name or model.proto.graph.name or "model"
-    recipe = Recipe(graph, inputs, structures, arrays, roles(graph, arrays), title, model.title, model.folder)
+    recipe = Recipe(graph, inputs, structures, arrays, roles(graph, arrays, stated), title, model.title, model.folder)
     return Template(title, inputs, lambda binding: Builder(recipe, binding).graph(), structures)
 
 
@@ -120,9 +120,9 @@ def _spec(value: ValueInfoProto, title: str) -> Spec:
 
 def _check_supported(graph: GraphProto, title: str) -> None:
     missing: dict[str, list[str]] = defaultdict(list)
-    for key, node in _operators(graph):
-        if key not in BUILT_IN and lookup(key) is None:
-            missing[key].append(node)
+    for node in _operators(graph):
+        if key_of(node) not in BUILT_IN and class_of(node) is None:
+            missing[key_of(node)].append(describe(node))
     if missing:
         lines = [f"{key}: {', '.join(nodes[:5])}{' ...' if len(nodes) > 5 else ''}" for key, nodes in missing.items()]
         raise UnsupportedOperatorError(
@@ -130,8 +130,8 @@ def _check_supported(graph: GraphProto, title: str) -> None:
         )
 
 
-def _operators(graph: GraphProto) -> Iterator[tuple[str, str]]:
+def _operators(graph: GraphProto) -> Iterator[NodeProto]:
     for node in graph.node:
-        yield key_of(node), describe(node)
+        yield node
         for body in subgraphs(node):
             yield from _operators(body)

@@ -12,18 +12,23 @@ The running statistics of BatchNormalization are state that is not trained. Ever
 
 Exporters also merge parameters that happen to have equal values at export (all LayerNormalization scales of 1). An
 initializer whose elements are all equal and that several nodes read as a parameter therefore becomes one for each.
+
+Files that Glowtrain wrote say it: the metadata :data:`METADATA` of a model holds a JSON object from the names of
+variables to whether they are trainable. The rule above is for the other initializers.
 """
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from onnx import GraphProto, NodeProto
+from onnx import GraphProto, ModelProto, NodeProto, helper
 
-from glowtrain.graph import Operator, lookup
+from glowtrain.errors import ModelError
+from glowtrain.graph import Operator, Variable, lookup
 from glowtrain.onnx_io.attributes import static_inputs
 from glowtrain.onnx_io.source import captures, is_standard
 from glowtrain.types import Array, dtype_of
@@ -34,6 +39,9 @@ STATE_INPUTS: dict[str, tuple[int, ...]] = {"LSTM": (5, 6), "GRU": (5,), "RNN": 
 """Inputs that hold an initial state: a parameter unless it is zero."""
 BOUND_INPUTS: dict[str, tuple[int, ...]] = {"Clip": (1, 2), "Dropout": (1,), "CastLike": (1,), "TopK": (1,)}
 """Inputs that hold settings."""
+
+METADATA = "glowtrain.variables"
+"""The entry of a model's metadata that says which initializers are variables, and which of them are trainable."""
 
 _LARGEST = 1e30
 
@@ -51,12 +59,37 @@ def key_of(node: NodeProto) -> str:
     return node.op_type if is_standard(node.domain) else f"{node.domain}.{node.op_type}"
 
 
-def roles(graph: GraphProto, arrays: dict[str, Array]) -> Roles:
-    """The role of every initializer, by the rule above."""
+def class_of(node: NodeProto) -> type[Operator] | None:
+    """The registered operator of a node: under its own key, or one of Glowtrain's that finds the size of its result."""
+    own, sized = lookup(key_of(node)), lookup(f"glowtrain.{node.op_type}")
+    return sized if own is None and sized is not None and sized.has("sizes") else own
+
+
+def state_variables(model: ModelProto, variables: Sequence[Variable]) -> None:
+    """Write down in a model which of its initializers are variables."""
+    if variables:
+        helper.set_model_props(model, {METADATA: json.dumps({v.name: v.trainable for v in variables})})
+
+
+def stated_variables(model: ModelProto, title: str) -> dict[str, bool]:
+    """What a model says of its variables: whether they are trainable, by name. Raises :class:`ModelError`."""
+    text = next((entry.value for entry in model.metadata_props if entry.key == METADATA), "{}")
+    try:
+        stated = json.loads(text)
+    except ValueError as error:
+        raise ModelError(f"{title}: the metadata {METADATA!r} are not JSON: {error}") from None
+    if not isinstance(stated, dict) or not all(isinstance(trainable, bool) for trainable in stated.values()):
+        raise ModelError(f"{title}: the metadata {METADATA!r} must be an object from names to true or false")
+    return stated
+
+
+def roles(graph: GraphProto, arrays: dict[str, Array], stated: Mapping[str, bool]) -> Roles:
+    """The role of every initializer: what the file says, else by the rule above."""
     live = _live(graph, arrays)
     running = frozenset(name for node in graph.node for name in _at(node, RUNNING_INPUTS) if name in arrays)
     trainable = {name for name, array in arrays.items() if name in live and name not in running and _is_weight(array)}
-    return Roles(frozenset(trainable), running)
+    own = {wanted: {name for name, is_ in stated.items() if is_ is wanted and name in arrays} for wanted in (True, False)}
+    return Roles(frozenset(trainable - own[False] | own[True]), frozenset(running - own[True] | own[False]))
 
 
 def _is_weight(array: Array) -> bool:
@@ -78,7 +111,7 @@ def _live(graph: GraphProto, arrays: dict[str, Array]) -> set[str]:
     for node in reversed(graph.node):
         if live.isdisjoint(node.output):
             continue
-        cls = lookup(key_of(node))
+        cls = class_of(node)
         if cls is None or cls.differentiable:
             live.update(_differentiable_inputs(node, cls, arrays))
             live.update(captures(node))
@@ -96,8 +129,8 @@ def _differentiable_inputs(node: NodeProto, cls: type[Operator] | None, arrays: 
             yield name
 
 
-def untie(graph: GraphProto, arrays: dict[str, Array]) -> None:
-    """Give every node its own copy of merged parameters and of running statistics, in place.
+def untie(graph: GraphProto, arrays: dict[str, Array], shared: Container[str] = ()) -> None:
+    """Give every node its own copy of merged parameters and of running statistics, in place; not of ``shared`` ones.
 
     A copy takes the name under which the exporter passed it on (through Identity), or ``<name>.<number>``.
     """
@@ -112,7 +145,7 @@ def untie(graph: GraphProto, arrays: dict[str, Array]) -> None:
     for source, uses in slots.items():
         readers = {(id(node), _is_running(node, place)) for node, place in uses}
         running = all(_is_running(node, place) for node, place in uses)
-        if len(readers) > 1 and (running or _is_uniform_weight(arrays[source])):
+        if len(readers) > 1 and source not in shared and (running or _is_uniform_weight(arrays[source])):
             _split(source, uses, arrays, taken)
     kept = [node for node in graph.node if not (node.op_type == "Identity" and node.output[0] in arrays)]
     if len(kept) < len(graph.node):
@@ -138,7 +171,7 @@ def _aliases(graph: GraphProto, arrays: dict[str, Array]) -> dict[str, str]:
 
 def _reads_parameter(node: NodeProto, place: int) -> bool:
     """Whether an input is computed with, rather than moved, measured or joined."""
-    cls = lookup(key_of(node))
+    cls = class_of(node)
     if cls is None or cls.moves or not cls.differentiable or key_of(node) in ("Identity", "Concat", "Gather", "Split"):
         return False
     return place not in static_inputs(cls) and place not in BOUND_INPUTS.get(key_of(node), ())

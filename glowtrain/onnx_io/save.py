@@ -11,6 +11,7 @@ from onnx import ModelProto, helper
 
 from glowtrain.errors import ModelError
 from glowtrain.graph import Graph, Node, Value, Variable
+from glowtrain.onnx_io.parameters import state_variables
 from glowtrain.onnx_io.symbols import symbols_of
 from glowtrain.onnx_io.tensors import tensor_from_array
 from glowtrain.onnx_io.upgrade import NEWEST_OPSET
@@ -33,9 +34,10 @@ def save(
 
     ``opset`` is the version of the standard operators, from 17 to the newest; without it, the first of them that has
     all that the graph uses. Operators that it lacks become functions of the model. ``state`` gives variables' values by
-    name; without it they have their initial ones. Variables are initializers; in a graph with updates (a training step)
-    they are inputs as well, and each updated one has an output ``<name>.next``. Dimensions that the graph's template
-    left symbolic are symbolic again, where the model is valid for all of them.
+    name; without it they have their initial ones. Variables are initializers, and the model's metadata say which of
+    them are trainable; in a graph with updates (a training step) they are inputs as well, and each updated one has an
+    output ``<name>.next``. Dimensions that the graph's template left symbolic are symbolic again, where the model is
+    valid for all of them.
 
     The file appears whole or not at all. Raises :class:`ModelError` for operators that cannot be written, names that
     clash and files that cannot be written.
@@ -85,6 +87,7 @@ def _model(graph: Graph, opset: int, state: Mapping[str, Array]) -> tuple[ModelP
         imports.append(helper.make_opsetid(DOMAIN, 1))
     model = helper.make_model(proto, opset_imports=imports, functions=list(functions.protos.values()))
     model.producer_name = "glowtrain"
+    state_variables(model, graph.variables)
     return model, functions.missing
 
 

@@ -14,7 +14,7 @@ from glowtrain.errors import ModelError
 
 Source = str | os.PathLike[str] | bytes | ModelProto
 
-OLDEST_OPSET = 6
+OLDEST_OPSET = 1
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,10 @@ import numpy as np
 from onnx import SparseTensorProto, TensorProto, helper, numpy_helper
 
 from glowtrain.errors import ModelError, ShapeError
-from glowtrain.types import Array, DType, dtype_of
+from glowtrain.types import Array, DType, dtype_of, f4e2m1, f6e2m3, f6e3m2, i2, i4, u2, u4
+
+_PACKED_BITS: dict[DType, int] = {f6e2m3: 6, f6e3m2: 6, f4e2m1: 4, i4: 4, u4: 4, i2: 2, u2: 2}
+"""Bits of the types whose elements lie in files without gaps, the first at the low end of the first byte."""
 
 
 def dtype_from_onnx(code: int, what: str) -> DType:
@@ -57,10 +60,27 @@ def array_from_tensor(tensor: TensorProto, folder: Path | None, what: str = "ten
 
 
 def _from_bytes(data: bytes, dtype: DType, shape: tuple[int, ...], what: str) -> Array:
-    needed = math.prod(shape) * dtype.size
+    bits = _PACKED_BITS.get(dtype, 8 * dtype.size)
+    needed = -(-math.prod(shape) * bits // 8)
     if len(data) != needed:
         raise ModelError(f"{what}: {dtype}{list(shape)} needs {needed} bytes but the file holds {len(data)}")
+    if dtype in _PACKED_BITS:
+        return unpacked(data, dtype, math.prod(shape)).reshape(shape)
     return np.frombuffer(data, dtype.numpy.newbyteorder("<")).astype(dtype.numpy).reshape(shape)
+
+
+def unpacked(data: bytes, dtype: DType, count: int) -> Array:
+    """The first ``count`` elements of a type of less than a byte, from a file's bytes."""
+    bits = _PACKED_BITS[dtype]
+    stream = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")[: count * bits].reshape(count, bits)
+    return np.packbits(stream, axis=1, bitorder="little").reshape(count).view(dtype.numpy)
+
+
+def packed(array: Array) -> bytes:
+    """The elements of a type of less than a byte without gaps, as :func:`unpacked` reads them."""
+    codes = np.ascontiguousarray(array).reshape(-1, 1).view(np.uint8)
+    stream = np.unpackbits(codes, axis=1, count=_PACKED_BITS[dtype_of(array.dtype)], bitorder="little")
+    return np.packbits(stream.reshape(-1), bitorder="little").tobytes()
 
 
 def _external_bytes(tensor: TensorProto, folder: Path | None, what: str) -> bytes:
@@ -97,7 +117,7 @@ def array_from_sparse(sparse: SparseTensorProto, folder: Path | None) -> Array:
 
 def tensor_from_array(array: Array, name: str) -> TensorProto:
     """An array as a tensor, in raw form."""
-    data = np.ascontiguousarray(array)
+    data, dtype = np.ascontiguousarray(array), dtype_of(array.dtype)
     little = data.astype(data.dtype.newbyteorder("<"), copy=False)
-    code = dtype_to_onnx(dtype_of(array.dtype))
-    return TensorProto(name=name, data_type=code, dims=array.shape, raw_data=little.tobytes())
+    raw = packed(data) if dtype in _PACKED_BITS else little.tobytes()
+    return TensorProto(name=name, data_type=dtype_to_onnx(dtype), dims=array.shape, raw_data=raw)

@@ -10,11 +10,12 @@ import numpy as np
 
 from glowtrain.graph import Constant, Graph, Node, Template, Value, Variable, constant
 from glowtrain.ops.normalization import BatchNormalization, UnbiasedBatchNormalization
-from glowtrain.ops.random import Dropout, TrainingDropout
+from glowtrain.ops.random import CounterDraw, Dropout, TrainingDropout
+from glowtrain.ops.random_draw import SeededDraw
 from glowtrain.optimize.rewrite import rewrite
 
 SEED, COUNTER = "random.seed", "random.counter"
-"""The variables from which dropout draws: the seed, and the number of the step."""
+"""The variables from which random operators draw: the seed, and the number of the step."""
 
 Model = TypeVar("Model", Graph, Template)
 
@@ -28,7 +29,7 @@ def make_trainable(model: Graph | Template, *, unbiased: bool = False, seed: int
 
     BatchNormalization normalises with the batch's statistics, and its running ones are state with updates: as in ONNX
     with the batch's population variance, or with ``unbiased`` as in PyTorch. Dropout drops, other elements in every
-    step: its counter is a variable that each step increments.
+    step, and random operators draw other numbers: their counter is a variable that each step increments.
     """
     return _apply(model, lambda graph: _Trainable(unbiased, seed).graph(graph))
 
@@ -65,7 +66,7 @@ class _Trainable:
 
     def graph(self, graph: Graph) -> Graph:
         self.updates.update(graph.updates)
-        self.streams = sum(isinstance(node.operator, TrainingDropout) for node in graph.nodes)
+        self.streams = sum(isinstance(node.operator, (TrainingDropout, CounterDraw)) for node in graph.nodes)
         changed = rewrite(graph, self.node, bodies=False)
         return changed.with_(updates={**self.updates, **changed.updates})
 
@@ -74,6 +75,8 @@ class _Trainable:
             return self.batch_normalization(node, node.operator)
         if isinstance(node.operator, Dropout):
             return self.dropout(node)
+        if isinstance(node.operator, SeededDraw):
+            return self.draw(node, node.operator)
         return None
 
     def batch_normalization(self, node: Node, operator: BatchNormalization) -> Sequence[Value] | None:
@@ -107,6 +110,12 @@ class _Trainable:
         fresh = Node(TrainingDropout(stream=self.streams), [x, ratio, seed, counter], node.name)
         self.streams += 1
         return fresh.outputs
+
+    def draw(self, node: Node, operator: SeededDraw) -> Sequence[Value]:
+        operands = [value for value in node.inputs if value is not None]
+        result = operator.drawn(*self.random_state(), self.streams, *operands)
+        self.streams += 1
+        return (result,)
 
     def random_state(self) -> tuple[Variable, Variable]:
         if self.counters is None:

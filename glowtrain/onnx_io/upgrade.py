@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from onnx import (
-    AttributeProto,
     GraphProto,
     ModelProto,
     NodeProto,
@@ -21,7 +20,10 @@ from onnx import (
 )
 
 from glowtrain.errors import ModelError
+from glowtrain.graph import lookup
+from glowtrain.onnx_io.oldest import FORM, modernize, take
 from glowtrain.onnx_io.source import Model, is_standard, opset_of, subgraphs
+from glowtrain.ops.random_draw import SeededDraw
 
 NEWEST_OPSET = defs.onnx_opset_version()
 
@@ -45,10 +47,16 @@ def upgrade(model: Model) -> ModelProto:
     proto = _inlined(model)
     del proto.graph.value_info[:]
     opset = opset_of(proto) or 0
-    if opset == 6:
+    if opset < FORM:
+        modernize(proto)
+    if opset <= FORM:
         _from_6_to_7(proto)
-    if opset == NEWEST_OPSET:
-        return proto
+    newest = proto if opset == NEWEST_OPSET else _converted(proto, opset, model.title)
+    _after_conversion(newest.graph)
+    return newest
+
+
+def _converted(proto: ModelProto, opset: int, title: str) -> ModelProto:
     try:
         return version_converter.convert_version(proto, NEWEST_OPSET)
     except _FAILURES as error:
@@ -57,9 +65,24 @@ def upgrade(model: Model) -> ModelProto:
             return proto
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(
-            f"{model.title} uses opset {opset} and cannot be converted to {NEWEST_OPSET}: {reason}. "
+            f"{title} uses opset {opset} and cannot be converted to {NEWEST_OPSET}: {reason}. "
             f"These operators have changed since: {', '.join(changed)}"
         ) from None
+
+
+def _after_conversion(graph: GraphProto) -> None:
+    """What the converter leaves: a name that was dropped; and seeds, so that random nodes without one differ."""
+    seed = 0
+    for node in _all_nodes(graph):
+        if not is_standard(node.domain):
+            continue
+        if node.op_type == "Scatter":
+            node.op_type = "ScatterElements"
+        draws = lookup(node.op_type)
+        if draws is not None and issubclass(draws, SeededDraw):
+            seed += 1
+            if not any(attribute.name == "seed" for attribute in node.attribute):
+                node.attribute.append(helper.make_attribute("seed", float(seed)))
 
 
 def _inlined(model: Model) -> ModelProto:
@@ -139,20 +162,10 @@ def _shape(value: ValueInfoProto) -> list[Any]:
     return list(value.type.tensor_type.shape.dim)
 
 
-def _pop(node: NodeProto, name: str) -> AttributeProto | None:
-    for place, attribute in enumerate(node.attribute):
-        if attribute.name == name:
-            found = AttributeProto()
-            found.CopyFrom(attribute)
-            del node.attribute[place]
-            return found
-    return None
-
-
 def _align(node: NodeProto, ranks: _Ranks, before: list[NodeProto]) -> None:
     """``axis`` says where the second operand's axes start: axes of extent 1 are put after them."""
-    _pop(node, "broadcast")
-    axis = _pop(node, "axis")
+    take(node, "broadcast")
+    axis = take(node, "axis")
     if axis is None:
         return
     left, right = ranks[node.input[0]], ranks[node.input[1]]
@@ -179,7 +192,7 @@ def _align_slope(node: NodeProto, ranks: _Ranks, before: list[NodeProto]) -> Non
 def _drop(*names: str) -> Callable[[NodeProto, _Ranks, list[NodeProto]], None]:
     def step(node: NodeProto, ranks: _Ranks, before: list[NodeProto]) -> None:
         for name in names:
-            _pop(node, name)
+            take(node, name)
 
     return step
 

@@ -1,7 +1,7 @@
 """Scaled dot-product attention with masks, grouped heads, caches and sliding windows.
 
-Sources: Vaswani et al. 2017 (attention), Shazeer 2019 and Ainslie et al. 2023 (shared and grouped key heads), Gemma Team
-2024 (soft cap); semantics as https://onnx.ai/onnx/operators/onnx__Attention.html at opset 25.
+Sources: Vaswani et al. 2017 (attention), Shazeer 2019 and Ainslie et al. 2023 (shared and grouped key heads), Gemma
+Team 2024 (soft cap); semantics as https://onnx.ai/onnx/operators/onnx__Attention.html at opset 25.
 
 B is the batch, H the query heads, G of which share one of the H / G key heads, S the queries, T the keys (those of the
 cache first), D and E the sizes of a key and of a value.
@@ -39,8 +39,9 @@ class Attention(Operator):
     Operands: Q [B, H, S, D], K [B, H / G, T, D] and V [B, H / G, T, E], or of rank 3 with heads and sizes in one last
     axis; optionally a mask that broadcasts to [B, H, S, T] (booleans allow, numbers are added; a shorter last axis
     hides the other keys), keys and values of earlier steps, and the number of keys of each batch row that are not
-    padding. f16 and bf16 are computed in f32, and ``softmax_precision`` is at least that. Results: Y in Q's form, all keys and values [B, H / G, T, D or E], and what ``qk_matmul_output_mode`` chooses
-    of [B, H, S, T]: the scaled products, capped, masked, or the probabilities.
+    padding. Results: Y in Q's form, all keys and values [B, H / G, T, D or E], and what ``qk_matmul_output_mode``
+    chooses of [B, H, S, T]: the scaled products, capped, masked, or the probabilities. f16 and bf16 are computed in
+    f32, and ``softmax_precision`` is at least that.
 
     ``is_causal`` and the window sizes go by a query's position, which is its index plus the number of keys that
     precede the queries: those of the cache, or ``nonpad_kv_seqlen - S``. A query that may see no key gives zeros.
@@ -57,7 +58,7 @@ class Attention(Operator):
     softmax_precision: DType | None = None
 
     def infer(self, *inputs: Any) -> tuple[TensorType, ...]:
-        q, k, v, mask, past_key, past_value, lengths = types = operands(self, inputs)
+        q, k, v, mask, past_key, _, lengths = types = operands(self, inputs)
         self._check_attributes(*types)
         queries, keys, values = (self._split_shape(x, place > 0, *types) for place, x in enumerate((q, k, v)))
         (batch, heads, _, size), (_, shared, count, _) = queries, keys

@@ -31,7 +31,7 @@ def roots(n: int, k: Array, sign: int) -> Array:
     quarters = np.asarray(k % n * 4)
     angle = sign * (quarters % n) * (math.pi / 2 / n)
     turned = np.exp(1j * angle) * np.array([1, sign * 1j, -1, -sign * 1j])[quarters // n]
-    return np.where(quarters % n == 0, np.round(turned), turned)
+    return np.asarray(np.where(quarters % n == 0, np.round(turned), turned))
 
 
 def matrix(n: int, rows: int, columns: int, sign: int) -> Array:
@@ -106,7 +106,8 @@ def rotated(x: Value, turn: Array) -> Value:
     """``x[..., 2]`` times complex numbers, element by element."""
     real, imaginary = (constant(part[..., None], x.dtype) for part in (turn.real, turn.imag))
     swapped = Gather(axis=-1)(x, constant(np.array([1, 0])))
-    return x * real + swapped * (imaginary * constant(np.array([-1.0, 1.0]), x.dtype))
+    turned: Value = x * real + swapped * (imaginary * constant(np.array([-1.0, 1.0]), x.dtype))
+    return turned
 
 
 def _fitted(x: Value, axis: int, extent: int) -> Value:
@@ -288,7 +289,8 @@ class OverlapAdd(Operator):
 
     def reference(self, g: Array) -> Array:
         result = np.zeros((g.shape[0], self.places, g.shape[3]), widened(g).dtype)
-        np.add.at(result, (slice(None), self.frames._places(g.shape[1])), g)
+        where: Any = (slice(None), self.frames._places(g.shape[1]))
+        np.add.at(result, where, g)
         return result.astype(g.dtype)
 
     def vjp(self, g: Value, y: Value, x: Value) -> Grads:
@@ -340,7 +342,8 @@ class STFT(Operator):
         if self.onesided and signal.shape[-1] == 2:
             raise self.fail("onesided takes a real signal", *inputs)
         frames = Frames(length, self.frame_step).infer(signal).shape[1]
-        return signal.with_shape((signal.shape[0], frames, self.bins(length), 2))
+        result: TensorType = signal.with_shape((signal.shape[0], frames, self.bins(length), 2))
+        return result
 
     def _operands(self, *inputs: Any) -> tuple[Any, Any]:
         if not 1 <= len(inputs) <= 2 or inputs[0] is None:

@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -91,7 +91,8 @@ class Border:
             return filled(self.low, position.type)
         distance: Value = Abs()(position - self.low)
         distance = distance - Floor()(distance / (2 * span)) * (2 * span)
-        return (self.low + span) - Abs()(distance - span)
+        from_middle: Value = Abs()(distance - span)
+        return (self.low + span) - from_middle
 
     def padded(self, places: Value, weights: Value) -> tuple[Value, Value]:
         """Indices within the axis, and weights, of neighbours at whole places."""
@@ -174,7 +175,8 @@ def interpolated_array(x: Array, positions: Sequence[Array], borders: Sequence[B
     batch, result = np.arange(x.shape[0])[:, None], np.zeros((), widened(x).dtype)
     for taps in itertools.product(*columns):
         weight = functools.reduce(np.multiply, (weight for _, weight in taps))
-        values = widened(x)[(batch, slice(None), *(index for index, _ in taps))]
+        places: Any = (batch, slice(None), *(index for index, _ in taps))
+        values = widened(x)[places]
         result = result + values * weight[..., None].astype(result.dtype)
     return np.moveaxis(result, 2, 1)
 

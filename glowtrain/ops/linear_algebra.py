@@ -12,14 +12,18 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
+from glowtrain.graph import Draw, Graph, Input, Operator, Sample, Value, constant, operator
 from glowtrain.loops import Const, Expr, For, Let, Ref, Statement, Tensor, call, indices_of, reduce, select
+from glowtrain.ops.along_axis import ArgMax
+from glowtrain.ops.arithmetic import Abs
 from glowtrain.ops.contraction import swapped
+from glowtrain.ops.control import Scan
 from glowtrain.ops.family import Grads
 from glowtrain.ops.index import Gather
+from glowtrain.ops.logic import And, Equal, Where
 from glowtrain.ops.move import Concat, Expand, Slice, Transpose, reshape
-from glowtrain.ops.reduction import accumulator, as_dtype
-from glowtrain.types import Array, TensorType, f32, f64, i64
+from glowtrain.ops.reduction import ReduceMax, ReduceSum, accumulator, as_dtype, filled
+from glowtrain.types import Array, TensorType, boolean, f32, f64, i64
 
 LARGEST_MINORS = 8
 """Size up to which a determinant's gradient is formed from minors, which singular matrices have too."""
@@ -66,6 +70,24 @@ class Elimination(Operator):
         parts = (work.reshape(x.shape), det.reshape(batch), row.reshape(*batch, m), column.reshape(*batch, n))
         return tuple(np.asarray(part, x.dtype) for part in parts)
 
+    def decompose(self, x: Value) -> tuple[Value, ...]:
+        """A Scan over the columns; rows are picked by masks."""
+        *batch, n, m = x.shape
+        count = math.prod(batch)
+        types = [x.type.with_shape((count, *rest)) for rest in ((n, m), (1, 1), (1, m), (n, 1))]
+        states = [Input(type_, name) for type_, name in zip(types, ("work", "det", "row", "column"), strict=True)]
+        here, left = (Input(TensorType(boolean, (n,)), name) for name in ("here", "left"))
+        results = _reduced(states[0], states[1], reshape(here, (n, 1)), reshape(left, (n, 1)))
+        body = Graph((*states, here, left), {value.name: new for value, new in zip(states, results, strict=True)})
+        start = (
+            reshape(x, types[0].shape),
+            *(filled(fill, type_) for fill, type_ in zip((1, 0, 0), types[1:], strict=True)),
+        )
+        masks = constant(np.eye(n, dtype=bool)), constant(np.triu(np.ones((n, n), bool)))
+        results = Scan(body, 2)(*start, *masks)
+        shapes = (x.shape, batch, (*batch, m), (*batch, n))
+        return tuple(reshape(value, tuple(shape)) for value, shape in zip(results, shapes, strict=True))
+
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
         (x,), (work, det, row, column) = inputs, outputs
         n, m = x.shape[-2:]
@@ -111,6 +133,29 @@ class Elimination(Operator):
     def sample(cls, draw: Draw) -> Sample:
         n = draw.integer(1, 4)
         return Sample(cls(), (draw.floats((*draw.shape(max_rank=2, max_extent=3), n, n + draw.integer(0, 3))),))
+
+
+def _reduced(work: Value, det: Value, here: Value, left: Value) -> tuple[Value, ...]:
+    """One step on [B, n, m]: ``here`` marks row k, ``left`` the rows from k on, both bool[n, 1]."""
+    n = work.shape[1]
+
+    def row_at(mask: Value) -> Value:
+        result: Value = ReduceSum(axes=(1,))(Where()(mask, work, 0.0))
+        return result
+
+    def column_at(x: Value) -> Value:
+        result: Value = ReduceSum(axes=(2,))(Where()(reshape(here, (1, n)), Slice((0,), (n,), (2,))(x), 0.0))
+        return result
+
+    place = ArgMax(axis=1)(Where()(left, Abs()(column_at(work)), -1.0))
+    found = Equal()(place, constant(np.arange(n)[:, None]))
+    pivot = column_at(row_at(found))
+    none = Equal()(pivot, 0.0)
+    row = row_at(found) * Where()(none, 0.0, 1.0 / Where()(none, 1.0, pivot))
+    same = ReduceMax(axes=(1,))(as_dtype(And()(found, here), work.dtype))
+    swapped_rows = Where()(found, row_at(here), work)
+    column = Where()(here, 0.0, column_at(swapped_rows))
+    return Where()(here, row, swapped_rows - column * row), det * pivot * (same * 2 - 1), row, column
 
 
 def _check_square(operator_: Operator, *inputs: TensorType) -> TensorType:

@@ -25,7 +25,7 @@ from glowtrain.types import Array, Shape, TensorType, i32, i64
 @operator
 @dataclass(frozen=True)
 class ReverseSequence(Operator):
-    """The first ``sequence_lens[b]`` elements along ``time_axis`` in reverse order, for each b; the rest as they are."""
+    """The first ``sequence_lens[b]`` elements along ``time_axis`` in reverse order; the rest as they are."""
 
     batch_axis: int = 1
     time_axis: int = 0
@@ -96,7 +96,8 @@ class TensorScatter(Operator):
             raise self.fail(f"update must have past_cache's shape, with at most its extent on axis {axis}", *inputs)
         if starts is not None and (starts.dtype != i64 or starts.shape != past.shape[:1]):
             raise self.fail(f"write_indices must be i64[{past.shape[0]}]", *inputs)
-        return past
+        result: TensorType = past
+        return result
 
     def index_places(self, *inputs: Any) -> dict[int, Places]:
         past, update, starts = self._operands(*inputs)

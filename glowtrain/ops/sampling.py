@@ -99,8 +99,8 @@ class GridSample(Operator):
     def _normalized(self, position: Array, extent: int) -> Array:
         """The inverse of :meth:`_position`."""
         if self.align_corners:
-            return position * 2 / max(extent - 1, 1) - 1
-        return (position * 2 + 1) / extent - 1
+            return np.asarray(position * 2 / max(extent - 1, 1) - 1)
+        return np.asarray((position * 2 + 1) / extent - 1)
 
 
 @operator
@@ -135,7 +135,7 @@ class AffineGrid(Operator):
         return (2 * np.arange(extent) + 1) / max(extent, 1) - 1
 
     def reference(self, theta: Array) -> Array:
-        grid = np.einsum("pk,nrk->npr", self.points(), widened(theta))
+        grid = np.asarray(np.einsum("pk,nrk->npr", self.points(), widened(theta)))
         return grid.reshape(self.size[0], *self.size[2:], -1).astype(theta.dtype)
 
     def decompose(self, theta: Value) -> Value:

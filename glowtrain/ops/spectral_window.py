@@ -126,4 +126,4 @@ class MelWeightMatrix(FromType):
     def sample(cls, draw: Draw) -> Sample:
         rate = draw.choice((8000, 8192))
         low, high = draw.choice((0.0, 100.0)), draw.choice((1000.0, rate / 2))
-        return Sample(cls(draw.integer(1, 8), draw.integer(4, 33), rate, low, high, draw.choice((f32, f64))), ())
+        return Sample(cls(draw.integer(1, 8), 2 * draw.integer(2, 16), rate, low, high, draw.choice((f32, f64))), ())

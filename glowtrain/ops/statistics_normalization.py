@@ -65,7 +65,9 @@ class LRN(Operator):
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        lrn = cls(draw.integer(1, 5), draw.choice((0.0001, 0.5)), draw.choice((0.75, 0.5, 2.0)), draw.choice((1.0, 2.0)))
+        lrn = cls(
+            draw.integer(1, 5), draw.choice((0.0001, 0.5)), draw.choice((0.75, 0.5, 2.0)), draw.choice((1.0, 2.0))
+        )
         return Sample(lrn, (draw.floats(draw.shape(min_rank=2)),))
 
 

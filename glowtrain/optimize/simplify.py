@@ -132,10 +132,10 @@ def cast_of_cast(node: Node) -> Sequence[Value] | None:
 
 
 def holds_all(wide: DType, narrow: DType) -> bool:
-    """Whether every number of one element type is a number of the other."""
-    if narrow.kind == "bool" or wide == narrow:
+    """Whether every number of one element type is a number of the other, as far as this knows the types."""
+    if wide == narrow or (narrow.kind == "bool" and not wide.is_stored):
         return True
-    if wide.kind == "bool":
+    if wide.kind == "bool" or wide.is_stored or narrow.is_stored:
         return False
     digits, largest = _precision(wide)
     needed, magnitude = _precision(narrow)

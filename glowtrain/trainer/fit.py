@@ -87,6 +87,8 @@ class Fit:
         self.target = options.epochs if options.resumed else trainer.position.epoch + options.epochs
         self.log = Log(options.log, append=options.resumed)
         self.interrupts = Interrupts()
+        self.prepared: set[int] = set()
+        """Sizes of batches that the step is compiled for."""
 
     @property
     def position(self) -> Position:
@@ -124,6 +126,7 @@ class Fit:
             self.arrays, options.batch_size, seed=self.trainer.seed, epoch=position.epoch, shuffle=options.shuffle
         )
         for batch in islice(parts, position.batch, self.batches):
+            started += self._prepare(batch)
             loss = self._step(batch)
             rate = (position.examples - before) / max(time.perf_counter() - started, 1e-9)
             display.batch(position.epoch + 1, self.target, loss, rate)
@@ -133,6 +136,14 @@ class Fit:
         record = self._record()
         record |= {"seconds": seconds, "examples_per_second": (position.examples - before) / max(seconds, 1e-9)}
         self._end_epoch(record, display)
+
+    def _prepare(self, batch: dict[str, Array]) -> float:
+        """Compile the step for a batch of a new size; the seconds that took, which count in no epoch's."""
+        began, size = time.perf_counter(), data.count_examples(batch)
+        if size not in self.prepared:
+            self.trainer.prepare(batch)
+            self.prepared.add(size)
+        return time.perf_counter() - began
 
     def _step(self, batch: dict[str, Array]) -> float:
         position, count = self.position, data.count_examples(batch)

@@ -21,7 +21,8 @@ TIMINGS = ("seconds", "examples_per_second")
 @dataclass
 class History:
     """One record for each epoch: ``epoch`` (from 1), ``loss``, with validation ``val_loss`` and ``val_<metric>``,
-    ``seconds`` and ``examples_per_second`` (of this run's epochs). ``stopped`` says why training ended."""
+    ``seconds`` and ``examples_per_second`` (of this run's epochs; neither compiling nor validation counts). ``stopped``
+    says why training ended."""
 
     records: list[Record] = field(default_factory=list)
     stopped: str = ""

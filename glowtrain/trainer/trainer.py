@@ -107,6 +107,10 @@ class Trainer:
             self._dims = self._step.instance_for(arrays)[0].dims
         return loss
 
+    def prepare(self, inputs: Mapping[str, Any]) -> None:
+        """Compile the step for a batch's shapes now; :meth:`step` does so when it first meets them."""
+        self._step.instance_for(self._arrays(inputs, self.forms.names))
+
     def gradients(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """The gradient of the loss on one batch for each trained parameter, by name; nothing is updated."""
         return self._gradients(self._checked(inputs))

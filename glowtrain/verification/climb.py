@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from glowtrain.compiler import scheduled
 from glowtrain.errors import GlowtrainError
 from glowtrain.graph import Graph, Node, Value
 from glowtrain.loops import Buffer
@@ -24,12 +25,9 @@ from glowtrain.lower.expand import expand
 from glowtrain.lower.lower import lower_with_buffers
 from glowtrain.optimize.pipeline import optimize
 from glowtrain.program.evaluate import evaluate
-from glowtrain.program.fuse import fuse
-from glowtrain.program.layout import assign_layouts
 from glowtrain.program.memory import Memory
 from glowtrain.program.plan import Plan, plan
 from glowtrain.program.program import Instruction, Program
-from glowtrain.program.schedule import schedule
 from glowtrain.program.verify import verify, verify_plan
 from glowtrain.types import Array
 from glowtrain.verification.exact import (
@@ -109,7 +107,7 @@ class _Climb:
         lowered, buffers = lower_with_buffers(graph)
         values = {buffer: value for value, buffer in buffers.items() if value in known.values}
         self._program("lowered", lowered, None, known, values)
-        fused = self._try("fused", lambda: schedule(fuse(assign_layouts(lowered))))
+        fused = self._try("fused", lambda: scheduled(lowered, check=True))
         if fused is None:
             return
         self._program("fused", fused, None, known, values)

@@ -11,8 +11,8 @@ import numpy as np
 
 from glowtrain.backends import interpreter
 from glowtrain.graph import Graph, Node, Value
-from glowtrain.graph.retype import in_f64, widened
-from glowtrain.types import Array, dtype_of
+from glowtrain.graph.retype import FLOATS, retyped_operator, widened
+from glowtrain.types import Array, dtype_of, f64
 
 Arrays = Mapping[str, Array]
 
@@ -99,26 +99,43 @@ def results_of(graph: Graph) -> Iterator[tuple[str, Value]]:
     yield from ((f"variable {variable.name}", value) for variable, value in graph.updates.items())
 
 
-def distance(found: Array, natural: Array, exact: Array, length: float) -> float:
-    """How far ``found`` is from ``exact``, over what the rounding of ``natural`` and of sums of ``length`` terms
-    explains.
+@dataclass(frozen=True)
+class Bound:
+    """What a result may be: as far from ``expected`` (f64; integers as they are) as ``tolerance``."""
 
-    Integers, and the places of NaN and infinities, must be those of ``natural``. NaN if shapes differ.
+    expected: Array
+    tolerance: float
+
+
+def bound(natural: Array, exact: Array, length: float, scale: float = 0.0) -> Bound:
+    """What the rounding of ``natural``, the interpreter's result, against ``exact``, the same in f64, explains.
+
+    ``length``: terms of the longest sum; ``scale``: the largest operand, if larger than the result: what cancels leaves
+    its rounding behind. Integers, and the places of NaN and infinities, must be those of ``natural``.
     """
-    if found.shape != natural.shape or found.dtype != natural.dtype:
-        return math.nan
     epsilon = EPSILON.get(dtype_of(natural.dtype).name)
     if epsilon is None:
+        return Bound(natural, 0.0)
+    narrow, wide = natural.astype(np.float64), exact.astype(np.float64)
+    expected = np.where(np.isfinite(narrow) & np.isfinite(wide), wide, narrow)
+    finite = np.isfinite(expected)
+    rounding, size = _size(narrow[finite] - expected[finite]), max(scale, _size(expected[finite]))
+    tolerance = NATURAL * rounding + ROUNDINGS * math.sqrt(length) * epsilon * size + _smallest(natural)
+    return Bound(expected, tolerance)
+
+
+def distance(found: Array, natural: Array, exact: Array, length: float) -> float:
+    """How far ``found`` is from what is expected, over what :func:`bound` allows; NaN if shapes or types differ."""
+    if found.shape != natural.shape or found.dtype != natural.dtype:
+        return math.nan
+    allowed = bound(natural, exact, length)
+    if not allowed.tolerance:
         return 0.0 if np.array_equal(found, natural) else math.inf
-    narrow, wide, got = natural.astype(np.float64), exact.astype(np.float64), found.astype(np.float64)
-    finite = np.isfinite(narrow)
-    if not np.array_equal(got[~finite], narrow[~finite], equal_nan=True):
+    got, finite = found.astype(np.float64), np.isfinite(allowed.expected)
+    if not np.array_equal(got[~finite], allowed.expected[~finite], equal_nan=True):
         return math.inf
-    target = np.where(np.isfinite(wide), wide, narrow)[finite]
-    rounding = _size(narrow[finite] - target)
-    allowed = NATURAL * rounding + ROUNDINGS * math.sqrt(length) * epsilon * _size(target) + float(_smallest(natural))
-    error = _size(got[finite] - target)
-    return error / allowed if error == error else math.inf
+    error = _size(got[finite] - allowed.expected[finite])
+    return error / allowed.tolerance if error == error else math.inf
 
 
 def _smallest(array: Array) -> float:
@@ -151,10 +168,10 @@ def local_error(node: Node, values: Mapping[Value, Array]) -> float:
     """A node's results against its reference in f64 on the very same operands, over what its rounding explains."""
     operands = [None if value is None else values[value] for value in node.inputs]
     wide = [None if array is None else _widest(array) for array in operands]
-    results = in_f64(node.operator).reference(*wide)
+    results = retyped_operator(node.operator, FLOATS, f64).reference(*wide)
     exact = results if isinstance(results, tuple) else (results,)
     sizes = sorted(
-        (_finite_size(array) for array in wide if array is not None and array.dtype.kind == "f"), reverse=True
+        (finite_size(array) for array in wide if array is not None and array.dtype.kind == "f"), reverse=True
     )
     scale = max([*sizes[:1], math.prod(sizes[:2])])
     found = (values[output] for output in node.outputs)
@@ -168,7 +185,7 @@ def _local(found: Array, exact: Array, scale: float, length: float) -> float:
     narrow = found.astype(np.float64)
     both = np.isfinite(narrow) & np.isfinite(exact)
     size = max(scale, _size(exact[both]))
-    allowed = LOCAL * math.sqrt(length) * epsilon * size + float(_smallest(found))
+    allowed = LOCAL * math.sqrt(length) * epsilon * size + _smallest(found)
     return _size(narrow[both] - exact[both]) / allowed
 
 
@@ -176,5 +193,6 @@ def _widest(array: Array) -> Array:
     return array.astype(np.float64) if dtype_of(array.dtype).is_float else array
 
 
-def _finite_size(array: Array) -> float:
+def finite_size(array: Array) -> float:
+    """The largest finite magnitude."""
     return _size(array[np.isfinite(array)])

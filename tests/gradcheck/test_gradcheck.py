@@ -20,7 +20,7 @@ from glowtrain.gradcheck.operators import check_sample
 from glowtrain.gradcheck.programs import check_case, drawn_case
 from glowtrain.gradcheck.report import merged
 from glowtrain.gradcheck.strategies import samples, smallest
-from glowtrain.graph import Graph, Input, Operator, Sample, Template, Value, Variable, reverse
+from glowtrain.graph import Binding, Graph, Input, Operator, Sample, Template, Value, Variable, reverse
 from glowtrain.loops import For, Index, Tensor
 from glowtrain.lower import lower as lowering
 from glowtrain.ops.activation import Relu, Sigmoid
@@ -404,8 +404,8 @@ def test_model_native_code_is_checked(monkeypatch: Patch) -> None:
 
 
 def test_template_and_given_data() -> None:
-    def build(dims: dict[str, int]) -> Graph:
-        x = Input(f32[dims["n"], 2], "x")
+    def build(binding: Binding) -> Graph:
+        x = Input(f32[binding.dims["n"], 2], "x")
         return Graph((x,), {"y": ReduceSum(axes=(1,))(Tanh()(x * weight))})
 
     weight = Variable("weight", np.array([0.5, 2.0], np.float32))
@@ -413,7 +413,7 @@ def test_template_and_given_data() -> None:
     assert check(template).passed
     assert check(template, {"x": np.ones((7, 2), np.float32)}).passed
     with pytest.raises(InputError, match="no input 'z'"):
-        check(build({"n": 2}), {"z": np.ones(2)})
+        check(build(Binding({"n": 2})), {"z": np.ones(2)})
     with pytest.raises(InputError):
         check(build({"n": 2}), {"x": np.ones((3, 2), np.float32)})
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 
 from glowtrain.gradcheck.programs import Case, check_case, drawn_case
-from glowtrain.gradcheck.retype import retyped
 from glowtrain.gradcheck.strategies import cases
 from glowtrain.graph import topological, verify
+from glowtrain.graph.retype import retyped
 from glowtrain.types import f32, f64
 
 
@@ -71,9 +71,9 @@ def test_same_choices_give_the_same_program() -> None:
 
 def test_retyped_there_and_back() -> None:
     step = drawn_case(0, 1).step
-    narrow = retyped(step, f64, f32)
+    narrow = retyped(step, [f64], f32).graph
     verify(narrow)
     floats = [value.dtype for node in narrow.nodes for value in node.outputs if value.dtype.is_float]
     assert floats
     assert set(floats) == {f32}
-    assert str(retyped(narrow, f32, f64)) == str(step) or len(narrow.nodes) == len(step.nodes)
+    assert str(retyped(narrow, [f32], f64).graph) == str(step) or len(narrow.nodes) == len(step.nodes)

@@ -32,13 +32,15 @@ from glowtrain.graph.reverse import pullback
 from glowtrain.onnx_io import inference, load, make_trainable, save
 from glowtrain.ops.activation import Gelu, Mish, Swish
 from glowtrain.ops.control import Scan
-from glowtrain.ops.logic import BitwiseAnd
+from glowtrain.ops.logic import BitwiseAnd, Cast
 from glowtrain.ops.normalization import BatchNormalization
 from glowtrain.ops.pad import Pad
 from glowtrain.ops.random import Dropout, TrainingDropout
 from glowtrain.ops.reduction import ReduceMean
 from glowtrain.ops.split import Split
 from glowtrain.ops.transcendental import Tanh
+from glowtrain.optim import SGD
+from glowtrain.trainer import Trainer
 from glowtrain.types import Array, bf16, f16, f32, i64
 
 # What ONNX Runtime's CPU provider, or the onnx package's shape inference, cannot do though ONNX allows it.
@@ -412,3 +414,40 @@ class TestFiles:
         path.touch(mode=0o600)
         save(bound(mlp()), path)
         assert path.stat().st_mode & 0o777 == 0o600
+
+
+class TestRoles:
+    """What is a variable, and which of them are trained, survives a file."""
+
+    def graph(self) -> Graph:
+        x = Input(f32[2, 3], "x")
+        kinds = {"scale": (np.float32(2), True), "mask": (np.ones(3, np.float32), False)}
+        kinds |= {"count": (np.int64(3), False), "twice": (np.ones(3, np.float32), True)}
+        v = {name: Variable(name, np.asarray(array), trainable) for name, (array, trainable) in kinds.items()}
+        y = (x * v["scale"] + v["mask"]) * v["twice"] + Cast(to=f32)(v["count"]) + v["twice"]
+        return Graph((x,), {"y": y}, {}, "roles")
+
+    def test_they_are_what_they_were(self) -> None:
+        graph = self.graph()
+        found = {v.name: v.trainable for v in bound(checked(save(graph))).variables}
+        assert found == {"scale": True, "mask": False, "count": False, "twice": True}
+        runs_the_same(graph)
+
+    def test_frozen_variables_stay_frozen_in_training(self) -> None:
+        graph = bound(save(self.graph()))
+        assert Trainer(graph, lambda out, _: ReduceMean(keepdims=False)(out["y"]), SGD()).forms.parameters == (
+            "scale",
+            "twice",
+        )
+
+    def test_other_initializers_go_by_the_rule(self) -> None:
+        proto = save(self.graph())
+        del proto.metadata_props[:]
+        assert {v.name: v.trainable for v in bound(proto).variables} == {"mask": True, "twice": True, "twice.1": True}
+
+    @pytest.mark.parametrize("text", ["{", "[]", '{"scale": 1}'])
+    def test_broken_metadata_are_named(self, text: str) -> None:
+        proto = save(self.graph())
+        proto.metadata_props[0].value = text
+        with pytest.raises(ModelError, match="metadata 'glowtrain.variables'"):
+            load(proto)

@@ -71,7 +71,7 @@ def test_compiled_in_other_types(key: str) -> None:
 
 
 def binary(cls: type[Operator]) -> bool:
-    return issubclass(cls, Elementwise) and cls.arity in (2, -1) and cls.differentiable
+    return issubclass(cls, Elementwise) and cls.arity in (2, -1) and cls.broadcasts and cls.differentiable
 
 
 @pytest.mark.parametrize("key", [cls.key() for cls in registered(binary)])

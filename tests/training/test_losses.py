@@ -8,6 +8,7 @@ import pytest
 import glowtrain as gt
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import BindingError, DifferentiationError, InputError
+from glowtrain.graph import Binding
 from glowtrain.losses import Attached, Loss, as_loss
 
 RNG = np.random.default_rng(3)
@@ -151,7 +152,7 @@ def test_any_function_is_a_loss() -> None:
         return gt.nn.mean(inputs["weight"] * outputs["y"] * inputs["y"])
 
     loss = gt.losses.custom(weighted, weight=gt.f64["batch", 1])
-    model = model_of(5, 4).with_(dims={"batch": 5})
+    model = model_of(5, 4).with_(binding=Binding({"batch": 5}))
     attached = loss.attach(model)
     assert [str(value.type) for value in attached.targets] == ["f64[5,1]"]
     weight = RNG.random((5, 1))

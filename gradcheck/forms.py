@@ -1,15 +1,11 @@
-"""The rungs below the interpreter: a graph lowered, planned and compiled must give what the interpreter gives.
+"""The forms that the compiler gives a graph - lowered, planned, native - against what the interpreter gives.
 
-In f64 the evaluator of the loop language must agree almost exactly. In narrower types the interpreter's own rounding in
-that type, measured against f64, says how much rounding is natural; the bound also grows with the square root of the
-longest reduction.
+How much rounding explains is :func:`glowtrain.verification.exact.bound`'s to say.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,17 +17,14 @@ from glowtrain.gradcheck.report import Measure
 from glowtrain.graph import Graph, Value
 from glowtrain.lower.lower import lower
 from glowtrain.program.evaluate import evaluate as run_program
-from glowtrain.types import Array, DType, bf16, dtype_of, f16, f32, f64
+from glowtrain.types import Array
+from glowtrain.verification.exact import Arrays, Bound, bound, finite_size, longest_reduction
 
-EPSILON: dict[DType, float] = {f64: 2.0**-52, f32: 2.0**-23, f16: 2.0**-10, bf16: 2.0**-7}
-EXACT = 64.0
-"""Multiples of epsilon that orders of evaluation may differ by, for each unit of the reduction's square root."""
+EXACT = 16.0
+"""Multiples of the bound that are allowed where no wider type says how much rounding is natural."""
 LAST = 3
 """How many operations back cancellation is allowed for."""
-NATURAL, ROUNDINGS = 8.0, 16.0
-"""Multiples of the interpreter's own rounding error, and of epsilon times the largest result, that are allowed."""
 
-Arrays = Mapping[str, Array]
 Runner = Callable[[Graph, Arrays], Arrays]
 
 
@@ -42,7 +35,7 @@ def run_lowered(graph: Graph, inputs: Arrays) -> Arrays:
 
 def run_planned(graph: Graph, inputs: Arrays) -> Arrays:
     """Outputs by the evaluator on the optimized, fused and planned program, in its arena."""
-    plan = planned(graph)
+    plan = planned(graph, check=True)
     return run_program(plan.program, inputs, plan=plan)[0]
 
 
@@ -60,8 +53,7 @@ def same_in_f64(oracle: str, run: Runner, graph: Graph, inputs: Arrays) -> Itera
 
 def exact_tolerance(value: Value, known: Mapping[Value, Array], graph: Graph) -> float:
     """How far another order of evaluation may be from the interpreter's value, in its own type."""
-    epsilon = EPSILON.get(value.dtype, 0.0)
-    return EXACT * epsilon * math.sqrt(longest_reduction(graph)) * (scale(value, known) + 1e-6)
+    return EXACT * bound(known[value], known[value], longest_reduction(graph), scale(value, known) + 1e-6).tolerance
 
 
 def scale(value: Value, known: Mapping[Value, Array], last: int = LAST) -> float:
@@ -73,7 +65,7 @@ def scale(value: Value, known: Mapping[Value, Array], last: int = LAST) -> float
         )
         latest = [x for x in operands if x not in found]
         found.update(latest)
-    return max(_size(known[part]) for part in found)
+    return max(finite_size(np.asarray(known[part], np.float64)) for part in found)
 
 
 def close_in(oracle: str, run: Runner, narrow: Graph, wide: Graph, inputs: Arrays) -> Iterator[Measure]:
@@ -84,48 +76,14 @@ def close_in(oracle: str, run: Runner, narrow: Graph, wide: Graph, inputs: Array
     with np.errstate(all="ignore"):
         widened = {v.name: np.asarray(inputs[v.name]).astype(v.dtype.numpy) for v in wide.inputs}
         exact, natural = evaluate(wide, widened), evaluate(narrow, inputs)
-    found = run(narrow, inputs)
+    found, length = run(narrow, inputs), longest_reduction(narrow)
     for (name, value), other in zip(wide.outputs.items(), narrow.outputs.values(), strict=True):
-        bound = Bound(natural[other], exact[value], scale(value, exact), narrow)
-        yield bound.check(oracle, found[name], name)
+        yield within(oracle, found[name], bound(natural[other], exact[value], length, scale(value, exact)), name)
 
 
-@dataclass(frozen=True)
-class Bound:
-    """What a narrow result may be: the interpreter's in that type and in f64, and the size of the operands."""
-
-    natural: Array
-    exact: Array
-    scale: float
-    graph: Graph
-
-    def check(self, oracle: str, found: Array, label: str) -> Measure:
-        """Compare a result. Integers must be the interpreter's; so must the places of NaN and infinities."""
-        epsilon = EPSILON.get(dtype_of(self.natural.dtype))
-        if epsilon is None:
-            return compared(oracle, found, self.natural, 0.5, label)
-        with np.errstate(all="ignore"):
-            narrow, wide = self.natural.astype(np.float64), self.exact.astype(np.float64)
-            rounding = _size(np.abs(narrow - wide))
-        smallest = float(np.finfo(np.float16).tiny) if self.natural.dtype == np.float16 else 1e-30
-        length = math.sqrt(longest_reduction(self.graph))
-        tolerance = NATURAL * rounding + ROUNDINGS * length * epsilon * self.scale + smallest
-        return compared(oracle, found, wide if np.isfinite(narrow).all() else narrow, tolerance, label)
-
-
-def _size(array: Array) -> float:
-    """The largest finite magnitude."""
-    magnitudes = np.abs(np.asarray(array, np.float64))
-    return float(np.max(magnitudes, initial=0.0, where=np.isfinite(magnitudes)))
-
-
-def longest_reduction(graph: Graph) -> float:
-    """How many elements meet in one, at most, in a node of the graph (estimated from sizes)."""
-    longest = 1.0
-    for node in graph.nodes:
-        read = max((value.type.size for value in node.inputs if value is not None), default=1)
-        longest = max(longest, read / max(1, min(output.type.size for output in node.outputs)))
-    return longest
+def within(oracle: str, found: Array, allowed: Bound, label: str) -> Measure:
+    """The measure of a result that may be as far from what is expected as rounding explains."""
+    return compared(oracle, found, allowed.expected, allowed.tolerance, label)
 
 
 def feeds(graph: Graph, arrays: Sequence[Array]) -> dict[str, Array]:

@@ -1,0 +1,375 @@
+"""Matrix products and convolutions of 8-bit integers, with sums in i32, and of quantized real numbers.
+
+Sums of products of integers are computed by floating-point contractions that are exact: in f32 where no sum can reach
+2 ** 24 in magnitude, else in f64 (where none can reach 2 ** 53). Every partial sum, in any order, is then an integer
+that the type holds, so the results are those of i32 arithmetic, which wraps around.
+
+Semantics: https://onnx.ai/onnx/operators/ at the newest opset.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from glowtrain.graph import Constant, Draw, Operator, Sample, Value, operator
+from glowtrain.ops.cast import Cast, convert, convert_float
+from glowtrain.ops.contraction import MatMul
+from glowtrain.ops.convolution import Conv, _draw_convolution
+from glowtrain.ops.correlation import convolve
+from glowtrain.ops.move import reshape
+from glowtrain.ops.quantization import FLOAT8, STEPS, known, limits, names, quantize_units, quantized_array
+from glowtrain.types import Array, DType, Shape, TensorType, dtype_of, f32, f64, i8, i32, i64, u8
+
+BYTES = frozenset({i8, u8})
+EXACT = 1 << 24
+"""Integers below this magnitude are numbers of f32."""
+
+
+def centred(x: Array, zero: Array | None) -> Array:
+    """x - zero point, in i64 (``zero`` broadcasts)."""
+    wide = x.astype(np.int64)
+    return wide if zero is None else wide - zero.astype(np.int64)
+
+
+def row_zero(zero: Any, rank: int) -> Shape | None:
+    """The shape in which zero points (or scales) of the rows of a matrix, or stack of matrices, broadcast with it."""
+    if zero is None:
+        return None
+    if zero.ndim if isinstance(zero, np.ndarray) else zero.rank:
+        return (*zero.shape, 1) if len(zero.shape) == 1 and rank > 1 and zero.shape[0] != 1 else tuple(zero.shape)
+    return ()
+
+
+def largest(x: Value, zero: Value | None) -> int:
+    """A bound of the magnitude of x - zero point."""
+    low, high = limits(x.dtype)
+    offset = known(zero) if zero is not None else np.zeros((), np.int64)
+    if offset is None:
+        return high - low
+    return max(high - int(offset.min(initial=0)), int(offset.max(initial=0)) - low)
+
+
+def heaviest(w: Value, zero: Value | None, axes: tuple[int, ...], count: int) -> int:
+    """A bound of the sum of magnitudes of w - zero point over ``axes``, which have ``count`` places together."""
+    array, offset = known(w), known(zero) if zero is not None else None
+    if array is None or (zero is not None and offset is None):
+        return count * largest(w, zero)
+    return int(np.abs(centred(array, offset)).sum(axes).max(initial=0))
+
+
+def sums_in(bound: int) -> DType:
+    """The float type in which sums of at most this magnitude are exact."""
+    return f32 if bound < EXACT else f64
+
+
+def opened(x: Value, zero: Value | None, dtype: DType) -> Value:
+    """x - zero point in a float type; constants are computed at once."""
+    array, offset = known(x), known(zero) if zero is not None else None
+    if array is not None and (zero is None or offset is not None):
+        return Constant(centred(array, offset).astype(dtype.numpy), x.name)
+    wide: Value = Cast(dtype)(x)
+    return wide if zero is None else wide - Cast(dtype)(zero)
+
+
+def wrapped(total: Value) -> Value:
+    """Exact sums as i32, which wrap around."""
+    if total.dtype == f64:
+        total = Cast(i64)(total)
+    result: Value = Cast(i32)(total)
+    return result
+
+
+def reshaped_zero(zero: Value | None, shape: Shape | None) -> Value | None:
+    """Zero points in another shape."""
+    return None if zero is None or shape is None else reshape(zero, shape)
+
+
+def check_bytes(op: Operator, *types: TensorType | None) -> None:
+    """Pairs of tensor and zero point, of i8 or u8."""
+    for x, zero in zip(types[::2], types[1::2], strict=True):
+        assert x is not None
+        if x.dtype not in BYTES:
+            raise op.fail("operands must be i8 or u8", *types)
+        if zero is not None and zero.dtype != x.dtype:
+            raise op.fail(f"a zero point must have its operand's type {x.dtype}", *types)
+
+
+def check_rows(op: Operator, zero: TensorType | None, operand: TensorType, *, row: bool) -> None:
+    """Zero points or scales: one, one for each row (or column), or of the operand's rank with one for each."""
+    if zero is None or zero.size == 1:
+        return
+    count = operand.shape[-2] if row and operand.rank > 1 else operand.shape[-1]
+    ones = (*operand.shape[:-1], 1) if row else (*operand.shape[:-2], 1, operand.shape[-1])
+    if zero.shape not in ((count,), ones):
+        what = "row" if row else "column"
+        raise op.fail(f"{list(zero.shape)} is not one number for each {what} of {operand}", zero, operand)
+
+
+@operator
+@dataclass(frozen=True)
+class MatMulInteger(Operator):
+    """(A - a) (B - b) in i32, with zero points a for all or each row of A, and b for all or each column of B."""
+
+    differentiable: ClassVar[bool] = False
+    reason: ClassVar[str] = "its operands are integers"
+
+    def infer(self, *inputs: Any) -> TensorType:
+        a, b, za, zb = (*inputs, None, None)[:4]
+        check_bytes(self, a, za, b, zb)
+        result = MatMul().infer(a.with_dtype(i32), b.with_dtype(i32))
+        check_rows(self, za, a, row=True)
+        check_rows(self, zb, b, row=False)
+        return result
+
+    def reference(self, *inputs: Any) -> Array:
+        a, b, za, zb = (*inputs, None, None)[:4]
+        left = centred(a, None if za is None else za.reshape(row_zero(za, a.ndim)))
+        return np.asarray(np.matmul(left, centred(b, zb))).astype(np.int32)
+
+    def decompose(self, *inputs: Any) -> Value:
+        a, b, za, zb = (*inputs, None, None)[:4]
+        za = reshaped_zero(za, row_zero(za, a.rank))
+        axis = b.rank - 2 if b.rank > 1 else 0
+        dtype = sums_in(largest(a, za) * heaviest(b, zb, (axis,), b.shape[axis]))
+        return wrapped(MatMul()(opened(a, za, dtype), opened(b, zb, dtype)))
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Sample:
+        return Sample(cls(), draw_product(draw))
+
+
+def draw_bytes(draw: Draw, shape: Shape, dtype: DType) -> Array:
+    """All numbers of i8 or u8."""
+    low, high = limits(dtype)
+    return draw.integers(shape, low, high).astype(dtype.numpy)
+
+
+def draw_product(draw: Draw) -> tuple[Array | None, ...]:
+    """A, B and their zero points, of some granularity, or none."""
+    m, k, n = (draw.integer(1, 4) for _ in range(3))
+    batch = draw.shape(max_rank=1, max_extent=3)
+    left, right = draw.choice((i8, u8)), draw.choice((i8, u8))
+    a = draw_bytes(draw, (*batch, m, k), left)
+    b = draw_bytes(draw, (*(batch if draw.boolean() else ()), k, n), right)
+    za = draw_bytes(draw, draw.choice(((), (1,), (m,), (*batch, m, 1))), left) if draw.boolean() else None
+    zb = draw_bytes(draw, draw.choice(((), (1,), (n,))), right) if draw.boolean() else None
+    return a, b, za, zb
+
+
+class IntegerWindow(Operator):
+    """What convolutions of integers share: the attributes of Conv."""
+
+    auto_pad: str
+    dilations: Shape
+    group: int
+    kernel_shape: Shape
+    pads: Shape
+    strides: Shape
+    differentiable: ClassVar[bool] = False
+    reason: ClassVar[str] = "its operands are integers"
+
+    @property
+    def conv(self) -> Conv:
+        """The convolution of real numbers with these attributes."""
+        return Conv(self.auto_pad, self.dilations, self.group, self.kernel_shape, self.pads, self.strides)
+
+    def window_type(self, x: TensorType, w: TensorType, *zeros: TensorType | None) -> TensorType:
+        """The result's type in i32. Raises :class:`ShapeError`."""
+        check_bytes(self, x, zeros[0], w, zeros[1])
+        if zeros[0] is not None and zeros[0].size != 1:
+            raise self.fail("the input has one zero point for all", x, w, *zeros)
+        if zeros[1] is not None and zeros[1].size != 1 and zeros[1].shape != w.shape[:1]:
+            raise self.fail("the weight has one zero point for all, or one for each output channel", x, w, *zeros)
+        return self.conv.infer(x.with_dtype(f32), w.with_dtype(f32)).with_dtype(i32)
+
+    def sums(self, x: Array, w: Array, zx: Array | None, zw: Array | None) -> Array:
+        """The sums in i64; what lies outside of the input counts as its zero point."""
+        left = centred(x, None if zx is None else zx.reshape(()))
+        right = centred(w, None if zw is None else zw.reshape(channel_shape(zw.shape, w.ndim)))
+        return np.rint(convolve(left.astype(f64.numpy), right.astype(f64.numpy), self.conv.geometry(x, w), self.group))
+
+    def contraction(self, x: Value, w: Value, zx: Value | None, zw: Value | None) -> Value:
+        """The sums in a float type that holds them."""
+        zx = reshaped_zero(zx, ())
+        zw = None if zw is None else reshape(zw, channel_shape(zw.shape, w.rank))
+        axes = tuple(range(1, w.rank))
+        dtype = sums_in(largest(x, zx) * heaviest(w, zw, axes, math.prod(w.shape[1:])))
+        result: Value = self.conv(opened(x, zx, dtype), opened(w, zw, dtype))
+        return result
+
+
+def channel_shape(shape: Shape, rank: int) -> Shape:
+    """The shape in which one number for all, or for each output channel, broadcasts with a weight."""
+    return () if math.prod(shape) == 1 else (*shape, *(1,) * (rank - 1))
+
+
+@operator
+@dataclass(frozen=True)
+class ConvInteger(IntegerWindow):
+    """(x - zero point) correlated with (w - zero point), in i32; padding counts as the zero point."""
+
+    auto_pad: str = "NOTSET"
+    dilations: Shape = ()
+    group: int = 1
+    kernel_shape: Shape = ()
+    pads: Shape = ()
+    strides: Shape = ()
+
+    def infer(self, *inputs: Any) -> TensorType:
+        x, w, zx, zw = (*inputs, None, None)[:4]
+        return self.window_type(x, w, zx, zw)
+
+    def reference(self, *inputs: Any) -> Array:
+        x, w, zx, zw = (*inputs, None, None)[:4]
+        return self.sums(x, w, zx, zw).astype(np.int64).astype(np.int32)
+
+    def decompose(self, *inputs: Any) -> Value:
+        x, w, zx, zw = (*inputs, None, None)[:4]
+        return wrapped(self.contraction(x, w, zx, zw))
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Sample:
+        conv, x, w, zx, zw = draw_window(draw)
+        return Sample(cls(**conv.attributes()), (x, w, zx, zw))
+
+
+def draw_window(draw: Draw) -> tuple[Conv, Array, Array, Array | None, Array | None]:
+    """A convolution, its operands in bytes, and their zero points."""
+    conv, real_x, real_w = _draw_convolution(draw)
+    left, right = draw.choice((i8, u8)), draw.choice((i8, u8))
+    x, w = draw_bytes(draw, real_x.shape, left), draw_bytes(draw, real_w.shape, right)
+    zx = draw_bytes(draw, (), left) if draw.boolean() else None
+    zw = draw_bytes(draw, draw.choice(((), w.shape[:1])), right) if draw.boolean() else None
+    return conv, x, w, zx, zw
+
+
+@operator
+@dataclass(frozen=True)
+class QLinearMatMul(Operator):
+    """The product of two quantized matrices, quantized: operands are (A, scale, zero point) of both, then y's two.
+
+    The sums are exact; they are multiplied by a_scale · b_scale / y_scale in f32 (or in the scales' type, if wider).
+    """
+
+    differentiable: ClassVar[bool] = False
+    reason: ClassVar[str] = STEPS
+
+    def infer(self, *inputs: Any) -> TensorType:
+        if len(inputs) != 8 or any(x is None for x in inputs):
+            raise self.fail("takes A, B, each with scale and zero point, and the result's scale and zero point", *inputs)
+        a, sa, za, b, sb, zb, sy, zy = inputs
+        if len({sa.dtype, sb.dtype, sy.dtype}) > 1 or not sa.dtype.is_float:
+            raise self.fail("scales must have one floating element type", *inputs)
+        if not {a.dtype, b.dtype, zy.dtype} <= BYTES | FLOAT8 or za.dtype != a.dtype or zb.dtype != b.dtype:
+            raise self.fail(f"operands and zero points must be of {names(BYTES | FLOAT8)}, in pairs", *inputs)
+        if (a.dtype in FLOAT8) != (b.dtype in FLOAT8):
+            raise self.fail("integers do not multiply with 8-bit floats", *inputs)
+        for part, operand, row in ((sa, a, True), (za, a, True), (sb, b, False), (zb, b, False)):
+            check_rows(self, part, operand, row=row)
+        if sy.size != 1 or zy.size != 1:
+            raise self.fail("the result has one scale and one zero point", *inputs)
+        return MatMul().infer(a.with_dtype(i32), b.with_dtype(i32)).with_dtype(zy.dtype)
+
+    def reference(self, *inputs: Any) -> Array:
+        a, sa, za, b, sb, zb, sy, zy = inputs
+        if dtype_of(a.dtype) in FLOAT8:
+            total = np.matmul(convert(a, f64), convert(b, f64))
+        else:
+            left = centred(a, za.reshape(row_zero(za, a.ndim)))
+            total = np.matmul(left, centred(b, zb)).astype(np.int32)
+        wide = f64 if sa.dtype == np.float64 else f32
+        rows = convert(sa.reshape(row_zero(sa, a.ndim)), wide)
+        factor = rows * convert(sb, wide) / convert(sy.reshape(()), wide)
+        units = np.asarray(convert(total, wide) * factor)
+        if dtype_of(zy.dtype) in FLOAT8:
+            return convert_float(units, dtype_of(zy.dtype), saturate=True)
+        return quantized_array(units, zy.reshape(()), dtype_of(zy.dtype))
+
+    def decompose(self, *inputs: Any) -> Value:
+        a, sa, za, b, sb, zb, sy, zy = inputs
+        wide = f64 if sa.dtype == f64 else f32
+        if a.dtype in FLOAT8:
+            total: Value = MatMul()(Cast(f64)(a), Cast(f64)(b))
+        else:
+            total = MatMulInteger()(a, b, za, zb)
+        rows = Cast(wide)(reshape(sa, row_zero(sa, a.rank) or ()))
+        factor = rows * Cast(wide)(sb) / Cast(wide)(reshape(sy, ()))
+        return quantize_units(Cast(wide)(total) * factor, zy, zy.dtype)
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Sample:
+        a, b, za, zb = draw_product(draw)
+        assert a is not None
+        assert b is not None
+        za = np.zeros((), a.dtype) if za is None else za
+        zb = np.zeros((), b.dtype) if zb is None else zb
+        sa, sb = draw.floats(za.shape, 0.01, 0.1), draw.floats(zb.shape, 0.01, 0.1)
+        zy = draw_bytes(draw, (), draw.choice((i8, u8)))
+        return Sample(cls(), (a, sa, za, b, sb, zb, draw.floats((), 0.5, 3.0), zy))
+
+
+@operator
+@dataclass(frozen=True)
+class QLinearConv(IntegerWindow):
+    """A convolution of quantized tensors, quantized: operands are (x, scale, zero point), (w, scale, zero point), y's
+    scale and zero point, and a bias of i32 in units of x_scale · w_scale. Weights may have a scale for each channel.
+    """
+
+    auto_pad: str = "NOTSET"
+    dilations: Shape = ()
+    group: int = 1
+    kernel_shape: Shape = ()
+    pads: Shape = ()
+    strides: Shape = ()
+    reason: ClassVar[str] = STEPS
+
+    def infer(self, *inputs: Any) -> TensorType:
+        if len(inputs) not in (8, 9) or any(x is None for x in inputs[:8]):
+            raise self.fail("takes x, w, each with scale and zero point, y's scale and zero point, and a bias", *inputs)
+        x, sx, zx, w, sw, zw, sy, zy = inputs[:8]
+        bias = inputs[8] if len(inputs) > 8 else None
+        if len({sx.dtype, sw.dtype, sy.dtype}) > 1 or not sx.dtype.is_float or zy.dtype not in BYTES:
+            raise self.fail("scales must have one floating element type, y's zero point must be i8 or u8", *inputs)
+        if sx.size != 1 or sy.size != 1 or zy.size != 1 or (sw.size != 1 and sw.shape != w.shape[:1]):
+            raise self.fail("there is one scale for x, one for y, and one or one for each channel for w", *inputs)
+        if bias is not None and bias != TensorType(i32, w.shape[:1]):
+            raise self.fail(f"the bias must be i32[{w.shape[0]}], one element per output channel", *inputs)
+        return self.window_type(x, w, zx, zw).with_dtype(zy.dtype)
+
+    def reference(self, *inputs: Any) -> Array:
+        x, sx, zx, w, sw, zw, sy, zy = inputs[:8]
+        bias = inputs[8] if len(inputs) > 8 else None
+        wide = f64 if sx.dtype == np.float64 else f32
+        ones = (1,) * (x.ndim - 2)
+        total = self.sums(x, w, zx, zw).astype(np.int64)
+        if bias is not None:
+            total = total + bias.reshape(-1, *ones)
+        factor = convert(sx.reshape(()), wide) * convert(sw, wide) / convert(sy.reshape(()), wide)
+        units = convert(total.astype(np.int32), wide) * (factor if factor.size == 1 else factor.reshape(-1, *ones))
+        return quantized_array(np.asarray(units), zy.reshape(()), dtype_of(zy.dtype))
+
+    def decompose(self, *inputs: Any) -> Value:
+        x, sx, zx, w, sw, zw, sy, zy = inputs[:8]
+        bias = inputs[8] if len(inputs) > 8 else None
+        wide = f64 if sx.dtype == f64 else f32
+        ones = (1,) * (x.rank - 2)
+        total = wrapped(self.contraction(x, w, zx, zw))
+        if bias is not None:
+            total = total + reshape(bias, (*bias.shape, *ones))
+        channels = reshape(sw, () if sw.type.size == 1 else (*sw.shape, *ones))
+        factor = Cast(wide)(reshape(sx, ())) * Cast(wide)(channels) / Cast(wide)(reshape(sy, ()))
+        return quantize_units(Cast(wide)(total) * factor, zy, zy.dtype)
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Sample:
+        conv, x, w, zx, zw = draw_window(draw)
+        zx = np.zeros((), x.dtype) if zx is None else zx
+        zw = np.zeros((), w.dtype) if zw is None else zw
+        sx, sw, sy = draw.floats((), 0.01, 0.1), draw.floats(zw.shape, 0.01, 0.1), draw.floats((), 0.5, 3.0)
+        bias = draw.integers(w.shape[:1], -5000, 5000).astype(np.int32) if draw.boolean() else None
+        zy = draw_bytes(draw, (), draw.choice((i8, u8)))
+        return Sample(cls(**conv.attributes()), (x, sx, zx, w, sw, zw, sy, zy, bias))

@@ -1,0 +1,282 @@
+"""What is bound by a call besides shapes: elements that decide about shapes, sequences, optionals; control flow; sizes
+that are found at run time. The oracle is ONNX Runtime, or ONNX's own reference where that has the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from onnx_models import model, node
+
+import glowtrain as gt
+from glowtrain.errors import BindingError, InputError, ModelError, UnknownValueError
+from glowtrain.onnx_io import load
+from glowtrain.types import Array
+
+F, I64, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+
+
+def info(name: str, dtype: int = F, shape: Any = None) -> Any:
+    return helper.make_tensor_value_info(name, dtype, shape)
+
+
+def body(nodes: list[Any], inputs: list[Any], outputs: list[str], **initializers: Array) -> Any:
+    tensors = [numpy_helper.from_array(array, name) for name, array in initializers.items()]
+    results = [helper.make_empty_tensor_value_info(name) for name in outputs]
+    return helper.make_graph(nodes, "body", inputs, results, tensors)
+
+
+def same_as_reference(proto: ModelProto, *calls: Mapping[str, Any]) -> gt.compiler.Function:
+    """Compiled and interpreted results of some calls, compared with ONNX's reference; the compiled function."""
+    oracle = ReferenceEvaluator(proto)
+    functions = [gt.compile(load(proto), backend=name) for name in ("interpreter", "cpu")]
+    for feeds in calls:
+        expected = dict(zip(oracle.output_names, oracle.run(None, dict(feeds)), strict=True))
+        for function in functions:
+            results = function(feeds)
+            for name, wanted in expected.items():
+                _same(results[name], wanted)
+    return functions[1]
+
+
+def _same(found: Any, wanted: Any) -> None:
+    if isinstance(wanted, list):
+        assert len(found) == len(wanted)
+        for one, other in zip(found, wanted, strict=True):
+            _same(one, other)
+    elif wanted is None:
+        assert found is None
+    else:
+        assert found.dtype == wanted.dtype
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def ints(*values: int) -> Array:
+    return np.array(values, np.int64)
+
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4) - 5
+
+
+class TestValues:
+    def reshaping(self) -> ModelProto:
+        return model([node("Reshape", "x s", "y")], {"x": [3, 4], "s": (I64, [2])}, ["y"])
+
+    def test_a_call_gives_what_shapes_depend_on(self) -> None:
+        calls = [{"x": X, "s": np.array(shape)} for shape in ([4, 3], [2, -1], [12, 1])]
+        same_as_reference(self.reshaping(), *calls)
+
+    def test_one_specialisation_for_each_value(self) -> None:
+        function = gt.compile(load(self.reshaping()))
+        first = function.instance_for({"x": X, "s": np.array([4, 3])})
+        assert function.instance_for({"x": X + 1, "s": np.array([4, 3])}) is first
+        assert function.instance_for({"x": X, "s": np.array([3, 4])}) is not first
+
+    def test_values_bound_when_loading_are_no_inputs(self) -> None:
+        graph = load(self.reshaping(), values={"s": [6, 2]})
+        assert isinstance(graph, gt.Graph)
+        assert [value.name for value in graph.inputs] == ["x"]
+        assert gt.compile(graph)({"x": X})["y"].shape == (6, 2)
+
+    def test_values_and_dimensions(self) -> None:
+        proto = model([node("Reshape", "x s", "y")], {"x": ["n", 4], "s": (I64, [2])}, ["y"])
+        template = load(proto, values={"s": [-1, 2]})
+        assert isinstance(template, gt.Template)
+        assert list(template.inputs) == ["x"]
+        assert template.bind({"n": 5}).outputs["y"].shape == (10, 2)
+        same_as_reference(proto, *({"x": X[:n], "s": np.array([-1, 2])} for n in (1, 3)))
+
+    def test_values_through_other_operators(self) -> None:
+        nodes = [node("Add", "s one", "t"), node("Concat", "t one", "u", axis=0), node("Expand", "x u", "y")]
+        proto = model(nodes, {"x": [3, 1], "s": (I64, [1])}, ["y"], {"one": ints(1)})
+        same_as_reference(proto, {"x": X[:, :1], "s": ints(2)}, {"x": X[:, :1], "s": ints(0)})
+
+    def test_a_value_that_does_not_fit(self) -> None:
+        with pytest.raises(BindingError, match="input s is i64"):
+            load(self.reshaping(), values={"s": [1, 2, 3]})
+        with pytest.raises(BindingError, match="no input 't'"):
+            load(self.reshaping(), values={"t": [1]})
+        with pytest.raises(InputError, match="'s' must be i64"):
+            gt.compile(load(self.reshaping()))({"x": X, "s": np.array([3.0, 4.0])})
+
+    def test_what_is_missing_is_named(self) -> None:
+        template = load(self.reshaping())
+        assert isinstance(template, gt.Template)
+        with pytest.raises(UnknownValueError, match=r"shape, 's'.*must be known.*values=\{'s'"):
+            template.bind({})
+
+    def test_shapes_do_not_depend_on_large_tensors(self) -> None:
+        nodes = [
+            node("ReduceSum", "x", "t", keepdims=0),
+            node("Cast", "t", "u", to=I64),
+            node("ConstantOfShape", "v", "y"),
+        ]
+        nodes.insert(2, node("Reshape", "u one", "v"))
+        with pytest.raises(ModelError, match="must be known"):
+            load(model(nodes, {"x": [64, 64]}, ["y"], {"one": ints(1)}))
+
+
+class TestSequences:
+    def test_a_sequence_goes_in_and_comes_out(self) -> None:
+        nodes = [
+            node("SequenceInsert", "s x p", "t"),
+            node("SequenceErase", "t z", "y"),
+            node("SequenceLength", "y", "n"),
+        ]
+        proto = model(nodes, {"x": [2]}, ["y", "n"], {"p": np.array(-1), "z": np.array(0)})
+        proto.graph.input.append(helper.make_tensor_sequence_value_info("s", F, None))
+        items = [np.arange(k, dtype=np.float32) for k in (3, 1, 2)]
+        same_as_reference(proto, {"x": X[0, :2], "s": items}, {"x": X[0, :2], "s": items[:1]})
+
+    def test_map_and_join(self) -> None:
+        inner = body([node("Mul", "a b", "c")], [info("a"), info("b")], ["c"])
+        nodes = [
+            node("SplitToSequence", "x two", "s", axis=1),
+            node("SequenceMap", "s x1", "t", body=inner),
+            node("ConcatFromSequence", "t", "y", axis=1),
+        ]
+        same_as_reference(
+            model(nodes, {"x": [3, 4], "x1": [3, 1]}, ["y"], {"two": np.array(2)}), {"x": X, "x1": X[:, :1]}
+        )
+
+    def test_a_call_with_something_else(self) -> None:
+        proto = model([node("SequenceLength", "s", "n")], {}, ["n"])
+        proto.graph.input.append(helper.make_tensor_sequence_value_info("s", F, None))
+        function = gt.compile(load(proto))
+        with pytest.raises(InputError, match="'s' is a sequence"):
+            function({"s": X})
+        with pytest.raises(InputError, match="holds f32, not int64"):
+            function({"s": [np.arange(3)]})
+        with pytest.raises(InputError, match="'s' is missing"):
+            function({})
+
+    def test_a_position_outside(self) -> None:
+        nodes = [node("SequenceConstruct", "x x", "s"), node("SequenceAt", "s p", "y", "pick")]
+        with pytest.raises(ModelError, match="'pick'.*position 2 is outside a sequence of 2"):
+            load(model(nodes, {"x": [2]}, ["y"], {"p": np.array(2)}))
+
+    def test_an_optional_may_be_absent(self) -> None:
+        proto = model([node("OptionalHasElement", "o", "y")], {}, ["y"])
+        optional = helper.make_optional_type_proto(helper.make_tensor_type_proto(F, None))
+        proto.graph.input.append(helper.make_value_info("o", optional))
+        same_as_reference(proto, {"o": X}, {"o": None})
+
+
+class TestControlFlow:
+    def choosing(self, then: Any, otherwise: Any) -> ModelProto:
+        branch = node("If", "c", "y", "choose", then_branch=then, else_branch=otherwise)
+        return model([branch], {"x": [3, 4], "c": (B, [])}, ["y"])
+
+    def test_a_condition_that_is_computed(self) -> None:
+        proto = self.choosing(body([node("Relu", "x", "t")], [], ["t"]), body([node("Neg", "x", "e")], [], ["e"]))
+        calls = [{"x": X, "c": np.array(flag)} for flag in (True, False)]
+        assert isinstance(load(proto), gt.Graph)
+        same_as_reference(proto, *calls)
+
+    def test_branches_of_different_shapes_are_specialised(self) -> None:
+        flat = body([node("Flatten", "x", "e", axis=0)], [], ["e"])
+        proto = self.choosing(body([node("Relu", "x", "t")], [], ["t"]), flat)
+        same_as_reference(proto, *({"x": X, "c": np.array(flag)} for flag in (True, False)))
+
+    def looping(self, nodes: list[Any], outputs: list[str], **inputs: Any) -> ModelProto:
+        inner = body(nodes, [info("i", I64, []), info("going", B, []), info("h", F, [4])], ["kept", "next", "row"])
+        constants = {"limit": np.array(40, np.float32), "yes": np.array(True)}
+        return model([node("Loop", "n yes h0", "h rows", body=inner)], {"h0": [4], **inputs}, outputs, constants)
+
+    @pytest.mark.parametrize("steps", [1, 3, 20])
+    def test_a_loop_with_a_known_count(self, steps: int) -> None:
+        nodes = [node("Identity", "going", "kept"), node("Add", "h h", "next"), node("Identity", "h", "row")]
+        proto = self.looping(nodes, ["h", "rows"], n=(I64, []))
+        same_as_reference(proto, {"h0": X[0] / 1e3, "n": np.array(steps)})
+
+    def test_a_loop_without_steps(self) -> None:
+        nodes = [node("Identity", "going", "kept"), node("Add", "h h", "next"), node("Identity", "h", "row")]
+        proto = self.looping(nodes, ["h", "rows"], n=(I64, []))
+        proto.graph.node[0].attribute[0].g.output[2].CopyFrom(info("row", F, [4]))
+        results = gt.compile(load(proto))({"h0": X[0], "n": np.array(0)})
+        np.testing.assert_array_equal(results["h"], X[0])
+        assert results["rows"].shape == (0, 4)
+
+    def test_a_loop_that_stops_on_data(self) -> None:
+        nodes = [
+            node("Add", "h h", "next"), node("ReduceMax", "next", "most", keepdims=0),
+            node("Less", "most limit", "kept"), node("Identity", "next", "row"),
+        ]  # fmt: skip
+        proto = self.looping(nodes, ["h", "rows"], n=(I64, []))
+        starts = [np.full(4, start, np.float32) for start in (1, 3, 50)]
+        same_as_reference(proto, *({"h0": start, "n": np.array(30)} for start in starts))
+
+    def test_a_loop_whose_state_grows(self) -> None:
+        nodes = [node("Concat", "h x", "next", axis=0), node("Identity", "going", "kept")]
+        inner = body(nodes, [info("i", I64, []), info("going", B, []), info("h")], ["kept", "next"])
+        proto = model(
+            [node("Loop", "n yes x", "y", body=inner)], {"x": [2]}, ["y"], {"n": np.array(12), "yes": np.array(True)}
+        )
+        same_as_reference(proto, {"x": X[0, :2]})
+
+    def test_a_loop_without_an_end_is_refused(self) -> None:
+        nodes = [node("Identity", "going", "kept"), node("Add", "h h", "next"), node("Identity", "h", "row")]
+        inner = body(nodes, [info("i", I64, []), info("going", B, []), info("h", F, [4])], ["kept", "next", "row"])
+        proto = model(
+            [node("Loop", "_ yes h0", "h", "endless", body=inner)], {"h0": [4]}, ["h"], {"yes": np.array(True)}
+        )
+        with pytest.raises(ModelError, match="'endless'.*more than 4096 steps"):
+            load(proto)
+
+
+class TestFoundSizes:
+    """Sizes that data decides, and what reads such tensors."""
+
+    MASKED = np.where(np.arange(12).reshape(3, 4) % 3 == 0, 0, X).astype(np.float32)
+
+    @pytest.mark.parametrize("x", [MASKED, X * 0, X + 100], ids=["some", "none", "all"])
+    def test_readers(self, x: Array) -> None:
+        nodes = [
+            node("NonZero", "x", "where"), node("Transpose", "where", "tuples", perm=[1, 0]),
+            node("GatherND", "x tuples", "found"), node("Mul", "found two", "twice"),
+            node("Unsqueeze", "twice one", "column"), node("ReduceSum", "found", "total", keepdims=0),
+            node("Cast", "tuples", "floats", to=F), node("Concat", "floats column", "rows", axis=1),
+            node("Slice", "rows zero two_ zero", "first"), node("Shape", "rows", "shape"),
+            node("ReduceMax", "rows one", "largest", keepdims=0),
+        ]  # fmt: skip
+        constants = {"two": np.array(2, np.float32), "one": ints(1), "zero": ints(0), "two_": ints(2)}
+        outputs = ["where", "found", "column", "total", "rows", "first", "shape", "largest"]
+        same_as_reference(model(nodes, {"x": [3, 4]}, outputs, constants), {"x": x})
+
+    def test_selected_rows(self) -> None:
+        nodes = [
+            node("Greater", "s half", "mask"), node("Compress", "x mask", "rows", axis=0),
+            node("Gather", "rows last", "end", axis=0), node("Gather", "rows last", "column", axis=1),
+        ]  # fmt: skip
+        proto = model(
+            nodes, {"x": [3, 4], "s": [3]}, ["rows", "end", "column"], {"half": np.float32(0.5), "last": ints(-1)}
+        )
+        same_as_reference(proto, *({"x": X, "s": np.array(s, np.float32)} for s in ([1, 0, 1], [0, 1, 0])))
+
+    def test_what_has_no_rule_is_named(self) -> None:
+        nodes = [node("NonZero", "x", "where"), node("Softmax", "f", "y", "soft", axis=1)]
+        nodes.insert(1, node("Cast", "where", "f", to=F))
+        with pytest.raises(ModelError, match="'soft'|Softmax.*size is found at run time"):
+            load(model(nodes, {"x": [3, 4]}, ["y"]))
+
+    def test_a_detector_tail(self) -> None:
+        """Boxes and scores, suppression, and the boxes that are kept: as detectors end."""
+        random = np.random.default_rng(0)
+        corners = random.random((1, 30, 2)).astype(np.float32)
+        boxes = np.concatenate([corners, corners + random.random((1, 30, 2)).astype(np.float32)], axis=2)
+        nodes = [
+            node("NonMaxSuppression", "boxes scores most overlap least", "kept"),
+            node("Gather", "kept two", "places", axis=1), node("Squeeze", "places one", "flat"),
+            node("Squeeze", "boxes zero", "all"), node("Gather", "all flat", "y", axis=0),
+        ]  # fmt: skip
+        constants = {
+            "most": ints(10), "overlap": np.array([0.4], np.float32), "least": np.array([0.3], np.float32),
+            "two": ints(2), "one": ints(1), "zero": ints(0),
+        }  # fmt: skip
+        scores = random.random((1, 2, 30)).astype(np.float32)
+        proto = model(nodes, {"boxes": [1, 30, 4], "scores": [1, 2, 30]}, ["kept", "y"], constants)
+        same_as_reference(proto, {"boxes": boxes, "scores": scores})
