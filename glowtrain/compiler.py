@@ -47,11 +47,11 @@ def planned(graph: Graph, *, check: bool = False) -> Plan:
 def scheduled(program: Program, *, check: bool = False) -> Program:
     """A lowered program, laid out, fused and scheduled; with ``check`` verified at first and after each stage."""
     if check:
-        verify(program)
-    for stage in (assign_layouts, fuse, schedule):
+        verify(program, "lower")
+    for name, stage in (("assign_layouts", assign_layouts), ("fuse", fuse), ("schedule", schedule)):
         program = stage(program)
         if check:
-            verify(program)
+            verify(program, name)
     return program
 
 

@@ -10,19 +10,22 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from glowtrain import models
+from glowtrain import compiler, models
 from glowtrain.backends import interpreter
-from glowtrain.errors import VerificationError
+from glowtrain.compiler import planned
+from glowtrain.errors import ProgramError, VerificationError
 from glowtrain.graph import Graph, Input, Value, Variable, constant
 from glowtrain.graph.retype import widened
 from glowtrain.loops import Apply, Expr, For, Statement, Store, rewrite_body
 from glowtrain.ops.activation import Relu
+from glowtrain.ops.contraction import MatMul
 from glowtrain.ops.control import Scan
 from glowtrain.ops.convolution import Conv
 from glowtrain.ops.logic import Cast, Where
 from glowtrain.ops.move import Reshape
 from glowtrain.ops.softmax import Softmax
 from glowtrain.ops.transcendental import Tanh
+from glowtrain.program.plan import plan
 from glowtrain.program.program import Kernel, Program
 from glowtrain.types import Array, bf16, f16, f32, f64, i64
 from glowtrain.verification import Report, climb, ladder, native, random_inputs
@@ -82,8 +85,9 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[Any], Any
     """Change what a stage of the ladder gives."""
 
     def change(stage: str, spoil: Callable[[Any], Any]) -> None:
-        whole = getattr(climb, stage)
-        monkeypatch.setattr(climb, stage, lambda *args, **named: spoil(whole(*args, **named)))
+        module = climb if hasattr(climb, stage) else compiler
+        whole = getattr(module, stage)
+        monkeypatch.setattr(module, stage, lambda *args, **named: spoil(whole(*args, **named)))
 
     return change
 
@@ -292,3 +296,32 @@ def test_an_element_on_a_kink_may_fall_to_either_side() -> None:
     smooth = run_in_both(Graph((a, b), {"y": a - b}), equal_then_apart, {})
     ((_, value),) = results_of(smooth.graph)
     assert smooth.beside_a_kink(value, np.array([0.001, 0.8], np.float32)) > 1
+
+
+# --- verifiers after every stage
+
+
+def with_a_gap(program: Program) -> Program:
+    """The program without its first instruction: what that wrote is read before it is written."""
+    return replace(program, instructions=program.instructions[1:])
+
+
+@pytest.mark.parametrize("stage", ["lower", "assign_layouts", "fuse", "schedule"])
+def test_a_broken_stage_is_found_when_plans_are_checked(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = Input(f32[4, 4], "x")
+    graph = Graph((x,), {"y": MatMul()(MatMul()(x, x), MatMul()(x, x * 2))})
+    assert planned(graph, check=True).program.instructions
+    real = getattr(compiler, stage)
+    monkeypatch.setattr(compiler, stage, lambda given: with_a_gap(real(given)))
+    with pytest.raises(ProgramError, match=f"not well formed after {stage}"):
+        planned(graph, check=True)
+
+
+def test_a_broken_plan_is_found_when_plans_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = Input(f32[4, 4], "x")
+    graph = Graph((x,), {"y": MatMul()(MatMul()(x, x), MatMul()(Tanh()(x), x))})
+    monkeypatch.setattr(
+        compiler, "plan", lambda program: replace(plan(program), offsets=dict.fromkeys(plan(program).offsets, 0))
+    )
+    with pytest.raises(ProgramError, match="memory plan"):
+        planned(graph, check=True)

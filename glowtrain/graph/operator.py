@@ -127,7 +127,7 @@ class Operator:
         by it."""
         return {}
 
-    def sizes(self, *inputs: TensorType | None) -> Mapping[int, int]:
+    def found_sizes(self, *inputs: TensorType | None) -> Mapping[int, int]:
         """The results, by position, that hold their greatest size along an axis, and that axis: the last result is the
         size that a call found."""
         return {}

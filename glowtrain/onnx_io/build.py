@@ -203,7 +203,7 @@ class Builder:
         results = self.made(operator, prepared(operator, inputs), node)
         if any(isinstance(value, Ragged) for value in inputs):
             return follow(operator, inputs, results)
-        sizes = operator.sizes(*types)
+        sizes = operator.found_sizes(*types)
         return ragged(results, sizes) if sizes else results
 
     def made(self, operator: Operator, inputs: list[Value | None], node: NodeProto) -> tuple[Value, ...]:

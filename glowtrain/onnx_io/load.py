@@ -12,7 +12,7 @@ from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 from glowtrain.errors import BindingError, ModelError, ShapeError, UnknownValueError, UnsupportedOperatorError
 from glowtrain.graph import Binding, Graph, Structure, Template
 from glowtrain.graph.template import whole_extents
-from glowtrain.onnx_io import control, functions, gradient, sequences  # noqa: F401  (they enter their rules in BUILT_IN)
+from glowtrain.onnx_io import control, functions, gradient, sequences, tabular  # noqa: F401  (they enter their rules in BUILT_IN)
 from glowtrain.onnx_io.build import BUILT_IN, Builder, Recipe
 from glowtrain.onnx_io.parameters import class_of, key_of, roles, stated_variables, untie
 from glowtrain.onnx_io.source import Model, Source, describe, read, subgraphs

@@ -56,7 +56,7 @@ def whole(operand: Operand) -> Value | None:
 def prepared(operator: Operator, operands: Sequence[Operand]) -> list[Value | None]:
     """The tensors that the operator reads in place of ``operands``."""
     values = [whole(operand) for operand in operands]
-    first = operands[0]
+    first = operands[0] if operands else None
     neutral = _NEUTRAL.get(operator.key())
     if neutral is not None and isinstance(first, Ragged) and first.axis in _reduced(operator, first.value.rank):
         values[0] = _masked(first, neutral(first.value.dtype))

@@ -114,17 +114,18 @@ class Elimination(Operator):
         def found(r: Expr) -> Expr:
             return select((r >= k) & call("eq", size(r), peak), r, n - 1)
 
+        chosen = call("max", call("min", place, n - 1), 0)
         i, j, p, q, s = indices_of((n, m, m, m, n), "e")
         same = call("eq", place, k)
         eliminated = work[(*batch, i, j)] - column[(*batch, i)] * row[(*batch, j)]
         return [
             Let(peak, reduce("max", (n,), size)),
-            Let(place, call("max", call("min", reduce("min", (n,), found), n - 1), 0)),
-            Let(pivot, work[(*batch, place, k)]),
+            Let(place, reduce("min", (n,), found)),
+            Let(pivot, work[(*batch, chosen, k)]),
             Let(scale, select(call("eq", pivot, 0.0), 0.0, 1.0 / pivot)),
             det.store(batch, det[batch] * select(same, pivot, -pivot)),
-            For((p,), (row.store((*batch, p), work[(*batch, place, p)] * scale),)),
-            For((q,), (work.store((*batch, place, q), work[(*batch, k, q)]),)),
+            For((p,), (row.store((*batch, p), work[(*batch, chosen, p)] * scale),)),
+            For((q,), (work.store((*batch, chosen, q), work[(*batch, k, q)]),)),
             For((s,), (column.store((*batch, s), select(call("eq", s, k), 0.0, work[(*batch, s, k)])),)),
             For((i, j), (work.store((*batch, i, j), select(call("eq", i, k), row[(*batch, j)], eliminated)),)),
         ]

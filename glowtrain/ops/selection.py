@@ -80,7 +80,7 @@ class NonZero(Operator):
         rows = [order / stride - order / (stride * extent) * extent for stride, extent in pairs]
         return Concat(axis=0)(*(Unsqueeze(axes=(0,))(row) for row in rows)), size
 
-    def sizes(self, *inputs: TensorType | None) -> dict[int, int]:
+    def found_sizes(self, *inputs: TensorType | None) -> dict[int, int]:
         return {0: 1}
 
     @classmethod
@@ -125,7 +125,7 @@ class Compress(Operator):
         order, size = compacted(condition)
         return Gather(axis=self.axis or 0)(flat, order), size
 
-    def sizes(self, *inputs: TensorType | None) -> dict[int, int]:
+    def found_sizes(self, *inputs: TensorType | None) -> dict[int, int]:
         assert inputs[0] is not None
         return {0: self.along(inputs[0])}
 
@@ -165,7 +165,7 @@ class Unique(Operator):
     def _along(self, x: TensorType) -> int:
         return 0 if self.axis is None else normalize_axis(self, self.axis, x)
 
-    def sizes(self, *inputs: TensorType | None) -> dict[int, int]:
+    def found_sizes(self, *inputs: TensorType | None) -> dict[int, int]:
         assert inputs[0] is not None
         return {0: self._along(inputs[0]), 1: 0, 3: 0}
 

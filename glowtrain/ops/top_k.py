@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, operator, static
-from glowtrain.loops import Expr, For, Let, Ref, Statement, Tensor, call, cast, indices_of, reduce, select
+from glowtrain.loops import Const, Expr, For, Let, Ref, Statement, Tensor, call, cast, indices_of, reduce, select
 from glowtrain.ops.family import Grads, normalize_axis
 from glowtrain.ops.index import ScatterElements
 from glowtrain.ops.reduction import filled, widened
@@ -75,26 +75,28 @@ class TopK(Operator):
             return [*outer[:axis], place, *outer[axis:]]
 
         method = self._by_rank if 2 * self.k > x.shape[axis] else self._by_selection
-        loop = method(x, outputs, row, x.shape[axis])
-        return [For(outer, (loop,))] if outer else [loop]
+        statements = method(x, outputs, row, x.shape[axis])
+        return [For(outer, tuple(statements))] if outer else statements
 
-    def _by_rank(self, x: Tensor, outputs: tuple[Tensor, ...], row: Row, extent: int) -> Statement:
+    def _by_rank(self, x: Tensor, outputs: tuple[Tensor, ...], row: Row, extent: int) -> list[Statement]:
         """Each element goes to the place that the number of elements before it says, if that is less than k."""
-        (i,), rank = indices_of((extent,)), Ref(i64, "rank")
+        (i,), (j,), rank = indices_of((extent,)), indices_of((self.k,), "j"), Ref(i64, "rank")
         own, last = x[row(i)], max(self.k - 1, 0)
 
         def counted(j: Expr) -> Expr:
             return cast(self._precedes(x[row(j)], j, own, i), i32)
 
         values, indices = outputs
-        place = row(call("min", rank, last))
+        place = row(call("max", call("min", rank, last), 0))
         stores = (
             values.store(place, select(rank <= last, own, values[place])),
             indices.store(place, select(rank <= last, i, indices[place])),
         )
-        return For((i,), (Let(rank, cast(reduce("add", (extent,), counted), i64)), *stores), serial=True)
+        start = For((j,), (values.store(row(j), Const(0, x.dtype)), indices.store(row(j), Const(0, i64))))
+        count = Let(rank, cast(reduce("add", (extent,), counted), i64))
+        return [start, For((i,), (count, *stores), serial=True)]
 
-    def _by_selection(self, x: Tensor, outputs: tuple[Tensor, ...], row: Row, extent: int) -> Statement:
+    def _by_selection(self, x: Tensor, outputs: tuple[Tensor, ...], row: Row, extent: int) -> list[Statement]:
         """The best of the elements that come after the one found before, k times."""
         values, indices = outputs
         (j,) = indices_of((self.k,), "j")
@@ -119,7 +121,7 @@ class TopK(Operator):
         found = reduce("min", (extent,), hit)
         if x.dtype.is_float and not self.largest:
             found = call("min", found, select(found < extent, found, self._first(left, extent)))
-        return For(
+        step = For(
             (j,),
             (
                 Let(last_value, values.load(row(j - 1), fill=0)),
@@ -131,6 +133,7 @@ class TopK(Operator):
             ),
             serial=True,
         )
+        return [step]
 
     def _first(self, left: Callable[[Expr], Expr], extent: int) -> Expr:
         """The first element that is left: only NaNs are."""

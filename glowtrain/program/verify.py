@@ -53,8 +53,10 @@ _BINARY = frozenset(
 )
 
 
-def verify(program: Program) -> None:
+def verify(program: Program, stage: str = "") -> None:
     """Check every invariant of a program and raise :class:`ProgramError` with all that are broken.
+
+    The error names the ``stage`` that made the program.
 
     Buffers
     - Layouts are permutations of the axes; names differ.
@@ -79,7 +81,8 @@ def verify(program: Program) -> None:
     """
     problems = list(dict.fromkeys(_Verifier(program).problems()))
     if problems:
-        raise ProgramError(f"program {program.name} is not well formed:", problems)
+        after = f" after {stage}" if stage else ""
+        raise ProgramError(f"program {program.name} is not well formed{after}:", problems)
 
 
 def verify_plan(plan: Plan) -> None:

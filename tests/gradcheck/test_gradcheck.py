@@ -415,7 +415,7 @@ def test_template_and_given_data() -> None:
     with pytest.raises(InputError, match="no input 'z'"):
         check(build(Binding({"n": 2})), {"z": np.ones(2)})
     with pytest.raises(InputError):
-        check(build({"n": 2}), {"x": np.ones((3, 2), np.float32)})
+        check(build(Binding({"n": 2})), {"x": np.ones((3, 2), np.float32)})
 
 
 def test_model_check_is_deterministic() -> None:
