@@ -16,6 +16,7 @@ from glowtrain.compiler import planned
 from glowtrain.errors import ProgramError, VerificationError
 from glowtrain.graph import Graph, Input, Value, Variable, constant
 from glowtrain.graph.retype import widened
+from glowtrain.graph.reverse import pullback
 from glowtrain.loops import Apply, Expr, For, Statement, Store, rewrite_body
 from glowtrain.ops.activation import Relu
 from glowtrain.ops.contraction import MatMul
@@ -23,6 +24,7 @@ from glowtrain.ops.control import Scan
 from glowtrain.ops.convolution import Conv
 from glowtrain.ops.logic import Cast, Where
 from glowtrain.ops.move import Reshape
+from glowtrain.ops.recurrent import GRU
 from glowtrain.ops.softmax import Softmax
 from glowtrain.ops.transcendental import Tanh
 from glowtrain.program.plan import plan
@@ -325,3 +327,12 @@ def test_a_broken_plan_is_found_when_plans_are_checked(monkeypatch: pytest.Monke
     )
     with pytest.raises(ProgramError, match="memory plan"):
         planned(graph, check=True)
+
+
+def test_what_several_kernels_write_together_ends_a_life() -> None:
+    """In the gradient of a GRU, two kernels write the halves of a buffer: it does not live on in the next step."""
+    x, w, r = (Input(f64[shape], name) for name, shape in (("x", (2, 1, 1)), ("w", (1, 3, 1)), ("r", (1, 3, 1))))
+    _, last = GRU(hidden_size=1)(x, w, r)
+    (gradient,) = pullback([last], [constant(np.ones(last.shape))], [r])
+    assert gradient is not None
+    assert planned(Graph((x, w, r), {"d": gradient}), check=True).offsets

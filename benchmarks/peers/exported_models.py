@@ -1,7 +1,7 @@
 """Networks as people write them with PyTorch's own layers, small, for checking what its exporters make of them.
 
-Each has `make_input(seed, batch)`. Their parameters are random numbers around PyTorch's initial values (see `build`), so
-that a number found in an exported file says which parameter it was.
+Each has `make_input(seed, batch)`. Their parameters are random numbers around PyTorch's initial values (see `build`),
+so that a number found in an exported file says which parameter it was.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ forward    the largest difference of the output from PyTorch's over the largest 
 gradient   of the mean square of the output: the norm of the difference over the norm of PyTorch's gradient, for each
            parameter of the file: 1e-4. Elements are recognised by their values, since exporters rename, transpose,
            permute and join parameters.
-found      the part of PyTorch's parameter elements that is trainable in the file. What is missing was folded into others
-           (BatchNorm into a convolution).
+found      the part of PyTorch's parameter elements that is trainable in the file. What is missing was folded into
+           others (BatchNorm into a convolution).
 trains     five steps of SGD on one batch lower the loss; where all is found once, the losses also agree to 1e-4.
 
 Exit code 1 if anything that an exporter wrote fails.
@@ -179,7 +179,7 @@ def forward_error(model: Any, module: torch.nn.Module, inputs: Sequence[torch.Te
     return worst
 
 
-def check(row: Row, module: torch.nn.Module, data: bytes) -> Row:
+def check(row: Row, module: Any, data: bytes) -> Row:
     """The row with everything measured."""
     inputs = [module.make_input(seed, 4) for seed in range(2)]
     if row.dynamic:
@@ -207,9 +207,13 @@ def check(row: Row, module: torch.nn.Module, data: bytes) -> Row:
     )
 
 
+def _module(name: str) -> Any:
+    return exported_models.build(name)
+
+
 def tried(name: str, exporter: export.Exporter, opset: int, dynamic: bool) -> Row:
     """One export and its checks; a refusal of the exporter is a row too."""
-    row, module = Row(name, exporter, opset, dynamic), exported_models.build(name)
+    row, module = Row(name, exporter, opset, dynamic), _module(name)
     try:
         with silence():
             data = export.export(module, module.make_input(0, 4), exporter, opset, dynamic_batch=dynamic)
@@ -238,9 +242,7 @@ def main() -> int:
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     started, rows = time.perf_counter(), []
-    print(
-        f"{'model':8s} {'export':7s} {'opset':>5s} {'dynamic':7s} {'forward':>8s} {'gradient':>8s} {'found':>7s} {'trains':>8s}"
-    )
+    print("model    export  opset dynamic  forward gradient   found   trains")
     for name, exporter, dynamic, opset in itertools.product(
         chosen.models, chosen.exporters, chosen.dynamic, chosen.opsets
     ):

@@ -49,7 +49,7 @@ def profile(graph: Graph, runs: int = RUNS) -> None:
 
 def measure(graph: Graph, runs: int = RUNS) -> tuple[tuple[str, ...], Array, float]:
     """The kernel of each call, its cycles in the fastest of ``runs`` runs, and that run's seconds."""
-    native = NativeGraph(graph, planned(graph), Target.host())
+    native = NativeGraph(graph, lambda: planned(graph), Target.host())
     instance = native.bind(native.initial_state())
     assert isinstance(instance, NativeInstance)
     inputs = made_up(graph)

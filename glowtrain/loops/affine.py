@@ -70,8 +70,27 @@ class Affine:
 def affine(expr: Expr) -> Affine:
     """The affine form of an integer expression (anything else becomes an atom)."""
     match expr:
+        case Apply():
+            return _remembered(expr)
         case Const(value=value):
             return Affine(int(value))
+        case Index(extent=1):
+            return Affine(0)
+    return Affine(0, ((expr, 1),))
+
+
+def _remembered(expr: Apply) -> Affine:
+    """The form of a function's result: found once, since expressions never change."""
+    try:
+        form: Affine = expr.form
+    except AttributeError:
+        form = _applied(expr)
+        object.__setattr__(expr, "form", form)
+    return form
+
+
+def _applied(expr: Apply) -> Affine:
+    match expr:
         case Apply(function="add", arguments=(a, b)):
             return combine([(affine(a), 1), (affine(b), 1)])
         case Apply(function="sub", arguments=(a, b)):
@@ -82,8 +101,6 @@ def affine(expr: Expr) -> Affine:
             return _product(expr, affine(a), affine(b))
         case Apply(function="div" | "mod" as function, arguments=(a, Const(value=divisor))) if int(divisor) > 0:
             return _divide(expr, function, affine(a), int(divisor))
-        case Index(extent=1):
-            return Affine(0)
     return Affine(0, ((expr, 1),))
 
 
@@ -100,6 +117,8 @@ def combine(parts: Sequence[tuple[Affine, int]]) -> Affine:
 
 def _recombine(form: Affine) -> Affine:
     """c*K*(e // K) + c*(e % K) = c*e."""
+    if not any(isinstance(atom, Remainder) for atom, _ in form.terms):
+        return form
     coefficients = dict(form.terms)
     for atom, coefficient in form.terms:
         if isinstance(atom, Remainder):

@@ -70,6 +70,11 @@ class Expr:
     __slots__ = ()
     dtype: DType
 
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        """The direct sub-expressions (subscripts included)."""
+        return ()
+
     def __add__(self, other: Expr | Number) -> Expr:
         return call("add", self, other)
 
@@ -159,6 +164,10 @@ class Load(Expr):
     def dtype(self) -> DType:  # type: ignore[override]
         return self.buffer.dtype
 
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return self.index
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Apply(Expr):
@@ -167,6 +176,12 @@ class Apply(Expr):
     function: str
     arguments: tuple[Expr, ...]
     dtype: DType
+    form: Any = field(init=False, repr=False)
+    """The affine form, once :func:`glowtrain.loops.affine` has found it."""
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return self.arguments
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -175,6 +190,10 @@ class Cast(Expr):
 
     value: Expr
     dtype: DType
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return (self.value,)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -192,6 +211,10 @@ class Reduce(Expr):
     @property
     def dtype(self) -> DType:  # type: ignore[override]
         return self.body.dtype
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return (self.body,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,7 +278,7 @@ FUNCTIONS = (
         "not",
         "select",
     }
-    | {"shift_left", "shift_right", "mulhi_u32"}
+    | {"shift_left", "shift_right", "mulhi_u32", "bitcast"}
     | {"exp", "log", "log1p", "expm1", "tanh", "sigmoid", "erf", "softplus", "sqrt", "rsqrt", "reciprocal"}
     | {"sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh"}
     | {"floor", "ceil", "round", "trunc"}
@@ -280,6 +303,12 @@ def select(condition: Expr, then: Expr | Number, otherwise: Expr | Number) -> Ex
 def cast(value: Expr, dtype: DType) -> Expr:
     """Conversion; nothing where the type is the same already."""
     return value if value.dtype == dtype else Cast(value, dtype)
+
+
+def bitcast(value: Expr, dtype: DType) -> Expr:
+    """The same bits as another element type of the same size; a bool counts as the byte 0 or 1."""
+    assert value.dtype.size == dtype.size, f"bitcast of {value.dtype} to {dtype}"
+    return value if value.dtype == dtype else Apply("bitcast", (value,), dtype)
 
 
 def reduce(op: str, extents: Sequence[int], body: Callable[..., Expr]) -> Expr:
@@ -343,16 +372,7 @@ def pointwise(output: Tensor, value: Callable[..., Expr]) -> list[Statement]:
 
 def children(expr: Expr) -> tuple[Expr, ...]:
     """The direct sub-expressions (subscripts included)."""
-    match expr:
-        case Load(index=index):
-            return index
-        case Apply(arguments=arguments):
-            return arguments
-        case Cast(value=value):
-            return (value,)
-        case Reduce(body=body):
-            return (body,)
-    return ()
+    return expr.children
 
 
 def rewrite(expr: Expr, change: Callable[[Expr], Expr | None], known: dict[Expr, Expr] | None = None) -> Expr:
@@ -361,22 +381,31 @@ def rewrite(expr: Expr, change: Callable[[Expr], Expr | None], known: dict[Expr,
     ``known`` maps expressions to their rebuilt form; pass one dictionary to keep sharing over several calls.
     """
     known = {} if known is None else known
-    if expr in known:
-        return known[expr]
-    rebuilt = _with_children(expr, [rewrite(child, change, known) for child in children(expr)])
-    replacement = change(rebuilt)
-    known[expr] = rebuilt if replacement is None else replacement
+    stack = [expr]
+    while stack:
+        node = stack[-1]
+        if node in known:
+            stack.pop()
+            continue
+        old = node.children
+        missing = [child for child in old if child not in known]
+        if missing:
+            stack += reversed(missing)
+            continue
+        stack.pop()
+        new = tuple([known[child] for child in old])
+        rebuilt = node if new == old else _with_children(node, new)
+        replacement = change(rebuilt)
+        known[node] = rebuilt if replacement is None else replacement
     return known[expr]
 
 
-def _with_children(expr: Expr, new: list[Expr]) -> Expr:
-    if all(a is b for a, b in zip(children(expr), new, strict=True)):
-        return expr
+def _with_children(expr: Expr, new: tuple[Expr, ...]) -> Expr:
     match expr:
         case Load(buffer=buffer, fill=fill):
-            return Load(buffer, tuple(new), fill)
+            return Load(buffer, new, fill)
         case Apply(function=function, dtype=dtype):
-            return Apply(function, tuple(new), dtype)
+            return Apply(function, new, dtype)
         case Cast(dtype=dtype):
             return cast(new[0], dtype)
         case Reduce(op=op, indices=indices):
@@ -398,7 +427,7 @@ def walk(expr: Expr) -> Iterator[Expr]:
         if node not in seen:
             seen.add(node)
             yield node
-            stack.extend(children(node))
+            stack += node.children
 
 
 def statements(body: Sequence[Statement]) -> Iterator[Statement]:

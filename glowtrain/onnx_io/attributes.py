@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, NodeProto
+from onnx import AttributeProto, NodeProto, TensorProto
 
 from glowtrain.errors import ModelError, ShapeError
 from glowtrain.graph import Graph, Operator
@@ -150,6 +150,8 @@ def _fields(call: Call, cls: type[Operator]) -> dict[str, Any]:
             values[name] = call.bodies[name]
             continue
         value = attribute_value(attribute, call.folder, call.what)
+        if hints[name] is DType and value == TensorProto.UNDEFINED:
+            continue  # not given, as far as ONNX has a default
         values[name] = coerce(value, hints[name], f"{call.what}: attribute {name}")
     for name, array in call.statics.items():
         values[name] = coerce(array, hints[name], f"{call.what}: input {name}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,11 @@ from glowtrain.onnx_io.source import kind_of
 from glowtrain.onnx_io.tensors import dtype_to_onnx, tensor_from_array
 from glowtrain.types import Array, DType, TensorType
 
-FIRST_WITH_OUR_MEANING = {"GroupNormalization": 21}
+OWN_DOMAIN = "glowtrain"
+"""The domain of operators that ONNX lacks, and of the functions that stand for them."""
+OPSETS: dict[str, tuple[int, ...]] = {"ai.onnx.ml": (3, 4, 5)}
+"""Other domains of ONNX that are written as they are: the versions of their operators, the first that fits is taken."""
+FIRST_WITH_OUR_MEANING = {"ai.onnx.ml.LabelEncoder": 4, "GroupNormalization": 21}
 """Operators that had another meaning under the same signature: the first operator set with today's."""
 
 _TYPE_NAMES = {
@@ -49,6 +53,9 @@ class Form:
     inputs: tuple[FormInput, ...]
     attributes: tuple[AttributeProto, ...]
     bodies: dict[str, Graph]
+    domain: str = ""
+    version: int = 0
+    """The version of ``domain``'s operators, if that is not ai.onnx."""
 
 
 def form_of(
@@ -58,18 +65,44 @@ def form_of(
 
     ``symbolic`` replaces static fields by extents with names.
     """
-    schema = schema_of(operator, opset)
-    if schema is None or not _allows(schema, operator, types):
+    for version in OPSETS.get(operator.domain, (opset,)):
+        schema = schema_of(operator, version)
+        if schema is not None and _allows(schema, operator, types):
+            form = _form(written_form(operator, types, schema), len(types), schema, symbolic or {})
+            if form is not None:
+                return replace(form, domain=operator.domain, version=version if operator.domain else 0)
+    return None
+
+
+def own_form(operator: Operator, count: int) -> Form | None:
+    """The node for an operator of a package's own domain, as its fields are; ``None`` for other domains."""
+    if operator.domain in ("", OWN_DOMAIN, *OPSETS):
         return None
-    return _form(written_form(operator, types, schema), len(types), schema, symbolic or {})
+    statics = {name: place for place, name in static_inputs(type(operator)).items()}
+    given = {name: value for name, value in operator.attributes().items() if value is not None}
+    inputs: dict[int, FormInput] = {statics[name]: static_array(given[name]) for name in statics if name in given}
+    bodies = {name: value for name, value in given.items() if isinstance(value, Graph)}
+    attributes = tuple(
+        _own_attribute(name, value)
+        for name, value in given.items()
+        if name not in bodies and name not in statics and value != ()
+    )
+    places = _places(inputs, set(statics.values()), count)
+    return Form(operator.onnx, places, attributes, bodies, operator.domain, 1)
+
+
+def _own_attribute(name: str, value: Any) -> AttributeProto:
+    if isinstance(value, np.ndarray):
+        return helper.make_attribute(name, tensor_from_array(value, ""))
+    return helper.make_attribute(name, [_plain(item) for item in value] if isinstance(value, tuple) else _plain(value))
 
 
 def schema_of(operator: Operator, opset: int) -> defs.OpSchema | None:
     """ONNX's definition of the operator at an operator set, if it is there with today's meaning."""
-    if operator.domain or opset < FIRST_WITH_OUR_MEANING.get(operator.key(), 0):
+    if opset < FIRST_WITH_OUR_MEANING.get(operator.key(), 0) or (operator.domain and operator.domain not in OPSETS):
         return None
     try:
-        return defs.get_schema(operator.onnx, opset)
+        return defs.get_schema(operator.onnx, opset, operator.domain)
     except defs.SchemaError:
         return None
 

@@ -8,7 +8,8 @@ Sources: https://onnx.ai/onnx/repo-docs/IR.html (functions), https://onnx.ai/onn
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto, defs, helper
 
@@ -38,7 +39,7 @@ def built(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     return tuple(scope.results(_body(function, node, operands, what), operands))
 
 
-def _schema(node: NodeProto) -> defs.OpSchema:
+def _schema(node: NodeProto) -> Any:  # onnx's stubs lack what bodies need
     return defs.get_schema(node.op_type, "" if is_standard(node.domain) else node.domain)
 
 
@@ -112,7 +113,8 @@ def _instance(node: NodeProto, attributes: Mapping[str, AttributeProto], absent:
 
 
 def _enter() -> None:
-    for schema in defs.get_all_schemas():
+    schemas: Iterable[Any] = defs.get_all_schemas()
+    for schema in schemas:
         if schema.function_opset_versions or schema.context_dependent_function_opset_versions:
             domain = "" if is_standard(schema.domain) else f"{schema.domain}."
             BUILT_IN.setdefault(f"{domain}{schema.name}", built)

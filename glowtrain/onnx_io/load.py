@@ -12,7 +12,7 @@ from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 from glowtrain.errors import BindingError, ModelError, ShapeError, UnknownValueError, UnsupportedOperatorError
 from glowtrain.graph import Binding, Graph, Structure, Template
 from glowtrain.graph.template import whole_extents
-from glowtrain.onnx_io import control, functions, gradient, sequences, tabular  # noqa: F401  (they enter their rules in BUILT_IN)
+from glowtrain.onnx_io import control, flex_attention, functions, gradient, sequences, tabular  # noqa: F401  (they enter their rules in BUILT_IN)
 from glowtrain.onnx_io.build import BUILT_IN, Builder, Recipe
 from glowtrain.onnx_io.parameters import class_of, key_of, roles, stated_variables, untie
 from glowtrain.onnx_io.source import Model, Source, describe, read, subgraphs
@@ -125,8 +125,10 @@ def _check_supported(graph: GraphProto, title: str) -> None:
             missing[key_of(node)].append(describe(node))
     if missing:
         lines = [f"{key}: {', '.join(nodes[:5])}{' ...' if len(nodes) > 5 else ''}" for key, nodes in missing.items()]
+        others = any("." in key and not key.startswith("ai.onnx.") for key in missing)
+        hint = "\nOperators of your own: docs/custom-operators.md says how to register them" if others else ""
         raise UnsupportedOperatorError(
-            f"{title} uses operators that are not supported:" + "".join(f"\n  - {line}" for line in lines)
+            f"{title} uses operators that are not supported:" + "".join(f"\n  - {line}" for line in lines) + hint
         )
 
 

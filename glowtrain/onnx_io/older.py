@@ -9,6 +9,7 @@ from typing import Any
 from onnx import defs
 
 from glowtrain.graph import Graph, Input, Node, Operator, Value
+from glowtrain.onnx_io.tabular_forms import tabular_form
 from glowtrain.ops.activation import Gelu, Mish, Sigmoid, Softplus, Swish
 from glowtrain.ops.pad import Pad
 from glowtrain.ops.split import Split
@@ -22,7 +23,9 @@ _CUBIC = 0.044715
 def written_form(operator: Operator, types: Types, schema: defs.OpSchema) -> Operator:
     """The same operator in the attributes that a definition has."""
     form = _FORMS.get(operator.key())
-    return operator if form is None else form(operator, types, schema)
+    if form is not None:
+        return form(operator, types, schema)
+    return tabular_form(operator, types, schema) if operator.domain == "ai.onnx.ml" else operator
 
 
 def decomposes(operator: Operator) -> bool:

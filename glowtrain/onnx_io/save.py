@@ -15,7 +15,7 @@ from glowtrain.onnx_io.parameters import state_variables
 from glowtrain.onnx_io.symbols import symbols_of
 from glowtrain.onnx_io.tensors import tensor_from_array
 from glowtrain.onnx_io.upgrade import NEWEST_OPSET
-from glowtrain.onnx_io.write import DOMAIN, Functions, Names, Writer, value_info
+from glowtrain.onnx_io.write import Functions, Names, Writer, value_info
 from glowtrain.types import Array
 
 OLDEST_SAVED = 17
@@ -82,10 +82,8 @@ def _model(graph: Graph, opset: int, state: Mapping[str, Array]) -> tuple[ModelP
     outputs = [value_info(name, value.type, symbols.outputs.get(name)) for name, value in step.outputs.items()]
     values = [tensor_from_array(_value(variable, state), variable.name) for variable in graph.variables]
     proto = helper.make_graph(writer.nodes, graph.name or "graph", inputs, outputs, [*values, *writer.initializers])
-    imports = [helper.make_opsetid("", opset)]
-    if functions.protos:
-        imports.append(helper.make_opsetid(DOMAIN, 1))
-    model = helper.make_model(proto, opset_imports=imports, functions=list(functions.protos.values()))
+    imports, protos = functions.imports(functions=bool(functions.protos)), list(functions.protos.values())
+    model = helper.make_model(proto, opset_imports=imports, functions=protos)
     model.producer_name = "glowtrain"
     state_variables(model, graph.variables)
     return model, functions.missing

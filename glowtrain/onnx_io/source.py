@@ -83,6 +83,8 @@ def _check_header(model: Model) -> None:
     proto, title = model.proto, model.title
     if not proto.HasField("graph") or not (proto.ir_version or proto.opset_import):
         raise ModelError(f"{title} is not an ONNX model: it has no graph or no version")
+    if not proto.opset_import and 0 < proto.ir_version < 3:
+        proto.opset_import.append(helper.make_opsetid("", 1))  # these files are older than operator sets
     opset = opset_of(proto)
     if opset is None and proto.opset_import and not any(is_standard(node.domain) for node in proto.graph.node):
         opset = defs.onnx_opset_version()  # what other domains' operators are made of

@@ -22,6 +22,7 @@ from onnx import (
 from glowtrain.errors import ModelError
 from glowtrain.graph import lookup
 from glowtrain.onnx_io.oldest import FORM, modernize, take
+from glowtrain.onnx_io.resizes import LAST_WITHOUT_COORDINATES, state_coordinates
 from glowtrain.onnx_io.source import Model, is_standard, opset_of, subgraphs
 from glowtrain.ops.random_draw import SeededDraw
 
@@ -53,6 +54,8 @@ def upgrade(model: Model) -> ModelProto:
         _from_6_to_7(proto)
     newest = proto if opset == NEWEST_OPSET else _converted(proto, opset, model.title)
     _after_conversion(newest.graph)
+    if opset <= LAST_WITHOUT_COORDINATES:
+        state_coordinates(_all_nodes(newest.graph), newest.graph)
     return newest
 
 

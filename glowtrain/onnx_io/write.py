@@ -6,20 +6,17 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto, helper
 
 from glowtrain.errors import ModelError
 from glowtrain.graph import Constant, Graph, Node, Operator, Value
-from glowtrain.onnx_io.forms import Extents, Form, form_of
+from glowtrain.onnx_io.forms import OWN_DOMAIN, Extents, Form, form_of, own_form
 from glowtrain.onnx_io.older import decomposed, decomposes
 from glowtrain.onnx_io.symbols import Symbols
 from glowtrain.onnx_io.tensors import dtype_to_onnx, tensor_from_array
 from glowtrain.ops.control import Scan
 from glowtrain.optimize.cse import exact_attributes
 from glowtrain.types import Array, TensorType
-
-DOMAIN = "glowtrain"
-"""The domain of the functions."""
 
 
 def value_info(name: str, type_: TensorType, dims: Extents | None = None) -> ValueInfoProto:
@@ -60,6 +57,13 @@ class Functions:
     names: Names = field(default_factory=Names)
     missing: dict[str, Node] = field(default_factory=dict)
     """Operators that can be written neither way, each with a node."""
+    domains: dict[str, int] = field(default_factory=dict)
+    """Versions of the other domains whose operators are used."""
+
+    def imports(self, functions: bool) -> list[OperatorSetIdProto]:
+        """The operator sets that the nodes written so far use, with the functions' own or without."""
+        own = {OWN_DOMAIN: 1} if functions else {}
+        return [helper.make_opsetid(*entry) for entry in {"": self.opset, **own, **self.domains}.items()]
 
     def name_of(self, node: Node) -> str | None:
         """The function that stands for a node's operator, made if need be; ``None`` if it has no decomposition."""
@@ -77,14 +81,13 @@ class Functions:
         writer = Writer(self, Names(), constants_as_nodes=True)
         writer.declare(graph)
         writer.body(graph)
-        imports = [helper.make_opsetid("", self.opset), helper.make_opsetid(DOMAIN, 1)]
         return helper.make_function(
-            DOMAIN,
+            OWN_DOMAIN,
             name,
             [value.name for value in graph.inputs],
             list(graph.outputs),
             writer.nodes,
-            imports,
+            self.imports(functions=True),
             doc_string=str(operator),
         )
 
@@ -187,13 +190,15 @@ class Writer:
             self.nodes.append(self.scan(node.operator, operands, outputs, node.name))
             return
         form = form_of(node.operator, types, self.functions.opset, self.symbols.fields.get(node))
+        if form is None and not decomposes(node.operator):
+            form = own_form(node.operator, len(operands))
         if form is not None:
             self.nodes.append(self.standard(form, operands, outputs, node.name))
             return
         function = self.functions.name_of(node)
         if function is not None:
             present = [name for name in operands if name]
-            self.nodes.append(helper.make_node(function, present, outputs, node.name, domain=DOMAIN))
+            self.nodes.append(helper.make_node(function, present, outputs, node.name, domain=OWN_DOMAIN))
 
     def standard(
         self,
@@ -211,7 +216,9 @@ class Writer:
                 inputs.append(self.shape(item))
             else:
                 inputs.append("" if item is None else self.constant(item, f"{outputs[0]}.{len(inputs)}"))
-        node = helper.make_node(form.op_type, inputs, outputs, name)
+        node = helper.make_node(form.op_type, inputs, outputs, name, domain=form.domain or None)
+        if form.domain:
+            self.functions.domains[form.domain] = max(form.version, self.functions.domains.get(form.domain, 0))
         node.attribute.extend(form.attributes)
         for key, body in form.bodies.items():
             node.attribute.append(helper.make_attribute(key, self.subgraph(body, captured or {})))

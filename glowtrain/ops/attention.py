@@ -152,7 +152,9 @@ class Attention(Operator):
         stages.append(np.tanh(stages[0] / self.softcap) * self.softcap if self.softcap > 0 else stages[0])
         bias = self._reference_bias(stages[0], mask, lengths, 0 if past_key is None else past_key.shape[2])
         stages.append(stages[1] + bias)
-        stages.append(self._reference_softmax(stages[2], np.isneginf(bias).all(axis=-1, keepdims=True)))
+        stages.append(
+            self._reference_softmax(stages[2], np.isneginf(np.max(bias, axis=-1, keepdims=True, initial=-np.inf)))
+        )
         y = stages[3] @ wide_v
         y = y.transpose(0, 2, 1, 3).reshape(*y.shape[:1], y.shape[2], -1) if three else y
         return y.astype(dtype), k.copy(), v.copy(), stages[self.qk_matmul_output_mode].astype(dtype)

@@ -103,7 +103,8 @@ class LinearAttention(Operator):
         query, key, value, past, decay, beta = operands
         shapes = self._by_step(operands)
         parts = zip((query, key, value, decay, beta), shapes, strict=True)
-        q, k, v, g, b = (None if x is None else widened(x).reshape(shape) for x, shape in parts)
+        split: list[Any] = [None if x is None else widened(x).reshape(shape) for x, shape in parts]
+        q, k, v, g, b = split
         batch, steps = query.shape[:2]
         start = np.zeros((batch, self.kv_num_heads, k.shape[3], v.shape[4]), q.dtype)
         state = start if past is None else widened(past).astype(q.dtype)

@@ -39,9 +39,8 @@ def row_zero(zero: Any, rank: int) -> Shape | None:
     """The shape in which zero points (or scales) of the rows of a matrix, or stack of matrices, broadcast with it."""
     if zero is None:
         return None
-    if zero.ndim if isinstance(zero, np.ndarray) else zero.rank:
-        return (*zero.shape, 1) if len(zero.shape) == 1 and rank > 1 and zero.shape[0] != 1 else tuple(zero.shape)
-    return ()
+    shape = tuple(zero.shape)
+    return (*shape, 1) if len(shape) == 1 and rank > 1 and shape[0] != 1 else shape
 
 
 def largest(x: Value, zero: Value | None) -> int:

@@ -64,7 +64,7 @@ class RotaryEmbedding(Operator):
     def reference(self, x: Array, cos: Array, sin: Array, places: Array | None = None) -> Array:
         batch, count, heads, size = self._split(x.shape)
         wide = widened(x).transpose(0, 2, 1, 3) if x.ndim == 4 else widened(x)
-        y = wide.reshape(batch, count, heads, size).copy()
+        y: Array = wide.reshape(batch, count, heads, size).copy()
         table = (cos, sin) if places is None else (cos[places], sin[places])
         c, s = (widened(numbers)[:, :, None] for numbers in table)
         rotated = self.rotary_embedding_dim or size
@@ -86,7 +86,7 @@ class RotaryEmbedding(Operator):
         spread = (batch, 1, count, half) if x.rank == 4 else (batch, count, 1, half)
         c, s = (as_dtype(reshaped(table, spread), wide.dtype) for table in (cos, sin))
         a, b = (self._part(wide, place, rotated) for place in (0, 1))
-        turned = (a * c - b * s, a * s + b * c)
+        turned: tuple[Value, ...] = (a * c - b * s, a * s + b * c)
         if self.interleaved:
             pairs = Concat(axis=-1)(*(reshaped(value, (*value.shape, 1)) for value in turned))
             turned = (reshaped(pairs, (*shape[:3], rotated)),)

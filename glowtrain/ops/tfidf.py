@@ -138,7 +138,11 @@ class TfIdfVectorizer(Operator):
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
         singles, pairs = draw.integer(1, 4), draw.integer(1, 4)
-        pool = draw.integers((singles + 2 * pairs,), 0, 3)
+        first, second = (
+            (draw.integer(0, 15) + np.arange(singles)) % 4,
+            (draw.integer(0, 15) + np.arange(pairs)) * 3 % 16,
+        )
+        pool = np.concatenate([first, np.stack(np.divmod(second, 4), axis=-1).reshape(-1)])
         indexes = (draw.integer(0, 3) + np.arange(singles + pairs)) % (singles + pairs)
         least, mode = draw.integer(1, 2), draw.choice(("TF", "IDF", "TFIDF"))
         weights = tuple(draw.floats((singles + pairs,), 0.1, 2.0).astype(np.float32).tolist()) * draw.boolean()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from glowtrain.loops import (
     Apply,
@@ -146,12 +145,6 @@ def _reuses(total: Reduce, a: Load, b: Load) -> bool:
 
 def _uncast(expr: Expr) -> Expr:
     return expr.value if isinstance(expr, Cast) and isinstance(expr.value, Load) else expr
-
-
-@lru_cache(maxsize=1 << 14)
-def contracts(kernel: Kernel) -> bool:
-    """Whether a kernel holds a contraction."""
-    return any(contractions(kernel.body))
 
 
 def contractions(body: Sequence[Statement]) -> Iterator[tuple[Reduce, Load, Load]]:

@@ -9,13 +9,12 @@ through them is known when arithmetic is inlined, which is done only where nothi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from glowtrain.loops import (
-    Accumulate,
     Buffer,
     Cast,
     Const,
@@ -24,8 +23,6 @@ from glowtrain.loops import (
     Load,
     Reduce,
     Statement,
-    Store,
-    children,
     expressions,
     needs_check,
     rewrite_body,
@@ -86,14 +83,54 @@ class _Use:
     operand: bool
 
 
+class _Reader:
+    """An instruction into which definitions go. They wait, so that many of them cost one rewriting."""
+
+    def __init__(self, instruction: Instruction) -> None:
+        self._instruction = instruction
+        self._waiting: dict[Buffer, Definition] = {}
+        self._hidden: set[Buffer] = set()
+        self._uses: dict[Buffer, list[_Use]] | None = None
+
+    @property
+    def instruction(self) -> Instruction:
+        """The instruction with everything inlined."""
+        if self._waiting:
+            self._instruction = _inlined(self._instruction, self._waiting)
+            self._waiting, self._hidden, self._uses = {}, set(), None
+        return self._instruction
+
+    def inline(self, buffer: Buffer, found: Definition, sources: Sequence[Buffer]) -> None:
+        """Let ``found`` stand for the loads of ``buffer``; it reads ``sources``."""
+        self._waiting[buffer] = found
+        self._hidden.update(sources)
+
+    def uses(self, buffer: Buffer) -> list[_Use]:
+        """The loads of a buffer. What waits is inlined first if it has some, or stands in their subscripts."""
+        if buffer in self._hidden or any(self._changes(use.load) for use in self._known().get(buffer, ())):
+            self._instruction = self.instruction
+        return self._known().get(buffer, [])
+
+    def _known(self) -> dict[Buffer, list[_Use]]:
+        if self._uses is None:
+            self._uses = {}
+            for use in _uses(self._instruction):
+                self._uses.setdefault(use.load.buffer, []).append(use)
+        return self._uses
+
+    def _changes(self, load: Load) -> bool:
+        inner = (node for subscript in load.index for node in walk(subscript))
+        return any(isinstance(node, Load) and node.buffer in self._waiting for node in inner)
+
+
 class _Inlining:
     """The instructions so far, and who reads and writes each buffer (positions)."""
 
-    def __init__(self, known: list[Instruction]) -> None:
-        self.known = known
+    def __init__(self, instructions: Sequence[Instruction]) -> None:
+        self.known = [_Reader(instruction) for instruction in instructions]
         self.readers: dict[Buffer, set[int]] = {}
         self.writers: dict[Buffer, set[int]] = {}
-        for position, instruction in enumerate(known):
+        for position, instruction in enumerate(instructions):
             for buffer in instruction.reads:
                 self.readers.setdefault(buffer, set()).add(position)
             for buffer in instruction.writes:
@@ -104,10 +141,10 @@ class _Inlining:
         for moves in (True, False):
             for position in range(len(self.known)):
                 self._inline(position, moves)
-        return self.known
+        return [reader.instruction for reader in self.known]
 
     def _inline(self, position: int, moves: bool) -> None:
-        producer = self.known[position]
+        producer = self.known[position].instruction
         found = definition(producer) if isinstance(producer, Kernel) else None
         if found is None or is_move(found.value) != moves or has_reduce(found.value):
             return
@@ -116,9 +153,9 @@ class _Inlining:
             return
         readers = sorted(self.readers.get(buffer, ()))
         safe = [reader for reader in readers if self._unchanged(producer, position, reader)]
-        uses = {reader: list(_uses(self.known[reader], buffer)) for reader in safe}
+        uses = {reader: self.known[reader].uses(buffer) for reader in safe}
         for reader in _chosen(buffer, found, uses, all_readers=len(safe) == len(readers)):
-            self.known[reader] = _inlined(self.known[reader], buffer, found)
+            self.known[reader].inline(buffer, found, producer.reads)
             self.readers[buffer].discard(reader)
             for source in producer.reads:
                 self.readers[source].add(reader)
@@ -162,12 +199,13 @@ def _movable(use: _Use, buffer: Buffer, found: Definition) -> bool:
     return is_linear(new) or not is_linear(use.load) if isinstance(new, Load) else True
 
 
-def _inlined(instruction: Instruction, buffer: Buffer, found: Definition) -> Instruction:
+def _inlined(instruction: Instruction, definitions: Mapping[Buffer, Definition]) -> Instruction:
     if isinstance(instruction, Repeat):
-        return Repeat(instruction.name, instruction.index, tuple(_inlined(i, buffer, found) for i in instruction.body))
+        return Repeat(instruction.name, instruction.index, tuple(_inlined(i, definitions) for i in instruction.body))
 
     def change(expr: Expr) -> Expr | None:
-        return found.at(expr.index) if isinstance(expr, Load) and expr.buffer is buffer else None
+        found = definitions.get(expr.buffer) if isinstance(expr, Load) else None
+        return found.at(expr.index) if found is not None and isinstance(expr, Load) else None
 
     return Kernel(instruction.name, rewrite_body(instruction.body, change))
 
@@ -176,47 +214,44 @@ def _loads(expr: Expr) -> list[Load]:
     return [node for node in walk(expr) if isinstance(node, Load)]
 
 
-def _uses(instruction: Instruction, buffer: Buffer, trips: int = 1) -> list[_Use]:
+def _uses(instruction: Instruction, trips: int = 1) -> list[_Use]:
+    """Every load of an instruction."""
     if isinstance(instruction, Repeat):
         times = trips * instruction.index.extent
-        return [use for inner in instruction.body for use in _uses(inner, buffer, times)]
+        return [use for inner in instruction.body for use in _uses(inner, times)]
     found: list[_Use] = []
-    _statement_uses(instruction.body, buffer, trips, found)
+    _statement_uses(instruction.body, trips, found)
     return found
 
 
-def _statement_uses(body: Sequence[Statement], buffer: Buffer, trips: int, found: list[_Use]) -> None:
+def _statement_uses(body: Sequence[Statement], trips: int, found: list[_Use]) -> None:
     for statement in body:
         if isinstance(statement, For):
-            inner = trips * math.prod(index.extent for index in statement.indices)
-            _statement_uses(statement.body, buffer, inner, found)
+            _statement_uses(statement.body, trips * math.prod(index.extent for index in statement.indices), found)
         else:
-            context = _Context(buffer, found)
+            seen: set[Expr] = set()
             for expr in expressions(statement):
-                context.visit(expr, trips, operand=False, root=isinstance(statement, (Store, Accumulate)))
+                found += _expression_uses(expr, trips, seen)
 
 
-@dataclass
-class _Context:
-    buffer: Buffer
-    found: list[_Use]
-    seen: set[Expr] = field(default_factory=set)
-
-    def visit(self, expr: Expr, trips: int, operand: bool, root: bool = False) -> None:
-        if expr in self.seen:
-            return
-        self.seen.add(expr)
-        if isinstance(expr, Load) and expr.buffer is self.buffer:
-            self.found.append(_Use(expr, trips, operand))
-        if isinstance(expr, Reduce):
-            trips *= math.prod(index.extent for index in expr.indices)
-            operand = contraction_operands(expr) is not None
-            product = expr.body
-            for child in children(product) if operand else (product,):
-                self.visit(child, trips, operand)
-            return
-        for child in children(expr):
-            self.visit(child, trips, operand and isinstance(expr, Cast))
+def _expression_uses(expr: Expr, trips: int, seen: set[Expr]) -> Iterator[_Use]:
+    """The loads in an expression; in a reduction they run more often, and a contraction reads its operands."""
+    stack = [(expr, trips, False)]
+    while stack:
+        node, times, operand = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, Load):
+            yield _Use(node, times, operand)
+        if isinstance(node, Reduce):
+            times *= math.prod(index.extent for index in node.indices)
+            operand = contraction_operands(node) is not None
+            below = node.body.children if operand else node.children
+        else:
+            operand = operand and isinstance(node, Cast)
+            below = node.children
+        stack += [(child, times, operand) for child in reversed(below)]
 
 
 def _without_dead(instructions: Sequence[Instruction], kept: frozenset[Buffer]) -> tuple[Instruction, ...]:

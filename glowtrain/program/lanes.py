@@ -124,6 +124,8 @@ class Evaluation:
                 return self.refs[expr]
             case Cast(value=value, dtype=dtype):
                 return scalar.convert(self.value(value), dtype)
+            case Apply(function="bitcast", arguments=(value,), dtype=dtype):
+                return scalar.reinterpret(self.value(value), dtype)
             case Apply(function=function, arguments=arguments):
                 return scalar.apply(function, aligned([self.value(argument) for argument in arguments]))
             case Load():

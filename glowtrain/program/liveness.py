@@ -1,7 +1,8 @@
 """Which activations are alive together: a dataflow analysis of its own, against which memory plans are checked.
 
-An activation is alive at a place where some write may have happened and some read may follow. A write that covers the
-whole buffer ends the need for what was there before; the body of a repeat runs into itself.
+An activation is alive at a place where some write may have happened and some read may follow. Writes that together
+cover the whole buffer, with no read between them, end the need for what was there before; the body of a repeat runs
+into itself.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from glowtrain.loops import Buffer
-from glowtrain.program.coverage import overwrites
+from glowtrain.program.coverage import covered, overwrites, stores_of
 from glowtrain.program.program import Instruction, Kernel, Program
+from glowtrain.types import Array
 
 Buffers = frozenset[Buffer]
 
@@ -38,12 +40,16 @@ class _Liveness:
         return frozenset(b for b in through | frozenset(kernel.operands) if b.kind == "activation")
 
     def backward(self, instructions: Sequence[Instruction], after: Buffers) -> Buffers:
+        covers: dict[Buffer, Array] = {}
         for instruction in reversed(instructions):
             if isinstance(instruction, Kernel):
-                before = (after - overwrites(instruction)) | frozenset(instruction.reads)
+                ended = overwrites(instruction) | _completed(instruction, covers)
+                before = (after - ended) | frozenset(instruction.reads)
                 self.needed[instruction] = before, after
                 after = before
             else:
+                for buffer in (*instruction.reads, *instruction.writes):
+                    covers.pop(buffer, None)
                 again = self.backward(instruction.body, after)
                 after = self.backward(instruction.body, after | again) | after
         return after
@@ -56,3 +62,17 @@ class _Liveness:
             else:
                 before = self.forward(instruction.body, before | frozenset(instruction.writes))
         return before
+
+
+def _completed(kernel: Kernel, covers: dict[Buffer, Array]) -> Buffers:
+    """The activations of which a kernel writes what later kernels do not, before any reads them.
+
+    ``covers`` holds the elements of each that later kernels write first, and is brought up to this kernel.
+    """
+    for buffer in kernel.reads:
+        covers.pop(buffer, None)
+    written = [b for b in kernel.writes if b.kind == "activation" and b not in kernel.reads]
+    for buffer in written:
+        mask = covered(buffer, stores_of(kernel.body))
+        covers[buffer] = mask | covers[buffer] if buffer in covers else mask
+    return frozenset(buffer for buffer in written if covers[buffer].all())

@@ -8,44 +8,13 @@ gradient.
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
 
-from glowtrain.loops import (
-    Buffer,
-    Const,
-    Expr,
-    For,
-    Index,
-    Let,
-    Load,
-    Reduce,
-    Ref,
-    Statement,
-    Store,
-    address,
-    affine,
-    expression,
-    expressions,
-    flatten,
-    loads,
-    needs_check,
-    rewrite_body,
-    statements,
-    unflatten,
-    walk,
-)
-from glowtrain.program.accesses import box, conflict, contracts, covers, row_major
+from glowtrain.loops import Buffer, Expr, For, Let, Ref, Statement, Store, expressions, statements, walk
+from glowtrain.program.accesses import conflict
+from glowtrain.program.join import Box, joined
 from glowtrain.program.program import Instruction, Kernel, Repeat
-
-MAX_OPERANDS = 24
-"""A merged kernel keeps at most this many buffers: more pointers than registers gain nothing."""
-MAX_NODES = 400
-"""A merged kernel has at most this many expressions: LLVM's time grows faster than its code."""
-MAX_STATEMENTS = 40
-"""A merged kernel is at most this long: beyond that nothing is left in registers anyway."""
 
 
 def merge(instructions: Sequence[Instruction], kept: frozenset[Buffer] = frozenset()) -> tuple[Instruction, ...]:
@@ -60,65 +29,128 @@ def merge(instructions: Sequence[Instruction], kept: frozenset[Buffer] = frozens
 
 
 class _Merging:
-    def __init__(self, order: list[Instruction], kept: frozenset[Buffer]) -> None:
-        self.order = order
+    """The instructions in order, with holes where two became one, and who reads and writes each buffer."""
+
+    def __init__(self, instructions: Sequence[Instruction], kept: frozenset[Buffer]) -> None:
+        self.order: list[Instruction | None] = list(instructions)
         self.kept = kept
-        self.readers = Counter(buffer for instruction in order for buffer in instruction.reads)
+        self.at = {instruction: position for position, instruction in enumerate(instructions)}
+        self.readers: dict[Buffer, set[Instruction]] = {}
+        self.writers: dict[Buffer, set[Instruction]] = {}
+        self.boxes: dict[Instruction, Box | None] = {}
+        for instruction in instructions:
+            self._enter(instruction)
+
+    def _enter(self, instruction: Instruction) -> None:
+        for buffer in instruction.reads:
+            self.readers.setdefault(buffer, set()).add(instruction)
+        for buffer in instruction.writes:
+            self.writers.setdefault(buffer, set()).add(instruction)
+
+    def _leave(self, instruction: Instruction) -> None:
+        for buffer in instruction.reads:
+            self.readers[buffer].remove(instruction)
+        for buffer in instruction.writes:
+            self.writers[buffer].remove(instruction)
 
     def run(self) -> list[Instruction]:
         position = 0
         while position < len(self.order):
-            if not self._absorb(position):
+            first = self.order[position]
+            if first is None or not self._absorb(first):
                 position += 1
-        return self.order
+        return [instruction for instruction in self.order if instruction is not None]
 
-    def _absorb(self, position: int) -> bool:
-        """Merge one later kernel into the one at ``position``, if any fits."""
-        first = self.order[position]
-        if not isinstance(first, Kernel) or box(first) is None:
+    def _absorb(self, first: Instruction) -> bool:
+        """Merge one later kernel into ``first``, if any fits."""
+        a = self._box(first)
+        if a is None:
             return False
-        for later in range(position + 1, len(self.order)):
-            second = self.order[later]
-            if isinstance(second, Kernel) and not first.touched.isdisjoint(second.touched):
-                merged = merged_kernel(first, second)
-                if merged is not None and self._place(position, later, merged):
-                    return True
+        for second in self._followers(a):
+            b = self._box(second)
+            kernel = joined(a, b) if b is not None else None
+            if kernel is not None and self._place(first, second, kernel):
+                return True
         return False
 
-    def _place(self, position: int, later: int, merged: Kernel) -> bool:
+    def _box(self, instruction: Instruction) -> Box | None:
+        if instruction not in self.boxes:
+            self.boxes[instruction] = Box.of(instruction) if isinstance(instruction, Kernel) else None
+        return self.boxes[instruction]
+
+    def _followers(self, first: Box) -> list[Instruction]:
+        """Later instructions that read what ``first`` writes, or much of what it reads; none that writes it too."""
+        position = self.at[first.kernel]
+        shared = [*first.kernel.writes, *(b for b in first.kernel.reads if b.type.size >= first.size)]
+        found = {r for buffer in shared for r in self.readers.get(buffer, ()) if self.at[r] > position}
+        for buffer in first.kernel.writes:
+            found -= self.writers[buffer]
+        return sorted(found, key=self.at.__getitem__)
+
+    def _place(self, first: Instruction, second: Instruction, merged: Kernel) -> bool:
         """Put ``merged`` in place of both, with what the later one needs moved before it. False if order forbids it."""
-        first, second = self.order[position], self.order[later]
-        touched, written = set(second.touched), set(second.written)
         before: list[Instruction] = []
-        rest: list[Instruction] = []
-        for instruction in reversed(self.order[position + 1 : later]):
-            if instruction.written.isdisjoint(touched) and instruction.touched.isdisjoint(written):
-                rest.append(instruction)
-                continue
+        for instruction in self._needed(first, second):
             if conflict(first, instruction):
                 return False
             before.append(instruction)
-            touched |= instruction.touched
-            written |= instruction.written
-        self.readers.subtract([*first.reads, *second.reads])
+        self._leave(first)
+        self._leave(second)
         merged = self._without_private(merged)
-        self.readers.update(merged.reads)
-        self.order[position : later + 1] = [*reversed(before), merged, *reversed(rest)]
+        self._enter(merged)
+        self._rearrange(self.at.pop(first), self.at.pop(second), before, merged)
         return True
+
+    def _needed(self, first: Instruction, second: Instruction) -> Iterator[Instruction]:
+        """What lies between the two and must run before the second, last ones first."""
+        waiting: list[int] = []
+        found: set[int] = set()
+        low, instruction = self.at[first], second
+        while True:
+            high = self.at[instruction]
+            for other in self._conflicting(instruction):
+                place = self.at[other]
+                if low < place < high and place not in found:
+                    found.add(place)
+                    heapq.heappush(waiting, -place)
+            if not waiting:
+                return
+            following = self.order[-heapq.heappop(waiting)]
+            assert following is not None
+            instruction = following
+            yield instruction
+
+    def _conflicting(self, instruction: Instruction) -> Iterable[Instruction]:
+        """Instructions, earlier and later ones, whose order with this one counts."""
+        for buffer in instruction.operands:
+            yield from self.writers.get(buffer, ())
+        for buffer in instruction.writes:
+            yield from self.readers.get(buffer, ())
+
+    def _rearrange(self, low: int, high: int, before: list[Instruction], merged: Kernel) -> None:
+        """In the places from ``low`` to ``high``: what must come before, the merged kernel, the rest, a hole."""
+        if not before:
+            self.order[low], self.order[high], self.at[merged] = merged, None, low
+            return
+        moved = set(before)
+        rest = [i for i in self.order[low + 1 : high] if i is not None and i not in moved]
+        placed: list[Instruction] = [*reversed(before), merged, *rest]
+        self.order[low : high + 1] = [*placed, *[None] * (high + 1 - low - len(placed))]
+        self.at.update(zip(placed, range(low, high), strict=False))
 
     def _without_private(self, kernel: Kernel) -> Kernel:
         """Drop stores to activations that nobody reads."""
-        loop = box(kernel)
+        loop = Box.of(kernel)
         assert loop is not None
         stores = [s for s in loop.body if isinstance(s, Store) and not self._private(s.buffer, kernel)]
-        if contracts(kernel) and all(s.buffer in kernel.reads for s in stores):
+        if loop.contracts and all(s.buffer in kernel.reads for s in stores):
             stores.append(_partial_sums(loop.body, kernel))
         body = tuple(s for s in loop.body if not isinstance(s, Store) or s in stores)
         return Kernel(kernel.name, (For(loop.indices, _used_lets(body)),))
 
     def _private(self, buffer: Buffer, kernel: Kernel) -> bool:
         """Whether nothing but ``kernel`` itself could want this buffer's contents."""
-        read = buffer in kernel.reads or self.readers[buffer] > 0
+        read = buffer in kernel.reads or bool(self.readers.get(buffer))
         return buffer.kind == "activation" and buffer not in self.kept and not read
 
 
@@ -139,149 +171,3 @@ def _used_lets(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
             node for s in statements([statement]) for e in expressions(s) for node in walk(e) if isinstance(node, Ref)
         )
     return tuple(reversed(kept))
-
-
-def merged_kernel(first: Kernel, second: Kernel) -> Kernel | None:
-    """``first`` then ``second`` in one loop, or ``None`` where their boxes, accesses or costs do not fit."""
-    a, b = box(first), box(second)
-    if a is None or b is None or not _flat(b.body) or not _flat(a.body):
-        return None
-    if len(a.body) + len(b.body) > MAX_STATEMENTS or contracts(second):
-        return None
-    if len(first.touched | second.touched) > MAX_OPERANDS:
-        return None
-    if contracts(first) and _reduces(b.body):
-        return None
-    match = _match(first, second, a, b)
-    if match is None:
-        return None
-    renamed = rewrite_body(b.body, match.get)
-    if not _same_element(a, renamed) or not _hazard_free(a, renamed):
-        return None
-    if _nodes(a.body) + _nodes(renamed) > MAX_NODES:
-        return None
-    return Kernel(_joined(first.name, second.name), (For(a.indices, _forwarded(a.body, renamed)),))
-
-
-def _flat(body: Sequence[Statement]) -> bool:
-    return all(isinstance(statement, (Let, Store)) for statement in body)
-
-
-def _reduces(body: Sequence[Statement]) -> bool:
-    return any(isinstance(node, Reduce) for s in body for e in expressions(s) for node in walk(e))
-
-
-def _nodes(body: Sequence[Statement]) -> int:
-    return sum(1 for s in body for e in expressions(s) for _ in walk(e))
-
-
-def _joined(a: str, b: str) -> str:
-    names = dict.fromkeys([*a.split("+"), *b.split("+")])
-    return "+".join(list(names)[:6])
-
-
-def _match(first: Kernel, second: Kernel, a: For, b: For) -> dict[Expr, Expr] | None:
-    """What to put for the second loop's indices so that it runs over the first one's box."""
-    if _size(a) != _size(b):
-        return None
-    written = {s.buffer: s for s in a.body if isinstance(s, Store)}
-    links = [load for load in loads(b.body) if load.buffer in written]
-    for load in links:
-        store = written[load.buffer]
-        if not covers(store, a.indices) or needs_check(load):
-            return None
-        return _reindex(store.index, store.buffer.shape, load, b)
-    return _sibling_match(first, second, a, b)
-
-
-def _size(loop: For) -> int:
-    return math.prod(index.extent for index in loop.indices)
-
-
-def _reindex(at: Sequence[Expr], shape: Sequence[int], load: Load, b: For) -> dict[Expr, Expr] | None:
-    """The second box seen from the first, if the load runs through the buffer as the box runs through its points."""
-    direct: dict[Expr, Expr] = {i: j for i, j in zip(load.index, at, strict=True) if isinstance(i, Index)}
-    if set(direct) == {i for i in b.indices if i.extent > 1} | set(direct) and all(
-        isinstance(i, Index) or (isinstance(i, Const) and extent == 1)
-        for i, extent in zip(load.index, shape, strict=True)
-    ):
-        return {**{i: Const(0, i.dtype) for i in b.indices if i.extent == 1}, **direct}
-    extents = [index.extent for index in b.indices]
-    if address(load.index, row_major(shape)) != address(b.indices, row_major(extents)):
-        return None
-    places = unflatten(flatten(at, shape), extents)
-    return {index: expression(affine(place)) for index, place in zip(b.indices, places, strict=True)}
-
-
-def _sibling_match(first: Kernel, second: Kernel, a: For, b: For) -> dict[Expr, Expr] | None:
-    """Siblings: equal extents in order, and they read a large buffer in common."""
-    if [i.extent for i in a.indices] != [i.extent for i in b.indices]:
-        return None
-    if contracts(first) or _reduces(a.body) != _reduces(b.body):
-        return None
-    common = set(first.reads) & set(second.reads)
-    if not any(buffer.type.size >= max(_size(a), 1) for buffer in common):
-        return None
-    return dict(zip(b.indices, a.indices, strict=True))
-
-
-def _same_element(a: For, renamed: Sequence[Statement]) -> bool:
-    """Whether the second body reads what the first writes at the very element just written."""
-    written = {s.buffer: s for s in a.body if isinstance(s, Store)}
-    return all(
-        _at(load.index, load.buffer) == _at(written[load.buffer].index, load.buffer) and load.fill is None
-        for load in loads(renamed)
-        if load.buffer in written
-    )
-
-
-def _hazard_free(a: For, renamed: Sequence[Statement]) -> bool:
-    """Whether the second body's writes leave alone what the first reads elsewhere, and write nothing twice."""
-    stores = {s.buffer: s for s in renamed if isinstance(s, Store)}
-    if any(isinstance(s, Store) and s.buffer in stores for s in a.body):
-        return False
-    if not all(covers_flat(s, a) for s in stores.values() if any(load.buffer is s.buffer for load in loads(a.body))):
-        return False
-    return all(
-        _at(load.index, load.buffer) == _at(stores[load.buffer].index, load.buffer)
-        for body in (a.body, renamed)
-        for load in loads(body)
-        if load.buffer in stores
-    )
-
-
-def covers_flat(store: Store, loop: For) -> bool:
-    """Whether a store hits distinct elements at distinct points of the loop."""
-    return store.buffer.type.size == _size(loop)
-
-
-def _at(index: Sequence[Expr], buffer: Buffer) -> object:
-    return address(index, row_major(buffer.shape))
-
-
-@dataclass
-class _Forward:
-    """Values stored so far, by buffer."""
-
-    refs: dict[Buffer, Expr]
-
-    def change(self, expr: Expr) -> Expr | None:
-        return self.refs.get(expr.buffer) if isinstance(expr, Load) else None
-
-
-def _forwarded(a: Sequence[Statement], b: Sequence[Statement]) -> tuple[Statement, ...]:
-    """Both bodies, with loads of what the first stores replaced by the stored scalars."""
-    read = {load.buffer for load in loads(b)}
-    body: list[Statement] = []
-    refs: dict[Buffer, Expr] = {}
-    for statement in a:
-        if isinstance(statement, Store) and statement.buffer in read:
-            value = statement.value
-            if not isinstance(value, (Ref, Const)):
-                ref = Ref(value.dtype, statement.buffer.name)
-                body.append(Let(ref, value))
-                value = ref
-            refs[statement.buffer] = value
-            statement = Store(statement.buffer, statement.index, value)
-        body.append(statement)
-    return (*body, *rewrite_body(b, _Forward(refs).change))

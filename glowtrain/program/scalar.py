@@ -45,11 +45,16 @@ def apply(function: str, arguments: list[Array]) -> Array:
 
 def has(function: str, dtype: DType) -> bool:
     """Whether :func:`apply` takes the function for operands of this element type."""
-    if function == "select" or dtype.is_stored:
-        return function == "select"
+    if function in ("select", "bitcast") or dtype.is_stored:
+        return function in ("select", "bitcast")
     if function in _COMPARISONS:
         return True
     return function in (_FLOAT if dtype.is_float else _INTEGER)
+
+
+def reinterpret(array: Array, dtype: DType) -> Array:
+    """The same bits as another element type; a byte is true as a bool unless it is 0."""
+    return array != 0 if dtype == boolean else np.ascontiguousarray(array).view(dtype.numpy).reshape(array.shape)
 
 
 def convert(array: Array, dtype: DType) -> Array:

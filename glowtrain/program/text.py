@@ -278,6 +278,8 @@ class _Scope:
                 return f"{dtype}({self.text(value)})"
             case Reduce():
                 return self._reduce(expr)
+            case Apply(function="bitcast", arguments=(value,), dtype=dtype):
+                return f"bits.{dtype}({self.text(value)})"
             case Apply(function=function, arguments=arguments):
                 return self._apply(function, arguments, level)
         raise TypeError(f"{expr!r} is not an expression")

@@ -433,6 +433,10 @@ def _application(node: Apply) -> Iterator[str]:
     if len({argument.dtype for argument in typed}) > 1:
         types = " and ".join(str(argument.dtype) for argument in typed)
         yield f"{function} of {types}; its operands must have one type"
+    if function == "bitcast":
+        if node.dtype.size != typed[0].dtype.size:
+            yield f"bitcast of {typed[0].dtype} to {node.dtype}; their sizes must be equal"
+        return
     result = boolean if function in PREDICATES else typed[0].dtype
     if node.dtype != result:
         yield f"{function} of {typed[0].dtype} gives {result}, not {node.dtype}"

@@ -20,18 +20,14 @@ class Display:
         self.console = console or Console()
         self.visible = self.console.is_terminal if visible is None else visible
         columns = (
-            TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
+            TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]:.4f}"),
-            TextColumn("{task.fields[rate]:,.0f} examples/s"),
-            TextColumn("left"),
+            TextColumn("{task.fields[state]}"),
             TimeRemainingColumn(compact=True),
         )
         self.progress = Progress(*columns, console=self.console, disable=not self.visible, transient=True)
-        self.task = self.progress.add_task(
-            "training", total=total, completed=done, epoch=0, epochs=0, loss=float("nan"), rate=0.0
-        )
+        self.task = self.progress.add_task("compiling", total=total, completed=done, state="")
 
     def __enter__(self) -> Display:
         self.progress.start()
@@ -44,7 +40,8 @@ class Display:
 
     def batch(self, epoch: int, epochs: int, loss: float, rate: float) -> None:
         """One batch is done."""
-        self.progress.update(self.task, advance=1, epoch=epoch, epochs=epochs, loss=loss, rate=rate)
+        state = f"loss {loss:.4f}  {rate:,.0f} examples/s  left"
+        self.progress.update(self.task, advance=1, description=f"epoch {epoch}/{epochs}", state=state)
 
     def epoch(self, record: Record, epochs: int) -> None:
         """One epoch is done."""

@@ -331,10 +331,12 @@ class Trainer:
             raise InputError("; ".join(problems))
         rest = data.count_examples(arrays) % size
         if self._fixed_batch is not None and (size != self._fixed_batch or (rest and not drop_last)):
-            what = f"batch_size={size}" if size != self._fixed_batch else f"a last batch of {rest}"
+            what, instead = f"a last batch of {rest}", "leave it out (drop_last=True)"
+            if size != self._fixed_batch:
+                what, instead = f"batch_size={size}", f"train with a batch size of {self._fixed_batch}"
             raise InputError(
-                f"the model's batch is fixed at {self._fixed_batch} and cannot take {what}: "
-                "load it with that dimension symbolic (gt.load without dims=), or leave the rest out (drop_last=True)"
+                f"the model's batch is fixed at {self._fixed_batch} and cannot take {what}: {instead}, "
+                "or export and load it with a symbolic batch dimension (docs/exporting.md)"
             )
 
     @cached_property

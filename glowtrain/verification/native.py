@@ -17,7 +17,7 @@ from glowtrain.verification.exact import Arrays
 
 def run_native(graph: Graph, planned: Plan, inputs: Arrays, state: Arrays) -> tuple[Arrays, Arrays, NativeInstance]:
     """Outputs and updated variables of the compiled code, and the instance that it ran in."""
-    executable = NativeGraph(graph, planned, Target.host())
+    executable = NativeGraph(graph, lambda: planned, Target.host())
     store = State({name: np.asarray(array) for name, array in state.items()})
     instance = NativeInstance(executable, store)
     outputs = instance.run(check_inputs(graph, inputs))

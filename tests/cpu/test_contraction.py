@@ -285,6 +285,7 @@ class Bias:
 
     loop: int
     access: Access
+    length: int = 1
     params: tuple[tuple[str, str], ...] = (("ptr noalias", "bias"), ("ptr noalias", "residual"))
 
     def emit(
@@ -314,7 +315,7 @@ class Bias:
         return value
 
 
-def check_epilogue(contraction: Contraction, loop: int, target: Target) -> None:
+def check_epilogue(contraction: Contraction, loop: int, target: Target, length: int) -> None:
     buffers, rng = Buffers(contraction), np.random.default_rng(1)
     bias = rng.standard_normal(contraction.extents[loop]).astype(np.float32)
     residual = rng.integers(-9, 9, len(buffers.c)).astype(np.float32)
@@ -327,10 +328,11 @@ def check_epilogue(contraction: Contraction, loop: int, target: Target) -> None:
     touched = np.zeros(len(expected), bool)
     touched[places] = True
     expected = np.where(touched, np.maximum(expected + of_place, 0) + 1000 * residual, expected)
-    result = execute(contraction, target, buffers, Bias(loop, contraction.c), bias, residual)
+    result = execute(contraction, target, buffers, Bias(loop, contraction.c, length), bias, residual)
     assert np.all(np.abs(result - expected) <= 1e-5 * (scale + np.abs(expected)) + 1e-6), contraction
 
 
+LENGTHS = (1, 1000)
 EPILOGUES = [
     ("matmul NN", 1), ("matmul NT", 0), ("matmul long", 1), ("matmul blocked", 1), ("matrix vector", 0), ("dot", 1),
     ("conv", 3), ("conv 1x1", 3), ("conv channels first", 3), ("conv channels first", 2), ("conv 1x1", 2),
@@ -340,18 +342,35 @@ EPILOGUES = [
 
 @pytest.mark.parametrize("width", sorted(WIDTHS))
 @pytest.mark.parametrize(("shape", "loop"), EPILOGUES)
-def test_epilogue(shape: str, loop: int, width: str) -> None:
-    """Bias along any loop, activation and residual see the right indices and lanes, also after blocking the sum."""
-    check_epilogue(SHAPES[shape], loop, WIDTHS[width])
+@pytest.mark.parametrize("length", LENGTHS)
+def test_epilogue(shape: str, loop: int, width: str, length: int) -> None:
+    """Bias along any loop, activation and residual see the right indices and lanes, also after blocking the sum.
+
+    A long epilogue runs in a loop over the tile, a short one is written out.
+    """
+    check_epilogue(SHAPES[shape], loop, WIDTHS[width], length)
+
+
+def test_a_long_epilogue_is_written_once() -> None:
+    """As many times as there are vectors in a row of the tile, not in the whole tile."""
+    shape = SHAPES["matmul NN"]
+    texts = [generate(shape, "contract", WIDTHS["256"], Bias(1, shape.c, length)).text for length in LENGTHS]
+    short, long = (text.count("llvm.maxnum") for text in texts)
+    assert short >= 4 * long > 0
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(contraction=contractions(), loop=st.integers(0, 4), width=st.sampled_from(sorted(WIDTHS)))
-@example(SHAPES["conv"], 2, "256")
-def test_random_epilogue(contraction: Contraction, loop: int, width: str) -> None:
+@given(
+    contraction=contractions(),
+    loop=st.integers(0, 4),
+    width=st.sampled_from(sorted(WIDTHS)),
+    length=st.sampled_from(LENGTHS),
+)
+@example(SHAPES["conv"], 2, "256", 1)
+def test_random_epilogue(contraction: Contraction, loop: int, width: str, length: int) -> None:
     outputs = [i for i, stride in enumerate(contraction.c.strides) if stride]
     if outputs:
-        check_epilogue(replace(contraction, dtype="f32"), outputs[loop % len(outputs)], WIDTHS[width])
+        check_epilogue(replace(contraction, dtype="f32"), outputs[loop % len(outputs)], WIDTHS[width], length)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,8 @@ REFUSED = (
     "output_padding",
     "Ellipsis for input",
     "has unsupported type",
+    "X_shape.NumDimensions() == 4",  # LRN is for images only
+    "Tensor shape.Size() must be >= 0",  # STFT with neither window nor length
 )
 
 
@@ -200,7 +202,7 @@ class TestOperators:
     def sampled(self, cls: type[Operator], seed: int) -> Graph | None:
         """One use of the operator, in f32 where it is used on floats."""
         sample = cls.sample(SeededDraw(seed))
-        if isinstance(sample.operator, Dropout) and sample.operator.training_mode:
+        if sample.operator.random or (isinstance(sample.operator, Dropout) and sample.operator.training_mode):
             return None  # every runtime draws its own
         if sample.operator.key() == "BitShift":
             sample = type(sample)(

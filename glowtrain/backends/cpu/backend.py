@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable, Mapping
 from functools import cached_property
 
@@ -10,45 +11,63 @@ import numpy as np
 
 from glowtrain.backends.base import Backend, Executable, Instance, State, aligned
 from glowtrain.backends.cpu import toolchain
+from glowtrain.backends.cpu.artifact import FIRST_SLOT, Artifact
+from glowtrain.backends.cpu.cache import Cache, key_of
 from glowtrain.backends.cpu.codegen import ENTRY, Code, generate
 from glowtrain.backends.cpu.target import Target
 from glowtrain.graph import Graph
-from glowtrain.loops import Buffer
 from glowtrain.program.plan import Plan
 from glowtrain.types import Array
 
 
 class Cpu(Backend):
-    """Native code for the processor this process runs on (or a narrower target that it can run)."""
+    """Native code for the processor this process runs on (or a narrower target that it can run).
+
+    With a ``cache`` folder, compiled graphs are kept there and found again by later processes.
+    """
 
     name = "cpu"
 
-    def __init__(self, target: Target | None = None) -> None:
+    def __init__(self, target: Target | None = None, cache: str | os.PathLike[str] | None = None) -> None:
         self.target = Target.host() if target is None else target
+        self.cache = None if cache is None else Cache(cache)
 
     def compile(self, graph: Graph, plan: Callable[[], Plan]) -> Executable:
-        return NativeGraph(graph, plan(), self.target)
+        if self.cache is None:
+            return NativeGraph(graph, plan, self.target)
+        key = key_of(graph, self.target)
+        kept = self.cache.get(key)
+        native = NativeGraph(graph, plan, self.target, kept)
+        if kept is None:
+            self.cache.put(key, native.artifact)
+        return native
 
 
 class NativeGraph(Executable):
-    """A compiled program; ``code`` and ``plan`` can be looked at."""
+    """A compiled graph: an artifact, loaded. ``plan`` and ``code`` can be looked at; they are made again if need be."""
 
-    def __init__(self, graph: Graph, plan: Plan, target: Target) -> None:
+    def __init__(
+        self, graph: Graph, plan: Callable[[], Plan], target: Target, artifact: Artifact | None = None
+    ) -> None:
         super().__init__(graph)
-        self.plan = plan
+        self._plan = plan
         self.target = target
-        self.code: Code = generate(plan, target)
-        self.library = toolchain.build(self.code.text, target, [ENTRY])
+        self.artifact = self._compiled() if artifact is None else artifact
+        self.library = toolchain.load(self.artifact.code, [ENTRY])
         self.step = self.library.function(ENTRY, 1)
 
     @cached_property
-    def constants(self) -> dict[Buffer, Array]:
-        """Constants as the code reads them: in layout order, aligned."""
-        return {
-            buffer: aligned(np.transpose(buffer.initial, buffer.layout))
-            for buffer in self.code.externals
-            if buffer.kind == "constant" and buffer.initial is not None
-        }
+    def plan(self) -> Plan:
+        """The planned program."""
+        return self._plan()
+
+    @cached_property
+    def code(self) -> Code:
+        """The text that was compiled."""
+        return generate(self.plan, self.target)
+
+    def _compiled(self) -> Artifact:
+        return Artifact.of(toolchain.compile_text(self.code.text, self.target), self.plan, self.code)
 
     def bind(self, state: State) -> Instance:
         return NativeInstance(self, state)
@@ -60,21 +79,27 @@ class NativeInstance(Instance):
     def __init__(self, executable: NativeGraph, state: State) -> None:
         self.executable = executable
         self.state = state
-        self.arena = aligned(np.zeros(executable.plan.arena, np.uint8))
-        self.workspace = aligned(np.zeros(executable.code.workspace, np.uint8))
-        program = executable.plan.program
-        self.outputs = {name: aligned(np.zeros(b.shape, b.dtype.numpy)) for name, b in program.outputs.items()}
-        externals = executable.code.externals
-        self._slots = {buffer: 2 + position for position, buffer in enumerate(externals)}
-        self.table = toolchain.pointer_table([None] * (2 + len(externals)))
+        artifact = executable.artifact
+        self.arena = aligned(np.zeros(artifact.arena, np.uint8))
+        self.workspace = aligned(np.zeros(artifact.workspace, np.uint8))
+        self.outputs = {name: aligned(np.zeros(t.shape, t.dtype.numpy)) for name, t in artifact.outputs.items()}
+        self.table = toolchain.pointer_table([None] * (FIRST_SLOT + len(artifact.slots)))
         self._address = ctypes.addressof(self.table)
         self._fixed: dict[int, Array] = {0: self.arena, 1: self.workspace}
-        self._fixed |= {self._slots[b]: array for b, array in executable.constants.items()}
-        self._fixed |= {self._slots[b]: self.outputs[n] for n, b in program.outputs.items() if b in self._slots}
-        for slot, array in self._fixed.items():
-            self.table[slot] = array.ctypes.data
-        self._inputs = [(name, self._slots[b]) for name, b in program.inputs.items() if b in self._slots]
-        self._variables = [(n, b.layout, self._slots[b]) for n, b in program.variables.items() if b in self._slots]
+        self._inputs: list[tuple[str, int]] = []
+        self._variables: list[tuple[str, tuple[int, ...], int]] = []
+        for place, slot in enumerate(artifact.slots, FIRST_SLOT):
+            match slot.kind:
+                case "input":
+                    self._inputs.append((slot.name, place))
+                case "variable":
+                    self._variables.append((slot.name, slot.layout, place))
+                case "output":
+                    self._fixed[place] = self.outputs[slot.name]
+                case "constant":
+                    self._fixed[place] = artifact.constants[slot.name]
+        for place, array in self._fixed.items():
+            self.table[place] = array.ctypes.data
         self._bound: list[Array] = []
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from glowtrain.backends.cpu.contract import (
     FusedEpilogue,
@@ -28,6 +28,7 @@ from glowtrain.errors import CodegenError
 from glowtrain.loops import Affine, Buffer, Index, Load, Store
 from glowtrain.program.plan import Plan
 from glowtrain.program.program import Instruction, Kernel
+from glowtrain.program.structure import Key, structure
 
 ENTRY = "step"
 _NAME = "KERNEL"
@@ -63,7 +64,7 @@ def generate(plan: Plan, target: Target, *, profile: bool = False) -> Code:
     return _Module(plan, target, profile).code()
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Unit:
     """One kernel as text with a placeholder name, and how it is called."""
 
@@ -73,6 +74,11 @@ class _Unit:
     workspace: int = 0
     takes_workspace: bool = False
 
+    def on(self, before: Sequence[Buffer], after: Sequence[Buffer]) -> _Unit:
+        """The same code called with other buffers."""
+        new = dict(zip(before, after, strict=True))
+        return replace(self, arguments=[replace(each, buffer=new[each.buffer]) for each in self.arguments])
+
 
 class _Module:
     def __init__(self, plan: Plan, target: Target, profile: bool = False) -> None:
@@ -81,6 +87,7 @@ class _Module:
         self.calls: list[str] = []
         self.target = target
         self.texts: dict[str, str] = {}
+        self.units: dict[Key, tuple[_Unit, list[Buffer]]] = {}
         self.users: dict[str, list[str]] = {}
         self.workspace = 0
         self.externals = [b for b in plan.program.buffers if b not in plan.offsets]
@@ -104,7 +111,7 @@ class _Module:
                     self._instructions(instruction.body, [*outer, instruction.index])
 
     def _call(self, kernel: Kernel, outer: list[Index]) -> None:
-        unit = _unit(kernel, self.target, outer)
+        unit = self._unit(kernel, outer)
         name = self._function(unit, kernel)
         self.workspace = max(self.workspace, unit.workspace)
         pointers = [self._pointer(argument) for argument in unit.arguments]
@@ -115,6 +122,14 @@ class _Module:
         self.step.f.line(f"call void @{name}({', '.join(arguments)})")
         self._count(before)
         self.calls.append(kernel.name)
+
+    def _unit(self, kernel: Kernel, outer: list[Index]) -> _Unit:
+        """A kernel's code, written once for all kernels of one structure."""
+        key = structure(kernel, outer)
+        if key not in self.units:
+            self.units[key] = _unit(kernel, self.target, outer), kernel.operands
+        unit, operands = self.units[key]
+        return unit.on(operands, kernel.operands)
 
     def _cycles(self) -> Text:
         return self.step.f.value("call i64 @llvm.readcyclecounter()") if self.profile else ""

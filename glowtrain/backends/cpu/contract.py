@@ -7,7 +7,7 @@ finished sums (bias, activation, optimizer update, further results) becomes the 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from glowtrain.backends.cpu.contraction import Access, Clip, Contraction, generate
@@ -21,17 +21,18 @@ from glowtrain.backends.cpu.target import Target
 from glowtrain.loops import (
     Affine,
     Buffer,
+    Const,
     Expr,
     For,
     Index,
     Let,
     Load,
     Reduce,
+    Ref,
     Statement,
     Store,
     address,
     affine,
-    children,
     expressions,
     loads,
     statements,
@@ -42,6 +43,7 @@ from glowtrain.program.program import Kernel
 
 SMALL = 2048
 """Contractions of fewer multiplications are not worth kernels of their own."""
+_INSTRUCTIONS: dict[type, int] = {Load: 3, Index: 0, Const: 0, Ref: 0, Reduce: 0}
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,11 @@ class FusedEpilogue:
         pointers = [("ptr", f"e{k}") for k in range(len(self.operands) + len(self.again))]
         return pointers + [("i64", f"t{k}") for k in range(len(self.outer))]
 
+    @property
+    def length(self) -> int:
+        """About how many instructions one vector takes."""
+        return sum(_INSTRUCTIONS.get(type(node), 1) for node in _beside(self.product)) + 3 * len(self.product.loop.body)
+
     def emit(
         self, f: Function, value: Text, width: int, coordinates: Sequence[Text | int], lane: int, mask: Text | None
     ) -> Text:
@@ -180,15 +187,16 @@ class FusedEpilogue:
 
 def _read_beside(product: Product) -> set[Buffer]:
     """Buffers that are read outside of the sum."""
-    found: set[Buffer] = set()
+    return {expr.buffer for expr in _beside(product) if isinstance(expr, Load)}
+
+
+def _beside(product: Product) -> Iterator[Expr]:
+    """What the kernel computes outside of the sum."""
     seen: set[Expr] = {product.total}
     stack = [expr for s in statements(product.loop.body) for expr in expressions(s)]
     while stack:
         expr = stack.pop()
-        if expr in seen:
-            continue
-        seen.add(expr)
-        if isinstance(expr, Load):
-            found.add(expr.buffer)
-        stack.extend(children(expr))
-    return found
+        if expr not in seen:
+            seen.add(expr)
+            yield expr
+            stack += expr.children

@@ -160,6 +160,32 @@ def cast(f: Function, value: Text, from_dtype: str, to_dtype: str, width: int, t
     return m.convert("sext" if from_dtype in SIGNED else "zext", value, source, destination)
 
 
+def bitcast(f: Function, value: Text, from_dtype: str, to_dtype: str, width: int, target: Target) -> Text:
+    """The same bits as another element type of the same size; a byte is true as a bool unless it is 0."""
+    m = Vectors(f, width)
+    if from_dtype in ("f16", "bf16") or to_dtype in ("f16", "bf16"):
+        return half_lanes(m, memory_bits(m, value, from_dtype, target), to_dtype, target)
+    if from_dtype == "bool":
+        value, from_dtype = m.convert("zext", value, "i1", "i8"), "u8"
+    if to_dtype == "bool":
+        return m.op("icmp ne", "i8", value, 0)
+    return m.convert("bitcast", value, REGISTER[from_dtype], REGISTER[to_dtype])
+
+
+def memory_bits(m: Vectors, value: Text, dtype: str, target: Target) -> Text:
+    """The i16 lanes that stand in memory for f16 and bf16 lanes; other types as they are."""
+    if dtype == "bf16":
+        return m.convert("trunc", m.op("lshr", "i32", m.convert("bitcast", value, "float", "i32"), 16), "i32", "i16")
+    return float_to_half(m.f, value, m.width, target) if dtype == "f16" else value
+
+
+def half_lanes(m: Vectors, raw: Text, dtype: str, target: Target) -> Text:
+    """The lanes of f16 and bf16 that stand in memory as these i16 lanes; other types as they are."""
+    if dtype == "bf16":
+        return m.convert("bitcast", m.op("shl", "i32", m.convert("zext", raw, "i16", "i32"), 16), "i32", "float")
+    return half_to_float(m.f, raw, m.width, target) if dtype == "f16" else raw
+
+
 def _to_bool(m: Vectors, value: Text, dtype: str) -> Text:
     scalar = REGISTER[dtype]
     if dtype in FLOATS:
@@ -241,9 +267,7 @@ def load(f: Function, pointer: Text, dtype: str, width: int, target: Target, mas
         raw = _masked_load(m, pointer, scalar, SIZE[dtype], mask)
     if dtype == "bool":
         return m.op("icmp ne", "i8", raw, 0)
-    if dtype == "bf16":
-        return m.convert("bitcast", m.op("shl", "i32", m.convert("zext", raw, "i16", "i32"), 16), "i32", "float")
-    return half_to_float(f, raw, width, target) if dtype == "f16" else raw
+    return half_lanes(m, raw, dtype, target)
 
 
 def store(
@@ -253,10 +277,7 @@ def store(
     m, scalar = Vectors(f, width), MEMORY[dtype]
     if dtype == "bool":
         value = m.convert("zext", value, "i1", "i8")
-    elif dtype == "bf16":
-        value = m.convert("trunc", m.op("lshr", "i32", m.convert("bitcast", value, "float", "i32"), 16), "i32", "i16")
-    elif dtype == "f16":
-        value = float_to_half(f, value, width, target)
+    value = memory_bits(m, value, dtype, target)
     if mask is None:
         f.line(f"store {vector(scalar, width)} {value}, ptr {pointer}, align {SIZE[dtype]}")
     else:

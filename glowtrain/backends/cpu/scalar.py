@@ -16,6 +16,7 @@ from glowtrain.backends.cpu.conversion import (
     SIGNED,
     SIZE,
     UNSIGNED,
+    bitcast,
     cast,
     constant,
     load,
@@ -125,6 +126,6 @@ def _float(f: Function, name: str, args: Sequence[Text], dtype: str, width: int,
 
 
 __all__ = [
-    "ARITY", "COMPARISONS", "DTYPES", "FLOATS", "REGISTER", "SIGNED", "SIZE", "UNSIGNED", "apply", "cast", "constant",
+    "ARITY", "COMPARISONS", "DTYPES", "FLOATS", "REGISTER", "SIGNED", "SIZE", "UNSIGNED", "apply", "bitcast", "cast", "constant",
     "load", "register_type", "result_dtype", "splat", "store", "supports",
 ]  # fmt: skip

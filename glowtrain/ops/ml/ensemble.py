@@ -37,7 +37,7 @@ class TreeEnsemble(Tabular):
     leaf_targetids: Ints
     leaf_weights: Any
     tree_roots: Ints
-    n_targets: int = 1
+    n_targets: int
     aggregate_function: int = 1
     post_transform: int = 0
     membership_values: Any = ()
@@ -116,8 +116,9 @@ class TreeEnsemble(Tabular):
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        """One to three trees of one or three nodes, all comparisons."""
-        count, targets = draw.choice((1, 3)), draw.integer(1, 2)
+        """One to three trees of one or three nodes, all comparisons; one target where votes are not summed."""
+        count, aggregate = draw.choice((1, 3)), draw.integer(0, 3)
+        targets = draw.integer(1, 2) if aggregate < 2 else 1
         modes = [draw.integer(0, LEAF - 1) for _ in range(count)]
         sets = [[*draw.integers((draw.integer(0, 4),), -3, 3) / 2, np.nan] for mode in modes if mode == MEMBER]
         small = count == 1
@@ -133,8 +134,8 @@ class TreeEnsemble(Tabular):
             leaf_weights=draw.floats((2 if small else 4,)),
             tree_roots=(0, 0) if small else (0, 1, 2),
             n_targets=targets,
-            aggregate_function=draw.integer(0, 3),
-            post_transform=draw.integer(0, 2),
+            aggregate_function=aggregate,
+            post_transform=draw.integer(0, 2) if targets > 1 else 0,
             membership_values=np.array([value for values in sets for value in values]),
             nodes_missing_value_tracks_true=tuple(draw.integer(0, 1) for _ in modes),
         )

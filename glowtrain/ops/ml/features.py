@@ -35,32 +35,33 @@ STEPS = "its result is piecewise constant"
 @operator
 @dataclass(frozen=True)
 class Scaler(Tabular):
-    """(x - offset) · scale, with one number for all features or one for each."""
+    """(x - offset) · scale, with one number for all features or one for each; absent, offset is 0 and scale is 1."""
 
-    offset: Floats = (0.0,)
-    scale: Floats = (1.0,)
+    offset: Floats = ()
+    scale: Floats = ()
     result: DType = f32
 
     def infer(self, *inputs: TensorType) -> TensorType:
         x = self.table(*inputs)
-        self.check_length("offset", self.offset, x)
-        self.check_length("scale", self.scale, x)
+        self.check_length("offset", self.offset or (0.0,), x)
+        self.check_length("scale", self.scale or (1.0,), x)
         return x.with_dtype(result_dtype(self.result, x.dtype))
 
     def reference(self, x: Array) -> Array:
         wide = as_floats(x)
-        scaled = (wide - np.array(self.offset, wide.dtype)) * np.array(self.scale, wide.dtype)
+        scaled = (wide - np.array(self.offset or 0.0, wide.dtype)) * np.array(self.scale or 1.0, wide.dtype)
         return scaled.astype(result_dtype(self.result, dtype_of(x.dtype)).numpy)
 
     def decompose(self, x: Value) -> Value:
         dtype = compute_dtype(x.dtype)
-        scaled = (as_dtype(x, dtype) - row(self.offset, dtype)) * row(self.scale, dtype)
-        return converted(scaled, self.result, x.dtype)
+        scaled = as_dtype(x, dtype)
+        scaled = scaled - row(self.offset, dtype) if self.offset else scaled
+        return converted(scaled * row(self.scale, dtype) if self.scale else scaled, self.result, x.dtype)
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
         x = _draw_table(draw)
-        offset, scale = (tuple(draw.floats((draw.choice((1, x.shape[-1])),)).tolist()) for _ in range(2))
+        offset, scale = (tuple(draw.floats((draw.choice((0, 1, x.shape[-1])),)).tolist()) for _ in range(2))
         return Sample(cls(offset, scale, result=f64), (x,))
 
 

@@ -17,8 +17,8 @@ from glowtrain.errors import ShapeError
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
 from glowtrain.loops import Const, Expr, For, Let, Ref, Statement, Tensor, call, cast, indices_of, select
 from glowtrain.ops.family import broadcast_shapes
-from glowtrain.ops.index import Gather
-from glowtrain.ops.logic import Greater, IsInf, Where
+from glowtrain.ops.index import Gather, GatherElements
+from glowtrain.ops.logic import And, Greater, IsInf, IsNaN, LessOrEqual, Not, Or, Where
 from glowtrain.ops.ml.common import (
     Floats,
     Ints,
@@ -40,7 +40,7 @@ from glowtrain.ops.ml.common import (
 )
 from glowtrain.ops.ml.forest import LEAF, MEMBER, MODES, Branches, Forest, forest, leaves_reached
 from glowtrain.ops.ml.linear import as_table
-from glowtrain.ops.move import Concat, reshape
+from glowtrain.ops.move import Concat, Expand, Transpose, reshape
 from glowtrain.ops.reduction import ReduceMax, ReduceMin, ReduceSum, as_dtype
 from glowtrain.types import Array, DType, TensorType, dtype_of, f32, f64, i32, i64
 
@@ -91,6 +91,19 @@ class TreeWalk(Operator):
                 first |= np.isnan(values) & missing[nodes]
             nodes = children[nodes, np.where(first, 0, 1)]
         return np.ascontiguousarray(nodes, np.int32)
+
+    def decompose(self, *inputs: Any) -> Value:
+        x, start, features, thresholds, children = inputs[:5]
+        missing = inputs[5] if len(inputs) > 5 else None
+        nodes: Value = Expand(shape=(start.shape[0], x.shape[0]))(start)
+        columns, following = Transpose(perm=(1, 0))(x), reshape(children, (children.type.size,))
+        for _ in range(self.levels):
+            value = GatherElements(axis=0)(columns, Gather()(features, nodes))
+            first = LessOrEqual()(value, Gather()(thresholds, nodes))
+            if missing is not None:
+                first = Or()(first, And()(IsNaN()(value), Gather()(missing, nodes)))
+            nodes = Gather()(following, nodes * 2 + as_dtype(Not()(first), i32))
+        return nodes
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
         x, start, features, thresholds, children = inputs[:5]
@@ -316,7 +329,7 @@ def _mode(name: str) -> int:
 class TreeEnsembleRegressor(ListedTrees):
     """Scores [rows, targets]: votes of the leaves combined, plus base values, then ``post_transform``."""
 
-    n_targets: int = 1
+    n_targets: int
     aggregate_function: str = "SUM"
     target_treeids: Ints = ()
     target_nodeids: Ints = ()
@@ -353,7 +366,9 @@ class TreeEnsembleRegressor(ListedTrees):
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        columns, aggregate = draw.integer(1, 3), draw.choice(AGGREGATES)
+        """Several targets only where votes are summed: every one has a score then, whatever runs the model."""
+        aggregate = draw.choice(AGGREGATES)
+        columns = draw.integer(1, 3) if aggregate in ("SUM", "AVERAGE") else 1
         nodes, leaves = draw_trees(draw)
         trees, ids = zip(*leaves, strict=True)
         targets = tuple(k % columns for k in range(len(leaves)))
@@ -361,7 +376,7 @@ class TreeEnsembleRegressor(ListedTrees):
         base = tuple(draw.floats((columns,)).tolist()) if draw.boolean() else ()
         op = cls(**nodes, n_targets=columns, aggregate_function=aggregate, target_treeids=trees, target_nodeids=ids,
                  target_ids=targets, target_weights=weights, base_values=base, result=f64,
-                 post_transform=draw.choice(("NONE", "LOGISTIC", "SOFTMAX")))  # fmt: skip
+                 post_transform=draw.choice(("NONE", "LOGISTIC", "SOFTMAX")) if columns > 1 else "NONE")  # fmt: skip
         return Sample(op, (draw_features(draw),))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import accumulate, combinations
 from math import ceil
 
 from glowtrain.backends.cpu.contraction.cost import (
@@ -133,8 +133,8 @@ def balanced(extent: int, size: int) -> list[tuple[int, int]]:
     count = ceil(extent / size)
     small, larger = divmod(extent, count)
     sizes = [small + 1] * larger + [small] * (count - larger)
-    starts = [sum(sizes[:i]) for i in range(count)]
-    return list(zip(starts, sizes, strict=True))
+    starts = accumulate(sizes, initial=0)
+    return list(zip(starts, sizes, strict=False))
 
 
 def choose(problem: Problem, machine: Machine, *, one_chunk: bool = False) -> Plan:

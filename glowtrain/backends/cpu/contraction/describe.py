@@ -76,6 +76,10 @@ class Epilogue(Protocol):
     def params(self) -> Sequence[tuple[str, str]]:
         """Further (type, name) parameters of the function, pointers."""
 
+    @property
+    def length(self) -> int:
+        """About how many instructions one vector takes."""
+
     def emit(
         self, f: Function, value: Text, width: int, coordinates: Sequence[Text | int], lane: int, mask: Text | None
     ) -> Text:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
 from glowtrain.backends.cpu.contraction.body import Body
@@ -13,6 +13,18 @@ from glowtrain.backends.cpu.contraction.describe import Epilogue
 from glowtrain.backends.cpu.contraction.lanes import Lanes
 from glowtrain.backends.cpu.contraction.tile import Cursor, Point, Step, Tile, Variant, needed_coordinates
 from glowtrain.backends.cpu.emit import Function, Text
+
+LONGEST_END = 320
+"""Instructions of an epilogue that are written out for all vectors of a tile, at most; more go into a loop."""
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A point of a tile: its index in each tiled loop, and its place in C."""
+
+    index: Mapping[int, Number]
+    c: Text
+    offset: int
 
 
 class Micro:
@@ -173,15 +185,57 @@ class Micro:
     def _finish_all(self, sums: list[Text]) -> None:
         """Finish every vector of the tile. Where lanes are apart in C they go through an aside in memory, in a loop."""
         places = list(product(self.tile.points, range(self.tile.vectors)))
-        copies, aside = self.tile.copies, None
+        sums, aside = self._combined(sums), None
         if self.lanes.width > 1 and not self.plan.dots and self.variant.c.lane != 1:
-            aside = self.f.value(f"alloca [{len(places) * self.lanes.width} x {self.lanes.scalar}], align 64")
+            aside = self._reserve(len(places))
             if self.variant.start != "zero":
                 self._exchange(aside, places, store=False)
-        for at, (point, vector) in enumerate(places):
-            self._finish(point, vector, sums[at * copies : (at + 1) * copies], self._slot(aside, at))
+        if self.epilogue is not None and self.epilogue.length * len(places) > LONGEST_END:
+            self._finish_rows(self.epilogue, sums, aside)
+        else:
+            for at, (point, vector) in enumerate(places):
+                self._finish(_Row(point.index, "%c", point.c), vector, sums[at], self._slot(aside, at))
         if aside is not None:
             self._exchange(aside, places, store=True)
+
+    def _combined(self, sums: list[Text]) -> list[Text]:
+        """The partial sums of each vector added up, neighbours first."""
+        count = self.tile.copies
+        while count > 1:
+            pairs = zip(sums[::2], sums[1::2], strict=True)
+            sums, count = [self.f.value(f"fadd {self.lanes.type} {left}, {right}") for left, right in pairs], count // 2
+        return sums
+
+    def _reserve(self, vectors: int) -> Text:
+        return self.f.value(f"alloca [{vectors * self.lanes.width} x {self.lanes.scalar}], align 64")
+
+    def _finish_rows(self, epilogue: Epilogue, sums: list[Text], aside: Text | None) -> None:
+        """Finish the points of the tile in a loop, so that a long epilogue is written once, not for each of them."""
+        held = self._reserve(len(sums))
+        for at, value in enumerate(sums):
+            self.lanes.store(value, self.lanes.shift(held, at * self.lanes.width), self.lanes.width)
+
+        def row(index: dict[int, Number], number: Number, c: Text) -> None:
+            for vector in range(self.tile.vectors):
+                at = affine(self.f, vector * self.lanes.width, [(self.tile.vectors * self.lanes.width, number)])
+                value = self.lanes.load(self.lanes.shift(held, at), 1, self.lanes.width)
+                self._finish(_Row(index, c, 0), vector, value, None if aside is None else self.lanes.shift(aside, at))
+
+        self._rows(0, {}, 0, "%c", row)
+
+    def _rows(
+        self, depth: int, index: dict[int, Number], number: Number, c: Text,
+        row: Callable[[dict[int, Number], Number, Text], None],
+    ) -> None:  # fmt: skip
+        """``row(index of each tiled loop, number of the point, its place in C)`` in loops over the tile."""
+        if depth == len(self.plan.tile):
+            row(index, number, c)
+            return
+        loop, size = self.plan.tile[depth][0], self.variant.sizes[depth]
+        with self.f.loop(size, hint="row") as counted:
+            here = self.lanes.shift(c, affine(self.f, 0, [(self.variant.c.strides[loop], counted.index)]))
+            following = affine(self.f, 0, [(size, number), (1, counted.index)])
+            self._rows(depth + 1, {**index, loop: counted.index}, following, here, row)
 
     def _slot(self, aside: Text | None, at: int) -> Text | None:
         return None if aside is None else self.lanes.shift(aside, at * self.lanes.width)
@@ -200,22 +254,19 @@ class Micro:
                         self.f.line(f"store {lanes.scalar} {value}, ptr {target}")
                 loop.next = [lanes.shift(loop.carried[0], view.lane), lanes.shift(loop.carried[1], 1)]
 
-    def _finish(self, point: Point, vector: int, parts: list[Text], slot: Text | None) -> None:
-        """Add up the partial sums, apply the epilogue and store one vector (or, in dot form, one number)."""
-        while len(parts) > 1:
-            pairs = zip(parts[::2], parts[1::2], strict=True)
-            parts = [self.f.value(f"fadd {self.lanes.type} {left}, {right}") for left, right in pairs]
-        lanes, value, count = self.lanes, parts[0], 1
+    def _finish(self, row: _Row, vector: int, value: Text, slot: Text | None) -> None:
+        """Apply the epilogue and store one vector (or, in dot form, one number)."""
+        lanes, count = self.lanes, 1
         if self.plan.dots:
             value, lanes = lanes.total(value), replace(lanes, width=1)
         else:
             count = self.tile.count(vector)
-        place = slot or lanes.shift("%c", point.c + (0 if self.plan.dots else vector * self.variant.c.step))
+        place = slot or lanes.shift(row.c, row.offset + (0 if self.plan.dots else vector * self.variant.c.step))
         exists = count if slot is None else lanes.width
         if self.variant.start != "zero":
             value = self.f.value(f"fadd {lanes.type} {self._held(lanes, place, exists)}, {value}")
         if self.epilogue is not None:
-            value = self._applied(self.epilogue, lanes, point, vector, value, count)
+            value = self._applied(self.epilogue, lanes, row, vector, value, count)
         lanes.store(value, place, exists)
 
     def _held(self, lanes: Lanes, place: Text, count: int) -> Text:
@@ -231,13 +282,13 @@ class Micro:
         masked = self.f.value(f"and {kind} {self.f.value(f'bitcast {lanes.type} {held} to {kind}')}, {keep}")
         return self.f.value(f"bitcast {kind} {masked} to {lanes.type}")
 
-    def _applied(self, epilogue: Epilogue, lanes: Lanes, point: Point, vector: int, value: Text, count: int) -> Text:
+    def _applied(self, epilogue: Epilogue, lanes: Lanes, row: _Row, vector: int, value: Text, count: int) -> Text:
         """The epilogue's result, told the index of each loop of the original contraction."""
         problem, vec = self.plan.problem, self.plan.vec
         coordinates: list[Text | int] = [0] * len(problem.source.extents)
         for loop in problem.outputs:
-            start = point.index.get(loop, vector * lanes.width if loop == vec else 0)
-            index = affine(self.f, start, [(1, f"%x{loop}")])
+            start = row.index.get(loop, vector * lanes.width if loop == vec else 0)
+            index = affine(self.f, 0, [(1, start), (1, f"%x{loop}")])
             for part in reversed(problem.loops[loop].parts):
                 extent = problem.source.extents[part]
                 outer = part != problem.loops[loop].parts[0]

@@ -206,6 +206,8 @@ class Nest:
         self._walk(depth, level.loop, runs)
 
     def _patterns(self, loop: int, start: int, size: int) -> tuple[Pattern, ...]:
+        if not any(self.plan.kinds[clip] == "static" for clip in self.problem.clips_on(loop)):
+            return ((),) * size
         return tuple(pattern(self.problem, self.plan.kinds, loop, start + i) for i in range(size))
 
     def _vectors(self, depth: int, level: Level, place: _Place) -> None:

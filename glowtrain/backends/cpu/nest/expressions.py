@@ -145,6 +145,8 @@ class Expressions:
         raise AssertionError(f"{expr} is used outside of its scope in {self.f.name}")
 
     def _apply(self, expr: Apply) -> Lanes:
+        if expr.function == "bitcast":
+            return self._bitcast(expr)
         values = [self.emit(argument) for argument in expr.arguments]
         width = max(value.width for value in values)
         key = ("apply", expr.function, expr.arguments[-1].dtype.name, *(value.text for value in values), width)
@@ -155,6 +157,12 @@ class Expressions:
             text = scalar.apply(self.f, expr.function, texts, types[-1], width, self.target)
             known = self.scopes.set(key, Lanes(text, width))
         return known
+
+    def _bitcast(self, expr: Apply) -> Lanes:
+        (value,) = expr.arguments
+        inner = self.emit(value)
+        text = scalar.bitcast(self.f, inner.text, value.dtype.name, expr.dtype.name, inner.width, self.target)
+        return Lanes(text, inner.width)
 
     def _lane_index(self) -> Lanes:
         """The index that runs along the lanes, on lanes."""
