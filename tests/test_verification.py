@@ -196,7 +196,7 @@ def test_wrong_code_is_found_at_its_instruction(monkeypatch: pytest.MonkeyPatch)
     whole = native.NativeGraph
 
     def wrong(graph: Graph, planned: Any, target: Any) -> Any:
-        return whole(graph, replace(planned, program=spoiled(planned.program)), target)
+        return whole(graph, lambda: replace(planned(), program=spoiled(planned().program)), target)
 
     monkeypatch.setattr(native, "NativeGraph", wrong)
     name, place = first_bad(run(step()))

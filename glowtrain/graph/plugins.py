@@ -14,12 +14,13 @@ from __future__ import annotations
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
-from glowtrain.errors import PluginError
+from glowtrain.errors import GlowtrainError, PluginError
 
 GROUP = "glowtrain.operators"
 """The group of entry points."""
 
 _FAILURES = (
+    GlowtrainError,
     ArithmeticError,
     AssertionError,
     AttributeError,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from glowtrain.graph import Value, constant
+from glowtrain.nn.checks import check_extents, check_input, check_share
 from glowtrain.ops.activation import Gelu, Relu, Sigmoid
 from glowtrain.ops.arithmetic import Sqrt
 from glowtrain.ops.logic import Where
@@ -101,8 +102,9 @@ def total(x: Value, axes: Axes = None, *, keepdims: bool = False) -> Value:
 
 
 def reshape(x: Value, shape: Sequence[int]) -> Value:
-    """The same elements in another shape; one extent may be -1."""
-    result: Value = Reshape(shape=tuple(shape))(x)
+    """The same elements in another shape; one extent may be -1, an extent of 0 is 0."""
+    check_extents("reshape", -1, shape=shape)
+    result: Value = Reshape(shape=tuple(shape), allowzero=0 in shape)(x)
     return result
 
 
@@ -149,6 +151,8 @@ def dropout(x: Value, rate: float = 0.5) -> Value:
 
     Source: Srivastava et al., Dropout (JMLR 2014).
     """
+    check_input("dropout", x, "x[...]", 0)
+    check_share("dropout", "rate", rate, below_one=True)
     result: Value = Dropout()(x, constant(np.asarray(rate), x.dtype))[0]
     return result
 

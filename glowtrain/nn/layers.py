@@ -8,6 +8,7 @@ import numpy as np
 
 from glowtrain.errors import ShapeError
 from glowtrain.graph import Value, constant
+from glowtrain.nn.checks import check_extents, check_input, check_share
 from glowtrain.nn.functions import Extents, reshape, softmax, spread, transpose
 from glowtrain.nn.initializers import FanIn, Initializer, Normal, Xavier, ones, zeros
 from glowtrain.nn.scope import buffer, parameter, scope
@@ -26,6 +27,8 @@ def linear(
     x: Value, features: int, *, bias: bool = True, initializer: Initializer | None = None, name: str = "linear"
 ) -> Value:
     """x[..., n] times weight[n, features], plus bias[features]. Variables: ``weight``, ``bias``."""
+    check_input("linear", x, "x[..., n]", 1)
+    check_extents("linear", features=features)
     inputs = x.shape[-1]
     with scope(name):
         weight = parameter("weight", (inputs, features), initializer, dtype=x.dtype)
@@ -54,8 +57,14 @@ def conv(
 
     ``padding="same"`` keeps the spatial extents at stride 1 (odd kernels).
     """
+    check_input("conv", x, "x[n, channels, spatial...]", 3)
+    check_extents("conv", channels=channels, kernel=kernel, stride=stride, dilation=dilation, groups=groups)
+    if x.shape[1] % groups or channels % groups:
+        raise ShapeError(f"conv: {x.shape[1]} channels in and {channels} out do not divide into {groups} groups")
     rank = x.rank - 2
     kernel, dilation = spread(kernel, rank), spread(dilation, rank)
+    if isinstance(padding, str) and padding != "same":
+        raise ShapeError(f'conv: padding must be "same" or numbers, not {padding!r}')
     pads = _same(kernel, dilation) if isinstance(padding, str) else spread(padding, rank)
     inputs, taps = x.shape[1] // groups, math.prod(kernel)
     fans = (inputs * taps, channels * taps)
@@ -80,6 +89,8 @@ def batch_norm(x: Value, *, momentum: float = 0.1, epsilon: float = 1e-5, name: 
     that). Variables: ``scale``, ``bias``; not trained: ``mean``, ``variance``, which are f32 for x in 16 bits, where
     small changes of an average would be rounded away.
     """
+    check_input("batch_norm", x, "x[n, channels, ...]", 2)
+    check_share("batch_norm", "momentum", momentum)
     channels = (x.shape[1],)
     with scope(name):
         scale = parameter("scale", channels, ones, dtype=x.dtype)
@@ -92,6 +103,7 @@ def batch_norm(x: Value, *, momentum: float = 0.1, epsilon: float = 1e-5, name: 
 
 def layer_norm(x: Value, *, epsilon: float = 1e-5, name: str = "layer_norm") -> Value:
     """Normalization over the last axis. Variables: ``scale``, ``bias``."""
+    check_input("layer_norm", x, "x[..., features]", 1)
     features = (x.shape[-1],)
     with scope(name):
         scale = parameter("scale", features, ones, dtype=x.dtype)
@@ -110,6 +122,8 @@ def embedding(
     name: str = "embedding",
 ) -> Value:
     """Rows of a table ``weight``[count, features] for integer indices. Standard normal unless told otherwise."""
+    check_input("embedding", indices, "whole numbers", 0, floats=False)
+    check_extents("embedding", count=count, features=features)
     with scope(name):
         table = parameter("weight", (count, features), initializer or Normal(1.0), dtype=dtype)
     result: Value = Gather(axis=0)(table, indices)
@@ -122,6 +136,8 @@ def lstm(x: Value, hidden: int, *, direction: str = "forward", name: str = "lstm
     ``direction``: forward, reverse or bidirectional. Variables in ONNX's order of gates (input, output, forget, cell):
     ``weight``, ``recurrent``, ``bias``. Source: Hochreiter and Schmidhuber (1997), as ONNX's LSTM.
     """
+    check_input("lstm", x, "x[batch, time, features]", 3, 3)
+    check_extents("lstm", hidden=hidden)
     batch, time, features = x.shape
     directions = 2 if direction == "bidirectional" else 1
     fans = (hidden, hidden)
@@ -139,6 +155,8 @@ def attention(x: Value, heads: int, *, causal: bool = False, name: str = "attent
 
     Variables: ``qkv`` and ``output``, two linear layers. Source: Vaswani et al., Attention Is All You Need (2017), 3.2.
     """
+    check_input("attention", x, "x[batch, time, features]", 3, 3)
+    check_extents("attention", heads=heads)
     batch, time, features = x.shape
     if features % heads:
         raise ShapeError(f"attention: {features} features do not divide into {heads} heads; x: {x.type}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -11,10 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from glowtrain.errors import BindingError, GraphError, InputError
+from glowtrain.errors import BindingError, GraphError, InputError, ShapeError
 from glowtrain.graph import Graph, Input, Template, Value, Variable
+from glowtrain.nn.checks import check_extents
 from glowtrain.nn.initializers import FanIn, Initializer, Request, zeros
-from glowtrain.types import DType, Shape, Spec, TensorType, f32
+from glowtrain.types import Array, DType, Shape, Spec, TensorType, f32
+
+LARGE = 1 << 30
+"""Elements from which on a failure to fill a parameter is put down to its size."""
 
 ModelFunction = Callable[..., Any]
 """From values to a value, or to values by name."""
@@ -49,13 +54,29 @@ def model(*, seed: int = 0, **inputs: Spec | TensorType) -> Callable[[ModelFunct
     """
     if not inputs:
         raise InputError('declare the inputs of the model: @gt.model(x=gt.f32["batch", 784])')
+    wrong = [f"{name}={spec!r}" for name, spec in inputs.items() if not isinstance(spec, (Spec, TensorType))]
+    if wrong:
+        raise InputError(f'@gt.model({", ".join(wrong)}): inputs are declared by their types, such as gt.f32["batch", 784]')
     specs = {name: Spec(spec.dtype, tuple(spec.shape)) for name, spec in inputs.items()}
 
     def decorate(function: ModelFunction) -> Template:
         store = Store(seed)
+        _check_arguments(function, list(specs))
         return Template(function.__name__, specs, lambda binding: _build(function, specs, store, binding.dims))
 
     return decorate
+
+
+def _check_arguments(function: ModelFunction, names: Sequence[str]) -> None:
+    """Raise :class:`InputError` unless a function can be called with the declared inputs by name."""
+    signature = inspect.signature(function)
+    try:
+        signature.bind(**dict.fromkeys(names))
+    except TypeError as error:
+        declared = ", ".join(names)
+        raise InputError(
+            f"{function.__name__}{signature} does not fit the inputs that @gt.model declares ({declared}): {error}"
+        ) from None
 
 
 @contextmanager
@@ -110,19 +131,30 @@ def _variable(
     if full in building.made:
         raise GraphError(f"parameter {full!r} is made twice; give one another name, or make it once and use it twice")
     building.made.add(full)
+    check_extents(f"parameter {full!r}", 0, shape=shape)
+    wanted = TensorType(dtype, tuple(shape))
     known = building.store.variables.get(full)
     if known is None:
-        array = initializer(Request(building.store.seed, full, tuple(shape), *fans)).astype(dtype.numpy)
-        known = building.store.variables[full] = Variable(full, np.asarray(array), trainable)
-    wanted = TensorType(dtype, tuple(shape))
+        array = _filled(initializer, Request(building.store.seed, full, wanted.shape, *fans), wanted)
+        known = building.store.variables[full] = Variable(full, array, trainable)
     if known.type != wanted:
         rule = "a parameter's shape must not depend on a symbolic dimension"
         raise BindingError(f"parameter {full!r} is {known.type} in one binding and {wanted} in another: {rule}")
     return known
 
 
-def _build(function: ModelFunction, specs: Mapping[str, Spec], store: Store, dims: dict[str, int]) -> Graph:
-    inputs = tuple(Input(spec.bind(dims), name) for name, spec in specs.items())
+def _filled(initializer: Initializer, request: Request, type_: TensorType) -> Array:
+    """Initial values. Raises :class:`ShapeError` for more than memory holds."""
+    try:
+        return np.asarray(initializer(request).astype(type_.dtype.numpy))
+    except (MemoryError, ValueError) as error:
+        if type_.size < LARGE:
+            raise
+        raise ShapeError(f"parameter {request.name!r}: {type_} takes {type_.nbytes:,} bytes: {error}") from None
+
+
+def _build(function: ModelFunction, specs: Mapping[str, Spec], store: Store, dims: Mapping[str, int]) -> Graph:
+    inputs = tuple(Input(spec.bind(dict(dims)), name) for name, spec in specs.items())
     with _building(_Building(store)):
         result = function(**{value.name: value for value in inputs})
     outputs = dict(result) if isinstance(result, Mapping) else {"output": result}

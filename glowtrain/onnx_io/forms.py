@@ -68,7 +68,8 @@ def form_of(
     for version in OPSETS.get(operator.domain, (opset,)):
         schema = schema_of(operator, version)
         if schema is not None and _allows(schema, operator, types):
-            form = _form(written_form(operator, types, schema), len(types), schema, symbolic or {})
+            written = written_form(operator, types, schema)
+            form = None if written is None else _form(written, len(types), schema, symbolic or {})
             if form is not None:
                 return replace(form, domain=operator.domain, version=version if operator.domain else 0)
     return None

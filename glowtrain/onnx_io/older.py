@@ -12,6 +12,8 @@ from glowtrain.graph import Graph, Input, Node, Operator, Value
 from glowtrain.onnx_io.tabular_forms import tabular_form
 from glowtrain.ops.activation import Gelu, Mish, Sigmoid, Softplus, Swish
 from glowtrain.ops.pad import Pad
+from glowtrain.ops.resize import Resize
+from glowtrain.ops.sampling import GridSample
 from glowtrain.ops.split import Split
 from glowtrain.ops.transcendental import Erf, Tanh
 from glowtrain.types import TensorType
@@ -20,8 +22,8 @@ Types = Sequence[TensorType | None]
 _CUBIC = 0.044715
 
 
-def written_form(operator: Operator, types: Types, schema: defs.OpSchema) -> Operator:
-    """The same operator in the attributes that a definition has."""
+def written_form(operator: Operator, types: Types, schema: defs.OpSchema) -> Operator | None:
+    """The same operator in the attributes that a definition has; ``None`` if it cannot say it."""
     form = _FORMS.get(operator.key())
     if form is not None:
         return form(operator, types, schema)
@@ -71,9 +73,29 @@ def _with_hidden_size(operator: Operator, types: Types, schema: defs.OpSchema) -
     return operator if recurrent is None else operator.replace(hidden_size=recurrent.shape[-1])
 
 
-_FORMS: dict[str, Callable[[Operator, Types, defs.OpSchema], Operator]] = {
+def _sampled_images(operator: Operator, types: Types, schema: defs.OpSchema) -> Operator | None:
+    """Opset 20 named the modes by what they do in any number of dimensions; before there were images only."""
+    assert isinstance(operator, GridSample)
+    x = types[0]
+    if schema.since_version >= 20:
+        return operator.replace(mode=operator.kernel)
+    if x is None or x.rank != 4:
+        return None
+    return operator.replace(mode={"linear": "bilinear", "cubic": "bicubic"}.get(operator.kernel, operator.kernel))
+
+
+def _resized(operator: Operator, types: Types, schema: defs.OpSchema) -> Operator | None:
+    """Opset 19 added a coordinate transformation."""
+    assert isinstance(operator, Resize)
+    newer = operator.coordinate_transformation_mode == "half_pixel_symmetric"
+    return None if newer and schema.since_version < 19 else operator
+
+
+_FORMS: dict[str, Callable[[Operator, Types, defs.OpSchema], Operator | None]] = {
     "Split": _split_by_sizes,
     "Pad": _pad_every_axis,
+    "GridSample": _sampled_images,
+    "Resize": _resized,
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _with_hidden_size),
 }
 

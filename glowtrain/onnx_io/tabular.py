@@ -14,11 +14,12 @@ from glowtrain.onnx_io.source import reads
 
 DOMAIN = "ai.onnx.ml"
 CLASSIFIERS = ("LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier")
-_REFUSED = {
-    "CategoryMapper": "it maps between strings and integers; give the integers to what follows it",
-    "CastMap": "it reads a map; give the model a tensor with the map's values",
-    "DictVectorizer": "it reads a map; give the model a tensor with the map's values",
+REFUSED = {
+    f"{DOMAIN}.CategoryMapper": "it maps between strings and integers; give the integers to what follows it",
+    f"{DOMAIN}.CastMap": "it reads a map; give the model a tensor with the map's values",
+    f"{DOMAIN}.DictVectorizer": "it reads a map; give the model a tensor with the map's values",
 }
+"""Operators, by registry key, that will not be supported, and why."""
 
 
 @built_in(f"{DOMAIN}.ZipMap")
@@ -53,5 +54,5 @@ def _refusal(reason: str) -> Rule:
 
 for _name in CLASSIFIERS:
     built_in(f"{DOMAIN}.{_name}")(_classifier)
-for _name, _reason in _REFUSED.items():
-    built_in(f"{DOMAIN}.{_name}")(_refusal(_reason))
+for _key, _reason in REFUSED.items():
+    built_in(_key)(_refusal(_reason))

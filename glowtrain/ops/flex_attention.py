@@ -18,7 +18,7 @@ from glowtrain.ops.control import run_body
 from glowtrain.ops.reduction import accumulator, as_dtype, widened
 from glowtrain.ops.softmax import Softmax
 from glowtrain.ops.transcendental import Tanh
-from glowtrain.types import Array, DType, Shape, TensorType, f64
+from glowtrain.types import Array, DType, Shape, TensorType, dtype_of, f64
 
 
 @operator
@@ -80,7 +80,7 @@ class FlexAttention(Operator):
 
     def reference(self, *inputs: Array) -> Array:
         q, k, v = inputs[:3]
-        dtype, group = self.precision(q.dtype).numpy, q.shape[1] // k.shape[1]
+        dtype, group = self.precision(dtype_of(q.dtype)).numpy, q.shape[1] // k.shape[1]
         (score_mod, of_scores), (prob_mod, of_shares) = self._captured(inputs)
         wide_k, wide_v = (np.repeat(widened(x), group, axis=1) for x in (k, v))
         scores = (widened(q) * self._scale(q.shape[3]) @ wide_k.swapaxes(2, 3)).astype(dtype)
@@ -108,7 +108,11 @@ class FlexAttention(Operator):
         scores = (batch, shared * group, count, keys)
         score_mod = _sample_score_mod(scores) if draw.boolean() else None
         prob_mod = _sample_prob_mod(scores) if draw.boolean() else None
-        shapes = [(batch, shared * group, count, size), (batch, shared, keys, size), (batch, shared, keys, width)]
+        shapes: list[Shape] = [
+            (batch, shared * group, count, size),
+            (batch, shared, keys, size),
+            (batch, shared, keys, width),
+        ]
         shapes += [(count, keys)] if score_mod else []
         shapes += [(shared * group, 1, 1)] if prob_mod else []
         flex = cls(scale=draw.choice((None, 0.7)), score_mod=score_mod, prob_mod=prob_mod)

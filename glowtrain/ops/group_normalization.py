@@ -46,7 +46,8 @@ class ChannelNormalization(Operator):
         return x
 
     def reference(self, x: Array, scale: Array, bias: Array) -> Array:
-        rows = widened(x).reshape((x.shape[0], self.groups(x.shape), -1))
+        groups = self.groups(x.shape)
+        rows = widened(x).reshape((x.shape[0], groups, math.prod(x.shape[1:]) // groups))
         centered = rows - np.mean(rows, 2, keepdims=True)
         normal = centered / np.sqrt(np.var(rows, 2, keepdims=True) + self.deviation()).astype(rows.dtype)
         channels = (-1, *[1] * (x.ndim - 2))

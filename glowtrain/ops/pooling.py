@@ -369,7 +369,7 @@ class GlobalMaxPool(_GlobalPool):
     """The maximum over all spatial axes."""
 
     def reference(self, *inputs: Any) -> Array:
-        return np.asarray(inputs[0].max(axis=_spatial(inputs[0]), keepdims=True))
+        return np.asarray(inputs[0].max(axis=_spatial(inputs[0]), keepdims=True, initial=-np.inf))
 
     def decompose(self, *inputs: Any) -> Value:
         x = inputs[0]

@@ -220,17 +220,18 @@ class RoiAlign(Operator):
     def sample(cls, draw: Draw) -> Sample:
         """Regions inside and across the border, whose samples keep away from the middles of elements (kinks there)."""
         mode, coordinates = draw.choice(("avg", "max")), draw.choice(("half_pixel", "output_half_pixel"))
-        out, ratio = (draw.integer(1, 3), draw.integer(1, 3)), draw.choice((1, 2, 0))
+        out, ratio = (draw.integer(1, 2), draw.integer(1, 2)), draw.choice((1, 2, 0))
         op = cls(coordinates, mode, *out, ratio, draw.choice((1.0, 0.5)))
-        n, r, spatial = draw.integer(1, 2), draw.integer(1, 3), (draw.integer(2, 5), draw.integer(2, 5))
+        n, r, spatial = draw.integer(1, 2), draw.integer(1, 2), (draw.integer(2, 4), draw.integer(2, 4))
         columns = []
         for axis in (1, 0):
-            # Samples are 1/2, 3/4, 5/8 or 5/4 apart; a sixteenth beside their grid none lies on a whole number.
-            bins = np.array([0.75, 1.25, 1.5] if not ratio else [0.75 * ratio, 1.25 * ratio, 0.5 * ratio])
+            # Samples are 5/8, 3/4 or 5/4 (3/2) apart; a sixteenth beside their grid none lies on a whole number. Sizes
+            # below 1 are not what they seem without half pixels.
+            bins = np.array([1.25, 1.5, 0.75 if op._margin else 1.25]) * (ratio or 1)
             size = bins[draw.integers((r,), 0, 2)] * out[axis]
             first = draw.integers((r,), -2, spatial[axis] - 1) + 1 / 16 + op._margin
             start = first - size / out[axis] / 2 / np.maximum(ratio or np.ceil(size / out[axis]), 1)
-            columns.append((start + op._margin * 0, start + np.maximum(size, 1.0 + 1 / 8)))
+            columns.append((start, start + size))
         rois = np.stack([columns[0][0], columns[1][0], columns[0][1], columns[1][1]], axis=-1) / op.spatial_scale
         return Sample(op, (draw.floats((n, draw.integer(1, 2), *spatial)), rois, draw.integers((r,), 0, n - 1)))
 

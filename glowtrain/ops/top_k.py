@@ -5,30 +5,30 @@ Semantics: https://onnx.ai/onnx/operators/ at the newest opset.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, operator, static
-from glowtrain.loops import Const, Expr, For, Let, Ref, Statement, Tensor, call, cast, indices_of, reduce, select
+from glowtrain.loops import Const, Expr, For, Index, Let, Ref, Statement, Tensor, call, cast, indices_of, reduce, select
 from glowtrain.ops.family import Grads, normalize_axis
 from glowtrain.ops.index import ScatterElements
+from glowtrain.ops.move import Slice
 from glowtrain.ops.reduction import filled, widened
-from glowtrain.types import Array, TensorType, i32, i64
+from glowtrain.types import Array, TensorType, boolean, i32, i64
 
 Row = Callable[[Expr | int], list[Expr | int]]
 """Subscripts of a place in a row."""
 
 
-@operator
 @dataclass(frozen=True)
-class TopK(Operator):
-    """The ``k`` largest elements along ``axis``, or with ``largest`` False the smallest, and their positions as i64.
+class Ordered(Operator):
+    """The first ``k`` elements along ``axis`` in an order, and their positions as i64.
 
-    In order, the first of equal elements first, also where ``sorted`` does not ask for it. NaN counts as larger than
-    all numbers, as in NumPy's sort.
+    The largest come first, or with ``largest`` False the smallest; of equal elements the first, also where ``sorted``
+    does not ask for order. NaN counts as larger than all numbers, as in NumPy's sort.
     """
 
     k: int = static(1)
@@ -67,6 +67,54 @@ class TopK(Operator):
             return (None,)
         return (ScatterElements(axis=self.axis, reduction="add")(filled(0, x.type), y[1], g[0]),)
 
+    def precedes(self, a: Expr, i: Expr, b: Expr, j: Expr) -> Expr:
+        """Whether element a at i stands before element b at j."""
+        numbers = (a > b if self.largest else a < b) | (call("eq", a, b) & (i < j))
+        if not a.dtype.is_float:
+            return numbers
+        nan_a, nan_b = call("isnan", a), call("isnan", b)
+        first, second = (nan_a, nan_b) if self.largest else (nan_b, nan_a)
+        return numbers | (first & (call("not", second) | (i < j)))
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Sample:
+        shape = draw.shape(min_rank=1, max_rank=3)
+        axis = draw.integer(-len(shape), len(shape) - 1)
+        k = draw.integer(1, shape[axis])
+        return Sample(cls(k, axis, draw.boolean(), draw.boolean()), (draw.floats(shape),))
+
+
+@operator
+@dataclass(frozen=True)
+class TopK(Ordered):
+    """The ``k`` largest elements along ``axis``, or with ``largest`` False the smallest, and their positions."""
+
+    def decompose(self, x: Value) -> tuple[Value, Value]:
+        """By what is likely cheapest: choosing one after another, counting, or sorting all."""
+        n = x.shape[self.axis]
+        if min(SELECT * self.k, COUNT * n) * n <= SORT * sum(pairs * steps for pairs, steps in _network(n)):
+            chosen: tuple[Value, Value] = Selection(self.k, self.axis, self.largest)(x)
+            return chosen
+        values, indices = Sorting(n, self.axis, self.largest)(x)
+        cut = Slice((0,), (self.k,), (self.axis,))
+        return cut(values), cut(indices)
+
+
+SELECT, COUNT, SORT = 3.0, 0.7, 4.0
+"""Nanoseconds that choosing takes for an element and a result, counting for a pair, and sorting for a comparison."""
+
+
+@operator
+@dataclass(frozen=True)
+class Selection(Ordered):
+    """:class:`TopK` without a sort: for few elements, or few results."""
+
+    domain: ClassVar[str] = "glowtrain"
+
+    def decompose(self, x: Value) -> tuple[Value, Value]:
+        result: tuple[Value, Value] = TopK(self.k, self.axis, self.largest, self.sorted)(x)
+        return result
+
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
         (x,), axis = inputs, self.axis % len(inputs[0].shape)
         outer = indices_of((*x.shape[:axis], *x.shape[axis + 1 :]))
@@ -74,7 +122,7 @@ class TopK(Operator):
         def row(place: Expr | int) -> list[Expr | int]:
             return [*outer[:axis], place, *outer[axis:]]
 
-        method = self._by_rank if 2 * self.k > x.shape[axis] else self._by_selection
+        method = self._by_rank if SELECT * self.k > COUNT * x.shape[axis] else self._by_selection
         statements = method(x, outputs, row, x.shape[axis])
         return [For(outer, tuple(statements))] if outer else statements
 
@@ -84,7 +132,7 @@ class TopK(Operator):
         own, last = x[row(i)], max(self.k - 1, 0)
 
         def counted(j: Expr) -> Expr:
-            return cast(self._precedes(x[row(j)], j, own, i), i32)
+            return cast(self.precedes(x[row(j)], j, own, i), i32)
 
         values, indices = outputs
         place = row(call("max", call("min", rank, last), 0))
@@ -105,7 +153,7 @@ class TopK(Operator):
         worst = _limit(x.dtype.numpy, low=self.largest)
 
         def left(i: Expr) -> Expr:
-            return (last_index < 0) | self._precedes(last_value, last_index, x[row(i)], i)
+            return (last_index < 0) | self.precedes(last_value, last_index, x[row(i)], i)
 
         def candidate(i: Expr) -> Expr:
             own = x[row(i)]
@@ -139,21 +187,86 @@ class TopK(Operator):
         """The first element that is left: only NaNs are."""
         return reduce("min", (extent,), lambda i: select(left(i), i, extent))
 
-    def _precedes(self, a: Expr, i: Expr, b: Expr, j: Expr) -> Expr:
-        """Whether element a at i stands before element b at j."""
-        numbers = (a > b if self.largest else a < b) | (call("eq", a, b) & (i < j))
-        if not a.dtype.is_float:
-            return numbers
-        nan_a, nan_b = call("isnan", a), call("isnan", b)
-        first, second = (nan_a, nan_b) if self.largest else (nan_b, nan_a)
-        return numbers | (first & (call("not", second) | (i < j)))
+
+@operator
+@dataclass(frozen=True)
+class Sorting(Ordered):
+    """:class:`TopK` of all elements, by a bitonic sorting network in place (Batcher 1968).
+
+    In its form without descending comparisons, where each merge first compares places that mirror each other, places
+    beyond the end take no part; so any length will do.
+    """
+
+    domain: ClassVar[str] = "glowtrain"
+
+    def infer(self, *inputs: TensorType) -> tuple[TensorType, TensorType]:
+        result = super().infer(*inputs)
+        if self.k != inputs[0].shape[self.axis]:
+            raise self.fail("k must be the extent of the axis", *inputs)
+        return result
+
+    def decompose(self, x: Value) -> tuple[Value, Value]:
+        result: tuple[Value, Value] = TopK(self.k, self.axis, self.largest, self.sorted)(x)
+        return result
+
+    def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
+        (x,), (values, indices), axis = inputs, outputs, self.axis % len(inputs[0].shape)
+        outer = indices_of((*x.shape[:axis], *x.shape[axis + 1 :]))
+
+        def row(place: Expr | int) -> list[Expr | int]:
+            return [*outer[:axis], place, *outer[axis:]]
+
+        (i,) = indices_of((self.k,))
+        start = For((i,), (values.store(row(i), x[row(i)]), indices.store(row(i), i)))
+        merges = (self._merge(values, indices, row, level, pairs) for level, (pairs, _) in enumerate(_network(self.k)))
+        statements = (start, *(statement for merge in merges for statement in merge))
+        return [For(outer, statements)] if outer else list(statements)
+
+    def _merge(self, values: Tensor, indices: Tensor, row: Row, level: int, pairs: int) -> Iterator[Statement]:
+        """Sorted runs of 2^level elements become runs of twice the length."""
+        (t,), half = indices_of((pairs,), "t"), 1 << level
+        first = t // half * (2 * half) + t % half
+        yield self._compare(values, indices, row, t, first, t // half * (4 * half) + (2 * half - 1) - first)
+        if level:
+            (t,), (s,) = indices_of((pairs,), "t"), indices_of((level,), "s")
+            step = call("shift_right", Const(half, i64), s + 1)
+            first = t * 2 - call("and", t, step - 1)
+            yield For((s,), (self._compare(values, indices, row, t, first, first + step),), serial=True)
+
+    def _compare(self, values: Tensor, indices: Tensor, row: Row, t: Index, first: Expr, second: Expr) -> Statement:
+        """Bring the pairs (first, second) in order; a pair whose second place is beyond the end is left alone."""
+        inside = second < self.k
+        low, high = (call("max", call("min", place, self.k - 1), 0) for place in (first, second))
+        a, b = Ref(values.dtype, "a"), Ref(values.dtype, "b")
+        i, j = Ref(i64, "i"), Ref(i64, "j")
+        swap = Ref(boolean, "swap")
+        return For(
+            (t,),
+            (
+                Let(a, values[row(low)]),
+                Let(b, values[row(high)]),
+                Let(i, indices[row(low)]),
+                Let(j, indices[row(high)]),
+                Let(swap, inside & self.precedes(b, j, a, i)),
+                values.store(row(high), select(swap, a, b)),
+                indices.store(row(high), select(swap, i, j)),
+                values.store(row(low), select(swap, b, a)),
+                indices.store(row(low), select(swap, j, i)),
+            ),
+            serial=True,
+        )
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        shape = draw.shape(min_rank=1, max_rank=3)
+        shape = draw.shape(min_rank=1, max_rank=3, max_extent=9)
         axis = draw.integer(-len(shape), len(shape) - 1)
-        k = draw.integer(1, shape[axis])
-        return Sample(cls(k, axis, draw.boolean(), draw.boolean()), (draw.floats(shape),))
+        return Sample(cls(shape[axis], axis, draw.boolean()), (draw.floats(shape),))
+
+
+def _network(n: int) -> list[tuple[int, int]]:
+    """For each merge of a sorting network: the pairs that a step compares, and its steps."""
+    levels = max(n - 1, 0).bit_length()
+    return [(-(-n // (2 << level)) << level, level + 1) for level in range(levels)]
 
 
 def _limit(dtype: np.dtype[Any], *, low: bool) -> float | int:

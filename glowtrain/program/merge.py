@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 
 from glowtrain.loops import Buffer, Expr, For, Let, Ref, Statement, Store, expressions, statements, walk
-from glowtrain.program.accesses import conflict
+from glowtrain.program.accesses import conflict, contractions
 from glowtrain.program.join import Box, joined
 from glowtrain.program.program import Instruction, Kernel, Repeat
 
@@ -143,8 +143,9 @@ class _Merging:
         loop = Box.of(kernel)
         assert loop is not None
         stores = [s for s in loop.body if isinstance(s, Store) and not self._private(s.buffer, kernel)]
-        if loop.contracts and all(s.buffer in kernel.reads for s in stores):
-            stores.append(_partial_sums(loop.body, kernel))
+        sums = _partial_sums(loop.body, kernel) if loop.contracts else None
+        if sums is not None and not any(_holds_sums(s, sums, kernel) for s in stores):
+            stores.append(sums)
         body = tuple(s for s in loop.body if not isinstance(s, Store) or s in stores)
         return Kernel(kernel.name, (For(loop.indices, _used_lets(body)),))
 
@@ -154,9 +155,18 @@ class _Merging:
         return buffer.kind == "activation" and buffer not in self.kept and not read
 
 
-def _partial_sums(body: Sequence[Statement], kernel: Kernel) -> Store:
-    """A store that nothing in the kernel reads: a blocked contraction keeps its partial sums there."""
-    return next(s for s in body if isinstance(s, Store) and s.buffer not in kernel.reads)
+def _partial_sums(body: Sequence[Statement], kernel: Kernel) -> Store | None:
+    """A store that nothing in the kernel reads, of the sums' type if there is one: a blocked contraction keeps its
+    partial sums there.
+    """
+    unread = [s for s in body if isinstance(s, Store) and s.buffer not in kernel.reads]
+    (total, _, _), *_ = contractions(body)
+    return min(unread, key=lambda s: s.buffer.dtype != total.dtype, default=None)
+
+
+def _holds_sums(store: Store, sums: Store, kernel: Kernel) -> bool:
+    """Whether partial sums can be kept in this store as well as in ``sums``."""
+    return store.buffer not in kernel.reads and store.buffer.dtype == sums.buffer.dtype
 
 
 def _used_lets(body: tuple[Statement, ...]) -> tuple[Statement, ...]:

@@ -146,12 +146,15 @@ def test_random_graphs_come_back_from_their_text(graph: Graph) -> None:
 def test_inline_constants_keep_every_bit(name: str, data: st.DataObject) -> None:
     dtype = DTYPES[name].numpy
     raw = data.draw(st.binary(min_size=4 * dtype.itemsize, max_size=4 * dtype.itemsize))
+    if DTYPES[name].is_stored:  # a code lies at the low end of its byte
+        bits = 8 if name.startswith("f8") else int(name[1])
+        raw = bytes(byte & (1 << bits) - 1 for byte in raw)
     array = np.frombuffer(raw, np.uint8) % 2 == 1 if name == "bool" else np.frombuffer(raw, dtype)
     graph = Graph((), {"y": Constant(array[:4].reshape(2, 2))})
     read = parse(to_text(graph)).outputs["y"]
     assert isinstance(read, Constant)
     kept = array[:4].reshape(2, 2)
-    if DTYPES[name].is_float:
+    if DTYPES[name].is_float or DTYPES[name].is_stored:
         numbers = ~np.isnan(kept.astype(np.float64))
         assert (np.isnan(read.array.astype(np.float64)) == ~numbers).all()
         kept, array = kept[numbers], read.array[numbers]

@@ -91,8 +91,8 @@ class TestPage:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
         done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        rows = "[[-1.34, -0.45, 0.45, 1.34], [-0.58, -0.58, -0.58, 1.73]]"
-        assert done.stdout.splitlines() == [rows, rows, "['Standardize'] ['Standardize']"]
+        rows = ["[[-1.34 -0.45  0.45  1.34]", " [-0.58 -0.58 -0.58  1.73]]"]
+        assert done.stdout.splitlines() == [*rows, *rows, "['Standardize'] ['Standardize']"]
 
 
 class TestEntryPoints:

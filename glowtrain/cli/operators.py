@@ -1,0 +1,43 @@
+"""``glowtrain operators``: what is supported of ONNX, from the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from glowtrain.cli.console import command, out
+from glowtrain.graph import Operator, Sample
+
+EXAMPLES = 6
+"""Samples of each operator on which element types are tried."""
+
+
+@command
+def operators(
+    output: Annotated[Path | None, typer.Option(help="Write the table to a Markdown file.")] = None,
+) -> None:
+    """List every supported operator: versions, element types, how it is compiled, whether it has a gradient.
+
+    Examples:
+
+    glowtrain operators
+
+    glowtrain operators --output operator-support.md
+    """
+    from glowtrain.onnx_io.support import table  # noqa: PLC0415  (fills the registry)
+
+    text = table(samples)
+    if output is not None:
+        output.write_text(text, encoding="utf-8")
+    else:
+        out.print(text, markup=False)
+
+
+def samples(cls: type[Operator]) -> Iterator[Sample]:
+    """Uses of an operator, always the same."""
+    from glowtrain.gradcheck.operators import drawn  # noqa: PLC0415  (fills the registry)
+
+    return (drawn(cls, 0, 2 * example) for example in range(EXAMPLES))
