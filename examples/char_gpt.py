@@ -48,7 +48,7 @@ def main() -> None:
     count = sum(array.size for array in trainer.parameters().values())
     print(f"{len(text):,} characters of Python, a GPT with {count:,} parameters")
     train(trainer, text, seconds=arguments.minutes * 60, steps=10 if arguments.quick else 10**9)
-    print("\n" + write(trainer, "\n\ndef ", 60 if arguments.quick else 600))
+    print("\n" + write(trainer, "\n\nclass ", 60 if arguments.quick else 600).strip())
 
 
 def corpus(limit: int) -> Array:

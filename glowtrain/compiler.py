@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from glowtrain.backends.base import Backend, Executable, Instance, State, as_array, check_inputs, shape_of
@@ -94,7 +95,8 @@ class Function:
         """
         with self.state.lock:
             graph, instance = self.instance_for(inputs)
-            outputs = instance.run(check_inputs(graph, self._feeds(graph, inputs)))
+            with enough_memory(graph):
+                outputs = instance.run(check_inputs(graph, self._feeds(graph, inputs)))
             return outputs if graph.results is None else collected(graph.results, outputs)
 
     def _feeds(self, graph: Graph, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -127,11 +129,26 @@ class Function:
         return Binding(dims, {}, parts)
 
     def _specialise(self, key: tuple[tuple[str, int], ...], graph: Graph) -> None:
-        executable = compile_graph(graph, self.backend)
-        for variable in graph.variables:
-            if variable.name not in self.state:
-                self.state.add(variable.name, variable.initial)
-        self._instances[key] = graph, executable.bind(self.state)
+        with enough_memory(graph):
+            executable = compile_graph(graph, self.backend)
+            for variable in graph.variables:
+                if variable.name not in self.state:
+                    self.state.add(variable.name, variable.initial)
+            self._instances[key] = graph, executable.bind(self.state)
+
+
+@contextmanager
+def enough_memory(graph: Graph) -> Iterator[None]:
+    """Raise :class:`InputError` naming the largest tensor of a graph where memory does not suffice."""
+    try:
+        yield
+    except MemoryError:
+        values = (value for node in graph.nodes for value in node.outputs)
+        largest = max((*graph.inputs, *graph.variables, *values), key=lambda value: value.type.nbytes)
+        raise InputError(
+            f"{graph.name}: there is not enough memory: its largest tensor is {largest.type}, {largest.type.nbytes:,} "
+            "bytes; use smaller dimensions"
+        ) from None
 
 
 def _value(template: Template, name: str, inputs: Mapping[str, Any]) -> Array:

@@ -190,7 +190,9 @@ def _directions(size: int, full: int, random: np.random.Generator) -> Array:
     """Unit vectors, all or some, and signs for what is larger; [direction, element]."""
     if size <= full:
         return np.eye(size)
-    units = np.eye(size)[random.choice(size, full // 2, replace=False)]
+    places = random.choice(size, full // 2, replace=False)
+    units = np.zeros((len(places), size))  # not rows of an identity matrix: that of a large weight does not fit memory
+    units[np.arange(len(places)), places] = 1.0
     return np.concatenate([units, random.choice([-1.0, 1.0], (3, size))])
 
 

@@ -12,7 +12,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import glowtrain as gt
-from glowtrain.errors import BindingError, GraphError, InputError, ModelError, NonFiniteError
+from glowtrain.errors import BindingError, GraphError, InputError, ModelError, NonFiniteError, ShapeError
 from glowtrain.graph import Graph, Input
 from glowtrain.ops.index import GatherElements, GatherND, ScatterElements
 from glowtrain.ops.logic import Cast
@@ -249,3 +249,119 @@ def test_every_operator_says_which_indices_it_takes(case: str) -> None:
     assert np.isfinite(run({"x": numbers, "i": right})["y"]).all()
     with pytest.raises(InputError, match=message):
         run({"x": numbers, "i": wrong})
+
+
+# --- layers -----------------------------------------------------------------------------------------------------------
+
+IMAGE, ROWS, SEQUENCE = gt.f32[1, 3, 4, 4], gt.f32[3, 4], gt.f32[2, 3, 4]
+LAYERS: dict[str, tuple[Callable[[gt.Value], Any], gt.types.TensorType, str]] = {
+    "lstm of rows": (lambda x: gt.nn.lstm(x, 4), ROWS, r"lstm: takes x\[batch, time, features\], but x is f32\[3,4\]"),
+    "lstm without units": (lambda x: gt.nn.lstm(x, 0), SEQUENCE, "lstm: hidden must be whole numbers of at least 1"),
+    "linear of a scalar": (lambda x: gt.nn.linear(x, 3), gt.f32[()], r"linear: takes x\[..., n\], but x is f32\[\]"),
+    "negative features": (lambda x: gt.nn.linear(x, -1), ROWS, "linear: features must be .* at least 1, not -1"),
+    "half a feature": (lambda x: gt.nn.linear(x, 1.5), ROWS, "linear: features must be whole numbers"),  # type: ignore[arg-type]
+    "linear of integers": (lambda x: gt.nn.linear(x, 3), gt.i64[3, 4], "linear: takes floats, but x is i64"),
+    "dropout of more than all": (lambda x: gt.nn.dropout(x, 2), ROWS, "dropout: rate must be at least 0 and below 1"),
+    "dropout of NaN": (lambda x: gt.nn.dropout(x, float("nan")), ROWS, "dropout: rate must be"),
+    "conv of rows": (lambda x: gt.nn.conv(x, 3), ROWS, r"conv: takes x\[n, channels, spatial...\]"),
+    "conv in no groups": (lambda x: gt.nn.conv(x, 3, groups=0), IMAGE, "conv: groups must be whole numbers"),
+    "conv in wrong groups": (lambda x: gt.nn.conv(x, 4, groups=2), IMAGE, "do not divide into 2 groups"),
+    "unknown padding": (lambda x: gt.nn.conv(x, 4, padding="valid"), IMAGE, 'padding must be "same" or numbers'),
+    "attention without heads": (lambda x: gt.nn.attention(x, 0), SEQUENCE, "attention: heads must be"),
+    "attention of rows": (lambda x: gt.nn.attention(x, 2), ROWS, "attention: takes"),
+    "batch_norm of a vector": (lambda x: gt.nn.batch_norm(x), gt.f32[3], "batch_norm: takes"),
+    "momentum above 1": (lambda x: gt.nn.batch_norm(x, momentum=3), ROWS, "batch_norm: momentum must be from 0 to 1"),
+    "layer_norm of a scalar": (lambda x: gt.nn.layer_norm(x), gt.f32[()], "layer_norm: takes"),
+    "embedding of less than nothing": (lambda x: gt.nn.embedding(x, -3, 4), gt.i64[3], "embedding: count must be"),
+    "reshape to nothing": (lambda x: gt.nn.reshape(x, (0, 12)), ROWS, r"12 elements do not fit \(0, 12\)"),
+    "reshape to halves": (lambda x: gt.nn.reshape(x, (2.0, 6)), ROWS, "reshape: shape must be whole numbers"),  # type: ignore[arg-type]
+    "a parameter for a planet": (lambda x: gt.nn.linear(x, 10**12), ROWS, "'linear.weight': .* 16,000,000,000,000 bytes"),
+}
+
+
+@pytest.mark.parametrize("case", LAYERS)
+def test_layers_name_what_they_cannot_take(case: str) -> None:
+    layer, type_, message = LAYERS[case]
+    model = gt.model(x=type_)(lambda x: layer(x))
+    with pytest.raises(ShapeError, match=message):
+        model.bind({})
+
+
+def test_an_extent_of_zero_is_zero() -> None:
+    model = gt.model(x=gt.f32[0, 3, 4])(lambda x: gt.nn.reshape(x, (3, 0)))
+    for backend in ("interpreter", "cpu"):
+        empty = np.zeros((0, 3, 4), np.float32)
+        assert gt.compile(model, backend)({"x": empty})["output"].shape == (3, 0)
+
+
+def test_a_function_must_take_the_declared_inputs() -> None:
+    with pytest.raises(InputError, match=r"other\(y\) does not fit the inputs .* declares \(x\)"):
+
+        @gt.model(x=ROWS)
+        def other(y: gt.Value) -> gt.Value:
+            return y
+
+    with pytest.raises(InputError, match="x=3.*declared by their types"):
+        gt.model(x=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("backend", ["interpreter", "cpu"])
+def test_more_than_memory_holds_is_an_error_with_a_size(backend: str) -> None:
+    model = gt.model(x=gt.f32["n", 4])(lambda x: gt.nn.softmax(gt.nn.linear(x, 3)))
+    few = np.lib.stride_tricks.as_strided(np.zeros(4, np.float32), (10**13, 4), (0, 4))
+    with pytest.raises(InputError, match=r"not enough memory: its largest tensor is f32\[10000000000000,4\], 160,000,"):
+        gt.compile(model, backend)({"x": few})
+
+
+@pytest.mark.parametrize("what", ["input", "output", "initializer"])
+def test_equal_names_in_a_file_are_refused(what: str) -> None:
+    proto = onnx_model([helper.make_node("Add", ["x", "w"], ["y"])], {"x": [4]}, {"y": [4]}, {"w": np.ones(4, np.float32)})
+    entries = getattr(proto.graph, what)
+    entries.append(entries[0])
+    with pytest.raises(ModelError, match=rf"2 {what}s are called '[xyw]'"):
+        gt.load(proto)
+
+
+@pytest.mark.parametrize("backend", ["interpreter", "cpu"])
+def test_nothing_to_pool_or_normalize(backend: str) -> None:
+    """Neither an empty batch nor an empty axis is a fault; ONNX Runtime gives the same where it gives anything."""
+    largest = gt.load(onnx_model([helper.make_node("GlobalMaxPool", ["x"], ["y"])], {"x": [2, 3, 0]}, {"y": [2, 3, 1]}))
+    found = gt.compile(largest, backend)({"x": np.zeros((2, 3, 0), np.float32)})["y"]
+    np.testing.assert_array_equal(found, np.full((2, 3, 1), -np.inf, np.float32))
+    node = helper.make_node("InstanceNormalization", ["x", "s", "b"], ["y"])
+    arrays = {name: np.ones(3, np.float32) for name in "sb"}
+    for shape in ([0, 3, 4], [2, 3, 0]):
+        model = gt.load(onnx_model([node], {"x": shape}, {"y": shape}, arrays))
+        assert list(gt.compile(model, backend)({"x": np.zeros(shape, np.float32)})["y"].shape) == shape
+
+
+# --- Scan of operator set 8 -------------------------------------------------------------------------------------------
+
+
+def scan8(lengths: str = "", **attributes: Any) -> onnx.ModelProto:
+    """Running sums of each sequence of a batch."""
+    step = [helper.make_node("Add", ["s", "x"], ["t"]), helper.make_node("Identity", ["t"], ["o"])]
+    body = onnx_model(step, {"s": [2], "x": [2]}, {"t": [2], "o": [2]}).graph
+    node = helper.make_node("Scan", [lengths, "s0", "xs"], ["last", "all"], body=body, num_scan_inputs=1, **attributes)
+    types = {"s0": [3, 2], "xs": [3, 4, 2]}
+    return onnx_model([node], types, {"last": [3, 2], "all": [3, 4, 2]}, opset=8)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_scan_of_opset_8_goes_over_a_batch(backward: bool) -> None:
+    random = np.random.default_rng(0)
+    feeds = {"s0": random.normal(size=(3, 2)).astype(np.float32), "xs": random.normal(size=(3, 4, 2)).astype(np.float32)}
+    model = gt.load(scan8(directions=[int(backward)]))
+    rows = feeds["xs"][:, ::-1] if backward else feeds["xs"]
+    expected = feeds["s0"][:, None] + np.cumsum(rows, axis=1)
+    for backend in ("interpreter", "cpu"):
+        found = gt.compile(model, backend)(feeds)
+        np.testing.assert_allclose(found["all"], expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found["last"], expected[:, -1], rtol=1e-5, atol=1e-6)
+
+
+def test_sequence_lengths_of_opset_8_are_refused() -> None:
+    proto = scan8("lengths")
+    proto.graph.input.append(helper.make_tensor_value_info("lengths", onnx.TensorProto.INT64, [3]))
+    with pytest.raises(ModelError, match="sequence_lens, which only operator set 8 has, is not supported"):
+        gt.load(proto)

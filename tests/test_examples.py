@@ -50,7 +50,7 @@ def test_custom_operator(tmp_path: Path) -> None:
 def test_char_gpt(tmp_path: Path) -> None:
     said = output_of("char_gpt.py", tmp_path)
     assert "a GPT with" in said
-    assert "\n\ndef " in said
+    assert "\n\nclass " in said
 
 
 def test_without_torch_it_says_so(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from glowtrain.cli.conformance import conformance
 from glowtrain.cli.demo import demo
 from glowtrain.cli.gradcheck import gradcheck
 from glowtrain.cli.inspect import inspect
+from glowtrain.cli.operators import operators
 from glowtrain.cli.run import run
 from glowtrain.cli.train import train
 from glowtrain.cli.verify import verify
@@ -23,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for function in (demo, train, run, inspect, verify, gradcheck, conformance):
+for function in (demo, train, run, inspect, verify, gradcheck, conformance, operators):
     app.command()(function)
 
 

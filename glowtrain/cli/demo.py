@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -64,13 +66,19 @@ def demo(
     _check_gradients(trainer, digits)
     _export(trainer, digits, path)
     _say("done", f"in {seconds(time.perf_counter() - began)}; try next:")
-    width = max(len(line) for line, _ in NEXT)
-    for line, meaning in NEXT:
-        out.print(f"  [green]{line.format(path=path):{width}}[/green]  {meaning}")
+    lines = [line.format(path=path).replace("glowtrain", _name(), 1) for line, _ in NEXT]
+    for line, (_, meaning) in zip(lines, NEXT, strict=True):
+        out.print(f"  [green]{line:{max(map(len, lines))}}[/green]  {meaning}")
     if accuracy < ENOUGH and epochs >= EPOCHS:
         raise VerificationError(
             f"test accuracy {accuracy:.1%} is below {ENOUGH:.0%}: this build does not learn as it should"
         )
+
+
+def _name() -> str:
+    """How this command was called, so that what is suggested can be pasted: ``make demo`` is not on the path."""
+    called = sys.argv[0]
+    return "glowtrain" if Path(called).name != "glowtrain" or shutil.which("glowtrain") == called else called
 
 
 def _say(subject: str, text: str) -> None:
@@ -88,7 +96,7 @@ def _compile(trainer: Trainer) -> None:
     """Show the walk of the training step in numbers."""
     _say("compiling", f"forward, backward and Adam for a batch of {BATCH}, as one native function:")
     walk = summary.walk(trainer.forms.step_of(_bound(trainer.forms.model, BATCH)))
-    out.print(Padding(summary.stages(walk), (0, 0, 0, INDENT)))
+    out.print(Padding(summary.stages(walk), (0, 0, 0, INDENT), expand=False))
 
 
 def _bound(model: Graph | Template, batch: int) -> Graph:
@@ -116,7 +124,8 @@ def _train(trainer: Trainer, digits: data.Dataset, epochs: int) -> float:
 def _check_gradients(trainer: Trainer, digits: data.Dataset) -> None:
     """The trained model's gradients: its rules against numerical differentiation, compiled code against its rules."""
     batch = {"x": digits.x[:CHECKED], "labels": digits.y[:CHECKED]}
-    report = check(_bound(trainer.model().template or trainer.model(), CHECKED), batch, trainer.loss)
+    with out.status("checking gradients"):
+        report = check(_bound(trainer.model().template or trainer.model(), CHECKED), batch, trainer.loss)
     report.raise_if_failed()
     rules, compiled = (
         max(found.error for found in report.checks if found.oracle == oracle) for oracle in ("gradient", "compiled")

@@ -11,7 +11,7 @@ import typer
 from glowtrain.cli.console import command, out
 from glowtrain.graph import Operator, Sample
 
-EXAMPLES = 6
+EXAMPLES = 4
 """Samples of each operator on which element types are tried."""
 
 

@@ -75,7 +75,7 @@ def _check_arguments(function: ModelFunction, names: Sequence[str]) -> None:
     except TypeError as error:
         declared = ", ".join(names)
         raise InputError(
-            f"{function.__name__}{signature} does not fit the inputs that @gt.model declares ({declared}): {error}"
+            f"{function.__name__}({', '.join(signature.parameters)}) does not fit the inputs that @gt.model declares ({declared}): {error}"
         ) from None
 
 

@@ -25,7 +25,7 @@ OPSETS: dict[str, tuple[int, ...]] = {"ai.onnx.ml": (3, 4, 5)}
 FIRST_WITH_OUR_MEANING = {"ai.onnx.ml.LabelEncoder": 4, "GroupNormalization": 21}
 """Operators that had another meaning under the same signature: the first operator set with today's."""
 
-_TYPE_NAMES = {
+TYPE_NAMES = {
     "f64": "double", "f32": "float", "f16": "float16", "bf16": "bfloat16", "bool": "bool",
     "i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8",
     "u64": "uint64", "u32": "uint32", "u16": "uint16", "u8": "uint8",
@@ -203,6 +203,6 @@ def _allows(schema: defs.OpSchema, operator: Operator, types: Sequence[TensorTyp
             continue
         if place >= len(formal) and formal[at].option != defs.OpSchema.FormalParameterOption.Variadic:
             return False
-        if f"tensor({_TYPE_NAMES[type_.dtype.name]})" not in formal[at].types:
+        if f"tensor({TYPE_NAMES[type_.dtype.name]})" not in formal[at].types:
             return False
     return True

@@ -95,9 +95,10 @@ def roles(graph: GraphProto, arrays: dict[str, Array], stated: Mapping[str, bool
 def _is_weight(array: Array) -> bool:
     if not dtype_of(array.dtype).is_float or array.ndim == 0:
         return False
+    if not array.size:
+        return True
     with np.errstate(invalid="ignore"):
-        magnitude = np.abs(array.astype(np.float64, copy=False))
-        return bool((magnitude < _LARGEST).all())
+        return bool(-_LARGEST < float(array.min()) and float(array.max()) < _LARGEST)  # NaN is on no side of anything
 
 
 def _at(node: NodeProto, table: dict[str, tuple[int, ...]]) -> list[str]:

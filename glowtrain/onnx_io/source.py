@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, defs, helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, defs, helper
 
 from glowtrain.errors import ModelError
 
@@ -70,6 +71,8 @@ def _decode(data: bytes, title: str) -> ModelProto:
 
 def _is_text(message: Message) -> bool:
     """Whether all strings are text: protobuf gives bytes where they are not UTF-8."""
+    if isinstance(message, TensorProto):  # listing its fields would copy its data
+        return isinstance(message.name, str) and isinstance(message.doc_string, str)
     for descriptor, value in message.ListFields():
         items = [value] if isinstance(value, (str, bytes, Message)) else value
         if descriptor.type == descriptor.TYPE_MESSAGE and not all(_is_text(item) for item in items):
@@ -216,6 +219,15 @@ def _produced(graph: GraphProto, model: Model, known: set[str]) -> set[str]:
 
 
 def _check_outputs(graph: GraphProto, available: Iterable[str], model: Model) -> None:
+    listed = {
+        "inputs": [value.name for value in graph.input],
+        "outputs": [value.name for value in graph.output],
+        "initializers": [tensor.name for tensor in graph.initializer],
+    }
+    for what, names in listed.items():
+        for name, count in Counter(names).items():
+            if count > 1:
+                raise ModelError(f"{model.title}: {count} {what} are called {name!r}; names must differ")
     for value in graph.output:
         if not value.name:
             raise ModelError(f"{model.title}: an output has no name")

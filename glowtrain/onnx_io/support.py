@@ -5,8 +5,10 @@ Element types are tried: a type is listed if the operator's own samples pass ``i
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from glowtrain.graph import OPERATORS, Operator, Sample
 from glowtrain.onnx_io import functions, tabular
 from glowtrain.onnx_io.attributes import static_inputs
 from glowtrain.onnx_io.build import BUILT_IN
+from glowtrain.onnx_io.forms import TYPE_NAMES
 from glowtrain.onnx_io.source import OLDEST_OPSET
 from glowtrain.types import DTYPES, Array, DType, TensorType, type_of
 
@@ -66,14 +69,16 @@ def table(samples: Samples) -> str:
 
 _HEAD = f"""# Operator support
 
-Made by `glowtrain operators --output docs/operator-support.md` from the registry of operators; a test keeps it up to date. What an operator
-means is in [ONNX's specification](https://onnx.ai/onnx/operators/), how one is added in [operators.md](operators.md),
-what of ONNX's own tests passes in [conformance.md](conformance.md).
+Made by `glowtrain operators --output docs/operator-support.md` from the registry of operators; a test keeps it up to
+date. What an operator means is in [ONNX's specification](https://onnx.ai/onnx/operators/), how one is added in
+[operators.md](operators.md); `glowtrain conformance` says which of ONNX's own tests pass.
 
 - **opset**: versions that can be loaded; models older than opset {OLDEST_OPSET} of ai.onnx cannot.
-- **element types** of the main operand or result; floats are {", ".join(_GROUPS["floats"])}, ints all widths from 8 to 64.
-- **forward**: *loop nest* (compiled directly), *decomposition* (into operators that are), *subgraph* (compiled as a loop),
-  *constant* (known when compiling), *on load* (gone once the model is loaded), *definition* (ONNX's own, built in its place).
+- **element types** of the main operand or result; floats are {", ".join(_GROUPS["floats"])}, ints
+  all widths from 8 to 64.
+- **forward**: *loop nest* (compiled directly), *decomposition* (into operators that are), *subgraph* (compiled as a
+  loop), *constant* (known when compiling), *on load* (gone once the model is loaded), *definition* (ONNX's own, built
+  in its place).
 - **gradient**: *rule*, *parts* (through the operators that it is made of), or – where there is none.
 - **quantized**: integer operators that stand for it.
 """
@@ -130,13 +135,22 @@ def _row(domain: str, name: str, samples: Samples) -> Row:
 
 def _opsets(domain: str, name: str) -> str:
     """The oldest version that can be loaded and the newest."""
-    found = [schema for schema in defs.get_all_schemas_with_history() if (schema.domain, schema.name) == (domain, name)]
+    found = _versions().get((domain, name))
     if not found:
         return "" if domain == "glowtrain" else "1"
-    oldest = min(schema.since_version for schema in found)
-    newest = defs.onnx_opset_version() if not domain else max(schema.since_version for schema in found)
+    oldest = min(found)
+    newest = defs.onnx_opset_version() if not domain else max(found)
     oldest = max(oldest, OLDEST_OPSET) if not domain else oldest
     return str(oldest) if oldest == newest else f"{oldest}–{newest}"
+
+
+@cache
+def _versions() -> dict[tuple[str, str], list[int]]:
+    """The versions in which every operator changed, by domain and name."""
+    found: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for schema in defs.get_all_schemas_with_history():
+        found[schema.domain, schema.name].append(schema.since_version)
+    return found
 
 
 def _forward(cls: type[Operator]) -> str:
@@ -153,7 +167,7 @@ def _twins(name: str) -> str:
     """Integer operators in the registry that stand for one on floats."""
     names = (f"QLinear{name}", f"{name}Integer", f"Q{name}", f"DynamicQuantize{name}", f"{name}Integer16")
     keys = (key for candidate in names for key in (candidate, f"com.microsoft.{candidate}"))
-    return ", ".join(OPERATORS[key].onnx for key in keys if key in OPERATORS)
+    return ", ".join(dict.fromkeys(OPERATORS[key].onnx for key in keys if key in OPERATORS))
 
 
 def _notes(cls: type[Operator]) -> Iterator[str]:
@@ -170,7 +184,8 @@ def _notes(cls: type[Operator]) -> Iterator[str]:
 
 def _dtypes(cls: type[Operator], samples: Iterable[Sample]) -> str:
     """The element types that samples can be had in, in groups where a whole group can."""
-    names = {dtype.name for sample in samples for dtype in _accepted(sample)}
+    allowed = _allowed(cls)
+    names = {dtype.name for sample in samples for dtype in _accepted(sample, allowed)}
     shown = []
     for group, members in _GROUPS.items():
         if names.issuperset(members):
@@ -179,8 +194,17 @@ def _dtypes(cls: type[Operator], samples: Iterable[Sample]) -> str:
     return ", ".join([*shown, *(name for name in DTYPES if name in names)])
 
 
-def _accepted(sample: Sample) -> Iterator[DType]:
-    """Element types that the first operand, or those of the result's type, can have."""
+def _allowed(cls: type[Operator]) -> list[DType]:
+    """The element types that ONNX's definition allows anywhere; all of at least a byte where there is none."""
+    if not defs.has(cls.onnx, domain="" if _stands_for(cls) else cls.domain):
+        return [DTYPES[name] for name in (*_GROUPS["floats"], *_GROUPS["ints"], "bool")]
+    schema = defs.get_schema(cls.onnx, "" if _stands_for(cls) else cls.domain)
+    types = {type_ for entry in (*schema.inputs, *schema.outputs) for type_ in entry.types}
+    return [DTYPES[name] for name, known in TYPE_NAMES.items() if f"tensor({known})" in types]
+
+
+def _accepted(sample: Sample, allowed: Sequence[DType]) -> Iterator[DType]:
+    """Those element types that the first operand, or the operands of the result's type, can have."""
     types = [None if array is None else type_of(np.asarray(array)) for array in sample.inputs]
     first = next((type_.dtype for type_ in types if type_ is not None), None)
     if first is None:
@@ -188,7 +212,7 @@ def _accepted(sample: Sample) -> Iterator[DType]:
     result = sample.operator.infer(*types)
     main = result.dtype if isinstance(result, TensorType) else result[0].dtype
     for replaced in {first, main if any(t is not None and t.dtype == main for t in types) else first}:
-        yield from (dtype for dtype in DTYPES.values() if _runs(sample, replaced, dtype))
+        yield from (dtype for dtype in allowed if _runs(sample, replaced, dtype))
 
 
 def _runs(sample: Sample, before: DType, after: DType) -> bool:
@@ -201,7 +225,8 @@ def _runs(sample: Sample, before: DType, after: DType) -> bool:
     except _REFUSALS:
         return False
     results, wanted = _tuple(given), _tuple(inferred)
-    return len(results) == len(wanted) and all(np.asarray(a).dtype == t.dtype.numpy for a, t in zip(results, wanted, strict=True))
+    given_types = [np.asarray(array).dtype for array in results]
+    return given_types == [type_.dtype.numpy for type_ in wanted]
 
 
 def _tuple(value: object) -> tuple[Any, ...]:

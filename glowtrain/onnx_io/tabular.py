@@ -33,9 +33,9 @@ def _classifier(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     label = node.output[0] if node.output else ""
     if strings and label and _is_read(builder, label):
         raise UnsupportedOperatorError(
-            f"{builder.what(node)}: its labels are strings, but tensors hold numbers. Train with integer labels, or take "
-            f"{label!r} out of the model's outputs (onnx.utils.extract_model): the scores' columns are in the order of "
-            "classlabels_strings"
+            f"{builder.what(node)}: its labels are strings, but tensors hold numbers. Train with integer labels, or "
+            f"take {label!r} out of the model's outputs (onnx.utils.extract_model): the scores' columns are in the "
+            "order of classlabels_strings"
         )
     return builder.apply(node)
 

@@ -66,7 +66,7 @@ def _from_bytes(data: bytes, dtype: DType, shape: tuple[int, ...], what: str) ->
         raise ModelError(f"{what}: {dtype}{list(shape)} needs {needed} bytes but the file holds {len(data)}")
     if dtype in _PACKED_BITS:
         return unpacked(data, dtype, math.prod(shape)).reshape(shape)
-    return np.frombuffer(data, dtype.numpy.newbyteorder("<")).astype(dtype.numpy).reshape(shape)
+    return np.frombuffer(data, dtype.numpy.newbyteorder("<")).astype(dtype.numpy, copy=False).reshape(shape)
 
 
 def unpacked(data: bytes, dtype: DType, count: int) -> Array:

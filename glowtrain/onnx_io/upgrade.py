@@ -21,6 +21,7 @@ from onnx import (
 
 from glowtrain.errors import ModelError
 from glowtrain.graph import lookup
+from glowtrain.onnx_io.batched_scan import BATCHED, check_lengths, copied_types, scan_batches
 from glowtrain.onnx_io.oldest import FORM, modernize, take
 from glowtrain.onnx_io.resizes import LAST_WITHOUT_COORDINATES, state_coordinates
 from glowtrain.onnx_io.source import Model, is_standard, opset_of, subgraphs
@@ -52,7 +53,12 @@ def upgrade(model: Model) -> ModelProto:
         modernize(proto)
     if opset <= FORM:
         _from_6_to_7(proto)
+    declared = copied_types(proto.graph)
+    if opset == BATCHED:
+        check_lengths(proto.graph, model.title)
     newest = proto if opset == NEWEST_OPSET else _converted(proto, opset, model.title)
+    if opset == BATCHED:
+        scan_batches(newest.graph, declared)
     _after_conversion(newest.graph)
     if opset <= LAST_WITHOUT_COORDINATES:
         state_coordinates(_all_nodes(newest.graph), newest.graph)

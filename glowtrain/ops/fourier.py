@@ -1,8 +1,6 @@
-"""Discrete Fourier transforms, as matrix products with constants that are computed when compiling.
+"""The discrete Fourier transform, of whole signals and of overlapping frames.
 
-A transform of n = a·b points whose matrix would be large is done in two steps of a and of b points with a rotation
-between them (Cooley and Tukey 1965); one of a large prime number of points becomes a circular convolution (Bluestein
-1970). Complex numbers are a last axis of extent 2. Semantics: https://onnx.ai/onnx/operators/ at the newest opset.
+Semantics: https://onnx.ai/onnx/operators/ at the newest opset.
 """
 
 from __future__ import annotations
@@ -17,135 +15,16 @@ import numpy as np
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator, static
 from glowtrain.loops import Expr, For, Statement, Tensor, cast, indices_of, reduce
 from glowtrain.ops.family import Grads, Move
+from glowtrain.ops.fourier_steps import transformed
 from glowtrain.ops.index import Gather, ScatterAdd
-from glowtrain.ops.move import Slice, Transpose, pad, reshape
-from glowtrain.ops.reduction import accumulator, widened
+from glowtrain.ops.move import Transpose, reshape
+from glowtrain.ops.reduction import accumulator, as_dtype, widened
 from glowtrain.types import Array, Shape, TensorType
 
-LARGEST_MATRIX = 1 << 18
-"""Elements of a transform's matrix up to which it is one product: below this, steps would cost more than they save."""
 
-
-def roots(n: int, k: Array, sign: int) -> Array:
-    """exp(sign · 2πi k / n), exact where it is 1, i, -1 or -i."""
-    quarters = np.asarray(k % n * 4)
-    angle = sign * (quarters % n) * (math.pi / 2 / n)
-    turned = np.exp(1j * angle) * np.array([1, sign * 1j, -1, -sign * 1j])[quarters // n]
-    return np.asarray(np.where(quarters % n == 0, np.round(turned), turned))
-
-
-def matrix(n: int, rows: int, columns: int, sign: int) -> Array:
-    """exp(sign · 2πi j k / n) for j < ``rows`` and k < ``columns``."""
-    return roots(n, np.outer(np.arange(rows), np.arange(columns)), sign)
-
-
-def as_real(m: Array) -> Array:
-    """A complex matrix [j, k] as the real one that maps [j, 2] to [k, 2]: [2j, 2k]."""
-    blocks = np.array([[m.real, m.imag], [-m.imag, m.real]])
-    return blocks.transpose(2, 0, 3, 1).reshape(2 * m.shape[0], 2 * m.shape[1])
-
-
-@dataclass(frozen=True)
-class Transform:
-    """Σ_j exp(sign · 2πi jk / n) x[j] for the second last axis of x[..., n, 2]."""
-
-    n: int
-    sign: int
-
-    def __call__(self, x: Value) -> Value:
-        if 4 * self.n * self.n <= LARGEST_MATRIX:
-            return self.direct(x)
-        factor = next((f for f in range(math.isqrt(self.n), 1, -1) if self.n % f == 0), 1)
-        return self.split(x, factor) if factor > 1 and not _is_long(self.n // factor) else self.chirp(x)
-
-    def direct(self, x: Value) -> Value:
-        """One product with the matrix."""
-        return linear(x, as_real(matrix(self.n, self.n, self.n, self.sign)), (self.n, 2))
-
-    def split(self, x: Value, a: int) -> Value:
-        """j = b·j1 + j2 and k = k1 + a·k2: a transform over j1, rotations, and one over j2."""
-        b, lead, r = self.n // a, x.shape[:-2], x.rank - 2
-        swap = Transpose((*range(r), r + 1, r, r + 2))
-        columns = Transform(a, self.sign)(swap(reshape(x, (*lead, a, b, 2))))
-        turned = rotated(columns, roots(self.n, np.outer(np.arange(b), np.arange(a)), self.sign))
-        rows = Transform(b, self.sign)(swap(turned))
-        return reshape(swap(rows), x.shape)
-
-    def chirp(self, x: Value) -> Value:
-        """jk = (j² + k² - (k - j)²) / 2: a convolution with a chirp, by transforms of a power of two."""
-        n = self.n
-        size = 1 << (2 * n - 2).bit_length()
-        chirp = roots(2 * n, np.arange(n) ** 2, self.sign)
-        kernel = np.zeros(size, complex)
-        kernel[:n] = np.conj(chirp)
-        kernel[size - n + 1 :] = np.conj(chirp[:0:-1])
-        spectrum = np.fft.fft(kernel) / size
-        padded = _fitted(rotated(x, chirp), -2, size)
-        convolved = Transform(size, 1)(rotated(Transform(size, -1)(padded), spectrum))
-        return rotated(_fitted(convolved, -2, n), chirp)
-
-
-def _is_long(n: int) -> bool:
-    """Whether a transform of n points has a prime step too long for one product."""
-    largest, factor = n, 2
-    while factor * factor <= largest:
-        if largest % factor == 0:
-            largest //= factor
-        else:
-            factor += 1
-    return 4 * largest * largest > LARGEST_MATRIX
-
-
-def linear(x: Value, m: Array, last: Shape) -> Value:
-    """The last two axes of ``x``, flattened, times a real matrix; ``last`` are the two axes of the result."""
-    lead = x.shape[:-2]
-    return reshape(reshape(x, (math.prod(lead), m.shape[0])) @ constant(m, x.dtype), (*lead, *last))
-
-
-def rotated(x: Value, turn: Array) -> Value:
-    """``x[..., 2]`` times complex numbers, element by element."""
-    real, imaginary = (constant(part[..., None], x.dtype) for part in (turn.real, turn.imag))
-    swapped = Gather(axis=-1)(x, constant(np.array([1, 0])))
-    turned: Value = x * real + swapped * (imaginary * constant(np.array([-1.0, 1.0]), x.dtype))
-    return turned
-
-
-def _fitted(x: Value, axis: int, extent: int) -> Value:
-    """``x`` cut off, or continued with zeros, to an extent."""
-    axis, missing = axis % x.rank, extent - x.shape[axis]
-    if missing < 0:
-        result: Value = Slice((0,), (extent,), (axis,))(x)
-        return result
-    return pad(x, [missing * (place == x.rank + axis) for place in range(2 * x.rank)])
-
-
-def transformed(x: Value, n: int, *, inverse: bool, onesided: bool) -> Value:
-    """The transform of the second last axis of x[..., m, 1 or 2], to or from one side of the spectrum if asked."""
-    half, sign = n // 2 + 1, 1 if inverse else -1
-    if inverse and onesided:
-        return _real_inverse(_fitted(x, -2, half), n)
-    x = _fitted(x, -2, n)
-    results = half if onesided else n
-    scale = 1 / n if inverse and n else 1.0
-    if x.shape[-1] == 1 and 2 * n * results <= LARGEST_MATRIX:
-        m = matrix(n, n, results, sign) * scale
-        return linear(x, np.stack([m.real, m.imag], -1).reshape(n, 2 * results), (results, 2))
-    if x.shape[-1] == 1:
-        x = pad(x, (0,) * (2 * x.rank - 1) + (1,))
-    whole = Transform(n, sign)(x)
-    return _fitted(whole * scale if inverse else whole, -2, results)
-
-
-def _real_inverse(x: Value, n: int) -> Value:
-    """The real signal with this half of a spectrum; imaginary parts at 0 and at n / 2 do not count."""
-    half = n // 2 + 1
-    twice = np.where(np.arange(half) * 2 % n == 0, 1.0, 2.0)[:, None]
-    if 2 * n * half <= LARGEST_MATRIX:
-        m = matrix(n, half, n, 1) * twice / n
-        return linear(x, np.stack([m.real, -m.imag], 1).reshape(2 * half, n), (n, 1))
-    scaled = x * constant(twice / n, x.dtype)
-    whole = Transform(n, 1)(_fitted(scaled, -2, n))
-    result: Value = Slice((0,), (1,), (-1,))(whole)
+def _ordered(x: Value, order: Shape) -> Value:
+    """``x`` with its axes in another order."""
+    result: Value = x if order == tuple(range(x.rank)) else Transpose(order)(x)
     return result
 
 
@@ -202,11 +81,12 @@ class DFT(Operator):
     def decompose(self, x: Value) -> Value:
         axis = self.axis % x.rank
         order = (*(a for a in range(x.rank - 1) if a != axis), axis, x.rank - 1)
-        last = x if order == tuple(range(x.rank)) else Transpose(order)(x)
-        y = transformed(last, self.length(x), inverse=self.inverse, onesided=self.onesided)
         back = tuple(order.index(a) for a in range(x.rank))
-        result: Value = y if last is x else Transpose(back)(y)
-        return result
+        moved = _ordered(as_dtype(x, accumulator(x.dtype)), order)
+        lead, rest = moved.shape[:-2], moved.shape[-2:]
+        flat = reshape(moved, (math.prod(lead), *rest))
+        y = transformed(flat, self.length(x), inverse=self.inverse, onesided=self.onesided)
+        return as_dtype(_ordered(reshape(y, (*lead, *y.shape[1:])), back), x.dtype)
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
@@ -369,25 +249,16 @@ class STFT(Operator):
         return DFT(onesided=self.onesided).reference(frames).astype(signal.dtype)
 
     def decompose(self, *inputs: Any) -> Value:
-        signal, window = self._operands(*inputs)
+        wide = (None if x is None else as_dtype(x, accumulator(x.dtype)) for x in self._operands(*inputs))
+        return as_dtype(self._spectra(*wide), inputs[0].dtype)
+
+    def _spectra(self, signal: Any, window: Any) -> Value:
         length = self.length(signal, window)
         frames = Frames(length, self.frame_step)(signal)
-        if window is not None and self._is_direct(signal, length):
-            return self._direct(frames, window)
-        windowed = frames if window is None else frames * reshape(window, (length, 1))
-        return transformed(windowed, length, inverse=False, onesided=self.onesided)
-
-    def _is_direct(self, signal: Value, length: int) -> bool:
-        return signal.shape[-1] == 1 and 2 * length * self.bins(length) <= LARGEST_MATRIX
-
-    def _direct(self, frames: Value, window: Value) -> Value:
-        """The window goes into the matrix, so that the product reads the signal itself."""
-        batch, count, length, _ = frames.shape
-        bins = self.bins(length)
-        m = matrix(length, length, bins, -1)
-        both = constant(np.stack([m.real, m.imag], -1).reshape(length, 2 * bins), frames.dtype)
-        flat = reshape(frames, (batch * count, length))
-        return reshape(flat @ (both * reshape(window, (length, 1))), (batch, count, bins, 2))
+        batch, count, _, parts = frames.shape
+        flat = reshape(frames, (batch * count, length, parts))
+        spectra = transformed(flat, length, inverse=False, onesided=self.onesided, window=window)
+        return reshape(spectra, (batch, count, *spectra.shape[1:]))
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:

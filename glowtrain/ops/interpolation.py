@@ -73,16 +73,12 @@ class Border:
         margin = 0.0 if corners else 0.5
         return Border(extent, padding, -margin, extent - 1 + margin)
 
-    def moved(self, position: Value) -> Value:
-        """The position that is read for one that may be outside."""
-        if self.padding == "zeros":
-            return position
+    def moved(self, position: Value, taps: int) -> Value:
+        """The position that is read for one that may be far outside, even infinitely; its neighbours may be outside."""
         if self.padding == "reflection":
             return self.reflected(position)
-        inside = (position >= self.low) & (position <= self.high)
-        clipped = clip(position, 0.0, self.extent - 1.0)
-        result: Value = Where()(inside, position, clipped)
-        return result
+        reach = taps // 2
+        return clip(position, -reach, self.extent - 1 + reach)
 
     def reflected(self, position: Value) -> Value:
         """A triangular wave between the ends."""
@@ -114,7 +110,9 @@ class Neighbours:
     def along(position: Value, border: Border, mode: str) -> Neighbours:
         """Those of positions[N, P] on one axis."""
         kernel, (n, p) = KERNELS[mode], position.shape
-        position = border.moved(Round()(position) if mode == "nearest" else position)
+        if mode == "nearest":
+            position = Round()(position)
+        position = border.moved(position, max(kernel.taps, 2))
         floor: Value = Round()(position) if mode == "nearest" else Floor()(position)
         shape, column = (n, 1, p), (1, kernel.taps, 1)
         offsets = np.arange(kernel.taps).reshape(column) + kernel.first
@@ -183,7 +181,8 @@ def interpolated_array(x: Array, positions: Sequence[Array], borders: Sequence[B
 
 def _neighbours_array(position: Array, border: Border, mode: str) -> list[tuple[Array, Array]]:
     """Index and weight of each neighbour on one axis, as arrays of the positions' shape."""
-    position = _moved_array(np.round(position) if mode == "nearest" else position, border)
+    position = np.round(position) if mode == "nearest" else position
+    position = _reflected_array(position, border) if border.padding == "reflection" else position
     if mode == "nearest":
         return [_padded_array(np.round(position), np.ones(position.shape), border)]
     found, reach = [], 1 if mode == "linear" else 2
@@ -193,15 +192,6 @@ def _neighbours_array(position: Array, border: Border, mode: str) -> list[tuple[
         weight = 1 - distance if mode == "linear" else keys(distance, _A)
         found.append(_padded_array(place, weight, border))
     return found
-
-
-def _moved_array(position: Array, border: Border) -> Array:
-    if border.padding == "reflection":
-        return _reflected_array(position, border)
-    if border.padding == "border":
-        outside = (position < border.low) | (position > border.high)
-        return np.where(outside, np.clip(position, 0, border.extent - 1), position)
-    return position
 
 
 def _padded_array(place: Array, weight: Array, border: Border) -> tuple[Array, Array]:

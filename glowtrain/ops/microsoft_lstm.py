@@ -71,7 +71,9 @@ class DynamicQuantizeLSTM(Microsoft):
             if weight.shape[0] == 1:
                 wanted |= {()}
             if scale.shape not in wanted or zero.shape != scale.shape or zero.dtype != weight.dtype:
-                raise self.fail(f"{name}'s scale and zero point must be one for each direction, or each column", *inputs)
+                raise self.fail(
+                    f"{name}'s scale and zero point must be one for each direction, or each column", *inputs
+                )
 
     def define(self, *inputs: Any) -> Any:
         x, w, r, *options = inputs[:8]
@@ -82,7 +84,7 @@ class DynamicQuantizeLSTM(Microsoft):
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
         steps, batch, width, hidden = (draw.integer(1, 3) for _ in range(4))
-        lstm = cls(direction=draw.choice(("forward", "reverse", "bidirectional")))
+        lstm = cls(direction=draw.choice(("forward", "reverse", "bidirectional")), hidden_size=hidden)
         count = 2 if lstm.direction == "bidirectional" else 1
         dtype = draw.choice((i8, u8))
         tables: list[Any] = []

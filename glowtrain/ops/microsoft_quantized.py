@@ -213,7 +213,9 @@ class QLinearUnary(Quantized):
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
         dtype = draw.choice((i8, u8))
-        return Sample(cls.draw_operator(draw), (*draw_tensor(draw, draw.shape(min_rank=1), dtype), *draw_result(draw, dtype)))
+        return Sample(
+            cls.draw_operator(draw), (*draw_tensor(draw, draw.shape(min_rank=1), dtype), *draw_result(draw, dtype))
+        )
 
     @classmethod
     def draw_operator(cls, draw: Draw) -> Operator:
@@ -334,7 +336,9 @@ class QLinearAveragePool(QLinearPool):
         del chosen["dilations"]
         last, dtype = draw.boolean(), draw.choice((i8, u8))
         pads = chosen.get("pads", ())
-        chosen["pads"] = tuple(min(p, k - 1) for p, k in zip(pads, chosen["kernel_shape"] * 2, strict=True)) if pads else ()
+        chosen["pads"] = (
+            tuple(min(p, k - 1) for p, k in zip(pads, chosen["kernel_shape"] * 2, strict=True)) if pads else ()
+        )
         chosen["ceil_mode"] = False
         pool = cls(channels_last=last, count_include_pad=draw.boolean(), **chosen)
         x = draw_tensor(draw, (shape[0], *shape[2:], shape[1]) if last else shape, dtype)
@@ -418,7 +422,9 @@ class QLinearWhere(Quantized):
 
     def define(self, *inputs: Any) -> Value:
         condition, x, sx, zx, y, sy, zy, sz, zz = inputs
-        chosen = Where()(condition, quantize(real(x, sx, zx), sz, zz, zz.dtype), quantize(real(y, sy, zy), sz, zz, zz.dtype))
+        chosen = Where()(
+            condition, quantize(real(x, sx, zx), sz, zz, zz.dtype), quantize(real(y, sy, zy), sz, zz, zz.dtype)
+        )
         result: Value = chosen
         return result
 

@@ -397,5 +397,3 @@ def quantize_units(x: Value, zero: Value | None, dtype: DType) -> Value:
 def known(value: Value | None) -> Array | None:
     """The elements of a constant."""
     return value.array if isinstance(value, Constant) else None
-
-

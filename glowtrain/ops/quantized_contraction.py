@@ -259,7 +259,9 @@ class QLinearMatMul(Operator):
 
     def infer(self, *inputs: Any) -> TensorType:
         if len(inputs) != 8 or any(x is None for x in inputs):
-            raise self.fail("takes A, B, each with scale and zero point, and the result's scale and zero point", *inputs)
+            raise self.fail(
+                "takes A, B, each with scale and zero point, and the result's scale and zero point", *inputs
+            )
         a, sa, za, b, sb, zb, sy, zy = inputs
         if len({sa.dtype, sb.dtype, sy.dtype}) > 1 or not sa.dtype.is_float:
             raise self.fail("scales must have one floating element type", *inputs)

@@ -420,3 +420,12 @@ def test_template_and_given_data() -> None:
 
 def test_model_check_is_deterministic() -> None:
     assert check(classifier(), seed=4) == check(classifier(), seed=4)
+
+
+def test_a_large_parameter_is_probed_in_a_few_directions() -> None:
+    """A square matrix over its elements would take 320 GB."""
+    random = np.random.default_rng(0)
+    w = Variable("w", random.standard_normal((200_000, 1)).astype(np.float32))
+    report = check(Graph((), {"y": Tanh()(w)}), compiled=False)
+    assert report.passed
+    assert report.subjects == ("w",)

@@ -17,7 +17,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 import glowtrain as gt
-import glowtrain.ops  # noqa: F401  (fills the registry)
+import glowtrain.ops
 from glowtrain.errors import PluginError, UnsupportedOperatorError
 from glowtrain.graph import OPERATORS, Graph, Input, to_text
 from glowtrain.graph.plugins import GROUP, load_domain
@@ -89,7 +89,8 @@ class TestPage:
         entries = described["entry-points"][GROUP]
         install(tmp_path, described["name"], entries, *entries.values(), module)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
-        done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         rows = ["[[-1.34 -0.45  0.45  1.34]", " [-0.58 -0.58 -0.58  1.73]]"]
         assert done.stdout.splitlines() == [*rows, *rows, "['Standardize'] ['Standardize']"]

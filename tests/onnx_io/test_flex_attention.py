@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import GraphProto, NodeProto, TensorProto, helper
 from onnx_models import model, node
 
 import glowtrain as gt
@@ -15,16 +15,19 @@ from glowtrain.onnx_io import load
 from glowtrain.types import Array
 
 
-def body(name: str, *nodes: helper.NodeProto, inputs: int = 1) -> helper.GraphProto:
+def body(name: str, *nodes: NodeProto, inputs: int = 1) -> GraphProto:
     declared = [helper.make_tensor_value_info(f"{name}.x{i}", TensorProto.FLOAT, None) for i in range(inputs)]
     return helper.make_graph(list(nodes), name, declared, [helper.make_empty_tensor_value_info(f"{name}.y")])
 
 
-def attention(**bodies: helper.GraphProto) -> Graph:
+def attention(**bodies: GraphProto) -> Graph:
     """Two heads, three queries, four keys; a bias for each head and a gate for all."""
     flex = node("FlexAttention", "q k v", "y", "flex", domain="ai.onnx.preview", **bodies)
     shapes = {"q": [1, 2, 3, 5], "k": [1, 2, 4, 5], "v": [1, 2, 4, 3]}
-    constants = {"bias": np.array([1.0, -0.5], np.float32).reshape(2, 1, 1), "gate": np.ones((3, 4), np.float32) / 2}
+    constants: dict[str, Array] = {
+        "bias": np.array([1.0, -0.5], np.float32).reshape(2, 1, 1),
+        "gate": np.ones((3, 4), np.float32) / 2,
+    }
     imports = [helper.make_opsetid("ai.onnx.preview", 1)]
     graph = load(model([flex], shapes, ["y"], constants, opset=26, imports=imports))
     assert isinstance(graph, Graph)

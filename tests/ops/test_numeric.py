@@ -11,10 +11,12 @@ import glowtrain as gt
 from glowtrain.errors import InputError, ShapeError
 from glowtrain.graph import Graph, Input, Operator
 from glowtrain.graph.reverse import pullback
+from glowtrain.lower.expand import expand
 from glowtrain.onnx_io.trainable import make_trainable
 from glowtrain.ops.bitcast import BitCast
 from glowtrain.ops.fourier import DFT, STFT, OverlapAdd
 from glowtrain.ops.linear_algebra import Det
+from glowtrain.ops.ordered import Sorting
 from glowtrain.ops.padded_sequence import ReverseSequence, TensorScatter
 from glowtrain.ops.random_draw import Bernoulli, Multinomial, RandomNormal, RandomUniform, RandomUniformLike
 from glowtrain.ops.spectral_window import BlackmanWindow, HammingWindow, HannWindow, MelWeightMatrix
@@ -130,6 +132,23 @@ class TestTopK:
     def test_a_long_row(self, k: int) -> None:
         x = np.random.default_rng(k).integers(0, 90, (3, 211, 2)).astype(np.float32)
         agrees(TopK(k, 1), x)
+
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int32, np.uint32, np.int64, np.uint8])
+    @pytest.mark.parametrize("n", [2, 37, 256, 1025])
+    def test_the_sorting_network(self, n: int, dtype: Any) -> None:
+        """Of any length, with repeats, both signs, the ends of the type, zeros of both signs and NaN."""
+        x = np.random.default_rng(n).integers(-60, 60, (2, n)).astype(dtype)
+        x[0, 0] = np.iinfo(dtype).max if np.issubdtype(dtype, np.integer) else -np.inf
+        if not np.issubdtype(dtype, np.integer):
+            x[1, ::7], x[1, 1::9] = np.nan, -0.0
+        for largest in (True, False):
+            agrees(Sorting(n, 1, largest), x)
+
+    def test_a_long_row_is_sorted(self) -> None:
+        x = np.random.default_rng(0).standard_normal(3000).astype(np.float32)
+        graph = graph_of(TopK(900), x)
+        assert "glowtrain.Sorting" in {node.operator.key() for node in expand(graph).nodes}
+        agrees(TopK(900), x)
 
     def test_too_many(self) -> None:
         with pytest.raises(ShapeError, match="k must be from 0 to 3"):

@@ -132,6 +132,7 @@ def transform(name: str, scores: Array) -> Array:
 
 
 def check_transform(operator: Operator, name: str, *inputs: TensorType) -> None:
+    """Raises :class:`ShapeError` for a ``post_transform`` that there is not."""
     if name not in TRANSFORMS:
         raise operator.fail(f"post_transform must be one of {', '.join(TRANSFORMS)}", *inputs)
 

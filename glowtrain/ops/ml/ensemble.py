@@ -90,7 +90,7 @@ class TreeEnsemble(Tabular):
     def _members(self) -> tuple[Floats, ...]:
         sets: list[list[float]] = [[]]
         for value in self.membership_values:
-            if value == value:  # noqa: PLR0124 (NaN)
+            if value == value:
                 sets[-1].append(value)
             else:
                 sets.append([])

@@ -11,7 +11,7 @@ import numpy as np
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
 from glowtrain.ops.arithmetic import Abs, Sqrt
 from glowtrain.ops.index import Gather, checked
-from glowtrain.ops.logic import Cast, Equal, Greater, IsNaN, Where
+from glowtrain.ops.logic import Equal, Greater, IsNaN, Where
 from glowtrain.ops.ml.common import (
     DOMAIN,
     NUMBERS,
@@ -50,7 +50,7 @@ class Scaler(Tabular):
     def reference(self, x: Array) -> Array:
         wide = as_floats(x)
         scaled = (wide - np.array(self.offset or 0.0, wide.dtype)) * np.array(self.scale or 1.0, wide.dtype)
-        return scaled.astype(result_dtype(self.result, dtype_of(x.dtype)).numpy)
+        return np.asarray(scaled, result_dtype(self.result, dtype_of(x.dtype)).numpy)
 
     def decompose(self, x: Value) -> Value:
         dtype = compute_dtype(x.dtype)
@@ -68,7 +68,7 @@ class Scaler(Tabular):
 @operator
 @dataclass(frozen=True)
 class Normalizer(Tabular):
-    """Each row divided by its largest element (MAX), its sum of magnitudes (L1) or its length (L2), unless that is 0."""
+    """Each row divided by its largest element (MAX), sum of magnitudes (L1) or length (L2), unless that is 0."""
 
     norm: str = "MAX"
     result: DType = f32
@@ -136,12 +136,12 @@ class Imputer(Tabular):
 
     def reference(self, x: Array) -> Array:
         imputed, replaced = self._values(dtype_of(x.dtype))
-        missing = np.isnan(x) if replaced != replaced else x == np.asarray(replaced, x.dtype)  # noqa: PLR0124 (NaN)
+        missing = np.isnan(x) if replaced != replaced else x == np.asarray(replaced, x.dtype)
         return np.where(missing, np.array(imputed, x.dtype), x)
 
     def decompose(self, x: Value) -> Value:
         imputed, replaced = self._values(x.dtype)
-        missing = IsNaN()(x) if replaced != replaced else Equal()(x, replaced)  # noqa: PLR0124 (NaN)
+        missing = IsNaN()(x) if replaced != replaced else Equal()(x, replaced)
         result: Value = Where()(missing, constant(np.array(imputed), x.dtype), x)
         return result
 
@@ -156,7 +156,8 @@ class Imputer(Tabular):
         if math.isnan(replaced):
             x = np.where(draw.booleans(x.shape), x, math.nan)
         values = tuple(draw.floats((draw.choice((1, x.shape[-1])),)).tolist())
-        return Sample(cls(imputed_value_floats=values, replaced_value_float=3.5 if replaced == replaced else replaced), (x,))
+        replaced = replaced if math.isnan(replaced) else 3.5
+        return Sample(cls(imputed_value_floats=values, replaced_value_float=replaced), (x,))
 
 
 @operator
@@ -218,7 +219,7 @@ class OneHotEncoder(Operator):
         hot = x.astype(np.int64)[..., None] == np.array(self.cats_int64s, np.int64)
         if not self.zeros and not hot.any(axis=-1).all():
             raise self.fail(f"{x[~hot.any(axis=-1)][0]} is none of the categories")
-        return hot.astype(np.float32)
+        return np.asarray(hot, np.float32)
 
     def decompose(self, x: Value) -> Value:
         wide: Value = Unsqueeze(axes=(-1,))(as_dtype(x, i64))

@@ -149,9 +149,7 @@ class _Table:
         if self.extra:
             self._append()
 
-    def _search(
-        self, node: int, values: Sequence[float], yes: int, no: int
-    ) -> tuple[int, float, int, int, bool]:
+    def _search(self, node: int, values: Sequence[float], yes: int, no: int) -> tuple[int, float, int, int, bool]:
         """A node from which ``yes`` is reached if x is one of ``values``, else ``no``; NaN goes as at ``node``."""
         feature, nan = int(self.features[node]), bool(self.missing[node])
         if len(values) > 1:

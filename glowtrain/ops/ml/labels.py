@@ -40,7 +40,7 @@ class SearchSorted(Operator):
 
     def reference(self, x: Array, ordered: Array) -> Array:
         found = np.searchsorted(ordered, x, side="left")
-        return np.where(x == x, found, 0).astype(np.int64)  # noqa: PLR0124 (NaN)
+        return np.where(x == x, found, 0).astype(np.int64)
 
     def decompose(self, x: Value, ordered: Value) -> Value:
         less = as_dtype(Less()(ordered, Unsqueeze(axes=(-1,))(x)), i64)
@@ -83,8 +83,8 @@ class Mapping:
     @classmethod
     def of(cls, keys: Sequence[Any], values: Array, default: Array, dtype: DType) -> Mapping:
         """Sort by key; of equal keys the last counts."""
-        last = {key: value for key, value in zip(keys, values, strict=True) if key == key}  # noqa: PLR0124 (NaN)
-        nans = [value for key, value in zip(keys, values, strict=True) if key != key]  # noqa: PLR0124 (NaN)
+        last = {key: value for key, value in zip(keys, values, strict=True) if key == key}
+        nans = [value for key, value in zip(keys, values, strict=True) if key != key]
         ordered = sorted(last)
         found = np.array([last[key] for key in ordered], values.dtype)
         return cls(np.array(ordered, dtype.numpy), found, default, np.asarray(nans[-1]) if nans else None)
@@ -181,7 +181,8 @@ class LabelEncoder(Operator):
         x, count = draw.integers(draw.shape(max_rank=2), 0, 6), draw.integer(1, 6)
         keys, values = draw.integers((count,), 0, 5), draw.integers((count,), -9, 9)
         if draw.boolean():
-            return Sample(cls(keys_int64s=tuple(keys.tolist()), values_tensor=values, default_tensor=np.array([7])), (x,))
+            op = cls(keys_int64s=tuple(keys.tolist()), values_tensor=values, default_tensor=np.array([7]))
+            return Sample(op, (x,))
         if draw.boolean():
             fractions = tuple((values / 4).tolist())
             return Sample(cls(keys_int64s=tuple(keys.tolist()), values_floats=fractions, default_float=0.5), (x,))

@@ -69,14 +69,15 @@ class TreeWalk(Operator):
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         if len(inputs) not in (5, 6) or any(type_ is None for type_ in inputs[:5]):
-            raise self.fail("takes a table, start nodes, features, thresholds, children, and whether NaN is first", *inputs)
+            raise self.fail("takes a table, start nodes, features, thresholds, children, and where NaN goes", *inputs)
         x, start, features, thresholds, children = (type_ for type_ in inputs[:5] if type_ is not None)
         nodes = features.shape
         tables = {type_.shape[:1] for type_ in inputs[2:] if type_ is not None}
         if tables != {nodes} or children.shape != (*nodes, 2) or thresholds.dtype != x.dtype:
             raise self.fail("the tables of nodes do not fit each other, or the element type of x", *inputs)
-        if {start.dtype, features.dtype, children.dtype} != {i32} or x.rank != 2 or start.rank != 2:
-            raise self.fail("x and the start nodes must have rank 2; nodes and features are i32", *inputs)
+        numbers = {start.dtype, features.dtype, children.dtype}
+        if not x.dtype.is_float or numbers != {i32} or x.rank != 2 or start.rank != 2:
+            raise self.fail("x (floats) and the start nodes must have rank 2; nodes and features are i32", *inputs)
         return TensorType(i32, broadcast_shapes([start.shape, (1, x.shape[0])]))
 
     def reference(self, *inputs: Any) -> Array:
@@ -188,7 +189,7 @@ class Ensemble:
 
     @property
     def leaves(self) -> int:
-        return self.votes.weights.shape[0]
+        return int(self.votes.weights.shape[0])
 
     def canonical(self, dtype: DType) -> Forest:
         return forest(self.branches, self.leaves, self.roots, dtype.numpy)
@@ -271,7 +272,8 @@ class _Listed:
 
     @classmethod
     def of(cls, listed: ListedTrees) -> _Listed:
-        trees, first, which = np.unique(np.array(listed.nodes_treeids, np.int64), return_index=True, return_inverse=True)
+        ids = np.array(listed.nodes_treeids, np.int64)
+        trees, first, which = np.unique(ids, return_index=True, return_inverse=True)
         ids, modes = np.array(listed.nodes_nodeids, np.int64), np.array([_mode(name) for name in listed.nodes_modes])
         if not 0 < which.size == ids.size == modes.size:
             raise ShapeError("there must be nodes, and all attributes of nodes must have one entry for each")
@@ -282,7 +284,8 @@ class _Listed:
         order = np.argsort(keys, kind="stable")
         leaf = modes == LEAF
         numbers = np.where(leaf, np.cumsum(leaf) - 1, np.count_nonzero(leaf) + np.cumsum(~leaf) - 1)
-        empty = Branches(*(np.zeros(0, np.int64) for _ in range(6)))
+        none = np.zeros(0, np.int64)
+        empty = Branches(none, none, none, none, none, none)
         part = cls(numbers, int(np.count_nonzero(leaf)), trees, span, keys[order], order, empty, numbers[first])
         if (np.diff(part.keys) == 0).any():
             raise ShapeError("a tree has two nodes with one id")
@@ -298,13 +301,13 @@ class _Listed:
                 raise ShapeError(f"all attributes of nodes must have one entry for each of the {count} nodes")
             return np.array(values, dtype)[places]
 
-        children = [
+        true, false = (
             self.numbers[self.find(self.trees[which[places]], taken(ids, np.int64), "a node")]
             for ids in (listed.nodes_truenodeids, listed.nodes_falsenodeids)
-        ]
+        )
         values = taken(listed.nodes_values or listed.nodes_values_as_tensor, np.float64)
         missing = taken(listed.nodes_missing_value_tracks_true or (0,) * count, np.int64)
-        return Branches(taken(listed.nodes_featureids, np.int64), values, modes[places], *children, missing)
+        return Branches(taken(listed.nodes_featureids, np.int64), values, modes[places], true, false, missing)
 
     def find(self, trees: Array, ids: Array, what: str) -> Array:
         """Where nodes are listed. Raises :class:`ShapeError` for nodes that are not."""
