@@ -1,8 +1,9 @@
 """Losses: what a model's output is compared with, and how, as graph code.
 
 A loss declares the inputs that hold its targets, gives a scalar value and metrics beside it (accuracy), and checks
-targets before a step runs. Every loss is the mean over the batch unless ``reduction="sum"``. Outputs in f16 and bf16 are
-compared in f32: the loss and float targets are f32 then, in which sums over a batch neither overflow nor lose terms.
+targets before a step runs. Every loss is the mean over the batch unless ``reduction="sum"``. Outputs in f16 and bf16
+are compared in f32: the loss and float targets are f32 then, in which sums over a batch neither overflow nor lose
+terms.
 """
 
 from __future__ import annotations

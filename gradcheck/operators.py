@@ -86,7 +86,11 @@ def decomposition(use: Applied, random: np.random.Generator) -> Iterator[Measure
 def _same(array: Array) -> float:
     """How far two ways to compute an array may be apart."""
     largest = float(np.max(np.abs(array.astype(np.float64)), initial=1e-3))
-    return 1e-10 * largest if array.dtype == np.float64 else 4 * float(EPSILON.get(dtype_of(array.dtype).name, 0)) * largest
+    return (
+        1e-10 * largest
+        if array.dtype == np.float64
+        else 4 * float(EPSILON.get(dtype_of(array.dtype).name, 0)) * largest
+    )
 
 
 def _gradient_pairs(own: Probe, simpler: Probe, random: np.random.Generator) -> Iterator[tuple[Array, Array]]:

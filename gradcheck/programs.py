@@ -25,6 +25,7 @@ from glowtrain.gradcheck.numeric import Probe, check_gradient, compared
 from glowtrain.gradcheck.operators import MISTAKES, failure
 from glowtrain.gradcheck.report import Measure
 from glowtrain.graph import Draw, Graph, Input, Operator, Value, Variable, constant, rebuild, registered
+from glowtrain.graph.retype import retyped
 from glowtrain.graph.reverse import pullback
 from glowtrain.ops.activation import Sigmoid
 from glowtrain.ops.family import Elementwise
@@ -32,7 +33,6 @@ from glowtrain.ops.logic import Cast
 from glowtrain.ops.move import Slice, reshape
 from glowtrain.ops.pad import Tile
 from glowtrain.ops.reduction import ReduceMean, ReduceSum
-from glowtrain.graph.retype import retyped
 from glowtrain.program.evaluate import evaluate as run_program
 from glowtrain.types import Array, Shape, dtype_of, f32, f64, type_of
 from glowtrain.verification.exact import Arrays, bound, longest_reduction

@@ -35,7 +35,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def evaluate(self, t: Value, take: Take) -> Value:
-        """The factor, of the type of ``t``, after ``t`` updates; ``take`` gives each leaf's numbers, asked for in order."""
+        """The factor, of ``t``'s type, after ``t`` updates; ``take`` gives each leaf's numbers, asked for in order."""
 
     @abstractmethod
     def then(self, other: Schedule) -> Schedule:

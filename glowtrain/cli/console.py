@@ -48,6 +48,8 @@ def command(function: Callable[Arguments, None]) -> Callable[Arguments, None]:
             raise typer.Exit(FAILED) from None
         except GlowtrainError as error:
             fail(str(error))
+        except MemoryError as error:
+            fail(f"there is not enough memory{f': {error}' if str(error) else ''}")
         except OSError as error:
             fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
 

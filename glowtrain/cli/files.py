@@ -32,7 +32,14 @@ def read_arrays(path: Path) -> dict[str, Array]:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write an ``.npz`` file: the whole of it or nothing. Raises :class:`CheckpointError`."""
+    """Write an ``.npz`` file: the whole of it or nothing; bf16, which such files do not know, as f32.
+
+    Raises :class:`CheckpointError`.
+    """
     memory = io.BytesIO()
-    np.savez(memory, allow_pickle=False, **arrays)
+    np.savez(memory, allow_pickle=False, **{name: _plain(array) for name, array in arrays.items()})
     files.write_atomically(path, memory.getvalue())
+
+
+def _plain(array: Array) -> Array:
+    return array.astype(np.float32) if array.dtype.kind == "V" else array

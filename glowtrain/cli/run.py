@@ -11,7 +11,8 @@ import typer
 from glowtrain.cli import options
 from glowtrain.cli.console import command, out, seconds
 from glowtrain.cli.files import check_writable, read_arrays, write_arrays
-from glowtrain.cli.models import open_model, parse_dims
+from glowtrain.cli.models import input_specs, open_model, parse_dims
+from glowtrain.cli.training import fitted
 from glowtrain.compiler import compile
 from glowtrain.types import type_of
 
@@ -24,13 +25,16 @@ def run(
     dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
     backend: options.Backend = "cpu",
 ) -> None:
-    """Run a model on arrays.
+    """Run a model on arrays: floats and integers in the model's own types, whatever those in the file are.
 
     Example: glowtrain run trained.onnx --input images.npz --output scores.npz
     """
     check_writable(output_path)
     arrays = read_arrays(input_path)
-    predict = compile(open_model(model, parse_dims(dims)), backend)
+    network = open_model(model, parse_dims(dims))
+    specs = input_specs(network)
+    arrays = {name: fitted(array, specs[name]) if name in specs else array for name, array in arrays.items()}
+    predict = compile(network, backend)
     predict(arrays)
     began = time.perf_counter()
     outputs = predict(arrays)

@@ -110,6 +110,7 @@ def train(
     )  # fmt: skip
     trainer = Trainer(network, loss_of(loss, output), rule, trainable or None, backend, seed)
     training, validation = feed(loaded, input_specs(network), trainer.loss, labels)
+    _check_savable(trainer, step_out, opset)
     _announce(trainer, network.name, loaded)
     try:
         trainer.fit(
@@ -132,6 +133,13 @@ class _PlainLines:
     def __call__(self, moment: Moment) -> None:
         if moment.record is not None and not out.is_terminal:
             out.print(line(moment.record, self.epochs), markup=False)
+
+
+def _check_savable(trainer: Trainer, step_path: Path | None, opset: int | None) -> None:
+    """Raise :class:`ModelError` before training for what could not be saved after it."""
+    save(trainer.model(), opset=opset)
+    if step_path is not None:
+        save(trainer.graph, opset=opset)
 
 
 def _announce(trainer: Trainer, name: str, dataset: data.Dataset) -> None:

@@ -11,7 +11,7 @@ from glowtrain.graph import Value
 
 
 def check_input(layer: str, x: Value, form: str, least: int, most: int | None = None, *, floats: bool = True) -> None:
-    """x is a float tensor whose rank is ``least``, or between the bounds; ``form`` shows one: ``x[batch, features]``."""
+    """x is a float tensor of at least rank ``least``, at most ``most``; ``form`` shows one: ``x[batch, features]``."""
     if not isinstance(x, Value):
         raise ShapeError(f"{layer}: takes a value of the graph, {form}, not a {type(x).__name__}")
     if x.rank < least or (most is not None and x.rank > most):
@@ -28,7 +28,7 @@ def check_extents(layer: str, least: int = 1, **extents: Any) -> None:
             raise ShapeError(f"{layer}: {name} must be whole numbers of at least {least}, not {value!r}")
 
 
-def check_share(layer: str, name: str, value: float, *, below_one: bool = False) -> None:
+def check_share(layer: str, name: str, value: Any, *, below_one: bool = False) -> None:
     """A number from 0 to 1 (1 excluded if ``below_one``)."""
     if not isinstance(value, (int, float)) or not 0 <= value <= 1 or (below_one and value == 1):
         bounds = "at least 0 and below 1" if below_one else "from 0 to 1"

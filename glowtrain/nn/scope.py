@@ -54,9 +54,12 @@ def model(*, seed: int = 0, **inputs: Spec | TensorType) -> Callable[[ModelFunct
     """
     if not inputs:
         raise InputError('declare the inputs of the model: @gt.model(x=gt.f32["batch", 784])')
-    wrong = [f"{name}={spec!r}" for name, spec in inputs.items() if not isinstance(spec, (Spec, TensorType))]
+    given: Mapping[str, object] = inputs
+    wrong = [f"{name}={spec!r}" for name, spec in given.items() if not isinstance(spec, (Spec, TensorType))]
     if wrong:
-        raise InputError(f'@gt.model({", ".join(wrong)}): inputs are declared by their types, such as gt.f32["batch", 784]')
+        raise InputError(
+            f'@gt.model({", ".join(wrong)}): inputs are declared by their types, such as gt.f32["batch", 784]'
+        )
     specs = {name: Spec(spec.dtype, tuple(spec.shape)) for name, spec in inputs.items()}
 
     def decorate(function: ModelFunction) -> Template:
@@ -73,10 +76,9 @@ def _check_arguments(function: ModelFunction, names: Sequence[str]) -> None:
     try:
         signature.bind(**dict.fromkeys(names))
     except TypeError as error:
-        declared = ", ".join(names)
-        raise InputError(
-            f"{function.__name__}({', '.join(signature.parameters)}) does not fit the inputs that @gt.model declares ({declared}): {error}"
-        ) from None
+        taken, declared = ", ".join(signature.parameters), ", ".join(names)
+        fault = f"{function.__name__}({taken}) does not fit the inputs that @gt.model declares ({declared})"
+        raise InputError(f"{fault}: {error}") from None
 
 
 @contextmanager

@@ -84,7 +84,10 @@ def coerce(value: Any, hint: Any, what: str) -> Any:
     try:
         if origin is tuple:
             items = value.reshape(-1).tolist() if isinstance(value, np.ndarray) else value
-            return tuple(coerce(item, typing.get_args(hint)[0], what) for item in items)
+            element = typing.get_args(hint)[0]
+            if all(type(item) is element for item in items):
+                return tuple(items)  # the tables of a tree ensemble have a million entries
+            return tuple(coerce(item, element, what) for item in items)
         if origin is typing.Literal:
             return value
         if isinstance(value, np.ndarray) and hint in (bool, int, float):

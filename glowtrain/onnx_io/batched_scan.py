@@ -1,7 +1,8 @@
 """Scan as it was in operator set 8: with a batch axis in front of every state and every scanned tensor.
 
 ONNX's converter gives such nodes their newer signature and takes the batch axis away from the types of what they read.
-Here each becomes a Scan over the batch whose body is the Scan over time, and inputs and outputs keep their types. Source: https://onnx.ai/onnx/operators/onnx__Scan.html (version 8).
+Here each becomes a Scan over the batch whose body is the Scan over time, and inputs and outputs keep their types.
+Source: https://onnx.ai/onnx/operators/onnx__Scan.html (version 8).
 """
 
 from __future__ import annotations

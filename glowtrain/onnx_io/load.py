@@ -37,7 +37,7 @@ def load(
     the result is a :class:`Graph`, else a :class:`Template` that gives a graph for each binding of the rest. ``values``
     gives the elements of inputs on which shapes depend (the ``shape`` of a Reshape that is an input), which makes them
     constants; a template is also what comes of a model that needs more of these, or that takes sequences. A compiled
-    template finds what it needs in each call. Operator sets from 6 up are converted to the newest. Float initializers
+    template finds what it needs in each call. Operator sets from 1 up are converted to the newest. Float initializers
     become variables by the rule of :mod:`glowtrain.onnx_io.parameters`.
 
     Raises :class:`ModelError` for what is broken, :class:`UnsupportedOperatorError` naming all operators that are not

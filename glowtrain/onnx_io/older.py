@@ -85,10 +85,11 @@ def _sampled_images(operator: Operator, types: Types, schema: defs.OpSchema) -> 
 
 
 def _resized(operator: Operator, types: Types, schema: defs.OpSchema) -> Operator | None:
-    """Opset 19 added a coordinate transformation."""
+    """Opset 13 dropped a coordinate transformation, opset 19 added one."""
     assert isinstance(operator, Resize)
-    newer = operator.coordinate_transformation_mode == "half_pixel_symmetric"
-    return None if newer and schema.since_version < 19 else operator
+    mode, version = operator.coordinate_transformation_mode, schema.since_version
+    known = version >= 19 if mode == "half_pixel_symmetric" else version < 13 or mode != "tf_half_pixel_for_nn"
+    return operator if known else None
 
 
 _FORMS: dict[str, Callable[[Operator, Types, defs.OpSchema], Operator | None]] = {

@@ -1,4 +1,4 @@
-"""Models of operator sets 1 to 5 in the form of operator set 6.
+"""Models of operator sets 1 to 6 in one form, that of set 6.
 
 What these operator sets have otherwise is told by a node's own form: attributes that later became inputs, got other
 names or types, or only helped runtimes to reuse memory.
@@ -22,7 +22,7 @@ Step = Callable[[NodeProto, ModelProto], list[NodeProto]]
 
 
 def modernize(proto: ModelProto) -> None:
-    """Bring the nodes of a model of operator set 1 to 5 into the form of set 6, in place.
+    """Bring the nodes of a model of operator set 1 to 6 into the form of set 6 (Upsample: of set 7), in place.
 
     Raises :class:`ModelError` naming a node whose old form says nothing that operator set 6 could say.
     """

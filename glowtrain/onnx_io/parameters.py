@@ -88,8 +88,9 @@ def roles(graph: GraphProto, arrays: dict[str, Array], stated: Mapping[str, bool
     live = _live(graph, arrays)
     running = frozenset(name for node in graph.node for name in _at(node, RUNNING_INPUTS) if name in arrays)
     trainable = {name for name, array in arrays.items() if name in live and name not in running and _is_weight(array)}
-    own = {wanted: {name for name, is_ in stated.items() if is_ is wanted and name in arrays} for wanted in (True, False)}
-    return Roles(frozenset(trainable - own[False] | own[True]), frozenset(running - own[True] | own[False]))
+    trained = {name for name, is_trained in stated.items() if is_trained and name in arrays}
+    frozen = {name for name in stated if name in arrays} - trained
+    return Roles(frozenset(trainable - frozen | trained), frozenset(running - trained | frozen))
 
 
 def _is_weight(array: Array) -> bool:

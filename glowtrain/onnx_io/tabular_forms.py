@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,9 @@ from onnx import defs
 from glowtrain.graph import Operator
 from glowtrain.ops.ml.ensemble import TreeEnsemble
 from glowtrain.ops.ml.features import FeatureVectorizer, Scaler
+from glowtrain.ops.ml.labels import LabelEncoder
 from glowtrain.ops.ml.linear import LinearClassifier
+from glowtrain.ops.ml.svm import SVMClassifier, SVMRegressor
 from glowtrain.types import TensorType, f32, f64
 
 Types = Sequence[TensorType | None]
@@ -52,8 +55,25 @@ def _typed(operator: TreeEnsemble, types: Types) -> Operator:
     return operator if x is None else operator.replace(dtype=x.dtype)
 
 
+def _distinct(operator: LabelEncoder, types: Types) -> Operator:
+    """Of equal keys the last counts, which not every runtime knows."""
+    places = {math.inf if math.isnan(key) else key: place for place, key in enumerate(operator.keys)}
+    if len(places) == len(operator.keys) or math.inf in operator.keys:
+        return operator
+    tables = [name for name in operator.attributes() if name.startswith(("keys_", "values_"))]
+    given = {name: getattr(operator, name) for name in tables if getattr(operator, name)}
+    return operator.replace(**{name: tuple(table[place] for place in places.values()) for name, table in given.items()})
+
+
+def _with_parameters(operator: SVMClassifier | SVMRegressor, types: Types) -> Operator:
+    return operator if operator.kernel_params else operator.replace(kernel_params=(0.0, 0.0, 0.0))
+
+
 _FORMS: dict[type[Operator], Callable[[Any, Types], Operator]] = {
     FeatureVectorizer: _widths,
+    LabelEncoder: _distinct,
+    SVMClassifier: _with_parameters,
+    SVMRegressor: _with_parameters,
     Scaler: _both,
     LinearClassifier: _with_intercepts,
     TreeEnsemble: _typed,

@@ -49,9 +49,8 @@ def upgrade(model: Model) -> ModelProto:
     proto = _inlined(model)
     del proto.graph.value_info[:]
     opset = opset_of(proto) or 0
-    if opset < FORM:
-        modernize(proto)
     if opset <= FORM:
+        modernize(proto)
         _from_6_to_7(proto)
     declared = copied_types(proto.graph)
     if opset == BATCHED:

@@ -24,7 +24,7 @@ _LEAST, _GREATEST = 2.0**-127, 2.0**127
 
 def largest(dtype: DType) -> float:
     """The largest number of a stored float type."""
-    return float(ml_dtypes.finfo(dtype.numpy).max)
+    return float(ml_dtypes.finfo(dtype.numpy).max)  # type: ignore[no-untyped-call]
 
 
 def convert(x: Array, dtype: DType) -> Array:

@@ -153,7 +153,7 @@ class Transform:
             k, parts = (-(-self.results // done), self.parts) if last else (a, 2)
             state = self._step(state, a, k, parts, weights if place == 0 else None)
             done *= a
-        planar = reshape(state, (x.shape[0], self.parts, -(-self.results // (done // steps[-1])) * (done // steps[-1])))
+        planar = reshape(state, (x.shape[0], self.parts, state.shape[3]))
         result: Value = Transpose((0, 2, 1))(fitted(planar, 2, self.results))
         return result
 
@@ -165,13 +165,13 @@ class Transform:
         j, h, places = np.arange(b if whole else 1)[:, None, None], np.arange(a)[:, None], np.arange(k)
         turns = roots(r, (h * b + j) * places, self.sign)
         table: Value = constant(_as_real(turns)[:, :, :c, :parts], x.dtype)
-        if weights is None:
-            return _rotated(FourierStep()(x, table), r, k, self.sign) if not whole else FourierStep()(x, table)
-        if not whole:
+        if weights is not None and whole:
+            columns = Transpose((1, 0))(reshape(weights, (a, b)))
+            table = table * reshape(columns, (b, a, 1, 1, 1))
+        elif weights is not None:
             x = x * reshape(weights, (r, 1, 1))
-            return _rotated(FourierStep()(x, table), r, k, self.sign)
-        columns = Transpose((1, 0))(reshape(weights, (a, b)))
-        return FourierStep()(x, table * reshape(columns, (b, a, 1, 1, 1)))
+        y: Value = FourierStep()(x, table)
+        return y if whole else _rotated(y, r, k, self.sign)
 
     def _chirp(self, x: Value, weights: Value | None) -> Value:
         """jk = (j² + k² - (k - j)²) / 2: a convolution with a chirp, by transforms of a power of two."""
@@ -184,7 +184,7 @@ class Transform:
         x = x if weights is None else x * reshape(weights, (n, 1))
         x = x if x.shape[2] == 2 else fitted(x, 2, 2)
         forward = Transform(size, -1, size)(fitted(turned(x, chirp), 1, size))
-        back = Transform(size, 1, self.results)(turned(forward, spectrum))
+        back: Value = Transform(size, 1, self.results)(turned(forward, spectrum))
         return fitted(turned(back, chirp[: self.results]), 2, self.parts)
 
 

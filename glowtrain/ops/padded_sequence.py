@@ -16,7 +16,7 @@ from glowtrain.graph.places import Places
 from glowtrain.loops import Expr, Statement, Tensor, cast, pointwise, select
 from glowtrain.ops.arithmetic import Mod
 from glowtrain.ops.family import Grads, normalize_axis
-from glowtrain.ops.index import GatherElements
+from glowtrain.ops.index import GatherElements, ScatterElements
 from glowtrain.ops.move import Expand, reshape
 from glowtrain.ops.reduction import filled
 from glowtrain.types import Array, Shape, TensorType, i32, i64
@@ -143,6 +143,13 @@ class TensorScatter(Operator):
         if self.mode == "circular":
             places = Mod()(places, constant(np.array(extent)))
         result: Value = Expand(shape)(places)
+        return result
+
+    def decompose(self, *inputs: Value | None) -> Value:
+        """For runtimes without the operator."""
+        past, update, starts = self._operands(*inputs)
+        places = self._written(update.shape, past.shape[self.axis], starts)
+        result: Value = ScatterElements(axis=self.axis)(past, places, update)
         return result
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:

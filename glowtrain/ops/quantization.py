@@ -7,7 +7,6 @@ number of an integer type.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -24,7 +23,6 @@ from glowtrain.ops.logic import Equal, Where
 from glowtrain.ops.move import Expand, Slice, pad, reshape
 from glowtrain.ops.reduction import ReduceMax, ReduceMin, ReduceSum
 from glowtrain.types import (
-    DTYPES,
     SMALL_INTEGERS,
     Array,
     DType,
@@ -41,11 +39,9 @@ from glowtrain.types import (
     f8e8m0,
     f32,
     f64,
-    i4,
     i8,
     i16,
     i32,
-    u4,
     u8,
     u16,
 )

@@ -298,9 +298,10 @@ def _dropout_grads(g: Value | None, y: tuple[Value, Value], x: Value, ratio: Val
 class Dropout(Operator):
     """ONNX's dropout: takes x and an optional ratio (0.5); gives y and the mask.
 
-    In inference y is x and the mask all true. With ``training_mode`` the draw is that of :class:`TrainingDropout` for
-    key ``seed`` (0), counter 0 and stream 0: every call drops the same elements. Making a model trainable puts
-    TrainingDropout with a step counter in its place.
+    In inference y is x and the mask all true. With ``training_mode`` every call drops the same elements: those that
+    ONNX's reference implementation drops for the same ``seed`` (NumPy's RandomState), without a seed those of
+    :class:`TrainingDropout` for key, counter and stream 0. Making a model trainable puts TrainingDropout with a step
+    counter in its place.
     """
 
     training_mode: bool = static(2, False)
@@ -316,15 +317,26 @@ class Dropout(Operator):
     def reference(self, x: Array, ratio: Array | None = None) -> tuple[Array, Array]:
         if not self.training_mode:
             return x, np.ones(x.shape, bool)
-        rate = np.array(0.5, x.dtype) if ratio is None else ratio
-        return TrainingDropout().reference(x, rate, np.array(self.seed or 0), np.array(0))
+        rate = np.array(0.5, x.dtype) if ratio is None else ratio.reshape(())
+        if self.seed is None:
+            return TrainingDropout().reference(x, rate, np.array(0), np.array(0))
+        mask = self._uniform(x.shape) >= rate.astype(np.float64)
+        scaled = x * (1 / (1 - rate.astype(x.dtype)))
+        return np.where(mask, scaled, np.zeros((), x.dtype)), mask
+
+    def _uniform(self, shape: tuple[int, ...]) -> Array:
+        """The numbers in [0, 1) that decide, f64."""
+        return np.asarray(np.random.RandomState((self.seed or 0) % (1 << 32)).uniform(0, 1, shape))
 
     def decompose(self, x: Value, ratio: Value | None = None) -> tuple[Value, Value]:
         if not self.training_mode:
             return Identity()(x), Expand(shape=x.shape)(constant(True))
-        rate = constant(0.5, x.dtype) if ratio is None else ratio
-        y, mask = TrainingDropout()(x, rate, constant(self.seed or 0, i64), constant(0, i64))
-        return y, mask
+        rate = constant(0.5, x.dtype) if ratio is None else reshape(ratio, ())
+        if self.seed is None:
+            y, mask = TrainingDropout()(x, rate, constant(0, i64), constant(0, i64))
+            return y, mask
+        mask = GreaterOrEqual()(constant(self._uniform(x.shape)), as_dtype(rate, f64))
+        return Where()(mask, x * (1.0 / (1.0 - as_dtype(rate, x.dtype))), 0.0), mask
 
     def vjp(self, g: Any, y: Any, x: Value, *rest: Value | None) -> Grads:
         if not self.training_mode:

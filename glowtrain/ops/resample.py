@@ -6,7 +6,6 @@ weighted sum of the same kind with other tables, so that a gradient gathers as t
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,11 +17,13 @@ from glowtrain.loops import Expr, For, Statement, Tensor, cast, indices_of, redu
 from glowtrain.ops.family import Grads, normalize_axis
 from glowtrain.ops.index import Gather, ScatterAdd, checked
 from glowtrain.ops.move import Expand, Slice, reshape, sum_axes
-from glowtrain.ops.reduction import accumulator, as_dtype, widened
+from glowtrain.ops.reduction import accumulator, as_dtype, filled, widened
 from glowtrain.types import Array, TensorType, dtype_of, i32, i64
 
 _UNROLLED = 8
 """Taps up to which a sum is written out."""
+_EMPTIEST = 8
+"""Table entries for each one that counts, up to which a gradient is gathered instead of scattered."""
 
 
 @dataclass(frozen=True)
@@ -35,39 +36,44 @@ class Taps:
     """Elements of the axis that is read."""
 
     @staticmethod
-    def of(rows: list[dict[int, float]], extent: int) -> Taps:
-        """From the index and weight of every element that each result element reads; short rows are filled up with
-        zero weights on an element that they read anyway, so that no infinity elsewhere leaks in."""
-        count = max((len(row) for row in rows), default=0) or 1
-        indices, weights = np.zeros((count, len(rows)), np.int64), np.zeros((count, len(rows)))
-        for place, row in enumerate(rows):
-            read = sorted(row)
-            indices[:, place] = read[0] if read else 0
-            indices[: len(read), place] = read
-            weights[: len(read), place] = [row[index] for index in read]
-        return Taps(indices, weights, extent)
+    def of(results: Array, reads: Array, weights: Array, out: int, extent: int) -> Taps:
+        """With as few taps as possible, from which result reads which element with which weight.
 
-    def rows(self) -> list[dict[int, float]]:
-        """Index and weight of every element read, without zeros; an element that is named twice once."""
-        found: list[dict[int, float]] = []
-        for indices, weights in zip(self.indices.T.tolist(), self.weights.T.tolist(), strict=True):
-            row: defaultdict[int, float] = defaultdict(float)
-            for index, weight in zip(indices, weights, strict=True):
-                row[index] += weight
-            found.append({index: weight for index, weight in row.items() if weight})
-        return found
+        Short columns are filled up with zero weights on an element that they read anyway, so that no infinity elsewhere
+        leaks in.
+        """
+        pairs = results * extent + reads
+        order = np.argsort(pairs, kind="stable")  # fast: a few runs that are sorted already
+        pairs, weights = pairs[order], weights[order]
+        different = np.flatnonzero(np.diff(pairs, prepend=-1))
+        pairs, sums = pairs[different], np.add.reduceat(weights, different) if len(pairs) else weights
+        pairs, sums = pairs[sums != 0], sums[sums != 0]
+        results, reads = np.divmod(pairs, max(extent, 1))
+        starts = np.searchsorted(results, np.arange(out))
+        taps = np.arange(len(pairs)) - starts[results]
+        count = int(taps.max(initial=0)) + 1
+        first = reads[np.minimum(starts, len(reads) - 1)] if len(reads) else 0
+        indices, table = np.zeros((count, out), np.int64) + first, np.zeros((count, out))
+        indices[taps, results], table[taps, results] = reads, sums
+        return Taps(indices, table, extent)
+
+    def _entries(self) -> tuple[Array, Array, Array]:
+        """Result, element and weight of every tap that counts."""
+        taps, results = np.nonzero(self.weights)
+        return results, self.indices[taps, results], self.weights[taps, results]
 
     def compact(self) -> Taps:
         """The same sums with as few taps as possible."""
-        return Taps.of(self.rows(), self.extent)
+        return Taps.of(*self._entries(), self.indices.shape[1], self.extent)
 
-    def transposed(self) -> Taps:
-        """The sums that take a cotangent of the result back to the axis."""
-        back: list[dict[int, float]] = [{} for _ in range(self.extent)]
-        for place, row in enumerate(self.rows()):
-            for index, weight in row.items():
-                back[index][place] = weight
-        return Taps.of(back, self.indices.shape[1])
+    def transposed(self) -> Taps | None:
+        """The sums that take a cotangent of the result back to the axis; ``None`` if their table would be mostly empty,
+        because few elements are read by many results."""
+        results, reads, weights = self._entries()
+        most = int(np.bincount(reads).max(initial=0))
+        if most * self.extent > _EMPTIEST * (len(reads) + self.extent + self.indices.shape[1]):
+            return None
+        return Taps.of(reads, results, weights, self.extent, self.indices.shape[1])
 
     @property
     def copies(self) -> bool:
@@ -76,6 +82,8 @@ class Taps:
 
     def apply(self, x: Value, axis: int) -> Value:
         """The sums along an axis of ``x``: by moves alone where elements are copied in a regular pattern."""
+        if 0 in (self.extent, self.indices.shape[1]):
+            return filled(0, x.type.with_shape((*x.shape[:axis], self.indices.shape[1], *x.shape[axis + 1 :])))
         moved = self._moved(x, axis)
         if moved is not None:
             return moved
@@ -90,10 +98,10 @@ class Taps:
         if not self.copies:
             return None
         places, out = self.indices[0], self.indices.shape[1]
-        if out and out % self.extent == 0 and np.array_equal(places, np.arange(out) // (out // self.extent)):
+        if out % self.extent == 0 and np.array_equal(places, np.arange(out) // (out // self.extent)):
             return repeat(x, axis, out // self.extent)
         step = int(places[1] - places[0]) if out > 1 else 1
-        if out and step > 0 and np.array_equal(places, places[0] + step * np.arange(out)):
+        if step > 0 and np.array_equal(places, places[0] + step * np.arange(out)):
             start = int(places[0])
             taken: Value = Slice((start,), (start + step * out,), (axis,), (step,))(x)
             return taken
@@ -148,7 +156,8 @@ class Resample(Operator):
         axis = self.axis % x.rank
         if isinstance(indices, Constant) and isinstance(weights, Constant):
             back = Taps(indices.array, weights.array, x.shape[axis]).transposed()
-            return back.apply(g, axis)
+            if back is not None:
+                return back.apply(g, axis)
         terms = as_dtype(self._spread(g, weights.dtype) * _aligned(weights, x.rank - axis - 1), g.dtype)
         result: Value = ScatterAdd(shape=x.shape, axis=axis)(indices, terms)
         return result

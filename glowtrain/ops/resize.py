@@ -31,6 +31,7 @@ NEAREST_MODES = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 POLICIES = ("stretch", "not_larger", "not_smaller")
 TRANSFORMATIONS = (
     "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize",
+    "tf_half_pixel_for_nn",
 )  # fmt: skip
 
 
@@ -52,6 +53,8 @@ class ResizedAxis:
             return places * last / (self.length - 1) if self.length != 1 else np.zeros(self.out)
         if transformation == "asymmetric":
             return places / self.scale
+        if transformation == "tf_half_pixel_for_nn":
+            return (places + 0.5) / self.scale
         if transformation == "tf_crop_and_resize":
             if self.length == 1:
                 return np.full(self.out, 0.5 * (self.begin + self.end) * last)
@@ -72,8 +75,9 @@ class Resize(Operator):
     neighbours there, which are the edge elements outside of the axis (or are left out, if ``exclude_outside``);
     ``antialias`` widens the filter when shrinking. "nearest" takes one neighbour by ``nearest_mode``. ``roi``, the
     starts and then the ends of a region in [0, 1], is read by "tf_crop_and_resize" only, where what lies outside of
-    the operand is ``extrapolation_value``. ``keep_aspect_ratio_policy`` makes one scale of ``sizes``. Integers are
-    interpolated in floating point, rounded half to even and clamped to their range.
+    the operand is ``extrapolation_value``; "tf_half_pixel_for_nn" is that of opsets 11 and 12.
+    ``keep_aspect_ratio_policy`` makes one scale of ``sizes``. Integers are interpolated in floating point, rounded half
+    to even and clamped to their range.
     """
 
     roi: Floats | None = static(1, None)
@@ -156,6 +160,8 @@ class Resize(Operator):
 
     def taps(self, axis: ResizedAxis) -> Taps:
         """What each result element along an axis reads."""
+        if not axis.out:
+            return Taps(np.zeros((1, 0), np.int64), np.ones((1, 0)), axis.extent)
         coordinates = axis.coordinates(self.coordinate_transformation_mode)
         # Rounding must not decide which neighbour is taken: what is meant as a half or whole number becomes one.
         halves = np.round(2 * coordinates) / 2

@@ -111,11 +111,6 @@ def is_move(expr: Expr) -> bool:
     return isinstance(expr, (Const, Load))
 
 
-def has_reduce(expr: Expr) -> bool:
-    """Whether a reduction occurs in the expression."""
-    return any(isinstance(node, Reduce) for node in walk(expr))
-
-
 def is_cheap(expr: Expr) -> bool:
     """Costs no more than a few cycles per element."""
     nodes = [node for node in walk(expr) if isinstance(node, (Apply, Reduce))]

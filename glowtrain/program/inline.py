@@ -32,7 +32,6 @@ from glowtrain.program.accesses import (
     Definition,
     contraction_operands,
     definition,
-    has_reduce,
     is_cheap,
     is_linear,
     is_move,
@@ -145,11 +144,13 @@ class _Inlining:
 
     def _inline(self, position: int, moves: bool) -> None:
         producer = self.known[position].instruction
-        found = definition(producer) if isinstance(producer, Kernel) else None
-        if found is None or is_move(found.value) != moves or has_reduce(found.value):
+        if not isinstance(producer, Kernel) or len(producer.writes) != 1 or producer.survey.reductions:
             return
         (buffer,) = producer.writes
-        if buffer.kind != "activation" or buffer in producer.reads or self.writers[buffer] != {position}:
+        found = definition(producer) if buffer.kind == "activation" and self.readers.get(buffer) else None
+        if found is None or is_move(found.value) != moves:
+            return
+        if buffer in producer.reads or self.writers[buffer] != {position}:
             return
         readers = sorted(self.readers.get(buffer, ()))
         safe = [reader for reader in readers if self._unchanged(producer, position, reader)]

@@ -15,22 +15,18 @@ from glowtrain.loops import (
     Index,
     Let,
     Load,
-    Reduce,
     Ref,
     Statement,
     Store,
     address,
     affine,
     expression,
-    expressions,
     flatten,
-    loads,
     needs_check,
     rewrite_body,
     unflatten,
-    walk,
 )
-from glowtrain.program.accesses import box, contractions, covers, row_major
+from glowtrain.program.accesses import box, contraction_operands, covers, row_major
 from glowtrain.program.program import Kernel
 
 MAX_OPERANDS = 24
@@ -44,16 +40,19 @@ MAX_STATEMENTS = 40
 class Box:
     """A kernel that is one parallel loop over names and stores, and what joining asks about it (found once)."""
 
-    def __init__(self, kernel: Kernel, loop: For) -> None:
-        self.kernel = kernel
+    def __init__(self, name: str, loop: For) -> None:
+        self.kernel = Kernel(name, (loop,))
         self.loop = loop
 
     @staticmethod
     def of(kernel: Kernel) -> Box | None:
         """``None`` for a kernel that is anything else."""
         loop = box(kernel)
-        flat = loop is not None and all(isinstance(statement, (Let, Store)) for statement in loop.body)
-        return Box(kernel, loop) if loop is not None and flat else None
+        if loop is None or not all(isinstance(statement, (Let, Store)) for statement in loop.body):
+            return None
+        found = Box(kernel.name, loop)
+        found.kernel = kernel
+        return found
 
     @property
     def body(self) -> tuple[Statement, ...]:
@@ -68,23 +67,23 @@ class Box:
         """Points of the box."""
         return math.prod(index.extent for index in self.indices)
 
-    @cached_property
+    @property
     def nodes(self) -> int:
         """Expressions, by the statement."""
-        return sum(1 for s in self.body for e in expressions(s) for _ in walk(e))
+        return self.kernel.survey.size
 
-    @cached_property
+    @property
+    def loads(self) -> tuple[Load, ...]:
+        return self.kernel.survey.loads
+
+    @property
     def reduces(self) -> bool:
-        return any(isinstance(node, Reduce) for s in self.body for e in expressions(s) for node in walk(e))
+        return bool(self.kernel.survey.reductions)
 
     @cached_property
     def contracts(self) -> bool:
         """Whether it holds a contraction."""
-        return self.reduces and any(contractions(self.body))
-
-    @cached_property
-    def loads(self) -> tuple[Load, ...]:
-        return tuple(loads(self.body))
+        return any(contraction_operands(found) for found in self.kernel.survey.reductions)
 
     @cached_property
     def stores(self) -> dict[Buffer, Store]:
@@ -98,7 +97,7 @@ def joined(a: Box, b: Box) -> Kernel | None:
     match = _match(a, b)
     if match is None:
         return None
-    renamed = Box(b.kernel, For(a.indices, rewrite_body(b.body, match.get)))
+    renamed = Box(b.kernel.name, For(a.indices, rewrite_body(b.body, match.get)))
     if not _same_element(a, renamed) or not _hazard_free(a, renamed):
         return None
     if a.nodes + renamed.nodes > MAX_NODES:
@@ -159,9 +158,7 @@ def _sibling_match(a: Box, b: Box) -> dict[Expr, Expr] | None:
 def _same_element(a: Box, renamed: Box) -> bool:
     """Whether the second body reads what the first writes at the very element just written."""
     return all(
-        load.fill is None and _at(load) == _at(a.stores[load.buffer])
-        for load in renamed.loads
-        if load.buffer in a.stores
+        load.fill is None and _same(load, a.stores[load.buffer]) for load in renamed.loads if load.buffer in a.stores
     )
 
 
@@ -171,12 +168,13 @@ def _hazard_free(a: Box, renamed: Box) -> bool:
     read = {load.buffer for load in a.loads}
     if not all(store.buffer.type.size == a.size for store in stores.values() if store.buffer in read):
         return False
-    return all(_at(load) == _at(stores[load.buffer]) for load in (*a.loads, *renamed.loads) if load.buffer in stores)
+    return all(_same(load, stores[load.buffer]) for load in (*a.loads, *renamed.loads) if load.buffer in stores)
 
 
-def _at(access: Load | Store) -> object:
-    """Which element an access means, to be compared with others of the buffer."""
-    return address(access.index, row_major(access.buffer.shape))
+def _same(load: Load, store: Store) -> bool:
+    """Whether both mean the same element of their buffer."""
+    strides = row_major(store.buffer.shape)
+    return load.index == store.index or address(load.index, strides) == address(store.index, strides)
 
 
 @dataclass

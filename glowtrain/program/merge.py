@@ -147,6 +147,8 @@ class _Merging:
         if sums is not None and not any(_holds_sums(s, sums, kernel) for s in stores):
             stores.append(sums)
         body = tuple(s for s in loop.body if not isinstance(s, Store) or s in stores)
+        if len(body) == len(loop.body):
+            return kernel
         return Kernel(kernel.name, (For(loop.indices, _used_lets(body)),))
 
     def _private(self, buffer: Buffer, kernel: Kernel) -> bool:

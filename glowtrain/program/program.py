@@ -10,7 +10,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from glowtrain.loops import Buffer, Index, Statement, reads, writes
+from glowtrain.loops import (
+    Accumulate,
+    Buffer,
+    Expr,
+    Index,
+    Load,
+    Reduce,
+    Statement,
+    expressions,
+    statements,
+    walk,
+    writes,
+)
 
 
 class Step:
@@ -42,6 +54,26 @@ class Step:
         return frozenset(self.writes)
 
 
+@dataclass(frozen=True)
+class Survey:
+    """What a body evaluates, found in one walk: loads and reductions in order, and how many expressions there are
+    (shared ones once for each statement).
+    """
+
+    loads: tuple[Load, ...]
+    reductions: tuple[Reduce, ...]
+    size: int
+
+    @staticmethod
+    def of(body: Sequence[Statement]) -> Survey:
+        nodes: list[Expr] = []
+        for statement in statements(body):
+            for expr in expressions(statement):
+                nodes += walk(expr)
+        found = tuple([node for node in nodes if isinstance(node, Load)])
+        return Survey(found, tuple([node for node in nodes if isinstance(node, Reduce)]), len(nodes))
+
+
 @dataclass(frozen=True, eq=False)
 class Kernel(Step):
     """Loop nests that run as one piece; ``name`` says which operators it came from."""
@@ -50,8 +82,13 @@ class Kernel(Step):
     body: tuple[Statement, ...]
 
     @cached_property
+    def survey(self) -> Survey:
+        return Survey.of(self.body)
+
+    @cached_property
     def reads(self) -> list[Buffer]:
-        return reads(self.body)
+        accumulated = (s.buffer for s in statements(self.body) if isinstance(s, Accumulate))
+        return list(dict.fromkeys((*(load.buffer for load in self.survey.loads), *accumulated)))
 
     @cached_property
     def writes(self) -> list[Buffer]:

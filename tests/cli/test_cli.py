@@ -18,7 +18,9 @@ from typer.testing import CliRunner, Result
 from glowtrain.cli import app
 from glowtrain.cli.models import input_specs
 from glowtrain.data import digits
-from glowtrain.onnx_io import load
+from glowtrain.graph import Graph, Input
+from glowtrain.onnx_io import load, save
+from glowtrain.types import bf16
 
 ROOT = Path(__file__).resolve().parents[2]
 runner = CliRunner()
@@ -285,3 +287,22 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     )
     assert "Error" not in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_an_impossible_opset_is_found_before_training(tmp_path: Path) -> None:
+    path = tmp_path / "out.onnx"
+    message = refused("train", "mlp", "--data", "digits", "--epochs", "1", "--opset", "3", "--out", path)
+    (line,) = message.strip().splitlines()
+    assert line.startswith("error: cannot save at opset 3: choose one from 17 to ")
+    assert not path.exists()
+
+
+def test_run_takes_and_gives_numbers_that_npz_files_hold(tmp_path: Path) -> None:
+    """A bf16 model on f64 arrays: NumPy's files know no bf16."""
+    x = Input(bf16[2, 3], "x")
+    save(Graph((x,), {"y": x * 2.0}), tmp_path / "narrow.onnx")
+    np.savez(tmp_path / "in.npz", x=np.ones((2, 3)))
+    done("run", tmp_path / "narrow.onnx", "--input", tmp_path / "in.npz", "--output", tmp_path / "out.npz")
+    found = np.load(tmp_path / "out.npz")["y"]
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, np.full((2, 3), 2))

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from glowtrain.backends.cpu import scalar, small
+from glowtrain.backends.cpu.emit import Function
 from glowtrain.backends.cpu.target import Target
 from glowtrain.errors import CodegenError
-from glowtrain.backends.cpu.emit import Function
 from glowtrain.program.scalar import convert
 from glowtrain.types import DTYPES, Array
 

@@ -65,6 +65,12 @@ class TestOldForms:
         numbers = {"tiles": np.array([2], np.int64), "axis": np.array([1], np.int64)}
         np.testing.assert_array_equal(one("Tile", X, names="x tiles axis", initializers=numbers), np.tile(X, (1, 2)))
 
+    @pytest.mark.parametrize("opset", [1, 6])
+    def test_two_factors_of_an_upsampling(self, opset: int) -> None:
+        x = X.reshape(1, 1, 3, 4)
+        found = one("Upsample", x, opset=opset, height_scale=2.0, width_scale=3.0, mode="nearest")
+        np.testing.assert_array_equal(found[0, 0], X.repeat(2, axis=0).repeat(3, axis=1))
+
     def test_memory_that_a_node_may_reuse_and_broadcasting(self) -> None:
         w = {"w": np.array([1, 2, 3], np.float32)}
         found = one("Add", X, names="x w", initializers=w, broadcast=1, axis=0, consumed_inputs=[0, 0])

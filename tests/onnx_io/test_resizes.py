@@ -47,3 +47,15 @@ def test_nearest_rounds_up_where_it_shrinks(scales: list[float], expected: list[
 def test_shrinking_and_growing_at_once_is_refused() -> None:
     with pytest.raises(ModelError, match="shrink"):
         gt.load(model("Resize", 10, "nearest", [0.5, 2.0]))
+
+
+def test_a_transformation_that_was_dropped() -> None:
+    """(place + 1/2) / scale, in opsets 11 and 12."""
+    proto = model("Resize", 11, "nearest", [1.0, 0.5])
+    proto.graph.node[0].input[:] = ["x", "", "scales"]
+    proto.graph.node[0].attribute.append(
+        helper.make_attribute("coordinate_transformation_mode", "tf_half_pixel_for_nn")
+    )
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    compiled = gt.compile(gt.load(proto), backend="interpreter")
+    np.testing.assert_array_equal(compiled({"x": x})["y"], [[1, 3], [5, 7]])

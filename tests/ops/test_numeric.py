@@ -15,6 +15,7 @@ from glowtrain.lower.expand import expand
 from glowtrain.onnx_io.trainable import make_trainable
 from glowtrain.ops.bitcast import BitCast
 from glowtrain.ops.fourier import DFT, STFT, OverlapAdd
+from glowtrain.ops.fourier_steps import radices
 from glowtrain.ops.linear_algebra import Det
 from glowtrain.ops.ordered import Sorting
 from glowtrain.ops.padded_sequence import ReverseSequence, TensorScatter
@@ -54,6 +55,19 @@ class TestTransforms:
         y = np.fft.ifft(x[..., 0] + 1j * x[..., 1]) if inverse else np.fft.fft(x[..., 0] + 1j * x[..., 1])
         (found,) = run(DFT(inverse=inverse), x)
         np.testing.assert_allclose(found[..., 0] + 1j * found[..., 1], y, atol=1e-11 * n)
+
+    def test_steps_multiply_to_the_length(self) -> None:
+        for n in (*range(1, 300), 400, 512, 1024, 1200, 44100, 1 << 16):
+            assert np.prod(radices(n)) == n
+        assert radices(1024) == [16, 8, 8]
+
+    @pytest.mark.parametrize("window", [False, True])
+    def test_rotations_beside_the_tables(self, window: bool) -> None:
+        n = 1 << 15
+        x, w = np.random.default_rng(0).standard_normal((1, n, 1)), np.hanning(n)
+        expected = np.fft.fft(x[0, :, 0] * (w if window else 1))
+        (found,) = run(STFT(1, n, onesided=False), *((x, w) if window else (x,)))
+        np.testing.assert_allclose(found[0, 0, :, 0] + 1j * found[0, 0, :, 1], expected, atol=1e-9)
 
     @pytest.mark.parametrize("n", [64, 1000, 1031])
     def test_one_side_and_back(self, n: int) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import glowtrain as gt
-from glowtrain.backends.interpreter import Interpreter
+from glowtrain.backends.interpreter import InterpretedInstance, Interpreter
 from glowtrain.data import Dataset
 from glowtrain.errors import CheckpointError, DifferentiationError, InputError, NonFiniteError
 from glowtrain.trainer.fit import Moment
@@ -347,15 +347,17 @@ def test_ctrl_c_in_the_middle_of_an_epoch_loses_nothing(cnn: gt.Template, points
         trainer_of(cnn).fit(data, 4, 4, checkpoint=path, resume=True)
 
 
-def test_a_step_that_is_broken_off_is_not_saved(mlp: gt.Template, points: Points, tmp_path: Path) -> None:
+def test_a_step_that_is_broken_off_is_not_saved(
+    mlp: gt.Template, points: Points, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trainer, path = trainer_of(mlp), tmp_path / "run.safetensors"
     trainer.fit(points, 1, 8, checkpoint=path)
     before = path.read_bytes()
 
-    def broken(inputs: Any) -> Any:
+    def broken(self: InterpretedInstance, inputs: Any) -> Any:
         raise KeyboardInterrupt
 
-    trainer._step = broken  # type: ignore[assignment]
+    monkeypatch.setattr(InterpretedInstance, "run", broken)
     with pytest.raises(KeyboardInterrupt):
         trainer.fit(points, 1, 8, checkpoint=path)
     assert path.read_bytes() == before

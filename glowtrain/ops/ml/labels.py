@@ -142,6 +142,14 @@ class LabelEncoder(Operator):
         number = self.default_float if values.dtype.kind == "f" else self.default_int64
         return np.asarray(number if given is None else given, values.dtype)
 
+    def attributes(self) -> dict[str, Any]:
+        """As in ONNX: the tables that are tensors are arrays."""
+        values = {name: value for name, value in super().attributes().items() if name != "dtype"}
+        for name in ("values_tensor", "default_tensor"):
+            values[name] = np.array(values[name], self.dtype.numpy) if values[name] else ()
+        values["keys_tensor"] = np.array(self.keys_tensor) if self.keys_tensor else ()
+        return values
+
     def mapping(self, dtype: DType) -> Mapping:
         """The table for operands of an element type."""
         return Mapping.of(self.keys, self.values, self.default, dtype)

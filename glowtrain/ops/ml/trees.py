@@ -49,6 +49,14 @@ AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 LEVELS = 16
 """Levels that one kernel walks down."""
 STEPS = "its result is piecewise constant"
+TENSORS = (
+    "nodes_values_as_tensor",
+    "nodes_hitrates_as_tensor",
+    "base_values_as_tensor",
+    "target_weights_as_tensor",
+    "class_weights_as_tensor",
+)
+"""Attributes that are f64 tensors, in place of lists of f32."""
 
 
 @operator
@@ -240,6 +248,17 @@ class ListedTrees(Tabular):
 
     differentiable: ClassVar[bool] = False
     reason: ClassVar[str] = STEPS
+
+    def __post_init__(self) -> None:
+        for name in TENSORS:
+            array = getattr(self, name, ())
+            if isinstance(array, np.ndarray):
+                object.__setattr__(self, name, tuple(array.reshape(-1).tolist()))
+
+    def attributes(self) -> dict[str, Any]:
+        """As in ONNX: tensors are arrays of f64."""
+        values = super().attributes()
+        return values | {name: np.array(values[name]) for name in TENSORS if values.get(name)}
 
     @property
     def base(self) -> Floats:

@@ -1,8 +1,8 @@
 """Attention in the forms of ONNX Runtime's domain ``com.microsoft``, by ONNX's Attention.
 
-Semantics: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.Attention. Keys that
-a mask hides get ``mask_filter_value`` added to their products, -10000 unless stated; those that causality hides never
-count.
+Semantics: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.Attention.
+Keys that a mask hides get ``mask_filter_value`` added to their products, -10000 unless stated; those that causality
+hides never count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from glowtrain.ops.attention import Attention
 from glowtrain.ops.cast import Cast
 from glowtrain.ops.contraction import MatMul
 from glowtrain.ops.logic import GreaterOrEqual, Less, Or
-from glowtrain.ops.microsoft_quantized import Microsoft, draw_scale, integer_product
+from glowtrain.ops.microsoft.base import Microsoft, draw_scale, integer_product
 from glowtrain.ops.move import Concat, Transpose, reshape
 from glowtrain.ops.quantization import STEPS
 from glowtrain.ops.quantized_contraction import draw_bytes
@@ -52,7 +52,8 @@ class AttentionForm(Microsoft):
         else:
             shape = (batch, 1, 1, total) if mask.rank == 2 else (batch, 1, *mask.shape[1:])
             hidden = 1.0 - Cast(dtype)(reshape(mask, shape))
-        return Cast(dtype)(hidden) * (HIDDEN if self.mask_filter_value is None else self.mask_filter_value)
+        added: Value = Cast(dtype)(hidden) * (HIDDEN if self.mask_filter_value is None else self.mask_filter_value)
+        return added
 
     def _beyond(self, mask: Value, batch: int, total: int) -> Value:
         """Whether a key is outside of [0, end), or with 2 B numbers of [start, end)."""
@@ -102,7 +103,8 @@ class SelfAttention(AttentionForm):
             pieces = [reshape(part, past.shape[1:]) for part in Split(num_outputs=2, axis=0)(past)]
             before = past.shape[3]
         bias = _sum(self.hiding(mask, batch, before + steps, qkv.dtype), added)
-        y, keys, values = self.attend(*Split(split=sizes, axis=2)(qkv), bias, pieces)
+        q, k, v = Split(split=sizes, axis=2)(qkv)
+        y, keys, values = self.attend(q, k, v, bias, pieces)
         if keys.shape != values.shape:
             return (y,)
         return y, Concat(axis=0)(reshape(keys, (1, *keys.shape)), reshape(values, (1, *values.shape)))
@@ -111,8 +113,8 @@ class SelfAttention(AttentionForm):
 @operator
 @dataclass(frozen=True)
 class MicrosoftAttention(SelfAttention):
-    """Attention of a tensor with itself: operands x [B, S, I], weights [I, Q + K + V], bias, mask, past, and what is added
-    to the products. Results [B, S, V] and, where keys and values are of one size, both stacked [2, B, H, T, D].
+    """Attention of a tensor with itself: operands x [B, S, I], weights [I, Q + K + V], bias, mask, past, and what is
+    added to the products. Results [B, S, V] and, where keys and values are of one size, both stacked [2, B, H, T, D].
     """
 
     onnx: ClassVar[str] = "Attention"

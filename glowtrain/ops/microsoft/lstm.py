@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from glowtrain.graph import Draw, Sample, Value, operator
-from glowtrain.ops.microsoft_quantized import Microsoft, real
+from glowtrain.ops.cast import Cast
+from glowtrain.ops.microsoft.base import Microsoft, real
 from glowtrain.ops.move import Transpose, reshape
 from glowtrain.ops.quantization import STEPS, DynamicQuantizeLinear
 from glowtrain.ops.quantized_contraction import BYTES, draw_bytes
-from glowtrain.ops.cast import Cast
 from glowtrain.ops.recurrent import LSTM, Function
 from glowtrain.types import Shape, TensorType, i8, u8
 
@@ -64,16 +64,22 @@ class DynamicQuantizeLSTM(Microsoft):
     input_forget: int = 0
 
     def check(self, *inputs: TensorType | None) -> None:
-        for name, weight, scale, zero in (("W", inputs[1], *inputs[8:10]), ("R", inputs[2], *inputs[10:])):
-            if weight is None or scale is None or zero is None or weight.rank != 3 or weight.dtype not in BYTES:
-                raise self.fail(f"{name} must be i8 or u8 of rank 3, with scale and zero point", *inputs)
-            wanted = {weight.shape[:1], (weight.shape[0], weight.shape[2])}
-            if weight.shape[0] == 1:
-                wanted |= {()}
-            if scale.shape not in wanted or zero.shape != scale.shape or zero.dtype != weight.dtype:
-                raise self.fail(
-                    f"{name}'s scale and zero point must be one for each direction, or each column", *inputs
-                )
+        self._check_weight("W", inputs[1], *inputs[8:10], *inputs)
+        self._check_weight("R", inputs[2], *inputs[10:12], *inputs)
+
+    def _check_weight(
+        self,
+        name: str,
+        weight: TensorType | None,
+        scale: TensorType | None,
+        zero: TensorType | None,
+        *inputs: TensorType | None,
+    ) -> None:
+        if weight is None or scale is None or zero is None or weight.rank != 3 or weight.dtype not in BYTES:
+            raise self.fail(f"{name} must be i8 or u8 of rank 3, with scale and zero point", *inputs)
+        wanted = {weight.shape[:1], (weight.shape[0], weight.shape[2])} | ({()} if weight.shape[0] == 1 else set())
+        if scale.shape not in wanted or zero.shape != scale.shape or zero.dtype != weight.dtype:
+            raise self.fail(f"{name}'s scale and zero point must be one for each direction, or each column", *inputs)
 
     def define(self, *inputs: Any) -> Any:
         x, w, r, *options = inputs[:8]

@@ -1,0 +1,292 @@
+"""Products, convolutions and activations in one, which the optimizers emit.
+
+Semantics: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from glowtrain.graph import Draw, Sample, Value, operator
+from glowtrain.ops.activation import Elu, Gelu, HardSigmoid, LeakyRelu, Relu, Sigmoid, Swish
+from glowtrain.ops.composite import Composite
+from glowtrain.ops.contraction import Gemm, MatMul, swapped
+from glowtrain.ops.convolution import Conv
+from glowtrain.ops.extrema import Clip
+from glowtrain.ops.microsoft.base import (
+    Microsoft,
+)
+from glowtrain.ops.move import Transpose, reshape
+from glowtrain.ops.softmax import Softmax
+from glowtrain.ops.transcendental import Tanh
+from glowtrain.types import Array, Shape, TensorType
+
+Parameters = tuple[float, ...]
+
+
+def activated(x: Value, name: str, parameters: Parameters = ()) -> Value:
+    """An activation by the name that fused operators give it, with its parameters in order."""
+    result: Value = x
+    match name:
+        case "Relu":
+            result = Relu()(x)
+        case "Tanh":
+            result = Tanh()(x)
+        case "Sigmoid":
+            result = Sigmoid()(x)
+        case "LeakyRelu":
+            result = LeakyRelu(*parameters[:1])(x)
+        case "Elu":
+            result = Elu(*parameters[:1])(x)
+        case "HardSigmoid":
+            result = HardSigmoid(*parameters[:2])(x)
+        case "Clip":
+            result = Clip()(x, *parameters[:2])
+    return result
+
+
+ACTIVATIONS = ("", "Relu", "Tanh", "Sigmoid", "LeakyRelu", "Elu", "HardSigmoid", "Clip")
+
+
+def check_activation(op: Composite, name: str, *inputs: TensorType | None) -> None:
+    """Raise for activations that fused operators do not have."""
+    if name not in ACTIVATIONS:
+        raise op.fail(f"activation {name!r} is not one of {', '.join(ACTIVATIONS[1:])}", *inputs)
+
+
+@operator
+@dataclass(frozen=True)
+class FusedMatMul(Microsoft):
+    """alpha A B; the last two axes of an operand may be swapped, and its row axis may come before its batch axes."""
+
+    takes: ClassVar[tuple[int, int]] = (2, 2)
+    alpha: float = 1.0
+    transA: bool = False
+    transB: bool = False
+    transBatchA: bool = False
+    transBatchB: bool = False
+
+    def check(self, *inputs: TensorType | None) -> None:
+        if any(x is None or x.rank < 1 for x in inputs):
+            raise self.fail("A and B need at least one axis", *inputs)
+
+    def define(self, *inputs: Any) -> Value:
+        a, b = inputs
+        left = _arranged(a, self.transA, self.transBatchA)
+        product: Value = MatMul()(left, _arranged(b, self.transB, self.transBatchB))
+        return product if self.alpha == 1 else product * self.alpha
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Sample:
+        m, k, n = (draw.integer(1, 4) for _ in range(3))
+        batch = draw.shape(max_rank=2, max_extent=3)
+        flags = [draw.boolean() for _ in range(4)]
+        op = cls(draw.choice((1.0, 0.5)), *flags)
+        a = _disarranged(draw, batch, m, k, op.transA, op.transBatchA)
+        return Sample(op, (a, _disarranged(draw, batch, k, n, op.transB, op.transBatchB)))
+
+
+def _arranged(x: Value, swap: bool, batch: bool) -> Value:
+    if batch and x.rank > 2:
+        x = Transpose((*range(1, x.rank - 1), 0, x.rank - 1))(x)
+    return swapped(x) if swap and x.rank > 1 else x
+
+
+def _disarranged(draw: Draw, batch: Shape, rows: int, columns: int, swap: bool, first: bool) -> Array:
+    rows, columns = (columns, rows) if swap else (rows, columns)
+    return draw.floats((rows, *batch, columns) if first else (*batch, rows, columns))
+
+
+@operator
+@dataclass(frozen=True)
+class TransposeMatMul(Microsoft):
+    """alpha A B, where the last two axes of an operand may be swapped (an older name of FusedMatMul)."""
+
+    takes: ClassVar[tuple[int, int]] = (2, 2)
+    alpha: float = 1.0
+    transA: bool = False
+    transB: bool = False
+
+    def define(self, *inputs: Any) -> Value:
+        result: Value = FusedMatMul(self.alpha, self.transA, self.transB)(*inputs)
+        return result
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Sample:
+        m, k, n = (draw.integer(1, 4) for _ in range(3))
+        op = cls(draw.choice((1.0, 0.5)), draw.boolean(), draw.boolean())
+        a = _disarranged(draw, (2,), m, k, op.transA, first=False)
+        return Sample(op, (a, _disarranged(draw, (2,), k, n, op.transB, first=False)))
+
+
+@operator
+@dataclass(frozen=True)
+class FusedConv(Microsoft):
+    """activation(Conv(X, W, B) + Z)"""
+
+    takes: ClassVar[tuple[int, int]] = (2, 4)
+    activation: str = ""
+    activation_params: Parameters = ()
+    auto_pad: str = "NOTSET"
+    dilations: Shape = ()
+    group: int = 1
+    kernel_shape: Shape = ()
+    pads: Shape = ()
+    strides: Shape = ()
+
+    def check(self, *inputs: TensorType | None) -> None:
+        check_activation(self, self.activation, *inputs)
+
+    def define(self, *inputs: Any) -> Value:
+        x, w, bias, addend = inputs
+        conv = Conv(self.auto_pad, self.dilations, self.group, self.kernel_shape, self.pads, self.strides)
+        y: Value = conv(x, w, bias)
+        return activated(y if addend is None else y + addend, self.activation, self.activation_params)
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Sample:
+        plain = Conv.sample(draw)
+        name = draw.choice(("", "Tanh", "Sigmoid"))
+        return Sample(cls(activation=name, **plain.operator.attributes()), plain.inputs)
+
+
+@operator
+@dataclass(frozen=True)
+class FusedGemm(Microsoft):
+    """activation(alpha A' B' + beta C)"""
+
+    takes: ClassVar[tuple[int, int]] = (2, 3)
+    activation: str = ""
+    activation_alpha: float | None = None
+    activation_beta: float | None = None
+    activation_gamma: float | None = None
+    alpha: float = 1.0
+    beta: float = 1.0
+    transA: bool = False
+    transB: bool = False
+
+    def check(self, *inputs: TensorType | None) -> None:
+        check_activation(self, self.activation, *inputs)
+
+    def define(self, *inputs: Any) -> Value:
+        given = (self.activation_alpha, self.activation_beta)
+        parameters = tuple(value for value in given if value is not None)
+        y = Gemm(self.alpha, self.beta, self.transA, self.transB)(*inputs)
+        return activated(y, self.activation, parameters)
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Sample:
+        plain = Gemm.sample(draw)
+        alpha = draw.choice((None, 0.3))
+        name = draw.choice(("", "Tanh", "Elu"))
+        return Sample(cls(activation=name, activation_alpha=alpha, **plain.operator.attributes()), plain.inputs)
+
+
+class Smooth(Microsoft):
+    """A function of each element, after a bias (of the last axis) is added."""
+
+    takes: ClassVar[tuple[int, int]] = (1, 2)
+
+    def define(self, *inputs: Any) -> Value:
+        x, bias = inputs
+        return self.apply(x if bias is None else x + bias)
+
+    def apply(self, x: Value) -> Value:
+        """The function."""
+        raise NotImplementedError
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Sample:
+        x = draw.floats(draw.shape(min_rank=1))
+        bias = draw.floats(x.shape[-1:]) if cls.takes[1] > 1 and (cls.takes[0] > 1 or draw.boolean()) else None
+        return Sample(cls(), (x,) if bias is None else (x, bias))
+
+
+@operator
+@dataclass(frozen=True)
+class MicrosoftGelu(Smooth):
+    """x · Φ(x)"""
+
+    onnx: ClassVar[str] = "Gelu"
+    takes: ClassVar[tuple[int, int]] = (1, 1)
+
+    def define(self, *inputs: Any) -> Value:
+        return self.apply(inputs[0])
+
+    def apply(self, x: Value) -> Value:
+        result: Value = Gelu()(x)
+        return result
+
+
+@operator
+@dataclass(frozen=True)
+class BiasGelu(Smooth):
+    """Gelu of A + B"""
+
+    takes: ClassVar[tuple[int, int]] = (2, 2)
+
+    def apply(self, x: Value) -> Value:
+        result: Value = Gelu()(x)
+        return result
+
+
+@operator
+@dataclass(frozen=True)
+class FastGelu(Smooth):
+    """Gelu by its approximation with tanh, after an optional bias is added."""
+
+    def apply(self, x: Value) -> Value:
+        result: Value = Gelu("tanh")(x)
+        return result
+
+
+@operator
+@dataclass(frozen=True)
+class QuickGelu(Smooth):
+    """x / (1 + exp(-alpha · x))"""
+
+    takes: ClassVar[tuple[int, int]] = (1, 1)
+    alpha: float = 1.702
+
+    def define(self, *inputs: Any) -> Value:
+        return self.apply(inputs[0])
+
+    def apply(self, x: Value) -> Value:
+        result: Value = Swish(self.alpha)(x)
+        return result
+
+
+@operator
+@dataclass(frozen=True)
+class BiasSoftmax(Microsoft):
+    """Softmax over all axes from ``axis`` on of data + bias.
+
+    The bias broadcasts as in NumPy, or (``is_inner_broadcast`` false: over the first axes; true: over the axes between
+    the batch axis and ``axis``) has extents of 1 there.
+    """
+
+    takes: ClassVar[tuple[int, int]] = (2, 2)
+    is_inner_broadcast: bool
+    axis: int = 1
+
+    def check(self, *inputs: TensorType | None) -> None:
+        x = inputs[0]
+        if x is None or not -x.rank <= self.axis < x.rank:
+            raise self.fail(f"axis {self.axis} is none of the operand's", *inputs)
+
+    def define(self, *inputs: Any) -> Value:
+        x, bias = inputs
+        y = x + bias
+        axis = self.axis % x.rank
+        flat: Value = Softmax()(reshape(y, (*x.shape[:axis], math.prod(x.shape[axis:]))))
+        return reshape(flat, x.shape)
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Sample:
+        shape = draw.shape(min_rank=2)
+        axis = draw.integer(1, len(shape) - 1)
+        inner = draw.boolean()
+        bias = tuple(1 if (0 < a < axis if inner else a < axis) else n for a, n in enumerate(shape))
+        return Sample(cls(inner, axis), (draw.floats(shape), draw.floats(bias)))

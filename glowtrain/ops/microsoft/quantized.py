@@ -1,0 +1,302 @@
+"""Functions, means and moves of quantized tensors, which the quantizer emits.
+
+Semantics: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md. ONNX Runtime's kernels take
+short cuts (tables, fixed point), so single numbers may differ by one step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from glowtrain.graph import Draw, Operator, Sample, Value, operator
+from glowtrain.ops import quantization as standard
+from glowtrain.ops.activation import LeakyRelu, Sigmoid
+from glowtrain.ops.logic import Where
+from glowtrain.ops.microsoft.base import (
+    Quantized,
+    channels_behind,
+    channels_first,
+    draw_result,
+    draw_tensor,
+    quantize,
+    real,
+    steps,
+)
+from glowtrain.ops.move import Concat, reshape
+from glowtrain.ops.pooling import AveragePool, draw_pool
+from glowtrain.ops.reduction import ReduceMean
+from glowtrain.ops.softmax import Softmax
+from glowtrain.types import Shape, TensorType, i8, u8
+
+
+class QLinearBinary(Quantized):
+    """A function of two quantized tensors, (A, scale, zero point) and (B, scale, zero point), then C's two."""
+
+    takes: ClassVar[tuple[int, int]] = (7, 8)
+
+    def check(self, *inputs: TensorType | None) -> None:
+        a, _, _, b = inputs[:4]
+        if a is None or b is None or a.dtype != b.dtype:
+            raise self.fail("A and B must have one element type", *inputs)
+
+    def define(self, *inputs: Any) -> Value:
+        a, sa, za, b, sb, zb, sc, zc = inputs
+        return quantize(self.combine(real(a, sa, za), real(b, sb, zb)), sc, zc, a.dtype)
+
+    def combine(self, a: Value, b: Value) -> Value:
+        """The function of real numbers."""
+        raise NotImplementedError
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Sample:
+        shape, dtype = draw.shape(), draw.choice((i8, u8))
+        other = draw.choice((shape, shape[1:], ()))
+        left, right = draw_tensor(draw, shape, dtype), draw_tensor(draw, other, dtype)
+        return Sample(cls(), (*left, *right, *draw_result(draw, dtype)))
+
+
+@operator
+@dataclass(frozen=True)
+class QLinearAdd(QLinearBinary):
+    """A + B on quantized tensors."""
+
+    def combine(self, a: Value, b: Value) -> Value:
+        return a + b
+
+
+@operator
+@dataclass(frozen=True)
+class QLinearMul(QLinearBinary):
+    """A · B on quantized tensors."""
+
+    def combine(self, a: Value, b: Value) -> Value:
+        return a * b
+
+
+class QLinearUnary(Quantized):
+    """A function of a quantized tensor (X, scale, zero point), then Y's scale and zero point."""
+
+    takes: ClassVar[tuple[int, int]] = (4, 5)
+
+    def define(self, *inputs: Any) -> Value:
+        x, sx, zx, sy, zy = inputs
+        return quantize(self.apply(real(x, sx, zx)), sy, zy, x.dtype)
+
+    def apply(self, x: Value) -> Value:
+        """The function of real numbers."""
+        raise NotImplementedError
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Sample:
+        dtype = draw.choice((i8, u8))
+        return Sample(
+            cls.draw_operator(draw), (*draw_tensor(draw, draw.shape(min_rank=1), dtype), *draw_result(draw, dtype))
+        )
+
+    @classmethod
+    def draw_operator(cls, draw: Draw) -> Operator:
+        """Draw the attributes."""
+        return cls()
+
+
+@operator
+@dataclass(frozen=True)
+class QLinearSigmoid(QLinearUnary):
+    """1 / (1 + exp(-X)) on a quantized tensor."""
+
+    def apply(self, x: Value) -> Value:
+        result: Value = Sigmoid()(x)
+        return result
+
+
+@operator
+@dataclass(frozen=True)
+class QLinearLeakyRelu(QLinearUnary):
+    """X where positive, else alpha · X, on a quantized tensor."""
+
+    alpha: float = 0.01
+
+    def apply(self, x: Value) -> Value:
+        result: Value = LeakyRelu(self.alpha)(x)
+        return result
+
+    @classmethod
+    def draw_operator(cls, draw: Draw) -> Operator:
+        return cls(draw.choice((0.01, 0.3)))
+
+
+@operator
+@dataclass(frozen=True)
+class QLinearSoftmax(QLinearUnary):
+    """Softmax of a quantized tensor, along ``axis``; before ``opset`` 13 along all axes from ``axis`` on."""
+
+    opset: int = 13
+    axis: int = -1
+
+    def apply(self, x: Value) -> Value:
+        if self.opset >= 13:
+            result: Value = Softmax(self.axis)(x)
+            return result
+        axis = self.axis % x.rank
+        rows: Value = Softmax()(reshape(x, (*x.shape[:axis], int(np.prod(x.shape[axis:], dtype=np.int64)))))
+        return reshape(rows, x.shape)
+
+    def check(self, *inputs: TensorType | None) -> None:
+        x = inputs[0]
+        assert x is not None
+        if not -x.rank <= self.axis < x.rank:
+            raise self.fail(f"axis {self.axis} is outside of the operand's {x.rank}", *inputs)
+
+    @classmethod
+    def draw_operator(cls, draw: Draw) -> Operator:
+        return cls(draw.choice((12, 13)), draw.choice((0, -1)))
+
+
+class QLinearPool(QLinearUnary):
+    """Means over places of a quantized image. The sums are exact; one multiplication turns them to Y's scale."""
+
+    channels_last: bool
+
+    def mean(self, x: Value) -> Value:
+        """The means of an image [N, C, D...]."""
+        raise NotImplementedError
+
+    def define(self, *inputs: Any) -> Value:
+        x, sx, zx, sy, zy = inputs
+        numbers = steps(x, zx, sx.dtype)
+        mean = self.mean(channels_first(numbers) if self.channels_last else numbers)
+        units = mean * (reshape(sx, ()) / reshape(sy, ()))
+        return standard.quantize_units(channels_behind(units) if self.channels_last else units, zy, x.dtype)
+
+
+@operator
+@dataclass(frozen=True)
+class QLinearAveragePool(QLinearPool):
+    """AveragePool of a quantized image."""
+
+    auto_pad: str = "NOTSET"
+    ceil_mode: bool = False
+    channels_last: bool = False
+    count_include_pad: bool = False
+    kernel_shape: Shape = ()
+    pads: Shape = ()
+    strides: Shape = ()
+
+    def mean(self, x: Value) -> Value:
+        pool = AveragePool(
+            auto_pad=self.auto_pad,
+            ceil_mode=self.ceil_mode,
+            count_include_pad=self.count_include_pad,
+            kernel_shape=self.kernel_shape,
+            pads=self.pads,
+            strides=self.strides,
+        )
+        result: Value = pool(x)
+        return result
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Sample:
+        chosen, shape = draw_pool(draw)
+        del chosen["dilations"]
+        last, dtype = draw.boolean(), draw.choice((i8, u8))
+        pads = chosen.get("pads", ())
+        chosen["pads"] = (
+            tuple(min(p, k - 1) for p, k in zip(pads, chosen["kernel_shape"] * 2, strict=True)) if pads else ()
+        )
+        chosen["ceil_mode"] = False
+        pool = cls(channels_last=last, count_include_pad=draw.boolean(), **chosen)
+        x = draw_tensor(draw, (shape[0], *shape[2:], shape[1]) if last else shape, dtype)
+        return Sample(pool, (*x, *draw_result(draw, dtype)))
+
+
+@operator
+@dataclass(frozen=True)
+class QLinearGlobalAveragePool(QLinearPool):
+    """GlobalAveragePool of a quantized image."""
+
+    channels_last: bool = False
+
+    def mean(self, x: Value) -> Value:
+        result: Value = ReduceMean(axes=tuple(range(2, x.rank)))(x)
+        return result
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Sample:
+        dtype = draw.choice((i8, u8))
+        x = draw_tensor(draw, draw.shape(min_rank=3), dtype)
+        return Sample(cls(draw.boolean()), (*x, *draw_result(draw, dtype)))
+
+
+@operator
+@dataclass(frozen=True)
+class QLinearReduceMean(QLinearPool):
+    """The mean of a quantized tensor over ``axes``, or over all."""
+
+    axes: Shape = ()
+    keepdims: bool = True
+    channels_last: ClassVar[bool] = False  # type: ignore[misc]
+
+    def mean(self, x: Value) -> Value:
+        result: Value = ReduceMean(axes=self.axes or None, keepdims=self.keepdims)(x)
+        return result
+
+    @classmethod
+    def draw_operator(cls, draw: Draw) -> Operator:
+        return cls(draw.choice(((), (0,), (-1,))), draw.boolean())
+
+
+@operator
+@dataclass(frozen=True)
+class QLinearConcat(Quantized):
+    """Concat of quantized tensors: Y's scale and zero point, then each tensor with its own."""
+
+    takes: ClassVar[tuple[int, int]] = (5, -1)
+    axis: int
+
+    def check(self, *inputs: TensorType | None) -> None:
+        if len(inputs) % 3 != 2 or any(x is None for x in inputs):
+            raise self.fail("takes the result's scale and zero point, then tensors, each with both", *inputs)
+
+    def _padded(self, inputs: Any) -> tuple[Any, ...]:
+        return tuple(inputs)
+
+    def define(self, *inputs: Any) -> Value:
+        sy, zy = inputs[:2]
+        parts = [quantize(real(*inputs[at : at + 3]), sy, zy, zy.dtype) for at in range(2, len(inputs), 3)]
+        result: Value = Concat(axis=self.axis)(*parts)
+        return result
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Sample:
+        shape = draw.shape(min_rank=1)
+        axis, dtype = draw.integer(0, len(shape) - 1), draw.choice((i8, u8))
+        parts: list[Any] = []
+        for _ in range(draw.integer(1, 3)):
+            extents = tuple(draw.integer(1, 3) if a == axis else n for a, n in enumerate(shape))
+            parts += draw_tensor(draw, extents, dtype, absent=False)
+        return Sample(cls(axis), (*draw_result(draw, dtype), *parts))
+
+
+@operator
+@dataclass(frozen=True)
+class QLinearWhere(Quantized):
+    """Where with quantized tensors: the condition, (X, scale, zero point), (Y, scale, zero point), then Z's two."""
+
+    takes: ClassVar[tuple[int, int]] = (9, 9)
+
+    def define(self, *inputs: Any) -> Value:
+        condition, x, sx, zx, y, sy, zy, sz, zz = inputs
+        chosen = Where()(
+            condition, quantize(real(x, sx, zx), sz, zz, zz.dtype), quantize(real(y, sy, zy), sz, zz, zz.dtype)
+        )
+        result: Value = chosen
+        return result
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Sample:
+        shape, dtype = draw.shape(), draw.choice((i8, u8))
+        left, right = (draw_tensor(draw, shape, dtype, absent=False) for _ in range(2))
+        return Sample(cls(), (draw.booleans(shape), *left, *right, *draw_result(draw, dtype)))

@@ -1,0 +1,78 @@
+"""The passes' work grows about as fast as the program: counted in function calls, which no neighbour disturbs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from glowtrain.graph import Graph, Input, Value
+from glowtrain.lower.lower import lower
+from glowtrain.ops.activation import Relu
+from glowtrain.ops.arithmetic import Sum
+from glowtrain.ops.move import Concat
+from glowtrain.ops.transcendental import Tanh
+from glowtrain.program.fuse import fuse
+from glowtrain.program.layout import assign_layouts
+from glowtrain.types import f32
+
+
+def calls_in(work: Callable[[], Any]) -> int:
+    """How many Python functions ``work`` calls."""
+    count = 0
+
+    def event(frame: FrameType, kind: str, argument: Any) -> None:
+        nonlocal count
+        count += kind == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(event)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def chain(x: Value, n: int) -> Value:
+    for _ in range(n):
+        x = Relu()(Tanh()(x) * 1.5)
+    return x
+
+
+def skips(x: Value, n: int) -> Value:
+    for _ in range(n):
+        x = Tanh()(x) + x
+    return x
+
+
+def total(x: Value, n: int) -> Value:
+    return Sum()(*(x * float(k + 2) for k in range(n)))
+
+
+def concat(x: Value, n: int) -> Value:
+    return Concat(axis=0)(*(x * float(k + 2) for k in range(n)))
+
+
+GRAPHS: dict[str, Callable[[Value, int], Value]] = {"chain": chain, "skips": skips, "sum": total, "concat": concat}
+
+
+def fused(build: Callable[[Value, int], Value], n: int) -> Callable[[], object]:
+    x = Input(f32[16], "x")
+    program = assign_layouts(lower(Graph((x,), {"y": build(x, n)}, {}, "growth")))
+    return lambda: fuse(program)
+
+
+@pytest.mark.parametrize("name", sorted(GRAPHS))
+def test_fusion_grows_about_linearly(name: str) -> None:
+    small, large = (calls_in(fused(GRAPHS[name], n)) for n in (60, 240))
+    assert large < 6 * small
+
+
+@pytest.mark.parametrize("name", sorted(GRAPHS))
+def test_large_graphs_do_not_recurse_deeply(name: str) -> None:
+    """A thousand operators in a row, or a thousand operands, need no deep stack."""
+    fused(GRAPHS[name], 1000)()
