@@ -190,9 +190,9 @@ class Gpt(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits [batch, 8, 11]."""
-        x = self.tokens(tokens)
+        x, time = self.tokens(tokens), tokens.shape[1]
         for block in self.blocks:
-            x = block(x, self.get_buffer("cos"), self.get_buffer("sin"))
+            x = block(x, self.get_buffer("cos")[:time], self.get_buffer("sin")[:time])
         logits: Tensor = self.head(self.norm(x))
         return logits
 

@@ -5,6 +5,7 @@ Element types are tried: a type is listed if the operator's own samples pass ``i
 
 from __future__ import annotations
 
+import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -120,7 +121,8 @@ def _row(domain: str, name: str, samples: Samples) -> Row:
         cls = OPERATORS.get(f"glowtrain.{name}")
     if cls is None:
         body = BUILT_IN[key] is functions.built
-        return Row(name, _opsets(domain, name), "", "definition" if body else "on load", "parts", _twins(name), "")
+        note = "" if body else _first_line(BUILT_IN[key]).removeprefix(f"{name}: ")
+        return Row(name, _opsets(domain, name), "", "definition" if body else "on load", "parts", _twins(name), note)
     gradient = "rule" if cls.has("vjp") else "parts"
     return Row(
         name,
@@ -131,6 +133,10 @@ def _row(domain: str, name: str, samples: Samples) -> Row:
         _twins(name) if not domain else "",
         "; ".join(_notes(cls)),
     )
+
+
+def _first_line(rule: object) -> str:
+    return (inspect.getdoc(rule) or "").partition("\n")[0].rstrip(".")
 
 
 def _opsets(domain: str, name: str) -> str:

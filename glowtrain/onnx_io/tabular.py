@@ -24,6 +24,7 @@ REFUSED = {
 
 @built_in(f"{DOMAIN}.ZipMap")
 def _zip_map(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    """the tensor that it reads: column k holds the values of label k"""
     return (builder.tensor(node.input[0], builder.what(node)),)
 
 

@@ -79,8 +79,11 @@ def _converted(proto: ModelProto, opset: int, title: str) -> ModelProto:
 
 
 def _after_conversion(graph: GraphProto) -> None:
-    """What the converter leaves: a name that was dropped; and seeds, so that random nodes without one differ."""
-    seed = 0
+    """What the converter leaves: a name that was dropped; and seeds, so that random nodes without one differ.
+
+    They are not whole numbers, as given ones are.
+    """
+    seed = 0.5
     for node in _all_nodes(graph):
         if not is_standard(node.domain):
             continue
@@ -90,7 +93,7 @@ def _after_conversion(graph: GraphProto) -> None:
         if draws is not None and issubclass(draws, SeededDraw):
             seed += 1
             if not any(attribute.name == "seed" for attribute in node.attribute):
-                node.attribute.append(helper.make_attribute("seed", float(seed)))
+                node.attribute.append(helper.make_attribute("seed", seed))
 
 
 def _inlined(model: Model) -> ModelProto:

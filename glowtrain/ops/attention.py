@@ -20,7 +20,7 @@ from glowtrain.graph import Constant, Draw, Operator, Sample, Value, constant, o
 from glowtrain.ops.contraction import reshaped, swapped
 from glowtrain.ops.family import broadcast_shapes
 from glowtrain.ops.logic import And, Greater, Where
-from glowtrain.ops.move import Concat, Transpose
+from glowtrain.ops.move import Concat, Reshape, Transpose, Unsqueeze
 from glowtrain.ops.reduction import ReduceMax, accumulator, as_dtype, widened
 from glowtrain.ops.softmax import Softmax
 from glowtrain.ops.transcendental import Tanh
@@ -248,24 +248,34 @@ def operands(operator_: Operator, inputs: Sequence[Any]) -> list[Any]:
     return [*inputs, *(None,) * (len(OPERANDS) - len(inputs))]
 
 
+def inner_reshaped(x: Value, kept: int, shape: Shape) -> Value:
+    """``x`` with the axes after the first ``kept`` in another shape.
+
+    The kept extents are not written down (0 in a Reshape keeps one), so that a saved model leaves them open.
+    """
+    if 0 in shape:
+        return reshaped(x, (*x.shape[:kept], *shape))
+    result: Value = x if x.shape[kept:] == shape else Reshape(shape=(*(0,) * kept, *shape))(x)
+    return result
+
+
 def split_heads(x: Value, heads: int) -> Value:
     """[B, N, heads size] as [B, heads, N, size]."""
-    batch, count, hidden = x.shape
-    result: Value = Transpose(perm=(0, 2, 1, 3))(reshaped(x, (batch, count, heads, hidden // heads)))
+    result: Value = Transpose(perm=(0, 2, 1, 3))(inner_reshaped(x, 2, (heads, x.shape[2] // heads)))
     return result
 
 
 def join_heads(x: Value) -> Value:
     """[B, heads, N, size] as [B, N, heads size]."""
-    batch, heads, count, size = x.shape
-    return reshaped(Transpose(perm=(0, 2, 1, 3))(x), (batch, count, heads * size))
+    _, heads, _, size = x.shape
+    return inner_reshaped(Transpose(perm=(0, 2, 1, 3))(x), 2, (heads * size,))
 
 
 def by_group(left: Value, right: Value) -> Value:
     """left [B, H, S, n] times right [B, H / G, n, m]: the rows of G neighbouring heads meet one matrix, uncopied."""
-    (batch, heads, rows, inner), shared = left.shape, right.shape[1]
-    stacked = reshaped(left, (batch, shared, heads // max(shared, 1) * rows, inner))
-    return reshaped(stacked @ right, (batch, heads, rows, right.shape[3]))
+    (_, heads, rows, inner), shared = left.shape, right.shape[1]
+    stacked = inner_reshaped(left, 1, (shared, heads // max(shared, 1) * rows, inner))
+    return inner_reshaped(stacked @ right, 1, (heads, rows, right.shape[3]))
 
 
 @dataclass(frozen=True)
@@ -316,7 +326,7 @@ def _positions(attention: Attention, count: int, total: int, lengths: Value | No
     if lengths is None:
         seen = attention.allowed(past + queries, keys)
         return None if seen is None else constant(np.broadcast_to(seen, (count, total)).copy())
-    known = reshaped(lengths, (lengths.shape[0], 1, 1, 1))
+    known: Value = Unsqueeze(axes=(1, 2, 3))(lengths)
     inside: Value = known > constant(keys)
     window = attention.allowed(known + constant(queries - count), constant(keys))
     return inside if window is None else And()(inside, window)

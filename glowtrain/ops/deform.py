@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
-from glowtrain.ops.contraction import MatMul
+from glowtrain.ops.contraction import Einsum
 from glowtrain.ops.interpolation import Border, interpolated, interpolated_array
 from glowtrain.ops.move import Slice, reshape
 from glowtrain.ops.reduction import accumulator, as_dtype, widened
@@ -106,14 +106,14 @@ class DeformConv(Operator):
         """Interpolated columns for every window, then a product with the weights."""
         bias, mask = (*rest, None, None)[:2]
         geometry, wide, m = self.geometry(x.shape, w.shape), accumulator(x.dtype), w.shape[0]
-        n, places, count = x.shape[0], math.prod(geometry.out), w.shape[1] * math.prod(geometry.kernel)
+        n, taps, places = x.shape[0], math.prod(geometry.kernel), math.prod(geometry.out)
         columns = self._columns(x, as_dtype(offset, wide), geometry)
         if mask is not None:
-            q, taps = self.offset_group, math.prod(geometry.kernel)
-            columns = columns * reshape(as_dtype(mask, wide), (n, q, 1, taps, places))
-        columns = reshape(columns, (n, self.group, count, places))
-        rows = as_dtype(reshape(w, (1, self.group, m // self.group, count)), wide)
-        result = reshape(MatMul()(rows, columns), (n, m, *geometry.out))
+            columns = columns * reshape(as_dtype(mask, wide), (n, self.offset_group, 1, taps, places))
+        columns = reshape(columns, (n, self.group, w.shape[1], taps, places))
+        rows = as_dtype(reshape(w, (self.group, m // self.group, w.shape[1], taps)), wide)
+        # Taps and channels stay apart, so that either may lie innermost in memory.
+        result = reshape(Einsum("gmct,ngctp->ngmp")(rows, columns), (n, m, *geometry.out))
         if bias is not None:
             result = result + reshape(as_dtype(bias, wide), (m, *(1,) * geometry.rank))
         return as_dtype(result, x.dtype)

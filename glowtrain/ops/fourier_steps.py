@@ -96,7 +96,7 @@ class FourierStep(Operator):
         m, a, b, c, s = self._split(x, table)
         spread = np.broadcast_to(widened(table), (b, *table.shape[1:]))
         y = np.einsum("mhjci,jhcdk->mjdki", widened(x).reshape(m, a, b, c, s), spread, optimize=True)
-        return np.asarray(y.reshape(m, b, table.shape[3], -1), x.dtype)
+        return np.asarray(y.reshape(m, b, table.shape[3], table.shape[4] * s), x.dtype)
 
     def vjp(self, g: Value, y: Value, x: Value, table: Value) -> Grads:
         m, a, b, c, s = self._split(x, table)

@@ -1,8 +1,7 @@
 """Reading a tensor at real positions that are only known at run time, by interpolation between neighbours.
 
-The weights are polynomials in the position's fraction, so gradients flow to the positions; the elements are read by one
-gather, whose gradient is one scatter. Cubic convolution: R. Keys, "Cubic convolution interpolation for digital image
-processing", IEEE Trans. ASSP 29 (1981), with slope -3/4.
+The weights are polynomials in the position's fraction, so gradients flow to the positions. Cubic convolution: R. Keys,
+"Cubic convolution interpolation for digital image processing", IEEE Trans. ASSP 29 (1981), with slope -3/4.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ import numpy as np
 from glowtrain.graph import Value, constant
 from glowtrain.ops.arithmetic import Abs, Floor, Round
 from glowtrain.ops.extrema import Clip
-from glowtrain.ops.index import GatherElements
 from glowtrain.ops.logic import Where
-from glowtrain.ops.move import Expand, reshape, sum_axes
+from glowtrain.ops.move import Expand, reshape
+from glowtrain.ops.points import GatherSum
 from glowtrain.ops.reduction import accumulator, as_dtype, filled, widened
 from glowtrain.ops.resize import keys
 from glowtrain.types import Array, i64
@@ -130,14 +129,11 @@ class Neighbours:
         indices = pairs(self.indices, other.indices, lambda one, two: one * extent + two)
         return Neighbours(indices, pairs(self.weights, other.weights, lambda one, two: one * two))
 
-    def read(self, x: Value) -> Value:
-        """The weighted elements of x[N, C, D...], as [N, C, taps, P] in the element type in which they are summed."""
-        (n, taps, p), (_, c, *spatial) = self.indices.shape, x.shape
-        flat = reshape(x, (n, c, math.prod(spatial)))
-        places: Value = Expand((n, c, taps * p))(reshape(self.indices, (n, 1, taps * p)))
-        values = reshape(GatherElements(axis=2)(flat, places), (n, c, taps, p))
+    def sums(self, x: Value) -> Value:
+        """The weighted sums of elements of x[N, C, S], as [N, C, P] in the element type in which they are summed."""
         wide = accumulator(x.dtype)
-        return as_dtype(values, wide) * reshape(as_dtype(self.weights, wide), (n, 1, taps, p))
+        result: Value = GatherSum()(as_dtype(x, wide), self.indices, as_dtype(self.weights, wide))
+        return result
 
 
 def neighbours(positions: Sequence[Value], borders: Sequence[Border], mode: str) -> Neighbours:
@@ -149,7 +145,8 @@ def neighbours(positions: Sequence[Value], borders: Sequence[Border], mode: str)
 
 def interpolated(x: Value, positions: Sequence[Value], borders: Sequence[Border], mode: str) -> Value:
     """x[N, C, D...] at points, as [N, C, P] in the element type in which x is summed."""
-    return sum_axes(neighbours(positions, borders, mode).read(x), (2,))
+    n, c, *spatial = x.shape
+    return neighbours(positions, borders, mode).sums(reshape(x, (n, c, math.prod(spatial))))
 
 
 def clip(x: Value, low: float, high: float) -> Value:

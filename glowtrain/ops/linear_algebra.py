@@ -74,7 +74,11 @@ class Elimination(Operator):
         """A Scan over the columns; rows are picked by masks."""
         *batch, n, m = x.shape
         count = math.prod(batch)
-        types = [x.type.with_shape((count, *rest)) for rest in ((n, m), (1, 1), (1, m), (n, 1))]
+        shapes = (x.shape, (*batch,), (*batch, m), (*batch, n))
+        if not n:
+            rest = zip((1, 0, 0), shapes[1:], strict=True)
+            return x, *(filled(fill, x.type.with_shape(shape)) for fill, shape in rest)
+        types = [x.type.with_shape((count, *inner)) for inner in ((n, m), (1, 1), (1, m), (n, 1))]
         states = [Input(type_, name) for type_, name in zip(types, ("work", "det", "row", "column"), strict=True)]
         here, left = (Input(TensorType(boolean, (n,)), name) for name in ("here", "left"))
         results = _reduced(states[0], states[1], reshape(here, (n, 1)), reshape(left, (n, 1)))
@@ -85,8 +89,7 @@ class Elimination(Operator):
         )
         masks = constant(np.eye(n, dtype=bool)), constant(np.triu(np.ones((n, n), bool)))
         results = Scan(body, 2)(*start, *masks)
-        shapes = (x.shape, batch, (*batch, m), (*batch, n))
-        return tuple(reshape(value, tuple(shape)) for value, shape in zip(results, shapes, strict=True))
+        return tuple(reshape(value, shape) for value, shape in zip(results, shapes, strict=True))
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
         (x,), (work, det, row, column) = inputs, outputs

@@ -183,15 +183,17 @@ class RoiAlign(Operator):
         y, z = rows.neighbours(), columns.neighbours()
         places = reshape(y.indices, (r, 2, 1, p, 1)) * w + reshape(z.indices, (r, 1, 2, 1, q))
         places = places + reshape(batch, (r, 1, 1, 1, 1)) * (h * w)
-        values = Gather(axis=1)(reshape(Transpose((1, 0, 2, 3))(x), (c, n * h * w)), places)
-        terms = values * (reshape(y.weights, (r, 2, 1, p, 1)) * reshape(z.weights, (r, 1, 2, 1, q)))
+        weights = reshape(y.weights, (r, 2, 1, p, 1)) * reshape(z.weights, (r, 1, 2, 1, q))
         oh, ow = self.output_height, self.output_width
         bins: Shape = (r, 2, 2, oh, p // oh, ow, q // ow)
-        terms = reshape(terms, (c, *bins))
+        pixels = reshape(Transpose((1, 0, 2, 3))(x), (c, n * h * w))
         if self.mode == "max":
+            terms = reshape(Gather(axis=1)(pixels, places) * weights, (c, *bins))
             pooled = self._maximum(terms, rows, columns, bins)
         else:
-            pooled = sum_axes(terms, (2, 3, 5, 7)) / float(self.sampling_ratio**2)
+            weights = weights / float(self.sampling_ratio**2)
+            taps = Neighbours(_taps_first(places, bins), _taps_first(weights, bins))
+            pooled = reshape(taps.sums(reshape(pixels, (1, c, n * h * w))), (c, r, oh, ow))
         result: Value = Transpose((1, 0, 2, 3))(pooled)
         return result
 
@@ -234,6 +236,13 @@ class RoiAlign(Operator):
             columns.append((start, start + size))
         rois = np.stack([columns[0][0], columns[1][0], columns[0][1], columns[1][1]], axis=-1) / op.spatial_scale
         return Sample(op, (draw.floats((n, draw.integer(1, 2), *spatial)), rois, draw.integers((r,), 0, n - 1)))
+
+
+def _taps_first(x: Value, bins: Shape) -> Value:
+    """[R, 2, 2, out, samples, out, samples] as [1, taps, R * out * out]."""
+    r, _, _, oh, s, ow, t = bins
+    ordered: Value = Transpose((1, 2, 4, 6, 0, 3, 5))(reshape(x, bins))
+    return reshape(ordered, (1, 4 * s * t, r * oh * ow))
 
 
 def _weights_array(positions: Array, extent: int) -> Iterator[tuple[float, int]]:

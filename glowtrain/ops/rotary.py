@@ -10,10 +10,10 @@ import numpy as np
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
 from glowtrain.loops import Expr
 from glowtrain.ops.activation import Sigmoid, Swish, sigmoid
-from glowtrain.ops.contraction import reshaped
+from glowtrain.ops.attention import inner_reshaped
 from glowtrain.ops.family import Elementwise, Grads
 from glowtrain.ops.index import Gather
-from glowtrain.ops.move import Concat, Slice
+from glowtrain.ops.move import Concat, Slice, Unsqueeze
 from glowtrain.ops.reduction import accumulator, as_dtype, widened
 from glowtrain.types import Array, Shape, TensorType
 
@@ -76,24 +76,23 @@ class RotaryEmbedding(Operator):
         return np.ascontiguousarray(y, x.dtype)
 
     def decompose(self, x: Value, cos: Value, sin: Value, places: Value | None = None) -> Value:
-        batch, count, heads, size = self._split(x.shape)
-        shape = (batch, heads, count, size) if x.rank == 4 else (batch, count, heads, size)
-        wide = as_dtype(reshaped(x, shape), accumulator(x.dtype))
+        _, _, heads, size = self._split(x.shape)
+        split = x if x.rank == 4 else inner_reshaped(x, 2, (heads, size))
+        wide = as_dtype(split, accumulator(x.dtype))
         rotated = self.rotary_embedding_dim or size
-        half = rotated // 2
         if places is not None:
             cos, sin = Gather(axis=0)(cos, places), Gather(axis=0)(sin, places)
-        spread = (batch, 1, count, half) if x.rank == 4 else (batch, count, 1, half)
-        c, s = (as_dtype(reshaped(table, spread), wide.dtype) for table in (cos, sin))
+        spread = Unsqueeze(axes=(1,) if x.rank == 4 else (2,))
+        c, s = (as_dtype(spread(table), wide.dtype) for table in (cos, sin))
         a, b = (self._part(wide, place, rotated) for place in (0, 1))
         turned: tuple[Value, ...] = (a * c - b * s, a * s + b * c)
         if self.interleaved:
-            pairs = Concat(axis=-1)(*(reshaped(value, (*value.shape, 1)) for value in turned))
-            turned = (reshaped(pairs, (*shape[:3], rotated)),)
+            pairs = Concat(axis=-1)(*(Unsqueeze(axes=(-1,))(value) for value in turned))
+            turned = (inner_reshaped(pairs, 3, (rotated,)),)
         rest = () if rotated == size else (_cut(wide, rotated, size, 1),)
         parts = (*turned, *rest)
         y = Concat(axis=-1)(*parts) if len(parts) > 1 else parts[0]
-        return reshaped(as_dtype(y, x.dtype), x.shape)
+        return inner_reshaped(as_dtype(y, x.dtype), 2, x.shape[2:])
 
     def _part(self, x: Value, place: int, rotated: int) -> Value:
         """The first or the second elements of all pairs."""

@@ -100,6 +100,8 @@ class MelWeightMatrix(FromType):
             raise self.fail("num_mel_bins, dft_length and sample_rate must be positive")
         if not 0 <= self.lower_edge_hertz <= self.upper_edge_hertz:
             raise self.fail("0 <= lower_edge_hertz <= upper_edge_hertz must hold")
+        if self._edges()[-1] > self.dft_length // 2 + 1:
+            raise self.fail("triangles end beyond the spectrum (sample_rate / 2 hertz); lower upper_edge_hertz")
         return TensorType(self.output_datatype, (self.dft_length // 2 + 1, self.num_mel_bins))
 
     def constant(self, *types: TensorType) -> Array:

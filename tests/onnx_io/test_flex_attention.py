@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from onnx import GraphProto, NodeProto, TensorProto, helper
@@ -87,3 +89,31 @@ def test_a_subgraph_of_another_shape_is_refused() -> None:
     two = body("score", node("Add", "score.x0 score.x1", "score.y"), inputs=2)
     with pytest.raises(ModelError, match="score_mod must have one input and one output"):
         attention(score_mod=two)
+
+
+def test_a_saved_attention_leaves_the_batch_open(tmp_path: object) -> None:
+    """Grouped heads and a key and value of rank 3, written as a function: no shape in it names the batch."""
+    attention = node("Attention", "q k v", "y", q_num_heads=4, kv_num_heads=2, is_causal=1)
+    rotary = node("RotaryEmbedding", "q cos sin places", "turned", num_heads=4)
+    table = np.random.default_rng(3).standard_normal((5, 1)).astype(np.float32)
+    shapes: dict[str, Any] = {
+        "q": ["batch", 3, 8],
+        "k": ["batch", 5, 4],
+        "v": ["batch", 5, 6],
+        "places": (TensorProto.INT64, ["batch", 3]),
+    }
+    proto = model([attention, rotary], shapes, ["y", "turned"], {"cos": table, "sin": table}, opset=23)
+    graph = load(proto, {"batch": 2})
+    assert isinstance(graph, Graph)
+    path = f"{tmp_path}/attention.onnx"
+    gt.save(graph, path, opset=18)
+    again = load(path)
+    assert [spec.symbols for spec in again.inputs.values()] == [("batch",)] * 4  # type: ignore[union-attr]
+    random = np.random.default_rng(4)
+    feeds: dict[str, Array] = {
+        name: random.standard_normal((3, *shape[1:])).astype(np.float32) for name, shape in list(shapes.items())[:3]
+    }
+    feeds["places"] = random.integers(0, 5, (3, 3))
+    expected, found = (gt.compile(source, backend="interpreter")(feeds) for source in (load(proto), again))
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-6)

@@ -54,6 +54,9 @@ REFUSED = (
     "Ellipsis for input",
     "has unsupported type",
     "X_shape.NumDimensions() == 4",  # LRN is for images only
+    "Non per-tensor quantization is not supported",
+    "zero point must be a scalar or 1D tensor",
+    "Unsupported model IR version",
     "Tensor shape.Size() must be >= 0",  # STFT with neither window nor length
 )
 

@@ -41,7 +41,7 @@ def agrees(proto: ModelProto, x: Array, tolerance: float = 1e-5) -> Graph:
     again = gt.load(saved)
     for name, array in in_onnx_runtime(saved, {"x": x}).items():
         np.testing.assert_allclose(array, expected[name], tolerance, tolerance, err_msg=f"saved: {name}")
-    for candidate, backend in ((graph, "cpu"), (graph, "interpreter"), (again, "cpu")):
+    for candidate, backend in ((graph, "cpu"), (graph, "interpreter"), (again, "interpreter")):
         found = gt.compile(candidate, backend)({"x": x})
         for name, array in expected.items():
             assert found[name].dtype == array.dtype
@@ -164,10 +164,12 @@ class TestTrees:
             ("nodes_truenodeids", 99, "node 99 of tree 0, which does not exist"),
             ("nodes_truenodeids", 0, "below itself"),
             ("nodes_featureids", 7, "read feature 7, but there are 4"),
-            ("nodes_featureids", -1, "negative feature"),
+            ("nodes_featureids", -1, "reads feature -1"),
+            ("nodes_featureids", (1 << 32) + 1, "reads feature"),
             ("nodes_nodeids", 1, "two nodes with one id"),
             ("nodes_modes", "BRANCH_MAYBE", "no mode of a node"),
             ("target_ids", 5, "a vote is for target 5"),
+            ("target_ids", -1, "a vote is for target -1"),
             ("target_nodeids", 0, "not a leaf votes"),
         ],
     )

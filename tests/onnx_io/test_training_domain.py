@@ -60,7 +60,7 @@ class TestGradient:
 
     def test_shares_the_forward_pass(self) -> None:
         """At the names' own values nothing is computed twice."""
-        graph = gt.load(model([*LAYER, gradient("x", "dx", xs=["x"], zs=[], y="y")], {"x": [2, 4]}, "y dx", w=W))
+        graph = gt.load(model([*LAYER, gradient("x", "dx", xs=["x"], y="y")], {"x": [2, 4]}, "y dx", w=W))
         assert isinstance(graph, Graph)
         assert [node.operator.key() for node in graph.nodes].count("Tanh") == 1
 
@@ -83,13 +83,13 @@ class TestGradient:
         nodes = [helper.make_node("Mul", ["w", "w"], ["h"]), helper.make_node("Mul", ["h", "z"], ["y"])]
         nodes.append(gradient("h1 z1", "dh dz", xs=["h", "z"], y="y"))
         inputs = {name: RANDOM.normal(size=3).astype(np.float32) for name in ("w", "z", "h1", "z1")}
-        found = run(model(nodes, dict.fromkeys(inputs, [3]), "y dh dz"), **inputs)
+        found = run(model(nodes, {name: [3] for name in inputs}, "y dh dz"), **inputs)
         np.testing.assert_allclose(found["dh"], inputs["z1"])
         np.testing.assert_allclose(found["dz"], inputs["h1"])
         np.testing.assert_allclose(found["y"], inputs["w"] ** 2 * inputs["z"], rtol=1e-5)
 
     def test_without_a_path(self) -> None:
-        found = run(model([*LAYER, gradient("z w", "dz dw", xs=["z"], zs=["w"], y="y")], {"x": [2, 4], "z": [5]}, "dz",
+        found = run(model([*LAYER, gradient("z w", "dz", xs=["z"], zs=["w"], y="y")], {"x": [2, 4], "z": [5]}, "dz",
                           w=W), x=X, z=np.ones(5, np.float32))  # fmt: skip
         np.testing.assert_array_equal(found["dz"], np.zeros(5))
 

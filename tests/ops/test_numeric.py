@@ -9,18 +9,22 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.errors import InputError, ShapeError
-from glowtrain.graph import Graph, Input, Operator
+from glowtrain.gradcheck.operators import check_sample
+from glowtrain.graph import Graph, Input, Operator, Sample
 from glowtrain.graph.reverse import pullback
 from glowtrain.lower.expand import expand
 from glowtrain.onnx_io.trainable import make_trainable
 from glowtrain.ops.bitcast import BitCast
 from glowtrain.ops.fourier import DFT, STFT, OverlapAdd
 from glowtrain.ops.fourier_steps import radices
-from glowtrain.ops.linear_algebra import Det
+from glowtrain.ops.linear_algebra import Det, Elimination, Inverse
 from glowtrain.ops.ordered import Sorting
 from glowtrain.ops.padded_sequence import ReverseSequence, TensorScatter
 from glowtrain.ops.random_draw import Bernoulli, Multinomial, RandomNormal, RandomUniform, RandomUniformLike
+from glowtrain.ops.recurrence import CumProd, LinearRecurrence
 from glowtrain.ops.spectral_window import BlackmanWindow, HammingWindow, HannWindow, MelWeightMatrix
+from glowtrain.ops.statistics_normalization import LRN, MeanVarianceNormalization
+from glowtrain.ops.tfidf import TfIdfVectorizer
 from glowtrain.ops.top_k import TopK
 from glowtrain.types import Array, DType, bf16, boolean, f16, i16, i64, type_of, u8, u16
 
@@ -119,6 +123,10 @@ class TestWindows:
         peaks = m.argmax(axis=0)
         np.testing.assert_array_equal(m[peaks[1:], np.arange(5)], 0)
 
+    def test_filters_beyond_the_spectrum(self) -> None:
+        with pytest.raises(ShapeError, match="beyond the spectrum"):
+            MelWeightMatrix(6, 256, 8000, 100.0, 9000.0).infer()
+
 
 class TestTopK:
     @pytest.mark.parametrize("k", [1, 3, 7], ids=["selection", "some", "all"])
@@ -212,6 +220,35 @@ class TestSequences:
         with pytest.raises(InputError, match="0 to 1"):
             run(TensorScatter(), cache, update, np.array([2]))
         assert run(TensorScatter("circular"), cache, update, np.array([2]))[0].ravel().tolist() == [1, 0, 1]
+
+
+VECTORIZER = TfIdfVectorizer(2, 1, 1, "TF", (0, 2), (0, 1, 2), (1, 2, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("operator", "shapes"),
+    [
+        (DFT(), [(0, 4, 1)]), (DFT(axis=0), [(4, 0, 2)]), (STFT(2, 4), [(0, 8, 1)]),
+        (LRN(3), [(2, 0, 2)]), (LRN(3), [(2, 3, 0)]), (MeanVarianceNormalization((1,)), [(0, 3)]),
+        (Det(), [(0, 3, 3)]), (Det(), [(2, 0, 0)]), (Inverse(), [(2, 0, 0)]), (Elimination(), [(2, 0, 3)]),
+        (CumProd(0), [(0, 3)]), (CumProd(1), [(0, 3)]), (LinearRecurrence(0), [(0, 3), (0, 3)]),
+        (ReverseSequence(), [(0, 3), (3,)]), (ReverseSequence(), [(3, 0), (0,)]),
+        (TensorScatter(), [(2, 3, 4), (2, 0, 4), (2,)]), (TensorScatter("circular"), [(2, 0, 4), (2, 0, 4)]),
+        (TopK(0), [(2, 0)]), (TopK(0), [(2, 3)]), (TopK(2), [(0, 3)]), (Sorting(0), [(2, 0)]), (Sorting(1), [(2, 1)]),
+        (VECTORIZER, [(0,)]), (VECTORIZER, [(3, 0)]), (VECTORIZER, [(0, 4)]),
+        (Bernoulli(), [(0, 3)]), (Multinomial(), [(0, 3)]), (BitCast(i64), [(0, 3)]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_axes_without_elements(operator: Operator, shapes: list[tuple[int, ...]]) -> None:
+    """Lengths, places and tokens are integers."""
+    whole = [isinstance(operator, TfIdfVectorizer) or (place > 0 and len(s) == 1) for place, s in enumerate(shapes)]
+    arrays = [
+        np.zeros(shape, np.int64 if is_whole else np.float64) for shape, is_whole in zip(shapes, whole, strict=True)
+    ]
+    sample = Sample(operator, tuple(arrays))
+    oracles = ("types", "jacobian", "decomposition", "evaluator", "planned", "compiled")
+    assert not [measure for measure in check_sample(sample, oracles) if measure.status == "failed"]
 
 
 class TestDraws:

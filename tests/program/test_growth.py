@@ -50,11 +50,13 @@ def skips(x: Value, n: int) -> Value:
 
 
 def total(x: Value, n: int) -> Value:
-    return Sum()(*(x * float(k + 2) for k in range(n)))
+    result: Value = Sum()(*(x * float(k + 2) for k in range(n)))
+    return result
 
 
 def concat(x: Value, n: int) -> Value:
-    return Concat(axis=0)(*(x * float(k + 2) for k in range(n)))
+    result: Value = Concat(axis=0)(*(x * float(k + 2) for k in range(n)))
+    return result
 
 
 GRAPHS: dict[str, Callable[[Value, int], Value]] = {"chain": chain, "skips": skips, "sum": total, "concat": concat}

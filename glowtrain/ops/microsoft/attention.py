@@ -20,7 +20,7 @@ from glowtrain.ops.logic import GreaterOrEqual, Less, Or
 from glowtrain.ops.microsoft.base import Microsoft, draw_scale, integer_product
 from glowtrain.ops.move import Concat, Transpose, reshape
 from glowtrain.ops.quantization import STEPS
-from glowtrain.ops.quantized_contraction import draw_bytes
+from glowtrain.ops.quantized_contraction import draw_bytes, draw_weight
 from glowtrain.ops.split import Split
 from glowtrain.types import Array, DType, Shape, TensorType, i8, i32, u8
 
@@ -195,7 +195,7 @@ class QAttention(SelfAttention):
         past, mask, _ = _draw_past(draw, batch, heads, size, steps)
         op = cls(heads, unidirectional=draw.boolean(), mask_filter_value=-9.0)
         hidden, columns = heads * size, draw.choice(((), (3 * heads * size,)))
-        x, weight = draw_bytes(draw, (batch, steps, width), u8), draw_bytes(draw, (width, 3 * hidden), i8)
+        x, weight = draw_bytes(draw, (batch, steps, width), u8), draw_weight(draw, (width, 3 * hidden), i8)
         scales = draw_scale(draw, 0.001, 0.01), draw.floats(columns, 0.01, 0.05)
         zeros = draw_bytes(draw, (), u8), draw_bytes(draw, columns, i8)
         return Sample(op, (x, weight, draw.floats((3 * hidden,)), *scales, mask, *zeros, past))

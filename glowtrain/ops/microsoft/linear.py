@@ -27,7 +27,7 @@ from glowtrain.ops.microsoft.base import (
 )
 from glowtrain.ops.move import Transpose, reshape
 from glowtrain.ops.quantization import STEPS
-from glowtrain.ops.quantized_contraction import draw_bytes
+from glowtrain.ops.quantized_contraction import draw_bytes, draw_weight
 from glowtrain.types import Shape, TensorType, i8, i32, u8
 
 
@@ -169,7 +169,7 @@ class QGemm(Microsoft):
         m, k, n = (draw.integer(1, 4) for _ in range(3))
         op = cls(draw.choice((1.0, 0.5)), draw.boolean(), draw.boolean())
         a = draw_tensor(draw, (k, m) if op.transA else (m, k), absent=False)
-        b, _, _ = draw_tensor(draw, (n, k) if op.transB else (k, n), i8)
+        b = draw_weight(draw, (n, k) if op.transB else (k, n), i8)
         columns = draw.choice(((), (n,)))
         c = draw.integers(draw.choice(((n,), (m, n))), -500, 500).astype(np.int32) if draw.boolean() else None
         result = draw_result(draw, u8) if draw.boolean() else (None, None)

@@ -16,7 +16,7 @@ from glowtrain.ops.cast import Cast
 from glowtrain.ops.microsoft.base import Microsoft, real
 from glowtrain.ops.move import Transpose, reshape
 from glowtrain.ops.quantization import STEPS, DynamicQuantizeLinear
-from glowtrain.ops.quantized_contraction import BYTES, draw_bytes
+from glowtrain.ops.quantized_contraction import BYTES, draw_bytes, draw_weight
 from glowtrain.ops.recurrent import LSTM, Function
 from glowtrain.types import Shape, TensorType, i8, u8
 
@@ -97,7 +97,7 @@ class DynamicQuantizeLSTM(Microsoft):
         for rows in (width, hidden):
             shape: Shape = draw.choice(((count,), (count, 4 * hidden)))
             zero = draw_bytes(draw, shape, dtype)
-            tables.append((draw_bytes(draw, (count, rows, 4 * hidden), dtype), draw.floats(shape, 0.005, 0.02), zero))
+            tables.append((draw_weight(draw, (count, rows, 4 * hidden), dtype), draw.floats(shape, 0.005, 0.02), zero))
         bias = draw.floats((count, 8 * hidden), -0.5, 0.5) if draw.boolean() else None
         lengths = draw.integers((batch,), 1, steps).astype(np.int32) if draw.boolean() else None
         states = [draw.floats((count, batch, hidden), -1.0, 1.0) if draw.boolean() else None for _ in range(2)]

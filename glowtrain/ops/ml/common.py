@@ -137,6 +137,14 @@ def check_transform(operator: Operator, name: str, *inputs: TensorType) -> None:
         raise operator.fail(f"post_transform must be one of {', '.join(TRANSFORMS)}", *inputs)
 
 
+def check_integers(operator: Operator, numbers: Sequence[int], x: TensorType) -> None:
+    """Raises :class:`ShapeError` for numbers that the element type cannot hold."""
+    limits = np.iinfo(x.dtype.numpy)
+    wrong = next((number for number in numbers if not limits.min <= number <= limits.max), None)
+    if wrong is not None:
+        raise operator.fail(f"{wrong} does not fit {x.dtype}", x)
+
+
 def check_labels(operator: Operator, ints: Ints, strings: Strings, *inputs: TensorType) -> int:
     """The number of classes. Raises :class:`ShapeError` unless exactly one list of labels is given."""
     if bool(ints) == bool(strings):

@@ -102,7 +102,9 @@ class TreeEnsemble(Tabular):
         (x,) = inputs
         if not 0 <= self.aggregate_function < len(AGGREGATES) or not 0 <= self.post_transform < len(TRANSFORMS):
             raise self.fail("aggregate_function is 0 to 3, post_transform 0 to 4", x)
-        checked(self, self.ensemble, x)
+        if self.n_targets < 1:
+            raise self.fail("n_targets must be positive", x)
+        checked(self, lambda: self.ensemble, x)
         return x.with_shape((x.shape[0], self.n_targets))
 
     def reference(self, x: Array) -> Array:

@@ -20,6 +20,7 @@ from glowtrain.ops.ml.common import (
     Strings,
     Tabular,
     as_floats,
+    check_integers,
     compute_dtype,
     converted,
     result_dtype,
@@ -130,8 +131,10 @@ class Imputer(Tabular):
 
     def infer(self, *inputs: TensorType) -> TensorType:
         x = self.table(*inputs)
-        kind = "floats" if x.dtype.is_float else "int64s"
-        self.check_length(f"imputed_value_{kind}", self._values(x.dtype)[0], x)
+        kind, (imputed, replaced) = "floats" if x.dtype.is_float else "int64s", self._values(x.dtype)
+        self.check_length(f"imputed_value_{kind}", imputed, x)
+        if not x.dtype.is_float:
+            check_integers(self, (*imputed, replaced), x)
         return x
 
     def reference(self, x: Array) -> Array:
@@ -175,15 +178,11 @@ class Binarizer(Tabular):
         return inputs[0]
 
     def reference(self, x: Array) -> Array:
-        return (x > self.threshold).astype(x.dtype)
+        return (x.astype(np.float64) > self.threshold).astype(x.dtype)
 
     def decompose(self, x: Value) -> Value:
-        above: Value
-        if x.dtype.is_float:
-            above = Greater()(x, constant(np.array(self.threshold), x.dtype))
-        else:  # an integer is above a fraction if it is above the next integer below
-            above = Greater()(x, constant(np.array(math.floor(self.threshold)), x.dtype))
-        return as_dtype(above, x.dtype)
+        wide = as_dtype(x, f64)
+        return as_dtype(Greater()(wide, constant(np.array(self.threshold), f64)), x.dtype)
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:

@@ -75,8 +75,8 @@ def _check(branches: Branches, leaves: int, roots: Array) -> None:
     for array in (branches.true, branches.false, roots):
         if array.size and not 0 <= array.min() <= array.max() < nodes:
             raise ShapeError("a node has a child that does not exist")
-    if branches.features.size and branches.features.min() < 0:
-        raise ShapeError("a node has a negative feature")
+    if branches.features.size and not 0 <= branches.features.min() <= branches.features.max() < 1 << 31:
+        raise ShapeError(f"a node reads feature {branches.features.min()} or {branches.features.max()}")
     if not np.isin(branches.modes, np.arange(LEAF)).all():
         raise ShapeError(f"a node has an unknown mode; modes are {', '.join(MODES)}")
     if np.count_nonzero(branches.modes == MEMBER) != len(branches.members):

@@ -14,7 +14,7 @@ from glowtrain.loops import Const, Expr, For, Let, Ref, Statement, Tensor, indic
 from glowtrain.ops.extrema import Min
 from glowtrain.ops.index import Gather
 from glowtrain.ops.logic import Equal, IsNaN, Less, Where
-from glowtrain.ops.ml.common import DOMAIN, Floats, Ints, Strings
+from glowtrain.ops.ml.common import DOMAIN, Floats, Ints, Strings, check_integers
 from glowtrain.ops.move import Unsqueeze
 from glowtrain.ops.reduction import ReduceSum, as_dtype
 from glowtrain.types import Array, DType, TensorType, dtype_of, f32, i64
@@ -163,6 +163,8 @@ class LabelEncoder(Operator):
             raise self.fail(f"{len(self.keys)} keys need as many values, not {self.values.size}", *inputs)
         if not inputs[0].dtype.is_float and any(not isinstance(key, int) for key in self.keys):
             raise self.fail(f"the keys are fractions, but the elements are {inputs[0].dtype}", *inputs)
+        if not inputs[0].dtype.is_float:
+            check_integers(self, self.keys, inputs[0])
         return inputs[0].with_dtype(dtype_of(self.values.dtype))
 
     def reference(self, x: Array) -> Array:

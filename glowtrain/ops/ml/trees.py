@@ -6,7 +6,7 @@ the leaves that are reached.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -48,6 +48,8 @@ AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 """How votes are combined, by TreeEnsemble's numbers."""
 LEVELS = 16
 """Levels that one kernel walks down."""
+LARGEST_VOTES = 1 << 28
+"""Elements of the table of votes up to which an ensemble is compiled."""
 STEPS = "its result is piecewise constant"
 TENSORS = (
     "nodes_values_as_tensor",
@@ -158,8 +160,11 @@ class Votes:
         """Enter votes one by one. Raises :class:`ShapeError` where they do not fit."""
         if not leaves.size == columns.size == weights.size:
             raise ShapeError("all attributes of votes must have one entry for each vote")
+        if shape[0] * shape[1] > LARGEST_VOTES:
+            raise ShapeError(f"{shape[0]} leaves with votes for {shape[1]} targets are more than fit a table")
         if columns.size and not 0 <= columns.min() <= columns.max() < shape[1]:
-            raise ShapeError(f"a vote is for target {columns.max()}, but there are {shape[1]}")
+            wrong = columns.min() if columns.min() < 0 else columns.max()
+            raise ShapeError(f"a vote is for target {wrong}, but there are {shape[1]}")
         neutral = {"MIN": np.inf, "MAX": -np.inf}.get(aggregate, 0.0)
         table = np.full(shape, neutral)
         combine = {"MIN": np.minimum, "MAX": np.maximum}.get(aggregate, np.add)
@@ -372,7 +377,7 @@ class TreeEnsembleRegressor(ListedTrees):
             raise self.fail(f"aggregate_function must be one of {', '.join(AGGREGATES)}, n_targets positive", x)
         if len(self.base) not in (0, self.n_targets):
             raise self.fail(f"needs one base value for each target, not {len(self.base)}", x)
-        checked(self, self.ensemble, x)
+        checked(self, lambda: self.ensemble, x)
         return TensorType(result_dtype(self.result, x.dtype), (as_table(x.shape)[0], self.n_targets))
 
     def reference(self, x: Array) -> Array:
@@ -450,7 +455,7 @@ class TreeEnsembleClassifier(ListedTrees):
             raise self.fail("needs at least two class labels", x)
         if len(self.base) not in ((0, 1, 2) if self.one_score else (0, classes)):
             raise self.fail(f"needs one base value for each class, not {len(self.base)}", x)
-        checked(self, self.ensemble, x)
+        checked(self, lambda: self.ensemble, x)
         return label_type(x), TensorType(result_dtype(self.result, x.dtype), (as_table(x.shape)[0], classes))
 
     def reference(self, x: Array) -> tuple[Array, Array]:
@@ -495,10 +500,10 @@ class TreeEnsembleClassifier(ListedTrees):
         return Sample(op, (draw_features(draw),))
 
 
-def checked(operator_: Operator, ensemble: Ensemble, x: TensorType) -> None:
-    """Check an ensemble against its operand, naming the operator in the error."""
+def checked(operator_: Operator, ensemble: Callable[[], Ensemble], x: TensorType) -> None:
+    """Read an ensemble and check it against its operand. The error names the operator without its long tables."""
     try:
-        ensemble.check(x)
+        ensemble().check(x)
     except ShapeError as error:
         raise ShapeError(f"{operator_.key()} on {x}: {error}") from None
 
