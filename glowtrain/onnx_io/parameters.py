@@ -8,7 +8,9 @@ parameter if
 - some output depends on it differentiably, through other inputs than those of :data:`STATE_INPUTS` and
   :data:`BOUND_INPUTS` and those that are fixed when compiling.
 
-The running statistics of BatchNormalization are state that is not trained. Everything else is a constant.
+The running statistics of BatchNormalization are state that is not trained. Scales of 1 and biases of 0 of an
+InstanceNormalization between two Reshapes are constants: PyTorch writes GroupNorm so below opset 21, with the parameters
+after it. Everything else is a constant.
 
 Exporters also merge parameters that happen to have equal values at export (all LayerNormalization scales of 1). An
 initializer whose elements are all equal and that several nodes read as a parameter therefore becomes one for each.
@@ -85,12 +87,25 @@ def stated_variables(model: ModelProto, title: str) -> dict[str, bool]:
 
 def roles(graph: GraphProto, arrays: dict[str, Array], stated: Mapping[str, bool]) -> Roles:
     """The role of every initializer: what the file says, else by the rule above."""
-    live = _live(graph, arrays)
+    live = _live(graph, arrays) - _neutral(graph, arrays)
     running = frozenset(name for node in graph.node for name in _at(node, RUNNING_INPUTS) if name in arrays)
     trainable = {name for name, array in arrays.items() if name in live and name not in running and _is_weight(array)}
     trained = {name for name, is_trained in stated.items() if is_trained and name in arrays}
     frozen = {name for name in stated if name in arrays} - trained
     return Roles(frozenset(trainable - frozen | trained), frozenset(running - trained | frozen))
+
+
+def _neutral(graph: GraphProto, arrays: Mapping[str, Array]) -> set[str]:
+    """Scales of 1 and biases of 0 of normalizations between two Reshapes."""
+    reshapes = [node for node in graph.node if key_of(node) == "Reshape"]
+    before = {name for node in reshapes for name in node.output}
+    after = {name for node in reshapes for name in node.input[:1]}
+    found: set[str] = set()
+    for node in graph.node:
+        if key_of(node) == "InstanceNormalization" and before & {*node.input[:1]} and after & {*node.output}:
+            pairs = zip(node.input[1:], (1, 0), strict=False)
+            found |= {name for name, number in pairs if name in arrays and bool((arrays[name] == number).all())}
+    return found
 
 
 def _is_weight(array: Array) -> bool:
@@ -99,7 +114,7 @@ def _is_weight(array: Array) -> bool:
     if not array.size:
         return True
     with np.errstate(invalid="ignore"):
-        return bool(-_LARGEST < float(array.min()) and float(array.max()) < _LARGEST)  # NaN is on no side of anything
+        return float(array.min()) > -_LARGEST and float(array.max()) < _LARGEST  # NaN is on no side of anything
 
 
 def _at(node: NodeProto, table: dict[str, tuple[int, ...]]) -> list[str]:

@@ -72,7 +72,8 @@ def _decode(data: bytes, title: str) -> ModelProto:
 def _is_text(message: Message) -> bool:
     """Whether all strings are text: protobuf gives bytes where they are not UTF-8."""
     if isinstance(message, TensorProto):  # listing its fields would copy its data
-        return isinstance(message.name, str) and isinstance(message.doc_string, str)
+        texts: list[str | bytes] = [message.name, message.doc_string]
+        return all(isinstance(text, str) for text in texts)
     for descriptor, value in message.ListFields():
         items = [value] if isinstance(value, (str, bytes, Message)) else value
         if descriptor.type == descriptor.TYPE_MESSAGE and not all(_is_text(item) for item in items):

@@ -15,7 +15,7 @@ import numpy as np
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
 from glowtrain.ops.contraction import Einsum
 from glowtrain.ops.interpolation import Border, interpolated, interpolated_array
-from glowtrain.ops.move import Slice, reshape
+from glowtrain.ops.move import Slice, Transpose, reshape
 from glowtrain.ops.reduction import accumulator, as_dtype, widened
 from glowtrain.ops.window import Window, window
 from glowtrain.types import Array, Shape, TensorType
@@ -113,7 +113,8 @@ class DeformConv(Operator):
         columns = reshape(columns, (n, self.group, w.shape[1], taps, places))
         rows = as_dtype(reshape(w, (self.group, m // self.group, w.shape[1], taps)), wide)
         # Taps and channels stay apart, so that either may lie innermost in memory.
-        result = reshape(Einsum("gmct,ngctp->ngmp")(rows, columns), (n, m, *geometry.out))
+        result = reshape(Einsum("ngctp,gmct->ngpm")(columns, rows), (n, self.group, places, m // self.group))
+        result = reshape(Transpose((0, 1, 3, 2))(result), (n, m, *geometry.out))
         if bias is not None:
             result = result + reshape(as_dtype(bias, wide), (m, *(1,) * geometry.rank))
         return as_dtype(result, x.dtype)

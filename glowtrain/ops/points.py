@@ -1,6 +1,6 @@
 """Weighted sums of elements at places known at run time, shared by all channels: what interpolation at points is.
 
-The two operators and a scatter are each other's gradients. Compared with a gather, a product and a sum they keep no
+The three operators are each other's gradients. Compared with a gather (or scatter), a product and a sum they keep no
 copy of the elements for each neighbour.
 """
 
@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
-from glowtrain.loops import Expr, For, Statement, Tensor, cast, indices_of, reduce
+from glowtrain.loops import Const, Expr, For, Statement, Tensor, cast, indices_of, reduce
 from glowtrain.ops.family import Grads
 from glowtrain.ops.index import GatherElements, ScatterElements, checked, outside, wrapped
 from glowtrain.ops.move import Expand, reshape, sum_axes
@@ -56,15 +56,6 @@ def _read(x: Value, indices: Value) -> Value:
     return as_dtype(reshape(GatherElements(axis=2)(x, places), (n, c, t, p)), accumulator(x.dtype))
 
 
-def _scattered(x: Value, indices: Value, g: Value, weights: Value) -> Value:
-    """The gradient of x: g[N, C, P] times weights[N, T, P] added up at the indices."""
-    (n, c, _), (_, t, p), wide = x.shape, indices.shape, accumulator(x.dtype)
-    terms = as_dtype(reshape(g, (n, c, 1, p)), wide) * as_dtype(reshape(weights, (n, 1, t, p)), wide)
-    places: Value = Expand((n, c, t * p))(reshape(indices, (n, 1, t * p)))
-    zeros = filled(0, x.type.with_dtype(wide))
-    return as_dtype(ScatterElements(axis=2, reduction="add")(zeros, places, reshape(terms, (n, c, t * p))), x.dtype)
-
-
 @operator
 @dataclass(frozen=True)
 class GatherSum(_Points):
@@ -83,7 +74,7 @@ class GatherSum(_Points):
 
     def vjp(self, g: Value, y: Value, x: Value, indices: Value, weights: Value) -> Grads:
         for_weights: Value = GatherDot()(x, indices, g)
-        return _scattered(x, indices, g, weights), None, as_dtype(for_weights, weights.dtype)
+        return _back(g, indices, weights, x), None, as_dtype(for_weights, weights.dtype)
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
         (x, indices, weights), (y,), wide = inputs, outputs, accumulator(inputs[0].dtype)
@@ -134,7 +125,7 @@ class GatherDot(_Points):
 
     def vjp(self, g: Value, y: Value, x: Value, indices: Value, other: Value) -> Grads:
         for_other: Value = GatherSum()(as_dtype(x, g.dtype), indices, g)
-        return _scattered(x, indices, other, g), None, as_dtype(for_other, other.dtype)
+        return _back(other, indices, g, x), None, as_dtype(for_other, other.dtype)
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
         (x, indices, g), (y,), wide = inputs, outputs, accumulator(inputs[0].dtype)
@@ -162,7 +153,74 @@ class GatherDot(_Points):
         return Sample(cls(), (x, indices, draw.floats((*x.shape[:2], indices.shape[2]))))
 
 
+@operator
+@dataclass(frozen=True)
+class ScatterSum(Operator):
+    """y[n, c, s] = sum of g[n, c, p] weights[n, t, p] over all t and p for which indices[n, t, p] is s < ``size``"""
+
+    size: int
+
+    domain: ClassVar[str] = "glowtrain"
+
+    def infer(self, *inputs: TensorType) -> TensorType:
+        if len(inputs) != 3:
+            raise self.fail(f"takes g, indices and weights, not {len(inputs)} operands", *inputs)
+        g, indices, weights = inputs
+        if indices.rank != 3 or indices.dtype != i64 or weights.shape != indices.shape:
+            raise self.fail("indices must be i64, [N, T, P], and weights of their shape", *inputs)
+        if g.rank != 3 or (g.shape[0], g.shape[2]) != (indices.shape[0], indices.shape[2]):
+            raise self.fail("g must be [N, C, P]", *inputs)
+        if not g.dtype.is_float or weights.dtype not in (g.dtype, accumulator(g.dtype)):
+            raise self.fail("g and weights must be floating, of one type or the type of sums", *inputs)
+        return TensorType(accumulator(g.dtype), (*g.shape[:2], self.size))
+
+    def reference(self, g: Array, indices: Array, weights: Array) -> Array:
+        (n, c, _), places = g.shape, checked(self, indices, self.size)
+        terms = widened(g)[:, :, None] * widened(weights)[:, None]
+        result = np.zeros((n, self.size, c), widened(g).dtype)
+        np.add.at(result, (np.arange(n)[:, None, None], places), np.moveaxis(terms, 1, 3))
+        return np.ascontiguousarray(np.moveaxis(result, 2, 1))
+
+    def vjp(self, h: Value, y: Value, g: Value, indices: Value, weights: Value) -> Grads:
+        for_g: Value = GatherSum()(h, indices, as_dtype(weights, h.dtype))
+        for_weights: Value = GatherDot()(h, indices, as_dtype(g, h.dtype))
+        return as_dtype(for_g, g.dtype), None, as_dtype(for_weights, weights.dtype)
+
+    def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
+        (g, indices, weights), (y,), zero = inputs, outputs, indices_of(outputs[0].shape)
+        n, c, t, p = indices_of((*y.shape[:2], *indices.shape[1:]))
+        order = (n, c, t, p) if y.shape[1] < _FEW_CHANNELS else (n, t, p, c)
+        term = cast(g[(n, c, p)], y.dtype) * cast(weights[(n, t, p)], y.dtype)
+        added = y.accumulate("add", (n, c, wrapped(indices[(n, t, p)], self.size)), term)
+        return [For(zero, (y.store(zero, Const(0, y.dtype)),)), For(order, (added,))]
+
+    def layouts(self, *inputs: TensorType) -> tuple[tuple[int, ...] | None, ...]:
+        last = None if inputs[0].shape[1] < _FEW_CHANNELS else _CHANNELS_LAST
+        return last, last
+
+    def decompose(self, g: Value, indices: Value, weights: Value) -> Value:
+        (n, c, p), t, wide = g.shape, indices.shape[1], accumulator(g.dtype)
+        terms = as_dtype(reshape(g, (n, c, 1, p)), wide) * as_dtype(reshape(weights, (n, 1, t, p)), wide)
+        places: Value = Expand((n, c, t * p))(reshape(indices, (n, 1, t * p)))
+        zeros = filled(0, TensorType(wide, (n, c, self.size)))
+        result: Value = ScatterElements(axis=2, reduction="add")(zeros, places, reshape(terms, (n, c, t * p)))
+        return result
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Sample:
+        x, indices = _draw_points(draw)
+        g = draw.floats((*x.shape[:2], indices.shape[2]))
+        return Sample(cls(x.shape[2]), (g, indices, draw.floats(indices.shape)))
+
+
+def _back(g: Value, indices: Value, weights: Value, x: Value) -> Value:
+    """The gradient of x that was read at the indices."""
+    wide = accumulator(x.dtype)
+    result: Value = ScatterSum(x.shape[2])(as_dtype(g, wide), indices, as_dtype(weights, wide))
+    return as_dtype(result, x.dtype)
+
+
 def _draw_points(draw: Draw) -> tuple[Array, Array]:
-    n, c, s, p = (draw.integer(1, top) for top in (2, 3, 5, 4))
+    n, c, s, p = draw.integer(1, 2), draw.choice((2, 1, 9)), draw.integer(1, 5), draw.integer(1, 4)
     indices = draw.integers((n, draw.choice((2, 1, 4, 9)), p), 0, s - 1)
     return draw.floats((n, c, s)), indices

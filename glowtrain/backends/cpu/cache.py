@@ -13,7 +13,6 @@ from pathlib import Path
 import llvmlite
 import llvmlite.binding as llvm
 
-import glowtrain
 from glowtrain.backends.cpu.artifact import Artifact
 from glowtrain.backends.cpu.target import Target
 from glowtrain.graph import Graph, arrays_of, to_text
@@ -68,7 +67,7 @@ def key_of(graph: Graph, target: Target) -> str:
 def _compiler() -> str:
     """The hash of Glowtrain's sources."""
     found = hashlib.sha256()
-    for path in sorted(Path(str(glowtrain.__file__)).parent.rglob("*.py")):
+    for path in sorted(Path(__file__).parents[2].rglob("*.py")):
         found.update(path.read_bytes())
     return found.hexdigest()
 
