@@ -11,7 +11,7 @@ from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.interpreter import Interpreter
 from glowtrain.errors import InputError, UnknownValueError
 from glowtrain.graph import Binding, Graph, Template
-from glowtrain.graph.binding import collected, spread
+from glowtrain.graph.binding import Key, collected, spread
 from glowtrain.lower.expand import expand
 from glowtrain.lower.lower import lower
 from glowtrain.optimize.pipeline import optimize
@@ -66,7 +66,7 @@ def backend_of(backend: str | Backend) -> Backend:
 
 
 def compile(model: Graph | Template, backend: str | Backend = "cpu", state: State | None = None) -> Function:
-    """Compile a graph, or a template whose dimensions are bound by the shapes of each call.
+    """Compile a graph, or a template that each call's inputs bind.
 
     The result maps inputs by name to outputs by name. Functions compiled with the same ``state`` share their variables.
     """
@@ -74,7 +74,7 @@ def compile(model: Graph | Template, backend: str | Backend = "cpu", state: Stat
 
 
 class Function:
-    """A compiled model: ``f({"x": x})["y"]``. One specialisation per binding of the dimensions, all over one state."""
+    """A compiled model: ``f({"x": x})["y"]``. One specialisation for each binding of a template, all over one state."""
 
     def __init__(self, model: Graph | Template, backend: Backend, state: State | None = None) -> None:
         if not isinstance(model, (Graph, Template)):
@@ -82,7 +82,7 @@ class Function:
         self.model = model
         self.backend = backend
         self.state = state if state is not None else State({})
-        self._instances: dict[tuple[Any, ...], tuple[Graph, Instance]] = {}
+        self._instances: dict[Key, tuple[Graph, Instance]] = {}
         self._decisive: tuple[str, ...] = ()
         """Inputs whose elements decide about shapes, as far as they were met."""
         if isinstance(model, Graph):
@@ -107,7 +107,10 @@ class Function:
         return dict(spread(self.model.structures, rest))
 
     def instance_for(self, inputs: Mapping[str, Any]) -> tuple[Graph, Instance]:
-        """The specialisation that fits the inputs' shapes, compiled at its first use."""
+        """The specialisation that the inputs bind, compiled at its first use.
+
+        Which inputs' elements decide about shapes is learnt from the errors of building without them.
+        """
         if isinstance(self.model, Graph):
             return self._instances[()]
         binding = self._binding(self.model, inputs)
@@ -128,7 +131,7 @@ class Function:
         parts = {name: structure.parts(name, inputs[name]) for name, structure in template.structures.items()}
         return Binding(dims, {}, parts)
 
-    def _specialise(self, key: tuple[tuple[str, int], ...], graph: Graph) -> None:
+    def _specialise(self, key: Key, graph: Graph) -> None:
         with enough_memory(graph):
             executable = compile_graph(graph, self.backend)
             for variable in graph.variables:

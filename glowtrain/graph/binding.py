@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -13,6 +13,9 @@ from glowtrain.types import Array, Spec, TensorType, type_of
 
 Parts = tuple[TensorType, ...] | None
 """The types of the tensors that a structured input holds; ``None`` where an optional one is absent."""
+
+Key = tuple[Hashable, ...]
+"""What two bindings that give the same graph have in common."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Binding:
     parts: Mapping[str, Parts] = field(default_factory=dict)
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> Key:
         """Equal for bindings that give the same graph."""
         values = ((name, str(array.dtype), array.shape, array.tobytes()) for name, array in self.values.items())
         return tuple(sorted(self.dims.items())), tuple(sorted(values)), tuple(sorted(self.parts.items(), key=repr))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Graph:
     """An immutable typed graph; see the module's docstring.
 
-    ``template`` and ``binding`` remember where the graph was specialised from, so that other shapes can be bound.
+    ``template`` and ``binding`` remember what the graph was specialised from, so that others can be bound.
     ``results`` says how outputs make up what a call returns, where that is more than one tensor for each name.
     """
 

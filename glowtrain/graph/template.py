@@ -1,4 +1,4 @@
-"""A model whose symbolic dimensions are not bound yet."""
+"""A model that leaves something open: dimensions, values that shapes depend on, the structure of inputs."""
 
 from __future__ import annotations
 

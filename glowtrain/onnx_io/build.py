@@ -1,4 +1,4 @@
-"""Build a graph from ONNX nodes for one binding of the symbolic dimensions."""
+"""Build a graph from ONNX nodes for one binding of what the model leaves open."""
 
 from __future__ import annotations
 
@@ -236,9 +236,10 @@ def _result(name: str, known: Known, outputs: dict[str, Value]) -> Result:
     if isinstance(known, Ragged):
         outputs[name], outputs[f"{name}.size"] = known.value, known.size
         return Trimmed(name, f"{name}.size", known.axis)
-    if known is not None:
-        outputs[name] = known
-    return None if known is None else name
+    if known is None:
+        return None
+    outputs[name] = known
+    return name
 
 
 def _origin(value: Value) -> str:

@@ -9,8 +9,8 @@ parameter if
   :data:`BOUND_INPUTS` and those that are fixed when compiling.
 
 The running statistics of BatchNormalization are state that is not trained. Scales of 1 and biases of 0 of an
-InstanceNormalization between two Reshapes are constants: PyTorch writes GroupNorm so below opset 21, with the parameters
-after it. Everything else is a constant.
+InstanceNormalization between two Reshapes are constants: PyTorch writes GroupNorm so below opset 21, with the
+parameters after it. Everything else is a constant.
 
 Exporters also merge parameters that happen to have equal values at export (all LayerNormalization scales of 1). An
 initializer whose elements are all equal and that several nodes read as a parameter therefore becomes one for each.

@@ -138,10 +138,6 @@ class GatherDot(_Points):
 
         return [For(at, (y.store(at, reduce("add", (x.shape[1],), term)),))]
 
-    def layouts(self, *inputs: TensorType) -> tuple[tuple[int, ...] | None, ...]:
-        last = None if inputs[0].shape[1] < _FEW_CHANNELS else _CHANNELS_LAST
-        return None, last, None, last
-
     def decompose(self, x: Value, indices: Value, g: Value) -> Value:
         n, c, p = g.shape
         terms = _read(x, indices) * as_dtype(reshape(g, (n, c, 1, p)), accumulator(x.dtype))
@@ -181,22 +177,18 @@ class ScatterSum(Operator):
         np.add.at(result, (np.arange(n)[:, None, None], places), np.moveaxis(terms, 1, 3))
         return np.ascontiguousarray(np.moveaxis(result, 2, 1))
 
-    def vjp(self, h: Value, y: Value, g: Value, indices: Value, weights: Value) -> Grads:
-        for_g: Value = GatherSum()(h, indices, as_dtype(weights, h.dtype))
-        for_weights: Value = GatherDot()(h, indices, as_dtype(g, h.dtype))
-        return as_dtype(for_g, g.dtype), None, as_dtype(for_weights, weights.dtype)
+    def vjp(self, g: Value, y: Value, *inputs: Value) -> Grads:
+        spread, indices, weights = inputs
+        for_spread: Value = GatherSum()(g, indices, as_dtype(weights, g.dtype))
+        for_weights: Value = GatherDot()(g, indices, as_dtype(spread, g.dtype))
+        return as_dtype(for_spread, spread.dtype), None, as_dtype(for_weights, weights.dtype)
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
         (g, indices, weights), (y,), zero = inputs, outputs, indices_of(outputs[0].shape)
-        n, c, t, p = indices_of((*y.shape[:2], *indices.shape[1:]))
-        order = (n, c, t, p) if y.shape[1] < _FEW_CHANNELS else (n, t, p, c)
+        n, c, t, p = order = indices_of((*y.shape[:2], *indices.shape[1:]))
         term = cast(g[(n, c, p)], y.dtype) * cast(weights[(n, t, p)], y.dtype)
         added = y.accumulate("add", (n, c, wrapped(indices[(n, t, p)], self.size)), term)
         return [For(zero, (y.store(zero, Const(0, y.dtype)),)), For(order, (added,))]
-
-    def layouts(self, *inputs: TensorType) -> tuple[tuple[int, ...] | None, ...]:
-        last = None if inputs[0].shape[1] < _FEW_CHANNELS else _CHANNELS_LAST
-        return last, last
 
     def decompose(self, g: Value, indices: Value, weights: Value) -> Value:
         (n, c, p), t, wide = g.shape, indices.shape[1], accumulator(g.dtype)

@@ -15,7 +15,7 @@ from glowtrain.errors import InputError
 from glowtrain.loops import Buffer
 from glowtrain.program.plan import Plan
 from glowtrain.program.program import Program
-from glowtrain.types import Array
+from glowtrain.types import SMALL_INTEGERS, Array, dtype_of
 
 
 class Memory:
@@ -62,8 +62,11 @@ class Memory:
 
 
 def poison(array: Array) -> None:
-    """Fill with NaN, or with bytes 0xAA."""
-    if array.dtype.kind not in "iub":
+    """Fill with NaN, or with bytes 0xAA, or with the greatest of few integers."""
+    dtype = dtype_of(array.dtype)
+    if dtype in SMALL_INTEGERS:
+        array[...] = SMALL_INTEGERS[dtype][1]
+    elif array.dtype.kind not in "iub":
         array[...] = np.nan
     else:
         array[...] = np.frombuffer(b"\xaa" * array.dtype.itemsize, array.dtype)[0]
