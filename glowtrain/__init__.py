@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from glowtrain import data, errors, grad, gradcheck, losses, nn, onnx_io, ops, optim
+    from glowtrain.backends.cpu.backend import Cpu
     from glowtrain.compiler import compile
     from glowtrain.errors import GlowtrainError
     from glowtrain.grad import gradients, stop_gradient
@@ -27,6 +28,7 @@ _GRAPH = "Graph Input Operator Template Value Variable constant operator parse v
 _HOMES = {
     **dict.fromkeys(_TYPES.split(), "glowtrain.types"),
     **dict.fromkeys(_GRAPH.split(), "glowtrain.graph"),
+    "Cpu": "glowtrain.backends.cpu.backend",
     "GlowtrainError": "glowtrain.errors",
     "Trainer": "glowtrain.trainer",
     "compile": "glowtrain.compiler",
@@ -39,6 +41,7 @@ _HOMES = {
 _MODULES = ("data", "errors", "grad", "gradcheck", "losses", "nn", "onnx_io", "ops", "optim")
 
 __all__ = [
+    "Cpu",
     "GlowtrainError",
     "Graph",
     "Input",

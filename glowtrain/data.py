@@ -142,7 +142,7 @@ def npz(path: str | Path) -> Dataset:
     """
     train: dict[str, Array] = {}
     valid: dict[str, Array] = {}
-    for stored_name, array in _read_npz(Path(path)).items():
+    for stored_name, array in read_npz(path).items():
         name, is_valid = _split_name(stored_name)
         part = valid if is_valid else train
         if name in part:
@@ -311,7 +311,8 @@ _BROKEN_NPZ = (
 )
 
 
-def _read_npz(path: Path) -> dict[str, Array]:
+def read_npz(path: str | Path) -> dict[str, Array]:
+    """The arrays of an ``.npz`` file, by their names in it."""
     advice = "expected an .npz file of plain arrays, as numpy.savez writes it"
     try:
         with np.load(path, allow_pickle=False) as stored:

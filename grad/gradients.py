@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from glowtrain.errors import DifferentiationError
-from glowtrain.graph import Node, Value, constant, topological
+from glowtrain.graph import Value, constant, topological
 from glowtrain.graph.reverse import pullback
 from glowtrain.ops.move import StopGradient, zeros
 
@@ -74,11 +74,4 @@ def _cuts(loss: Value, wrt: Sequence[Value]) -> Iterator[str]:
         if node.operator.differentiable and any(output.dtype.is_float for output in node.outputs):
             depending.update(node.outputs)
         elif not isinstance(node.operator, StopGradient):
-            yield _described(node)
-
-
-def _described(node: Node) -> str:
-    operands = ", ".join("-" if value is None else str(value.type) for value in node.inputs)
-    where = f" of node {node.name!r}" if node.name else ""
-    why = node.operator.reason or "its result is not a float"
-    return f"{node.operator}({operands}){where}: {why}"
+            yield f"{node}: {node.operator.reason or 'its result is not a float'}"

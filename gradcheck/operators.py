@@ -194,9 +194,7 @@ ORACLES: dict[str, Oracle] = {
 """Every oracle for single operators."""
 
 GRADIENT = ("types", "jacobian", "second order", "decomposition")
-LOWERING = ("evaluator", "planned")
-NATIVE = ("compiled",)
-"""Oracles by what they need: NumPy only, the lowering, native code."""
+"""Oracles that need NumPy only."""
 
 
 def check_sample(sample: Sample, oracles: Sequence[str], seed: int = 0) -> Iterator[Measure]:
@@ -221,8 +219,7 @@ def failure(oracle: str, error: BaseException) -> Measure:
 
 def described(sample: Sample) -> str:
     """The operator with its attributes and operand types."""
-    operands = ", ".join("-" if array is None else str(type_of(np.asarray(array))) for array in sample.inputs)
-    return f"{sample.operator}({operands})"
+    return sample.operator.on(*(None if array is None else type_of(np.asarray(array)) for array in sample.inputs))
 
 
 def drawn(operator: type[Operator], seed: int, example: int) -> Sample:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from glowtrain.errors import DataError
 from glowtrain.trainer import files
 from glowtrain.types import Array
 
@@ -18,17 +17,6 @@ def check_writable(*paths: Path | None) -> None:
     for path in paths:
         if path is not None:
             files.check_writable(path)
-
-
-def read_arrays(path: Path) -> dict[str, Array]:
-    """The arrays of an ``.npz`` file. Raises :class:`DataError`."""
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except (ValueError, TypeError, AttributeError, EOFError, KeyError, OSError) as error:
-        raise DataError(f"{path}: expected an .npz file of plain arrays, as numpy.savez writes it ({error})") from error
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:

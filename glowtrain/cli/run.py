@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.cli import options
 from glowtrain.cli.console import command, out, seconds
-from glowtrain.cli.files import check_writable, read_arrays, write_arrays
+from glowtrain.cli.files import check_writable, write_arrays
 from glowtrain.cli.models import input_specs, open_model, parse_dims
 from glowtrain.cli.training import fitted
 from glowtrain.compiler import compile
-from glowtrain.types import type_of
+from glowtrain.data import read_npz
+from glowtrain.errors import InputError
+from glowtrain.graph.binding import part_name
+from glowtrain.types import Array, type_of
 
 
 @command
@@ -24,21 +29,40 @@ def run(
     output_path: Annotated[Path, typer.Option("--output", metavar="OUT.npz", help="Where the outputs go, by name.")],
     dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
     backend: options.Backend = "cpu",
+    cache: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep compiled code in a folder, and find it there again.")
+    ] = None,
 ) -> None:
     """Run a model on arrays: floats and integers in the model's own types, whatever those in the file are.
 
     Example: glowtrain run trained.onnx --input images.npz --output scores.npz
     """
     check_writable(output_path)
-    arrays = read_arrays(input_path)
+    arrays = read_npz(input_path)
     network = open_model(model, parse_dims(dims))
     specs = input_specs(network)
     arrays = {name: fitted(array, specs[name]) if name in specs else array for name, array in arrays.items()}
-    predict = compile(network, backend)
+    predict = compile(network, backend if cache is None else kept_in(cache, backend))
     predict(arrays)
     began = time.perf_counter()
-    outputs = predict(arrays)
+    outputs = dict(flat(predict(arrays)))
     spent = time.perf_counter() - began
     write_arrays(output_path, outputs)
     shown = ", ".join(f"{name} {type_of(array)}" for name, array in outputs.items())
     out.print(f"{shown} in {seconds(spent)}; wrote {output_path}", markup=False)
+
+
+def kept_in(cache: Path, backend: str) -> Cpu:
+    """The cpu backend with a folder for compiled code. Raises :class:`InputError` for another backend."""
+    if backend != Cpu.name:
+        raise InputError(f"--cache keeps native code, which the backend {backend} does not make")
+    return Cpu(cache=cache)
+
+
+def flat(results: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
+    """Results as arrays by name: the items of a sequence are ``<name>.<place>``, an absent optional is left out."""
+    for name, result in results.items():
+        if isinstance(result, list):
+            yield from flat({part_name(name, place): item for place, item in enumerate(result)})
+        elif result is not None:
+            yield name, result

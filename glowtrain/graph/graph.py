@@ -8,7 +8,7 @@ after its operands. Every update reads the variables' values from before the cal
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -104,30 +104,40 @@ class Graph:
         """A copy with some fields changed."""
         return replace(self, **changes)
 
+    def substituted(self, mapping: Mapping[Value, Value]) -> Graph:
+        """A copy with every value in ``mapping`` replaced (see :func:`rebuild`); a variable by a variable."""
+        values, count = rebuild(self.roots, mapping), len(self.outputs)
+        targets = (mapping.get(variable, variable) for variable in self.updates)
+        updates = zip(targets, values[count:], strict=True)
+        return self.with_(
+            outputs=dict(zip(self.outputs, values[:count], strict=True)),
+            updates={target: value for target, value in updates if isinstance(target, Variable)},
+        )
+
     def __str__(self) -> str:
         from glowtrain.graph.text import to_text  # noqa: PLC0415  (the text form is written in terms of graphs)
 
         return to_text(self)
 
 
-def topological(roots: Iterable[Value]) -> list[Node]:
-    """The nodes that ``roots`` need, each after its operands, in a deterministic order (depth first, iteratively)."""
+def topological(roots: Iterable[Value], boundary: Collection[Value] = ()) -> list[Node]:
+    """The nodes that ``roots`` need, each after its operands, in a deterministic order (depth first, iteratively).
+
+    Values of ``boundary`` count as leaves.
+    """
     order: list[Node] = []
-    state: dict[Node, bool] = {}
-    stack = [value.node for value in reversed(list(roots)) if value.node is not None]
+    done: dict[Node, bool] = {}
+    stack = [value.node for value in reversed(list(roots)) if value.node is not None and value not in boundary]
     while stack:
         node = stack[-1]
-        if node not in state:
-            state[node] = False
-            stack.extend(
-                value.node
-                for value in reversed(node.inputs)
-                if value is not None and value.node is not None and value.node not in state
-            )
+        if node not in done:
+            done[node] = False
+            operands = (value for value in reversed(node.inputs) if value is not None and value not in boundary)
+            stack.extend(value.node for value in operands if value.node is not None and value.node not in done)
             continue
         stack.pop()
-        if not state[node]:
-            state[node] = True
+        if not done[node]:
+            done[node] = True
             order.append(node)
     return order
 

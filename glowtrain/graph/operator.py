@@ -93,6 +93,8 @@ class Operator:
     """Each output element depends on the operands' elements at the same (broadcast) place only."""
     moves: ClassVar[bool] = False
     """Only rearranges or repeats elements of its first operand."""
+    from_type: ClassVar[bool] = False
+    """The results depend on the operands' types only, so they are known when compiling."""
 
     def infer(self, *inputs: Any) -> Types:
         """Result type(s) from operand types (``TensorType`` or ``None``). Raises :class:`ShapeError` via
@@ -163,8 +165,12 @@ class Operator:
 
     def fail(self, rule: str, *inputs: TensorType | None) -> ShapeError:
         """The error for a broken rule, naming the operator, its attributes and the operand types."""
+        return ShapeError(f"{self.on(*inputs)}: {rule}")
+
+    def on(self, *inputs: TensorType | None) -> str:
+        """The operator with its operand types, for messages: ``Concat{axis=0}(f32[2], f32[3])``."""
         operands = ", ".join("-" if type_ is None else str(type_) for type_ in inputs)
-        return ShapeError(f"{self}({operands}): {rule}")
+        return f"{self}({operands})"
 
     def __call__(self, *inputs: Any) -> Any:
         """Apply to values (or arrays and numbers, which become constants): a new node's output(s)."""

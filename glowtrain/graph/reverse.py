@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from glowtrain.errors import DifferentiationError
+from glowtrain.graph.graph import topological
 from glowtrain.graph.operator import OPERATORS
 from glowtrain.graph.value import Node, Value, apply
 from glowtrain.types import Shape
@@ -44,7 +45,7 @@ class _Walk:
 
     def run(self, outputs: Sequence[Value], boundary: Collection[Value]) -> None:
         """Visit every node between ``outputs`` and ``boundary`` that a wanted value reaches, last first."""
-        order = _nodes_above(outputs, boundary)
+        order = topological(outputs, boundary)
         active = _active(order, self.wrt)
         for node in reversed(order):
             if any(output in active for output in node.outputs):
@@ -63,11 +64,11 @@ class _Walk:
                 if value is not None and value in active:
                     if gradient is not None and operator.broadcasts:
                         gradient = unbroadcast(gradient, value.shape)
-                    self.add(value, gradient, _label(node))
+                    self.add(value, gradient, node)
         elif operator.has("decompose"):
             self.visit_decomposition(node, cotangents, active)
         else:
-            raise DifferentiationError(f"{_label(node)} has no gradient rule, and a gradient is wanted through it")
+            raise DifferentiationError(f"{node} has no gradient rule, and a gradient is wanted through it")
 
     def visit_decomposition(self, node: Node, cotangents: Sequence[Value | None], active: Collection[Value]) -> None:
         """Differentiate what the operator decomposes into; its operands are the leaves of that walk."""
@@ -77,9 +78,9 @@ class _Walk:
         wanted = [value for value in operands if value in active]
         gradients = pullback(results, cotangents, wanted, boundary=frozenset(operands))
         for value, gradient in zip(wanted, gradients, strict=True):
-            self.add(value, gradient, _label(node))
+            self.add(value, gradient, node)
 
-    def add(self, value: Value, cotangent: Value | None, source: str) -> None:
+    def add(self, value: Value, cotangent: Value | None, source: Node | str) -> None:
         """Accumulate into a value's cotangent. Integer and boolean values have none."""
         if cotangent is None or not value.dtype.is_float:
             return
@@ -88,25 +89,6 @@ class _Walk:
             raise DifferentiationError(f"{source} {rule}")
         known = self.cotangents.get(value)
         self.cotangents[value] = cotangent if known is None else known + cotangent
-
-
-def _nodes_above(outputs: Sequence[Value], boundary: Collection[Value]) -> list[Node]:
-    """The nodes that ``outputs`` need, operands first, without looking beyond ``boundary``."""
-    order: list[Node] = []
-    done: dict[Node, bool] = {}
-    stack = [value.node for value in reversed(outputs) if value.node is not None and value not in boundary]
-    while stack:
-        node = stack[-1]
-        if node not in done:
-            done[node] = False
-            operands = (value for value in reversed(node.inputs) if value is not None and value not in boundary)
-            stack.extend(value.node for value in operands if value.node is not None and value.node not in done)
-            continue
-        stack.pop()
-        if not done[node]:
-            done[node] = True
-            order.append(node)
-    return order
 
 
 def _active(order: Sequence[Node], wrt: Collection[Value]) -> set[Value]:
@@ -129,8 +111,3 @@ def unbroadcast(gradient: Value, shape: Shape) -> Value:
     if extra:
         summed = apply(OPERATORS["Reshape"](shape=shape, allowzero=0 in shape), (summed,))  # type: ignore[call-arg]
     return summed
-
-
-def _label(node: Node) -> str:
-    operands = ", ".join("-" if value is None else str(value.type) for value in node.inputs)
-    return f"{node.operator}({operands})" + (f" of node {node.name!r}" if node.name else "")

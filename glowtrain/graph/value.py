@@ -168,6 +168,11 @@ class Node:
     def __repr__(self) -> str:
         return f"<Node {self.name or '?'}: {self.operator}>"
 
+    def __str__(self) -> str:
+        """For messages: the operator with its operand types, and the node's name."""
+        call = self.operator.on(*(None if value is None else value.type for value in self.inputs))
+        return f"{call} of node {self.name!r}" if self.name else call
+
 
 def apply(operator: Operator, inputs: Sequence[Any], name: str = "") -> Any:
     """Apply an operator; numbers and arrays among ``inputs`` become constants (numbers take the operands' dtype).

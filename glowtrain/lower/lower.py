@@ -102,7 +102,7 @@ class _Lowering:
         if isinstance(operator, Scan):
             return self._scan(operator, node, inputs)
         if not operator.has("lower"):
-            raise CodegenError(f"{operator} (node {node.name or '?'}) has neither a lowering nor a decomposition")
+            raise CodegenError(f"{node} has neither a lowering nor a decomposition")
         outputs = tuple(self._output(node, value) for value in node.outputs)
         kernels = split(self.kernels.fresh(operator.onnx.lower()), operator.lower(outputs, *inputs))
         wishes = operator.layouts(*(None if value is None else value.type for value in node.inputs))

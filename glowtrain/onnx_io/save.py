@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from onnx import ModelProto, helper
 
 from glowtrain.errors import ModelError
+from glowtrain.files import write_atomically
 from glowtrain.graph import Graph, Node, Value, Variable
 from glowtrain.onnx_io.parameters import state_variables
 from glowtrain.onnx_io.symbols import symbols_of
@@ -55,18 +55,16 @@ def save(
         raise ModelError(f"cannot save: {_explain(missing, choices[-1])}")
     model.ir_version = ir_version or _ir_version(version)
     if path is not None:
-        write_atomically(Path(path), _serialized(model))
+        try:
+            write_atomically(Path(path), _serialized(model))
+        except OSError as error:
+            raise ModelError(f"cannot write {path}: {error.strerror}") from None
     return model
 
 
 def _explain(missing: Mapping[str, Node], opset: int) -> str:
-    listed = "".join(f"\n  - {_call(node)}" for node in missing.values())
+    listed = "".join(f"\n  - {node}" for node in missing.values())
     return f"opset {opset} lacks these operators on these types, and they have no decomposition:{listed}"
-
-
-def _call(node: Node) -> str:
-    types = ", ".join("-" if value is None else str(value.type) for value in node.inputs)
-    return f"{node.operator}({types})" + (f", node {node.name!r}" if node.name else "")
 
 
 def _model(graph: Graph, opset: int, state: Mapping[str, Array]) -> tuple[ModelProto, dict[str, Node]]:
@@ -116,32 +114,3 @@ def _serialized(model: ModelProto) -> bytes:
         raise ModelError("cannot save: the model is larger than the 2 GiB that an ONNX file can hold")
     data: bytes = model.SerializeToString()
     return data
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file by way of a temporary one beside it: it has the old contents or the new ones, never a part.
-
-    Raises :class:`ModelError` if it cannot be written.
-    """
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = Path(file.name)
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(_mode_of(path))
-        temporary.replace(path)
-    except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-        raise ModelError(f"cannot write {path}: {error.strerror}") from None
-
-
-def _mode_of(path: Path) -> int:
-    """The permissions that a file has, or that a new one gets."""
-    if path.exists():
-        return path.stat().st_mode & 0o777
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask

@@ -172,7 +172,7 @@ class Writer:
 
         Float tensors are written as nodes: float initializers are taken for parameters when a model is loaded.
         """
-        key = (array.dtype.str, array.shape, array.tobytes())
+        key = (array.dtype.name, array.shape, array.tobytes())
         if key not in self.arrays:
             name = self.arrays[key] = self.names.fresh(hint)
             tensor = tensor_from_array(array, name)

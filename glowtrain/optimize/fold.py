@@ -19,7 +19,7 @@ def evaluate(node: Node) -> tuple[Array, ...] | None:
     operator = node.operator
     if operator.random:
         return None
-    if getattr(operator, "from_type", False):
+    if operator.from_type:
         results = operator.reference(*(_stand_in(value) for value in node.inputs))
     elif all(value is None or isinstance(value, Constant) for value in node.inputs):
         with np.errstate(all="ignore"):

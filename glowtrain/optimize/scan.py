@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from glowtrain.graph import Graph, Node, Value, rebuild
+from glowtrain.graph import Graph, Node, Value
 from glowtrain.ops.control import Scan
 from glowtrain.optimize.rewrite import rewrite
 
@@ -94,11 +94,7 @@ class DropUnreadStacks:
         for node in graph.nodes:
             if isinstance(node.operator, Scan) and any(value not in read for value in _stacks(node.operator, node)):
                 known.update(_smaller(node.operator, node, read))
-        if not known:
-            return graph
-        roots = rebuild(graph.roots, known)
-        outputs = dict(zip(graph.outputs, roots, strict=False))
-        return graph.with_(outputs=outputs, updates=dict(zip(graph.updates, roots[len(outputs) :], strict=True)))
+        return graph.substituted(known) if known else graph
 
 
 def _stacks(scan: Scan, node: Node) -> tuple[Value, ...]:

@@ -217,6 +217,9 @@ def strided(
         corner.append(slice(place, None))
     corner.append(...)  # keeps rank 0 a view
     start_at = array[tuple(corner)]
+    if array.dtype.itemsize == 1:  # NumPy cannot name every type of one byte in an array interface
+        raw = np.lib.stride_tricks.as_strided(start_at.view(np.uint8), shape, strides, writeable=writeable)
+        return raw.view(array.dtype)
     return np.lib.stride_tricks.as_strided(start_at, shape, strides, writeable=writeable)
 
 

@@ -65,9 +65,7 @@ def describe(value: Value) -> str:
         return f"variable {value.name!r} ({value.type}), which the step before must have spoiled"
     if value.node is None:
         return f"a constant ({value.type})"
-    name = f" of node {value.node.name!r}" if value.node.name else ""
-    operands = ", ".join("-" if operand is None else str(operand.type) for operand in value.node.inputs)
-    return f"the result {value.type} of {value.node.operator}({operands}){name}"
+    return f"the result {value.type} of {value.node}"
 
 
 def _places(array: Array, is_bad: np.ufunc) -> str:

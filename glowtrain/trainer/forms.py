@@ -9,7 +9,7 @@ from typing import Any
 
 from glowtrain.errors import BindingError, InputError, ShapeError
 from glowtrain.grad import gradient_graph, loss_graph, training_graph
-from glowtrain.graph import Graph, Template, Value, Variable, rebuild
+from glowtrain.graph import Graph, Template, Value, Variable
 from glowtrain.losses import Loss
 from glowtrain.onnx_io import inference, make_trainable
 from glowtrain.optim import Optimizer
@@ -148,13 +148,5 @@ def with_values(graph: Graph, values: Mapping[str, Array]) -> Graph:
         for variable in graph.variables
         if variable.name in values
     }
-    roots = rebuild(graph.roots, fresh)
-    outputs = dict(zip(graph.outputs, roots, strict=False))
-    targets = (fresh.get(variable, variable) for variable in graph.updates)
-    updates = {
-        variable: value
-        for variable, value in zip(targets, roots[len(outputs) :], strict=True)
-        if isinstance(variable, Variable)
-    }
     template = None if graph.template is None else graph.template.map(lambda built: with_values(built, values))
-    return graph.with_(outputs=outputs, updates=updates, template=template)
+    return graph.substituted(fresh).with_(template=template)

@@ -40,7 +40,7 @@ from glowtrain.verification.exact import (
     results_of,
     run_in_both,
 )
-from glowtrain.verification.native import in_arena, run_native, spread
+from glowtrain.verification.native import in_arena, run_native, unshared
 from glowtrain.verification.report import Report, Rung
 
 _Result = TypeVar("_Result")
@@ -215,7 +215,7 @@ class _Climb:
 
     def _first_native(self, program: Program, known: Known, values: Mapping[Buffer, Value], clear: float) -> str:
         """Run the native code over an arena in which nothing is overwritten, and look through it in order."""
-        _, _, instance = run_native(known.graph, spread(program), self.inputs, self.state)
+        _, _, instance = run_native(known.graph, unshared(program), self.inputs, self.state)
         for buffer, (instruction, array) in _final_contents(program, self.inputs, self.state).items():
             native, value = in_arena(instance, buffer), values.get(buffer)
             length = longest_reduction(known.graph)

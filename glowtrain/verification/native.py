@@ -24,7 +24,7 @@ def run_native(graph: Graph, planned: Plan, inputs: Arrays, state: Arrays) -> tu
     return outputs, {v.name: store.read(v.name) for v in graph.updates}, instance
 
 
-def spread(program: Program) -> Plan:
+def unshared(program: Program) -> Plan:
     """A plan in which no two activations share memory."""
     offsets, end = {}, 0
     for buffer in program.buffers:

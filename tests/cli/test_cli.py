@@ -239,6 +239,16 @@ def test_diverging_loss_stops_and_says_where(tmp_path: Path, four: Path, regress
     assert not (tmp_path / "out.onnx").exists()
 
 
+def test_run_keeps_compiled_code(trained: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "in.npz", x=np.zeros((3, 1, 8, 8), np.float32))
+    arguments = ("run", trained, "--input", tmp_path / "in.npz", "--output", tmp_path / "out.npz")
+    for _ in range(2):
+        done(*arguments, "--cache", tmp_path / "kept")
+    assert len(list((tmp_path / "kept").iterdir())) == 1
+    message = refused(*arguments, "--cache", tmp_path / "kept", "--backend", "interpreter")
+    assert "--cache keeps native code" in message
+
+
 def test_run_checks_names_shapes_and_types(trained: Path, tmp_path: Path) -> None:
     image = np.zeros((2, 1, 8, 8), np.float32)
     for arrays, expected in (

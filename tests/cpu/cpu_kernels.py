@@ -57,7 +57,7 @@ def apply(name: str, arrays: Sequence[Array], dtype: str, width: int, target: Ta
 
 def same(a: Array, b: Array) -> Array:
     """Where two arrays have the same bits; any NaN equals any NaN."""
-    raw = {2: np.uint16, 4: np.uint32, 8: np.uint64}
+    raw = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
     if a.dtype.kind in "iub":
         return np.asarray(a == b)
     with np.errstate(invalid="ignore"):

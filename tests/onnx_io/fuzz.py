@@ -252,8 +252,8 @@ def feeds(loaded: Graph | Template, given: Inputs, generator: np.random.Generato
             raise GlowtrainError(f"input {name!r} is too large to try")
         made[name] = given[name] if fits else _array(type_.dtype.numpy, type_.shape, generator)
     for name, structure in loaded.structures.items():
-        spec = structure.spec if hasattr(structure, "spec") else Spec(gt.f32)
-        made[name] = [_array(spec.dtype.numpy, (2,), generator) for _ in range(2)]
+        items = [_array(structure.element.dtype.numpy, (2,), generator) for _ in range(2)]
+        made[name] = items[0] if structure.kind == "optional" else items
     return made
 
 

@@ -17,7 +17,7 @@ from glowtrain.ops.logic import Equal, IsNaN, Less, Where
 from glowtrain.ops.ml.common import DOMAIN, Floats, Ints, Strings, check_integers
 from glowtrain.ops.move import Unsqueeze
 from glowtrain.ops.reduction import ReduceSum, as_dtype
-from glowtrain.types import Array, DType, TensorType, dtype_of, f32, i64
+from glowtrain.types import Array, DType, TensorType, dtype_of, f32, f64, i64
 
 POSITIONS = "positions are integers"
 
@@ -96,7 +96,8 @@ class LabelEncoder(Operator):
     """Each element replaced by the value that stands at its key, or by the default; NaN is a key too.
 
     Keys and values are given in one attribute each. Tensors hold numbers: tables from or to strings are refused.
-    ``dtype`` is the element type of ``values_tensor``, which may be given as an array.
+    ``dtype`` is the element type of ``values_tensor``, which may be given as an array. With ``result`` f64 values that
+    are floats are f64: for checks in that precision.
     """
 
     keys_floats: Floats = ()
@@ -112,6 +113,7 @@ class LabelEncoder(Operator):
     default_string: str = "_Unused"
     default_tensor: Any = ()
     dtype: DType = f32
+    result: DType = f32
 
     domain: ClassVar[str] = DOMAIN
     differentiable: ClassVar[bool] = False
@@ -132,8 +134,10 @@ class LabelEncoder(Operator):
     @property
     def values(self) -> Array:
         if self.values_tensor:
-            return np.array(self.values_tensor, self.dtype.numpy)
-        return np.array(self.values_floats or self.values_int64s, np.float32 if self.values_floats else np.int64)
+            values = np.array(self.values_tensor, self.dtype.numpy)
+        else:
+            values = np.array(self.values_floats or self.values_int64s, np.float32 if self.values_floats else np.int64)
+        return values.astype(np.float64) if self.result == f64 and values.dtype.kind == "f" else values
 
     @property
     def default(self) -> Array:
