@@ -46,6 +46,11 @@ class DType:
         return self.kind in ("int", "uint")
 
     @property
+    def is_number(self) -> bool:
+        """Whether tensors of this type are computed with."""
+        return self.is_float or self.is_integer
+
+    @property
     def is_stored(self) -> bool:
         """Whether tensors of this type are only kept, moved and converted."""
         return self.kind == "stored"

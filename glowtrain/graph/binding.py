@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -89,6 +89,15 @@ Result = str | Trimmed | tuple[Any, ...] | None
 def collected(results: Mapping[str, Result], outputs: Mapping[str, Array]) -> dict[str, Any]:
     """What a call returns, from the arrays of the graph's outputs."""
     return {name: _collect(result, outputs) for name, result in results.items()}
+
+
+def trimmed(results: Iterable[Result]) -> Iterator[Trimmed]:
+    """The trimmed outputs among results, those in lists too."""
+    for result in results:
+        if isinstance(result, Trimmed):
+            yield result
+        elif isinstance(result, tuple):
+            yield from trimmed(result)
 
 
 def _collect(result: Result, outputs: Mapping[str, Array]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -46,8 +47,9 @@ def widened(graph: Graph) -> Retyped:
 
 def retyped_operator(operator: Operator, before: Collection[DType], after: DType) -> Operator:
     """The operator with dtype attributes, and bodies, in another type."""
-    changes = {name: _attribute(value, before, after) for name, value in operator.attributes().items()}
-    changed = {name: value for name, value in changes.items() if value is not getattr(operator, name)}
+    fields = {entry.name: getattr(operator, entry.name) for entry in dataclasses.fields(operator)}  # type: ignore[arg-type]
+    changes = {name: _attribute(value, before, after) for name, value in fields.items()}
+    changed = {name: value for name, value in changes.items() if value is not fields[name]}
     return operator.replace(**changed) if changed else operator
 
 

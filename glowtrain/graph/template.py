@@ -15,14 +15,14 @@ from glowtrain.types import Array, Shape, Spec
 
 
 def whole_extents(name: str, dims: Mapping[str, Any]) -> dict[str, int]:
-    """``dims`` as Python integers. Raises :class:`BindingError` for extents that are not whole numbers from 1 up."""
+    """``dims`` as Python integers. Raises :class:`BindingError` for extents that are not whole numbers from 0 up."""
     wrong = [
         f"{symbol}={extent!r}"
         for symbol, extent in dims.items()
-        if isinstance(extent, bool) or not isinstance(extent, (int, np.integer)) or extent < 1
+        if isinstance(extent, bool) or not isinstance(extent, (int, np.integer)) or extent < 0
     ]
     if wrong:
-        raise BindingError(f"{name}: dimensions must be whole numbers and at least 1, not {', '.join(wrong)}")
+        raise BindingError(f"{name}: dimensions must be whole numbers from 0 up, not {', '.join(wrong)}")
     return {symbol: int(extent) for symbol, extent in dims.items()}
 
 

@@ -14,6 +14,7 @@ from glowtrain.graph import Binding, Graph, Structure, Template
 from glowtrain.graph.template import whole_extents
 from glowtrain.onnx_io import control, flex_attention, functions, gradient, sequences, tabular  # noqa: F401  (they enter their rules in BUILT_IN)
 from glowtrain.onnx_io.build import BUILT_IN, Builder, Recipe
+from glowtrain.onnx_io.exported import exported_constants
 from glowtrain.onnx_io.parameters import class_of, key_of, roles, stated_variables, untie
 from glowtrain.onnx_io.source import Model, Source, describe, read, subgraphs
 from glowtrain.onnx_io.tensors import array_from_sparse, array_from_tensor, dtype_from_onnx
@@ -60,6 +61,7 @@ def load(
 
 def _template(model: Model, name: str) -> Template:
     arrays, stated = _initializers(model.proto.graph, model.folder), stated_variables(model.proto, model.title)
+    fixed = exported_constants(model.proto.graph)
     model = Model(light(model.proto, _SMALL), model.title, model.folder)
     try:
         graph = upgrade(model).graph
@@ -68,12 +70,13 @@ def _template(model: Model, name: str) -> Template:
         raise
     _check_supported(graph, model.title)
     arrays |= _initializers(graph, model.folder)
-    untie(graph, arrays, stated)
+    untie(graph, arrays, {*stated, *fixed})
     declared = [value for value in graph.input if value.name not in arrays]
     inputs = {value.name: _spec(value, model.title) for value in declared if value.type.HasField("tensor_type")}
     structures = {value.name: _structure(value, model.title) for value in declared if value.name not in inputs}
     title = name or model.proto.graph.name or "model"
-    recipe = Recipe(graph, inputs, structures, arrays, roles(graph, arrays, stated), title, model.title, model.folder)
+    found = roles(graph, arrays, stated, fixed)
+    recipe = Recipe(graph, inputs, structures, arrays, found, title, model.title, model.folder)
     return Template(title, inputs, lambda binding: Builder(recipe, binding).graph(), structures)
 
 

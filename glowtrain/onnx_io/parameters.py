@@ -8,9 +8,8 @@ parameter if
 - some output depends on it differentiably, through other inputs than those of :data:`STATE_INPUTS` and
   :data:`BOUND_INPUTS` and those that are fixed when compiling.
 
-The running statistics of BatchNormalization are state that is not trained. Scales of 1 and biases of 0 of an
-InstanceNormalization between two Reshapes are constants: PyTorch writes GroupNorm so below opset 21, with the
-parameters after it. Everything else is a constant.
+The running statistics of BatchNormalization are state that is not trained. Everything else is a constant, and so is
+what PyTorch's dynamo exporter says is not a parameter (:mod:`glowtrain.onnx_io.exported`).
 
 Exporters also merge parameters that happen to have equal values at export (all LayerNormalization scales of 1). An
 initializer whose elements are all equal and that several nodes read as a parameter therefore becomes one for each.
@@ -23,7 +22,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,27 +84,16 @@ def stated_variables(model: ModelProto, title: str) -> dict[str, bool]:
     return stated
 
 
-def roles(graph: GraphProto, arrays: dict[str, Array], stated: Mapping[str, bool]) -> Roles:
-    """The role of every initializer: what the file says, else by the rule above."""
-    live = _live(graph, arrays) - _neutral(graph, arrays)
+def roles(
+    graph: GraphProto, arrays: dict[str, Array], stated: Mapping[str, bool], constants: Collection[str] = ()
+) -> Roles:
+    """The role of every initializer: what the file says, else by the rule above; ``constants`` are known not to be."""
+    live = _live(graph, arrays).difference(constants)
     running = frozenset(name for node in graph.node for name in _at(node, RUNNING_INPUTS) if name in arrays)
     trainable = {name for name, array in arrays.items() if name in live and name not in running and _is_weight(array)}
     trained = {name for name, is_trained in stated.items() if is_trained and name in arrays}
     frozen = {name for name in stated if name in arrays} - trained
     return Roles(frozenset(trainable - frozen | trained), frozenset(running - trained | frozen))
-
-
-def _neutral(graph: GraphProto, arrays: Mapping[str, Array]) -> set[str]:
-    """Scales of 1 and biases of 0 of normalizations between two Reshapes."""
-    reshapes = [node for node in graph.node if key_of(node) == "Reshape"]
-    before = {name for node in reshapes for name in node.output}
-    after = {name for node in reshapes for name in node.input[:1]}
-    found: set[str] = set()
-    for node in graph.node:
-        if key_of(node) == "InstanceNormalization" and before & {*node.input[:1]} and after & {*node.output}:
-            pairs = zip(node.input[1:], (1, 0), strict=False)
-            found |= {name for name, number in pairs if name in arrays and bool((arrays[name] == number).all())}
-    return found
 
 
 def _is_weight(array: Array) -> bool:

@@ -11,6 +11,8 @@ from onnx import ModelProto, helper
 from glowtrain.errors import ModelError
 from glowtrain.files import write_atomically
 from glowtrain.graph import Graph, Node, Value, Variable
+from glowtrain.graph.binding import Trimmed, trimmed
+from glowtrain.onnx_io.forms import Extents
 from glowtrain.onnx_io.parameters import state_variables
 from glowtrain.onnx_io.symbols import symbols_of
 from glowtrain.onnx_io.tensors import tensor_from_array
@@ -37,7 +39,7 @@ def save(
     name; without it they have their initial ones. Variables are initializers, and the model's metadata say which of
     them are trainable; in a graph with updates (a training step) they are inputs as well, and each updated one has an
     output ``<name>.next``. Dimensions that the graph's template left symbolic are symbolic again, where the model is
-    valid for all of them.
+    valid for all of them. The tensors of a sequence are inputs or outputs of their own (``<name>.0``, ``<name>.1``).
 
     The file appears whole or not at all. Raises :class:`ModelError` for operators that cannot be written, names that
     clash and files that cannot be written.
@@ -71,15 +73,25 @@ def _model(graph: Graph, opset: int, state: Mapping[str, Array]) -> tuple[ModelP
     """The model, and the operators that could not be written."""
     functions, symbols = Functions(opset), symbols_of(graph, opset)
     writer = Writer(functions, Names(), symbols=symbols)
-    step = graph.with_(outputs=_outputs(graph))
+    outputs, cuts = _outputs(graph), {cut.output: cut for cut in trimmed((graph.results or {}).values())}
+    step = graph.with_(outputs={f"{name}.whole" if name in cuts else name: value for name, value in outputs.items()})
     writer.declare(step)
+    for name in cuts:
+        writer.names.reserve(name, "the output")
     writer.body(step)
+    for name, cut in cuts.items():
+        writer.trimmed(cut, f"{name}.whole")
     inputs = [value_info(value.name, value.type, symbols.inputs.get(value.name)) for value in graph.inputs]
     if graph.updates:
         inputs += [value_info(variable.name, variable.type) for variable in graph.variables]
-    outputs = [value_info(name, value.type, symbols.outputs.get(name)) for name, value in step.outputs.items()]
+    sizes = {cut.size for cut in cuts.values()}
+    results = [
+        value_info(name, value.type, _extents(value, symbols.outputs.get(name), cuts.get(name)))
+        for name, value in outputs.items()
+        if name not in sizes
+    ]
     values = [tensor_from_array(_value(variable, state), variable.name) for variable in graph.variables]
-    proto = helper.make_graph(writer.nodes, graph.name or "graph", inputs, outputs, [*values, *writer.initializers])
+    proto = helper.make_graph(writer.nodes, graph.name or "graph", inputs, results, [*values, *writer.initializers])
     imports, protos = functions.imports(functions=bool(functions.protos)), list(functions.protos.values())
     model = helper.make_model(proto, opset_imports=imports, functions=protos)
     model.producer_name = "glowtrain"
@@ -94,6 +106,12 @@ def _outputs(graph: Graph) -> dict[str, Value]:
     if clash:
         raise ModelError(f"cannot save: an output has the name of a variable's new value: {', '.join(clash)}")
     return {**graph.outputs, **following}
+
+
+def _extents(value: Value, symbolic: Extents | None, cut: Trimmed | None) -> Extents:
+    """The declared extents of an output: one that is found at run time has a name of its own."""
+    extents = symbolic or value.shape
+    return extents if cut is None else (*extents[: cut.axis], cut.size, *extents[cut.axis + 1 :])
 
 
 def _value(variable: Variable, state: Mapping[str, Array]) -> Array:

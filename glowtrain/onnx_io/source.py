@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import heapq
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, defs, helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, defs, helper
 
 from glowtrain.errors import ModelError
+from glowtrain.onnx_io.check import (
+    check_functions,
+    check_nesting,
+    check_nodes,
+    deep_node,
+    describe,
+    is_standard,
+    kind_of,
+    subgraphs,
+    too_deep,
+)
+
+__all__ = [
+    "OLDEST_OPSET", "Model", "Source", "captures", "describe", "is_standard", "kind_of", "opset_of", "read", "reads",
+    "subgraphs",
+]  # fmt: skip
 
 Source = str | os.PathLike[str] | bytes | ModelProto
 
@@ -31,12 +48,14 @@ def read(source: Source) -> Model:
     """Parse a model and check its structure.
 
     Raises :class:`ModelError` for files that cannot be read, are truncated or not ONNX, declare no standard operators
-    or too old ones, use names that nothing defines, define a name twice, or have cycles or attributes of a wrong type.
+    or too old ones, use names that nothing defines, define a name twice, have cycles, nest graphs too deeply, or break
+    what :mod:`glowtrain.onnx_io.check` checks.
     """
     model = _parse(source)
+    check_nesting(model.proto, model.title)
     _check_header(model)
-    for node in model.proto.graph.node:
-        _check_attributes(node, model)
+    check_functions(model.proto, model.title)
+    check_nodes(model.proto, model.title)
     _sort(model.proto.graph, model, set())
     return model
 
@@ -63,6 +82,9 @@ def _decode(data: bytes, title: str) -> ModelProto:
     try:
         proto.ParseFromString(data)
     except DecodeError:
+        deep = deep_node(data)
+        if deep is not None:
+            raise too_deep(title, deep) from None
         raise ModelError(f"{title} is truncated or not an ONNX model: {len(data)} bytes do not parse") from None
     if not _is_text(proto):
         raise ModelError(f"{title} is damaged or not an ONNX model: a name in it is not text")
@@ -107,26 +129,6 @@ def opset_of(proto: ModelProto) -> int | None:
     return next((entry.version for entry in proto.opset_import if is_standard(entry.domain)), None)
 
 
-def is_standard(domain: str) -> bool:
-    """Whether a domain is that of the standard operators."""
-    return domain in ("", "ai.onnx")
-
-
-def describe(node: NodeProto) -> str:
-    """A node as named in messages."""
-    kind = node.op_type if is_standard(node.domain) else f"{node.domain}.{node.op_type}"
-    label = node.name or (f"giving {node.output[0]}" if node.output else "without a name")
-    return f"node {label!r} ({kind})"
-
-
-def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
-    """The graphs among a node's attributes."""
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH or attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
-
-
 def captures(node: NodeProto) -> Iterator[str]:
     """Names that a node's subgraphs take from the graphs around them."""
     for body in subgraphs(node):
@@ -137,71 +139,51 @@ def captures(node: NodeProto) -> Iterator[str]:
         yield from (value.name for value in body.output if value.name not in inside)
 
 
-def _check_attributes(node: NodeProto, model: Model) -> None:
-    opset = opset_of(model.proto) or 0
-    schema = None
-    if is_standard(node.domain) and defs.has(node.op_type):
-        try:
-            schema = defs.get_schema(node.op_type, opset)
-        except defs.SchemaError:
-            schema = None
-    for attribute in node.attribute:
-        if not attribute.type:
-            attribute.type = _guess_type(attribute)
-        expected = schema.attributes.get(attribute.name) if schema else None
-        if expected is not None and not attribute.ref_attr_name and kind_of(expected) != attribute.type:
-            found = AttributeProto.AttributeType.Name(attribute.type)
-            wanted = AttributeProto.AttributeType.Name(kind_of(expected))
-            raise ModelError(
-                f"{model.title}: {describe(node)}: attribute {attribute.name} must be {wanted}, not {found}"
-            )
-    for body in subgraphs(node):
-        for inner in body.node:
-            _check_attributes(inner, model)
-
-
-def kind_of(expected: defs.OpSchema.Attribute) -> int:
-    """The type that an operator's definition gives an attribute, as a code of AttributeProto."""
-    return int(AttributeProto.AttributeType.Value(str(expected.type).rpartition(".")[2]))
-
-
-def _guess_type(attribute: AttributeProto) -> AttributeProto.AttributeType:
-    """The type of an attribute that does not say (files before IR version 2)."""
-    fields = {"f": 1, "i": 2, "s": 3, "t": 4, "g": 5, "floats": 6, "ints": 7, "strings": 8, "tensors": 9, "graphs": 10}
-    present = {descriptor.name for descriptor, _ in attribute.ListFields()}
-    code = next((code for name, code in fields.items() if name in present), 7)
-    guessed: AttributeProto.AttributeType = AttributeProto.AttributeType.Value(AttributeProto.AttributeType.Name(code))
-    return guessed
-
-
 def _sort(graph: GraphProto, model: Model, outside: set[str]) -> None:
     """Put nodes after what they read, in place. Raises :class:`ModelError` for names without source and for cycles."""
     known = outside | {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     known |= {sparse.values.name for sparse in graph.sparse_initializer}
     produced = _produced(graph, model, known)
-    ordered: list[NodeProto] = []
-    waiting = list(graph.node)
     available = set(known)
-    while waiting:
-        ready, later = [], []
-        for node in waiting:
-            if all(name in available for name in reads(node)):
-                ready.append(node)
-                available.update(node.output)
-            else:
-                later.append(node)
-        if not ready:
-            raise _stuck(waiting, available, produced, model)
-        ordered += ready
-        waiting = later
+    ordered = _ordered(graph, available)
+    if len(ordered) < len(graph.node):
+        placed = {id(node) for node in ordered}
+        raise _stuck([node for node in graph.node if id(node) not in placed], available, produced, model)
     _check_outputs(graph, available, model)
-    if ordered != list(graph.node):
+    if any(node is not other for node, other in zip(ordered, graph.node, strict=True)):
         copies = [_copy(node) for node in ordered]
         del graph.node[:]
         graph.node.extend(copies)
     for node in graph.node:
         for body in subgraphs(node):
             _sort(body, model, available)
+
+
+def _ordered(graph: GraphProto, available: set[str]) -> list[NodeProto]:
+    """The nodes of which all operands can be had, each after them, else in their order; outputs become ``available``.
+
+    Kahn's algorithm (Topological sorting of large networks, 1962).
+    """
+    ordered: list[NodeProto] = []
+    readers: dict[str, list[int]] = defaultdict(list)
+    missing: list[int] = []
+    nodes = list(graph.node)
+    for place, node in enumerate(nodes):
+        names = {name for name in reads(node) if name not in available}
+        missing.append(len(names))
+        for name in names:
+            readers[name].append(place)
+        ready = [] if names else [place]
+        while ready:
+            done = nodes[heapq.heappop(ready)]
+            ordered.append(done)
+            for name in done.output:
+                available.add(name)
+                for reader in readers.pop(name, ()):
+                    missing[reader] -= 1
+                    if not missing[reader]:
+                        heapq.heappush(ready, reader)
+    return ordered
 
 
 def reads(node: NodeProto) -> list[str]:

@@ -10,6 +10,7 @@ from onnx import FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, Tenso
 
 from glowtrain.errors import ModelError
 from glowtrain.graph import Constant, Graph, Node, Operator, Value
+from glowtrain.graph.binding import Trimmed
 from glowtrain.onnx_io.forms import OWN_DOMAIN, Extents, Form, form_of, own_form
 from glowtrain.onnx_io.older import decomposed, decomposes
 from glowtrain.onnx_io.symbols import Symbols
@@ -181,6 +182,13 @@ class Writer:
             else:
                 self.initializers.append(tensor)
         return self.arrays[key]
+
+    def trimmed(self, result: Trimmed, whole: str) -> None:
+        """Write an output that is another cut to the size that was found."""
+        one, zero, axis = (self.constant(np.array([n], np.int64), "extent") for n in (1, 0, result.axis))
+        end = self.names.fresh(f"{result.size}.end")
+        self.nodes.append(helper.make_node("Reshape", [result.size, one], [end]))
+        self.nodes.append(helper.make_node("Slice", [whole, zero, end, axis], [result.output]))
 
     def node(self, node: Node) -> None:
         types = [None if value is None else value.type for value in node.inputs]

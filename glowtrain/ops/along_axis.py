@@ -33,8 +33,8 @@ class ArgExtremum(Operator):
         if len(inputs) != 1:
             raise self.fail(f"takes 1 operand, not {len(inputs)}", *inputs)
         (x,) = inputs
-        if x.dtype.kind == "bool":
-            raise self.fail("element type must be a number, not bool; cast it first", x)
+        if not x.dtype.is_number:
+            raise self.fail(f"element type must be a number, not {x.dtype}; cast it first", x)
         axis = normalize_axis(self, self.axis, x)
         if x.shape[axis] == 0:
             raise self.fail(f"axis {axis} has extent 0: there is no element to choose", x)
@@ -107,8 +107,8 @@ class CumSum(Operator):
     def infer(self, *inputs: TensorType) -> TensorType:
         if len(inputs) != 1:
             raise self.fail(f"takes 1 operand, not {len(inputs)}", *inputs)
-        if inputs[0].dtype.kind == "bool":
-            raise self.fail("element type must be a number, not bool; cast it first", *inputs)
+        if not inputs[0].dtype.is_number:
+            raise self.fail(f"element type must be a number, not {inputs[0].dtype}; cast it first", *inputs)
         normalize_axis(self, self.axis, inputs[0])
         return inputs[0]
 

@@ -207,7 +207,7 @@ class Einsum(Operator):
     equation: str
 
     def infer(self, *inputs: Any) -> TensorType:
-        if not inputs or len({type_.dtype for type_ in inputs}) > 1 or inputs[0].dtype.kind == "bool":
+        if not inputs or len({type_.dtype for type_ in inputs}) > 1 or not inputs[0].dtype.is_number:
             raise self.fail("takes one or more numeric operands of one element type", *inputs)
         terms, output = self._terms([type_.shape for type_ in inputs], *inputs)
         extents: dict[str, int] = {}

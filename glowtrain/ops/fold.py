@@ -61,8 +61,8 @@ class Col2Im(_Blocks):
         taps, places = math.prod(self.block_shape), math.prod(geometry.out)
         if x.rank != 3 or x.shape[1] % taps or x.shape[2] != places:
             raise self.fail(f"columns must be [N, C * {taps}, {places}]", x)
-        if x.dtype.kind == "bool":
-            raise self.fail("booleans do not add up", x)
+        if not x.dtype.is_number:
+            raise self.fail(f"elements of type {x.dtype} do not add up; cast them first", x)
         return x.with_shape((x.shape[0], x.shape[1] // taps, *self.image_shape))
 
     def reference(self, x: Array) -> Array:

@@ -163,6 +163,8 @@ class OverlapAdd(Operator):
 
     def infer(self, *inputs: TensorType) -> TensorType:
         (g,) = inputs
+        if not g.dtype.is_number:
+            raise self.fail(f"elements of type {g.dtype} do not add up; cast them first", g)
         if g.rank != 4 or g.shape[1:3] != (self.frames.count(self.places), self.length):
             raise self.fail("the operand must be [batch, frames, length, parts] for these places", g)
         return g.with_shape((g.shape[0], self.places, g.shape[3]))

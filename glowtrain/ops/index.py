@@ -123,6 +123,8 @@ class ScatterAdd(Operator):
             raise self.fail(f"takes indices and updates, not {len(inputs)} operands", *inputs)
         indices, updates = inputs
         _require_indices(self, indices, *inputs)
+        if updates.dtype.is_stored:
+            raise self.fail(f"updates must be numbers, not {updates.dtype}; cast them first", *inputs)
         result = TensorType(updates.dtype, self.shape)
         axis = normalize_axis(self, self.axis, result)
         expected = (*self.shape[:axis], *indices.shape, *self.shape[axis + 1 :])
@@ -347,8 +349,8 @@ class Scatter(Operator):
             raise self.fail(f"reduction must be one of {', '.join(REDUCTIONS)}", *inputs)
         if inputs[0].dtype != inputs[2].dtype:
             raise self.fail("data and updates must have one element type", *inputs)
-        if inputs[0].dtype.kind == "bool" and self.reduction != "none":
-            raise self.fail(f"reduction {self.reduction} needs numbers, not bool", *inputs)
+        if not inputs[0].dtype.is_number and self.reduction != "none":
+            raise self.fail(f"reduction {self.reduction} needs numbers, not {inputs[0].dtype}", *inputs)
 
     def reference(self, data: Array, indices: Array, updates: Array) -> Array:
         result = data.copy()

@@ -56,7 +56,7 @@ class Ordered(Operator):
         if len(inputs) != 1:
             raise self.fail(f"takes 1 operand, not {len(inputs)}", *inputs)
         (x,) = inputs
-        if x.dtype.kind == "bool" or not x.rank:
+        if not x.dtype.is_number or not x.rank:
             raise self.fail("the operand must be numbers, of rank 1 or more", x)
         axis = normalize_axis(self, self.axis, x)
         if not 0 <= self.k <= x.shape[axis]:

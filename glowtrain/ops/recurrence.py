@@ -119,8 +119,8 @@ class CumProd(Operator):
     def infer(self, *inputs: TensorType) -> TensorType:
         if len(inputs) != 1:
             raise self.fail(f"takes 1 operand, not {len(inputs)}", *inputs)
-        if inputs[0].dtype.kind == "bool":
-            raise self.fail("element type must be a number, not bool; cast it first", *inputs)
+        if not inputs[0].dtype.is_number:
+            raise self.fail(f"element type must be a number, not {inputs[0].dtype}; cast it first", *inputs)
         normalize_axis(self, self.axis, inputs[0])
         return inputs[0]
 

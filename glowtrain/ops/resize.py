@@ -115,8 +115,8 @@ class Resize(Operator):
                 raise self.fail(f"{name} must be one of {', '.join(options)}", x)
         if self.antialias and self.mode == "nearest":
             raise self.fail('antialias needs mode "linear" or "cubic"', x)
-        if x.dtype.kind == "bool" and self.mode != "nearest":
-            raise self.fail('booleans can only be resized with mode "nearest"', x)
+        if not x.dtype.is_number and self.mode != "nearest":
+            raise self.fail(f'{x.dtype} can only be resized with mode "nearest"', x)
         if bool(self.scales) == bool(self.sizes) and x.rank:
             raise self.fail("exactly one of scales and sizes must be given", x)
         count = len(self._axes(x))

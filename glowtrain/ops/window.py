@@ -15,6 +15,9 @@ from glowtrain.types import Array, Shape, TensorType
 
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
+MOST_PLACES = 1 << 26
+"""Places of a window along an axis: more come of damaged pads only."""
+
 
 @dataclass(frozen=True)
 class WindowAxis:
@@ -46,7 +49,8 @@ class WindowAxis:
     def taps_inside(self, place: int, low: int, high: int) -> int:
         """How many taps of the window at ``place`` read input places in [low, high)."""
         start = place * self.stride - self.begin
-        return sum(low <= start + k * self.dilation < high for k in range(self.kernel))
+        first, stop = (-(-(bound - start) // self.dilation) for bound in (low, high))  # of the taps, on whole steps
+        return max(0, min(self.kernel, stop) - max(0, first))
 
 
 @dataclass(frozen=True)
@@ -196,7 +200,11 @@ def window(
         padded = [axis.extent + axis.begin + axis.end for axis in axes]
         widths = [axis.width for axis in axes]
         raise operator.fail(f"a window of extent {widths} does not fit into the padded input {padded}", *types)
-    return Window(tuple(_placed(axis, ceil_mode=ceil_mode) for axis in axes))
+    placed = tuple(_placed(axis, ceil_mode=ceil_mode) for axis in axes)
+    if any(axis.out > MOST_PLACES for axis in placed):
+        places = [axis.out for axis in placed]
+        raise operator.fail(f"the window has {places} places, more than {MOST_PLACES} along an axis", *types)
+    return Window(placed)
 
 
 def window_axes(

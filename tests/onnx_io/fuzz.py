@@ -1,9 +1,9 @@
-"""Fuzzing the loader: mutated models either work, the same on every backend, or are refused by an error that says where.
+"""Fuzzing the loader: mutated models work, the same on every backend, or are refused by an error that says where.
 
     python tests/onnx_io/fuzz.py --count 20000 --seed 1 --jobs 2
 
-Mutants are tried in child processes, so a crash of native code, a hang and too much memory are found as well; the inputs
-that showed a problem are saved. Every mutant is given by seed and number alone: ``--first N --count 1`` tries it again.
+Mutants are tried in child processes, so a crash of native code, a hang and too much memory are found as well; those
+that showed a problem are saved. A mutant is given by seed and number alone: ``--first N --count 1`` tries it again.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def corpus(*, node_tests: bool = True) -> list[Seed]:
     return [*handmade(), *saved(), *(seed for kind in kinds for seed in of_onnx(kind))]
 
 
-class Finding(Exception):  # noqa: N818  (it is what is looked for)
+class Finding(Exception):
     """A property that a mutant breaks."""
 
 
@@ -232,10 +232,7 @@ def _same(name: str, first: Any, second: Any) -> None:
     one, other = (array.astype(np.float64) for array in (first, second))
     finite = np.isfinite(one) & np.isfinite(other)
     one, other = one[finite], other[finite]
-    if first.dtype.itemsize == 8:
-        tolerance = 1e-6
-    else:
-        tolerance = 2e-3 if first.dtype.itemsize == 4 else 5e-2
+    tolerance = {8: 1e-6, 4: 2e-3}.get(first.dtype.itemsize, 5e-2)
     if one.size and np.abs(one - other).max() > tolerance * (1 + np.abs(one).max()):
         raise Finding(f"backends differ: {name} by {np.abs(one - other).max():.3g} of {np.abs(one).max():.3g}")
 
@@ -274,7 +271,7 @@ def _array(dtype: Any, shape: tuple[int, ...], generator: np.random.Generator) -
     return generator.integers(0, 2, shape).astype(dtype)
 
 
-_WHOLE = ("not an ONNX model", "opset", "no outputs", "an output has no name", "metadata", "is too large to try", "nested")
+_WHOLE = ("not an ONNX model", "opset", "no outputs", "an output has no name", "metadata", "is too large to try")
 """What may be wrong with a model as a whole."""
 
 

@@ -102,8 +102,8 @@ class SimplifiedLayerNormalization(Composite):
 
     def check(self, *inputs: TensorType | None) -> None:
         x = inputs[0]
-        if x is None or not -x.rank <= self.axis < x.rank:
-            raise self.fail(f"axis {self.axis} is none of the operand's", *inputs)
+        if x is None or not x.dtype.is_float or not -x.rank <= self.axis < x.rank:
+            raise self.fail(f"the operand must be floating and have axis {self.axis}", *inputs)
 
     def define(self, *inputs: Any) -> tuple[Value, ...]:
         x, scale = inputs
