@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from glowtrain.backends.cpu.backend import Cpu
     from glowtrain.compiler import compile
     from glowtrain.errors import GlowtrainError
-    from glowtrain.grad import gradients, stop_gradient
+    from glowtrain.grad import gradients, jvp, stop_gradient
     from glowtrain.graph import Graph, Input, Operator, Template, Value, Variable, constant, operator, parse, verify
     from glowtrain.nn import model
     from glowtrain.onnx_io import load, save
@@ -33,6 +33,7 @@ _HOMES = {
     "Trainer": "glowtrain.trainer",
     "compile": "glowtrain.compiler",
     "gradients": "glowtrain.grad",
+    "jvp": "glowtrain.grad",
     "load": "glowtrain.onnx_io",
     "model": "glowtrain.nn",
     "save": "glowtrain.onnx_io",

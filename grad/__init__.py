@@ -1,5 +1,6 @@
 """Gradients as graph code, and the graphs of a training step. Imported as ``glowtrain.grad``."""
 
+from glowtrain.grad.forward import jvp
 from glowtrain.grad.gradients import gradients, reached, stop_gradient
 from glowtrain.grad.training import Updates, gradient_graph, loss_graph, training_graph
 
@@ -7,6 +8,7 @@ __all__ = [
     "Updates",
     "gradient_graph",
     "gradients",
+    "jvp",
     "loss_graph",
     "reached",
     "stop_gradient",

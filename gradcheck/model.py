@@ -2,7 +2,7 @@
 
 The model is checked in its training form, as the trainer would run it. A loss that is not smooth at the point (a Relu
 exactly at 0, a tie) has no derivative there; where the two sides' slopes differ and the rule lies between them this is
-reported as a kink and not as a failure.
+reported as a kink and not as a failure. A failure names the node that is to blame (:mod:`glowtrain.gradcheck.blame`).
 """
 
 from __future__ import annotations
@@ -11,20 +11,24 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
 from glowtrain.backends.base import check_inputs
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import InputError
+from glowtrain.grad.gradients import check_scalar
 from glowtrain.gradcheck import forms
-from glowtrain.gradcheck.operators import MISTAKES, applied, described, jacobian
-from glowtrain.gradcheck.report import Check, Measure, Report, merged
-from glowtrain.graph import Graph, Input, Node, Sample, Template, Value, Variable, constant
+from glowtrain.gradcheck.blame import INNOCENT, Blame, cut_by
+from glowtrain.gradcheck.report import Check, Measure, Report, Status, merged
+from glowtrain.graph import Graph, Input, Template, Value, Variable, constant
 from glowtrain.graph.retype import widened
 from glowtrain.graph.reverse import pullback
-from glowtrain.losses import Attached, Loss, LossFunction, as_loss
+from glowtrain.losses import Attached, Loss, LossFunction, as_loss, output_of
+from glowtrain.onnx_io import load
 from glowtrain.onnx_io.trainable import make_trainable
+from glowtrain.ops.move import StopGradient
 from glowtrain.ops.reduction import ReduceMean
 from glowtrain.types import Array, TensorType, f64
 
@@ -34,16 +38,14 @@ TOLERANCE = 1e-5
 """Relative tolerance of a slope, beside the rounding of the loss."""
 EXTENT = 3
 """What symbolic dimensions are set to when neither inputs nor dims say."""
-INNOCENT = "no single operator's rule is wrong by itself"
-LARGEST_LOCAL = 1 << 14
-"""Elements of a node's operands up to which its own rule is checked when something is wrong."""
 
 
 def check(
-    model: Graph | Template,
+    model: Graph | Template | str | Path,
     inputs: Mapping[str, Array] | None = None,
     loss: str | Loss | LossFunction | None = None,
     *,
+    output: str | None = None,
     dims: Mapping[str, int] | None = None,
     seed: int = 0,
     directions: int = 3,
@@ -51,20 +53,28 @@ def check(
 ) -> Report:
     """Check the gradient of a model's loss for each trainable parameter and float input.
 
-    ``inputs`` holds data by name (the loss's targets too); what is missing is drawn. Without a loss, a weighted mean
-    of all float outputs is taken. ``directions``: random ones for each parameter, beside single elements. With
-    ``compiled``, native code's gradients are compared with those in f64. Raises :class:`InputError` for
-    inputs that do not fit and :class:`DifferentiationError` for a loss without a gradient.
+    ``model``: a graph, a template, or the path of an ONNX file. ``inputs`` holds data by name (the loss's targets too);
+    what is missing is drawn. Without a loss, a weighted mean of ``output`` is taken, or of all float outputs.
+    ``directions``: random ones for each parameter, beside single elements. With ``compiled``, native code's gradients
+    are compared with those in f64. What a StopGradient holds back counts as a constant. Raises :class:`InputError` for
+    inputs that do not fit, for trainable variables of integers, and where there is nothing to check;
+    :class:`DifferentiationError` for a loss that is no scalar, and for an operator without a rule.
     """
     begin = time.perf_counter()
-    subject = _Subject(_bound(model, inputs, dims), dict(inputs or {}), loss, seed)
+    if loss is not None and output is not None:
+        raise InputError("give a loss or an output, not both")
+    subject = _Subject(_bound(model, inputs, dims), dict(inputs or {}), loss, output, seed)
     checks = [check for name in subject.names for check in subject.checked(name, directions)]
     if compiled:
         checks += subject.native()
     return Report(tuple(checks), seed, directions, time.perf_counter() - begin)
 
 
-def _bound(model: Graph | Template, inputs: Mapping[str, Array] | None, dims: Mapping[str, int] | None) -> Graph:
+def _bound(
+    model: Graph | Template | str | Path, inputs: Mapping[str, Array] | None, dims: Mapping[str, int] | None
+) -> Graph:
+    if isinstance(model, (str, Path)):
+        model = load(model, dims)
     if isinstance(model, Graph):
         return model
     shapes = {name: np.shape(array) for name, array in (inputs or {}).items() if name in model.inputs}
@@ -75,11 +85,18 @@ class _Subject:
     """The loss of a model in training form: as it is, and in f64."""
 
     def __init__(
-        self, model: Graph, inputs: Mapping[str, Array], loss: str | Loss | LossFunction | None, seed: int
+        self,
+        model: Graph,
+        inputs: Mapping[str, Array],
+        loss: str | Loss | LossFunction | None,
+        output: str | None,
+        seed: int,
     ) -> None:
         self.random = np.random.default_rng(seed)
         trained = make_trainable(model, seed=seed)
-        attached = _attached(trained, loss, self.random)
+        _refuse_integers(trained)
+        attached = _attached(trained, loss, output, self.random)
+        check_scalar(attached.value)
         self.narrow = Graph((*trained.inputs, *attached.targets), {"loss": attached.value}, name=model.name)
         unknown = [name for name in inputs if name not in {v.name for v in self.narrow.inputs}]
         if unknown:
@@ -89,6 +106,8 @@ class _Subject:
         self.wide = widened(self.narrow).graph
         self.loss = self.wide.outputs["loss"]
         self.numbers = {v.name: self.arrays[v.name].astype(v.dtype.numpy) for v in self.wide.inputs}
+        if not self.wanted:
+            raise InputError(f"{model.name} has no trainable parameter and no float input: there is nothing to check")
 
     @cached_property
     def wanted(self) -> dict[str, Value]:
@@ -119,13 +138,32 @@ class _Subject:
 
     def checked(self, name: str, directions: int) -> list[Check]:
         """The gradient for one parameter or input along random directions and single elements."""
-        point, gradient = self.known[self.wanted[name]], self.gradient(name)
+        leaf = self.wanted[name]
+        point, gradient = self.known[leaf], self.gradient(name)
         size = max(float(np.sqrt(np.mean(np.square(point)))), 1e-2)
+        kind = "parameter" if isinstance(leaf, Variable) else "input"
+        where = f"{kind} {leaf.type}"
+        if self.rules[name] is None:
+            return [self._cut(name, where)]
         measures = [self._along(name, point, gradient, d * size) for d in self._directions(gradient, directions)]
-        kind = "parameter" if isinstance(self.wanted[name], Variable) else "input"
-        where = f"{kind} {self.wanted[name].type}"
         checks = merged(name, [(where, measure) for measure in measures])
-        return [replace(c, detail=f"{c.detail}; {self.guilty}") if c.status == "failed" else c for c in checks]
+        return [self._blamed(c, self.blame.of(leaf)) if c.status == "failed" else c for c in checks]
+
+    def _cut(self, name: str, where: str) -> Check:
+        """That no gradient reaches a parameter or input, and why: a failure where an operator cuts off a parameter."""
+        leaf = self.wanted[name]
+        cuts = [node for node in cut_by(self.loss, leaf) if not isinstance(node.operator, StopGradient)]
+        told = "; ".join(f"{node}: {node.operator.reason or 'its result is not a float'}" for node in cuts)
+        status: Status = "failed" if cuts and isinstance(leaf, Variable) else "absent"
+        why = f"it is cut by {told}" if cuts else "the loss does not depend on it, or through a StopGradient only"
+        return Check(name, "gradient", status, 0, 0.0, 0.0, f"{where}: no gradient reaches it; {why}")
+
+    def _blamed(self, check: Check, verdict: str) -> Check:
+        return replace(check, detail=f"{check.detail}; {verdict}")
+
+    @cached_property
+    def blame(self) -> Blame:
+        return Blame(self.wide, self.loss, self.known, np.random.default_rng(0))
 
     def _directions(self, gradient: Array, count: int) -> Iterator[Array]:
         """Random signs; then the element with the largest gradient and a random one."""
@@ -146,7 +184,7 @@ class _Subject:
             if slopes[-1].ratio <= 1:
                 return Measure("gradient", slopes[-1].error, slopes[-1].ratio)
         before, last = slopes[-2:]
-        if last.gap > max(0.3 * before.gap, 100 * last.tolerance) and self.guilty == INNOCENT:
+        if last.gap > max(0.3 * before.gap, 100 * last.tolerance) and self.blame.of(self.wanted[name]) == INNOCENT:
             told = f"a kink at this point: slopes {last.left:.6g} and {last.right:.6g} on its sides"
             return Measure("gradient", detail=told, kind="kink")
         told = f"rule {expected:.9g}, differences {last.central:.9g}"
@@ -155,27 +193,15 @@ class _Subject:
     def _loss_at(self, name: str, array: Array) -> float:
         leaf = self.wanted[name]
         inputs = {**self.numbers, name: array} if isinstance(leaf, Input) else self.numbers
-        known = evaluate(self.wide, inputs, {name: array} if isinstance(leaf, Variable) else None)
-        return float(known[self.loss])
+        known = evaluate(self.held, inputs, {name: array} if isinstance(leaf, Variable) else None)
+        return float(known[self.held.outputs["loss"]])
 
     @cached_property
-    def guilty(self) -> str:
-        """The first node whose own rule disagrees with differences of its own reference."""
-        for node in self.wide.nodes:
-            operands = [None if value is None else self.known[value] for value in node.inputs]
-            if sum(array.size for array in operands if array is not None) <= LARGEST_LOCAL and self._wrong(
-                node, operands
-            ):
-                name = f" of node {node.name!r}" if node.name else ""
-                return f"the rule of {described(Sample(node.operator, tuple(operands)))}{name} is wrong"
-        return INNOCENT
-
-    def _wrong(self, node: Node, operands: Sequence[Array | None]) -> bool:
-        try:
-            measures = list(jacobian(applied(Sample(node.operator, tuple(operands))), self.random))
-        except MISTAKES:
-            return True
-        return any(measure.status == "failed" for measure in measures)
+    def held(self) -> Graph:
+        """The loss with what a StopGradient lets through held at its present value."""
+        stops = [node.output for node in self.wide.nodes if isinstance(node.operator, StopGradient)]
+        loss = Graph(self.wide.inputs, {"loss": self.loss}, name=self.wide.name)
+        return loss.substituted({value: constant(self.known[value]) for value in stops})
 
     def native(self) -> Iterator[Check]:
         """Gradients of native code in the model's own types against those in f64."""
@@ -187,7 +213,9 @@ class _Subject:
         narrow = self.narrow.with_(outputs=rules)
         measures = forms.close_in("compiled", forms.run_compiled, narrow, widened(narrow).graph, self.arrays)
         for name, measure in zip(rules, measures, strict=True):
-            yield from merged(name, [("", measure)])
+            for check in merged(name, [("", measure)]):
+                failed = check.status == "failed"
+                yield self._blamed(check, self.blame.compiled(self.wanted[name])) if failed else check
 
 
 @dataclass(frozen=True)
@@ -219,22 +247,35 @@ def _slope(loss: tuple[float, float, float], step: float, expected: float, natur
     return _Slope(central, left, right, abs(central - expected), tolerance)
 
 
-def _attached(model: Graph, loss: str | Loss | LossFunction | None, random: np.random.Generator) -> Attached:
-    if loss is None:
-        return Attached((), _weighted_mean(model, random))
-    return as_loss(loss).attach(model)
+def _refuse_integers(model: Graph) -> None:
+    """Raise :class:`InputError` naming trainable variables that no gradient can change."""
+    wrong = [f"{v.name} ({v.type})" for v in model.variables if v.trainable and not v.dtype.is_float]
+    if wrong:
+        raise InputError(
+            f"{model.name}: {', '.join(wrong)}: trainable, but not of a float type, so there is no gradient; "
+            "make it trainable=False, or a float that the model casts"
+        )
 
 
-def _weighted_mean(model: Graph, random: np.random.Generator) -> Value:
+def _attached(
+    model: Graph, loss: str | Loss | LossFunction | None, output: str | None, random: np.random.Generator
+) -> Attached:
+    if loss is not None:
+        return as_loss(loss).attach(model)
+    chosen = list(model.outputs.values()) if output is None else [output_of(model, output)]
+    return Attached((), _weighted_mean(model.name, chosen, random))
+
+
+def _weighted_mean(name: str, outputs: Sequence[Value], random: np.random.Generator) -> Value:
     """A loss that sees every element of every float output with a weight of its own."""
     total: Value | None = None
-    for output in model.outputs.values():
+    for output in outputs:
         if output.dtype.is_float:
             weights = constant(random.uniform(0.5, 1.5, output.shape), output.dtype)
             term: Value = ReduceMean(axes=None, keepdims=False)(output * weights)
             total = term if total is None or total.dtype != term.dtype else total + term
     if total is None:
-        raise InputError(f"{model.name} has no float output; pass a loss")
+        raise InputError(f"{name} has no float output; pass a loss")
     return total
 
 

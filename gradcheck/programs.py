@@ -222,10 +222,15 @@ class _Builder:
             self.keep(function(axes=axes, keepdims=self.draw.boolean())(value))
 
     def any(self) -> None:
-        """Any differentiable operator of the registry."""
+        """Any differentiable operator of the registry. What names places in other operands stays as drawn."""
         operator = self.draw.choice(tuple(registered(_differentiable)))
         sample = operator.sample(self.draw)
-        operands = [None if array is None else self.operand(np.asarray(array)) for array in sample.inputs]
+        arrays = [None if array is None else np.asarray(array) for array in sample.inputs]
+        fixed = sample.operator.index_places(*(None if array is None else type_of(array) for array in arrays))
+        operands = [
+            None if array is None else constant(array) if place in fixed else self.operand(array)
+            for place, array in enumerate(arrays)
+        ]
         self.keep(sample.operator(*operands))
 
     def operand(self, array: Array) -> Value:

@@ -26,8 +26,8 @@ class Places:
     Bounds that differ along the operand's last axis are tuples.
     """
 
-    low: int | tuple[int, ...]
-    high: int | tuple[int, ...]
+    low: int | tuple[float, ...]
+    high: int | tuple[float, ...]
     ignored: int | None = None
 
     def outside(self, array: Array) -> Array:
@@ -40,7 +40,7 @@ class Places:
         return bounds if self.ignored is None else f"{bounds}, or {self.ignored}"
 
 
-def _listed(bound: int | tuple[int, ...]) -> str:
+def _listed(bound: int | tuple[float, ...]) -> str:
     return str(bound if isinstance(bound, int) else list(bound))
 
 

@@ -68,7 +68,11 @@ class _Walk:
         elif operator.has("decompose"):
             self.visit_decomposition(node, cotangents, active)
         else:
-            raise DifferentiationError(f"{node} has no gradient rule, and a gradient is wanted through it")
+            name = type(operator).__name__
+            raise DifferentiationError(
+                f"{node} has no gradient rule, and a gradient is wanted through it; give the class {name} a vjp (or a "
+                "decompose), see docs/operators.md, or set differentiable = False and a reason"
+            )
 
     def visit_decomposition(self, node: Node, cotangents: Sequence[Value | None], active: Collection[Value]) -> None:
         """Differentiate what the operator decomposes into; its operands are the leaves of that walk."""

@@ -238,7 +238,7 @@ def _check_attributes(node: NodeProto, schema: defs.OpSchema, what: str) -> None
             found = AttributeProto.AttributeType.Name(attribute.type)
             wanted = AttributeProto.AttributeType.Name(kind_of(expected))
             raise ModelError(f"{what}: attribute {attribute.name} must be {wanted}, not {found}")
-    missing = [name for name in _required(schema) if name not in names]
+    missing = [name for name in _required(schema) if name not in names and is_standard(schema.domain)]
     if missing:
         raise ModelError(f"{what}: attribute {' and '.join(missing)} is missing")
 
@@ -269,7 +269,18 @@ def _check_counts(node: NodeProto, schema: defs.OpSchema, what: str) -> None:
         if not least <= len(names) <= most:
             wanted = str(least) if least == most else f"{least} to {most}" if most < 1 << 30 else f"at least {least}"
             raise ModelError(f"{what} has {len(names)} {kind}, not {wanted}")
+
+
+def check_operands(graph: GraphProto, title: str) -> None:
+    """Raise :class:`ModelError` for a node of the newest operator set without an operand that it needs.
+
+    Older schemas call operands required that files leave out (the ``roi`` of Resize).
+    """
     required = defs.OpSchema.FormalParameterOption.Single
-    for place, (name, expected) in enumerate(zip(node.input, schema.inputs, strict=False)):
-        if not name and expected.option == required:
-            raise ModelError(f"{what}: input {place} ({expected.name}) is absent")
+    for node in _all_nodes(graph.node):
+        if "" not in node.input:
+            continue
+        schema = _schema_at(node.op_type, defs.onnx_opset_version(), "") if is_standard(node.domain) else None
+        for place, (name, expected) in enumerate(zip(node.input, schema.inputs if schema else (), strict=False)):
+            if not name and expected.option == required:
+                raise ModelError(f"{title}: {describe(node)}: input {place} ({expected.name}) is absent")

@@ -27,31 +27,37 @@ def exported_constants(graph: GraphProto) -> frozenset[str]:
     signature = next((entry.value for entry in graph.metadata_props if entry.key == SIGNATURE), None)
     if signature is None:
         return frozenset()
-    origins = _Origins({target: kind for kind, target in _INPUT.findall(signature)})
+    stored = frozenset(tensor.name for tensor in graph.initializer)
+    origins = _Origins(stored, {target: kind for kind, target in _INPUT.findall(signature)})
     for value in graph.value_info:
         for entry in value.metadata_props:
             if entry.key == KIND:
                 origins.kinds[value.name] = entry.value
             elif entry.key == FOLDED:
                 origins.folded[value.name] = _QUOTED.findall(entry.value)
-    return frozenset(tensor.name for tensor in graph.initializer if not origins.is_parameter(tensor.name))
+    return frozenset(name for name in stored if not origins.is_parameter(name))
 
 
 @dataclass
 class _Origins:
-    """What is known of values by name: what they are, or what they were made of."""
+    """What is known of values by name: which are stored in the file, what they are, or what they were made of."""
 
+    stored: frozenset[str]
     kinds: dict[str, str]
     folded: dict[str, list[str]] = field(default_factory=dict)
 
     def is_parameter(self, name: str) -> bool:
-        """Whether a parameter is among all that a value was made of; what nothing is known of may be one."""
+        """Whether a parameter is among all that a value was made of.
+
+        Stored values of which nothing is known may be parameters. Others among the sources are those whose shapes
+        went into a constant.
+        """
         waiting, seen = [name], {name}
         while waiting:
             current = waiting.pop()
             sources = [] if current in self.kinds else self.folded.get(current)
-            is_open = current not in self.kinds and sources is None and not _COMPUTED.fullmatch(current)
-            if self.kinds.get(current) == PARAMETER or is_open:
+            unmarked = current in self.stored and current not in self.kinds and sources is None
+            if self.kinds.get(current) == PARAMETER or (unmarked and not _COMPUTED.fullmatch(current)):
                 return True
             new = [source for source in sources or () if source not in seen]
             waiting += new

@@ -15,7 +15,7 @@ from glowtrain.graph.operator import same_attribute
 from glowtrain.onnx_io.attributes import static_inputs
 from glowtrain.onnx_io.older import written_form
 from glowtrain.onnx_io.source import kind_of
-from glowtrain.onnx_io.tensors import dtype_to_onnx, tensor_from_array
+from glowtrain.onnx_io.tensors import dtype_to_onnx, tensor_from_array, type_name
 from glowtrain.types import Array, DType, TensorType
 
 OWN_DOMAIN = "glowtrain"
@@ -24,16 +24,6 @@ OPSETS: dict[str, tuple[int, ...]] = {"ai.onnx.ml": (3, 4, 5)}
 """Other domains of ONNX that are written as they are: the versions of their operators, the first that fits is taken."""
 FIRST_WITH_OUR_MEANING = {"ai.onnx.ml.LabelEncoder": 4, "GroupNormalization": 21}
 """Operators that had another meaning under the same signature: the first operator set with today's."""
-
-TYPE_NAMES = {
-    "f64": "double", "f32": "float", "f16": "float16", "bf16": "bfloat16", "bool": "bool",
-    "i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8",
-    "u64": "uint64", "u32": "uint32", "u16": "uint16", "u8": "uint8",
-    "f8e4m3fn": "float8e4m3fn", "f8e4m3fnuz": "float8e4m3fnuz", "f8e5m2": "float8e5m2", "f8e5m2fnuz": "float8e5m2fnuz",
-    "f8e8m0": "float8e8m0", "f6e2m3": "float6e2m3", "f6e3m2": "float6e3m2", "f4e2m1": "float4e2m1",
-    "i4": "int4", "u4": "uint4", "i2": "int2", "u2": "uint2",
-}  # fmt: skip
-
 
 Extents = tuple[int | str, ...]
 """Extents, by name where they are symbolic."""
@@ -192,6 +182,11 @@ def _attribute(name: str, value: Any, expected: defs.OpSchema.Attribute) -> Attr
     return helper.make_attribute(name, plain, attr_type=kind)
 
 
+def formal_type(dtype: DType) -> str:
+    """An element type as ONNX's definitions write it: ``tensor(float)``."""
+    return f"tensor({type_name(dtype_to_onnx(dtype)).lower()})"
+
+
 def _allows(schema: defs.OpSchema, operator: Operator, types: Sequence[TensorType | None]) -> bool:
     """Whether the operands' element types are allowed at this operator set."""
     statics = static_inputs(type(operator))
@@ -203,6 +198,6 @@ def _allows(schema: defs.OpSchema, operator: Operator, types: Sequence[TensorTyp
             continue
         if place >= len(formal) and formal[at].option != defs.OpSchema.FormalParameterOption.Variadic:
             return False
-        if f"tensor({TYPE_NAMES[type_.dtype.name]})" not in formal[at].types:
+        if formal_type(type_.dtype) not in formal[at].types:
             return False
     return True

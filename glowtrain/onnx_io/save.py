@@ -57,11 +57,15 @@ def save(
         raise ModelError(f"cannot save: {_explain(missing, choices[-1])}")
     model.ir_version = ir_version or _ir_version(version)
     if path is not None:
-        try:
-            write_atomically(Path(path), _serialized(model))
-        except OSError as error:
-            raise ModelError(f"cannot write {path}: {error.strerror}") from None
+        _write(model, Path(path))
     return model
+
+
+def _write(model: ModelProto, path: Path) -> None:
+    try:
+        write_atomically(path, _serialized(model))
+    except OSError as error:
+        raise ModelError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _explain(missing: Mapping[str, Node], opset: int) -> str:

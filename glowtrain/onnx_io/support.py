@@ -20,7 +20,7 @@ from glowtrain.graph import OPERATORS, Operator, Sample
 from glowtrain.onnx_io import functions, tabular
 from glowtrain.onnx_io.attributes import static_inputs
 from glowtrain.onnx_io.build import BUILT_IN
-from glowtrain.onnx_io.forms import TYPE_NAMES
+from glowtrain.onnx_io.forms import formal_type
 from glowtrain.onnx_io.source import OLDEST_OPSET
 from glowtrain.types import DTYPES, Array, DType, TensorType, type_of
 
@@ -206,7 +206,7 @@ def _allowed(cls: type[Operator]) -> list[DType]:
         return [DTYPES[name] for name in (*_GROUPS["floats"], *_GROUPS["ints"], "bool")]
     schema = defs.get_schema(cls.onnx, "" if _stands_for(cls) else cls.domain)
     types = {type_ for entry in (*schema.inputs, *schema.outputs) for type_ in entry.types}
-    return [DTYPES[name] for name, known in TYPE_NAMES.items() if f"tensor({known})" in types]
+    return [dtype for dtype in DTYPES.values() if formal_type(dtype) in types]
 
 
 def _accepted(sample: Sample, allowed: Sequence[DType]) -> Iterator[DType]:

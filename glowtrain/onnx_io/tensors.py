@@ -16,6 +16,10 @@ _PACKED_BITS: dict[DType, int] = {f6e2m3: 6, f6e3m2: 6, f4e2m1: 4, i4: 4, u4: 4,
 """Bits of the types whose elements lie in files without gaps, the first at the low end of the first byte."""
 
 
+LARGEST_SPARSE = 1 << 32
+"""Bytes of a sparse tensor made dense: a small file can declare any shape."""
+
+
 def dtype_from_onnx(code: int, what: str) -> DType:
     """The element type of an ONNX type code. Raises :class:`ModelError`, naming ``what`` has it."""
     if code == TensorProto.BFLOAT16:
@@ -95,24 +99,35 @@ def _external_bytes(tensor: TensorProto, folder: Path | None, what: str) -> byte
     try:
         offset, length = int(entries.get("offset", 0)), int(entries.get("length", -1))
         with path.open("rb") as file:
+            rest = max(0, path.stat().st_size - offset)
             file.seek(offset)
-            data: bytes = file.read(length)
+            data: bytes = file.read(rest if length < 0 else min(length, rest))
             return data
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ModelError(f"{what}: offset and length of external data must be numbers, not {entries}") from None
     except OSError as error:
         raise ModelError(f"{what}: its data file {path} cannot be read: {error.strerror}") from None
 
 
 def array_from_sparse(sparse: SparseTensorProto, folder: Path | None) -> Array:
-    """A sparse tensor made dense."""
-    values = array_from_tensor(sparse.values, folder, "sparse values")
-    indices = array_from_tensor(sparse.indices, folder, "sparse indices")
-    dense = np.zeros(math.prod(sparse.dims), values.dtype)
-    shape = tuple(sparse.dims)
-    flat = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), shape)
-    dense[flat] = values
-    return dense.reshape(shape)
+    """A sparse tensor made dense. Raises :class:`ModelError` for indices outside of it and tensors that do not fit."""
+    what, shape = f"sparse tensor {sparse.values.name!r}", tuple(sparse.dims)
+    values = array_from_tensor(sparse.values, folder, f"{what}: values")
+    indices = array_from_tensor(sparse.indices, folder, f"{what}: indices")
+    if any(extent < 0 for extent in shape) or math.prod(shape) * values.itemsize > LARGEST_SPARSE:
+        raise ModelError(f"{what}: shape {list(shape)} is negative or too large")
+    flat = values.ndim == 1 and indices.shape == values.shape
+    if not flat and (values.ndim != 1 or indices.shape != (*values.shape, len(shape))):
+        raise ModelError(f"{what}: values{list(values.shape)} do not fit indices{list(indices.shape)}")
+    dense = np.zeros(shape, values.dtype)
+    try:
+        places = indices if flat else np.ravel_multi_index(tuple(indices.T), shape)
+        if places.size and places.min() < 0:
+            raise ModelError(f"{what}: an index is negative")
+        dense.reshape(-1)[places] = values
+    except (IndexError, ValueError, TypeError) as error:
+        raise ModelError(f"{what} of shape {list(shape)}: {error}") from None
+    return dense
 
 
 def tensor_from_array(array: Array, name: str) -> TensorProto:

@@ -22,6 +22,7 @@ from onnx import (
 from glowtrain.errors import ModelError
 from glowtrain.graph import lookup
 from glowtrain.onnx_io.batched_scan import BATCHED, check_lengths, copied_types, scan_batches
+from glowtrain.onnx_io.check import check_operands
 from glowtrain.onnx_io.oldest import FORM, modernize, take
 from glowtrain.onnx_io.resizes import LAST_WITHOUT_COORDINATES, state_coordinates
 from glowtrain.onnx_io.source import Model, is_standard, opset_of, subgraphs
@@ -61,6 +62,7 @@ def upgrade(model: Model) -> ModelProto:
     _after_conversion(newest.graph)
     if opset <= LAST_WITHOUT_COORDINATES:
         state_coordinates(_all_nodes(newest.graph), newest.graph)
+    check_operands(newest.graph, model.title)
     return newest
 
 

@@ -219,6 +219,9 @@ class MaxUnpool(Operator):
             raise self.fail(f"output_shape must be {list(natural)} or larger", *inputs)
         return x.with_shape(shape)
 
+    def index_places(self, *inputs: Any) -> dict[int, Places]:
+        return {1: within(math.prod(self._natural(inputs[0].shape)))}
+
     def _natural(self, shape: Shape) -> Shape:
         """The smallest shape that a pool with this window makes ``shape`` of."""
         rank = len(shape) - 2

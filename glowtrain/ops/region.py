@@ -104,6 +104,9 @@ class RoiAlign(Operator):
             raise self.fail("extents must be positive and sampling_ratio not negative", *inputs)
         return x.with_shape((rois.shape[0], x.shape[1], self.output_height, self.output_width))
 
+    def index_places(self, *inputs: Any) -> dict[int, Places]:
+        return {2: within(inputs[0].shape[0])}
+
     @property
     def _margin(self) -> float:
         return 0.5 if self.coordinate_transformation_mode == "half_pixel" else 0.0
@@ -275,6 +278,11 @@ class MaxRoiPool(Operator):
         if len(self.pooled_shape) != 2 or min(self.pooled_shape) < 1 or 0 in x.shape[2:]:
             raise self.fail("pooled_shape must hold two positive extents, and X an element", *inputs)
         return x.with_shape((rois.shape[0], x.shape[1], *self.pooled_shape))
+
+    def index_places(self, *inputs: Any) -> dict[int, Places]:
+        """The images' numbers; coordinates may be anything."""
+        images = inputs[0].shape[0]
+        return {1: Places((-images, *(-math.inf,) * 4), (images - 1, *(math.inf,) * 4))}
 
     def reference(self, x: Array, rois: Array) -> Array:
         whole = np.floor(widened(rois)[:, 1:] * self.spatial_scale + 0.5).astype(np.int64)

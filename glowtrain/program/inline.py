@@ -8,7 +8,9 @@ through them is known when arithmetic is inlined, which is done only where nothi
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,10 +25,15 @@ from glowtrain.loops import (
     Load,
     Reduce,
     Statement,
+    affine,
     expressions,
     needs_check,
+    rewrite,
     rewrite_body,
+    select,
+    substitute,
     walk,
+    within,
 )
 from glowtrain.program.accesses import (
     Definition,
@@ -173,9 +180,11 @@ def _chosen(buffer: Buffer, found: Definition, uses: dict[int, list[_Use]], all_
     if is_move(found.value):
         return [i for i, at in uses.items() if all(_movable(use, buffer, found) for use in at)]
     every = [use for at in uses.values() for use in at]
-    if any(use.operand or needs_check(use.load) for use in every) or _is_large(found.value):
+    if any(use.operand for use in every) or _is_large(found.value):
         return []
     trips = sum(use.trips for use in every)
+    if any(needs_check(use.load) for use in every):  # a look-up: worth a check where it skips most of the table
+        return list(uses) if all_readers and 2 * trips <= buffer.type.size else []
     # A thin expression reads at most one tensor of the buffer's size: its readers read that one instead.
     source = sum(b.type.size for b in {node.buffer for node in _loads(found.value)})
     thin = is_cheap(found.value) and source * 4 <= buffer.type.size * 5
@@ -206,9 +215,22 @@ def _inlined(instruction: Instruction, definitions: Mapping[Buffer, Definition])
 
     def change(expr: Expr) -> Expr | None:
         found = definitions.get(expr.buffer) if isinstance(expr, Load) else None
-        return found.at(expr.index) if found is not None and isinstance(expr, Load) else None
+        return _at(found, expr) if found is not None and isinstance(expr, Load) else None
 
     return Kernel(instruction.name, rewrite_body(instruction.body, change))
+
+
+def _at(found: Definition, load: Load) -> Expr:
+    """What a load gives: the definition there, or outside of the buffer the fill."""
+    if not needs_check(load) or load.fill is None:
+        return found.at(load.index)
+    pairs = zip(load.index, load.buffer.shape, strict=True)
+    open_ = [(index, extent) for index, extent in pairs if not within(affine(index), extent)]
+    inside = functools.reduce(operator.and_, (side for index, extent in open_ for side in (index >= 0, index < extent)))
+    filled = rewrite(
+        found.value, lambda e: Load(e.buffer, e.index, 0) if isinstance(e, Load) and e.fill is None else None
+    )
+    return select(inside, substitute(filled, dict(found.indices_at(load.index))), Const(load.fill, load.dtype))
 
 
 def _loads(expr: Expr) -> list[Load]:

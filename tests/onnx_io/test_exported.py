@@ -24,7 +24,7 @@ def exported() -> ModelProto:
     proto.graph.metadata_props.add(key=SIGNATURE, value=signature)
     marks = {
         "table": (KIND, "BUFFER"),
-        "val_2": (FOLDED, "['val_9', 'table']"),
+        "val_2": (FOLDED, "['val_9', 'view', 'table']"),
         "val_3": (FOLDED, "['val_2', 'weight']"),
         "mixed": (FOLDED, "['mixed', 'val_3']"),
     }

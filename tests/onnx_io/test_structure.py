@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from onnx_models import model, node
+from onnx_models import checked, model, node
 
 import glowtrain as gt
 from glowtrain.errors import BindingError, InputError, ModelError, UnknownValueError
@@ -262,6 +262,20 @@ class TestFoundSizes:
         nodes.insert(1, node("Cast", "where", "f", to=F))
         with pytest.raises(ModelError, match="'soft'|Softmax.*size is found at run time"):
             load(model(nodes, {"x": [3, 4]}, ["y"]))
+
+    def test_a_saved_model_cuts_what_it_returns(self) -> None:
+        nodes = [
+            node("Greater", "s half", "mask"), node("Compress", "x mask", "rows", axis=0), node("Exp", "rows", "y"),
+        ]  # fmt: skip
+        proto = model(nodes, {"x": [3, 4], "s": [3]}, ["rows", "y"], {"half": np.float32(0.5)})
+        feeds = {"x": X, "s": np.array([1, 0, 1], np.float32)}
+        graph = load(proto)
+        assert isinstance(graph, gt.Graph)
+        saved = checked(gt.save(graph))
+        assert [output.name for output in saved.graph.output] == ["rows", "y"]
+        rows, y = ReferenceEvaluator(saved).run(None, feeds)
+        _same(rows, X[[0, 2]])
+        _same(y, np.exp(X[[0, 2]]))
 
     def test_a_detector_tail(self) -> None:
         """Boxes and scores, suppression, and the boxes that are kept: as detectors end."""

@@ -96,7 +96,7 @@ class TestGradient:
     @pytest.mark.parametrize(
         ("attributes", "message"),
         [
-            ({"xs": ["x"]}, "attributes xs and y must name"),
+            ({"xs": ["x"]}, "attributes xs and y must name|attribute y is missing"),
             ({"xs": ["x", "w"], "y": "y"}, "has 1 inputs, but xs and zs name 2"),
             ({"xs": ["x"], "y": "nowhere"}, "y='nowhere', which nothing in the graph gives"),
         ],

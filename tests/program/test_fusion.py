@@ -15,8 +15,11 @@ from hypothesis import strategies as st
 from random_graphs import GraphDraw, Integers, drawn, permutation, seeded
 
 from glowtrain.backends import interpreter
-from glowtrain.graph import Graph
+from glowtrain.graph import Constant, Graph, Input
+from glowtrain.lower.expand import expand
 from glowtrain.lower.lower import lower
+from glowtrain.ops.index import Gather
+from glowtrain.ops.logic import Cast
 from glowtrain.program.evaluate import evaluate
 from glowtrain.program.fuse import fuse
 from glowtrain.program.inline import inline
@@ -27,7 +30,7 @@ from glowtrain.program.program import Program
 from glowtrain.program.schedule import peak_bytes, schedule
 from glowtrain.program.text import plan_text
 from glowtrain.program.verify import verify, verify_plan
-from glowtrain.types import Array
+from glowtrain.types import Array, f32, i64
 
 
 def stages(graph: Graph, integer: Integers) -> Iterator[tuple[str, Program, Plan | None]]:
@@ -96,3 +99,14 @@ def test_fusion_only_drops_kernels_and_memory(data: st.DataObject) -> None:
     assert len(list(fused.kernels)) <= len(list(program.kernels))
     assert fused.updates == program.updates
     assert list(fused.outputs) == list(program.outputs)
+
+
+def test_a_look_up_reads_through_a_large_table() -> None:
+    """A dequantized table is computed where it is read; an index outside still gives the fill."""
+    ids, table = Input(i64[5], "ids"), Constant(np.arange(40, dtype=np.int8).reshape(20, 2), "table")
+    graph = Graph((ids,), {"y": Gather(axis=0)(Cast(to=f32)(table) * 0.5, ids)})
+    program = fuse(lower(expand(graph)))
+    assert len(program.instructions) == 1
+    verify(program)
+    outputs, _ = evaluate(program, {"ids": np.array([3, -1, 0, 20, -21])})
+    np.testing.assert_array_equal(outputs["y"], [[3, 3.5], [19, 19.5], [0, 0.5], [np.nan] * 2, [np.nan] * 2])
