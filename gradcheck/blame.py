@@ -52,9 +52,10 @@ class Blame:
                 return verdict
         return self.sums(leaf)
 
-    def compiled(self, leaf: Value) -> str:
-        """The node nearest to the loss whose native code, compiled by itself, is wrong."""
-        for node in list(reversed(self.path(leaf)))[:COMPILED]:
+    @cached_property
+    def compiled(self) -> str:
+        """The first node (of any: gradients read values from everywhere) whose native code, by itself, is wrong."""
+        for node in self.graph.nodes[:COMPILED]:
             wrong = _first_wrong(check_sample(self.sample(node), ["compiled"]))
             if wrong:
                 return f"the native code of {self.named(node)} is wrong by itself: {wrong}"

@@ -65,6 +65,39 @@ class SeededDraw:
         return self.random.integers(0, 2, shape).astype(np.bool_)
 
 
+SPECIAL = (0.0, -0.0, 1.0, -1.0, 1e12, -1e12, 1e-40, -5e-310, np.inf, -np.inf, np.nan)
+"""Values at which functions differ from their neighbours: signed zeros, units, large, denormal in f32 and in f64."""
+RANK = 5
+"""Rank up to which shapes grow that may have any."""
+
+
+class EdgeDraw(SeededDraw):
+    """Choices at the edges of a domain: extents 0 and 1, rank 5, and, with ``special``, :data:`SPECIAL` values.
+
+    Only shapes that may be of any extent get an empty axis, and only some of an array's values are replaced. Gradients
+    are not defined at all of these places; results are.
+    """
+
+    def __init__(self, *seed: int | str, special: bool = False) -> None:
+        super().__init__(*seed)
+        self.special = special
+
+    def shape(self, min_rank: int = 0, max_rank: int = 4, min_extent: int = 1, max_extent: int = 5) -> Shape:
+        highest = RANK if max_rank >= RANK - 1 else max_rank
+        shape = list(super().shape(min_rank, highest, min_extent, max_extent if highest < RANK else min(max_extent, 3)))
+        if shape and min_extent <= 1:
+            shape[self.integer(0, len(shape) - 1)] = self.choice((0, 1, 1) if not self.special else (1, max_extent))
+        return tuple(shape)
+
+    def floats(self, shape: Shape, low: float = -2.0, high: float = 2.0, avoid: tuple[float, ...] = ()) -> Array:
+        array = super().floats(shape, low, high, avoid)
+        if self.special and array.size:
+            flat = array.reshape(-1)
+            for _ in range(self.integer(1, 3)):
+                flat[self.integer(0, flat.size - 1)] = self.choice(SPECIAL)
+        return array
+
+
 def grown(shape: Sequence[int], axis: int, extent: int) -> list[int]:
     """A shape with one axis at ``extent``; unchanged where that would make it large."""
     longer = [*shape[:axis], max(extent, shape[axis]), *shape[axis + 1 :]]

@@ -215,7 +215,7 @@ class _Subject:
         for name, measure in zip(rules, measures, strict=True):
             for check in merged(name, [("", measure)]):
                 failed = check.status == "failed"
-                yield self._blamed(check, self.blame.compiled(self.wanted[name])) if failed else check
+                yield self._blamed(check, self.blame.compiled) if failed else check
 
 
 @dataclass(frozen=True)

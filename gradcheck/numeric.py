@@ -3,19 +3,24 @@
 A :class:`Probe` is a function as graph values with a point to look at it. Its derivative (all gradients, as a function
 of operands and cotangents) is a probe again, so second order is checked by the same code.
 
-Differences are extrapolated once (Richardson, 1911): D = (4 D(h/2) - D(h)) / 3 has an error of order h^4. Where the
-rule and differences disagree, a smaller step decides; a kink shows in steps, or in sides, that always disagree.
+Directions of all inputs at once serve at any size, complex steps where the reference is analytic, and forward mode
+checks reverse mode. Differences are extrapolated once (Richardson, 1911): D = (4 D(h/2) - D(h)) / 3 has an error of
+order h^4. Where the rule and differences disagree, a smaller step decides; a kink shows in steps, or in sides, that
+always disagree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from glowtrain.backends.interpreter import evaluate
+from glowtrain.errors import GlowtrainError
+from glowtrain.grad.forward import jvp
 from glowtrain.gradcheck.report import Measure
 from glowtrain.graph import Graph, Input, Value
 from glowtrain.graph.reverse import pullback
@@ -28,6 +33,10 @@ ABSOLUTE, RELATIVE = 1e-7, 1e-6
 """Tolerance of a directional derivative."""
 ROUNDING = 2e-15
 """Error of a function's value, per unit of the value: divided by the step it enters the slope."""
+TRANSPOSED, COMPLEX = 1e-10, 1e-10
+"""Tolerances of forward mode against reverse mode, and of a complex step, relative to the terms that are summed."""
+REFUSALS = (GlowtrainError, ArithmeticError, LookupError, TypeError, ValueError, Warning)
+"""What a reference raises for complex numbers if it does not take them."""
 FULL = 40
 """Elements up to which an operand's Jacobian is computed whole; larger ones are projected."""
 
@@ -59,6 +68,14 @@ class Probe:
     def sources(self) -> tuple[Value, ...]:
         """The outputs that gradients flow from."""
         return tuple(self.outputs[k] for k in self.results)
+
+    def moved(self, move: Mapping[int, Array], step: float) -> tuple[Array, ...]:
+        """The outputs after a step from the point, for inputs by place."""
+        return self.at([a + step * move[k] if k in move else a for k, a in enumerate(self.arrays)])
+
+    def direction(self, random: np.random.Generator) -> dict[int, Array]:
+        """A random direction for all wanted inputs at once."""
+        return {place: cotangent(self.arrays[place].shape, random) for place in self.wanted}
 
     def pulled(self, seeds: Sequence[Value]) -> tuple[Value | None, ...]:
         """The gradient of each wanted input for cotangents of the sources. Raises :class:`DifferentiationError`."""
@@ -101,50 +118,98 @@ def check_gradient(probe: Probe, random: np.random.Generator, oracle: str, full:
     """
     if not probe.results:
         return
-    seeds = tuple(Input(output.type, f"c{k}") for k, output in enumerate(probe.sources))
-    rules = probe.pulled(seeds)
-    present = tuple(rule for rule in rules if rule is not None)
-    rows = [[cotangent(seed.shape, random) for seed in seeds] for _ in range(2)]
-    by_row = [iter(_values((*probe.inputs, *seeds), (*probe.arrays, *row), present)) for row in rows]
-    function = replace(probe, outputs=probe.sources, results=tuple(range(len(probe.results))))
-    for place, rule in zip(probe.wanted, rules, strict=True):
+    pulled = _Pulled.of(probe, random)
+    for number, place in enumerate(probe.wanted):
         array = probe.arrays[place]
-        by_rule = [np.zeros(array.shape) if rule is None else next(gradients) for gradients in by_row]
         if array.size:
-            yield _compared(function, place, rows, by_rule, _directions(array.size, full, random), oracle)
+            moves = [{place: along.reshape(array.shape)} for along in _directions(array.size, full, random)]
+            yield pulled.against_differences(
+                moves, oracle, pulled.misshapen(number), f"input {place} ({probe.inputs[place].type})"
+            )
+
+
+def check_directions(probe: Probe, random: np.random.Generator, oracle: str, count: int = 3) -> Iterator[Measure]:
+    """One measure: the rule against differences along directions in which all f64 inputs move at once, at any size."""
+    if not probe.results or not any(probe.arrays[place].size for place in probe.wanted):
+        return
+    pulled = _Pulled.of(probe, random)
+    moves = [probe.direction(random) for _ in range(count)]
+    wrong = next(filter(None, map(pulled.misshapen, range(len(probe.wanted)))), "")
+    yield pulled.against_differences(moves, oracle, wrong, "all inputs")
+
+
+Move = Mapping[int, Array]
+"""How far inputs move, by place."""
+
+
+@dataclass(frozen=True)
+class _Pulled:
+    """Gradients of a function by the rule: for each of several cotangents ``rows``, one for each wanted input."""
+
+    function: Probe
+    rows: Sequence[Sequence[Array]]
+    gradients: Sequence[Sequence[Array]]
+
+    @classmethod
+    def of(cls, probe: Probe, random: np.random.Generator, count: int = 2) -> _Pulled:
+        """The gradients for ``count`` random cotangents."""
+        seeds = tuple(Input(output.type, f"c{k}") for k, output in enumerate(probe.sources))
+        rules = probe.pulled(seeds)
+        present = tuple(rule for rule in rules if rule is not None)
+        rows = [[cotangent(seed.shape, random) for seed in seeds] for _ in range(count)]
+        found = (iter(_values((*probe.inputs, *seeds), (*probe.arrays, *row), present)) for row in rows)
+        function = replace(probe, outputs=probe.sources, results=tuple(range(len(probe.results))))
+        sizes = [probe.arrays[place].shape for place in probe.wanted]
+        gradients = [
+            [np.zeros(shape) if rule is None else next(row) for rule, shape in zip(rules, sizes, strict=True)]
+            for row in found
+        ]
+        return cls(function, rows, gradients)
+
+    def misshapen(self, number: int) -> str:
+        """What is wrong with the shape of a wanted input's gradient; empty if nothing."""
+        place, found = self.function.wanted[number], self.gradients[0][number].shape
+        type_ = self.function.inputs[place].type
+        return "" if found == type_.shape else f"input {place} ({type_}): gradient has shape {found}"
+
+    def slopes(self, moves: Sequence[Move]) -> Array:
+        """What the gradients say about moves: [row, move]."""
+        wanted = self.function.wanted
+        terms = [[self._slope(dict(zip(wanted, row, strict=True)), move) for move in moves] for row in self.gradients]
+        return np.array(terms, np.float64).reshape(len(self.gradients), len(moves))
+
+    @staticmethod
+    def _slope(gradients: Move, move: Move) -> float:
+        return float(sum(np.vdot(change, gradients[place]) for place, change in move.items()))
+
+    def against_differences(self, moves: Sequence[Move], oracle: str, wrong: str, name: str) -> Measure:
+        """The gradients against differences along some moves; ``wrong``: why they cannot be compared."""
+        if wrong:
+            return Measure(oracle, np.inf, np.inf, wrong)
+        expected = self.slopes(moves)
+        first = _slopes(self.function, moves, self.rows, STEP)
+        error, ratio = first.distance(expected)
+        kinks = np.zeros_like(ratio, dtype=bool)
+        if (ratio > 1).any():
+            second = _slopes(self.function, moves, self.rows, STEP / SMALLER)
+            finer, rest = second.distance(expected)
+            error, ratio = np.where(rest < ratio, finer, error), np.minimum(rest, ratio)
+            kinks = (ratio > 1) & ((finer <= 10 * second.spread) | (second.gap > np.maximum(0.3 * first.gap, 1e-5)))
+        smooth = np.where(kinks, 0.0, ratio)
+        worst = np.unravel_index(int(np.argmax(smooth)), ratio.shape)
+        if kinks.any() and smooth[worst] <= 1:
+            return Measure(oracle, detail=f"{name}: a kink within {STEP / SMALLER:.0e}", kind="kink")
+        told = f"{name}: {_where(moves[worst[1]])}: rule {expected[worst]:.9g}, differences {first.central[worst]:.9g}"
+        return Measure(oracle, float(error[worst]), float(ratio[worst]), told if ratio[worst] > 1 else "")
 
 
 def _values(inputs: tuple[Input, ...], arrays: tuple[Array, ...], outputs: tuple[Value, ...]) -> tuple[Array, ...]:
     return Probe(inputs, arrays, outputs, (), ()).at(arrays)
 
 
-def _compared(
-    function: Probe, place: int, rows: Sequence[Sequence[Array]], by_rule: Sequence[Array], along: Array, oracle: str
-) -> Measure:
-    """The rule's gradients for an input against differences along some directions."""
-    name = f"input {place} ({function.inputs[place].type})"
-    if any(gradient.shape != function.arrays[place].shape for gradient in by_rule):
-        return Measure(oracle, np.inf, np.inf, f"{name}: gradient has shape {by_rule[0].shape}")
-    expected = np.array([along @ gradient.ravel() for gradient in by_rule])
-    first = _slopes(function, place, along, rows, STEP)
-    error, ratio = first.distance(expected)
-    kinks = np.zeros_like(ratio, dtype=bool)
-    if (ratio > 1).any():
-        second = _slopes(function, place, along, rows, STEP / SMALLER)
-        finer, rest = second.distance(expected)
-        error, ratio = np.where(rest < ratio, finer, error), np.minimum(rest, ratio)
-        kinks = (ratio > 1) & ((finer <= 10 * second.spread) | (second.gap > np.maximum(0.3 * first.gap, 1e-5)))
-    smooth = np.where(kinks, 0.0, ratio)
-    worst = np.unravel_index(int(np.argmax(smooth)), ratio.shape)
-    if kinks.any() and smooth[worst] <= 1:
-        return Measure(oracle, detail=f"{name}: a kink within {STEP / SMALLER:.0e}", kind="kink")
-    told = f"{name}: {_where(along[worst[1]])}: rule {expected[worst]:.9g}, differences {first.central[worst]:.9g}"
-    return Measure(oracle, float(error[worst]), float(ratio[worst]), told if ratio[worst] > 1 else "")
-
-
 @dataclass(frozen=True)
 class _Slopes:
-    """Slopes of the weighted outputs, [row, direction], found with one step.
+    """Slopes of the weighted outputs, [row, move], found with one step.
 
     ``spread``: how far ``step`` and half of it disagree; ``gap``: how far the slopes to the two sides do, which for a
     smooth function shrinks with the step; ``rounding``: what the outputs' last bits may contribute.
@@ -162,13 +227,13 @@ class _Slopes:
         return error, np.where(np.isnan(ratio), np.inf, ratio)
 
 
-def _slopes(function: Probe, place: int, along: Array, rows: Sequence[Sequence[Array]], step: float) -> _Slopes:
-    shape = (len(rows), len(along))
+def _slopes(function: Probe, moves: Sequence[Move], rows: Sequence[Sequence[Array]], step: float) -> _Slopes:
+    shape = (len(rows), len(moves))
     central, spread, gap, rounding = (np.empty(shape) for _ in range(4))
-    middle = np.array([_weighted(row, function.at(function.arrays)) for row in rows])
-    for k, direction in enumerate(along):
-        values = {t: _moved(function, place, direction * t * step) for t in (1.0, -1.0, 0.5, -0.5)}
-        y = {t: np.array([_weighted(row, value) for row in rows]) for t, value in values.items()}
+    middle = np.array([weighted(row, function.at(function.arrays)) for row in rows])
+    for k, move in enumerate(moves):
+        values = {t: function.moved(move, t * step) for t in (1.0, -1.0, 0.5, -0.5)}
+        y = {t: np.array([weighted(row, value) for row in rows]) for t, value in values.items()}
         coarse, fine = (y[1.0] - y[-1.0]) / (2 * step), (y[0.5] - y[-0.5]) / step
         central[:, k], spread[:, k] = (4 * fine - coarse) / 3, np.abs(fine - coarse)
         gap[:, k] = np.abs(y[1.0] + y[-1.0] - 2 * middle) / step
@@ -176,13 +241,8 @@ def _slopes(function: Probe, place: int, along: Array, rows: Sequence[Sequence[A
     return _Slopes(central, spread, gap, rounding)
 
 
-def _moved(function: Probe, place: int, change: Array) -> tuple[Array, ...]:
-    arrays = list(function.arrays)
-    arrays[place] = arrays[place] + change.reshape(arrays[place].shape)
-    return function.at(arrays)
-
-
-def _weighted(row: Sequence[Array], outputs: Sequence[Array]) -> float:
+def weighted(row: Sequence[Array], outputs: Sequence[Array]) -> float:
+    """The sum of outputs, each element times its cotangent in ``row``."""
     return float(sum(np.vdot(c, y) for c, y in zip(row, outputs, strict=True)))
 
 
@@ -196,9 +256,73 @@ def _directions(size: int, full: int, random: np.random.Generator) -> Array:
     return np.concatenate([units, random.choice([-1.0, 1.0], (3, size))])
 
 
-def _where(direction: Array) -> str:
-    places = np.flatnonzero(direction)
-    return f"element {places[0]}" if places.size == 1 else "a random direction"
+def _where(move: Move) -> str:
+    places = [(place, element) for place, change in move.items() for element in np.flatnonzero(change)[:2]]
+    return f"element {places[0][1]}" if len(places) == 1 else "a random direction"
+
+
+def check_forward(probe: Probe, random: np.random.Generator, oracle: str) -> Iterator[Measure]:
+    """One measure: <c, J d> by forward mode, against <J^T c, d> by reverse mode, for several c and one d."""
+    if not probe.results or not probe.wanted:
+        return
+    pulled, move = _Pulled.of(probe, random), probe.direction(random)
+    tangents = tuple(Input(probe.inputs[place].type, f"t{place}") for place in probe.wanted)
+    forward = jvp(probe.sources, [probe.inputs[place] for place in probe.wanted], tangents)
+    arrays = (*probe.arrays, *(move[place] for place in probe.wanted))
+    found = _values((*probe.inputs, *tangents), arrays, tuple(forward))
+    by_forward = np.array([weighted(row, found) for row in pulled.rows])
+    sizes = [weighted([np.abs(c) for c in row], [np.abs(array) for array in found]) for row in pulled.rows]
+    yield compared(
+        oracle, by_forward, pulled.slopes([move])[:, 0], TRANSPOSED * (1.0 + np.array(sizes)), "<c, J d>, row "
+    )
+
+
+def check_complex(
+    probe: Probe, reference: Callable[[Sequence[Array]], Sequence[Array]], random: np.random.Generator, oracle: str
+) -> Iterator[Measure]:
+    """One measure: the rule against a step in the imaginary direction, which has no rounding to speak of.
+
+    f'(x) = Im f(x + ih) / h (W. Squire and G. Trapp, "Using complex variables to estimate derivatives of real
+    functions", SIAM Review 40, 1998). Where ``reference`` does not take complex numbers, or is not analytic (steps in
+    both directions must agree: Cauchy and Riemann), there is nothing to compare.
+    """
+    if not probe.results or not any(probe.arrays[place].size for place in probe.wanted):
+        return
+    pulled, moves = _Pulled.of(probe, random), [probe.direction(random) for _ in range(2)]
+    for move in moves:
+        steps = {h: _stepped(probe, reference, move, h) for h in (1e-5, -1e-5, 1e-5j, -1e-5j, 1e-25j)}
+        if any(step is None for step in steps.values()):
+            yield Measure(oracle, kind="absent")
+            return
+        by = {h: np.array([_weighted_complex(row, step) for row in pulled.rows]) for h, step in steps.items() if step}
+        along, across = (by[1e-5] - by[-1e-5]) / 2e-5, (by[1e-5j] - by[-1e-5j]) / 2e-5j
+        size = 1.0 + np.abs(along) + np.abs(by[1e-5])
+        if not (np.abs(along - across) <= 1e-4 * size).all():
+            yield Measure(oracle, kind="absent")
+            return
+        yield compared(
+            oracle, by[1e-25j].imag / 1e-25, pulled.slopes([move])[:, 0], COMPLEX * size, "a random direction, row "
+        )
+
+
+def _stepped(
+    probe: Probe, reference: Callable[[Sequence[Array]], Sequence[Array]], move: Move, step: complex
+) -> tuple[Array, ...] | None:
+    """The sources after a complex step; ``None`` if the reference does not give complex numbers."""
+    arrays = [a + step * move[k] if k in move else a for k, a in enumerate(probe.arrays)]
+    arrays = [np.asarray(a, np.complex128) if k in move else a for k, a in enumerate(arrays)]
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("error", np.exceptions.ComplexWarning)
+            results = reference(arrays)
+    except REFUSALS:
+        return None
+    found = tuple(np.asarray(results[k]) for k in probe.results)
+    return found if all(np.iscomplexobj(array) for array in found) else None
+
+
+def _weighted_complex(row: Sequence[Array], outputs: Sequence[Array]) -> complex:
+    return complex(sum(np.vdot(c, y) for c, y in zip(row, outputs, strict=True)))
 
 
 def compared(oracle: str, found: Array, expected: Array, tolerance: Array | float, label: str = "") -> Measure:

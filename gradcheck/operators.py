@@ -10,8 +10,17 @@ import numpy as np
 
 from glowtrain.errors import GlowtrainError, ShapeError
 from glowtrain.gradcheck import forms
-from glowtrain.gradcheck.draw import SeededDraw
-from glowtrain.gradcheck.numeric import Probe, check_gradient, compared, inputs_for, probe
+from glowtrain.gradcheck.draw import EdgeDraw, SeededDraw
+from glowtrain.gradcheck.numeric import (
+    Probe,
+    check_complex,
+    check_directions,
+    check_forward,
+    check_gradient,
+    compared,
+    inputs_for,
+    probe,
+)
 from glowtrain.gradcheck.report import Measure
 from glowtrain.graph import Graph, Node, Operator, Sample, Value
 from glowtrain.graph.retype import retyped
@@ -32,6 +41,12 @@ class Applied:
     @property
     def operator(self) -> Operator:
         return self.sample.operator
+
+    def reference(self, present: Sequence[Array]) -> tuple[Array, ...]:
+        """NumPy's results for the operands that are there."""
+        left = iter(present)
+        results = self.operator.reference(*(None if array is None else next(left) for array in self.sample.inputs))
+        return results if isinstance(results, tuple) else (results,)
 
     def operands(self, present: Sequence[Value]) -> list[Value | None]:
         """Operands in their places, ``None`` where one is absent."""
@@ -59,6 +74,24 @@ def jacobian(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
     """The gradient rule against differences of the reference."""
     if use.operator.differentiable:
         yield from check_gradient(use.probe, random, "jacobian")
+
+
+def directions(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
+    """The gradient rules against differences where all operands move at once."""
+    if use.operator.differentiable:
+        yield from check_directions(use.probe, random, "directions")
+
+
+def complex_step(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
+    """The gradient rules against imaginary steps of the reference, where it is analytic."""
+    if use.operator.differentiable:
+        yield from check_complex(use.probe, use.reference, random, "complex step")
+
+
+def forward(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
+    """Forward mode against reverse mode."""
+    if use.operator.differentiable:
+        yield from check_forward(use.probe, random, "forward")
 
 
 def second_order(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
@@ -182,6 +215,9 @@ Oracle = Callable[[Applied, np.random.Generator], Iterator[Measure]]
 ORACLES: dict[str, Oracle] = {
     "types": types,
     "jacobian": jacobian,
+    "directions": directions,
+    "complex step": complex_step,
+    "forward": forward,
     "second order": second_order,
     "decomposition": decomposition,
     "evaluator": evaluator,
@@ -193,7 +229,7 @@ ORACLES: dict[str, Oracle] = {
 }
 """Every oracle for single operators."""
 
-GRADIENT = ("types", "jacobian", "second order", "decomposition")
+GRADIENT = ("types", "jacobian", "directions", "complex step", "forward", "second order", "decomposition")
 """Oracles that need NumPy only."""
 
 
@@ -225,3 +261,8 @@ def described(sample: Sample) -> str:
 def drawn(operator: type[Operator], seed: int, example: int) -> Sample:
     """A sample that depends on operator, seed and example only. Every other one may have a long axis."""
     return operator.sample(SeededDraw(seed, operator.key(), example, tails=example % 2 == 1))
+
+
+def drawn_edge(operator: type[Operator], seed: int, example: int) -> Sample:
+    """A sample at the edges of an operator's domain; every other one has special values."""
+    return operator.sample(EdgeDraw(seed, "edge", operator.key(), example, special=example % 2 == 1))

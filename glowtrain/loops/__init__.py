@@ -1,4 +1,4 @@
-"""The loop language, and the affine analysis of its subscripts."""
+"""The loop language, walks over it, and the affine analysis of its subscripts."""
 
 from glowtrain.loops.affine import Affine, address, affine, expression, flatten, needs_check, unflatten, within
 from glowtrain.loops.language import (
@@ -22,16 +22,18 @@ from glowtrain.loops.language import (
     bitcast,
     call,
     cast,
+    indices_of,
+    pointwise,
+    reduce,
+    select,
+)
+from glowtrain.loops.traversal import (
     children,
     expressions,
-    indices_of,
     loads,
-    pointwise,
     reads,
-    reduce,
     rewrite,
     rewrite_body,
-    select,
     statements,
     substitute,
     walk,

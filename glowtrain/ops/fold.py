@@ -13,9 +13,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator, static
+from glowtrain.graph.places import Places
 from glowtrain.loops import Const, Expr, For, Statement, Tensor, cast, flatten, indices_of, reduce, select, unflatten
 from glowtrain.ops.family import Grads, normalize_axes
-from glowtrain.ops.index import Gather, ScatterElements, checked
+from glowtrain.ops.index import Gather, ScatterElements, checked, within
 from glowtrain.ops.max_pool import MaxPool
 from glowtrain.ops.move import Ints, pad, reshape
 from glowtrain.ops.reduction import accumulator, filled, widened

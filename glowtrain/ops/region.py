@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
+from glowtrain.graph.places import Places
 from glowtrain.ops.arithmetic import Abs, Ceil, Floor
 from glowtrain.ops.contraction import MatMul
 from glowtrain.ops.extrema import Max
-from glowtrain.ops.index import Gather, checked
+from glowtrain.ops.index import Gather, checked, within
 from glowtrain.ops.interpolation import Border, Neighbours, clip
 from glowtrain.ops.logic import Where
 from glowtrain.ops.move import Slice, Transpose, reshape, sum_axes

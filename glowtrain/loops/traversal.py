@@ -1,0 +1,141 @@
+"""Walks over the loop language: rewriting expressions, and listing what statements evaluate, read and write."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from glowtrain.loops.language import (
+    Accumulate,
+    Apply,
+    Buffer,
+    Cast,
+    Expr,
+    For,
+    Let,
+    Load,
+    Reduce,
+    Statement,
+    Store,
+    cast,
+)
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    """The direct sub-expressions (subscripts included)."""
+    return expr.children
+
+
+def rewrite(expr: Expr, change: Callable[[Expr], Expr | None], known: dict[Expr, Expr] | None = None) -> Expr:
+    """Rebuild bottom up. ``change`` sees each node with its children already rebuilt and may return a replacement.
+
+    ``known`` maps expressions to their rebuilt form; pass one dictionary to keep sharing over several calls.
+    """
+    known = {} if known is None else known
+    stack = [expr]
+    while stack:
+        node = stack[-1]
+        if node in known:
+            stack.pop()
+            continue
+        old = node.children
+        missing = [child for child in old if child not in known]
+        if missing:
+            stack += reversed(missing)
+            continue
+        stack.pop()
+        new = tuple([known[child] for child in old])
+        rebuilt = node if new == old else _with_children(node, new)
+        replacement = change(rebuilt)
+        known[node] = rebuilt if replacement is None else replacement
+    return known[expr]
+
+
+def _with_children(expr: Expr, new: tuple[Expr, ...]) -> Expr:
+    match expr:
+        case Load(buffer=buffer, fill=fill):
+            return Load(buffer, new, fill)
+        case Apply(function=function, dtype=dtype):
+            return Apply(function, new, dtype)
+        case Cast(dtype=dtype):
+            return cast(new[0], dtype)
+        case Reduce(op=op, indices=indices):
+            return Reduce(op, indices, new[0])
+    return expr
+
+
+def substitute(expr: Expr, mapping: dict[Any, Expr]) -> Expr:
+    """Replace indices and refs."""
+    return rewrite(expr, mapping.get)
+
+
+def rewrite_body(body: Sequence[Statement], change: Callable[[Expr], Expr | None]) -> tuple[Statement, ...]:
+    """The same statements with every expression rewritten (see :func:`rewrite`); sharing is kept."""
+    known: dict[Expr, Expr] = {}
+    return tuple(_rewrite_statement(statement, change, known) for statement in body)
+
+
+def _rewrite_statement(
+    statement: Statement, change: Callable[[Expr], Expr | None], known: dict[Expr, Expr]
+) -> Statement:
+    def new(expr: Expr) -> Expr:
+        return rewrite(expr, change, known)
+
+    match statement:
+        case For(indices, body, serial):
+            return For(indices, tuple(_rewrite_statement(inner, change, known) for inner in body), serial)
+        case Let(ref, value):
+            return Let(ref, new(value))
+        case Store(buffer, index, value):
+            return Store(buffer, tuple(map(new, index)), new(value))
+        case Accumulate(op, buffer, index, value):
+            return Accumulate(op, buffer, tuple(map(new, index)), new(value))
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """The expression and everything below it, each shared node once."""
+    seen: set[Expr] = set()
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            stack += node.children
+
+
+def statements(body: Sequence[Statement]) -> Iterator[Statement]:
+    """All statements, nested ones after the loop they stand in."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, For):
+            yield from statements(statement.body)
+
+
+def expressions(statement: Statement) -> tuple[Expr, ...]:
+    """The expressions that a statement itself evaluates (subscripts included; a For has none)."""
+    match statement:
+        case Let(value=value):
+            return (value,)
+        case Store(index=index, value=value) | Accumulate(index=index, value=value):
+            return (*index, value)
+    return ()
+
+
+def loads(body: Sequence[Statement]) -> Iterator[Load]:
+    """Every load in a body."""
+    for statement in statements(body):
+        for expr in expressions(statement):
+            yield from (node for node in walk(expr) if isinstance(node, Load))
+
+
+def reads(body: Sequence[Statement]) -> list[Buffer]:
+    """Buffers that a body reads, each once, in order."""
+    accumulated = (s.buffer for s in statements(body) if isinstance(s, Accumulate))
+    return list(dict.fromkeys(itertools.chain((load.buffer for load in loads(body)), accumulated)))
+
+
+def writes(body: Sequence[Statement]) -> list[Buffer]:
+    """Buffers that a body writes, each once, in order."""
+    return list(dict.fromkeys(s.buffer for s in statements(body) if isinstance(s, (Store, Accumulate))))
