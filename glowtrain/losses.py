@@ -363,10 +363,14 @@ def as_loss(loss: str | Loss | LossFunction) -> Loss:
 
 def output_of(model: Graph, name: str | None) -> Value:
     """A model's output by name; without one, its only or first. Raises :class:`InputError`."""
-    if name is None and model.outputs:
-        return next(iter(model.outputs.values()))
+    name = next(iter(model.outputs), None) if name is None else name
     if name is None or name not in model.outputs:
         raise InputError(f"{model.name} has no output {name!r}; it has {', '.join(map(repr, model.outputs)) or 'none'}")
+    if name in model.trimmed:
+        raise InputError(
+            f"{model.name}: the size of output {name!r} is found at run time, so a loss cannot compare it with targets; "
+            "reduce it inside of the model"
+        )
     return model.outputs[name]
 
 

@@ -1,77 +1,223 @@
-"""The checks of the whole registry and of random programs."""
+"""The checks of the whole registry and of random programs, in one process or in several."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from typing import Any
 
-from glowtrain.errors import InputError
-from glowtrain.gradcheck.operators import MISTAKES, ORACLES, check_sample, described, drawn, failure
+from glowtrain.errors import InputError, VerificationError
+from glowtrain.gradcheck.coverage import Covered, covered, summary
+from glowtrain.gradcheck.operators import (
+    EDGES,
+    MISTAKES,
+    ORACLES,
+    check_sample,
+    described,
+    drawn,
+    drawn_edge,
+    failure,
+    operands_with_gradients,
+)
 from glowtrain.gradcheck.programs import PROGRAM_ORACLES, check_case, drawn_case
 from glowtrain.gradcheck.report import Check, Measure, Report, merged
 from glowtrain.graph import OPERATORS, Operator, Sample, registered
 
 Progress = Callable[[str, int, int], None]
-"""Called with the subject, its number and the number of subjects."""
+"""Called with the subject that is done, the number of those done, and the number of all."""
 
-SHARES = {"evaluator": 3, "planned": 3, "compiled": 3, "compiled f64": 10, "compiled f16": 10, "compiled bf16": 10}
+
+@dataclass(frozen=True)
+class Profile:
+    """How thorough a run is. One example in ``shares`` is compared by an oracle; by those not listed, each is."""
+
+    examples: int
+    programs: int
+    shares: dict[str, int]
+
+
+SHARES = {
+    "evaluator": 3,
+    "planned": 3,
+    "compiled": 3,
+    "compiled f64": 10,
+    "compiled f16": 10,
+    "compiled bf16": 10,
+    "edges compiled": 5,
+}
 """One example in this many is also compared by these oracles, which compile; the others see every example."""
+DEEP_SHARES = {"compiled": 2, "compiled f64": 4, "compiled f16": 4, "compiled bf16": 4, "edges compiled": 3}
+
+PROFILES = {
+    "quick": Profile(2, 10, SHARES),
+    "ci": Profile(10, 40, SHARES),
+    "deep": Profile(200, 2000, DEEP_SHARES),
+}
 PROGRAMS = "random programs"
+TOGETHER = 20
+"""Random programs that one process checks before the next tells how far it is."""
+
+Found = list[tuple[str, Measure]]
+
+
+@dataclass(frozen=True)
+class RegistryReport(Report):
+    """The checks of a run over operators, with what it covered by operator."""
+
+    covered: tuple[Covered, ...] = ()
+
+    def summary(self) -> str:
+        """One line on what was found, and one on what was covered."""
+        return f"{super().summary()}\n{summary(self.covered)}" if self.covered else super().summary()
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The settings of a run: what a process needs to know to check one subject."""
+
+    examples: int
+    seed: int
+    oracles: tuple[str, ...]
+    shares: dict[str, int]
+    shrink: bool
+
+    def wanted(self, oracles: Sequence[str], example: int) -> list[str]:
+        """The oracles that see an example."""
+        return [oracle for oracle in oracles if example % self.shares.get(oracle, 1) == 0]
+
+
+Task = tuple[str, range]
+"""A subject, and its examples."""
 
 
 def check_registry(
     names: Sequence[str] | None = None,
-    examples: int = 10,
+    examples: int | None = None,
     seed: int = 0,
     progress: Progress | None = None,
     *,
-    oracles: Sequence[str] = tuple(ORACLES),
+    profile: str = "ci",
+    oracles: Sequence[str] = (*ORACLES, *EDGES),
     programs: int | None = None,
     shrink: bool = True,
-) -> Report:
+    jobs: int = 1,
+) -> RegistryReport:
     """Check operators (all, or by name) on ``examples`` samples each, then random programs.
 
-    ``programs``: how many; four for each example where all operators are checked, none otherwise. Where hypothesis is
-    installed a failure comes with a smaller example (``shrink``). The result depends on names, examples and seed only.
-    Raises :class:`InputError` for an unknown operator.
+    ``profile``: one of :data:`PROFILES`; ``examples`` and ``programs`` (how many; none where operators are named)
+    override its numbers. Where hypothesis is installed a failure comes with a smaller example (``shrink``). With
+    ``jobs`` that many processes share the work. The result depends on names, seed and these numbers only. Raises
+    :class:`InputError` for an unknown operator or profile.
     """
+    chosen = _chosen(names, profile)
+    begin, settings = time.perf_counter(), PROFILES[profile]
+    run = _Run(examples or settings.examples, seed, tuple(oracles), settings.shares, shrink)
+    count = _programs_wanted(programs, examples, settings, every=names is None)
+    tasks: list[Task] = [(key, range(run.examples)) for key in chosen]
+    tasks += [(PROGRAMS, range(start, min(start + TOGETHER, count))) for start in range(0, count, TOGETHER)]
+    results = _results(run, tasks, progress or (lambda subject, number, total: None), jobs)
+    checks: list[Check] = []
+    for subject in dict.fromkeys(subject for subject, _ in tasks):
+        found = [entry for (key, _), (part, _) in zip(tasks, results, strict=True) if key == subject for entry in part]
+        checks += merged(subject, found)
+    spent = time.perf_counter() - begin
+    return RegistryReport(tuple(checks), seed, run.examples, spent, tuple(c for _, c in results if c is not None))
+
+
+def _chosen(names: Sequence[str] | None, profile: str) -> list[str]:
     unknown = [name for name in names or () if name not in OPERATORS]
     if unknown:
         raise InputError(f"there is no operator {', '.join(unknown)}")
-    begin, chosen = time.perf_counter(), list(registered(lambda cls: names is None or cls.key() in names))
-    count = 4 * examples * (names is None) if programs is None else programs
-    total = len(chosen) + bool(count)
-    checks: list[Check] = []
-    for number, operator in enumerate(chosen, 1):
-        if progress is not None:
-            progress(operator.key(), number, total)
-        checks += merged(operator.key(), list(_operator(operator, examples, seed, oracles, shrink=shrink)))
-    if count:
-        if progress is not None:
-            progress(PROGRAMS, total, total)
-        checks += merged(PROGRAMS, list(_programs(count, seed)))
-    return Report(tuple(checks), seed, examples, time.perf_counter() - begin)
+    if profile not in PROFILES:
+        raise InputError(f"there is no profile {profile!r}; there are: {', '.join(PROFILES)}")
+    return [cls.key() for cls in registered(lambda cls: names is None or cls.key() in names)]
 
 
-def _operator(
-    operator: type[Operator], examples: int, seed: int, oracles: Sequence[str], *, shrink: bool
-) -> Iterator[tuple[str, Measure]]:
-    for example in range(examples):
-        wanted = [oracle for oracle in oracles if example % SHARES.get(oracle, 1) == 0]
+def _programs_wanted(programs: int | None, examples: int | None, profile: Profile, *, every: bool) -> int:
+    """As many as asked for; else the profile's, in proportion to the examples."""
+    if programs is not None or not every:
+        return programs or 0
+    return profile.programs if examples is None else -(-profile.programs * examples // profile.examples)
+
+
+Result = tuple[Found, Covered | None]
+
+
+def _results(run: _Run, tasks: Sequence[Task], progress: Progress, jobs: int) -> list[Result]:
+    """What each task found, in order."""
+    if jobs <= 1:
+        results = []
+        for number, task in enumerate(tasks, 1):
+            results.append(_checked(run, task))
+            progress(task[0], number, len(tasks))
+        return results
+    context = multiprocessing.get_context("spawn")  # a fork would share locks and threads of native code
+    with ProcessPoolExecutor(min(jobs, len(tasks)), context) as pool:
+        futures = {pool.submit(_checked, run, task): task for task in tasks}
         try:
-            sample = drawn(operator, seed, example)
+            for number, future in enumerate(as_completed(futures), 1):
+                future.result()
+                progress(futures[future][0], number, len(tasks))
+        except BrokenProcessPool:
+            raise VerificationError("a process that checked operators died; run with --jobs 1 to see which") from None
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        return [future.result() for future in futures]
+
+
+def _checked(run: _Run, task: Task) -> Result:
+    subject, examples = task
+    if subject == PROGRAMS:
+        return list(_programs(run, examples)), None
+    checked = _Operator(run, OPERATORS[subject], Covered(subject))
+    return list(checked.found()), checked.covered
+
+
+@dataclass
+class _Operator:
+    """The checks of one operator; ``covered`` grows with them."""
+
+    run: _Run
+    operator: type[Operator]
+    covered: Covered
+
+    def found(self) -> Iterator[tuple[str, Measure]]:
+        for example in range(self.run.examples):
+            ordinary = [oracle for oracle in self.run.oracles if oracle in ORACLES]
+            edges = [oracle for oracle in self.run.oracles if oracle in EDGES]
+            if ordinary:
+                yield from self._example(example, self.run.wanted(ordinary, example), "example")
+            if edges:
+                yield from self._example(example, self.run.wanted(edges, example), "edge")
+
+    def _example(self, example: int, oracles: Sequence[str], kind: str) -> Iterator[tuple[str, Measure]]:
+        try:
+            sample = (drawn if kind == "example" else drawn_edge)(self.operator, self.run.seed, example)
         except MISTAKES as error:
-            yield f"example {example}", failure("types", error)
-            continue
-        for measure in check_sample(sample, wanted, seed):
-            where = f"example {example}, {described(sample)}"
-            if shrink and measure.status == "failed":
-                yield from _smallest(operator, measure, seed)
-                shrink = False
+            yield f"{kind} {example}", failure("types", error)
+            return
+        if sample is None:
+            return
+        measures = list(check_sample(sample, oracles, self.run.seed))
+        self._cover(sample, measures, gradients=kind == "example")
+        for measure in measures:
+            where = f"{kind} {example}, {described(sample)}"
+            if self.run.shrink and measure.status == "failed" and kind == "example":
+                yield from _smallest(self.operator, measure, self.run.seed)
+                self.run = _Run(self.run.examples, self.run.seed, self.run.oracles, self.run.shares, shrink=False)
             yield where, measure
+
+    def _cover(self, sample: Sample, measures: Sequence[Measure], *, gradients: bool) -> None:
+        narrow = {"compiled": "f32", "edges compiled": "f32", "compiled f16": "f16", "compiled bf16": "bf16"}
+        dtypes = [narrow[m.oracle] for m in measures if m.oracle in narrow and m.kind == "compared"]
+        self.covered |= covered(sample, operands_with_gradients(sample) if gradients else (), dtypes)
 
 
 def _smallest(operator: type[Operator], measure: Measure, seed: int) -> Iterator[tuple[str, Measure]]:
@@ -88,13 +234,13 @@ def _smallest(operator: type[Operator], measure: Measure, seed: int) -> Iterator
         yield f"smallest: {described(sample)}", failed(sample)[0]
 
 
-def _programs(count: int, seed: int) -> Iterator[tuple[str, Measure]]:
-    for example in range(count):
-        oracles = [oracle for oracle in PROGRAM_ORACLES if example % SHARES.get(oracle, 1) == 0]
+def _programs(run: _Run, examples: range) -> Iterator[tuple[str, Measure]]:
+    for example in examples:
+        oracles = run.wanted(tuple(PROGRAM_ORACLES), example)
         try:
-            case = drawn_case(seed, example)
+            case = drawn_case(run.seed, example)
         except MISTAKES as error:
             yield f"program {example}", failure("gradient", error)
             continue
-        for measure in check_case(case, oracles, seed):
+        for measure in check_case(case, oracles, run.seed):
             yield f"program {example}" + (f"\n{case}" if measure.status == "failed" else ""), measure

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from glowtrain.errors import GraphError
-from glowtrain.graph.binding import Binding, Result
+from glowtrain.graph.binding import Binding, Result, Trimmed, trimmed
 from glowtrain.graph.places import IndexUse, index_uses
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
 
@@ -68,6 +68,11 @@ class Graph:
     @cached_property
     def constants(self) -> tuple[Constant, ...]:
         return tuple(value for value in self.leaves if isinstance(value, Constant))
+
+    @property
+    def trimmed(self) -> dict[str, Trimmed]:
+        """The outputs whose size is found at run time, by name."""
+        return {cut.output: cut for cut in trimmed((self.results or {}).values())}
 
     @cached_property
     def users(self) -> dict[Value, tuple[Node, ...]]:

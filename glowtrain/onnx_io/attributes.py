@@ -39,7 +39,7 @@ def attribute_value(attribute: AttributeProto, folder: Path | None, what: str) -
         case AttributeProto.TENSOR:
             return array_from_tensor(attribute.t, folder, f"{what}: attribute {attribute.name}")
         case AttributeProto.SPARSE_TENSOR:
-            return array_from_sparse(attribute.sparse_tensor, folder)
+            return array_from_sparse(attribute.sparse_tensor, folder, f"{what}: attribute {attribute.name}")
         case AttributeProto.GRAPH:
             return attribute.g
         case AttributeProto.FLOATS:

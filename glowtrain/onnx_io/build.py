@@ -264,7 +264,7 @@ def _constant(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     if attribute.type == AttributeProto.TENSOR:
         return (Constant(array_from_tensor(attribute.t, folder, what)),)
     if attribute.type == AttributeProto.SPARSE_TENSOR:
-        return (Constant(array_from_sparse(attribute.sparse_tensor, folder)),)
+        return (Constant(array_from_sparse(attribute.sparse_tensor, folder, what)),)
     dtypes = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
     if attribute.name not in dtypes:
         raise ModelError(f"{what}: attribute {attribute.name} is not supported")

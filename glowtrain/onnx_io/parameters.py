@@ -38,8 +38,11 @@ RUNNING_INPUTS: dict[str, tuple[int, ...]] = {"BatchNormalization": (3, 4)}
 """Inputs that hold running statistics."""
 STATE_INPUTS: dict[str, tuple[int, ...]] = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,)}
 """Inputs that hold an initial state: a parameter unless it is zero."""
-BOUND_INPUTS: dict[str, tuple[int, ...]] = {"Clip": (1, 2), "Dropout": (1,), "CastLike": (1,), "TopK": (1,)}
-"""Inputs that hold settings."""
+BOUND_INPUTS: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("Dropout", "CastLike", "TopK", "QuantizeLinear", "DequantizeLinear"), (1,)),
+    "Clip": (1, 2),
+}
+"""Inputs that hold settings: bounds, ratios, scales."""
 
 METADATA = "glowtrain.variables"
 """The entry of a model's metadata that says which initializers are variables, and which of them are trainable."""

@@ -11,7 +11,7 @@ from onnx import ModelProto, helper
 from glowtrain.errors import ModelError
 from glowtrain.files import write_atomically
 from glowtrain.graph import Graph, Node, Value, Variable
-from glowtrain.graph.binding import Trimmed, trimmed
+from glowtrain.graph.binding import Trimmed
 from glowtrain.onnx_io.forms import Extents
 from glowtrain.onnx_io.parameters import state_variables
 from glowtrain.onnx_io.symbols import symbols_of
@@ -77,7 +77,7 @@ def _model(graph: Graph, opset: int, state: Mapping[str, Array]) -> tuple[ModelP
     """The model, and the operators that could not be written."""
     functions, symbols = Functions(opset), symbols_of(graph, opset)
     writer = Writer(functions, Names(), symbols=symbols)
-    outputs, cuts = _outputs(graph), {cut.output: cut for cut in trimmed((graph.results or {}).values())}
+    outputs, cuts = _outputs(graph), graph.trimmed
     step = graph.with_(outputs={f"{name}.whole" if name in cuts else name: value for name, value in outputs.items()})
     writer.declare(step)
     for name in cuts:

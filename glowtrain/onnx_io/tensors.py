@@ -109,9 +109,9 @@ def _external_bytes(tensor: TensorProto, folder: Path | None, what: str) -> byte
         raise ModelError(f"{what}: its data file {path} cannot be read: {error.strerror}") from None
 
 
-def array_from_sparse(sparse: SparseTensorProto, folder: Path | None) -> Array:
+def array_from_sparse(sparse: SparseTensorProto, folder: Path | None, what: str = "") -> Array:
     """A sparse tensor made dense. Raises :class:`ModelError` for indices outside of it and tensors that do not fit."""
-    what, shape = f"sparse tensor {sparse.values.name!r}", tuple(sparse.dims)
+    what, shape = what or f"sparse tensor {sparse.values.name!r}", tuple(sparse.dims)
     values = array_from_tensor(sparse.values, folder, f"{what}: values")
     indices = array_from_tensor(sparse.indices, folder, f"{what}: indices")
     if any(extent < 0 for extent in shape) or math.prod(shape) * values.itemsize > LARGEST_SPARSE:

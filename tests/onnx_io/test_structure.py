@@ -277,6 +277,12 @@ class TestFoundSizes:
         _same(rows, X[[0, 2]])
         _same(y, np.exp(X[[0, 2]]))
 
+    def test_a_loss_over_a_found_size_is_refused(self) -> None:
+        nodes = [node("Mul", "x w", "h"), node("Greater", "x w", "mask"), node("Compress", "h mask", "y")]
+        graph = load(model(nodes, {"x": [4]}, ["y"], {"w": np.ones(4, np.float32)}))
+        with pytest.raises(InputError, match="size of output 'y' is found at run time"):
+            gt.Trainer(graph, gt.losses.mse(), gt.optim.SGD(lr=0.1))
+
     def test_a_detector_tail(self) -> None:
         """Boxes and scores, suppression, and the boxes that are kept: as detectors end."""
         random = np.random.default_rng(0)
