@@ -368,8 +368,8 @@ def output_of(model: Graph, name: str | None) -> Value:
         raise InputError(f"{model.name} has no output {name!r}; it has {', '.join(map(repr, model.outputs)) or 'none'}")
     if name in model.trimmed:
         raise InputError(
-            f"{model.name}: the size of output {name!r} is found at run time, so a loss cannot compare it with targets; "
-            "reduce it inside of the model"
+            f"{model.name}: the size of output {name!r} is found at run time, so a loss cannot compare it with "
+            "targets; reduce it inside of the model"
         )
     return model.outputs[name]
 

@@ -15,14 +15,11 @@ from glowtrain.errors import DifferentiationError, GraphError
 from glowtrain.grad.gradients import check_scalar, gradients, reached
 from glowtrain.graph import Graph, Input, Value, Variable
 from glowtrain.ops.arithmetic import Abs
+from glowtrain.ops.cast import largest
 from glowtrain.ops.logic import LessOrEqual, Where
-from glowtrain.types import DType
 
 LOSS = "loss"
 """Name of the loss among a step's outputs."""
-
-LARGEST = {"f64": 1.7976931348623157e308, "f32": 3.4028234663852886e38, "f16": 65504.0, "bf16": 3.3895313892515355e38}
-"""The largest finite number of each float type."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +83,6 @@ def finite(value: Value) -> Value:
     """bool[]: whether a scalar is neither NaN nor infinite. (A comparison with NaN is false.)"""
     result: Value = LessOrEqual()(Abs()(value), largest(value.dtype))
     return result
-
-
-def largest(dtype: DType) -> float:
-    """The largest finite number of a float type."""
-    return LARGEST[dtype.name]
 
 
 def _guarded(updates: Mapping[Variable, Value], loss: Value) -> dict[Variable, Value]:

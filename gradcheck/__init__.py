@@ -8,19 +8,23 @@ import glowtrain.ops  # noqa: F401  (fills the registry)
 from glowtrain.gradcheck.draw import SeededDraw
 from glowtrain.gradcheck.model import check
 from glowtrain.gradcheck.operators import ORACLES, check_sample
+from glowtrain.gradcheck.page import page
 from glowtrain.gradcheck.programs import PROGRAM_ORACLES, check_case
-from glowtrain.gradcheck.registry import check_registry
+from glowtrain.gradcheck.registry import PROFILES, RegistryReport, check_registry
 from glowtrain.gradcheck.report import Check, Measure, Report
 
 __all__ = [
     "ORACLES",
+    "PROFILES",
     "PROGRAM_ORACLES",
     "Check",
     "Measure",
+    "RegistryReport",
     "Report",
     "SeededDraw",
     "check",
     "check_case",
     "check_registry",
     "check_sample",
+    "page",
 ]

@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from glowtrain.graph import Sample
 from glowtrain.types import dtype_of
 
-LISTED_RANKS = 5
-"""Ranks up to which a run is asked to go."""
-
 
 @dataclass(frozen=True)
 class Covered:
@@ -60,8 +57,9 @@ def summary(every: Iterable[Covered]) -> str:
     dtypes = sorted({name for entry in found for name in entry.dtypes})
     ranks = sorted({rank for entry in found for rank in entry.ranks})
     uses, samples = sum(len(entry.uses) for entry in found), sum(entry.samples for entry in found)
+    empty, smooth = sum(entry.empty for entry in found), sum(bool(entry.gradients) for entry in found)
     return (
-        f"{len(found)} operators, {sum(bool(entry.gradients) for entry in found)} of them with gradients; "
-        f"{uses} combinations of attributes, {samples} examples ({sum(entry.empty for entry in found)} without elements), "
+        f"{len(found)} operators, {smooth} of them with gradients; "
+        f"{uses} combinations of attributes, {samples} examples ({empty} without elements), "
         f"ranks {ranks[0] if ranks else 0} to {ranks[-1] if ranks else 0}, {len(dtypes)} types ({', '.join(dtypes)})"
     )

@@ -75,12 +75,13 @@ class EdgeDraw(SeededDraw):
     """Choices at the edges of a domain: extents 0 and 1, rank 5, and, with ``special``, :data:`SPECIAL` values.
 
     Only shapes that may be of any extent get an empty axis, and only some of an array's values are replaced. Gradients
-    are not defined at all of these places; results are.
+    are not defined at all of these places; results are. With ``finite`` all special values are.
     """
 
-    def __init__(self, *seed: int | str, special: bool = False) -> None:
+    def __init__(self, *seed: int | str, special: bool = False, finite: bool = False) -> None:
         super().__init__(*seed)
         self.special = special
+        self.values = SPECIAL[:-3] if finite else SPECIAL
 
     def shape(self, min_rank: int = 0, max_rank: int = 4, min_extent: int = 1, max_extent: int = 5) -> Shape:
         highest = RANK if max_rank >= RANK - 1 else max_rank
@@ -94,7 +95,7 @@ class EdgeDraw(SeededDraw):
         if self.special and array.size:
             flat = array.reshape(-1)
             for _ in range(self.integer(1, 3)):
-                flat[self.integer(0, flat.size - 1)] = self.choice(SPECIAL)
+                flat[self.integer(0, flat.size - 1)] = self.choice(self.values)
         return array
 
 

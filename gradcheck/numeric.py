@@ -199,7 +199,7 @@ class _Pulled:
         worst = np.unravel_index(int(np.argmax(smooth)), ratio.shape)
         if kinks.any() and smooth[worst] <= 1:
             return Measure(oracle, detail=f"{name}: a kink within {STEP / SMALLER:.0e}", kind="kink")
-        told = f"{name}: {_where(moves[worst[1]])}: rule {expected[worst]:.9g}, differences {first.central[worst]:.9g}"
+        told = f"{name}: {_where(moves[int(worst[1])])}: rule {expected[worst]:.9g}, differences {first.central[worst]:.9g}"
         return Measure(oracle, float(error[worst]), float(ratio[worst]), told if ratio[worst] > 1 else "")
 
 

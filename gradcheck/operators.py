@@ -11,7 +11,7 @@ import numpy as np
 
 from glowtrain.errors import GlowtrainError, ShapeError
 from glowtrain.gradcheck import forms
-from glowtrain.gradcheck.draw import EdgeDraw, SeededDraw
+from glowtrain.gradcheck.draw import SeededDraw
 from glowtrain.gradcheck.numeric import (
     Probe,
     check_complex,
@@ -28,8 +28,6 @@ from glowtrain.graph.retype import retyped
 from glowtrain.types import Array, DType, bf16, dtype_of, f16, f32, f64, type_of
 from glowtrain.verification.exact import EPSILON
 
-ATTEMPTS = 20
-"""Draws at the edges of a domain before it counts as having none."""
 MISTAKES = (GlowtrainError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 """What wrong operator code raises: a failed check, not the end of the run."""
 
@@ -233,7 +231,6 @@ ORACLES: dict[str, Oracle] = {
 """Every oracle for single operators."""
 
 
-
 def edges(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
     """The lowering (results) in the evaluator, against the reference: at the edges of the operator's domain."""
     graph = use.probe.graph
@@ -246,9 +243,11 @@ def edges_compiled(use: Applied, random: np.random.Generator) -> Iterator[Measur
 
 
 EDGES: dict[str, Oracle] = {"edges": edges, "edges compiled": edges_compiled}
-"""The oracles for samples at the edges of domains (:func:`drawn_edge`)."""
+"""The oracles for samples at the edges of domains (:func:`glowtrain.gradcheck.edges.drawn_edge`)."""
 
-GRADIENT = ("types", "jacobian", "directions", "complex step", "forward", "second order", "decomposition")
+SLOPES = ("jacobian", "directions", "complex step", "forward", "second order", "decomposition")
+"""Oracles of gradients, in f64."""
+GRADIENT = ("types", *SLOPES)
 """Oracles that need NumPy only."""
 
 
@@ -280,24 +279,6 @@ def described(sample: Sample) -> str:
 def drawn(operator: type[Operator], seed: int, example: int) -> Sample:
     """A sample that depends on operator, seed and example only. Every other one may have a long axis."""
     return operator.sample(SeededDraw(seed, operator.key(), example, tails=example % 2 == 1))
-
-
-def drawn_edge(operator: type[Operator], seed: int, example: int) -> Sample | None:
-    """A sample at the edges of an operator's domain; every other one has special values.
-
-    Not every use exists without elements (an index needs a place to name): what cannot be drawn, or is refused, is
-    drawn again; ``None`` if that does not help.
-    """
-    for attempt in range(ATTEMPTS):
-        special = example % 2 == 1
-        draw = EdgeDraw(seed, "edge", operator.key(), example, attempt, special=special, finite=finite_only(operator))
-        try:
-            sample = operator.sample(draw)
-            applied(sample)
-        except (GlowtrainError, LookupError, ValueError):
-            continue
-        return sample
-    return None
 
 
 def operands_with_gradients(sample: Sample) -> list[int]:

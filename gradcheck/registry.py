@@ -12,21 +12,24 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
 
+from rich.table import Table
+
 from glowtrain.errors import InputError, VerificationError
 from glowtrain.gradcheck.coverage import Covered, covered, summary
+from glowtrain.gradcheck.edges import drawn_edge
 from glowtrain.gradcheck.operators import (
     EDGES,
     MISTAKES,
     ORACLES,
+    SLOPES,
     check_sample,
     described,
     drawn,
-    drawn_edge,
     failure,
     operands_with_gradients,
 )
 from glowtrain.gradcheck.programs import PROGRAM_ORACLES, check_case, drawn_case
-from glowtrain.gradcheck.report import Check, Measure, Report, merged
+from glowtrain.gradcheck.report import STYLES, Check, Measure, Report, merged
 from glowtrain.graph import OPERATORS, Operator, Sample, registered
 
 Progress = Callable[[str, int, int], None]
@@ -75,6 +78,24 @@ class RegistryReport(Report):
     def summary(self) -> str:
         """One line on what was found, and one on what was covered."""
         return f"{super().summary()}\n{summary(self.covered)}" if self.covered else super().summary()
+
+    def table(self, *, all_subjects: bool = False) -> Table:
+        """A line for each subject that did not pass everywhere (or for all): its oracles, and its worst errors."""
+        table = Table(title=self.summary(), title_justify="left")
+        for column in ("checked", "compared", "gradient error", "of tolerance", "oracles"):
+            table.add_column(column)
+        for subject in self.subjects:
+            checks = [check for check in self.of(subject) if check.status != "absent"]
+            if all_subjects or any(check.status in ("failed", "kink") for check in checks):
+                table.add_row(subject, *_cells(checks))
+        return table
+
+
+def _cells(checks: Sequence[Check]) -> tuple[str, ...]:
+    slopes = [check.error for check in checks if check.oracle in SLOPES]
+    ratio = max((check.ratio for check in checks), default=0.0)
+    names = ", ".join(f"[{STYLES[check.status]}]{check.oracle}[/]" for check in checks)
+    return str(sum(check.examples for check in checks)), f"{max(slopes):.1e}" if slopes else "-", f"{ratio:.1g}", names
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from glowtrain.cli import options
 from glowtrain.cli.console import command, err, out
 from glowtrain.cli.files import check_writable
 from glowtrain.cli.models import open_graph, parse_dims
 from glowtrain.errors import InputError
-from glowtrain.gradcheck import Report, check, check_registry
+from glowtrain.gradcheck import PROFILES, RegistryReport, Report, check, check_registry, page
 from glowtrain.graph import OPERATORS
 from glowtrain.trainer.files import write_atomically
 
@@ -28,9 +30,18 @@ def gradcheck(
     op: Annotated[
         list[str], typer.Option("--op", metavar="NAME", help="Only this operator (repeatable), e.g. Conv.")
     ] = [],  # noqa: B006  typer's way to say "none given"
-    examples: Annotated[int, typer.Option(min=1, metavar="N", help="Drawn cases for each operator.")] = 10,
+    profile: Annotated[str, typer.Option(help=f"How thoroughly: {', '.join(PROFILES)}.")] = "ci",
+    examples: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Drawn cases for each operator; the profile's otherwise.")
+    ] = None,
     seed: options.Seed = 0,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Processes that share the work; as many as cores otherwise.")
+    ] = None,
     json_path: Annotated[Path | None, typer.Option("--json", metavar="F", help="Write the report as JSON.")] = None,
+    markdown: Annotated[
+        Path | None, typer.Option("--markdown", metavar="F", help="Write what was found by operator as a page.")
+    ] = None,
     dims: options.Dims = [],  # noqa: B006
     every: Annotated[bool, typer.Option("--all", help="List what passed, too.")] = False,
 ) -> None:
@@ -44,30 +55,53 @@ def gradcheck(
 
     glowtrain gradcheck model.onnx --json report.json
     """
-    check_writable(json_path)
-    if model is not None and op:
-        raise InputError("give a MODEL or --op, not both")
+    for path in (json_path, markdown):
+        check_writable(path)
+    if model is not None and (op or markdown):
+        raise InputError(f"give a MODEL or {'--op' if op else '--markdown'}, not both")
     if model is None:
-        report = registry(op, examples, seed)
+        report: Report = registry(op, profile, examples, seed, jobs or _jobs(op))
     else:
         report = check(open_graph(model, parse_dims(dims), batch=BATCH), seed=seed)
     if json_path is not None:
         write_atomically(json_path, (report.to_json() + "\n").encode())
+    if markdown is not None and isinstance(report, RegistryReport):
+        write_atomically(markdown, page(report, _again(profile, examples, seed, markdown)).encode())
     show(report, every=every or bool(op) or model is not None)
     report.raise_if_failed()
 
 
-def registry(names: list[str], examples: int, seed: int) -> Report:
+def _jobs(names: list[str]) -> int:
+    """All cores, unless there is little to do."""
+    return 1 if 0 < len(names) < 8 else os.cpu_count() or 1
+
+
+def _again(profile: str, examples: int | None, seed: int, path: Path) -> str:
+    """The command that writes the same page."""
+    words = ["glowtrain gradcheck", "" if profile == "ci" else f"--profile {profile}"]
+    words += [f"--examples {examples}" if examples else "", f"--seed {seed}" if seed else ""]
+    return " ".join(filter(None, [*words, f"--markdown docs/{path.name}"]))
+
+
+def registry(names: list[str], profile: str, examples: int | None, seed: int, jobs: int) -> RegistryReport:
     """Check operators by name, or all of them and random programs, telling how far it is."""
     unknown = [name for name in names if name not in OPERATORS]
     if unknown:
         raise InputError(f"there is no operator {', '.join(unknown)}; there are: {', '.join(sorted(OPERATORS))}")
-    with err.status("checking") as status:
+    columns = (
+        TextColumn("checking"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=err, transient=True) as bar:
+        task = bar.add_task("")
 
         def progress(subject: str, number: int, total: int) -> None:
-            status.update(f"checking {subject} ({number} of {total})")
+            bar.update(task, completed=number, total=total, description=subject)
 
-        return check_registry(names or None, examples, seed, progress)
+        return check_registry(names or None, examples, seed, progress, profile=profile, jobs=jobs)
 
 
 def show(report: Report, *, every: bool) -> None:

@@ -91,13 +91,13 @@ def collected(results: Mapping[str, Result], outputs: Mapping[str, Array]) -> di
     return {name: _collect(result, outputs) for name, result in results.items()}
 
 
-def trimmed(results: Iterable[Result]) -> Iterator[Trimmed]:
-    """The trimmed outputs among results, those in lists too."""
+def parts_of(results: Iterable[Result]) -> Iterator[str | Trimmed]:
+    """The outputs that make up results, whole or trimmed."""
     for result in results:
-        if isinstance(result, Trimmed):
+        if isinstance(result, tuple):
+            yield from parts_of(result)
+        elif result is not None:
             yield result
-        elif isinstance(result, tuple):
-            yield from trimmed(result)
 
 
 def _collect(result: Result, outputs: Mapping[str, Array]) -> Any:

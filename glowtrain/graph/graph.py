@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from glowtrain.errors import GraphError
-from glowtrain.graph.binding import Binding, Result, Trimmed, trimmed
+from glowtrain.graph.binding import Binding, Result, Trimmed, parts_of
 from glowtrain.graph.places import IndexUse, index_uses
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
 
@@ -72,7 +72,8 @@ class Graph:
     @property
     def trimmed(self) -> dict[str, Trimmed]:
         """The outputs whose size is found at run time, by name."""
-        return {cut.output: cut for cut in trimmed((self.results or {}).values())}
+        parts = parts_of((self.results or {}).values())
+        return {part.output: part for part in parts if isinstance(part, Trimmed)}
 
     @cached_property
     def users(self) -> dict[Value, tuple[Node, ...]]:

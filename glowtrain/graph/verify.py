@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from glowtrain.errors import GraphError, ShapeError
+from glowtrain.graph.binding import Trimmed, parts_of
 from glowtrain.graph.graph import Graph
 from glowtrain.graph.operator import lookup
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
@@ -23,9 +24,10 @@ def verify(graph: Graph) -> None:
     - Every operand that is not a leaf is an output of the node it names, and no node depends on itself.
     - Constants and variables hold arrays of their type.
     - Updates go to variables, with values of the variable's type.
+    - Results are made of outputs; the size of a trimmed one is an integer scalar, its axis one of the output's.
     - Graphs that are attributes obey the same rules except those on names, and have no variables and no updates.
     """
-    problems = [*_names(graph), *_problems(graph)]
+    problems = [*_names(graph), *_problems(graph), *_results(graph)]
     if problems:
         raise GraphError(f"graph {graph.name} is not well formed:", problems)
 
@@ -129,6 +131,17 @@ def _updates(graph: Graph) -> Iterator[str]:
             yield f"{variable!r} is updated but is not a variable"
         elif value.type != variable.type:
             yield f"variable {variable.name!r} has type {variable.type} but its update has type {value.type}"
+
+
+def _results(graph: Graph) -> Iterator[str]:
+    for part in parts_of((graph.results or {}).values()):
+        names = (part.output, part.size) if isinstance(part, Trimmed) else (part,)
+        missing = [name for name in names if name not in graph.outputs]
+        yield from (f"a result is made of {name!r}, which is not an output" for name in missing)
+        if isinstance(part, Trimmed) and not missing:
+            whole, size = graph.outputs[part.output], graph.outputs[part.size]
+            if not size.dtype.is_integer or size.type.size != 1 or not 0 <= part.axis < whole.rank:
+                yield f"output {part.output!r} ({whole.type}) cannot be trimmed on axis {part.axis} to {size.type}"
 
 
 def _belongs(value: Value) -> bool:

@@ -72,6 +72,13 @@ class Builder:
     recipe: Recipe
     binding: Binding
     known: dict[str, Known] = field(default_factory=dict)
+    steps: int = 0
+    """Steps of loops that were unrolled, those in other loops' steps too."""
+
+    def unroll(self) -> int:
+        """Count a step of a loop that is built in place; the number so far in the whole model."""
+        self.steps += 1
+        return self.steps
 
     def graph(self) -> Graph:
         """The graph. Raises :class:`ModelError` naming the node that is broken."""

@@ -26,6 +26,9 @@ FIELDS: dict[int, str] = {
 }  # fmt: skip
 """The field that holds an attribute's value, by its type."""
 
+_STRICT = 7
+"""The operator set from which on a node's attributes are in its schema, or the newest: older files mix forms."""
+
 Key = tuple[str, str, str]
 """A function: domain, name and overload."""
 
@@ -190,21 +193,23 @@ def check_nodes(proto: ModelProto, title: str) -> None:
             what = f"{title}: {prefix}{describe(node)}"
             for attribute in node.attribute:
                 _check_value(attribute, what, in_function=bool(prefix))
-            schema = None if (node.domain, node.op_type) in defined else _schema(node, imported)
+            version = _version(node, imported)
+            own_function = (node.domain, node.op_type) in defined
+            schema = None if own_function else _schema_at(node.op_type, version, node.domain)
             if schema is not None:
-                _check_attributes(node, schema, what)
+                _check_attributes(node, schema, version, what)
                 _check_counts(node, schema, what)
 
 
-def _schema(node: NodeProto, versions: Mapping[str, int]) -> defs.OpSchema | None:
-    """The schema of a node's operator at the version that the model imports."""
+def _version(node: NodeProto, versions: Mapping[str, int]) -> int:
+    """The version of a node's domain that the model imports; 0 if it imports none."""
     names = ("", "ai.onnx") if is_standard(node.domain) else (node.domain,)
-    version = next((versions[name] for name in names if name in versions), None)
-    return None if version is None else _schema_at(node.op_type, version, names[0])
+    return next((versions[name] for name in names if name in versions), 0)
 
 
 @functools.cache
 def _schema_at(op_type: str, version: int, domain: str) -> defs.OpSchema | None:
+    domain = "" if is_standard(domain) else domain
     if not 0 < version < 1 << 31 or not defs.has(op_type, domain):
         return None
     try:
@@ -228,10 +233,14 @@ def _check_value(attribute: AttributeProto, what: str, *, in_function: bool) -> 
         raise ModelError(f"{what}: attribute {attribute.name} is {kind} but holds {', '.join(sorted(wrong))}")
 
 
-def _check_attributes(node: NodeProto, schema: defs.OpSchema, what: str) -> None:
+def _check_attributes(node: NodeProto, schema: defs.OpSchema, version: int, what: str) -> None:
     names = [attribute.name for attribute in node.attribute]
     for attribute in node.attribute:
         expected = schema.attributes.get(attribute.name)
+        if expected is None and version >= _STRICT and is_standard(schema.domain):
+            newest = _schema_at(node.op_type, defs.onnx_opset_version(), "")
+            if newest is None or attribute.name not in newest.attributes:
+                raise ModelError(f"{what}: attribute {attribute.name} of {schema.name} is not supported")
         if names.count(attribute.name) > 1:
             raise ModelError(f"{what}: attribute {attribute.name} is given twice")
         if expected is not None and kind_of(expected) != attribute.type:

@@ -26,6 +26,8 @@ UNROLLED = 8
 """Steps up to which a loop is unrolled even where it could stay a loop."""
 MOST_UNROLLED = 4096
 """Steps up to which a loop is unrolled because it cannot stay one."""
+MOST_STEPS = 1 << 16
+"""Steps that are unrolled in a whole model: loops in loops multiply."""
 
 
 @dataclass
@@ -39,6 +41,9 @@ class Branch(Builder):
 
     def root(self, leaf: Value) -> Value | None:
         return self.outer.root(leaf)
+
+    def unroll(self) -> int:
+        return self.outer.unroll()
 
     def results(self, graph: GraphProto, inputs: Sequence[Known]) -> list[Known]:
         """What the subgraph gives for inputs."""
@@ -104,14 +109,15 @@ def _if(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
         taken = "then_branch" if condition.array.reshape(()).item() else "else_branch"
         return tuple(branch(builder, branches[taken]))
     both = zip(branch(builder, branches["then_branch"]), branch(builder, branches["else_branch"]), strict=True)
-    chosen = [_choice(_scalar(condition), first, second) for first, second in both]
-    if any(value is _DIFFERENT for value in chosen):
-        raise builder.unknown(condition, f"{builder.what(node)}: its branches give different types; its condition")
-    return tuple(chosen)
+    try:
+        return tuple(_choice(_scalar(condition), first, second) for first, second in both)
+    except _DifferentError:
+        what = f"{builder.what(node)}: its branches give different types; its condition"
+        raise builder.unknown(condition, what) from None
 
 
-_DIFFERENT = Constant(np.zeros((), np.bool_))
-"""Stands for a choice between values of different types."""
+class _DifferentError(Exception):
+    """The branches of an If give values of different types."""
 
 
 def _choice(condition: Value, first: Known, second: Known) -> Known:
@@ -121,9 +127,8 @@ def _choice(condition: Value, first: Known, second: Known) -> Known:
         chosen: Value = Where()(condition, first, second)
         return chosen
     if isinstance(first, tuple) and isinstance(second, tuple) and len(first) == len(second):
-        items = tuple(_choice(condition, one, other) for one, other in zip(first, second, strict=True))
-        return _DIFFERENT if any(item is _DIFFERENT for item in items) else items
-    return _DIFFERENT
+        return tuple(_choice(condition, one, other) for one, other in zip(first, second, strict=True))
+    raise _DifferentError
 
 
 @built_in("Scan")
@@ -195,6 +200,8 @@ class _Loop:
                 raise ModelError(
                     f"{self.what} runs for more than {MOST_UNROLLED} steps and cannot be compiled as a loop"
                 )
+            if self.builder.unroll() > MOST_STEPS:
+                raise ModelError(f"{self.what}: with it, more than {MOST_STEPS} steps of loops would be unrolled")
             inputs = [constant(np.int64(step)), constant(True) if going is None else going, *states]
             kept, *results = branch(self.builder, self.body, inputs)
             going = kept if isinstance(kept, Value) else None

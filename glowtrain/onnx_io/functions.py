@@ -18,7 +18,7 @@ from glowtrain.graph import Value
 from glowtrain.onnx_io.build import BUILT_IN, Builder, Known
 from glowtrain.onnx_io.control import Branch
 from glowtrain.onnx_io.parameters import class_of
-from glowtrain.onnx_io.source import Model, is_standard, opset_of, subgraphs
+from glowtrain.onnx_io.source import Model, is_standard, opset_of, set_nodes, subgraphs
 from glowtrain.onnx_io.tensors import dtype_to_onnx
 from glowtrain.onnx_io.upgrade import NEWEST_OPSET, upgrade
 
@@ -106,9 +106,7 @@ def _instance(node: NodeProto, attributes: Mapping[str, AttributeProto], absent:
             copy.attribute.append(value)
             copy.attribute[-1].name = attribute.name
     for body in subgraphs(copy):
-        nodes = [_instance(inner, attributes, absent) for inner in body.node]
-        del body.node[:]
-        body.node.extend(nodes)
+        set_nodes(body, [_instance(inner, attributes, absent) for inner in body.node])
     return copy
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from glowtrain.errors import ModelError
-from glowtrain.onnx_io.source import describe, is_standard
+from glowtrain.onnx_io.source import describe, is_standard, set_nodes
 
 FORM = 6
 """The operator set whose form the nodes get."""
@@ -34,8 +34,7 @@ def modernize(proto: ModelProto) -> None:
             take(changed, "consumed_inputs")
             nodes += _STEPS.get(node.op_type, _nothing)(changed, proto)
         nodes.append(changed)
-    del proto.graph.node[:]
-    proto.graph.node.extend(nodes)
+    set_nodes(proto.graph, nodes)
     for entry in proto.opset_import:
         if is_standard(entry.domain):
             entry.version = FORM

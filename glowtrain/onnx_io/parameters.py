@@ -31,7 +31,7 @@ from onnx import GraphProto, ModelProto, NodeProto, helper
 from glowtrain.errors import ModelError
 from glowtrain.graph import Operator, Variable, lookup
 from glowtrain.onnx_io.attributes import static_inputs
-from glowtrain.onnx_io.source import captures, is_standard
+from glowtrain.onnx_io.source import captures, is_standard, set_nodes
 from glowtrain.types import Array, dtype_of
 
 RUNNING_INPUTS: dict[str, tuple[int, ...]] = {"BatchNormalization": (3, 4)}
@@ -157,15 +157,7 @@ def untie(graph: GraphProto, arrays: dict[str, Array], shared: Container[str] = 
             _split(source, uses, arrays, taken)
     kept = [node for node in graph.node if not (node.op_type == "Identity" and node.output[0] in arrays)]
     if len(kept) < len(graph.node):
-        nodes = [_copy(node) for node in kept]
-        del graph.node[:]
-        graph.node.extend(nodes)
-
-
-def _copy(node: NodeProto) -> NodeProto:
-    copy = NodeProto()
-    copy.CopyFrom(node)
-    return copy
+        set_nodes(graph, kept)
 
 
 def _aliases(graph: GraphProto, arrays: dict[str, Array]) -> dict[str, str]:

@@ -122,6 +122,9 @@ def _check_header(model: Model) -> None:
         raise ModelError(f"{title} uses ONNX opset {opset}; supported are {OLDEST_OPSET} to {newest}")
     if not proto.graph.output:
         raise ModelError(f"{title} has no outputs")
+    for value in proto.graph.input:
+        if value.type.WhichOneof("value") is None:
+            raise ModelError(f"{title}: input {value.name!r} has no type")
 
 
 def opset_of(proto: ModelProto) -> int | None:
@@ -151,9 +154,7 @@ def _sort(graph: GraphProto, model: Model, outside: set[str]) -> None:
         raise _stuck([node for node in graph.node if id(node) not in placed], available, produced, model)
     _check_outputs(graph, available, model)
     if any(node is not other for node, other in zip(ordered, graph.node, strict=True)):
-        copies = [_copy(node) for node in ordered]
-        del graph.node[:]
-        graph.node.extend(copies)
+        set_nodes(graph, ordered)
     for node in graph.node:
         for body in subgraphs(node):
             _sort(body, model, available)
@@ -211,9 +212,10 @@ def _check_outputs(graph: GraphProto, available: Iterable[str], model: Model) ->
         for name, count in Counter(names).items():
             if count > 1:
                 raise ModelError(f"{model.title}: {count} {what} are called {name!r}; names must differ")
+    for what, names in listed.items():
+        if "" in names:
+            raise ModelError(f"{model.title}: graph {graph.name!r}: number {names.index('')} of its {what} has no name")
     for value in graph.output:
-        if not value.name:
-            raise ModelError(f"{model.title}: an output has no name")
         if value.name not in available:
             raise ModelError(f"{model.title}: output {value.name!r} is not given by any node")
 
@@ -227,7 +229,8 @@ def _stuck(waiting: list[NodeProto], available: set[str], produced: set[str], mo
     return ModelError(f"{model.title}: these nodes depend on each other in a cycle: {names}")
 
 
-def _copy(node: NodeProto) -> NodeProto:
-    copy = NodeProto()
-    copy.CopyFrom(node)
-    return copy
+def set_nodes(graph: GraphProto, nodes: Iterable[NodeProto]) -> None:
+    """Give a graph these nodes, in place; they may be its own."""
+    listed = GraphProto(node=nodes)  # copies: what a graph is emptied of is gone
+    del graph.node[:]
+    graph.node.extend(listed.node)

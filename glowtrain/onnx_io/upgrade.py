@@ -25,7 +25,7 @@ from glowtrain.onnx_io.batched_scan import BATCHED, check_lengths, copied_types,
 from glowtrain.onnx_io.check import check_operands
 from glowtrain.onnx_io.oldest import FORM, modernize, take
 from glowtrain.onnx_io.resizes import LAST_WITHOUT_COORDINATES, state_coordinates
-from glowtrain.onnx_io.source import Model, is_standard, opset_of, subgraphs
+from glowtrain.onnx_io.source import Model, is_standard, opset_of, set_nodes, subgraphs
 from glowtrain.ops.random_draw import SeededDraw
 
 NEWEST_OPSET = defs.onnx_opset_version()
@@ -143,13 +143,7 @@ def _from_6_to_7(proto: ModelProto) -> None:
         if step is not None and is_standard(node.domain):
             step(node, ranks, nodes)
         nodes.append(node)
-    copies = []
-    for node in nodes:
-        copy = NodeProto()
-        copy.CopyFrom(node)
-        copies.append(copy)
-    del proto.graph.node[:]
-    proto.graph.node.extend(copies)
+    set_nodes(proto.graph, nodes)
     for entry in proto.opset_import:
         if is_standard(entry.domain):
             entry.version = 7

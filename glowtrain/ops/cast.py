@@ -23,7 +23,7 @@ _LEAST, _GREATEST = 2.0**-127, 2.0**127
 
 
 def largest(dtype: DType) -> float:
-    """The largest number of a stored float type."""
+    """The largest finite number of a float type."""
     return float(ml_dtypes.finfo(dtype.numpy).max)  # type: ignore[no-untyped-call]
 
 

@@ -172,7 +172,7 @@ def _check_square(operator_: Operator, *inputs: TensorType) -> TensorType:
 
 
 def _wide(x: Array) -> Array:
-    return x if x.dtype == np.float64 else x.astype(np.float32)
+    return x if x.dtype == np.float64 or x.dtype.kind == "c" else x.astype(np.float32)
 
 
 @operator

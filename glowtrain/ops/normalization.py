@@ -172,7 +172,7 @@ class BatchNormalization(Operator):
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
         shape = draw.shape(min_rank=2, max_rank=4, max_extent=4)
-        if math.prod(shape) // shape[1] < 2:
+        if math.prod(shape) // max(shape[1], 1) < 2:
             shape = (shape[0] + 2, *shape[1:])
         channel = (shape[1],)
         attributes = cls(draw.choice((1e-5, 0.1)), draw.choice((0.9, 0.5)), draw.boolean())

@@ -33,6 +33,9 @@ from glowtrain.ops.reduction import ReduceMax, ReduceMean, ReduceSum, accumulato
 from glowtrain.ops.window import PhaseAxis, Window, window
 from glowtrain.types import Array, Shape, TensorType
 
+MOST_PLACES = 1 << 22
+"""Places of a pool along an axis, each of which is checked: more come of damaged pads only."""
+
 
 @dataclass(frozen=True)
 class Pool(Operator):
@@ -62,6 +65,8 @@ class Pool(Operator):
         if x.rank < 3:
             raise self.fail("the input must be [N, C, D1, ...]", x)
         geometry = self.geometry(x)
+        if max(geometry.out) > MOST_PLACES:
+            raise self.fail(f"the window has {list(geometry.out)} places, more than {MOST_PLACES} along an axis", x)
         if not all(all(axis) for axis in _counts(geometry, padded=False)):
             raise self.fail(f"a window lies wholly in the padding {list(geometry.pads)}; use smaller pads", x)
         result: TensorType = x.with_shape((*x.shape[:2], *geometry.out))

@@ -15,9 +15,6 @@ from glowtrain.types import Array, Shape, TensorType
 
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
-MOST_PLACES = 1 << 26
-"""Places of a window along an axis: more come of damaged pads only."""
-
 
 @dataclass(frozen=True)
 class WindowAxis:
@@ -200,11 +197,7 @@ def window(
         padded = [axis.extent + axis.begin + axis.end for axis in axes]
         widths = [axis.width for axis in axes]
         raise operator.fail(f"a window of extent {widths} does not fit into the padded input {padded}", *types)
-    placed = tuple(_placed(axis, ceil_mode=ceil_mode) for axis in axes)
-    if any(axis.out > MOST_PLACES for axis in placed):
-        places = [axis.out for axis in placed]
-        raise operator.fail(f"the window has {places} places, more than {MOST_PLACES} along an axis", *types)
-    return Window(placed)
+    return Window(tuple(_placed(axis, ceil_mode=ceil_mode) for axis in axes))
 
 
 def window_axes(

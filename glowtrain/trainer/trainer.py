@@ -16,7 +16,7 @@ from glowtrain.backends.base import Backend, State
 from glowtrain.compiler import Function, compile
 from glowtrain.errors import GlowtrainError, InputError, NonFiniteError
 from glowtrain.grad.training import LOSS
-from glowtrain.graph import Graph, Template
+from glowtrain.graph import Binding, Graph, Template
 from glowtrain.graph.places import index_problems
 from glowtrain.losses import Loss, LossFunction, as_loss
 from glowtrain.onnx_io import inference
@@ -82,7 +82,7 @@ class Trainer:
         self.state = State({variable.name: variable.initial for variable in variables})
         self._step = compile(step, backend, self.state)
         self._best: dict[str, Array] = {}
-        self._dims: dict[str, int] | None = None
+        self._binding: Binding | None = None
 
     # --- one batch ---------------------------------------------------------------------------------------------------
 
@@ -103,8 +103,8 @@ class Trainer:
         loss = float(outputs[LOSS])
         if not math.isfinite(loss):
             raise NonFiniteError(f"the loss is {loss}: {self._diagnosis(arrays)}")
-        if self._dims is None:
-            self._dims = self._step.instance_for(arrays)[0].dims
+        if self._binding is None:
+            self._binding = self._step.instance_for(arrays)[0].binding
         return loss
 
     def prepare(self, inputs: Mapping[str, Any]) -> None:
@@ -366,7 +366,9 @@ class Trainer:
     def _bound(self) -> Graph:
         """The model as the first step bound it, else as it was given."""
         model = self.forms.model
-        return model.bind(self._dims) if isinstance(model, Template) and self._dims else self.forms.example
+        if isinstance(model, Template) and self._binding is not None:
+            return model.bound(self._binding)
+        return self.forms.example
 
     def _diagnosis(self, arrays: Mapping[str, Array]) -> str:
         graph, _ = self._step.instance_for(arrays)

@@ -255,7 +255,7 @@ def test_run_checks_names_shapes_and_types(trained: Path, tmp_path: Path) -> Non
         ({"images": image}, "'x' is missing"),
         ({"x": image, "more": image}, "'more'"),
         ({"x": image[:, :, :4]}, "8"),
-        ({"x": image.astype(np.float64)}, "float64"),
+        ({"x": image.astype(np.complex64)}, "complex64"),
     ):
         path = tmp_path / "in.npz"
         np.savez(path, **arrays)

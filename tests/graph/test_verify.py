@@ -11,6 +11,7 @@ import pytest
 import glowtrain.ops  # noqa: F401  (fills the registry)
 from glowtrain.errors import GraphError
 from glowtrain.graph import Constant, Graph, Input, Node, Operator, Value, Variable, verify
+from glowtrain.graph.binding import Trimmed
 from glowtrain.ops.arithmetic import Add
 from glowtrain.ops.control import Scan
 from glowtrain.ops.transcendental import Tanh
@@ -147,6 +148,16 @@ def declared_constant() -> Graph:
     return Graph((c,), {"y": Tanh()(c)})  # type: ignore[arg-type]
 
 
+def result_without_output() -> Graph:
+    x = Input(X, "x")
+    return Graph((x,), {"y": x}, results={"ys": ("y", "z")})
+
+
+def trimmed_too_far() -> Graph:
+    x, size = Input(X, "x"), Constant(np.array(1))
+    return Graph((x,), {"y": x, "n": size}, results={"y": Trimmed("y", "n", 2)})
+
+
 BROKEN: list[tuple[Callable[[], Graph], str]] = [
     (undeclared_input, "input 'q' (f32[2,3]) is used but not declared"),
     (equal_names, "name 'x' is used 2 times (input and variable)"),
@@ -168,6 +179,8 @@ BROKEN: list[tuple[Callable[[], Graph], str]] = [
     (update_of_an_input, "is updated but is not a variable"),
     (variable_in_a_body, "a graph that is an attribute cannot have variables or updates"),
     (declared_constant, "is declared as an input but is a constant"),
+    (result_without_output, "a result is made of 'z', which is not an output"),
+    (trimmed_too_far, "output 'y' (f32[2,3]) cannot be trimmed on axis 2 to i64[]"),
 ]
 
 

@@ -271,7 +271,7 @@ def _array(dtype: Any, shape: tuple[int, ...], generator: np.random.Generator) -
     return generator.integers(0, 2, shape).astype(dtype)
 
 
-_WHOLE = ("not an ONNX model", "opset", "no outputs", "an output has no name", "metadata", "is too large to try")
+_WHOLE = ("not an ONNX model", "opset", "no outputs", "has no name", "metadata", "is too large to try")
 """What may be wrong with a model as a whole."""
 
 

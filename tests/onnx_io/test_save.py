@@ -211,6 +211,8 @@ class TestOperators:
             sample = type(sample)(
                 sample.operator, tuple(np.abs(a).astype(np.uint64) for a in sample.inputs if a is not None)
             )
+        if sample.operator.key() == "MaxUnpool":  # which shape positions count in is disputed: onnx issue 2398
+            sample = type(sample)(sample.operator.replace(output_shape=None), sample.inputs)
         arrays = [a if a is None or a.dtype != np.float64 else a.astype(np.float32) for a in sample.inputs]
         inputs = [None if array is None else Variable(f"x{i}", array) for i, array in enumerate(arrays)]
         try:

@@ -125,9 +125,13 @@ def onnx_model(operator: Operator, arrays: list[Any]) -> tuple[onnx.ModelProto, 
     return onnx.helper.make_model(graph, opset_imports=[opset]), feeds
 
 
+def _conforms(cls: type[Operator]) -> bool:
+    return cls.__module__.rpartition(".")[2] in MODULES and not cls.domain and onnx.defs.has(cls.onnx)
+
+
 def conforming() -> list[str]:
     """ONNX's operators of these families."""
-    return [cls.onnx for cls in registered(lambda cls: cls.__module__.rpartition(".")[2] in MODULES and not cls.domain)]
+    return [cls.onnx for cls in registered(_conforms)]
 
 
 def evaluator_is_wrong(operator: Operator, arrays: list[Any]) -> bool:

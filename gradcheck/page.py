@@ -1,0 +1,123 @@
+"""What a run over operators found, as a page of documentation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from onnx import defs
+
+from glowtrain.gradcheck.coverage import Covered, summary
+from glowtrain.gradcheck.edges import FINITE
+from glowtrain.gradcheck.operators import SLOPES
+from glowtrain.gradcheck.registry import RegistryReport
+from glowtrain.gradcheck.report import Check
+from glowtrain.graph import OPERATORS, Operator, registered
+
+FORMS = ("evaluator", "planned", "compiled", "compiled f64", "compiled f16", "compiled bf16", "edges", "edges compiled")
+"""Oracles whose errors depend on the element type: shown is whether they passed."""
+
+ABOUT = """\
+- **jacobian**: every column of the Jacobian (of large operands some, and random directions), and **directions**: all
+  operands moved at once, against central differences in f64, extrapolated once (tolerance 1e-7 + 1e-6 of the slope).
+- **complex step**: against Im f(x + ih) / h, where the reference is analytic: no rounding to speak of (1e-10).
+- **forward**: <c, J d> by `gt.jvp` against <J^T c, d> by the gradient rule (1e-10).
+- **second order**: the gradient's own gradient rule, for operands and cotangents, against differences of the gradient.
+- **decomposition**: the rule against the gradient of what the operator decomposes into (1e-10).
+- **forms**: results and gradients of the lowering, of the planned program and of native code (f32, f64; results in f16,
+  bf16) against the reference in f64; f32 may be off by what its rounding explains, which grows with the square root of
+  the longest sum. Results also at the edges of the domain: axes without elements, rank 5, zeros, large, denormal and
+  non-finite values.
+- **worst error**: the largest absolute error of the first six, all in f64, over all examples (differences themselves
+  have errors of about 1e-9).
+- A dash: the oracle does not apply (no decomposition; not analytic)."""
+
+
+def page(report: RegistryReport, command: str) -> str:
+    """The report as Markdown; ``command`` makes it again."""
+    found = {entry.operator: entry for entry in report.covered}
+    smooth = [key for key, entry in found.items() if OPERATORS[key].differentiable]
+    second = sum(_passed(report.of(key), "second order") for key in smooth)
+    lines = [
+        "# Gradients",
+        "",
+        f"Written by `{command}`, which checks every operator on drawn examples:",
+        "",
+        f"> {_covered(report)}",
+        "",
+        f"{len(smooth)} operators are differentiable, forward mode included; {second} were checked in second order",
+        "as well. The oracles do not depend on one another:",
+        "",
+        ABOUT,
+        "",
+        f"| operator | operands with gradients | {' | '.join(SLOPES)} | forms | worst error |",
+        f"|---|---|{'---|' * len(SLOPES)}---|---|",
+        *(_row(found[key], report.of(key)) for key in smooth),
+        *_without(key for key in found if not OPERATORS[key].differentiable),
+        *_finite(),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _covered(report: RegistryReport) -> str:
+    oracles = len({check.oracle for check in report.checks})
+    compared = sum(check.examples for check in report.checks)
+    failed = len(report.failures)
+    return f"{summary(report.covered)}; {oracles} oracles, {compared} comparisons, {failed} failed (seed {report.seed})"
+
+
+def _row(entry: Covered, checks: Iterable[Check]) -> str:
+    by = {check.oracle: check for check in checks}
+    marks = [_mark([by[oracle]] if oracle in by else []) for oracle in SLOPES]
+    forms = _mark([by[oracle] for oracle in FORMS if oracle in by])
+    worst = max((by[oracle].error for oracle in SLOPES if oracle in by), default=0.0)
+    operands = ", ".join(operand_names(OPERATORS[entry.operator], sorted(entry.gradients))) or "–"
+    return f"| {entry.operator} | {operands} | {' | '.join(marks)} | {forms} | {_rounded(worst)} |"
+
+
+def _mark(checks: Iterable[Check]) -> str:
+    statuses = {check.status for check in checks} - {"absent"}
+    if not statuses:
+        return "–"
+    return "FAILED" if "failed" in statuses else "yes" if "passed" in statuses else "kink"
+
+
+def _passed(checks: Iterable[Check], oracle: str) -> bool:
+    return any(check.oracle == oracle and check.status == "passed" for check in checks)
+
+
+def _rounded(error: float) -> str:
+    """A power of ten that the error stays below: the digits differ between machines."""
+    if not math.isfinite(error):
+        return "∞"
+    return "0" if error == 0 else f"< 1e{math.floor(math.log10(error)) + 1:+03d}"
+
+
+def operand_names(operator: type[Operator], positions: Iterable[int]) -> Iterator[str]:
+    """What ONNX calls operands; numbered where it has no such operator, or one for any number of operands."""
+    domain, _, name = operator.key().rpartition(".")
+    names: list[str] = []
+    if defs.has(name, domain):
+        schema = defs.get_schema(name, domain)
+        fields = operator.__dataclass_fields__.values()  # type: ignore[attr-defined]
+        static = {field.metadata["input"] for field in fields if "input" in field.metadata}
+        variadic = defs.OpSchema.FormalParameterOption.Variadic
+        plain = [value for value in schema.inputs if value.option != variadic]
+        names = [value.name for place, value in enumerate(plain) if place not in static]
+    return (names[place] if place < len(names) else str(place) for place in positions)
+
+
+def _without(keys: Iterable[str]) -> Iterator[str]:
+    yield from ("", "## Operators without gradients", "", "| operator | why |", "|---|---|")
+    yield from (f"| {key} | {OPERATORS[key].reason} |" for key in keys)
+
+
+def _finite() -> Iterator[str]:
+    known = {cls.key() for cls in registered()}
+    yield from ("", "## Infinities and NaN", "")
+    yield "Every operator treats them as NumPy does, in all forms, except:"
+    yield ""
+    reasons = dict.fromkeys(FINITE.values())
+    for reason in reasons:
+        keys = sorted(key for key, why in FINITE.items() if why == reason and key in known)
+        yield f"- `{'`, `'.join(keys)}`: {reason}."
