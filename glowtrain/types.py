@@ -129,7 +129,7 @@ class TensorType:
     def __post_init__(self) -> None:
         if any(extent < 0 for extent in self.shape):
             raise ShapeError(f"{self}: extents cannot be negative")
-        if self.nbytes >= 1 << 62:
+        if self.nbytes >= 1 << 62 or (0 in self.shape and math.prod(e or 1 for e in self.shape) >= 1 << 58):
             raise ShapeError(f"{self}: the product of the extents overflows")
 
     @property

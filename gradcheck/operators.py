@@ -23,6 +23,7 @@ from glowtrain.gradcheck.numeric import (
     probe,
 )
 from glowtrain.gradcheck.report import Measure
+from glowtrain.gradcheck.runtime import NotRun, run_by_onnx_runtime
 from glowtrain.graph import Graph, Input, Node, Operator, Sample, Value
 from glowtrain.graph.retype import retyped
 from glowtrain.types import Array, DType, bf16, dtype_of, f16, f32, f64, type_of
@@ -182,8 +183,24 @@ def compiled_bf16(use: Applied, random: np.random.Generator) -> Iterator[Measure
     yield from _narrow("compiled bf16", use, bf16, random, gradients=False)
 
 
+def by_onnx_runtime(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
+    """The saved graph of results and gradients in f32 by ONNX Runtime (where installed), against the reference."""
+    try:
+        yield from _narrow(
+            "onnx runtime", use, f32, random, gradients=use.operator.differentiable, run=run_by_onnx_runtime
+        )
+    except NotRun:
+        yield Measure("onnx runtime", kind="absent")
+
+
 def _narrow(
-    oracle: str, use: Applied, dtype: DType, random: np.random.Generator, *, gradients: bool
+    oracle: str,
+    use: Applied,
+    dtype: DType,
+    random: np.random.Generator,
+    *,
+    gradients: bool,
+    run: forms.Runner = forms.run_compiled,
 ) -> Iterator[Measure]:
     try:
         smaller = applied(converted(use.sample, dtype)).probe
@@ -193,7 +210,7 @@ def _narrow(
     same_places = replace(smaller, wanted=use.probe.wanted, results=use.probe.results)
     narrow = whole(same_places, np.random.default_rng(0), gradients=gradients)
     numbers = [array.astype(v.dtype.numpy) for array, v in zip(wide.arrays, narrow.inputs, strict=True)]
-    yield from forms.close_in(oracle, forms.run_compiled, narrow.graph, wide.graph, forms.feeds(narrow.graph, numbers))
+    yield from forms.close_in(oracle, run, narrow.graph, wide.graph, forms.feeds(narrow.graph, numbers))
 
 
 def converted(sample: Sample, dtype: DType) -> Sample:
@@ -227,6 +244,7 @@ ORACLES: dict[str, Oracle] = {
     "compiled f64": compiled_f64,
     "compiled f16": compiled_f16,
     "compiled bf16": compiled_bf16,
+    "onnx runtime": by_onnx_runtime,
 }
 """Every oracle for single operators."""
 

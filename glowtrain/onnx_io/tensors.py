@@ -50,7 +50,7 @@ def array_from_tensor(tensor: TensorProto, folder: Path | None, what: str = "ten
     what = f"{what} {tensor.name!r}" if tensor.name else what
     dtype = dtype_from_onnx(tensor.data_type, what)
     shape = tuple(tensor.dims)
-    if any(extent < 0 for extent in shape) or math.prod(shape) * dtype.size >= 1 << 62:
+    if any(extent < 0 for extent in shape) or math.prod(extent or 1 for extent in shape) * dtype.size >= 1 << 62:
         raise ModelError(f"{what}: shape {list(shape)} is negative or overflows")
     if tensor.data_location == TensorProto.EXTERNAL:
         return _from_bytes(_external_bytes(tensor, folder, what), dtype, shape, what)

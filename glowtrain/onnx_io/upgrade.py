@@ -10,6 +10,7 @@ from onnx import (
     GraphProto,
     ModelProto,
     NodeProto,
+    TensorProto,
     ValueInfoProto,
     checker,
     defs,
@@ -30,11 +31,15 @@ from glowtrain.ops.random_draw import SeededDraw
 
 NEWEST_OPSET = defs.onnx_opset_version()
 
+_LONGEST_SHAPE = 1 << 12
+"""Elements of an input up to which it may be a shape."""
+
 _FAILURES: tuple[type[Exception], ...] = (
     RuntimeError,
     ValueError,
     TypeError,
     AttributeError,
+    MemoryError,
     checker.ValidationError,
     shape_inference.InferenceError,
     version_converter.ConvertError,
@@ -47,6 +52,7 @@ def upgrade(model: Model) -> ModelProto:
 
     Raises :class:`ModelError` naming the operators for which there is no way up.
     """
+    long = _forget_lengths(model.proto.graph)
     proto = _inlined(model)
     del proto.graph.value_info[:]
     opset = opset_of(proto) or 0
@@ -62,8 +68,27 @@ def upgrade(model: Model) -> ModelProto:
     _after_conversion(newest.graph)
     if opset <= LAST_WITHOUT_COORDINATES:
         state_coordinates(_all_nodes(newest.graph), newest.graph)
+    for value in newest.graph.input:
+        if value.name in long:
+            value.CopyFrom(long[value.name])
     check_operands(newest.graph, model.title)
     return newest
+
+
+def _forget_lengths(graph: GraphProto) -> dict[str, ValueInfoProto]:
+    """Make the extents of very long lists of integers unknown; their inputs as they were, by name.
+
+    Shape inference takes them for shapes, and makes as many dimensions.
+    """
+    forgotten: dict[str, ValueInfoProto] = {}
+    for value in graph.input:
+        dims = value.type.tensor_type.shape.dim
+        is_shape = value.type.tensor_type.elem_type == TensorProto.INT64 and len(dims) == 1
+        if is_shape and dims[0].dim_value > _LONGEST_SHAPE:
+            forgotten[value.name] = ValueInfoProto()
+            forgotten[value.name].CopyFrom(value)
+            dims[0].ClearField("dim_value")
+    return forgotten
 
 
 def _converted(proto: ModelProto, opset: int, title: str) -> ModelProto:

@@ -1,7 +1,7 @@
-"""Small graphs that show by themselves what the samples of single operators do not: each stage of the compiler gives what
-the interpreter gives, and the recurrent cells follow the equations of the specification.
+"""Small graphs that show what samples of single operators do not: each stage of the compiler gives what the
+interpreter gives, and the recurrent cells follow the equations of the specification.
 
-They are written as plain functions because the planted mistakes (``mistakes.py``) call them too.
+They are written as plain functions because the planted mistakes (``mistakes_in_*.py``) call them too.
 """
 
 from __future__ import annotations

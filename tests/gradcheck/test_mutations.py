@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from mistakes import MISTAKES
+from mistakes_in_rules import IN_RULES
+from mistakes_in_stages import IN_STAGES
 from planting import Mistake, clean
 
+MISTAKES = [*IN_RULES, *IN_STAGES]
 CAUGHT: dict[str, bool] = {}
 
 

@@ -271,7 +271,7 @@ def _array(dtype: Any, shape: tuple[int, ...], generator: np.random.Generator) -
     return generator.integers(0, 2, shape).astype(dtype)
 
 
-_WHOLE = ("not an ONNX model", "opset", "no outputs", "has no name", "metadata", "is too large to try")
+_WHOLE = ("not an ONNX model", "opset", "no outputs", "has no name", "has no type", "metadata", "is too large to try")
 """What may be wrong with a model as a whole."""
 
 
@@ -284,7 +284,7 @@ def _check_message(error: GlowtrainError, data: bytes) -> None:
         proto = ModelProto.FromString(data)
     except DecodeError:
         raise Finding(f"vague: {text:.300}") from None
-    if not any(name and name in text for name in _names(proto)):
+    if not any(name and re.search(rf"(?<!\w){re.escape(repr(name)[1:-1])}(?!\w)", text) for name in _names(proto)):
         raise Finding(f"vague: {type(error).__name__}: {text:.300}")
 
 
@@ -359,13 +359,13 @@ class Tally:
 
 def watch(folder: Path, seed: int, numbers: range, native_share: float) -> Tally:
     """Try a range of mutants in children, a new one after each that ended or hung."""
-    tally, following = Tally(), numbers.start
+    tally, following = Tally(), numbers.start  # the pipe is read unbuffered: select must see every line
     while following < numbers.stop:
         command = [sys.executable, __file__, "--worker", str(folder), "--seed", str(seed)]
         command += ["--first", str(following), "--count", str(numbers.stop - following), "--native", str(native_share)]
         with (
             tempfile.TemporaryFile() as log,
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=_environment()) as child,
+            subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0, stderr=log, env=_environment()) as child,
         ):
             following = _follow(child, tally, following)
             if following < numbers.stop:
