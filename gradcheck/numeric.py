@@ -199,8 +199,9 @@ class _Pulled:
         worst = np.unravel_index(int(np.argmax(smooth)), ratio.shape)
         if kinks.any() and smooth[worst] <= 1:
             return Measure(oracle, detail=f"{name}: a kink within {STEP / SMALLER:.0e}", kind="kink")
-        told = f"{name}: {_where(moves[int(worst[1])])}: rule {expected[worst]:.9g}, differences {first.central[worst]:.9g}"
-        return Measure(oracle, float(error[worst]), float(ratio[worst]), told if ratio[worst] > 1 else "")
+        rule, slope, along = expected[worst], first.central[worst], _where(moves[int(worst[1])])
+        told = f"{name}: {along}: rule {rule:.9g}, differences {slope:.9g}" if ratio[worst] > 1 else ""
+        return Measure(oracle, float(error[worst]), float(ratio[worst]), told)
 
 
 def _values(inputs: tuple[Input, ...], arrays: tuple[Array, ...], outputs: tuple[Value, ...]) -> tuple[Array, ...]:

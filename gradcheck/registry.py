@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import multiprocessing
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -198,7 +199,9 @@ def _checked(run: _Run, task: Task) -> Result:
     if subject == PROGRAMS:
         return list(_programs(run, examples)), None
     checked = _Operator(run, OPERATORS[subject], Covered(subject))
-    return list(checked.found()), checked.covered
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # NumPy on means of nothing, sums of infinities
+        return list(checked.found()), checked.covered
 
 
 @dataclass

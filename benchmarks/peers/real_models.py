@@ -4,10 +4,10 @@
     python benchmarks/peers/real_models.py [--models NAME_PART ...] [--output benchmarks/results/real_models.md]
 
 The five packages ship models; the light models of the ``onnx`` package come with constants for weights, and get seeded
-He weights here. Error: the largest difference over the range of ONNX Runtime's output; integers must be equal. Beside it
-stands how far ONNX Runtime differs from itself when its inputs change by roundings: int8 models with dynamic quantization
-amplify these, and are not asked for more agreement than that. Needs the ``peers`` extra; load times of OpenVINO are there
-if it is installed.
+He weights here. Error: the largest difference over the range of ONNX Runtime's output; integers must be equal. Beside
+it stands how far ONNX Runtime differs from itself when its inputs change by roundings: int8 models with dynamic
+quantization amplify these, and are not asked for more agreement than that. Needs the ``peers`` extra; load times of
+OpenVINO are there if it is installed.
 """
 
 from __future__ import annotations

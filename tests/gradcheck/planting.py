@@ -1,7 +1,7 @@
 """Planting a mistake in the product's code, and the checks of the suite that should see it.
 
-A mistake is an edit of one function: a snippet, which must stand there exactly once, is replaced by another. So it is the
-one that a person could have made, and a refactoring that removes the snippet says so.
+A mistake is an edit of one function: a snippet, which must stand there exactly once, is replaced by another. So it is
+the one that a person could have made, and a refactoring that removes the snippet says so.
 """
 
 from __future__ import annotations
