@@ -69,6 +69,7 @@ __all__ = [
     "i16",
     "i32",
     "i64",
+    "jvp",
     "load",
     "losses",
     "model",

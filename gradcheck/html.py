@@ -15,10 +15,11 @@ from glowtrain.files import write_atomically
 from glowtrain.gradcheck.report import Check, Report
 
 COLOURS = ("#2364aa", "#e07a1f", "#3a8f5c", "#8e4fa8", "#a35b3f", "#0f8b8d", "#c2477f", "#6b7280", "#94840f", "#4d5bd1")
-"""One for each oracle, told apart also in print; repeated where there are more."""
+"""One for each oracle, told apart also in print; where there are more, the next ones are rings."""
 LOW, HIGH = -8, 6
 """Decades of the axis; what is beyond stands at its end."""
-LEFT, WIDTH, ROW, TOP = 250, 860, 20, 46
+LEFT, WIDTH, ROW = 250, 860, 20
+GRID, LIMIT = "#9aa5b480", "#c0262d"
 LONGEST = 36
 """Characters of a name beside the plot."""
 
@@ -37,8 +38,6 @@ th { color: var(--soft); font-weight: 500; } td.number, th.number { text-align: 
 td.detail { white-space: pre-wrap; overflow-wrap: anywhere; font-family: ui-monospace, monospace; font-size: 13px; }
 .failed { color: var(--bad); font-weight: 600; } .passed { color: var(--good); } .kink { color: var(--warn); }
 .absent { color: var(--soft); } .plot { overflow-x: auto; }
-svg text { fill: var(--ink); font: 12px system-ui, sans-serif; } svg .soft { fill: var(--soft); }
-svg .grid { stroke: var(--line); } svg .limit { stroke: var(--bad); stroke-dasharray: 4 3; }
 """
 
 
@@ -50,7 +49,7 @@ def html_page(report: Report) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<style>{STYLE}</style></head><body>",
         f'<h1>Gradient check: <span class="{"passed" if report.passed else "failed"}">{title[16:]}</span></h1>',
-        f"<p>{escape(report.summary())}</p>",
+        *(f"<p>{escape(line)}</p>" for line in report.summary().splitlines()),
         *_section("What failed", [c for c in report.checks if c.status == "failed"]),
         *_section("At a kink", [c for c in report.checks if c.status == "kink"]),
         '<h2>Errors, over what is allowed</h2><div class="plot">',
@@ -95,14 +94,13 @@ def _number(number: float) -> str:
 def plot(report: Report) -> str:
     """Errors as SVG: a row for each subject, a mark for each oracle, at log10 of error over tolerance."""
     oracles = list(dict.fromkeys(check.oracle for check in report.checks))
-    colours = {oracle: COLOURS[k % len(COLOURS)] for k, oracle in enumerate(oracles)}
-    height = TOP + ROW * len(report.subjects) + 30
-    parts = [
-        f'<svg viewBox="0 0 {LEFT + WIDTH + 40} {height}" width="{LEFT + WIDTH + 40}" height="{height}" role="img">'
-    ]
-    parts += ["<title>Error of each gradient over what is allowed for it</title>", *_axis(height), *_legend(colours)]
+    legend, top = _legend(oracles)
+    height, width = top + ROW * len(report.subjects) + 30, LEFT + WIDTH + 40
+    head = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}" font-size="12" fill="currentColor"'
+    parts = [f'<svg {head} font-family="system-ui, sans-serif" role="img">']
+    parts += ["<title>Error of each gradient over what is allowed for it</title>", *_axis(top, height), *legend]
     for row, subject in enumerate(report.subjects):
-        parts += _marks(report.of(subject), subject, TOP + ROW * row + ROW / 2 + 4, colours)
+        parts += _marks(report.of(subject), subject, top + ROW * row + ROW / 2 + 4, oracles)
     return "\n".join([*parts, "</svg>"])
 
 
@@ -110,39 +108,51 @@ def _place(decade: float) -> float:
     return LEFT + WIDTH * (min(max(decade, LOW), HIGH) - LOW) / (HIGH - LOW)
 
 
-def _axis(height: int) -> Iterator[str]:
+def _axis(top: int, height: int) -> Iterator[str]:
     for decade in range(LOW, HIGH + 1, 2):
         x = _place(decade)
-        kind = "limit" if decade == 0 else "grid"
-        yield f'<line class="{kind}" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{height - 24}"/>'
+        stroke = f'stroke="{LIMIT}" stroke-dasharray="4 3"' if decade == 0 else f'stroke="{GRID}"'
+        yield f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{height - 24}" {stroke}/>'
         label = "allowed" if decade == 0 else f'10<tspan dy="-5" font-size="9">{decade}</tspan>'
-        yield f'<text class="soft" x="{x:.1f}" y="{height - 8}" text-anchor="middle">{label}</text>'
+        yield f'<text x="{x:.1f}" y="{height - 8}" text-anchor="middle" fill-opacity=".7">{label}</text>'
 
 
-def _legend(colours: dict[str, str]) -> Iterator[str]:
-    x = float(LEFT)
-    for oracle, colour in colours.items():
-        yield f'<circle cx="{x:.0f}" cy="18" r="4.5" fill="{colour}"/>'
-        yield f'<text x="{x + 9:.0f}" y="22">{escape(oracle)}</text>'
-        x += 28 + 6.6 * len(oracle)
+def _legend(oracles: Sequence[str]) -> tuple[list[str], int]:
+    """The marks' meanings, in as many lines as they need, and where the plot begins below them."""
+    parts, x, y = [], float(LEFT), 18
+    for number, oracle in enumerate(oracles):
+        needed = 32 + 7.0 * len(oracle)
+        if x + needed > LEFT + WIDTH + 40 and x > LEFT:
+            x, y = float(LEFT), y + ROW
+        parts.append(f'<circle cx="{x:.0f}" cy="{y}" r="4.5" {_paint(number)}/>')
+        parts.append(f'<text x="{x + 9:.0f}" y="{y + 4}">{escape(oracle)}</text>')
+        x += needed
+    return parts, y + 22
 
 
-def _marks(checks: Sequence[Check], subject: str, y: float, colours: dict[str, str]) -> Iterator[str]:
+def _paint(number: int) -> str:
+    """Colours first; then the same as rings."""
+    colour = COLOURS[number % len(COLOURS)]
+    ring = number // len(COLOURS) % 2 == 1
+    return f'fill="none" stroke="{colour}" stroke-width="2.5"' if ring else f'fill="{colour}"'
+
+
+def _marks(checks: Sequence[Check], subject: str, y: float, oracles: Sequence[str]) -> Iterator[str]:
     name = subject if len(subject) <= LONGEST else subject[: LONGEST - 1] + "…"
     failed = any(check.status == "failed" for check in checks)
-    colour = ' style="fill: var(--bad)"' if failed else ""
+    colour = f' fill="{LIMIT}" font-weight="600"' if failed else ""
     yield f'<text x="{LEFT - 12}" y="{y + 4:.1f}" text-anchor="end"{colour}>{escape(name)}</text>'
-    yield f'<line class="grid" x1="{LEFT}" x2="{LEFT + WIDTH}" y1="{y:.1f}" y2="{y:.1f}" stroke-opacity=".5"/>'
+    yield f'<line x1="{LEFT}" x2="{LEFT + WIDTH}" y1="{y:.1f}" y2="{y:.1f}" stroke="{GRID}" stroke-opacity=".5"/>'
     for check in checks:
         if check.status in ("passed", "failed"):
-            yield _mark(check, y, colours[check.oracle])
+            yield _mark(check, y, _paint(oracles.index(check.oracle)))
 
 
-def _mark(check: Check, y: float, colour: str) -> str:
+def _mark(check: Check, y: float, paint: str) -> str:
     """A disc for what passed, a larger square for what failed; both tell their numbers when pointed at."""
     x = _place(math.log10(check.ratio) if 0 < check.ratio < math.inf else (HIGH if check.ratio else LOW))
     told = f"{check.subject}, {check.oracle}: error {_number(check.error)}, {_number(check.ratio)} of what is allowed"
     title = f"<title>{escape(told)}</title>"
     if check.status == "failed":
-        return f'<rect x="{x - 6:.1f}" y="{y - 6:.1f}" width="12" height="12" fill="{colour}">{title}</rect>'
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{colour}">{title}</circle>'
+        return f'<rect x="{x - 6:.1f}" y="{y - 6:.1f}" width="12" height="12" {paint}>{title}</rect>'
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" {paint}>{title}</circle>'

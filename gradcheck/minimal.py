@@ -1,9 +1,9 @@
-"""A random program that fails, made small, and kept as files: an ``.onnx`` file, its inputs, the command that repeats it.
+"""A random program that fails, made small, and kept as files with the command that repeats it.
 
-Programs are made smaller on the graph itself, so any failing one can be, however it was found: what is not needed beside
-the loss is dropped, the loss is taken of a value nearer to the inputs, and values become inputs with the numbers that they
-have. A change stays if the same check still fails (delta debugging; Zeller and Hildebrandt, Simplifying and Isolating
-Failure-Inducing Input, 2002).
+Programs are made smaller on the graph itself, so any failing one can be, however it was found: what is not needed
+beside the loss is dropped, the loss is taken of a value nearer to the inputs, values become inputs with the numbers
+that they have, and nodes are left out where an operand fits in their place. A change stays if the same check still fails
+(delta debugging; Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing Input, 2002).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +22,12 @@ from glowtrain.gradcheck.programs import Case, check_case
 from glowtrain.graph import Graph, Input, Value, constant, rebuild
 from glowtrain.onnx_io import load, save
 from glowtrain.ops.reduction import ReduceMean
-from glowtrain.types import f64
+from glowtrain.types import Array, f64
 
-MOST = 400
+MOST = 300
 """Smaller programs that are tried, at most."""
+ABOUT = "about"
+"""The entry of an ``.npz`` file that says, as JSON, what failed."""
 
 Fails = Callable[[Case], bool]
 
@@ -39,15 +42,20 @@ def minimal(case: Case, fails: Fails) -> Case:
     tried = 0
     smaller = True
     while smaller and tried < MOST:
-        smaller = False
+        smaller, size = False, _size(case)
         for candidate in _candidates(case):
-            tried += 1
-            if fails(candidate):
-                case, smaller = candidate, True
-                break
-            if tried >= MOST:
-                break
+            if tried < MOST and _size(candidate) < size:
+                tried += 1
+                if fails(candidate):
+                    case, smaller = candidate, True
+                    break
     return case
+
+
+def _size(case: Case) -> tuple[int, ...]:
+    """Nodes first: what counts as smaller."""
+    nodes = Graph((), {"loss": case.loss}).nodes
+    return len(nodes), len(case.outputs) + int(case.swapped), len(case.parameters), len(case.inputs)
 
 
 def _candidates(case: Case) -> Iterator[Case]:
@@ -62,6 +70,8 @@ def _candidates(case: Case) -> Iterator[Case]:
             yield _trimmed(case, _mean(value), case.outputs)
     for value in reversed(values[:-1]):
         yield _cut(case, value)
+    for value in reversed(values[:-1]):
+        yield from _left_out(case, value)
     for place in case.parameters:
         yield replace(case, parameters=tuple(k for k in case.parameters if k != place))
 
@@ -92,6 +102,15 @@ def _cut(case: Case, value: Value) -> Case:
     return _trimmed(wider, loss, tuple(outputs))
 
 
+def _left_out(case: Case, value: Value) -> Iterator[Case]:
+    """The case with an operand of a value's node in its place."""
+    assert value.node is not None
+    for operand in dict.fromkeys(value.node.inputs):
+        if operand is not None and operand.type == value.type:
+            loss, *outputs = rebuild((case.loss, *case.outputs), {value: operand})
+            yield _trimmed(case, loss, tuple(outputs))
+
+
 def _trimmed(case: Case, loss: Value, outputs: Sequence[Value]) -> Case:
     """The case with another loss, without the inputs that it does not read."""
     used = set(Graph((), {"loss": loss}).leaves)
@@ -106,7 +125,7 @@ def _reads(value: Value) -> set[Value]:
     return {leaf for leaf in Graph((), {"value": value}).leaves if isinstance(leaf, Input)}
 
 
-def _feeds(case: Case) -> dict[str, np.ndarray]:
+def _feeds(case: Case) -> dict[str, Array]:
     return {value.name: array for value, array in zip(case.inputs, case.arrays, strict=True)}
 
 
@@ -129,7 +148,8 @@ def save_case(case: Case, path: Path | str, oracle: str, seed: int = 0) -> str:
     save(Graph(case.inputs, outputs, name="program"), path)
     names = [case.inputs[k].name for k in case.parameters]
     about = {"oracle": oracle, "seed": seed, "parameters": names, "swapped": case.swapped}
-    np.savez(path.with_suffix(".npz"), **{"": np.array(json.dumps(about))}, **_feeds(case))
+    arrays: dict[str, Any] = {ABOUT: np.array(json.dumps(about)), **_feeds(case)}
+    np.savez(path.with_suffix(".npz"), **arrays)
     return f"python -m glowtrain.gradcheck.repeat {path}"
 
 
@@ -141,9 +161,9 @@ def load_case(path: Path | str) -> Saved:
         raise InputError(f"{data}: no such file; it holds the inputs of {path}")
     with np.load(data) as stored:
         arrays = dict(stored)
-    if "" not in arrays:
+    if ABOUT not in arrays:
         raise InputError(f"{data} was not written by gradcheck: it does not say what failed")
-    about = json.loads(str(arrays.pop("")))
+    about = json.loads(str(arrays.pop(ABOUT)))
     model = load(path)
     graph = model if isinstance(model, Graph) else model.bind({})
     numbers = tuple(arrays[value.name] for value in graph.inputs)

@@ -189,9 +189,7 @@ def by_onnx_runtime(use: Applied, random: np.random.Generator) -> Iterator[Measu
     if operator.random or not operator.differentiable or operator.domain in OTHERS or operator.key() in DIFFERENT:
         return
     try:
-        yield from _narrow(
-            "onnx runtime", use, f32, random, gradients=True, run=run_by_onnx_runtime
-        )
+        yield from _narrow("onnx runtime", use, f32, random, gradients=True, run=run_by_onnx_runtime)
     except NotRun:
         yield Measure("onnx runtime", kind="absent")
 

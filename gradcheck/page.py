@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from onnx import defs
-
 from glowtrain.gradcheck.coverage import Covered, summary
 from glowtrain.gradcheck.edges import FINITE
 from glowtrain.gradcheck.operators import SLOPES
 from glowtrain.gradcheck.registry import RegistryReport
 from glowtrain.gradcheck.report import Check
-from glowtrain.graph import OPERATORS, Operator, registered
+from glowtrain.gradcheck.runtime import DIFFERENT
+from glowtrain.graph import OPERATORS, registered
+from glowtrain.onnx_io.operands import operand_names
 
 FORMS = ("evaluator", "planned", "compiled", "compiled f64", "compiled f16", "compiled bf16", "edges", "edges compiled")
 """Oracles whose errors depend on the element type: shown is whether they passed."""
@@ -28,6 +28,8 @@ ABOUT = """\
   bf16) against the reference in f64; f32 may be off by what its rounding explains, which grows with the square root of
   the longest sum. Results also at the edges of the domain: axes without elements, rank 5, zeros, large, denormal and
   non-finite values.
+- **ONNX Runtime**: results and gradients of the saved graph in f32 (not of operators of its own domain; a dash also
+  stands where it lacks an operator, or differs: see below).
 - **worst error**: the largest absolute error of the first six, all in f64, over all examples (differences themselves
   have errors of about 1e-9).
 - A dash: the oracle does not apply (no decomposition; not analytic)."""
@@ -50,11 +52,12 @@ def page(report: RegistryReport, command: str) -> str:
         "",
         ABOUT,
         "",
-        f"| operator | operands with gradients | {' | '.join(SLOPES)} | forms | worst error |",
-        f"|---|---|{'---|' * len(SLOPES)}---|---|",
+        f"| operator | operands with gradients | {' | '.join(SLOPES)} | forms | ONNX Runtime | worst error |",
+        f"|---|---|{'---|' * len(SLOPES)}---|---|---|",
         *(_row(found[key], report.of(key)) for key in smooth),
         *_without(key for key in found if not OPERATORS[key].differentiable),
         *_finite(),
+        *_different(),
     ]
     return "\n".join(lines) + "\n"
 
@@ -70,9 +73,10 @@ def _row(entry: Covered, checks: Iterable[Check]) -> str:
     by = {check.oracle: check for check in checks}
     marks = [_mark([by[oracle]] if oracle in by else []) for oracle in SLOPES]
     forms = _mark([by[oracle] for oracle in FORMS if oracle in by])
+    elsewhere = _mark([by["onnx runtime"]] if "onnx runtime" in by else [])
     worst = max((by[oracle].error for oracle in SLOPES if oracle in by), default=0.0)
     operands = ", ".join(operand_names(OPERATORS[entry.operator], sorted(entry.gradients))) or "–"
-    return f"| {entry.operator} | {operands} | {' | '.join(marks)} | {forms} | {_rounded(worst)} |"
+    return f"| {entry.operator} | {operands} | {' | '.join(marks)} | {forms} | {elsewhere} | {_rounded(worst)} |"
 
 
 def _mark(checks: Iterable[Check]) -> str:
@@ -93,20 +97,6 @@ def _rounded(error: float) -> str:
     return "0" if error == 0 else f"< 1e{math.floor(math.log10(error)) + 1:+03d}"
 
 
-def operand_names(operator: type[Operator], positions: Iterable[int]) -> Iterator[str]:
-    """What ONNX calls operands; numbered where it has no such operator, or one for any number of operands."""
-    domain, _, name = operator.key().rpartition(".")
-    names: list[str] = []
-    if defs.has(name, domain):
-        schema = defs.get_schema(name, domain)
-        fields = operator.__dataclass_fields__.values()  # type: ignore[attr-defined]
-        static = {field.metadata["input"] for field in fields if "input" in field.metadata}
-        variadic = defs.OpSchema.FormalParameterOption.Variadic
-        plain = [value for value in schema.inputs if value.option != variadic]
-        names = [value.name for place, value in enumerate(plain) if place not in static]
-    return (names[place] if place < len(names) else str(place) for place in positions)
-
-
 def _without(keys: Iterable[str]) -> Iterator[str]:
     yield from ("", "## Operators without gradients", "", "| operator | why |", "|---|---|")
     yield from (f"| {key} | {OPERATORS[key].reason} |" for key in keys)
@@ -121,3 +111,8 @@ def _finite() -> Iterator[str]:
     for reason in reasons:
         keys = sorted(key for key, why in FINITE.items() if why == reason and key in known)
         yield f"- `{'`, `'.join(keys)}`: {reason}."
+
+
+def _different() -> Iterator[str]:
+    yield from ("", "## Where ONNX Runtime gives other results", "")
+    yield from (f"- `{key}`: {reason}." for key, reason in DIFFERENT.items())

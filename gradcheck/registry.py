@@ -53,6 +53,7 @@ SHARES = {
     "compiled f64": 10,
     "compiled f16": 10,
     "compiled bf16": 10,
+    "onnx runtime": 2,
     "edges compiled": 5,
 }
 """One example in this many is also compared by these oracles, which compile; the others see every example."""

@@ -14,9 +14,10 @@ from onnx import helper, numpy_helper
 import glowtrain as gt
 from glowtrain.errors import BindingError, GraphError, InputError, ModelError, NonFiniteError, ShapeError
 from glowtrain.graph import Graph, Input
-from glowtrain.ops.index import GatherElements, GatherND, ScatterElements
+from glowtrain.ops.gather import GatherElements, GatherND
 from glowtrain.ops.logic import Cast
 from glowtrain.ops.loss import SoftmaxCrossEntropyLoss
+from glowtrain.ops.scatter import ScatterElements
 from glowtrain.types import type_of
 
 Array = np.ndarray

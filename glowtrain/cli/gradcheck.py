@@ -15,6 +15,8 @@ from glowtrain.cli.files import check_writable
 from glowtrain.cli.models import open_graph, parse_dims
 from glowtrain.errors import InputError
 from glowtrain.gradcheck import PROFILES, RegistryReport, Report, check, check_registry, page
+from glowtrain.gradcheck.html import write_html
+from glowtrain.gradcheck.junit import write_junit
 from glowtrain.graph import OPERATORS
 from glowtrain.trainer.files import write_atomically
 
@@ -39,6 +41,12 @@ def gradcheck(
         int | None, typer.Option(min=1, metavar="N", help="Processes that share the work; as many as cores otherwise.")
     ] = None,
     json_path: Annotated[Path | None, typer.Option("--json", metavar="F", help="Write the report as JSON.")] = None,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", metavar="F", help="Write the report as JUnit XML, for build servers.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="F", help="Write the report as a page with a plot of the errors.")
+    ] = None,
     markdown: Annotated[
         Path | None, typer.Option("--markdown", metavar="F", help="Write what was found by operator as a page.")
     ] = None,
@@ -53,9 +61,9 @@ def gradcheck(
 
     glowtrain gradcheck --op Conv --op Softmax --examples 50
 
-    glowtrain gradcheck model.onnx --json report.json
+    glowtrain gradcheck model.onnx --json report.json --html report.html
     """
-    for path in (json_path, markdown):
+    for path in (json_path, junit, html, markdown):
         check_writable(path)
     if model is not None and (op or markdown):
         raise InputError(f"give a MODEL or {'--op' if op else '--markdown'}, not both")
@@ -65,6 +73,10 @@ def gradcheck(
         report = check(open_graph(model, parse_dims(dims), batch=BATCH), seed=seed)
     if json_path is not None:
         write_atomically(json_path, (report.to_json() + "\n").encode())
+    if junit is not None:
+        write_junit(report, junit)
+    if html is not None:
+        write_html(report, html)
     if markdown is not None and isinstance(report, RegistryReport):
         write_atomically(markdown, page(report, _again(profile, examples, seed, markdown)).encode())
     show(report, every=every or bool(op) or model is not None)

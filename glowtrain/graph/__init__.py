@@ -3,6 +3,7 @@
 from glowtrain.graph.binding import Binding, Structure
 from glowtrain.graph.graph import Graph, rebuild, topological
 from glowtrain.graph.operator import OPERATORS, Draw, Operator, Sample, lookup, operator, registered, static
+from glowtrain.graph.ragged import Operand, Ragged
 from glowtrain.graph.template import Template
 from glowtrain.graph.text import arrays_of, parse, to_text
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable, apply, constant
@@ -16,7 +17,9 @@ __all__ = [
     "Graph",
     "Input",
     "Node",
+    "Operand",
     "Operator",
+    "Ragged",
     "Sample",
     "Structure",
     "Template",

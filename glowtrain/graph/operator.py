@@ -12,8 +12,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
-from glowtrain.errors import PluginError, ShapeError
+from glowtrain.errors import ModelError, PluginError, ShapeError
 from glowtrain.graph.plugins import load_domain
+from glowtrain.graph.ragged import Operand, Ragged, broadcast, whole
 from glowtrain.types import Array, DType, TensorType
 
 if TYPE_CHECKING:
@@ -93,8 +94,19 @@ class Operator:
     """Each output element depends on the operands' elements at the same (broadcast) place only."""
     moves: ClassVar[bool] = False
     """Only rearranges or repeats elements of its first operand."""
+    copies: ClassVar[bool] = False
+    """Passes elements of operands on, joined, parted or chosen, and does not compute with them; see also
+    :attr:`moves`."""
     from_type: ClassVar[bool] = False
     """The results depend on the operands' types only, so they are known when compiling."""
+    control: ClassVar[bool] = False
+    """Runs a subgraph; the compiler lowers it itself."""
+    running_inputs: ClassVar[tuple[int, ...]] = ()
+    """ONNX's inputs, by position, that hold running statistics: state that is not trained."""
+    state_inputs: ClassVar[tuple[int, ...]] = ()
+    """ONNX's inputs that hold an initial state: a parameter unless it is zero."""
+    setting_inputs: ClassVar[tuple[int, ...]] = ()
+    """ONNX's inputs that hold settings, which are not trained: bounds, ratios, scales."""
 
     def infer(self, *inputs: Any) -> Types:
         """Result type(s) from operand types (``TensorType`` or ``None``). Raises :class:`ShapeError` via
@@ -134,6 +146,31 @@ class Operator:
         size that a call found."""
         return {}
 
+    def counted(self, *operands: Operand) -> list[Value | None]:
+        """The tensors to compute with where the sizes of some operands are found at run time
+        (:class:`~glowtrain.graph.ragged.Ragged`), so that places past a size do no harm."""
+        return [whole(operand) for operand in operands]
+
+    def follow(self, result: Value, *operands: Operand) -> Value | Ragged:
+        """A result on :meth:`counted` operands, of which at least one is ragged: with its own size, if it has one.
+
+        Operands that broadcast are followed; other operators say what becomes of the axis. Raises
+        :class:`ModelError` where a size cannot be followed.
+        """
+        if self.broadcasts:
+            return broadcast(self.key(), operands, result)
+        raise ModelError(f"{self.key()} reads a tensor whose size is found at run time; that is not supported")
+
+    @classmethod
+    def from_onnx(cls, attributes: dict[str, Any], inputs: tuple[TensorType | None, ...], outputs: int) -> Operator:
+        """The operator of an ONNX node, from what the node says of the fields, the operands' types and the number of
+        outputs that are named. Raises ``TypeError`` for fields that are missing."""
+        fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+        missing = [f.name for f in fields if f.default is dataclasses.MISSING and f.name not in attributes]
+        if missing:
+            raise TypeError(f"{' and '.join(missing)} is missing")
+        return cls(**attributes)
+
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
         """Draw attributes and inputs from the domain on which the operator is tested."""
@@ -142,7 +179,8 @@ class Operator:
     @classmethod
     def has(cls, method: str) -> bool:
         """Whether the class (or a family it belongs to) defines ``lower``, ``decompose``, ``vjp`` ..."""
-        return getattr(cls, method) is not getattr(Operator, method)
+        own, base = getattr(cls, method), getattr(Operator, method)
+        return getattr(own, "__func__", own) is not getattr(base, "__func__", base)
 
     @classmethod
     def key(cls) -> str:

@@ -14,7 +14,7 @@ from glowtrain.nn.initializers import FanIn, Initializer, Normal, Xavier, ones, 
 from glowtrain.nn.scope import buffer, parameter, scope
 from glowtrain.ops.contraction import Gemm
 from glowtrain.ops.convolution import Conv
-from glowtrain.ops.index import Gather
+from glowtrain.ops.gather import Gather
 from glowtrain.ops.logic import Where
 from glowtrain.ops.normalization import BatchNormalization, LayerNormalization
 from glowtrain.ops.recurrent import LSTM

@@ -1,11 +1,7 @@
 """Attributes of ONNX nodes as fields of operators, by the fields' annotations.
 
-An operator whose fields do not follow from ONNX's attributes one by one may define
-
-    @classmethod
-    def from_onnx(cls, attributes: dict[str, Any], inputs: tuple[TensorType | None, ...], outputs: int) -> Operator
-
-which gets what is described here under the fields' names, the operands' types and the number of outputs that are named.
+An operator whose fields do not follow from ONNX's attributes one by one overrides :meth:`Operator.from_onnx`, which
+gets what is described here under the fields' names, the operands' types and the number of outputs that are named.
 """
 
 from __future__ import annotations
@@ -125,19 +121,8 @@ def operator_from(call: Call, cls: type[Operator]) -> Operator:
     Raises :class:`ModelError` naming the node for attributes that are unknown, missing or do not fit.
     """
     values = _fields(call, cls)
-    hook = getattr(cls, "from_onnx", None)
     try:
-        if hook is not None:
-            made: Operator = hook(values, call.types, sum(1 for name in call.node.output if name))
-            return made
-        missing = [
-            field.name
-            for field in dataclasses.fields(cls)  # type: ignore[arg-type]
-            if field.default is dataclasses.MISSING and field.name not in values
-        ]
-        if missing:
-            raise ModelError(f"{call.what}: {' and '.join(missing)} is missing")
-        return cls(**values)
+        return cls.from_onnx(values, call.types, sum(1 for name in call.node.output if name))
     except (ShapeError, TypeError, ValueError) as error:
         raise ModelError(f"{call.what}: {error}") from None
 

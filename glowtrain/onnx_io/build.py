@@ -17,16 +17,19 @@ from glowtrain.graph import (
     Graph,
     Input,
     Node,
+    Operand,
     Operator,
+    Ragged,
     Structure,
     Value,
     Variable,
     topological,
 )
 from glowtrain.graph.binding import Result, Trimmed, part_name
+from glowtrain.graph.ragged import whole
 from glowtrain.onnx_io.attributes import Call, attribute_value, operator_from, static_inputs
 from glowtrain.onnx_io.parameters import Roles, class_of, key_of
-from glowtrain.onnx_io.ragged import Operand, Ragged, follow, prepared, ragged, whole
+from glowtrain.onnx_io.ragged import follow, ragged
 from glowtrain.onnx_io.source import describe
 from glowtrain.onnx_io.tensors import array_from_sparse, array_from_tensor
 from glowtrain.ops.logic import Cast
@@ -207,9 +210,9 @@ class Builder:
         present = {name: array for name, array in statics.items() if array is not None}
         call = Call(node, self.recipe.title, types, present, {}, self.recipe.folder)
         operator = operator_from(call, cls)
-        results = self.made(operator, prepared(operator, inputs), node)
         if any(isinstance(value, Ragged) for value in inputs):
-            return follow(operator, inputs, results)
+            return follow(operator, inputs, self.made(operator, operator.counted(*inputs), node))
+        results = self.made(operator, [whole(value) for value in inputs], node)
         sizes = operator.found_sizes(*types)
         return ragged(results, sizes) if sizes else results
 

@@ -29,6 +29,9 @@ FIELDS: dict[int, str] = {
 _STRICT = 7
 """The operator set from which on a node's attributes are in its schema, or the newest: older files mix forms."""
 
+_LARGEST_AXIS = 1024
+_MOST_PARTS = 1 << 16
+
 Key = tuple[str, str, str]
 """A function: domain, name and overload."""
 
@@ -199,6 +202,7 @@ def check_nodes(proto: ModelProto, title: str) -> None:
             if schema is not None:
                 _check_attributes(node, schema, version, what)
                 _check_counts(node, schema, what)
+                _check_parts(node, what)
 
 
 def _version(node: NodeProto, versions: Mapping[str, int]) -> int:
@@ -227,6 +231,9 @@ def _check_value(attribute: AttributeProto, what: str, *, in_function: bool) -> 
         raise ModelError(
             f"{what}: attribute {attribute.name} refers to {attribute.ref_attr_name!r} of a function, but is in none"
         )
+    axes = [attribute.i] if attribute.name == "axis" else attribute.ints if attribute.name == "axes" else ()
+    if any(abs(axis) > _LARGEST_AXIS for axis in axes):  # the onnx package computes with 32 bits
+        raise ModelError(f"{what}: attribute {attribute.name}: no tensor has axis {max(axes, key=abs)}")
     wrong = present - {FIELDS[attribute.type]}
     if wrong:
         kind = AttributeProto.AttributeType.Name(attribute.type)
@@ -278,6 +285,13 @@ def _check_counts(node: NodeProto, schema: defs.OpSchema, what: str) -> None:
         if not least <= len(names) <= most:
             wanted = str(least) if least == most else f"{least} to {most}" if most < 1 << 30 else f"at least {least}"
             raise ModelError(f"{what} has {len(names)} {kind}, not {wanted}")
+
+
+def _check_parts(node: NodeProto, what: str) -> None:
+    """Split into fewer or far more parts than it has outputs; the onnx package believes the attribute."""
+    parts = next((attribute.i for attribute in node.attribute if attribute.name == "num_outputs"), None)
+    if parts is not None and not len(node.output) <= parts <= _MOST_PARTS:
+        raise ModelError(f"{what}: num_outputs={parts}, but it has {len(node.output)} outputs")
 
 
 def check_operands(graph: GraphProto, title: str) -> None:

@@ -13,9 +13,9 @@ import numpy as np
 from onnx import GraphProto, NodeProto, ValueInfoProto
 
 from glowtrain.errors import ModelError
-from glowtrain.graph import Constant, Graph, Input, Value, constant
+from glowtrain.graph import Constant, Graph, Input, Ragged, Value, constant
 from glowtrain.onnx_io.build import Builder, Known, attributes_of, built_in
-from glowtrain.onnx_io.ragged import Ragged, cut
+from glowtrain.onnx_io.ragged import cut
 from glowtrain.onnx_io.tensors import array_from_tensor, dtype_from_onnx
 from glowtrain.ops.control import Scan
 from glowtrain.ops.logic import And, Cast, Where
@@ -26,7 +26,7 @@ UNROLLED = 8
 """Steps up to which a loop is unrolled even where it could stay a loop."""
 MOST_UNROLLED = 4096
 """Steps up to which a loop is unrolled because it cannot stay one."""
-MOST_STEPS = 1 << 16
+MOST_STEPS = 1 << 15
 """Steps that are unrolled in a whole model: loops in loops multiply."""
 
 

@@ -5,10 +5,10 @@ parameter if
 
 - its elements are floats, its rank is at least 1 (scalars are constants of formulas: 0.5, a ratio, a bound),
 - all elements are finite and below 1e30 (attention masks are not), and
-- some output depends on it differentiably, through other inputs than those of :data:`STATE_INPUTS` and
-  :data:`BOUND_INPUTS` and those that are fixed when compiling.
+- some output depends on it differentiably, through other inputs than those that an operator declares as its settings
+  or as an initial state that is zero, and those that are fixed when compiling.
 
-The running statistics of BatchNormalization are state that is not trained. Everything else is a constant, and so is
+Running statistics (``running_inputs``) are state that is not trained. Everything else is a constant, and so is
 what PyTorch's dynamo exporter says is not a parameter (:mod:`glowtrain.onnx_io.exported`).
 
 Exporters also merge parameters that happen to have equal values at export (all LayerNormalization scales of 1). An
@@ -33,16 +33,6 @@ from glowtrain.graph import Operator, Variable, lookup
 from glowtrain.onnx_io.attributes import static_inputs
 from glowtrain.onnx_io.source import captures, is_standard, set_nodes
 from glowtrain.types import Array, dtype_of
-
-RUNNING_INPUTS: dict[str, tuple[int, ...]] = {"BatchNormalization": (3, 4)}
-"""Inputs that hold running statistics."""
-STATE_INPUTS: dict[str, tuple[int, ...]] = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,)}
-"""Inputs that hold an initial state: a parameter unless it is zero."""
-BOUND_INPUTS: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys(("Dropout", "CastLike", "TopK", "QuantizeLinear", "DequantizeLinear"), (1,)),
-    "Clip": (1, 2),
-}
-"""Inputs that hold settings: bounds, ratios, scales."""
 
 METADATA = "glowtrain.variables"
 """The entry of a model's metadata that says which initializers are variables, and which of them are trainable."""
@@ -92,7 +82,7 @@ def roles(
 ) -> Roles:
     """The role of every initializer: what the file says, else by the rule above; ``constants`` are known not to be."""
     live = _live(graph, arrays).difference(constants)
-    running = frozenset(name for node in graph.node for name in _at(node, RUNNING_INPUTS) if name in arrays)
+    running = frozenset(name for node in graph.node for name in _running(node) if name in arrays)
     trainable = {name for name, array in arrays.items() if name in live and name not in running and _is_weight(array)}
     trained = {name for name, is_trained in stated.items() if is_trained and name in arrays}
     frozen = {name for name in stated if name in arrays} - trained
@@ -108,9 +98,8 @@ def _is_weight(array: Array) -> bool:
         return float(array.min()) > -_LARGEST and float(array.max()) < _LARGEST  # NaN is on no side of anything
 
 
-def _at(node: NodeProto, table: dict[str, tuple[int, ...]]) -> list[str]:
-    places = table.get(key_of(node), ())
-    return [name for place, name in enumerate(node.input) if place in places and name]
+def _running(node: NodeProto) -> list[str]:
+    return [name for place, name in enumerate(node.input) if name and _is_running(node, place)]
 
 
 def _live(graph: GraphProto, arrays: dict[str, Array]) -> set[str]:
@@ -127,10 +116,8 @@ def _live(graph: GraphProto, arrays: dict[str, Array]) -> set[str]:
 
 
 def _differentiable_inputs(node: NodeProto, cls: type[Operator] | None, arrays: dict[str, Array]) -> Iterator[str]:
-    fixed = set(static_inputs(cls)) if cls is not None else set()
-    for table in (RUNNING_INPUTS, BOUND_INPUTS):
-        fixed.update(table.get(key_of(node), ()))
-    initial = STATE_INPUTS.get(key_of(node), ())
+    fixed = set() if cls is None else {*static_inputs(cls), *cls.running_inputs, *cls.setting_inputs}
+    initial = () if cls is None else cls.state_inputs
     for place, name in enumerate(node.input):
         zero_state = place in initial and name in arrays and not arrays[name].any()
         if name and place not in fixed and not zero_state:
@@ -172,13 +159,14 @@ def _aliases(graph: GraphProto, arrays: dict[str, Array]) -> dict[str, str]:
 def _reads_parameter(node: NodeProto, place: int) -> bool:
     """Whether an input is computed with, rather than moved, measured or joined."""
     cls = class_of(node)
-    if cls is None or cls.moves or not cls.differentiable or key_of(node) in ("Identity", "Concat", "Gather", "Split"):
+    if cls is None or cls.copies or not cls.differentiable:
         return False
-    return place not in static_inputs(cls) and place not in BOUND_INPUTS.get(key_of(node), ())
+    return place not in static_inputs(cls) and place not in cls.setting_inputs
 
 
 def _is_running(node: NodeProto, place: int) -> bool:
-    return place in RUNNING_INPUTS.get(key_of(node), ())
+    cls = class_of(node)
+    return cls is not None and place in cls.running_inputs
 
 
 def _is_uniform_weight(array: Array) -> bool:

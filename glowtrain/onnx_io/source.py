@@ -207,6 +207,7 @@ def _check_outputs(graph: GraphProto, available: Iterable[str], model: Model) ->
         "inputs": [value.name for value in graph.input],
         "outputs": [value.name for value in graph.output],
         "initializers": [tensor.name for tensor in graph.initializer],
+        "sparse initializers": [sparse.values.name for sparse in graph.sparse_initializer],
     }
     for what, names in listed.items():
         for name, count in Counter(names).items():

@@ -160,9 +160,9 @@ def _versions() -> dict[tuple[str, str], list[int]]:
 
 
 def _forward(cls: type[Operator]) -> str:
-    if getattr(cls, "from_type", False):
+    if cls.from_type:
         return "constant"
-    if getattr(cls, "control", False):
+    if cls.control:
         return "subgraph"
     if cls.has("lower"):
         return "loop nest"

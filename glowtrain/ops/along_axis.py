@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, operator, static
 from glowtrain.loops import Expr, For, Let, Ref, Statement, Tensor, call, indices_of, reduce, select
 from glowtrain.ops.family import Grads, normalize_axis
-from glowtrain.ops.reduction import reduced_shape, widened
-from glowtrain.types import Array, TensorType, i64
+from glowtrain.ops.reduction import AlongAxes, limits, reduced_shape, widened
+from glowtrain.types import Array, DType, TensorType, i64
 
 
 @dataclass(frozen=True)
-class ArgExtremum(Operator):
+class ArgExtremum(AlongAxes):
     """Position of the largest or smallest element along an axis, as i64.
 
     Of equal elements the first counts, or with ``select_last_index`` the last. A NaN counts as the extremum.
@@ -28,6 +28,12 @@ class ArgExtremum(Operator):
     differentiable: ClassVar[bool] = False
     reason: ClassVar[str] = "positions are integers"
     combine: ClassVar[str] = "max"
+
+    def reduced(self, x: TensorType) -> tuple[int, ...]:
+        return (self.axis % x.rank,)
+
+    def neutral(self, dtype: DType) -> Any:
+        return limits(dtype.numpy)[0 if self.combine == "max" else 1]
 
     def infer(self, *inputs: TensorType) -> TensorType:
         if len(inputs) != 1:

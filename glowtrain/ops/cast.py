@@ -154,6 +154,8 @@ class CastLike(Operator):
     saturate: bool = True
     round_mode: RoundMode = "up"
 
+    setting_inputs: ClassVar[tuple[int, ...]] = (1,)
+
     def infer(self, *inputs: TensorType) -> TensorType:
         if len(inputs) != 2:
             raise self.fail(f"takes 2 operands, not {len(inputs)}", *inputs)

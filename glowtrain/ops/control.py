@@ -39,7 +39,6 @@ class Scan(Operator):
     num_captured: int = 0
 
     control: ClassVar[bool] = True
-    """The operator runs a subgraph; the compiler lowers it itself."""
 
     @property
     def num_states(self) -> int:

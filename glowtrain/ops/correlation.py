@@ -26,13 +26,14 @@ def columns(x: Array, geometry: Window, group: int) -> Array:
 
 def place_rows(g: Array, group: int) -> Array:
     """``g[n, o, place...]`` as a matrix of each group: rows (n, place), columns (channel)."""
-    split = widened(g).reshape(g.shape[0], group, g.shape[1] // group, -1)
-    return split.transpose(1, 0, 3, 2).reshape(group, -1, g.shape[1] // group)
+    places = math.prod(g.shape[2:])
+    split = widened(g).reshape(g.shape[0], group, g.shape[1] // group, places)
+    return split.transpose(1, 0, 3, 2).reshape(group, g.shape[0] * places, g.shape[1] // group)
 
 
 def convolve(x: Array, w: Array, geometry: Window, group: int) -> Array:
     """The convolution in the accumulator's type."""
-    weights = widened(w).reshape(group, w.shape[0] // group, -1)
+    weights = widened(w).reshape(group, w.shape[0] // group, math.prod(w.shape[1:]))
     rows = columns(x, geometry, group) @ weights.transpose(0, 2, 1)
     split = rows.reshape(group, x.shape[0], *geometry.out, w.shape[0] // group)
     r = geometry.rank
@@ -41,7 +42,7 @@ def convolve(x: Array, w: Array, geometry: Window, group: int) -> Array:
 
 def scatter(g: Array, w: Array, geometry: Window, group: int) -> Array:
     """The input gradient, tap by tap, in the accumulator's type."""
-    weights = widened(w).reshape(group, w.shape[0] // group, -1)
+    weights = widened(w).reshape(group, w.shape[0] // group, math.prod(w.shape[1:]))
     taps = (place_rows(g, group) @ weights).reshape(group, g.shape[0], *geometry.out, w.shape[1], *geometry.kernel)
     r = geometry.rank
     taps = taps.transpose(1, 0, r + 2, *range(2, r + 2), *range(r + 3, 2 * r + 3))

@@ -78,6 +78,7 @@ class Clip(Elementwise):
     """
 
     kinds: ClassVar[frozenset[str]] = NUMERIC
+    setting_inputs: ClassVar[tuple[int, ...]] = (1, 2)
 
     def infer(self, *inputs: Any) -> TensorType:
         present = [type_ for type_ in inputs if type_ is not None]

@@ -110,6 +110,7 @@ class Move(Operator):
     """
 
     moves: ClassVar[bool] = True
+    copies: ClassVar[bool] = True
 
     def source(self, index: Sequence[Expr], shape: Shape) -> Sequence[Expr | int]:
         """Subscripts in an operand of ``shape`` of the element that goes to ``index``."""

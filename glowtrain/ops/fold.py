@@ -16,10 +16,12 @@ from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator, s
 from glowtrain.graph.places import Places
 from glowtrain.loops import Const, Expr, For, Statement, Tensor, cast, flatten, indices_of, reduce, select, unflatten
 from glowtrain.ops.family import Grads, normalize_axes
-from glowtrain.ops.index import Gather, ScatterElements, checked, within
+from glowtrain.ops.gather import Gather
+from glowtrain.ops.index import checked, within
 from glowtrain.ops.max_pool import MaxPool
 from glowtrain.ops.move import Ints, pad, reshape
 from glowtrain.ops.reduction import accumulator, filled, widened
+from glowtrain.ops.scatter import ScatterElements
 from glowtrain.ops.window import PhaseAxis, Window, window
 from glowtrain.types import Array, Shape, TensorType, i64
 

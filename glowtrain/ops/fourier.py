@@ -16,9 +16,10 @@ from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator, s
 from glowtrain.loops import Expr, For, Statement, Tensor, cast, indices_of, reduce
 from glowtrain.ops.family import Grads, Move
 from glowtrain.ops.fourier_steps import transformed
-from glowtrain.ops.index import Gather, ScatterAdd
+from glowtrain.ops.gather import Gather
 from glowtrain.ops.move import Transpose, reshape
 from glowtrain.ops.reduction import accumulator, as_dtype, widened
+from glowtrain.ops.scatter import ScatterAdd
 from glowtrain.types import Array, Shape, TensorType
 
 

@@ -1,4 +1,4 @@
-"""Gather and scatter: places in a tensor named by the elements of another.
+"""Indices that name places in a tensor: their rules, as subscripts and as arrays.
 
 Indices count from the end where they are negative. One that is still outside is an error in the reference; compiled
 code reads NaN (0 for other than floats) for it and drops what would be written there.
@@ -8,22 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
+from glowtrain.graph import Draw, Operator, Value, constant
 from glowtrain.graph.places import Places
-from glowtrain.loops import Const, Expr, For, Statement, Tensor, call, cast, indices_of, select
-from glowtrain.ops.family import Grads, normalize_axis
-from glowtrain.ops.logic import Equal, Where
-from glowtrain.ops.move import Concat, Expand, reshape
-from glowtrain.ops.reduction import as_dtype, filled
+from glowtrain.loops import Expr, Tensor, cast, select
+from glowtrain.ops.family import normalize_axis
 from glowtrain.types import Array, DType, TensorType, i32, i64
-
-REDUCTIONS = ("none", "add", "mul", "max", "min")
-_UFUNCS: dict[str, Any] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 def wrapped(index: Expr, extent: int) -> Expr:
@@ -56,167 +48,26 @@ def checked(operator_: Operator, indices: Array, extents: int | Array) -> Array:
     return np.where(wide < 0, wide + limit, wide)
 
 
-def _require_indices(operator_: Operator, indices: TensorType, *inputs: TensorType) -> None:
+def require_indices(operator_: Operator, indices: TensorType, *inputs: TensorType) -> None:
+    """Indices are i32 or i64. Raises :class:`ShapeError`."""
     if indices.dtype not in (i32, i64):
         raise operator_.fail(f"indices must be i32 or i64, not {indices.dtype}", *inputs)
 
 
-def _draw_indices(draw: Draw, shape: tuple[int, ...], extent: int) -> Array:
+def draw_indices(draw: Draw, shape: tuple[int, ...], extent: int) -> Array:
+    """Indices into an axis, counted from either end."""
     return draw.integers(shape, -extent, extent - 1)
 
 
-@operator
-@dataclass(frozen=True)
-class Gather(Operator):
-    """y[p.., i.., s..] = data[p.., indices[i..], s..]: slices of ``data`` along ``axis``."""
-
-    axis: int = 0
-
-    def infer(self, *inputs: TensorType) -> TensorType:
-        if len(inputs) != 2:
-            raise self.fail(f"takes data and indices, not {len(inputs)} operands", *inputs)
-        data, indices = inputs
-        _require_indices(self, indices, *inputs)
-        axis = normalize_axis(self, self.axis, data)
-        return data.with_shape((*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]))
-
-    def index_places(self, *inputs: Any) -> dict[int, Places]:
-        return {1: within(inputs[0].shape[self.axis])}
-
-    def reference(self, data: Array, indices: Array) -> Array:
-        axis = self.axis % data.ndim
-        return np.take(data, checked(self, indices, data.shape[axis]), axis=axis)
-
-    def vjp(self, g: Value, y: Value, data: Value, indices: Value) -> Grads:
-        return ScatterAdd(shape=data.shape, axis=self.axis % data.rank)(indices, g), None
-
-    def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
-        (data, indices), (y,) = inputs, outputs
-        axis, at = self.axis % len(data.shape), indices_of(y.shape)
-        end = axis + len(indices.shape)
-        place = wrapped(indices[at[axis:end]], data.shape[axis])
-        value = data.load([*at[:axis], place, *at[end:]], fill=outside(data.dtype))
-        return [For(at, (y.store(at, value),))]
-
-    @classmethod
-    def sample(cls, draw: Draw) -> Sample:
-        shape = draw.shape(min_rank=1, max_rank=3)
-        axis = draw.integer(-len(shape), len(shape) - 1)
-        return Sample(cls(axis), (draw.floats(shape), _draw_indices(draw, draw.shape(max_rank=2), shape[axis])))
-
-
-@operator
-@dataclass(frozen=True)
-class ScatterAdd(Operator):
-    """Zeros of ``shape``, with updates[p.., i.., s..] added at [p.., indices[i..], s..]: the gradient of Gather.
-
-    Where an index repeats the updates add up, in the order of ``indices``.
-    """
-
-    shape: tuple[int, ...]
-    axis: int = 0
-
-    domain: ClassVar[str] = "glowtrain"
-
-    def infer(self, *inputs: TensorType) -> TensorType:
-        if len(inputs) != 2:
-            raise self.fail(f"takes indices and updates, not {len(inputs)} operands", *inputs)
-        indices, updates = inputs
-        _require_indices(self, indices, *inputs)
-        if updates.dtype.is_stored:
-            raise self.fail(f"updates must be numbers, not {updates.dtype}; cast them first", *inputs)
-        result = TensorType(updates.dtype, self.shape)
-        axis = normalize_axis(self, self.axis, result)
-        expected = (*self.shape[:axis], *indices.shape, *self.shape[axis + 1 :])
-        if updates.shape != expected:
-            raise self.fail(f"updates must have shape {list(expected)}", *inputs)
-        return result
-
-    def index_places(self, *inputs: Any) -> dict[int, Places]:
-        return {0: within(self.shape[self.axis])}
-
-    def reference(self, indices: Array, updates: Array) -> Array:
-        axis = self.axis % len(self.shape)
-        result = np.zeros(self.shape, updates.dtype)
-        places = checked(self, indices, self.shape[axis])
-        where: Any = (*[slice(None)] * axis, places)
-        np.add.at(result, where, updates)
-        return result
-
-    def vjp(self, g: Value, y: Value, indices: Value, updates: Value) -> Grads:
-        return None, Gather(axis=self.axis)(g, indices)
-
-    def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
-        (indices, updates), (y,) = inputs, outputs
-        axis, zero, at = self.axis % len(self.shape), indices_of(self.shape), indices_of(updates.shape)
-        end = axis + len(indices.shape)
-        place = wrapped(indices[at[axis:end]], self.shape[axis])
-        added = y.accumulate("add", [*at[:axis], place, *at[end:]], updates[at])
-        return [For(zero, (y.store(zero, Const(0, y.dtype)),)), For(at, (added,))]
-
-    def decompose(self, indices: Value, updates: Value) -> Value:
-        """ScatterND with "add" onto zeros: ``indices`` joined to the coordinates of the axes before ``axis``."""
-        axis = self.axis % len(self.shape)
-        lead = (*self.shape[:axis], *indices.shape)
-        tuples: Value = Expand(shape=(*lead, 1))(reshape(as_dtype(indices, i64), (*indices.shape, 1)))
-        if axis:
-            tuples = Concat(axis=-1)(_coordinates(lead, axis), tuples)
-        zeros = filled(0, TensorType(updates.dtype, self.shape))
-        result: Value = ScatterND(reduction="add")(zeros, tuples, updates)
-        return result
-
-    @classmethod
-    def sample(cls, draw: Draw) -> Sample:
-        shape = draw.shape(min_rank=1, max_rank=3)
-        axis = draw.integer(0, len(shape) - 1)
-        indices = _draw_indices(draw, draw.shape(max_rank=2), shape[axis])
-        return Sample(cls(shape, axis), (indices, draw.floats((*shape[:axis], *indices.shape, *shape[axis + 1 :]))))
-
-
-def _coordinates(shape: tuple[int, ...], depth: int) -> Value:
+def coordinates(shape: tuple[int, ...], depth: int) -> Value:
     """Each place's first ``depth`` coordinates, as a last axis."""
     return constant(np.moveaxis(np.indices(shape)[:depth], 0, -1).astype(np.int64))
 
 
-@operator
-@dataclass(frozen=True)
-class GatherElements(Operator):
-    """y[i] = data[i with indices[i] on ``axis``]"""
-
-    axis: int = 0
-
-    def infer(self, *inputs: TensorType) -> TensorType:
-        if len(inputs) != 2:
-            raise self.fail(f"takes data and indices, not {len(inputs)} operands", *inputs)
-        data, indices = inputs
-        _check_element_indices(self, self.axis, *inputs)
-        return data.with_shape(indices.shape)
-
-    def index_places(self, *inputs: Any) -> dict[int, Places]:
-        return {1: within(inputs[0].shape[self.axis])}
-
-    def reference(self, data: Array, indices: Array) -> Array:
-        axis = self.axis % data.ndim
-        return data[_element_places(self, axis, data.shape, indices)]
-
-    def vjp(self, g: Value, y: Value, data: Value, indices: Value) -> Grads:
-        return ScatterElements(axis=self.axis, reduction="add")(filled(0, data.type), indices, g), None
-
-    def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
-        (data, indices), (y,) = inputs, outputs
-        at = indices_of(y.shape)
-        place = _element_subscripts(self.axis, data, indices, at)
-        return [For(at, (y.store(at, data.load(place, fill=outside(data.dtype))),))]
-
-    @classmethod
-    def sample(cls, draw: Draw) -> Sample:
-        shape, axis, indices = _draw_element_indices(draw, unique=False)
-        return Sample(cls(axis), (draw.floats(shape), indices))
-
-
-def _check_element_indices(operator_: Operator, axis: int, *inputs: TensorType) -> None:
+def check_element_indices(operator_: Operator, axis: int, *inputs: TensorType) -> None:
+    """One index for each element: as many axes as data, and no more places on others than ``axis``."""
     data, indices = inputs[:2]
-    _require_indices(operator_, indices, *inputs)
+    require_indices(operator_, indices, *inputs)
     axis = normalize_axis(operator_, axis, data)
     if indices.rank != data.rank:
         raise operator_.fail("indices must have the rank of data", *inputs)
@@ -224,280 +75,27 @@ def _check_element_indices(operator_: Operator, axis: int, *inputs: TensorType) 
         raise operator_.fail(f"indices must not be larger than data on axes other than {axis}", *inputs)
 
 
-def _element_places(operator_: Operator, axis: int, shape: tuple[int, ...], indices: Array) -> tuple[Array, ...]:
+def element_places(operator_: Operator, axis: int, shape: tuple[int, ...], indices: Array) -> tuple[Array, ...]:
+    """NumPy subscripts: each place, with its index on ``axis``."""
     places: list[Array] = list(np.indices(indices.shape, sparse=True))
     places[axis] = checked(operator_, indices, shape[axis])
     return tuple(places)
 
 
-def _element_subscripts(axis: int, data: Tensor, indices: Tensor, at: Sequence[Expr]) -> list[Expr]:
+def element_subscripts(axis: int, data: Tensor, indices: Tensor, at: Sequence[Expr]) -> list[Expr]:
+    """The subscripts ``at``, with the index that is there on ``axis``."""
     axis = axis % len(data.shape)
     return [wrapped(indices[at], data.shape[axis]) if a == axis else i for a, i in enumerate(at)]
 
 
-def _draw_element_indices(draw: Draw, unique: bool) -> tuple[tuple[int, ...], int, Array]:
+def draw_element_indices(draw: Draw, unique: bool) -> tuple[tuple[int, ...], int, Array]:
     """A data shape, an axis, and indices; unique ones where writes must not collide."""
     shape = draw.shape(min_rank=1, max_rank=3)
     axis = draw.integer(-len(shape), len(shape) - 1)
     taken = tuple(draw.integer(1, extent) for extent in shape)
-    indices = _draw_indices(draw, taken, shape[axis])
+    indices = draw_indices(draw, taken, shape[axis])
     if unique:
         start = draw.integer(0, shape[axis] - 1)
         along = (start + np.arange(taken[axis])) % shape[axis]
         indices = np.broadcast_to(np.expand_dims(along, tuple(range(1, len(shape) - axis % len(shape)))), taken).copy()
     return shape, axis, indices
-
-
-@operator
-@dataclass(frozen=True)
-class GatherND(Operator):
-    """Slices of ``data`` at index tuples, the last axis of ``indices``; the first ``batch_dims`` axes go together."""
-
-    batch_dims: int = 0
-
-    def infer(self, *inputs: TensorType) -> TensorType:
-        if len(inputs) != 2:
-            raise self.fail(f"takes data and indices, not {len(inputs)} operands", *inputs)
-        data, indices = inputs
-        if indices.dtype != i64:
-            raise self.fail(f"indices must be i64, not {indices.dtype}", *inputs)
-        b = self.batch_dims
-        if not 0 <= b < min(data.rank, indices.rank):
-            raise self.fail("batch_dims must be less than both ranks", *inputs)
-        if data.shape[:b] != indices.shape[:b]:
-            raise self.fail(f"data and indices differ in the first {b} extents", *inputs)
-        if not 1 <= indices.shape[-1] <= data.rank - b:
-            raise self.fail(f"index tuples must have 1 to {data.rank - b} elements", *inputs)
-        return data.with_shape((*indices.shape[:-1], *data.shape[b + indices.shape[-1] :]))
-
-    def index_places(self, *inputs: Any) -> dict[int, Places]:
-        data, indices = inputs
-        return {1: within(data.shape[self.batch_dims :][: indices.shape[-1]])}
-
-    def reference(self, data: Array, indices: Array) -> Array:
-        b, depth = self.batch_dims, indices.shape[-1]
-        places = checked(self, indices, np.asarray(data.shape[b : b + depth]))
-        grids: tuple[Array, ...] = np.indices(data.shape[:b], sparse=True)
-        batch = [grid.reshape(grid.shape[:b] + (1,) * (indices.ndim - 1 - b)) for grid in grids]
-        return np.asarray(data[(*batch, *np.moveaxis(places, -1, 0))])
-
-    def vjp(self, g: Value, y: Value, data: Value, indices: Value) -> Grads:
-        return ScatterND(reduction="add")(filled(0, data.type), self._full_indices(indices), g), None
-
-    def _full_indices(self, indices: Value) -> Value:
-        """Index tuples with the batch coordinates in front."""
-        if not self.batch_dims:
-            return indices
-        result: Value = Concat(axis=-1)(_coordinates(indices.shape[:-1], self.batch_dims), indices)
-        return result
-
-    def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
-        (data, indices), (y,) = inputs, outputs
-        b, depth, lead = self.batch_dims, indices.shape[-1], len(indices.shape) - 1
-        at = indices_of(y.shape)
-        places = [wrapped(indices[(*at[:lead], t)], data.shape[b + t]) for t in range(depth)]
-        value = data.load([*at[:b], *places, *at[lead:]], fill=outside(data.dtype))
-        return [For(at, (y.store(at, value),))]
-
-    @classmethod
-    def sample(cls, draw: Draw) -> Sample:
-        shape = draw.shape(min_rank=1, max_rank=4, max_extent=4)
-        b = draw.integer(0, len(shape) - 1)
-        depth = draw.integer(1, len(shape) - b)
-        lead = (*shape[:b], *draw.shape(max_rank=2, max_extent=3))
-        columns = [_draw_indices(draw, lead, shape[b + t]) for t in range(depth)]
-        return Sample(cls(b), (draw.floats(shape), np.stack(columns, axis=-1)))
-
-
-def _draw_apart(draw: Draw, first: tuple[int, ...], second: tuple[int, ...]) -> tuple[Array, Array]:
-    """Two arrays with no ties within or between them."""
-    size = math.prod(first)
-    flat = draw.floats((size + math.prod(second),))
-    return flat[:size].reshape(first), flat[size:].reshape(second)
-
-
-class Scatter(Operator):
-    """A copy of ``data`` with ``updates`` written, or combined by ``reduction``, at the places that ``indices`` name.
-
-    With "none" the places must differ (ONNX leaves the rest open; here the last one counts, but all get gradients).
-    "max" and "min": values that tie share the gradient evenly. "mul": first-order gradients are right with zeros too.
-    """
-
-    reduction: str
-
-    def gather(self, x: Value, indices: Value) -> Value:
-        """The elements of ``x`` at the places."""
-        raise NotImplementedError
-
-    def onto(self, data: Value, indices: Value, updates: Value, reduction: str) -> Value:
-        """The same scatter with another reduction."""
-        raise NotImplementedError
-
-    def places(self, shape: tuple[int, ...], indices: Array) -> tuple[Any, ...]:
-        """NumPy subscripts of the places; raises for an index outside."""
-        raise NotImplementedError
-
-    def subscripts(self, data: Tensor, indices: Tensor, at: Sequence[Expr]) -> list[Expr]:
-        """Where the update at ``at`` goes."""
-        raise NotImplementedError
-
-    def check(self, *inputs: TensorType) -> None:
-        """Operands present, of fitting types; a known reduction."""
-        if len(inputs) != 3:
-            raise self.fail(f"takes data, indices and updates, not {len(inputs)} operands", *inputs)
-        if self.reduction not in REDUCTIONS:
-            raise self.fail(f"reduction must be one of {', '.join(REDUCTIONS)}", *inputs)
-        if inputs[0].dtype != inputs[2].dtype:
-            raise self.fail("data and updates must have one element type", *inputs)
-        if not inputs[0].dtype.is_number and self.reduction != "none":
-            raise self.fail(f"reduction {self.reduction} needs numbers, not {inputs[0].dtype}", *inputs)
-
-    def reference(self, data: Array, indices: Array, updates: Array) -> Array:
-        result = data.copy()
-        places = self.places(data.shape, indices)
-        if self.reduction == "none":
-            result[places] = updates
-        else:
-            _UFUNCS[self.reduction].at(result, places, updates)
-        return result
-
-    def vjp(self, g: Value, y: Value, data: Value, indices: Value, updates: Value) -> Grads:
-        if self.reduction == "none":
-            zeros = filled(0, updates.type)
-            return self.onto(g, indices, zeros, "none"), None, self.gather(g, indices)
-        if self.reduction == "add":
-            return g, None, self.gather(g, indices)
-        if self.reduction == "mul":
-            return self._product_grads(g, data, indices, updates)
-        mine = as_dtype(Equal()(data, y), g.dtype)
-        theirs = as_dtype(Equal()(updates, self.gather(y, indices)), g.dtype)
-        shared = g / self.onto(mine, indices, theirs, "add")
-        return mine * shared, None, theirs * self.gather(shared, indices)
-
-    def _product_grads(self, g: Value, data: Value, indices: Value, updates: Value) -> Grads:
-        """An update's gradient is the product of the others: of the non-zero ones, where no other is zero."""
-        zero = Equal()(updates, 0.0)
-        nonzero = Where()(zero, 1.0, updates)
-        zeros = self.onto(filled(0, data.type), indices, as_dtype(zero, data.dtype), "add")
-        product = self.onto(filled(1, data.type), indices, nonzero, "mul") * g
-        other_zeros = self.gather(zeros, indices) - as_dtype(zero, data.dtype)
-        others = self.gather(product * data, indices) / nonzero
-        d_data = Where()(Equal()(zeros, 0.0), product, 0.0)
-        return d_data, None, Where()(Equal()(other_zeros, 0.0), others, 0.0)
-
-    def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
-        (data, indices, updates), (y,) = inputs, outputs
-        copy, at = indices_of(y.shape), indices_of(updates.shape)
-        place = self.subscripts(data, indices, at)
-        start = For(copy, (y.store(copy, data[copy]),))
-        if self.reduction != "none":
-            return [start, For(at, (y.accumulate(self.reduction, place, updates[at]),))]
-        if 0 in y.shape:
-            return [start]
-        return [start, For(at, (_write_inside(y, place, updates[at]),), serial=True)]
-
-
-def _write_inside(y: Tensor, place: Sequence[Expr], value: Expr) -> Statement:
-    """Store; where the place is outside, some element of ``y`` is written back to itself instead."""
-    near = [call("max", call("min", i, extent - 1), 0) for i, extent in zip(place, y.shape, strict=True)]
-    inside: Expr | None = None
-    for i, j in zip(place, near, strict=True):
-        same = call("eq", i, j)
-        inside = same if inside is None else inside & same
-    return y.store(near, value if inside is None else select(inside, value, y[near]))
-
-
-@operator
-@dataclass(frozen=True)
-class ScatterElements(Scatter):
-    """updates[i] go to [i with indices[i] on ``axis``]."""
-
-    axis: int = 0
-    reduction: str = "none"
-
-    def infer(self, *inputs: TensorType) -> TensorType:
-        self.check(*inputs)
-        data, indices, updates = inputs
-        _check_element_indices(self, self.axis, *inputs)
-        if updates.shape != indices.shape:
-            raise self.fail("updates must have the shape of indices", *inputs)
-        return data
-
-    def index_places(self, *inputs: Any) -> dict[int, Places]:
-        return {1: within(inputs[0].shape[self.axis])}
-
-    def gather(self, x: Value, indices: Value) -> Value:
-        result: Value = GatherElements(axis=self.axis)(x, indices)
-        return result
-
-    def onto(self, data: Value, indices: Value, updates: Value, reduction: str) -> Value:
-        result: Value = self.replace(reduction=reduction)(data, indices, updates)
-        return result
-
-    def places(self, shape: tuple[int, ...], indices: Array) -> tuple[Any, ...]:
-        return _element_places(self, self.axis % len(shape), shape, indices)
-
-    def subscripts(self, data: Tensor, indices: Tensor, at: Sequence[Expr]) -> list[Expr]:
-        return _element_subscripts(self.axis, data, indices, at)
-
-    @classmethod
-    def sample(cls, draw: Draw) -> Sample:
-        reduction = draw.choice(REDUCTIONS)
-        shape, axis, indices = _draw_element_indices(draw, unique=reduction == "none")
-        data, updates = _draw_apart(draw, shape, indices.shape)
-        return Sample(cls(axis, reduction), (data, indices, updates))
-
-
-@operator
-@dataclass(frozen=True)
-class ScatterND(Scatter):
-    """Slices of ``updates`` go to index tuples, the last axis of ``indices``."""
-
-    reduction: str = "none"
-
-    def infer(self, *inputs: TensorType) -> TensorType:
-        self.check(*inputs)
-        data, indices, updates = inputs
-        if indices.dtype != i64:
-            raise self.fail(f"indices must be i64, not {indices.dtype}", *inputs)
-        if not indices.rank or not 1 <= indices.shape[-1] <= data.rank:
-            raise self.fail(f"index tuples (the last axis of indices) must have 1 to {data.rank} elements", *inputs)
-        expected = (*indices.shape[:-1], *data.shape[indices.shape[-1] :])
-        if updates.shape != expected:
-            raise self.fail(f"updates must have shape {list(expected)}", *inputs)
-        return data
-
-    def index_places(self, *inputs: Any) -> dict[int, Places]:
-        data, indices, _ = inputs
-        return {1: within(data.shape[: indices.shape[-1]])}
-
-    def gather(self, x: Value, indices: Value) -> Value:
-        result: Value = GatherND()(x, indices)
-        return result
-
-    def onto(self, data: Value, indices: Value, updates: Value, reduction: str) -> Value:
-        result: Value = self.replace(reduction=reduction)(data, indices, updates)
-        return result
-
-    def places(self, shape: tuple[int, ...], indices: Array) -> tuple[Any, ...]:
-        return tuple(np.moveaxis(checked(self, indices, np.asarray(shape[: indices.shape[-1]])), -1, 0))
-
-    def subscripts(self, data: Tensor, indices: Tensor, at: Sequence[Expr]) -> list[Expr]:
-        lead = len(indices.shape) - 1
-        places = [wrapped(indices[(*at[:lead], t)], data.shape[t]) for t in range(indices.shape[-1])]
-        return [*places, *at[lead:]]
-
-    @classmethod
-    def sample(cls, draw: Draw) -> Sample:
-        reduction = draw.choice(REDUCTIONS)
-        shape = draw.shape(min_rank=1, max_rank=3)
-        depth = draw.integer(1, len(shape))
-        if reduction == "none":
-            taken = draw.integer(1, math.prod(shape[:depth]))
-            flat = (draw.integer(0, 99) + np.arange(taken)) % math.prod(shape[:depth])
-            indices = np.stack(np.unravel_index(flat, shape[:depth]), axis=-1).astype(np.int64)
-        else:
-            lead = draw.shape(max_rank=2)
-            indices = np.stack([_draw_indices(draw, lead, shape[t]) for t in range(depth)], axis=-1)
-        data, updates = _draw_apart(draw, shape, (*indices.shape[:-1], *shape[depth:]))
-        return Sample(cls(reduction), (data, indices, updates))

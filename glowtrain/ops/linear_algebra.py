@@ -19,7 +19,7 @@ from glowtrain.ops.arithmetic import Abs
 from glowtrain.ops.contraction import swapped
 from glowtrain.ops.control import Scan
 from glowtrain.ops.family import Grads
-from glowtrain.ops.index import Gather
+from glowtrain.ops.gather import Gather
 from glowtrain.ops.logic import And, Equal, Where
 from glowtrain.ops.move import Concat, Expand, Slice, Transpose, reshape
 from glowtrain.ops.reduction import ReduceMax, ReduceSum, accumulator, as_dtype, filled

@@ -360,6 +360,7 @@ class Identity(Elementwise):
     """x"""
 
     kinds: ClassVar[frozenset[str]] = ANY | {"stored"}
+    copies: ClassVar[bool] = True
 
     def reference(self, x: Array) -> Array:
         return x

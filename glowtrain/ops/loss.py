@@ -10,10 +10,11 @@ import numpy as np
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
 from glowtrain.graph.places import Places
 from glowtrain.ops.family import Grads
-from glowtrain.ops.index import Gather, GatherElements, ScatterAdd
+from glowtrain.ops.gather import Gather, GatherElements
 from glowtrain.ops.logic import Equal, Less, Where
 from glowtrain.ops.move import reshape
 from glowtrain.ops.reduction import ReduceSum, accumulator, as_dtype, widened
+from glowtrain.ops.scatter import ScatterAdd
 from glowtrain.ops.softmax import LogSoftmax
 from glowtrain.ops.transcendental import Exp
 from glowtrain.types import Array, TensorType, i32, i64

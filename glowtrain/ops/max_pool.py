@@ -13,10 +13,11 @@ from glowtrain.graph import Draw, Sample, Value, operator
 from glowtrain.loops import Expr, For, Let, Ref, Statement, Tensor, call, cast, flatten, indices_of, reduce, select
 from glowtrain.ops.contraction import reshaped
 from glowtrain.ops.family import Grads
-from glowtrain.ops.index import Gather, ScatterElements
+from glowtrain.ops.gather import Gather
 from glowtrain.ops.move import Transpose
 from glowtrain.ops.pooling import Pool, PoolGradient, draw_pool
 from glowtrain.ops.reduction import accumulator, filled, widened
+from glowtrain.ops.scatter import ScatterElements
 from glowtrain.ops.window import Window
 from glowtrain.types import Array, Shape, TensorType, i64
 

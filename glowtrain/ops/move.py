@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.errors import ShapeError
-from glowtrain.graph import OPERATORS, Draw, Operator, Sample, Value, constant, operator, static
+from glowtrain.errors import ModelError, ShapeError
+from glowtrain.graph import OPERATORS, Draw, Operand, Operator, Ragged, Sample, Value, constant, operator, static
+from glowtrain.graph.ragged import ragged_of
 from glowtrain.loops import Expr, For, Statement, Tensor, flatten, indices_of, unflatten
 from glowtrain.ops.family import Grads, Move, broadcast_shapes, normalize_axes, normalize_axis
 from glowtrain.ops.logic import Identity
@@ -66,6 +67,15 @@ class Reshaping(Move):
 
     def source(self, index: Sequence[Expr], shape: Shape) -> Sequence[Expr | int]:
         return unflatten(flatten(index, self.shape_for(_shape_type(shape))), shape)
+
+    def follow(self, result: Value, *operands: Operand) -> Ragged:
+        """An axis stays one where the same number of elements stands before it, and it keeps its extent."""
+        (data,) = ragged_of(operands)
+        shape, before = data.value.shape, math.prod(data.value.shape[: data.axis])
+        for axis, extent in enumerate(result.shape):
+            if extent == shape[data.axis] and math.prod(result.shape[:axis]) == before:
+                return replace(data, value=result, axis=axis)
+        raise ModelError(f"{self.key()} joins an axis whose size is found at run time with others")
 
 
 def _shape_type(shape: Shape) -> TensorType:
@@ -205,6 +215,10 @@ class Transpose(Move):
         order = self.order(len(shape))
         return [index[order.index(axis)] for axis in range(len(shape))]
 
+    def follow(self, result: Value, *operands: Operand) -> Ragged:
+        (data,) = ragged_of(operands)
+        return replace(data, value=result, axis=self.order(data.value.rank).index(data.axis))
+
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
         x = draw.floats(draw.shape())
@@ -297,6 +311,19 @@ class Slice(Move):
         ranges = self.ranges(_shape_type(shape))
         return [_position(i, taken) for i, taken in zip(index, ranges, strict=True)]
 
+    def follow(self, result: Value, *operands: Operand) -> Ragged:
+        (data,) = ragged_of(operands)
+        rank, extent = data.value.rank, data.value.shape[data.axis]
+        axes = [axis % rank for axis in (range(len(self.starts)) if self.axes is None else self.axes)]
+        if data.axis not in axes:
+            return replace(data, value=result)
+        place = axes.index(data.axis)
+        start, end, step = self.starts[place], self.ends[place], 1 if self.steps is None else self.steps[place]
+        if start != 0 or step != 1 or end < 0:
+            raise ModelError("Slice of an axis whose size is found at run time takes only the first elements")
+        size = data.size if end == LAST else OPERATORS["Min"]()(data.size, constant(np.int64(min(end, extent))))
+        return Ragged(result, data.axis, size)
+
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
         x = draw.floats(draw.shape(min_rank=1, max_rank=3))
@@ -351,6 +378,8 @@ class Concat(Operator):
 
     axis: int
 
+    copies: ClassVar[bool] = True
+
     def infer(self, *inputs: TensorType) -> TensorType:
         if not inputs:
             raise self.fail("takes at least 1 operand")
@@ -383,6 +412,12 @@ class Concat(Operator):
             nests.append(For(index, (y.store(place, x[index]),)))
             offset += x.shape[axis]
         return nests
+
+    def follow(self, result: Value, *operands: Operand) -> Ragged:
+        first, *others = ragged_of(operands)
+        if first.axis == self.axis % result.rank or any(other.axis != first.axis for other in others):
+            raise ModelError("Concat along an axis whose size is found at run time")
+        return replace(first, value=result)
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:

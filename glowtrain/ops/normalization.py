@@ -62,6 +62,7 @@ class BatchNormalization(Operator):
 
     correction: ClassVar[int] = 0
     """Subtracted from n in the variance that enters the running one."""
+    running_inputs: ClassVar[tuple[int, ...]] = (3, 4)
 
     def infer(self, *inputs: TensorType) -> TensorType | tuple[TensorType, ...]:
         if len(inputs) != 5:

@@ -25,8 +25,8 @@ from glowtrain.loops import (
     select,
 )
 from glowtrain.ops.family import Grads, normalize_axis
-from glowtrain.ops.index import ScatterElements
 from glowtrain.ops.reduction import filled, widened
+from glowtrain.ops.scatter import ScatterElements
 from glowtrain.types import Array, TensorType, boolean, f32, i32, i64
 
 Row = Callable[[Expr | int], list[Expr | int]]

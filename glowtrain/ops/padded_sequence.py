@@ -16,9 +16,10 @@ from glowtrain.graph.places import Places
 from glowtrain.loops import Expr, Statement, Tensor, cast, pointwise, select
 from glowtrain.ops.arithmetic import Mod
 from glowtrain.ops.family import Grads, normalize_axis
-from glowtrain.ops.index import GatherElements, ScatterElements
+from glowtrain.ops.gather import GatherElements
 from glowtrain.ops.move import Expand, reshape
 from glowtrain.ops.reduction import filled
+from glowtrain.ops.scatter import ScatterElements
 from glowtrain.types import Array, Shape, TensorType, i32, i64
 
 

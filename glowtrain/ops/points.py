@@ -14,9 +14,11 @@ import numpy as np
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
 from glowtrain.loops import Const, Expr, For, Statement, Tensor, cast, indices_of, reduce
 from glowtrain.ops.family import Grads
-from glowtrain.ops.index import GatherElements, ScatterElements, checked, outside, wrapped
+from glowtrain.ops.gather import GatherElements
+from glowtrain.ops.index import checked, outside, wrapped
 from glowtrain.ops.move import Expand, reshape, sum_axes
 from glowtrain.ops.reduction import accumulator, as_dtype, filled, widened
+from glowtrain.ops.scatter import ScatterElements
 from glowtrain.types import Array, TensorType, i64
 
 _UNROLLED = 4

@@ -184,8 +184,10 @@ class QuantizeLinear(Operator):
     output_dtype: DType | None = None
     precision: DType | None = None
     saturate: bool = True
+
     differentiable: ClassVar[bool] = False
     reason: ClassVar[str] = STEPS
+    setting_inputs: ClassVar[tuple[int, ...]] = (1,)
 
     def infer(self, *inputs: Any) -> TensorType:
         x, scale, zero = (*inputs, None)[:3]
@@ -274,6 +276,8 @@ class DequantizeLinear(Operator):
     axis: int = 1
     block_size: int = 0
     output_dtype: DType | None = None
+
+    setting_inputs: ClassVar[tuple[int, ...]] = (1,)
 
     def infer(self, *inputs: Any) -> TensorType:
         x, scale, zero = (*inputs, None)[:3]

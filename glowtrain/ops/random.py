@@ -307,6 +307,8 @@ class Dropout(Operator):
     training_mode: bool = static(2, False)
     seed: int | None = None
 
+    setting_inputs: ClassVar[tuple[int, ...]] = (1,)
+
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, TensorType]:
         if len(inputs) not in (1, 2) or inputs[0] is None:
             raise self.fail("takes x and an optional ratio", *inputs)

@@ -86,6 +86,7 @@ class Recurrent(Operator):
     functions: ClassVar[tuple[str, ...]]
     """Default activations of one direction."""
     states: ClassVar[int] = 1
+    state_inputs: ClassVar[tuple[int, ...]] = (5,)
 
     @property
     def directions(self) -> int:
@@ -385,6 +386,7 @@ class LSTM(Recurrent):
     gates: ClassVar[int] = 4
     functions: ClassVar[tuple[str, ...]] = ("Sigmoid", "Tanh", "Tanh")
     states: ClassVar[int] = 2
+    state_inputs: ClassVar[tuple[int, ...]] = (5, 6)
 
     def extras(self, bias: Any, peepholes: Any) -> list[Any]:
         if peepholes is None:

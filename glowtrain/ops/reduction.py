@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator, static
+from glowtrain.errors import ModelError
+from glowtrain.graph import Draw, Operand, Operator, Ragged, Sample, Value, constant, operator, static
+from glowtrain.graph.ragged import whole
 from glowtrain.loops import Expr, For, Let, Ref, Statement, Tensor, call, cast, indices_of, reduce, select
 from glowtrain.ops.arithmetic import Sign
 from glowtrain.ops.family import Grads, normalize_axes
@@ -58,8 +60,42 @@ def total(op: str, extents: Sequence[int], body: Callable[..., Expr]) -> Expr:
     return reduce(op, extents, body) if extents else body()
 
 
+class AlongAxes(Operator):
+    """What combines elements along axes, so that the size of one of them may be found at run time."""
+
+    keepdims: bool
+
+    def reduced(self, x: TensorType) -> tuple[int, ...]:
+        """The axes of ``x`` that are reduced, ascending."""
+        raise NotImplementedError
+
+    def neutral(self, dtype: DType) -> Any:
+        """The element that does not count; ``None`` where there is none (the mean divides by how many there are)."""
+        return None
+
+    def counted(self, *operands: Operand) -> list[Value | None]:
+        """With the neutral element at the places past the size."""
+        (data,) = operands
+        if not isinstance(data, Ragged) or data.axis not in self.reduced(data.value.type):
+            return [whole(data)]
+        neutral, values = self.neutral(data.value.dtype), data.value
+        if neutral is None:
+            raise ModelError(f"{self.key()} runs over an axis whose size is found at run time; that is not supported")
+        places = np.arange(values.shape[data.axis], dtype=np.int64).reshape(-1, *[1] * (values.rank - data.axis - 1))
+        return [Where()(constant(places) < data.size, values, constant(neutral, values.dtype))]
+
+    def follow(self, result: Value, *operands: Operand) -> Value | Ragged:
+        (data,) = operands
+        assert isinstance(data, Ragged)
+        axes = self.reduced(data.value.type)
+        if data.axis in axes:
+            return result
+        before = 0 if self.keepdims else sum(axis < data.axis for axis in axes)
+        return replace(data, value=result, axis=data.axis - before)
+
+
 @dataclass(frozen=True)
-class Reduction(Operator):
+class Reduction(AlongAxes):
     """One number from all elements along ``axes``.
 
     ``axes`` None or empty: all axes, or with ``noop_with_empty_axes`` no axis (the element-wise parts still apply).
@@ -76,7 +112,6 @@ class Reduction(Operator):
     domain_range: ClassVar[tuple[float, float]] = (-2.0, 2.0)
 
     def reduced(self, x: TensorType) -> tuple[int, ...]:
-        """The axes of ``x`` that are reduced, ascending."""
         if self.axes:
             return tuple(sorted(normalize_axes(self, self.axes, x)))
         return () if self.noop_with_empty_axes else tuple(range(x.rank))
@@ -152,6 +187,9 @@ def reduced_shape(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
 class ReduceSum(Reduction):
     """y = sum(x)"""
 
+    def neutral(self, dtype: DType) -> Any:
+        return 0
+
     def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
         return np.asarray(np.sum(x, axis=axes, dtype=x.dtype))
 
@@ -210,8 +248,11 @@ class ReduceMax(Extremum):
 
     combine: ClassVar[str] = "max"
 
+    def neutral(self, dtype: DType) -> Any:
+        return limits(dtype.numpy)[0]
+
     def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
-        return np.asarray(np.max(x, axis=axes, initial=_limits(x.dtype)[0]))
+        return np.asarray(np.max(x, axis=axes, initial=limits(x.dtype)[0]))
 
 
 @operator
@@ -221,11 +262,14 @@ class ReduceMin(Extremum):
 
     combine: ClassVar[str] = "min"
 
+    def neutral(self, dtype: DType) -> Any:
+        return limits(dtype.numpy)[1]
+
     def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
-        return np.asarray(np.min(x, axis=axes, initial=_limits(x.dtype)[1]))
+        return np.asarray(np.min(x, axis=axes, initial=limits(x.dtype)[1]))
 
 
-def _limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
+def limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
     """The smallest and the largest number of a type."""
     if dtype.kind == "b":
         return False, True
@@ -244,6 +288,9 @@ class ReduceProd(Reduction):
     """
 
     combine: ClassVar[str] = "mul"
+
+    def neutral(self, dtype: DType) -> Any:
+        return 1
 
     def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
         return np.asarray(np.prod(x, axis=axes, dtype=x.dtype))
@@ -264,6 +311,9 @@ class ReduceProd(Reduction):
 class ReduceL1(Reduction):
     """y = sum(|x|); gradient 0 at 0."""
 
+    def neutral(self, dtype: DType) -> Any:
+        return 0
+
     def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
         return np.asarray(np.sum(np.abs(x), axis=axes, dtype=x.dtype))
 
@@ -278,6 +328,9 @@ class ReduceL1(Reduction):
 @dataclass(frozen=True)
 class ReduceL2(Reduction):
     """y = sqrt(sum(x^2)); gradient 0 where y = 0."""
+
+    def neutral(self, dtype: DType) -> Any:
+        return 0
 
     def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
         return np.asarray(np.sqrt(np.sum(np.square(x), axis=axes, dtype=x.dtype)))
@@ -298,6 +351,9 @@ class ReduceL2(Reduction):
 @dataclass(frozen=True)
 class ReduceSumSquare(Reduction):
     """y = sum(x^2)"""
+
+    def neutral(self, dtype: DType) -> Any:
+        return 0
 
     def numpy(self, x: Array, axes: tuple[int, ...]) -> Array:
         return np.asarray(np.sum(np.square(x), axis=axes, dtype=x.dtype))

@@ -18,7 +18,8 @@ from glowtrain.graph.places import Places
 from glowtrain.ops.arithmetic import Abs, Ceil, Floor
 from glowtrain.ops.contraction import MatMul
 from glowtrain.ops.extrema import Max
-from glowtrain.ops.index import Gather, checked, within
+from glowtrain.ops.gather import Gather
+from glowtrain.ops.index import checked, within
 from glowtrain.ops.interpolation import Border, Neighbours, clip
 from glowtrain.ops.logic import Where
 from glowtrain.ops.move import Slice, Transpose, reshape, sum_axes

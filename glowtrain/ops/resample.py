@@ -15,9 +15,11 @@ from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
 from glowtrain.graph.value import Constant
 from glowtrain.loops import Expr, For, Statement, Tensor, cast, indices_of, reduce
 from glowtrain.ops.family import Grads, normalize_axis
-from glowtrain.ops.index import Gather, ScatterAdd, checked
+from glowtrain.ops.gather import Gather
+from glowtrain.ops.index import checked
 from glowtrain.ops.move import Expand, Slice, reshape, sum_axes
 from glowtrain.ops.reduction import accumulator, as_dtype, filled, widened
+from glowtrain.ops.scatter import ScatterAdd
 from glowtrain.types import Array, TensorType, dtype_of, i32, i64
 
 _UNROLLED = 8

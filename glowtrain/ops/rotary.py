@@ -12,7 +12,7 @@ from glowtrain.loops import Expr
 from glowtrain.ops.activation import Sigmoid, Swish, sigmoid
 from glowtrain.ops.attention import inner_reshaped
 from glowtrain.ops.family import Elementwise, Grads
-from glowtrain.ops.index import Gather
+from glowtrain.ops.gather import Gather
 from glowtrain.ops.move import Concat, Slice, Unsqueeze
 from glowtrain.ops.reduction import accumulator, as_dtype, widened
 from glowtrain.types import Array, Shape, TensorType

@@ -1,7 +1,7 @@
 """Operators that select elements by their values: the size of what they give is found at run time.
 
 Each gives tensors of the greatest possible size and, as its last result, the size that was found (i64[]). Places past
-that size repeat the first element. :mod:`glowtrain.onnx_io.ragged` makes ONNX's results of them.
+that size repeat the first element. :mod:`glowtrain.graph.ragged` says what becomes of them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import numpy as np
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
 from glowtrain.ops.along_axis import ArgMax, CumSum
 from glowtrain.ops.family import normalize_axis
-from glowtrain.ops.index import Gather, GatherElements, ScatterElements
+from glowtrain.ops.gather import Gather, GatherElements
 from glowtrain.ops.logic import And, Cast, Equal, IsNaN, Not, Or, Where
 from glowtrain.ops.move import Concat, Transpose, Unsqueeze, reshape
 from glowtrain.ops.reduction import ReduceMax, ReduceSum
+from glowtrain.ops.scatter import ScatterElements
 from glowtrain.types import Array, TensorType, boolean, i64
 
 SIZE = TensorType(i64)
@@ -205,8 +206,9 @@ class Unique(Operator):
     def sample(cls, draw: Draw) -> Sample:
         shape = draw.shape(min_rank=1, max_rank=3, max_extent=4)
         axis = draw.choice((None, *range(-len(shape), len(shape))))
-        values = draw.integers(shape, 0, 2)
-        return Sample(cls(axis, draw.boolean()), (values.astype(draw.choice((np.int64, np.float64))),))
+        # Integers repeat; floats differ, for where they are equal is a place without a gradient.
+        values = draw.integers(shape, 0, 2) if draw.boolean() else draw.floats(shape)
+        return Sample(cls(axis, draw.boolean()), (values,))
 
 
 def _groups(rows: Array, *, ordered: bool) -> list[list[int]]:

@@ -13,10 +13,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.graph import Draw, Operator, Sample, Value, operator, static
+from glowtrain.graph import Draw, Operand, Operator, Sample, Value, constant, operator, static
+from glowtrain.graph.ragged import ragged_of
 from glowtrain.loops import Const, Expr, Statement, Store, Tensor, call, cast, pointwise, select
 from glowtrain.ops.family import Grads
-from glowtrain.ops.move import Ints
+from glowtrain.ops.move import Concat, Ints, reshape
 from glowtrain.types import Array, DType, TensorType, boolean, dtype_of, f32, i64, type_of
 
 
@@ -51,6 +52,17 @@ class Shape(FromType):
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
         return _stores(outputs[0], inputs[0].shape[self.start : self.end])
+
+    def follow(self, result: Value, *operands: Operand) -> Value:
+        """The shape as a value: the size that was found among known extents."""
+        (data,) = ragged_of(operands)
+        parts: list[Value] = [constant(np.array([extent], np.int64)) for extent in data.value.shape]
+        parts[data.axis] = reshape(data.size, (1,))
+        chosen = parts[self.start : self.end]
+        if not chosen:
+            return result
+        joined: Value = chosen[0] if len(chosen) == 1 else Concat(axis=0)(*chosen)
+        return joined
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:

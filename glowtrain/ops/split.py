@@ -6,7 +6,7 @@ Semantics: https://onnx.ai/onnx/operators/onnx__Split.html at the newest opset.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,6 +28,8 @@ class Split(Operator):
     split: Ints | None = static(1, None)
     num_outputs: int | None = None
     axis: int = 0
+
+    copies: ClassVar[bool] = True
 
     @classmethod
     def from_onnx(cls, attributes: dict[str, Any], inputs: tuple[TensorType | None, ...], outputs: int) -> Split:

@@ -15,7 +15,7 @@ from glowtrain.graph import Constant, Draw, Graph, Input, Operator, Sample, Valu
 from glowtrain.ops.along_axis import ArgMax
 from glowtrain.ops.control import Scan
 from glowtrain.ops.extrema import Max, Min
-from glowtrain.ops.index import Gather, GatherElements
+from glowtrain.ops.gather import Gather, GatherElements
 from glowtrain.ops.logic import And, Equal, Or, Where
 from glowtrain.ops.move import Concat, Expand, Transpose, Unsqueeze, reshape
 from glowtrain.ops.selection import SIZE, compacted, compacted_reference, positions
@@ -121,7 +121,8 @@ class NonMaxSuppression(Operator):
         dropped = Or()(overlap > self.iou_threshold, Equal()(positions(count), best))
         kept = score > least
         following = Where()(dropped, Constant(np.asarray(-np.inf, scores.dtype.numpy)), left)
-        flat = {"best": reshape(best, (images, classes)), "kept": reshape(kept, (images, classes))}
+        found = Where()(kept, best, 0)  # as in the reference: nothing is said of places behind the last that is kept
+        flat = {"best": reshape(found, (images, classes)), "kept": reshape(kept, (images, classes))}
         return Graph((left, step, corners), {"following": following, **flat}, name="suppress")
 
     @classmethod

@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
-from glowtrain.ops.index import ScatterAdd
 from glowtrain.ops.logic import And, Equal, Greater, Where
 from glowtrain.ops.move import Concat, Slice, reshape
 from glowtrain.ops.reduction import ReduceSum, as_dtype, filled
+from glowtrain.ops.scatter import ScatterAdd
 from glowtrain.types import Array, TensorType, f32, i32, i64
 
 Ints = tuple[int, ...]

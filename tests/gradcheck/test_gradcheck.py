@@ -26,9 +26,10 @@ from glowtrain.lower import lower as lowering
 from glowtrain.ops.activation import Relu, Sigmoid
 from glowtrain.ops.arithmetic import Add, Mul
 from glowtrain.ops.contraction import MatMul
-from glowtrain.ops.index import Gather, ScatterAdd
+from glowtrain.ops.gather import Gather
 from glowtrain.ops.move import Slice, StopGradient, Transpose, reshape
 from glowtrain.ops.reduction import ReduceSum
+from glowtrain.ops.scatter import ScatterAdd
 from glowtrain.ops.softmax import Softmax
 from glowtrain.ops.transcendental import Tanh
 from glowtrain.program import plan as planning

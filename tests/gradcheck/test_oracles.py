@@ -18,10 +18,10 @@ from glowtrain.gradcheck import check_registry, check_sample, page
 from glowtrain.gradcheck.draw import SPECIAL, EdgeDraw
 from glowtrain.gradcheck.edges import FINITE, drawn_edge
 from glowtrain.gradcheck.operators import EDGES, SLOPES, drawn
-from glowtrain.gradcheck.page import operand_names
 from glowtrain.gradcheck.runtime import NotRun, runtime
 from glowtrain.graph import OPERATORS, Operator, Sample, Value, registered
-from glowtrain.loops import call, select
+from glowtrain.loops import For, Store, call, select
+from glowtrain.onnx_io.operands import operand_names
 from glowtrain.ops.arithmetic import Abs, Mul
 from glowtrain.ops.contraction import MatMul
 from glowtrain.ops.move import StopGradient
@@ -165,7 +165,9 @@ def test_operators_have_edges() -> None:
 def plain_zero(self: Any, outputs: Any, *inputs: Any) -> Any:
     """A lowering that gives 1 for zeros of either sign, which are drawn almost never but at edges."""
     (loop,) = ORIGINAL(self, outputs, *inputs)
+    assert isinstance(loop, For)
     (store,) = loop.body
+    assert isinstance(store, Store)
     x = inputs[0][loop.indices]
     return [replace(loop, body=(replace(store, value=select(call("eq", x, 0.0), 1.0, store.value)),))]
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from planting import Plant, edit, rule
 
+from glowtrain.backends.interpreter import evaluate
+from glowtrain.gradcheck.minimal import fails_by, load_case, minimal, save_case
 from glowtrain.gradcheck.programs import Case, check_case, drawn_case
+from glowtrain.gradcheck.repeat import main
 from glowtrain.gradcheck.strategies import cases
-from glowtrain.graph import topological, verify
+from glowtrain.graph import reverse, topological, verify
 from glowtrain.graph.retype import retyped
+from glowtrain.lower import lower as lowering
 from glowtrain.types import f32, f64
 
 
@@ -77,3 +85,52 @@ def test_retyped_there_and_back() -> None:
     assert floats
     assert set(floats) == {f32}
     assert str(retyped(narrow, [f32], f64).graph) == str(step) or len(narrow.nodes) == len(step.nodes)
+
+
+# --- What a failing program leaves behind
+
+
+def test_a_saved_program_is_the_same_program(tmp_path: Path) -> None:
+    for example in range(25):
+        case = drawn_case(4, example)
+        command = save_case(case, tmp_path / f"program{example}.onnx", "planned", seed=3)
+        assert command == f"python -m glowtrain.gradcheck.repeat {tmp_path / f'program{example}.onnx'}"
+        saved = load_case(tmp_path / f"program{example}.onnx")
+        assert (saved.oracle, saved.seed, saved.case.swapped) == ("planned", 3, case.swapped)
+        assert len(saved.case.parameters) == len(case.parameters)
+        before, after = (evaluate(each.step, each.feeds) for each in (case, saved.case))
+        for name, value in case.step.outputs.items():
+            np.testing.assert_allclose(after[saved.case.step.outputs[name]], before[value], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("oracle", "largest", "plant"),
+    [
+        ("gradient", 8, edit(reverse._Walk, "add", ("known + cotangent", "known + cotangent + cotangent"))),
+        ("gradient", 2, rule("Mul", "g * b, g * a", "g * a, g * b")),
+        ("planned", 1, edit(lowering._Lowering, "_stage", ('tensor.buffer.kind != "variable" or', "True or"))),
+    ],
+)
+def test_failures_become_small_and_repeat(
+    oracle: str, largest: int, plant: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    fails = fails_by(oracle)
+    with monkeypatch.context() as patch:
+        plant(patch)
+        case = next(case for case in (drawn_case(0, example) for example in range(30)) if fails(case))
+        small = minimal(case, fails)
+        assert fails(small)
+        assert len(topological([small.loss])) <= largest < len(topological([case.loss]))
+        save_case(small, tmp_path / "small", oracle)
+        assert main([str(tmp_path / "small.onnx")]) == 1
+        assert f"{oracle} failed" in capsys.readouterr().out
+    assert main([str(tmp_path / "small.onnx")]) == 0
+    assert minimal(case, fails) is case
+
+
+def test_files_that_are_no_saved_program(tmp_path: Path, capsys: Any) -> None:
+    assert main([]) == 2
+    assert main([str(tmp_path / "none.onnx")]) == 2
+    np.savez(tmp_path / "other.npz", x=np.ones(2))
+    assert main([str(tmp_path / "other.onnx")]) == 2
+    assert "was not written by gradcheck" in capsys.readouterr().err

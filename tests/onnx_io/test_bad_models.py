@@ -295,3 +295,208 @@ class TestFunctionsAndConstants:
             [node("Constant", "", "y", "c", value=tensor)], {"x": [2]}, ["y"], opset=onnx.defs.onnx_opset_version()
         )
         refused(proto, "node 'c' (Constant)", "needs 12 bytes but the file holds 11")
+
+
+class TestSchemas:
+    def broken(self, change: Callable[[onnx.NodeProto], object], *parts: str) -> None:
+        proto = model(
+            [node("Gemm", "x w", "y", "g", transB=1)], {"x": [2, 3]}, ["y"], {"w": np.ones((4, 3), np.float32)}
+        )
+        change(proto.graph.node[0])
+        refused(proto, "node 'g' (Gemm)", *parts)
+
+    def test_an_attribute_that_is_given_twice(self) -> None:
+        self.broken(
+            lambda node_: node_.attribute.append(helper.make_attribute("transB", 0)), "attribute transB is given twice"
+        )
+
+    def test_an_attribute_that_holds_something_else_than_it_says(self) -> None:
+        self.broken(
+            lambda node_: setattr(node_.attribute[0], "f", 1.0), "attribute transB is INT but holds f"
+        )  # would be read as 1
+
+    def test_an_attribute_of_a_function_outside_of_one(self) -> None:
+        def refer(node_: onnx.NodeProto) -> None:
+            node_.attribute[0].ClearField("i")
+            node_.attribute[0].ref_attr_name = "transposed"
+
+        self.broken(refer, "attribute transB refers to 'transposed' of a function, but is in none")
+
+    def test_an_attribute_that_no_version_has(self) -> None:
+        self.broken(
+            lambda node_: node_.attribute.append(helper.make_attribute("axis", 1)), "attribute axis of Gemm is not"
+        )
+
+    def test_an_axis_that_no_tensor_has(self) -> None:
+        """Shape inference in the onnx package reads it as a number of 32 bits, and ends the process."""
+        normal = node("LayerNormalization", "x w", "y mean", "norm", axis=1 << 31)
+        proto = model([normal], {"x": [2, 3], "w": [3]}, ["y", "mean"], opset=17)
+        refused(proto, "node 'norm' (LayerNormalization): attribute axis: no tensor has axis 2147483648")
+
+    @pytest.mark.parametrize("parts", [1, 1 << 40])
+    def test_a_split_into_another_number_of_parts(self, parts: int) -> None:
+        proto = model([node("Split", "x", "y z", "cut", num_outputs=parts)], {"x": [6]}, ["y", "z"])
+        refused(proto, f"node 'cut' (Split): num_outputs={parts}, but it has 2 outputs")
+
+    @pytest.mark.parametrize("opset", [6, 13])
+    def test_a_number_of_inputs_that_the_operator_does_not_have(self, opset: int) -> None:
+        refused(
+            model([node("Add", "x", "y", "sum", **({"axis": 1, "broadcast": 1} if opset == 6 else {}))],
+                  {"x": [2]}, ["y"], opset=opset),
+            "node 'sum' (Add) has 1 inputs, not 2",
+        )  # fmt: skip
+        refused(
+            model([node("Relu", "x x", "y", "act")], {"x": [2]}, ["y"], opset=opset),
+            "node 'act' (Relu) has 2 inputs, not 1",
+        )
+
+    def test_an_operand_that_is_needed(self) -> None:
+        proto = model([node("MatMul", "_ x", "y", "product")], {"x": [2, 2]}, ["y"])
+        refused(proto, "node 'product' (MatMul): input 0 (A) is absent")
+
+    def test_an_input_without_type(self) -> None:
+        proto = model([node("Relu", "x", "y")], {"x": [2]}, ["y"], opset=12)
+        proto.graph.input[0].ClearField("type")  # ends the process in the onnx package's converter
+        refused(proto, "input 'x' has no type")
+
+    def test_a_tensor_without_name(self) -> None:
+        refused(
+            model([node("Relu", "x", "y")], {"x": [2]}, ["y"], {"": np.ones(2)}), "number 0 of its initializers has"
+        )
+
+
+class TestSizes:
+    def test_a_shape_of_many_extents(self) -> None:
+        """Shape inference in the onnx package would make 2³¹ dimensions."""
+        proto = model([node("Expand", "x s", "y", "wide")], {"x": [2], "s": (7, [1 << 31])}, ["y"], opset=9)
+        refused(proto, "node 'wide' (Expand)")
+
+    @pytest.mark.parametrize(
+        "attributes", [{"pads": [1 << 40, 0]}, {"kernel_shape": [1 << 40], "pads": [(1 << 40) - 1] * 2}]
+    )
+    def test_windows_that_are_mostly_padding(self, attributes: dict[str, list[int]]) -> None:
+        pool = node("MaxPool", "x", "y", "pool", **{"kernel_shape": [2], **attributes})
+        refused(model([pool], {"x": [1, 1, 9]}, ["y"]), "node 'pool' (MaxPool)")
+
+    def test_an_empty_tensor_of_extents_that_overflow(self) -> None:
+        refused(model([node("Relu", "x", "y")], {"x": [0, 1 << 62]}, ["y"]), "input 'x'", "overflows")
+
+    def test_a_long_chain_in_any_order(self) -> None:
+        """Sorting takes time in proportion to the nodes: 5,000 of them, each before what it reads."""
+        nodes = [node("Relu", f"v{i}", f"v{i + 1}", f"n{i}") for i in range(5_000)]
+        loaded = load(model(nodes[::-1], {"v0": [2]}, ["v5000"]))
+        assert [len(loaded.nodes), loaded.nodes[0].name] == [5_000, "n0"]  # type: ignore[union-attr]
+
+    def test_a_long_cycle(self) -> None:
+        nodes = [node("Relu", f"v{(i - 1) % 5_000}", f"v{i}", f"n{i}") for i in range(5_000)]
+        refused(model(nodes, {"x": [2]}, ["v5"]), "in a cycle", "node 'n0' (Relu)")
+
+
+def loops(depth: int, steps: int) -> ModelProto:
+    """Loops in loops, in which the innermost step must know the numbers of all of them."""
+    value = helper.make_empty_tensor_value_info
+
+    def loop(level: int) -> onnx.NodeProto:
+        declared = [
+            helper.make_tensor_value_info(f"i{level}", 7, []),
+            helper.make_tensor_value_info(f"c{level}", 9, []),
+            helper.make_tensor_value_info(f"s{level}", 1, [1]),
+        ]
+        inner = [loop(level - 1)] if level else repeat
+        body = helper.make_graph(
+            [node("Identity", f"c{level}", f"d{level}"), *inner],
+            "body", declared, [value(f"d{level}"), value(f"t{level}")],
+        )  # fmt: skip
+        names = [f"s{level + 1}" if level < depth else "x", f"t{level + 1}" if level < depth else "y"]
+        return helper.make_node("Loop", ["n", "", names[0]], [names[1]], f"loop{level}", body=body)
+
+    repeat = [node("Identity", "i0", "k0")]
+    repeat += [node("Add", f"k{level - 1} i{level}", f"k{level}") for level in range(1, depth + 1)]
+    repeat += [node("Unsqueeze", f"k{depth} zero", "count"), node("Tile", "s0 count", "tiled")]
+    repeat += [node("ReduceSum", "tiled", "t0")]
+    return model([loop(depth)], {"x": [1]}, ["y"], {"n": np.array(steps), "zero": np.array([0])})
+
+
+class TestNesting:
+    def test_graphs_in_graphs(self) -> None:
+        """1,000 branches in each other, as a message and as a file, which protobuf does not read."""
+        proto = model([], {"x": [2], "k": (TensorProto.BOOL, [])}, ["y"])
+        graph = proto.graph
+        for level in range(1000):
+            inner = graph.node.add(op_type="If", name=f"if{level}", input=["k"], output=["y"])
+            attribute = inner.attribute.add(name="then_branch", type=AttributeProto.GRAPH)
+            attribute.g.output.add(name="y")
+            graph = attribute.g
+        graph.node.append(node("Relu", "x", "y"))
+        refused(proto, "node 'if0' (If): graphs are nested too deeply, more than 32")
+        data = proto.SerializeToString()
+        refused(data, "node 'if0': graphs are nested too deeply, more than 32")
+        refused(data[:-1000], "truncated")
+
+    def test_loops_in_loops(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("glowtrain.onnx_io.control.MOST_STEPS", 60)
+        assert load(loops(1, 7)).outputs["y"].shape == (1,)  # type: ignore[union-attr]
+        refused(loops(1, 8), "node 'loop0' (Loop): with it, more than 60 steps of loops would be unrolled")
+
+
+class TestCalls:
+    def calls(self, names: list[tuple[str, list[str]]]) -> ModelProto:
+        """A model with functions, each calling others one after another, else Relu; the first is called."""
+        functions = []
+        for name, callees in names:
+            steps = [("d", callee) for callee in callees] or [("", "Relu")]
+            body = [
+                helper.make_node(op, [f"v{i}"], [f"v{i + 1}"], domain=domain) for i, (domain, op) in enumerate(steps)
+            ]
+            imports = [helper.make_opsetid("", 18), helper.make_opsetid("d", 1)]
+            functions.append(helper.make_function("d", name, ["v0"], [f"v{len(steps)}"], body, imports))
+        call = helper.make_node(names[0][0], ["x"], ["y"], "call", domain="d")
+        return model([call], {"x": [3]}, ["y"], functions=functions, imports=[helper.make_opsetid("d", 1)])
+
+    def test_a_circle_is_named(self) -> None:
+        refused(
+            self.calls([("f", ["g"]), ("g", ["h"]), ("h", ["g"])]),
+            "function d.g calls itself: d.g -> d.h -> d.g",
+        )
+
+    def test_a_long_chain(self) -> None:
+        def chain(length: int) -> ModelProto:
+            return self.calls([*((f"f{i}", [f"f{i + 1}"]) for i in range(length - 1)), (f"f{length - 1}", [])])
+
+        assert len(load(chain(100)).nodes) == 1  # type: ignore[union-attr]
+        refused(chain(1000), "calls are nested too deeply", "at most 100")
+
+    def test_functions_that_multiply(self) -> None:
+        """Each of 40 functions calls the next one twice: 2⁴⁰ nodes of a file of some kilobytes."""
+        doubling = [*((f"f{i}", [f"f{i + 1}"] * 2) for i in range(40)), ("f40", [])]
+        refused(self.calls(doubling), f"d.f0 ...) it has {1 << 40} nodes")
+        assert len(load(self.calls(doubling[34:])).nodes) == 64  # type: ignore[union-attr]
+
+    def test_a_function_that_is_defined_twice(self) -> None:
+        refused(self.calls([("f", []), ("f", [])]), "function d.f is defined twice")
+
+
+class TestSparse:
+    def sparse(self, indices: object, dims: list[int]) -> ModelProto:
+        values = numpy_helper.from_array(np.ones(2, np.float32), "w")
+        tensor = helper.make_sparse_tensor(values, numpy_helper.from_array(np.array(indices, np.int64), "i"), dims)
+        proto = model([node("Add", "x w", "y")], {"x": [3]}, ["y"])
+        proto.graph.sparse_initializer.append(tensor)
+        return proto
+
+    def test_a_sound_one(self) -> None:
+        assert load(self.sparse([0, 2], [3])).outputs["y"].shape == (3,)  # type: ignore[union-attr]
+
+    @pytest.mark.parametrize(
+        ("indices", "dims", "message"),
+        [
+            ([0, 3], [3], "out of bounds"),
+            ([-1, 2], [3], "an index is negative"),
+            ([[0, 0], [4, 4]], [3, 3], "invalid entry in coordinates array"),
+            ([0, 1, 2], [3], "do not fit"),
+            ([0, 1], [1 << 40, 1 << 40], "too large"),
+            ([0, 1], [-3], "is negative or too large"),
+        ],
+    )
+    def test_places_outside(self, indices: object, dims: list[int], message: str) -> None:
+        refused(self.sparse(indices, dims), "sparse tensor 'w'", message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +22,9 @@ from onnx_models import (
 )
 
 from glowtrain.errors import BindingError
-from glowtrain.graph import Constant, Graph, Template, verify
+from glowtrain.graph import OPERATORS, Constant, Graph, Template, verify
 from glowtrain.onnx_io import load
+from glowtrain.ops.arithmetic import Mul
 from glowtrain.ops.contraction import Gemm
 from glowtrain.ops.control import Scan
 from glowtrain.ops.move import Reshape
@@ -230,6 +232,23 @@ class TestParameters:
         graph = same_as_onnx_runtime(proto)
         assert trainable(graph) == ["scale", "bias"]
         assert frozen(graph) == ["mean", "var"]
+
+    def test_an_operator_of_ones_own_says_what_its_inputs_hold(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        @dataclass(frozen=True)
+        class Rescale(Mul):
+            domain = "example"
+            onnx = "Rescale"
+            arity = 3
+            setting_inputs = (1,)
+            running_inputs = (2,)
+
+        monkeypatch.setitem(OPERATORS, Rescale.key(), Rescale)
+        initializers = {name: np.array([1, k + 2], np.float32) for k, name in enumerate(("w", "scale", "mean"))}
+        nodes = [node("Rescale", "w scale mean", "r", domain="example"), node("Mul", "x r", "y")]
+        imports = [helper.make_opsetid("example", 1)]
+        graph = loaded(model(nodes, {"x": [3, 2]}, ["y"], initializers, imports=imports))
+        assert trainable(graph) == ["w"]
+        assert frozen(graph) == ["mean"]
 
     def test_what_only_comparisons_read_is_a_constant(self) -> None:
         nodes = [

@@ -4,6 +4,7 @@ that are found at run time. The oracle is ONNX Runtime, or ONNX's own reference 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,10 @@ from onnx_models import checked, model, node
 
 import glowtrain as gt
 from glowtrain.errors import BindingError, InputError, ModelError, UnknownValueError
+from glowtrain.graph import OPERATORS, Operand, Ragged, Value
 from glowtrain.onnx_io import load
+from glowtrain.ops.move import Unsqueeze
+from glowtrain.ops.reduction import ReduceSum
 from glowtrain.types import Array
 
 F, I64, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -228,6 +232,31 @@ class TestControlFlow:
             load(proto)
 
 
+@dataclass(frozen=True)
+class Spread(gt.Operator):
+    """A row and, below it, the row minus its sum."""
+
+    domain = "example"
+    onnx = "Spread"
+
+    def infer(self, *inputs: gt.TensorType) -> gt.TensorType:
+        return inputs[0].with_shape((2, *inputs[0].shape))
+
+    def reference(self, x: Array) -> Array:
+        return np.stack([x, x - x.sum()])
+
+    def decompose(self, x: Value) -> Value:
+        return gt.nn.concat([Unsqueeze((0,))(x), Unsqueeze((0,))(x - gt.nn.total(x))], axis=0)
+
+    def counted(self, *operands: Operand) -> list[Value | None]:
+        return ReduceSum(axes=(0,)).counted(*operands)
+
+    def follow(self, result: Value, *operands: Operand) -> Ragged:
+        (row,) = operands
+        assert isinstance(row, Ragged)
+        return Ragged(result, row.axis + 1, row.size)
+
+
 class TestFoundSizes:
     """Sizes that data decides, and what reads such tensors."""
 
@@ -251,11 +280,44 @@ class TestFoundSizes:
         nodes = [
             node("Greater", "s half", "mask"), node("Compress", "x mask", "rows", axis=0),
             node("Gather", "rows last", "end", axis=0), node("Gather", "rows last", "column", axis=1),
+            node("ReduceMean", "rows one", "means", keepdims=0),
         ]  # fmt: skip
-        proto = model(
-            nodes, {"x": [3, 4], "s": [3]}, ["rows", "end", "column"], {"half": np.float32(0.5), "last": ints(-1)}
-        )
+        constants = {"half": np.float32(0.5), "last": ints(-1), "one": ints(1)}
+        proto = model(nodes, {"x": [3, 4], "s": [3]}, ["rows", "end", "column", "means"], constants)
         same_as_reference(proto, *({"x": X, "s": np.array(s, np.float32)} for s in ([1, 0, 1], [0, 1, 0])))
+
+    def test_an_operator_of_ones_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It says where the axis goes, and what to compute with in place of what lies past the size."""
+        monkeypatch.setitem(OPERATORS, Spread.key(), Spread)
+        nodes = [
+            node("NonZero", "x", "where"), node("Transpose", "where", "tuples", perm=[1, 0]),
+            node("GatherND", "x tuples", "found"), node("Spread", "found", "y", domain="example"),
+        ]  # fmt: skip
+        proto = model(nodes, {"x": [3, 4]}, ["y"], imports=[helper.make_opsetid("example", 1)])
+        for backend in ("interpreter", "cpu"):
+            y = gt.compile(load(proto), backend=backend)({"x": self.MASKED})["y"]
+            found = self.MASKED[self.MASKED != 0]
+            np.testing.assert_allclose(y, np.stack([found, found - found.sum()]), rtol=1e-6)
+
+    @pytest.mark.parametrize(
+        ("reader", "message"),
+        [
+            (node("ReduceMean", "floats zero", "y"), "ReduceMean runs over an axis whose size is found"),
+            (node("Reshape", "floats flat", "y"), "Reshape joins an axis"),
+            (node("Slice", "floats one last zero", "y"), "Slice of an axis.*only the first elements"),
+            (node("Concat", "floats floats", "y", axis=0), "Concat along an axis"),
+            (node("Mul", "floats where", "y"), "Mul broadcasts different axes"),
+        ],
+        ids=lambda value: value.op_type if hasattr(value, "op_type") else "",
+    )
+    def test_what_cannot_be_followed(self, reader: Any, message: str) -> None:
+        nodes = [
+            node("NonZero", "x", "places"), node("Cast", "places", "where", to=F),
+            node("Transpose", "where", "floats", perm=[1, 0]), reader,
+        ]  # fmt: skip
+        constants = {"zero": ints(0), "one": ints(1), "last": ints(4), "flat": ints(-1)}
+        with pytest.raises(ModelError, match=message):
+            load(model(nodes, {"x": [1, 2]}, ["y"], constants))
 
     def test_what_has_no_rule_is_named(self) -> None:
         nodes = [node("NonZero", "x", "where"), node("Softmax", "f", "y", "soft", axis=1)]

@@ -18,8 +18,8 @@ from glowtrain.graph import Graph, Input, Operator, Value, constant, registered
 from glowtrain.graph.reverse import pullback
 from glowtrain.lower.lower import lower
 from glowtrain.ops.along_axis import ArgMax, ArgMin, CumSum
+from glowtrain.ops.gather import Gather, GatherElements, GatherND
 from glowtrain.ops.group_normalization import GroupNormalization, LpNormalization
-from glowtrain.ops.index import Gather, GatherElements, GatherND, ScatterAdd, ScatterElements, ScatterND
 from glowtrain.ops.loss import NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss
 from glowtrain.ops.normalization import BatchNormalization, LayerNormalization, UnbiasedBatchNormalization
 from glowtrain.ops.onehot import OneHot
@@ -33,6 +33,7 @@ from glowtrain.ops.reduction import (
     ReduceProd,
     ReduceSum,
 )
+from glowtrain.ops.scatter import ScatterAdd, ScatterElements, ScatterND
 from glowtrain.ops.softmax import Hardmax, LogSoftmax, Softmax
 from glowtrain.program.evaluate import evaluate as evaluate_program
 from glowtrain.types import DType, TensorType, bf16, boolean, f16, f32, f64, i32, i64, type_of

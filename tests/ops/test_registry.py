@@ -34,9 +34,7 @@ def bad(sample: Sample, oracles: tuple[str, ...]) -> list[Measure]:
 @EVERY
 def test_is_complete(key: str) -> None:
     cls = operator_of(key)
-    runs = (
-        cls.has("lower") or cls.has("decompose") or getattr(cls, "from_type", False) or getattr(cls, "control", False)
-    )
+    runs = cls.has("lower") or cls.has("decompose") or cls.from_type or cls.control
     missing = [method for method in ("infer", "reference", "sample") if not cls.has(method)]
     assert not missing
     assert cls.__doc__, "no docstring"

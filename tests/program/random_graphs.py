@@ -15,13 +15,14 @@ from glowtrain.ops.arithmetic import Abs, Neg
 from glowtrain.ops.control import Scan
 from glowtrain.ops.convolution import Conv
 from glowtrain.ops.extrema import Max
-from glowtrain.ops.index import Gather, ScatterElements
+from glowtrain.ops.gather import Gather
 from glowtrain.ops.logic import Where
 from glowtrain.ops.move import Concat, Expand, Flatten, Reshape, Slice, Squeeze, Transpose, Unsqueeze
 from glowtrain.ops.normalization import LayerNormalization
 from glowtrain.ops.pad import Pad, Tile
 from glowtrain.ops.pooling import AveragePool
 from glowtrain.ops.reduction import ReduceMax, ReduceMean, ReduceSum
+from glowtrain.ops.scatter import ScatterElements
 from glowtrain.ops.softmax import LogSoftmax, Softmax
 from glowtrain.ops.split import Split
 from glowtrain.ops.transcendental import Tanh

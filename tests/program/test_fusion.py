@@ -18,7 +18,7 @@ from glowtrain.backends import interpreter
 from glowtrain.graph import Constant, Graph, Input
 from glowtrain.lower.expand import expand
 from glowtrain.lower.lower import lower
-from glowtrain.ops.index import Gather
+from glowtrain.ops.gather import Gather
 from glowtrain.ops.logic import Cast
 from glowtrain.program.evaluate import evaluate
 from glowtrain.program.fuse import fuse

@@ -32,7 +32,7 @@ from glowtrain.lower.lower import lower
 from glowtrain.ops.activation import Relu
 from glowtrain.ops.control import Scan
 from glowtrain.ops.convolution import Conv
-from glowtrain.ops.index import Gather
+from glowtrain.ops.gather import Gather
 from glowtrain.ops.move import Reshape, Transpose
 from glowtrain.ops.normalization import LayerNormalization
 from glowtrain.ops.reduction import ReduceSum

@@ -13,7 +13,7 @@ import numpy as np
 from glowtrain.graph import Draw, Sample, Value, constant, operator
 from glowtrain.ops.cast import Cast
 from glowtrain.ops.composite import Composite
-from glowtrain.ops.index import Gather
+from glowtrain.ops.gather import Gather
 from glowtrain.ops.microsoft.base import (
     Microsoft,
 )

@@ -16,7 +16,7 @@ from glowtrain.graph import Operator, Value, constant
 from glowtrain.ops.activation import Sigmoid
 from glowtrain.ops.along_axis import ArgMax
 from glowtrain.ops.arithmetic import Abs, Sign, Sqrt
-from glowtrain.ops.index import Gather
+from glowtrain.ops.gather import Gather
 from glowtrain.ops.logic import Equal, Greater, Where
 from glowtrain.ops.reduction import ReduceMax, ReduceSum, as_dtype
 from glowtrain.ops.softmax import Softmax

@@ -10,7 +10,8 @@ import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
 from glowtrain.ops.arithmetic import Abs, Sqrt
-from glowtrain.ops.index import Gather, checked
+from glowtrain.ops.gather import Gather
+from glowtrain.ops.index import checked
 from glowtrain.ops.logic import Equal, Greater, IsNaN, Where
 from glowtrain.ops.ml.common import (
     DOMAIN,

@@ -12,7 +12,7 @@ import numpy as np
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
 from glowtrain.loops import Const, Expr, For, Let, Ref, Statement, Tensor, indices_of, select
 from glowtrain.ops.extrema import Min
-from glowtrain.ops.index import Gather
+from glowtrain.ops.gather import Gather
 from glowtrain.ops.logic import Equal, IsNaN, Less, Where
 from glowtrain.ops.ml.common import DOMAIN, Floats, Ints, Strings, check_integers
 from glowtrain.ops.move import Unsqueeze

@@ -15,7 +15,7 @@ import numpy as np
 
 from glowtrain.errors import ShapeError
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
-from glowtrain.ops.index import Gather
+from glowtrain.ops.gather import Gather
 from glowtrain.ops.logic import Greater, IsInf, Where
 from glowtrain.ops.ml.common import (
     Floats,

@@ -10,7 +10,7 @@ import numpy as np
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
 from glowtrain.loops import Const, Expr, For, Let, Ref, Statement, Tensor, call, cast, indices_of, select
 from glowtrain.ops.family import broadcast_shapes
-from glowtrain.ops.index import Gather, GatherElements
+from glowtrain.ops.gather import Gather, GatherElements
 from glowtrain.ops.logic import And, IsNaN, LessOrEqual, Not, Or
 from glowtrain.ops.move import Expand, Transpose, reshape
 from glowtrain.ops.reduction import as_dtype
