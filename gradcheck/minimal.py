@@ -2,7 +2,7 @@
 
 Programs are made smaller on the graph itself, so any failing one can be, however it was found: what is not needed
 beside the loss is dropped, the loss is taken of a value nearer to the inputs, values become inputs with the numbers
-that they have, and nodes are left out where an operand fits in their place. A change stays if the same check still fails
+they have, and nodes are left out where an operand fits in their place. A change stays if the same check still fails
 (delta debugging; Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing Input, 2002).
 """
 

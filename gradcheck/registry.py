@@ -10,14 +10,16 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from glowtrain.errors import InputError, VerificationError
+from glowtrain.errors import GlowtrainError, InputError, VerificationError
 from glowtrain.gradcheck.coverage import Covered, covered, summary
 from glowtrain.gradcheck.edges import drawn_edge
+from glowtrain.gradcheck.minimal import fails_by, minimal, save_case
 from glowtrain.gradcheck.operators import (
     EDGES,
     MISTAKES,
@@ -29,7 +31,7 @@ from glowtrain.gradcheck.operators import (
     failure,
     operands_with_gradients,
 )
-from glowtrain.gradcheck.programs import PROGRAM_ORACLES, check_case, drawn_case
+from glowtrain.gradcheck.programs import PROGRAM_ORACLES, Case, check_case, drawn_case
 from glowtrain.gradcheck.report import STYLES, Check, Measure, Report, merged
 from glowtrain.graph import OPERATORS, Operator, Sample, registered
 
@@ -109,6 +111,7 @@ class _Run:
     oracles: tuple[str, ...]
     shares: dict[str, int]
     shrink: bool
+    keep: str = ""
 
     def wanted(self, oracles: Sequence[str], example: int) -> list[str]:
         """The oracles that see an example."""
@@ -130,17 +133,19 @@ def check_registry(
     programs: int | None = None,
     shrink: bool = True,
     jobs: int = 1,
+    keep: Path | str | None = None,
 ) -> RegistryReport:
     """Check operators (all, or by name) on ``examples`` samples each, then random programs.
 
     ``profile``: one of :data:`PROFILES`; ``examples`` and ``programs`` (how many; none where operators are named)
-    override its numbers. Where hypothesis is installed a failure comes with a smaller example (``shrink``). With
-    ``jobs`` that many processes share the work. The result depends on names, seed and these numbers only. Raises
-    :class:`InputError` for an unknown operator or profile.
+    override its numbers. A failure comes with a smaller example (``shrink``; an operator's where hypothesis is
+    installed); failing programs are written to the folder ``keep``. With ``jobs`` that many processes share the work.
+    The result depends on names, seed and these numbers only. Raises :class:`InputError` for an unknown operator or
+    profile.
     """
     chosen = _chosen(names, profile)
     begin, settings = time.perf_counter(), PROFILES[profile]
-    run = _Run(examples or settings.examples, seed, tuple(oracles), settings.shares, shrink)
+    run = _Run(examples or settings.examples, seed, tuple(oracles), settings.shares, shrink, str(keep or ""))
     count = _programs_wanted(programs, examples, settings, every=names is None)
     tasks: list[Task] = [(key, range(run.examples)) for key in chosen]
     tasks += [(PROGRAMS, range(start, min(start + TOGETHER, count))) for start in range(0, count, TOGETHER)]
@@ -236,7 +241,7 @@ class _Operator:
             where = f"{kind} {example}, {described(sample)}"
             if self.run.shrink and measure.status == "failed" and kind == "example":
                 yield from _smallest(self.operator, measure, self.run.seed)
-                self.run = _Run(self.run.examples, self.run.seed, self.run.oracles, self.run.shares, shrink=False)
+                self.run = replace(self.run, shrink=False)
             yield where, measure
 
     def _cover(self, sample: Sample, measures: Sequence[Measure], *, gradients: bool) -> None:
@@ -268,4 +273,23 @@ def _programs(run: _Run, examples: range) -> Iterator[tuple[str, Measure]]:
             yield f"program {example}", failure("gradient", error)
             continue
         for measure in check_case(case, oracles, run.seed):
-            yield f"program {example}" + (f"\n{case}" if measure.status == "failed" else ""), measure
+            where = f"program {example}"
+            if measure.status == "failed":
+                where += _repeatable(run, example, case, measure.oracle)
+                run = replace(run, shrink=False)
+            yield where, measure
+
+
+def _repeatable(run: _Run, example: int, case: Case, oracle: str) -> str:
+    """A failing program, as small as it gets, and the command that repeats it."""
+    if run.shrink:
+        case = minimal(case, fails_by(oracle, run.seed))
+    told = ""
+    if run.keep:
+        path = Path(run.keep) / f"program-{run.seed}-{example}-{oracle.replace(' ', '-')}.onnx"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            told = f"; repeat it with: {save_case(case, path, oracle, run.seed)}"
+        except GlowtrainError as error:
+            told = f"; it cannot be kept as a file: {error}"
+    return f"{told}\n{case}"

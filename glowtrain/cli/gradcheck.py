@@ -50,6 +50,10 @@ def gradcheck(
     markdown: Annotated[
         Path | None, typer.Option("--markdown", metavar="F", help="Write what was found by operator as a page.")
     ] = None,
+    failures: Annotated[
+        Path | None,
+        typer.Option("--failures", metavar="DIR", help="Keep failing random programs here, made small, as ONNX files."),
+    ] = None,
     dims: options.Dims = [],  # noqa: B006
     every: Annotated[bool, typer.Option("--all", help="List what passed, too.")] = False,
 ) -> None:
@@ -68,7 +72,7 @@ def gradcheck(
     if model is not None and (op or markdown):
         raise InputError(f"give a MODEL or {'--op' if op else '--markdown'}, not both")
     if model is None:
-        report: Report = registry(op, profile, examples, seed, jobs or _jobs(op))
+        report: Report = registry(op, profile, examples, seed, jobs or _jobs(op), failures)
     else:
         report = check(open_graph(model, parse_dims(dims), batch=BATCH), seed=seed)
     if json_path is not None:
@@ -95,7 +99,9 @@ def _again(profile: str, examples: int | None, seed: int, path: Path) -> str:
     return " ".join(filter(None, [*words, f"--markdown docs/{path.name}"]))
 
 
-def registry(names: list[str], profile: str, examples: int | None, seed: int, jobs: int) -> RegistryReport:
+def registry(
+    names: list[str], profile: str, examples: int | None, seed: int, jobs: int, failures: Path | None
+) -> RegistryReport:
     """Check operators by name, or all of them and random programs, telling how far it is."""
     unknown = [name for name in names if name not in OPERATORS]
     if unknown:
@@ -113,7 +119,7 @@ def registry(names: list[str], profile: str, examples: int | None, seed: int, jo
         def progress(subject: str, number: int, total: int) -> None:
             bar.update(task, completed=number, total=total, description=subject)
 
-        return check_registry(names or None, examples, seed, progress, profile=profile, jobs=jobs)
+        return check_registry(names or None, examples, seed, progress, profile=profile, jobs=jobs, keep=failures)
 
 
 def show(report: Report, *, every: bool) -> None:

@@ -34,7 +34,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True)
-class Test:
+class Case:
     """One test of the ``onnx`` package: its kind and name."""
 
     kind: str
@@ -45,7 +45,7 @@ class Test:
 class Outcome:
     """What became of a test: why it failed, if it did, and the seconds it took with compiling."""
 
-    test: Test
+    test: Case
     failure: str | None
     seconds: float
 
@@ -55,10 +55,10 @@ class Outcome:
 
 
 @functools.cache
-def _cases(backend: str) -> dict[Test, unittest.TestCase]:
+def _cases(backend: str) -> dict[Case, unittest.TestCase]:
     """Every test by kind and name, bound to a backend by its name in :data:`glowtrain.compiler.BACKENDS`."""
     adapter = type("Adapter", (GlowtrainBackend,), {"engine": backend})
-    found: dict[Test, unittest.TestCase] = {}
+    found: dict[Case, unittest.TestCase] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the onnx package overflows on purpose where it makes its tests
         cases = BackendTest(adapter, __name__).test_cases
@@ -66,16 +66,16 @@ def _cases(backend: str) -> dict[Test, unittest.TestCase]:
         kind = _KINDS[title.removeprefix("OnnxBackend").removesuffix("Test")]
         for method in unittest.defaultTestLoader.getTestCaseNames(case):
             if method.endswith("_cpu"):
-                found[Test(kind, method.removesuffix("_cpu"))] = case(method)
+                found[Case(kind, method.removesuffix("_cpu"))] = case(method)
     return found
 
 
-def matching(pattern: str = "", backend: str = "cpu") -> list[Test]:
+def matching(pattern: str = "", backend: str = "cpu") -> list[Case]:
     """The tests whose name contains ``pattern``."""
     return [test for test in _cases(backend) if pattern in test.name]
 
 
-def run(test: Test, backend: str) -> Outcome:
+def run(test: Case, backend: str) -> Outcome:
     """Run one test in this process."""
     result, started = unittest.TestResult(), time.perf_counter()
     _cases(backend)[test].run(result)
@@ -92,7 +92,7 @@ def _reason(trace: str) -> str:
     return text.removeprefix("glowtrain.errors.")[:300]
 
 
-def run_all(chosen: Sequence[Test], backend: str = "cpu", jobs: int = 1) -> Iterator[Outcome]:
+def run_all(chosen: Sequence[Case], backend: str = "cpu", jobs: int = 1) -> Iterator[Outcome]:
     """Run tests in ``jobs`` processes. A test that ends its process is reported as a crash, and the rest go on."""
     chunks = [list(chosen[start : start + _CHUNK]) for start in range(0, len(chosen), _CHUNK)]
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
@@ -104,11 +104,11 @@ def run_all(chosen: Sequence[Test], backend: str = "cpu", jobs: int = 1) -> Iter
                 yield from (_run_alone(test, backend) for test in chunk)
 
 
-def _run_chunk(chunk: list[Test], backend: str) -> list[Outcome]:
+def _run_chunk(chunk: list[Case], backend: str) -> list[Outcome]:
     return [run(test, backend) for test in chunk]
 
 
-def _run_alone(test: Test, backend: str) -> Outcome:
+def _run_alone(test: Case, backend: str) -> Outcome:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         try:
             return pool.submit(run, test, backend).result()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,6 +13,8 @@ from glowtrain.loops import Expr, For, Let, Ref, Statement, Tensor, call, indice
 from glowtrain.ops.family import Grads, normalize_axis
 from glowtrain.ops.reduction import AlongAxes, limits, reduced_shape, widened
 from glowtrain.types import Array, DType, TensorType, i64
+
+Step = Callable[[list[Expr], list[Expr]], Statement]
 
 
 @dataclass(frozen=True)
@@ -97,14 +100,9 @@ class ArgMin(ArgExtremum):
     combine: ClassVar[str] = "min"
 
 
-@operator
 @dataclass(frozen=True)
-class CumSum(Operator):
-    """Running sums along ``axis``: y[k] = x[0] + ... + x[k].
-
-    ``exclusive`` leaves x[k] itself out; ``reverse`` sums from the end. Every partial sum is rounded to the element
-    type.
-    """
+class Cumulative(Operator):
+    """Each element combined with those before it along ``axis``; see :class:`CumSum` for the attributes."""
 
     axis: int = static(1)
     exclusive: bool = False
@@ -117,6 +115,27 @@ class CumSum(Operator):
             raise self.fail(f"element type must be a number, not {inputs[0].dtype}; cast it first", *inputs)
         normalize_axis(self, self.axis, inputs[0])
         return inputs[0]
+
+
+def running(y: Tensor, axis: int, reverse: bool, step: Step) -> list[Statement]:
+    """A nest that goes along ``axis`` in order: ``step(here, before)`` stores an element from the one before it."""
+    axis, extent = axis % len(y.shape), y.shape[axis]
+    outer = indices_of((*y.shape[:axis], *y.shape[axis + 1 :]))
+    (k,) = indices_of((extent,), "k")
+    here, before = (extent - 1 - k, extent - k) if reverse else (k, k - 1)
+    statement = step(*([*outer[:axis], place, *outer[axis:]] for place in (here, before)))
+    loop = For((k,), (statement,), serial=True)
+    return [For(outer, (loop,))] if outer else [loop]
+
+
+@operator
+@dataclass(frozen=True)
+class CumSum(Cumulative):
+    """Running sums along ``axis``: y[k] = x[0] + ... + x[k].
+
+    ``exclusive`` leaves x[k] itself out; ``reverse`` sums from the end. Every partial sum is rounded to the element
+    type.
+    """
 
     def reference(self, x: Array) -> Array:
         turned = np.flip(x, self.axis) if self.reverse else x
@@ -131,17 +150,12 @@ class CumSum(Operator):
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
         (x,), (y,) = inputs, outputs
-        axis, extent = self.axis % len(x.shape), x.shape[self.axis]
-        outer = indices_of((*x.shape[:axis], *x.shape[axis + 1 :]))
-        (k,) = indices_of((extent,), "k")
 
-        def at(position: Expr) -> list[Expr]:
-            return [*outer[:axis], position, *outer[axis:]]
+        def step(here: list[Expr], before: list[Expr]) -> Statement:
+            added = x.load(before, fill=0) if self.exclusive else x[here]
+            return y.store(here, y.load(before, fill=0) + added)
 
-        here, before = (extent - 1 - k, extent - k) if self.reverse else (k, k - 1)
-        added = x.load(at(before), fill=0) if self.exclusive else x[at(here)]
-        step = For((k,), (y.store(at(here), y.load(at(before), fill=0) + added),), serial=True)
-        return [For(outer, (step,))] if outer else [step]
+        return running(y, self.axis, self.reverse, step)
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:

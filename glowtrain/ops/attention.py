@@ -118,9 +118,6 @@ class Attention(Operator):
         if not fits or any(extent not in (1, full) for extent, full in zip(mask.shape[:-1], leading, strict=True)):
             raise self.fail(f"attn_mask must broadcast to {list(scores)}; its last axis may be shorter", *types)
 
-    def _scale(self, size: int) -> float:
-        return 1 / math.sqrt(max(size, 1)) if self.scale is None else self.scale
-
     @property
     def windowed(self) -> bool:
         """Whether keys are hidden by position."""
@@ -148,7 +145,7 @@ class Attention(Operator):
             k, v = np.concatenate([past_key, k], 2), np.concatenate([past_value, v], 2)
         group = q.shape[1] // k.shape[1]
         wide_k, wide_v = (np.repeat(widened(x), group, axis=1) for x in (k, v))
-        stages = [widened(q) * self._scale(q.shape[3]) @ wide_k.swapaxes(2, 3)]
+        stages = [widened(q) * score_scale(self.scale, q.shape[3]) @ wide_k.swapaxes(2, 3)]
         stages.append(np.tanh(stages[0] / self.softcap) * self.softcap if self.softcap > 0 else stages[0])
         bias = self._reference_bias(stages[0], mask, lengths, 0 if past_key is None else past_key.shape[2])
         stages.append(stages[1] + bias)
@@ -189,7 +186,7 @@ class Attention(Operator):
         if past_key is not None:
             k, v = Concat(axis=2)(past_key, k), Concat(axis=2)(past_value, v)
         wide = accumulator(dtype)
-        products = by_group(as_dtype(q, wide) * self._scale(q.shape[3]), swapped(as_dtype(k, wide)))
+        products = by_group(as_dtype(q, wide) * score_scale(self.scale, q.shape[3]), swapped(as_dtype(k, wide)))
         capped = Tanh()(products / self.softcap) * self.softcap if self.softcap > 0 else products
         hidden = _Hidden.of(self, products, mask, lengths, 0 if past_key is None else past_key.shape[2])
         biased = hidden.apply(capped)
@@ -269,6 +266,11 @@ def join_heads(x: Value) -> Value:
     """[B, heads, N, size] as [B, N, heads size]."""
     _, heads, _, size = x.shape
     return inner_reshaped(Transpose(perm=(0, 2, 1, 3))(x), 2, (heads * size,))
+
+
+def score_scale(scale: float | None, size: int) -> float:
+    """The factor on scores: as given, else 1 / √(the size of a head)."""
+    return 1 / math.sqrt(max(size, 1)) if scale is None else scale
 
 
 def by_group(left: Value, right: Value) -> Value:

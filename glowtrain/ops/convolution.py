@@ -88,9 +88,7 @@ class Conv(Operator):
     def reference(self, *inputs: Any) -> Array:
         x, w = inputs[:2]
         y = convolve(x, w, self.geometry(x, w), self.group)
-        if len(inputs) > 2 and inputs[2] is not None:
-            y = y + widened(inputs[2]).reshape(-1, *(1 for _ in x.shape[2:]))
-        return y.astype(x.dtype)
+        return _biased(y, *inputs[2:]).astype(x.dtype)
 
     def vjp(self, g: Value, y: Value, *inputs: Any) -> Grads:
         x, w = inputs[:2]
@@ -135,6 +133,11 @@ def channels_last(rank: int) -> Shape:
 def outputs_last(rank: int) -> Shape:
     """Memory order of a weight [M, C/group, k...]: taps, then input channels, output channels innermost."""
     return (*range(2, rank), 1, 0)
+
+
+def _biased(y: Array, bias: Array | None = None) -> Array:
+    """An image in the type in which it is summed, with a bias for each channel."""
+    return y if bias is None else y + widened(bias).reshape(-1, *(1 for _ in y.shape[2:]))
 
 
 def _bias_gradients(g: Value, biases: Sequence[Value | None]) -> Grads:
@@ -217,9 +220,7 @@ class ConvTranspose(Operator):
     def reference(self, *inputs: Any) -> Array:
         x, w = inputs[:2]
         y = scatter(x, w, self.geometry(x, w), self.group)
-        if len(inputs) > 2 and inputs[2] is not None:
-            y = y + widened(inputs[2]).reshape(-1, *(1 for _ in x.shape[2:]))
-        return y.astype(x.dtype)
+        return _biased(y, *inputs[2:]).astype(x.dtype)
 
     def vjp(self, g: Value, y: Value, *inputs: Any) -> Grads:
         x, w = inputs[:2]

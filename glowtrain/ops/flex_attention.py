@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -12,7 +11,7 @@ import numpy as np
 from glowtrain.graph import Draw, Graph, Input, Operator, Sample, Value, operator
 from glowtrain.graph.graph import rebuild
 from glowtrain.ops.activation import Sigmoid
-from glowtrain.ops.attention import by_group
+from glowtrain.ops.attention import by_group, score_scale
 from glowtrain.ops.contraction import swapped
 from glowtrain.ops.control import run_body
 from glowtrain.ops.reduction import accumulator, as_dtype, widened
@@ -75,15 +74,12 @@ class FlexAttention(Operator):
         cut = 3 + (len(self.score_mod.inputs) - 1 if self.score_mod else 0)
         return [(self.score_mod, inputs[3:cut]), (self.prob_mod, inputs[cut:])]
 
-    def _scale(self, size: int) -> float:
-        return 1 / math.sqrt(max(size, 1)) if self.scale is None else self.scale
-
     def reference(self, *inputs: Array) -> Array:
         q, k, v = inputs[:3]
         dtype, group = self.precision(dtype_of(q.dtype)).numpy, q.shape[1] // k.shape[1]
         (score_mod, of_scores), (prob_mod, of_shares) = self._captured(inputs)
         wide_k, wide_v = (np.repeat(widened(x), group, axis=1) for x in (k, v))
-        scores = (widened(q) * self._scale(q.shape[3]) @ wide_k.swapaxes(2, 3)).astype(dtype)
+        scores = (widened(q) * score_scale(self.scale, q.shape[3]) @ wide_k.swapaxes(2, 3)).astype(dtype)
         if score_mod is not None:
             (scores,) = run_body(score_mod, [scores, *of_scores])
         powers = np.exp(widened(scores) - np.max(widened(scores), axis=-1, keepdims=True, initial=-np.inf))
@@ -96,7 +92,7 @@ class FlexAttention(Operator):
         q, k, v = inputs[:3]
         dtype, wide = self.precision(q.dtype), accumulator(q.dtype)
         (score_mod, of_scores), (prob_mod, of_shares) = self._captured(inputs)
-        products = by_group(as_dtype(q, wide) * self._scale(q.shape[3]), swapped(as_dtype(k, wide)))
+        products = by_group(as_dtype(q, wide) * score_scale(self.scale, q.shape[3]), swapped(as_dtype(k, wide)))
         scores = _through(score_mod, as_dtype(products, dtype), of_scores)
         shares = _through(prob_mod, Softmax(axis=-1)(scores), of_shares)
         widest = accumulator(dtype)

@@ -165,29 +165,36 @@ def blocks(op: Operator, axis: int, block_size: int, *types: Any) -> Blocks:
     return Blocks(x.shape, scale.shape, axis, block_size)
 
 
-def zero_of(inputs: Sequence[Any]) -> Any:
-    """The third operand, if it is there."""
-    return inputs[2] if len(inputs) > 2 else None
+@dataclass(frozen=True)
+class Scaled(Operator):
+    """Real numbers and quantized ones, with one scale for all, for each place on ``axis``, or for each block."""
+
+    axis: int = 1
+    block_size: int = 0
+    output_dtype: DType | None = None
+
+    setting_inputs: ClassVar[tuple[int, ...]] = (1,)
+
+    def layout(self, *inputs: Any) -> Blocks:
+        """Which scale belongs to an element, for operands that are arrays, values or tensors."""
+        shapes = [None if x is None else TensorType(f32, tuple(x.shape)) for x in inputs[:3]]
+        return blocks(self, self.axis, self.block_size, *shapes)
 
 
 @operator
 @dataclass(frozen=True)
-class QuantizeLinear(Operator):
+class QuantizeLinear(Scaled):
     """saturate(round(x / scale) + zero point), with one scale for all, for each place on ``axis``, or for each block.
 
     The zero point's type is the result's; without one it is ``output_dtype``, else u8. The quotient is computed in
     ``precision``, else in the scale's type.
     """
 
-    axis: int = 1
-    block_size: int = 0
-    output_dtype: DType | None = None
     precision: DType | None = None
     saturate: bool = True
 
     differentiable: ClassVar[bool] = False
     reason: ClassVar[str] = STEPS
-    setting_inputs: ClassVar[tuple[int, ...]] = (1,)
 
     def infer(self, *inputs: Any) -> TensorType:
         x, scale, zero = (*inputs, None)[:3]
@@ -214,19 +221,14 @@ class QuantizeLinear(Operator):
     def reference(self, *inputs: Any) -> Array:
         x, scale, zero = (*inputs, None)[:3]
         dtype = self.result_dtype(None if zero is None else dtype_of(zero.dtype))
-        layout = self._blocks(*inputs)
+        layout = self.layout(*inputs)
         division = self._division(dtype_of(scale.dtype))
         quotient = convert(x, division) / layout.spread(convert(scale, division))
         return quantized_array(quotient, None if zero is None else layout.spread(zero), dtype, self.saturate)
 
-    def _blocks(self, *inputs: Any) -> Blocks:
-        """The layout for arrays or tensors."""
-        shapes = [None if x is None else TensorType(f32, tuple(x.shape)) for x in inputs[:3]]
-        return blocks(self, self.axis, self.block_size, *shapes)
-
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
         x, scale, zero = (*inputs, None)[:3]
-        layout, division = self._blocks(*inputs), self._division(scale.dtype)
+        layout, division = self.layout(*inputs), self._division(scale.dtype)
 
         def element(*index: Expr) -> Expr:
             quotient = cast(x[index], division) / cast(layout.load(scale, index), division)
@@ -270,14 +272,8 @@ def draw_zero(draw: Draw, shape: Shape, dtype: DType) -> Array:
 
 @operator
 @dataclass(frozen=True)
-class DequantizeLinear(Operator):
+class DequantizeLinear(Scaled):
     """(x - zero point) · scale, in ``output_dtype`` or the scale's type; differentiable in the scale."""
-
-    axis: int = 1
-    block_size: int = 0
-    output_dtype: DType | None = None
-
-    setting_inputs: ClassVar[tuple[int, ...]] = (1,)
 
     def infer(self, *inputs: Any) -> TensorType:
         x, scale, zero = (*inputs, None)[:3]
@@ -296,22 +292,18 @@ class DequantizeLinear(Operator):
         x, scale, zero = (*inputs, None)[:3]
         result = self.output_dtype or dtype_of(scale.dtype)
         wide = f64 if f64 in (result, dtype_of(scale.dtype)) else f32
-        layout = self._blocks(*inputs)
+        layout = self.layout(*inputs)
         difference = convert(x, wide)
         if zero is not None:
             difference = difference - convert(layout.spread(zero), wide)
         return convert(difference * layout.spread(convert(scale, wide)), result)
-
-    def _blocks(self, *inputs: Any) -> Blocks:
-        shapes = [None if x is None else TensorType(f32, tuple(x.shape)) for x in inputs[:3]]
-        return blocks(self, self.axis, self.block_size, *shapes)
 
     def vjp(self, g: Value, y: Value, *inputs: Any) -> Grads:
         x, scale, zero = (*inputs, None)[:3]
         rest = (None,) * (len(inputs) - 2)
         if not scale.dtype.is_float:
             return None, None, *rest
-        layout = self._blocks(*inputs)
+        layout = self.layout(*inputs)
         wide = f64 if f64 in (y.dtype, scale.dtype) else f32
         difference = Cast(wide)(x)
         if zero is not None:
@@ -320,7 +312,7 @@ class DequantizeLinear(Operator):
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
         x, scale, zero = (*inputs, None)[:3]
-        layout = self._blocks(*inputs)
+        layout = self.layout(*inputs)
         wide = f64 if f64 in (outputs[0].dtype, scale.dtype) else f32
 
         def element(*index: Expr) -> Expr:

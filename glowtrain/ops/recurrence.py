@@ -5,20 +5,18 @@ Semantics: https://onnx.ai/onnx/operators/ at the newest opset.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from glowtrain.graph import Draw, Graph, Input, Operator, Sample, Value, constant, operator, static
-from glowtrain.loops import Expr, For, Statement, Tensor, indices_of
+from glowtrain.graph import Draw, Graph, Input, Operator, Sample, Value, constant, operator
+from glowtrain.loops import Expr, Statement, Tensor
+from glowtrain.ops.along_axis import Cumulative, running
 from glowtrain.ops.control import Scan
 from glowtrain.ops.family import Grads, normalize_axis
 from glowtrain.ops.move import Expand, pad
 from glowtrain.types import Array, TensorType
-
-Step = Callable[[list[Expr], list[Expr]], Statement]
 
 
 def shifted(x: Value, axis: int, steps: int) -> Value:
@@ -92,37 +90,14 @@ class LinearRecurrence(Operator):
         return Sample(cls(axis, draw.boolean()), (draw.floats(shape, -1.5, 1.5), draw.floats(shape)))
 
 
-def running(y: Tensor, axis: int, reverse: bool, step: Step) -> list[Statement]:
-    """A nest that goes along ``axis`` in order: ``step(here, before)`` stores an element from the one before it."""
-    axis, extent = axis % len(y.shape), y.shape[axis]
-    outer = indices_of((*y.shape[:axis], *y.shape[axis + 1 :]))
-    (k,) = indices_of((extent,), "k")
-    here, before = (extent - 1 - k, extent - k) if reverse else (k, k - 1)
-    statement = step(*([*outer[:axis], place, *outer[axis:]] for place in (here, before)))
-    loop = For((k,), (statement,), serial=True)
-    return [For(outer, (loop,))] if outer else [loop]
-
-
 @operator
 @dataclass(frozen=True)
-class CumProd(Operator):
+class CumProd(Cumulative):
     """Running products along ``axis``: y[k] = x[0] · ... · x[k].
 
     ``exclusive`` leaves x[k] itself out; ``reverse`` multiplies from the end. Every partial product is rounded to the
     element type. The gradient is formed without division: right with zeros, and to any order.
     """
-
-    axis: int = static(1)
-    exclusive: bool = False
-    reverse: bool = False
-
-    def infer(self, *inputs: TensorType) -> TensorType:
-        if len(inputs) != 1:
-            raise self.fail(f"takes 1 operand, not {len(inputs)}", *inputs)
-        if not inputs[0].dtype.is_number:
-            raise self.fail(f"element type must be a number, not {inputs[0].dtype}; cast it first", *inputs)
-        normalize_axis(self, self.axis, inputs[0])
-        return inputs[0]
 
     def reference(self, x: Array) -> Array:
         y = np.ones_like(x)

@@ -30,7 +30,12 @@ def widened(array: Array) -> Array:
     """An array in the element type in which it is summed (see :func:`accumulator`)."""
     if array.dtype.kind == "c":  # gradcheck's complex steps
         return array
-    return array.astype(accumulator(dtype_of(array.dtype)).numpy, copy=False)
+    return array_as(array, accumulator)
+
+
+def array_as(array: Array, to: Callable[[DType], DType]) -> Array:
+    """An array in the element type that ``to`` gives for its own; itself where that is the same."""
+    return array.astype(to(dtype_of(array.dtype)).numpy, copy=False)
 
 
 def as_dtype(value: Value, dtype: DType) -> Value:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from planting import Plant, edit, rule
 
 from glowtrain.backends.interpreter import evaluate
+from glowtrain.gradcheck import check_registry
 from glowtrain.gradcheck.minimal import fails_by, load_case, minimal, save_case
 from glowtrain.gradcheck.programs import Case, check_case, drawn_case
 from glowtrain.gradcheck.repeat import main
@@ -134,3 +135,12 @@ def test_files_that_are_no_saved_program(tmp_path: Path, capsys: Any) -> None:
     np.savez(tmp_path / "other.npz", x=np.ones(2))
     assert main([str(tmp_path / "other.onnx")]) == 2
     assert "was not written by gradcheck" in capsys.readouterr().err
+
+
+def test_a_run_keeps_the_programs_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rule("Mul", "g * b, g * a", "g * a, g * b")(monkeypatch)
+    report = check_registry(["Abs"], 1, programs=3, oracles=["types"], keep=tmp_path / "failures")
+    detail = next(check.detail for check in report.failures if check.oracle == "gradient")
+    (file, *_) = sorted((tmp_path / "failures").glob("program-0-*-gradient.onnx"))
+    assert f"repeat it with: python -m glowtrain.gradcheck.repeat {file}" in detail
+    assert main([str(file)]) == 1

@@ -18,10 +18,10 @@ from glowtrain.ops.along_axis import ArgMax
 from glowtrain.ops.arithmetic import Abs, Sign, Sqrt
 from glowtrain.ops.gather import Gather
 from glowtrain.ops.logic import Equal, Greater, Where
-from glowtrain.ops.reduction import ReduceMax, ReduceSum, as_dtype
+from glowtrain.ops.reduction import ReduceMax, ReduceSum, array_as, as_dtype
 from glowtrain.ops.softmax import Softmax
 from glowtrain.ops.transcendental import Exp, Log
-from glowtrain.types import Array, DType, TensorType, dtype_of, f32, f64, i32, i64
+from glowtrain.types import Array, DType, TensorType, f32, f64, i32, i64
 
 DOMAIN = "ai.onnx.ml"
 NUMBERS = (f32, f64, i64, i32)
@@ -70,7 +70,7 @@ def result_dtype(result: DType, x: DType) -> DType:
 
 def as_floats(x: Array) -> Array:
     """An operand in the element type that is computed in."""
-    return x.astype(compute_dtype(dtype_of(x.dtype)).numpy, copy=False)
+    return array_as(x, compute_dtype)
 
 
 def row(values: Sequence[float], dtype: DType) -> Value:

@@ -1,0 +1,49 @@
+"""ONNX's own tests: what docs/conformance.md does not list as failing passes. A part of them here, all by
+``glowtrain conformance``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from glowtrain.onnx_io.conformance import Outcome, Case, matching, report, run
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "conformance.md"
+SHARE, SHARDS = 8, 3
+"""One test in so many is run, in so many parts."""
+
+
+def listed() -> set[str]:
+    """The tests that the page says do not pass."""
+    return set(re.findall(r"`(test_\w+)`", PAGE.read_text(encoding="utf-8").split("## What does not pass")[1]))
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_a_part_passes_on_the_cpu_backend(shard: int) -> None:
+    known = listed()
+    small = [test for test in matching("") if test.kind != "light models" and test.name not in known]
+    chosen = [test for test in small if crc32(test.name.encode()) % (SHARE * SHARDS) == shard * SHARE]
+    assert len(chosen) > 50
+    failed = [outcome for outcome in (run(test, "cpu") for test in chosen) if not outcome.passed]
+    assert not failed, report(failed, "cpu")
+
+
+def test_what_is_listed_are_tests_of_onnx() -> None:
+    assert listed() <= {test.name for test in matching("")}
+
+
+def test_a_report_counts_and_gives_reasons() -> None:
+    outcomes = [Outcome(Case("node", "test_a"), None, 0.1), Outcome(Case("node", "test_b"), "AssertionError: no", 0.2)]
+    text = report(outcomes, "cpu")
+    assert "| node | 1 | 2 |" in text
+    assert "- `test_b`: AssertionError: no" in text
+
+
+def test_a_failure_is_seen() -> None:
+    (test,) = (test for test in matching("test_string_concat_utf8") if test.kind == "node")
+    outcome = run(test, "interpreter")
+    assert not outcome.passed
+    assert "StringConcat" in str(outcome.failure)
