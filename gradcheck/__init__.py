@@ -6,6 +6,8 @@
 
 import glowtrain.ops  # noqa: F401  (fills the registry)
 from glowtrain.gradcheck.draw import SeededDraw
+from glowtrain.gradcheck.html import write_html
+from glowtrain.gradcheck.junit import write_junit
 from glowtrain.gradcheck.model import check
 from glowtrain.gradcheck.operators import ORACLES, check_sample
 from glowtrain.gradcheck.page import page
@@ -27,4 +29,6 @@ __all__ = [
     "check_registry",
     "check_sample",
     "page",
+    "write_html",
+    "write_junit",
 ]

@@ -18,7 +18,9 @@ _ORDER = "products and sums are formed in another order, so infinities cancel el
 _PLACES = "some operands say where to read or what comes first, and must be finite"
 
 FINITE: dict[str, str] = {
-    **dict.fromkeys(("ConvTranspose", "glowtrain.ConvInputGradient", "DFT", "STFT", "Resize"), _ZEROS),
+    **dict.fromkeys(
+        ("ConvTranspose", "glowtrain.ConvInputGradient", "DFT", "STFT", "Resize", "TfIdfVectorizer"), _ZEROS
+    ),
     **dict.fromkeys(("Attention", "com.microsoft.Attention", "com.microsoft.MultiHeadAttention"), _ZEROS),
     **dict.fromkeys(("Einsum", "GRU", "LSTM", "RNN"), _ORDER),
     **dict.fromkeys((f"ai.onnx.preview.training.{name}" for name in ("Adagrad", "Adam", "Momentum")), _ORDER),

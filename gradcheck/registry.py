@@ -33,7 +33,7 @@ from glowtrain.gradcheck.operators import (
 )
 from glowtrain.gradcheck.programs import PROGRAM_ORACLES, Case, check_case, drawn_case
 from glowtrain.gradcheck.report import STYLES, Check, Measure, Report, merged
-from glowtrain.graph import OPERATORS, Operator, Sample, registered
+from glowtrain.graph import Operator, Sample, lookup, registered
 
 Progress = Callable[[str, int, int], None]
 """Called with the subject that is done, the number of those done, and the number of all."""
@@ -159,7 +159,7 @@ def check_registry(
 
 
 def _chosen(names: Sequence[str] | None, profile: str) -> list[str]:
-    unknown = [name for name in names or () if name not in OPERATORS]
+    unknown = [name for name in names or () if lookup(name) is None]
     if unknown:
         raise InputError(f"there is no operator {', '.join(unknown)}")
     if profile not in PROFILES:
@@ -204,7 +204,10 @@ def _checked(run: _Run, task: Task) -> Result:
     subject, examples = task
     if subject == PROGRAMS:
         return list(_programs(run, examples)), None
-    checked = _Operator(run, OPERATORS[subject], Covered(subject))
+    operator = lookup(subject)
+    if operator is None:
+        raise InputError(f"a new process knows no operator {subject}: install its package, or check with one job")
+    checked = _Operator(run, operator, Covered(subject))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # NumPy on means of nothing, sums of infinities
         return list(checked.found()), checked.covered

@@ -17,7 +17,7 @@ from glowtrain.errors import InputError
 from glowtrain.gradcheck import PROFILES, RegistryReport, Report, check, check_registry, page
 from glowtrain.gradcheck.html import write_html
 from glowtrain.gradcheck.junit import write_junit
-from glowtrain.graph import OPERATORS
+from glowtrain.graph import OPERATORS, lookup
 from glowtrain.trainer.files import write_atomically
 
 BATCH = 3
@@ -82,7 +82,7 @@ def gradcheck(
     if html is not None:
         write_html(report, html)
     if markdown is not None and isinstance(report, RegistryReport):
-        write_atomically(markdown, page(report, _again(profile, examples, seed, markdown)).encode())
+        write_atomically(markdown, page(report, _again(op, profile, examples, seed, markdown)).encode())
     show(report, every=every or bool(op) or model is not None)
     report.raise_if_failed()
 
@@ -92,9 +92,13 @@ def _jobs(names: list[str]) -> int:
     return 1 if 0 < len(names) < 8 else os.cpu_count() or 1
 
 
-def _again(profile: str, examples: int | None, seed: int, path: Path) -> str:
+def _again(names: list[str], profile: str, examples: int | None, seed: int, path: Path) -> str:
     """The command that writes the same page."""
-    words = ["glowtrain gradcheck", "" if profile == "ci" else f"--profile {profile}"]
+    words = [
+        "glowtrain gradcheck",
+        *(f"--op {name}" for name in names),
+        "" if profile == "ci" else f"--profile {profile}",
+    ]
     words += [f"--examples {examples}" if examples else "", f"--seed {seed}" if seed else ""]
     return " ".join(filter(None, [*words, f"--markdown docs/{path.name}"]))
 
@@ -103,7 +107,7 @@ def registry(
     names: list[str], profile: str, examples: int | None, seed: int, jobs: int, failures: Path | None
 ) -> RegistryReport:
     """Check operators by name, or all of them and random programs, telling how far it is."""
-    unknown = [name for name in names if name not in OPERATORS]
+    unknown = [name for name in names if lookup(name) is None]
     if unknown:
         raise InputError(f"there is no operator {', '.join(unknown)}; there are: {', '.join(sorted(OPERATORS))}")
     columns = (

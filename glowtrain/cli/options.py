@@ -56,6 +56,12 @@ Trainable = Annotated[
         rich_help_panel=TRAINING,
     ),
 ]
+Epochs = Annotated[int, typer.Option(min=0, metavar="N", help="Passes over the data.")]
+BatchSize = Annotated[int, typer.Option(min=1, metavar="B")]
+Patience = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Stop after N epochs without progress.", rich_help_panel=TRAINING),
+]
 OptimizerChoice = Annotated[
     str, typer.Option("--optimizer", metavar="O", help=f"{', '.join(OPTIMIZERS)}.", rich_help_panel=OPTIMIZER)
 ]
@@ -93,4 +99,23 @@ WarmupSteps = Annotated[
     typer.Option(
         "--warmup", min=0, metavar="N", help="Raise the rate over the first N updates.", rich_help_panel=OPTIMIZER
     ),
+]
+Out = Annotated[
+    Path, typer.Option("--out", metavar="F", help="Where the trained ONNX model goes.", rich_help_panel=OUTPUT)
+]
+Checkpoint = Annotated[
+    Path | None,
+    typer.Option(metavar="F", help="Written after every epoch and at Ctrl-C.", rich_help_panel=OUTPUT),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on from the checkpoint if there is one.", rich_help_panel=OUTPUT)
+]
+Log = Annotated[Path | None, typer.Option(metavar="F", help="JSON lines, one an epoch.", rich_help_panel=OUTPUT)]
+Plot = Annotated[Path | None, typer.Option(metavar="F", help="Loss curves as a PNG.", rich_help_panel=OUTPUT)]
+StepOut = Annotated[
+    Path | None, typer.Option(metavar="F", help="The whole training step as an ONNX model.", rich_help_panel=OUTPUT)
+]
+Opset = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Of the ONNX files (the oldest that will do, from 17).", rich_help_panel=OUTPUT),
 ]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from glowtrain import data
 from glowtrain.cli import options
@@ -21,18 +20,16 @@ from glowtrain.trainer import Trainer
 from glowtrain.trainer.fit import Moment
 from glowtrain.trainer.history import check_plot
 from glowtrain.trainer.progress import line
+from glowtrain.types import Array
 
 
 @command
 def train(
     model: options.Model,
     dataset: options.Data,
-    out_path: Annotated[
-        Path,
-        typer.Option("--out", metavar="F", help="Where the trained ONNX model goes.", rich_help_panel=options.OUTPUT),
-    ],
-    epochs: Annotated[int, typer.Option(min=0, metavar="N", help="Passes over the data.")] = 3,
-    batch_size: Annotated[int, typer.Option(min=1, metavar="B")] = 64,
+    out_path: options.Out,
+    epochs: options.Epochs = 3,
+    batch_size: options.BatchSize = 64,
     data_dir: options.DataDir = None,
     dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
     backend: options.Backend = "cpu",
@@ -41,12 +38,7 @@ def train(
     labels: options.Labels = None,
     output: options.LossOutput = None,
     trainable: options.Trainable = [],  # noqa: B006
-    patience: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Stop after N epochs without progress.", rich_help_panel=options.TRAINING
-        ),
-    ] = None,
+    patience: options.Patience = None,
     optimizer: options.OptimizerChoice = "adam",
     lr: options.LearningRate = None,
     momentum: options.Momentum = None,
@@ -58,30 +50,12 @@ def train(
     accumulate: options.Accumulate = 1,
     schedule: options.Schedule = "constant",
     warmup: options.WarmupSteps = 0,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(metavar="F", help="Written after every epoch and at Ctrl-C.", rich_help_panel=options.OUTPUT),
-    ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Go on from the checkpoint if there is one.", rich_help_panel=options.OUTPUT),
-    ] = False,
-    log: Annotated[
-        Path | None, typer.Option(metavar="F", help="JSON lines, one an epoch.", rich_help_panel=options.OUTPUT)
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="F", help="Loss curves as a PNG.", rich_help_panel=options.OUTPUT)
-    ] = None,
-    step_out: Annotated[
-        Path | None,
-        typer.Option(metavar="F", help="The whole training step as an ONNX model.", rich_help_panel=options.OUTPUT),
-    ] = None,
-    opset: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Of the ONNX files (the oldest that will do, from 17).", rich_help_panel=options.OUTPUT
-        ),
-    ] = None,
+    checkpoint: options.Checkpoint = None,
+    resume: options.Resume = False,
+    log: options.Log = None,
+    plot: options.Plot = None,
+    step_out: options.StepOut = None,
+    opset: options.Opset = None,
 ) -> None:
     """Train a model and write it as ONNX.
 
@@ -95,11 +69,8 @@ def train(
 
     glowtrain train cnn --data digits --epochs 10 --checkpoint run.safetensors --resume --out trained.onnx
     """
-    if resume and checkpoint is None:
-        raise InputError("--resume needs --checkpoint F, the file to go on from")
-    check_writable(out_path, checkpoint, log, step_out)
-    if plot is not None:
-        check_plot(plot)
+    files = Files(out_path, checkpoint, resume, log, plot, step_out, opset)
+    files.check()
     loaded = data.load(dataset, data_dir)
     network = open_model(model, parse_dims(dims), loaded, seed)
     updates = max(1, epochs * math.ceil(len(loaded) / batch_size) // accumulate)
@@ -109,19 +80,70 @@ def train(
         accumulate=accumulate,
     )  # fmt: skip
     trainer = Trainer(network, loss_of(loss, output), rule, trainable or None, backend, seed)
-    training, validation = feed(loaded, input_specs(network), trainer.loss, labels)
-    _check_savable(trainer, step_out, opset)
+    arrays = feed(loaded, input_specs(network), trainer.loss, labels)
+    files.check_savable(trainer)
     _announce(trainer, network.name, loaded)
+    _fit(trainer, arrays, files, epochs, batch_size, patience)
+    files.write(trainer)
+
+
+@dataclass(frozen=True)
+class Files:
+    """What a run reads and writes beside its model and data."""
+
+    model: Path
+    checkpoint: Path | None
+    resume: bool
+    log: Path | None
+    plot: Path | None
+    step: Path | None
+    opset: int | None
+
+    def check(self) -> None:
+        """Raise :class:`InputError` before anything is loaded for a file that could not be written."""
+        if self.resume and self.checkpoint is None:
+            raise InputError("--resume needs --checkpoint F, the file to go on from")
+        check_writable(self.model, self.checkpoint, self.log, self.step)
+        if self.plot is not None:
+            check_plot(self.plot)
+
+    def check_savable(self, trainer: Trainer) -> None:
+        """Raise :class:`ModelError` before training for what could not be saved after it."""
+        save(trainer.model(), opset=self.opset)
+        if self.step is not None:
+            save(trainer.graph, opset=self.opset)
+
+    def write(self, trainer: Trainer) -> None:
+        """Save the trained model, and the step if it was asked for, and say so."""
+        save(trainer.model(), self.model, opset=self.opset)
+        spent = sum(trainer.history["seconds"])
+        out.print(f"{trainer.history.stopped}, {seconds(spent)}; wrote {self.model}", markup=False)
+        if self.step is not None:
+            save(trainer.graph, self.step, opset=self.opset)
+            out.print(f"wrote {self.step}: the training step, {_inputs(trainer.graph)}", markup=False)
+
+
+def _fit(
+    trainer: Trainer,
+    arrays: tuple[Mapping[str, Array], Mapping[str, Array] | None],
+    files: Files,
+    epochs: int,
+    batch_size: int,
+    patience: int | None,
+) -> None:
+    """Train; at Ctrl-C say how to go on."""
+    training, validation = arrays
     try:
         trainer.fit(
             training, epochs, batch_size, validation, patience=patience, restore_best=patience is not None,
-            checkpoint=checkpoint, resume=resume, log=log, plot=plot, callbacks=[_PlainLines(epochs)],
+            checkpoint=files.checkpoint, resume=files.resume, log=files.log, plot=files.plot,
+            callbacks=[_PlainLines(epochs)],
         )  # fmt: skip
     except KeyboardInterrupt:
-        kept = f"; go on with --checkpoint {checkpoint} --resume" if checkpoint is not None else "; nothing was saved"
+        saved = files.checkpoint is not None
+        kept = f"; go on with --checkpoint {files.checkpoint} --resume" if saved else "; nothing was saved"
         note(f"{trainer.history.stopped}{kept}")
         raise
-    _finish(trainer, out_path, step_out, opset)
 
 
 class _PlainLines:
@@ -135,13 +157,6 @@ class _PlainLines:
             out.print(line(moment.record, self.epochs), markup=False)
 
 
-def _check_savable(trainer: Trainer, step_path: Path | None, opset: int | None) -> None:
-    """Raise :class:`ModelError` before training for what could not be saved after it."""
-    save(trainer.model(), opset=opset)
-    if step_path is not None:
-        save(trainer.graph, opset=opset)
-
-
 def _announce(trainer: Trainer, name: str, dataset: data.Dataset) -> None:
     trained = set(trainer.forms.parameters)
     shapes = {name: array.size for name, array in trainer.parameters().items()}
@@ -153,15 +168,6 @@ def _announce(trainer: Trainer, name: str, dataset: data.Dataset) -> None:
         + f"; {len(dataset):,} examples of {dataset.name}; {trainer.optimizer.name} on {trainer.backend}",
         markup=False,
     )
-
-
-def _finish(trainer: Trainer, path: Path, step_path: Path | None, opset: int | None) -> None:
-    save(trainer.model(), path, opset=opset)
-    spent = sum(trainer.history["seconds"])
-    out.print(f"{trainer.history.stopped}, {seconds(spent)}; wrote {path}", markup=False)
-    if step_path is not None:
-        save(trainer.graph, step_path, opset=opset)
-        out.print(f"wrote {step_path}: the training step, {_inputs(trainer.graph)}", markup=False)
 
 
 def _inputs(graph: Graph) -> str:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 Types = TensorType | tuple[TensorType, ...]
 Arrays = Array | tuple[Array, ...]
-Values = "Value | tuple[Value, ...]"
 
 
 def static(position: int, default: Any = dataclasses.MISSING) -> Any:

@@ -28,7 +28,6 @@ from glowtrain.loops.language import (
     select,
 )
 from glowtrain.loops.traversal import (
-    children,
     expressions,
     loads,
     reads,
@@ -64,7 +63,6 @@ __all__ = [
     "bitcast",
     "call",
     "cast",
-    "children",
     "expression",
     "expressions",
     "flatten",

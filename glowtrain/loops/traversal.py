@@ -22,11 +22,6 @@ from glowtrain.loops.language import (
 )
 
 
-def children(expr: Expr) -> tuple[Expr, ...]:
-    """The direct sub-expressions (subscripts included)."""
-    return expr.children
-
-
 def rewrite(expr: Expr, change: Callable[[Expr], Expr | None], known: dict[Expr, Expr] | None = None) -> Expr:
     """Rebuild bottom up. ``change`` sees each node with its children already rebuilt and may return a replacement.
 

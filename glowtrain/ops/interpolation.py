@@ -197,7 +197,7 @@ def _padded_array(place: Array, weight: Array, border: Border) -> tuple[Array, A
         weight = np.where(inside, weight, 0)
     elif border.padding == "reflection":
         place = np.round(_reflected_array(place, border))
-    return np.clip(place, 0, border.extent - 1).astype(np.int64), weight
+    return np.nan_to_num(np.clip(place, 0, border.extent - 1)).astype(np.int64), weight
 
 
 def _reflected_array(position: Array, border: Border) -> Array:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from glowtrain.errors import ProgramError
-from glowtrain.loops import Affine, Apply, Buffer, Cast, Const, Expr, Index, Load, Reduce, Ref, affine, children
+from glowtrain.loops import Affine, Apply, Buffer, Cast, Const, Expr, Index, Load, Reduce, Ref, affine
 from glowtrain.program import scalar
 from glowtrain.program.memory import Memory
 from glowtrain.types import Array
@@ -83,7 +83,7 @@ class Facts:
     def free(self, expr: Expr) -> frozenset[Index]:
         """Indices that occur and that no Reduce inside binds."""
         if expr not in self.frees:
-            found = frozenset().union(*(self.free(child) for child in children(expr)))
+            found = frozenset().union(*(self.free(child) for child in expr.children))
             if isinstance(expr, Index):
                 found = frozenset({expr})
             elif isinstance(expr, Reduce):

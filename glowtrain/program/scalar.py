@@ -15,8 +15,6 @@ import numpy as np
 from glowtrain.errors import ProgramError
 from glowtrain.types import Array, DType, boolean, dtype_of, f32, wide_of
 
-_HALF = frozenset({"f16", "bf16"})
-
 UFUNCS: Mapping[str, np.ufunc] = {
     "add": np.add,
     "mul": np.multiply,

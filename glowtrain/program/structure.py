@@ -19,7 +19,6 @@ from glowtrain.loops import (
     Ref,
     Statement,
     Store,
-    children,
 )
 from glowtrain.program.program import Kernel
 
@@ -76,7 +75,7 @@ class _Numbering:
         stack = [expr]
         while stack:
             node = stack[-1]
-            missing = [child for child in children(node) if child not in self.numbers]
+            missing = [child for child in node.children if child not in self.numbers]
             if missing:
                 stack += reversed(missing)
                 continue
@@ -86,7 +85,7 @@ class _Numbering:
         return self.numbers[expr]
 
     def _part(self, node: Expr) -> Hashable:
-        below = tuple(self.numbers[child] for child in children(node))
+        below = tuple(self.numbers[child] for child in node.children)
         match node:
             case Const(value=value, dtype=dtype):
                 return "const", repr(value), dtype.name

@@ -37,7 +37,6 @@ from glowtrain.loops import (
     Ref,
     Statement,
     Store,
-    children,
     expressions,
     walk,
 )
@@ -351,7 +350,7 @@ def _visit(exprs: Sequence[Expr]) -> tuple[list[Expr], dict[Expr, int], dict[Ind
         if isinstance(expr, Reduce):
             owners.update(dict.fromkeys(expr.indices, expr))
         stack.append((expr, True))
-        stack.extend((child, False) for child in reversed(children(expr)))
+        stack.extend((child, False) for child in reversed(expr.children))
     return order, uses, owners
 
 

@@ -146,8 +146,11 @@ def test_verify_climbs_the_ladder(trained: Path) -> None:
 
 def test_gradcheck_an_operator(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    done("gradcheck", "--op", "Tanh", "--examples", "2", "--json", report)
+    junit, html = tmp_path / "report.xml", tmp_path / "report.html"
+    done("gradcheck", "--op", "Tanh", "--examples", "2", "--json", report, "--junit", junit, "--html", html)
     assert json.loads(report.read_text())["passed"] is True
+    assert 'failures="0"' in junit.read_text()
+    assert "<svg" in html.read_text()
 
 
 def test_gradcheck_a_model(four: Path) -> None:

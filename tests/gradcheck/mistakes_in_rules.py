@@ -290,7 +290,7 @@ LAYERS = [
     ),
     Mistake(
         "scale of attention missing",
-        rule("Attention", "as_dtype(q, wide) * self._scale(q.shape[3])", "as_dtype(q, wide)", "decompose"),
+        rule("Attention", "as_dtype(q, wide) *", "as_dtype(q, wide) + 0.0 *", "decompose"),
         operator("Attention", "decomposition"),
     ),
     Mistake(

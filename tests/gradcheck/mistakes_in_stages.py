@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import test_laws as laws
-from planting import Find, Mistake, edit, edit_everywhere, operator, program, suite
+from planting import Find, Mistake, Patch, edit, edit_everywhere, operator, program, suite
 
 from glowtrain.backends.cpu import codegen
 from glowtrain.backends.cpu.contraction import tile
 from glowtrain.backends.cpu.nest import reduction, writer
 from glowtrain.grad import training
 from glowtrain.graph import reverse
+from glowtrain.loops import For, Index, Tensor
 from glowtrain.lower import lower
 from glowtrain.ops import transcendental
+from glowtrain.ops.activation import Sigmoid
+from glowtrain.ops.transcendental import Tanh
 from glowtrain.optim import optimizer, rules, schedules
 from glowtrain.optimize import cse, scan, simplify
 from glowtrain.program import inline, layout, merge, plan, schedule, structure
@@ -34,6 +39,41 @@ GLOBAL_NORM = suite(test_optim.test_clipping_by_global_norm_scales_all_parameter
 def scheduled(schedule: schedules.Schedule, factor: Callable[[float], float]) -> Find:
     """The rates of 100 steps against the schedule's formula."""
     return suite(test_optim.test_schedules_are_computed_inside_the_step, schedule, factor)
+
+
+def short_by_one(patch: Patch) -> None:
+    """The loop ends one element before the last."""
+    original = Tanh.lower
+
+    def lower(self: Tanh, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Any]:
+        (loop,) = original(self, outputs, *inputs)
+        assert isinstance(loop, For)
+        if not loop.indices:
+            return [loop]
+        last = Index(max(loop.indices[-1].extent - 1, 1), "short")
+        (store,) = loop.body
+        whole = replace(
+            store, index=(*store.index[:-1], last), value=self.scalar(inputs[0][(*loop.indices[:-1], last)])
+        )
+        return [For((*loop.indices[:-1], last), (whole,))]
+
+    patch.setattr(Tanh, "lower", lower)
+
+
+def off_by_one(patch: Patch) -> None:
+    """The last element of a row is computed from its neighbour."""
+
+    def lower(self: Sigmoid, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Any]:
+        loop = original(self, outputs, *inputs)[0]
+        assert isinstance(loop, For)
+        if not loop.indices:
+            return [loop]
+        *rest, i = loop.indices
+        moved = (i + 1) % max(i.extent, 1)
+        return [For(loop.indices, (outputs[0].store(loop.indices, self.scalar(inputs[0][(*rest, moved)])),))]
+
+    original = Sigmoid.lower
+    patch.setattr(Sigmoid, "lower", lower)
 
 
 WALK = [
@@ -74,6 +114,8 @@ WALK = [
 ]
 
 LOWERING = [
+    Mistake("loop one short", short_by_one, operator("Tanh", "planned", 6)),
+    Mistake("neighbour of the last element", off_by_one, operator("Sigmoid", "compiled", 6)),
     Mistake(
         "stale value",
         edit(lower._Lowering, "_stage", ('tensor.buffer.kind != "variable" or', "True or")),

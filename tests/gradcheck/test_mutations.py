@@ -25,9 +25,10 @@ CAUGHT: dict[str, bool] = {}
 def catch_rate(request: pytest.FixtureRequest) -> Iterator[None]:
     """Print how many of the planted mistakes were caught."""
     yield
-    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None and CAUGHT:
-        reporter.write_line(f"\nplanted mistakes: {sum(CAUGHT.values())} of {len(CAUGHT)} caught")
+    capture = request.config.pluginmanager.get_plugin("capturemanager")
+    if CAUGHT and capture is not None:
+        with capture.global_and_fixture_disabled():
+            print(f"\nplanted mistakes: {sum(CAUGHT.values())} of {len(CAUGHT)} caught")
 
 
 def caught(mistake: Mistake) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -19,16 +19,21 @@ from glowtrain.gradcheck.draw import SPECIAL, EdgeDraw
 from glowtrain.gradcheck.edges import FINITE, drawn_edge
 from glowtrain.gradcheck.operators import EDGES, SLOPES, drawn
 from glowtrain.gradcheck.runtime import NotRun, runtime
-from glowtrain.graph import OPERATORS, Operator, Sample, Value, registered
+from glowtrain.graph import OPERATORS, Operator, Sample, Value, operator, registered
 from glowtrain.loops import For, Store, call, select
 from glowtrain.onnx_io.operands import operand_names
 from glowtrain.ops.arithmetic import Abs, Mul
 from glowtrain.ops.contraction import MatMul
+from glowtrain.ops.logic import Cast
 from glowtrain.ops.move import StopGradient
+from glowtrain.ops.normalization import BatchNormalization
 from glowtrain.ops.reduction import ReduceSum
 from glowtrain.ops.region import MaxRoiPool
+from glowtrain.ops.sampling import GridSample
+from glowtrain.ops.selection import Unique
+from glowtrain.ops.suppression import NonMaxSuppression
 from glowtrain.ops.transcendental import Exp, Tanh
-from glowtrain.types import Array, TensorType, f64
+from glowtrain.types import Array, TensorType, f8e4m3fn, f64
 
 Patch = pytest.MonkeyPatch
 
@@ -152,11 +157,11 @@ def test_special_values_are_drawn_and_finite_ones_only_where_asked() -> None:
 def test_operators_have_edges() -> None:
     """Most have a use without elements; none is left out."""
     empty, missing = set(), set()
-    for operator in registered():
-        found = [drawn_edge(operator, 0, example) for example in range(4)]
+    for cls in registered():
+        found = [drawn_edge(cls, 0, example) for example in range(4)]
         arrays = [array for sample in found if sample is not None for array in sample.inputs if array is not None]
-        empty |= {operator.key()} if any(np.asarray(array).size == 0 for array in arrays) else set()
-        missing |= set() if any(found) else {operator.key()}
+        empty |= {cls.key()} if any(np.asarray(array).size == 0 for array in arrays) else set()
+        missing |= set() if any(found) else {cls.key()}
     assert not missing
     assert len(empty) > 80
     assert set(FINITE) <= set(OPERATORS)
@@ -197,6 +202,31 @@ def _types(*shapes: tuple[int, ...]) -> list[Any]:
     return [TensorType(f64, shape) for shape in shapes]
 
 
+# --- What these oracles found
+
+
+def test_suppressed_rows_are_the_same_behind_the_last_that_is_kept() -> None:
+    boxes, scores = np.array([[[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 1.1]]]), np.array([[[0.5, -0.5], [-0.6, -0.5]]])
+    sample = Sample(NonMaxSuppression(max_output_boxes_per_class=1, score_threshold=0.0), (boxes, scores))
+    assert statuses(sample, "decomposition") == statuses(sample, "evaluator") == {"passed"}
+
+
+def test_batch_normalization_without_channels_can_be_drawn() -> None:
+    assert all(drawn_edge(BatchNormalization, seed, 0) is not None for seed in range(30))
+
+
+def test_different_elements_are_drawn_with_gradients_only_where_they_differ() -> None:
+    samples = [drawn(Unique, 0, example) for example in range(40)]
+    floats = [array for sample in samples for array in sample.inputs if array is not None and array.dtype == np.float64]
+    assert floats
+    assert all(len(np.unique(array)) == array.size for array in floats)
+    assert all(statuses(sample, "jacobian") <= {"passed"} for sample in samples)
+
+
+def test_onnx_runtime_gives_small_floats_as_bytes() -> None:
+    assert statuses(Sample(Cast(to=f8e4m3fn), (np.array([352.0, -1.5]),)), "onnx runtime") <= {"passed", "absent"}
+
+
 # --- Runs
 
 
@@ -218,6 +248,28 @@ def test_what_a_run_covered() -> None:
     assert by["ReduceSum"].samples == 6
     assert "3 operators, 2 of them with gradients" in report.summary()
     assert "18 examples" in report.summary()
+
+
+def test_positions_that_are_no_numbers_are_no_error() -> None:
+    """The reference has something to say of any grid; NumPy's subscripts did not."""
+    x, grid = np.arange(8.0).reshape(1, 1, 2, 4), np.array([np.nan, np.inf, -np.inf, 0.0]).reshape(1, 1, 2, 2)
+    for padding in ("zeros", "border", "reflection"):
+        for mode in ("linear", "nearest", "cubic"):
+            assert statuses(Sample(GridSample(mode=mode, padding_mode=padding), (x, grid)), "types") == {"passed"}
+
+
+def test_new_processes_must_know_an_operator() -> None:
+    @operator
+    @dataclass(frozen=True)
+    class Halved(Tanh):
+        domain: ClassVar[str] = "com.example.oracles"
+
+    try:
+        assert check_registry([Halved.key()], 1, oracles=["jacobian"]).passed
+        with pytest.raises(InputError, match="a new process knows no operator com.example.oracles.Halved"):
+            check_registry([Halved.key()], 1, oracles=["jacobian"], jobs=2)
+    finally:
+        del OPERATORS[Halved.key()]
 
 
 def test_profiles() -> None:

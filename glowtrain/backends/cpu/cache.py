@@ -7,7 +7,6 @@ import hashlib
 import inspect
 import os
 import sys
-import tempfile
 from pathlib import Path
 
 import llvmlite
@@ -15,6 +14,7 @@ import llvmlite.binding as llvm
 
 from glowtrain.backends.cpu.artifact import Artifact
 from glowtrain.backends.cpu.target import Target
+from glowtrain.files import write_atomically
 from glowtrain.graph import Graph, arrays_of, to_text
 
 
@@ -32,16 +32,9 @@ class Cache:
             return None
 
     def put(self, key: str, artifact: Artifact) -> None:
-        """Keep an artifact: written beside its place, then renamed. Raises ``OSError`` where that is impossible."""
+        """Keep an artifact: whole or not at all. Raises ``OSError`` where that is impossible."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=self.folder, suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(artifact.to_bytes())
-            Path(name).replace(self._path(key))
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        write_atomically(self._path(key), artifact.to_bytes())
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.safetensors"

@@ -126,6 +126,6 @@ def _float(f: Function, name: str, args: Sequence[Text], dtype: str, width: int,
 
 
 __all__ = [
-    "ARITY", "COMPARISONS", "DTYPES", "FLOATS", "REGISTER", "SIGNED", "SIZE", "UNSIGNED", "apply", "bitcast", "cast", "constant",
-    "load", "register_type", "result_dtype", "splat", "store", "supports",
+    "ARITY", "COMPARISONS", "DTYPES", "FLOATS", "REGISTER", "SIGNED", "SIZE", "UNSIGNED", "apply", "bitcast", "cast",
+    "constant", "load", "register_type", "result_dtype", "splat", "store", "supports",
 ]  # fmt: skip

@@ -52,7 +52,6 @@ class Target:
     has_half: bool
     has_rounding: bool = True
     families: frozenset[str] = frozenset()
-    pointer_bits: int = 64
     abi: str = ""
 
     @staticmethod
@@ -70,21 +69,6 @@ class Target:
         return _NAMED[name]
 
     @property
-    def has_vnni(self) -> bool:
-        """Whether four-way int8 dot products into int32 (``vpdpbusd``) are instructions."""
-        return bool(self.families & {"avx512vnni", "avxvnni"})
-
-    @property
-    def has_bf16_dot(self) -> bool:
-        """Whether two-way bf16 dot products into f32 (``vdpbf16ps``) are instructions."""
-        return "avx512bf16" in self.families
-
-    @property
-    def index_type(self) -> str:
-        """The LLVM integer type of a pointer's width."""
-        return f"i{self.pointer_bits}"
-
-    @property
     def runs_here(self) -> bool:
         """Whether the processor this process runs on can execute this target's code."""
         return self.triple.split("-")[0] == _host().triple.split("-")[0] and _enabled(self) <= _enabled(_host())
@@ -98,10 +82,6 @@ class Target:
     def width(self, dtype: str) -> int:
         """Lanes of one vector register when computing in ``dtype`` (1 where only scalar code is wanted)."""
         return max(1, self.vector_bits // COMPUTE_BITS[dtype])
-
-    def allows(self, family: str) -> bool:
-        """Whether target intrinsics of ``family`` (``avx512vnni``, ``dotprod``, …) may be emitted."""
-        return family in self.families
 
     def attributes(self) -> str:
         """The text ``attributes #0 = {…}`` that every function of a module refers to.
@@ -151,7 +131,6 @@ def _host_x86(triple: str, cpu: str, features: str, families: frozenset[str], pr
         has_half="f16c" in present,
         has_rounding="sse4.1" in present,
         families=families if wide else families - {"avx512f", "avx512vnni", "avx512bf16"},
-        pointer_bits=32 if triple.startswith("i686") else 64,
     )
 
 
@@ -211,7 +190,7 @@ def _table() -> dict[str, Target]:
             False,
             abi="lp64d",
         ),
-        Target("cortex-m7", "thumbv7em-none-eabihf", "cortex-m7", "", 0, 16, False, True, True, pointer_bits=32),
+        Target("cortex-m7", "thumbv7em-none-eabihf", "cortex-m7", "", 0, 16, False, True, True),
         Target("generic", "x86_64-unknown-linux-gnu", "", "", 0, 16, False, False, False, False),
     ]
     return {target.name: target for target in all_of}

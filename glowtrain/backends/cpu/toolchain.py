@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
-import llvmlite
 import llvmlite.binding as llvm
 
 from glowtrain.backends.cpu.target import Target
@@ -42,14 +39,6 @@ _TARGET_FAMILIES: Mapping[str, frozenset[str]] = {
     "aarch64.neon.bf": frozenset({"bf16"}),
 }
 _TARGET_PREFIXES = ("x86.", "aarch64.", "arm.", "riscv.", "wasm.", "nvvm.", "amdgcn.", "ppc.")
-
-
-class ObjectCache(Protocol):
-    """Where objects are kept between runs, by :func:`cache_key`."""
-
-    def get(self, key: str) -> bytes | None: ...
-
-    def put(self, key: str, object_bytes: bytes) -> None: ...
 
 
 class Library:
@@ -101,12 +90,6 @@ def assembly(text: str, target: Target) -> str:
     return _machine(target).emit_assembly(_parse(text, target))
 
 
-def cache_key(text: str, target: Target) -> str:
-    """The content hash under which an object may be kept: text, target and the versions of the tools."""
-    versions = f"{llvmlite.__version__} {llvm.llvm_version_info} {OPTIMIZATION}"
-    return hashlib.sha256(f"{versions}\0{target.fingerprint}\0{text}".encode()).hexdigest()
-
-
 def load(object_bytes: bytes, exports: Sequence[str], imports: Mapping[str, int] | None = None) -> Library:
     """Link an object into this process. ``imports`` gives addresses of symbols that the process does not have itself.
 
@@ -123,15 +106,9 @@ def load(object_bytes: bytes, exports: Sequence[str], imports: Mapping[str, int]
         raise CodegenError(f"native code with {', '.join(exports)} cannot be linked: {error}") from error
 
 
-def build(text: str, target: Target, exports: Sequence[str], cache: ObjectCache | None = None) -> Library:
-    """Compile (or fetch from ``cache``) and load."""
-    key = cache_key(text, target) if cache is not None else ""
-    kept = cache.get(key) if cache is not None else None
-    if kept is None:
-        kept = compile_text(text, target)
-        if cache is not None:
-            cache.put(key, kept)
-    return load(kept, exports)
+def build(text: str, target: Target, exports: Sequence[str]) -> Library:
+    """Compile and load."""
+    return load(compile_text(text, target), exports)
 
 
 def module_text(text: str, target: Target) -> str:

@@ -20,7 +20,6 @@ from glowtrain.loops import (
     Statement,
     Store,
     address,
-    children,
     expressions,
     walk,
 )
@@ -48,7 +47,7 @@ class Free:
             if expr in self.lets:
                 found |= self.of(self.lets[expr])
             elif not isinstance(expr, (Index, Ref)):
-                found = frozenset[Expr]().union(*(self.of(child) for child in children(expr)))
+                found = frozenset[Expr]().union(*(self.of(child) for child in expr.children))
                 if isinstance(expr, Reduce):
                     found -= set(expr.indices)
             self.known[expr] = found
@@ -103,7 +102,7 @@ def _expression_accesses(expr: Expr, trips: int, inside: tuple[Index, ...], seen
     if isinstance(expr, Reduce):
         inside = (*inside, *expr.indices)
         trips *= math.prod(index.extent for index in expr.indices)
-    for child in children(expr):
+    for child in expr.children:
         yield from _expression_accesses(child, trips, inside, seen)
 
 
@@ -150,7 +149,7 @@ def computed(expr: Expr) -> Iterator[Expr]:
         if node not in seen:
             seen.add(node)
             yield node
-            stack.extend(() if isinstance(node, Load) else children(node))
+            stack.extend(() if isinstance(node, Load) else node.children)
 
 
 def reductions(body: Sequence[Statement]) -> Iterator[Reduce]:
@@ -168,7 +167,7 @@ def _outermost(expr: Expr, seen: set[Expr]) -> Iterator[Reduce]:
     if isinstance(expr, Reduce):
         yield expr
         return
-    for child in children(expr):
+    for child in expr.children:
         yield from _outermost(child, seen)
 
 

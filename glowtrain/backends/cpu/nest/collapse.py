@@ -15,7 +15,6 @@ from glowtrain.loops import (
     Index,
     Load,
     Statement,
-    children,
     expressions,
     rewrite_body,
     statements,
@@ -65,7 +64,7 @@ def _used_as_value(index: Index, body: Sequence[Statement]) -> bool:
         seen.add(expr)
         if isinstance(expr, Load) and expr.fill is None:
             return False
-        return any(occurs(child) for child in children(expr))
+        return any(occurs(child) for child in expr.children)
 
     values = (expressions(s)[-1] for s in statements(body) if not isinstance(s, For))
     return any(occurs(value) for value in values)

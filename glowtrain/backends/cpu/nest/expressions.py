@@ -33,7 +33,6 @@ from glowtrain.loops import (
     Store,
     address,
     affine,
-    children,
     expressions,
     within,
 )
@@ -120,7 +119,7 @@ class Expressions:
         known = self._volatiles.get(expr)
         if known is None:
             written = isinstance(expr, Load) and expr.buffer in self.written
-            known = written or any(self._volatile(child) for child in children(expr))
+            known = written or any(self._volatile(child) for child in expr.children)
             self._volatiles[expr] = known
         return known
 
@@ -196,7 +195,7 @@ class Expressions:
             return
         if isinstance(expr, Reduce) and not all(index.extent for index in expr.indices):
             return
-        for child in children(expr):
+        for child in expr.children:
             self._hoist(child, seen)
         if isinstance(expr, Load):
             self._hoist_address(self.form(expr))
