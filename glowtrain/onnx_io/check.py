@@ -44,7 +44,7 @@ def is_standard(domain: str) -> bool:
 def describe(node: NodeProto) -> str:
     """A node as named in messages."""
     kind = node.op_type if is_standard(node.domain) else f"{node.domain}.{node.op_type}"
-    label = node.name or (f"giving {node.output[0]}" if node.output else "without a name")
+    label = node.name or (f"giving {node.output[0]}" if node.output and node.output[0] else "without a name")
     return f"node {label!r} ({kind})"
 
 
