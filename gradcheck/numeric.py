@@ -194,7 +194,9 @@ class _Pulled:
             second = _slopes(self.function, moves, self.rows, STEP / SMALLER)
             finer, rest = second.distance(expected)
             error, ratio = np.where(rest < ratio, finer, error), np.minimum(rest, ratio)
-            kinks = (ratio > 1) & ((finer <= 10 * second.spread) | (second.gap > np.maximum(0.3 * first.gap, 1e-5)))
+            noise = np.maximum(np.minimum(finer / 20, 1e-5), 4 * second.rounding)  # small slopes have small gaps
+            sides = second.gap > np.maximum(0.3 * first.gap, noise)
+            kinks = (ratio > 1) & ((finer <= 10 * second.spread) | sides)
         smooth = np.where(kinks, 0.0, ratio)
         worst = np.unravel_index(int(np.argmax(smooth)), ratio.shape)
         if kinks.any() and smooth[worst] <= 1:

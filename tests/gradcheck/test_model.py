@@ -93,6 +93,17 @@ def test_a_kink_is_reported_as_such() -> None:
     assert "slopes" in of(report, "x").detail
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e-5])
+def test_many_kinks_together_are_no_failure(scale: float) -> None:
+    """Equal elements in every window of a pool: the slopes' errors add up and cancel, and small ones count as well."""
+    x, w = Input(f32[2, 2, 8, 8], "x"), Variable("w", np.random.default_rng(1).standard_normal(32).astype(np.float32))
+    pooled = gt.nn.flatten(gt.nn.max_pool(gt.nn.relu(x), 2))
+    for seed in range(5):
+        report = check(Graph((x,), {"y": pooled * w * scale}), {"x": np.ones((2, 2, 8, 8), np.float32)}, seed=seed)
+        assert report.passed, report.failures
+        assert of(report, "x").status == "kink"
+
+
 def test_stopped_gradients_are_meant() -> None:
     x, w = Input(f32[4], "x"), Variable("w", np.linspace(0.5, 2, 4).astype(np.float32))
     v = Variable("v", np.ones(4, np.float32))
