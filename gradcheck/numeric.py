@@ -194,7 +194,7 @@ class _Pulled:
             second = _slopes(self.function, moves, self.rows, STEP / SMALLER)
             finer, rest = second.distance(expected)
             error, ratio = np.where(rest < ratio, finer, error), np.minimum(rest, ratio)
-            noise = np.maximum(np.minimum(finer / 20, 1e-5), 4 * second.rounding)  # small slopes have small gaps
+            noise = np.maximum(np.minimum(finer / 1000, 1e-5), 4 * second.rounding)  # small slopes have small gaps
             sides = second.gap > np.maximum(0.3 * first.gap, noise)
             kinks = (ratio > 1) & ((finer <= 10 * second.spread) | sides)
         smooth = np.where(kinks, 0.0, ratio)
