@@ -32,25 +32,34 @@ from glowtrain.ops.reduction import filled
 from glowtrain.types import Array, TensorType, i64
 
 
-@operator
 @dataclass(frozen=True)
-class Gather(Operator):
-    """y[p.., i.., s..] = data[p.., indices[i..], s..]: slices of ``data`` along ``axis``."""
+class GatherAlongAxis(Operator):
+    """Elements of ``data`` at indices into one axis."""
 
     axis: int = 0
 
     copies: ClassVar[bool] = True
 
-    def infer(self, *inputs: TensorType) -> TensorType:
+    def index_places(self, *inputs: Any) -> dict[int, Places]:
+        return {1: within(inputs[0].shape[self.axis])}
+
+    def pair(self, *inputs: TensorType) -> tuple[TensorType, TensorType]:
+        """The types of data and indices. Raises :class:`ShapeError` for another number of operands."""
         if len(inputs) != 2:
             raise self.fail(f"takes data and indices, not {len(inputs)} operands", *inputs)
-        data, indices = inputs
+        return inputs[0], inputs[1]
+
+
+@operator
+@dataclass(frozen=True)
+class Gather(GatherAlongAxis):
+    """y[p.., i.., s..] = data[p.., indices[i..], s..]: slices of ``data`` along ``axis``."""
+
+    def infer(self, *inputs: TensorType) -> TensorType:
+        data, indices = self.pair(*inputs)
         require_indices(self, indices, *inputs)
         axis = normalize_axis(self, self.axis, data)
         return data.with_shape((*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]))
-
-    def index_places(self, *inputs: Any) -> dict[int, Places]:
-        return {1: within(inputs[0].shape[self.axis])}
 
     def reference(self, data: Array, indices: Array) -> Array:
         axis = self.axis % data.ndim
@@ -98,22 +107,13 @@ class Gather(Operator):
 
 @operator
 @dataclass(frozen=True)
-class GatherElements(Operator):
+class GatherElements(GatherAlongAxis):
     """y[i] = data[i with indices[i] on ``axis``]"""
 
-    axis: int = 0
-
-    copies: ClassVar[bool] = True
-
     def infer(self, *inputs: TensorType) -> TensorType:
-        if len(inputs) != 2:
-            raise self.fail(f"takes data and indices, not {len(inputs)} operands", *inputs)
-        data, indices = inputs
+        data, indices = self.pair(*inputs)
         check_element_indices(self, self.axis, *inputs)
         return data.with_shape(indices.shape)
-
-    def index_places(self, *inputs: Any) -> dict[int, Places]:
-        return {1: within(inputs[0].shape[self.axis])}
 
     def reference(self, data: Array, indices: Array) -> Array:
         axis = self.axis % data.ndim
