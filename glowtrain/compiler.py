@@ -14,6 +14,7 @@ from glowtrain.graph import Binding, Graph, Template
 from glowtrain.graph.binding import Key, collected, spread
 from glowtrain.lower.expand import expand
 from glowtrain.lower.lower import lower
+from glowtrain.optimize.integer import in_integers
 from glowtrain.optimize.pipeline import optimize
 from glowtrain.program.fuse import fuse
 from glowtrain.program.layout import assign_layouts
@@ -28,6 +29,7 @@ BACKENDS: dict[str, type[Backend]] = {backend.name: backend for backend in (Inte
 
 def compile_graph(graph: Graph, backend: Backend) -> Executable:
     """The walk: from a graph to what runs. Each stage has its own type, text and verifier."""
+    graph = in_integers(graph)
     return backend.compile(graph, lambda: planned(graph))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 from glowtrain.errors import ModelError, PluginError, ShapeError
 from glowtrain.graph.plugins import load_domain
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Types = TensorType | tuple[TensorType, ...]
 Arrays = Array | tuple[Array, ...]
+Quantized = Literal["", "contraction", "passes", "rescales", "clips"]
 
 
 def static(position: int, default: Any = dataclasses.MISSING) -> Any:
@@ -106,6 +107,11 @@ class Operator:
     """ONNX's inputs that hold an initial state: a parameter unless it is zero."""
     setting_inputs: ClassVar[tuple[int, ...]] = ()
     """ONNX's inputs that hold settings, which are not trained: bounds, ratios, scales."""
+    quantized: ClassVar[Quantized] = ""
+    """How the operator computes with quantized numbers. "contraction": sums of products of operands 0 and 1, plus
+    operand 2 if there is one, exactly in i32; "passes": the first operand's elements as they are, so that they keep
+    their scale; "clips": cuts the first operand off, and belongs to the operator before it; "rescales": its operands
+    and results have scales of their own; "": only in floating point."""
 
     def infer(self, *inputs: Any) -> Types:
         """Result type(s) from operand types (``TensorType`` or ``None``). Raises :class:`ShapeError` via
@@ -122,9 +128,24 @@ class Operator:
         outputs), ``y``: output(s). ``None`` in the result: no gradient flows there (integer inputs, absent inputs)."""
         raise NotImplementedError
 
+    def surrogate(self, *inputs: Any) -> Any:
+        """The function that :meth:`vjp` gives the gradient of, where by convention that is not the operator itself
+        (straight-through estimators): the same results in graph code, in which a StopGradient holds what counts as
+        constant. Gradients are checked against differences of it."""
+        raise NotImplementedError
+
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
         """Loop nests that write ``outputs`` from input :class:`~glowtrain.loops.Tensor` s."""
         raise NotImplementedError
+
+    def lowers(self, *inputs: Value | None) -> bool:
+        """Whether this use is lowered; otherwise it is replaced by its decomposition."""
+        return self.has("lower")
+
+    def weight_axes(self, place: int, *inputs: TensorType | None) -> tuple[int, int] | None:
+        """Of a contraction's operand 0 or 1: the axis whose places go to different results (the channels of weights),
+        and one along which products are summed; ``None`` where the operand has no axis of its own."""
+        return None
 
     def layouts(self, *inputs: Any) -> tuple[tuple[int, ...] | None, ...]:
         """The memory layouts (order of axes, outermost first) that the lowering likes: of the results, then of the

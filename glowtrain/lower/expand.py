@@ -1,11 +1,10 @@
-"""Replace operators that have no lowering by their decomposition, until every operator left has one."""
+"""Replace operators that are not lowered by their decomposition, until every operator left is."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from glowtrain.graph import Graph, Node, Value
-from glowtrain.ops.control import Scan
 from glowtrain.optimize.rewrite import rewrite
 
 
@@ -18,8 +17,7 @@ def expand(graph: Graph) -> Graph:
 
 def _decomposed(node: Node) -> Sequence[Value] | None:
     operator = node.operator
-    lowered = operator.is_canonical if isinstance(operator, Scan) else operator.has("lower")
-    if lowered or not operator.has("decompose"):
+    if operator.lowers(*node.inputs) or not operator.has("decompose"):
         return None
     results = operator.decompose(*node.inputs)
     return results if isinstance(results, tuple) else (results,)

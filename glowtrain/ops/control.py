@@ -63,6 +63,9 @@ class Scan(Operator):
         """Whether all slices are taken and stacked along axis 0."""
         return not any(self.scan_input_axes) and not any(self.scan_output_axes)
 
+    def lowers(self, *inputs: Value | None) -> bool:
+        return self.is_canonical
+
     def steps(self, *inputs: TensorType) -> int:
         """The number of steps, from the operand types."""
         return inputs[self.num_states].shape[self._input_axes(inputs)[0]]

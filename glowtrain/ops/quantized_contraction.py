@@ -1,8 +1,8 @@
 """Matrix products and convolutions of 8-bit integers, with sums in i32, and of quantized real numbers.
 
-Sums of products of integers are computed by floating-point contractions that are exact: in f32 where no sum can reach
-2 ** 24 in magnitude, else in f64 (where none can reach 2 ** 53). Every partial sum, in any order, is then an integer
-that the type holds, so the results are those of i32 arithmetic, which wraps around.
+Without zero points the integer operators are contractions of bytes that the backends compute as they stand. Zero points
+are multiplied out: sum (a - za)(b - zb) = sum a b - za sum b - zb sum a + K za zb. Arithmetic of i32 wraps around, so
+every order of these sums gives the same bits.
 
 Semantics: https://onnx.ai/onnx/operators/ at the newest opset.
 """
@@ -15,18 +15,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.graph import Constant, Draw, Operator, Sample, Value, operator
+from glowtrain.graph import Constant, Draw, Operator, Sample, Value, constant, operator
+from glowtrain.loops import Statement, Tensor
 from glowtrain.ops.cast import Cast, convert, convert_float
 from glowtrain.ops.contraction import MatMul
 from glowtrain.ops.convolution import Conv, _draw_convolution
 from glowtrain.ops.correlation import convolve
-from glowtrain.ops.move import reshape
+from glowtrain.ops.move import Expand, reshape
+from glowtrain.ops.pad import Pad
 from glowtrain.ops.quantization import FLOAT8, STEPS, known, limits, names, quantize_units, quantized_array
-from glowtrain.types import Array, DType, Shape, TensorType, dtype_of, f32, f64, i8, i32, i64, u8
+from glowtrain.ops.reduction import ReduceSum
+from glowtrain.types import Array, DType, Shape, TensorType, dtype_of, f32, f64, i8, i32, u8
 
 BYTES = frozenset({i8, u8})
-EXACT = 1 << 24
-"""Integers below this magnitude are numbers of f32."""
 
 
 def centred(x: Array, zero: Array | None) -> Array:
@@ -43,42 +44,38 @@ def row_zero(zero: Any, rank: int) -> Shape | None:
     return (*shape, 1) if len(shape) == 1 and rank > 1 and shape[0] != 1 else shape
 
 
-def largest(x: Value, zero: Value | None) -> int:
-    """A bound of the magnitude of x - zero point."""
-    low, high = limits(x.dtype)
-    offset = known(zero) if zero is not None else np.zeros((), np.int64)
-    if offset is None:
-        return high - low
-    return max(high - int(offset.min(initial=0)), int(offset.max(initial=0)) - low)
+def offset(zero: Value | None) -> Value | None:
+    """A zero point in i32; ``None`` where it is known to be 0."""
+    array = known(zero)
+    if zero is None or array is None:
+        return None if zero is None else Cast(i32)(zero)
+    return constant(array.astype(np.int32)) if array.any() else None
 
 
-def heaviest(w: Value, zero: Value | None, axes: tuple[int, ...], count: int) -> int:
-    """A bound of the sum of magnitudes of w - zero point over ``axes``, which have ``count`` places together."""
-    array, offset = known(w), known(zero) if zero is not None else None
-    if array is None or (zero is not None and offset is None):
-        return count * largest(w, zero)
-    return int(np.abs(centred(array, offset)).sum(axes).max(initial=0))
+def recentred(w: Value, zero: Value | None) -> tuple[Value, Value | None]:
+    """The same differences w - zero, as i8 with another zero point in i32 where w is known.
+
+    Processors multiply u8 with i8, and a zero point that vanishes costs nothing.
+    """
+    array, shift = known(w), offset(zero)
+    if array is None or (shift is not None and known(shift) is None):
+        return w, shift
+    differences = centred(array, None if shift is None else known(shift))
+    low, high = limits(i8)
+    if low <= differences.min(initial=0) and differences.max(initial=0) <= high:
+        return Constant(differences.astype(np.int8), w.name), None
+    if w.dtype == i8:
+        return w, shift
+    middle = constant((centred(array, np.array(128)) - differences).astype(np.int32))
+    return Constant((array.astype(np.int64) - 128).astype(np.int8), w.name), middle
 
 
-def sums_in(bound: int) -> DType:
-    """The float type in which sums of at most this magnitude are exact."""
-    return f32 if bound < EXACT else f64
-
-
-def opened(x: Value, zero: Value | None, dtype: DType) -> Value:
-    """x - zero point in a float type; constants are computed at once."""
-    array, offset = known(x), known(zero) if zero is not None else None
-    if array is not None and (zero is None or offset is not None):
-        return Constant(centred(array, offset).astype(dtype.numpy), x.name)
-    wide: Value = Cast(dtype)(x)
-    return wide if zero is None else wide - Cast(dtype)(zero)
-
-
-def wrapped(total: Value) -> Value:
-    """Exact sums as i32, which wrap around."""
-    if total.dtype == f64:
-        total = Cast(i64)(total)
-    result: Value = Cast(i32)(total)
+def total_of(x: Value, axes: tuple[int, ...], *, keepdims: bool) -> Value:
+    """Sums of bytes in i32."""
+    array = known(x)
+    if array is not None:
+        return constant(array.astype(np.int64).sum(axes, keepdims=keepdims).astype(np.int32))
+    result: Value = ReduceSum(axes=axes, keepdims=keepdims)(Cast(i32)(x))
     return result
 
 
@@ -129,12 +126,24 @@ class MatMulInteger(Operator):
         left = centred(a, None if za is None else za.reshape(row_zero(za, a.ndim)))
         return np.asarray(np.matmul(left, centred(b, zb))).astype(np.int32)
 
+    def lowers(self, *inputs: Any) -> bool:
+        return all(zero is None for zero in inputs[2:])
+
+    def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
+        return MatMul().lower(outputs, *inputs[:2])
+
     def decompose(self, *inputs: Any) -> Value:
         a, b, za, zb = (*inputs, None, None)[:4]
-        za = reshaped_zero(za, row_zero(za, a.rank))
-        axis = b.rank - 2 if b.rank > 1 else 0
-        dtype = sums_in(largest(a, za) * heaviest(b, zb, (axis,), b.shape[axis]))
-        return wrapped(MatMul()(opened(a, za, dtype), opened(b, zb, dtype)))
+        b, right = recentred(b, zb)
+        left = offset(reshaped_zero(za, row_zero(za, a.rank if b.rank > 1 else 1)))
+        total: Value = MatMulInteger()(a, b)
+        if left is not None:
+            total = total - left * total_of(b, (max(b.rank - 2, 0),), keepdims=b.rank > 1 and a.rank > 1)
+        if right is not None:
+            total = total - total_of(a, (a.rank - 1,), keepdims=b.rank > 1 and a.rank > 1) * right
+        if left is not None and right is not None:
+            total = total + left * right * a.shape[-1]
+        return total
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
@@ -201,13 +210,41 @@ class IntegerWindow(Operator):
         return np.rint(convolve(left.astype(f64.numpy), right.astype(f64.numpy), self.conv.geometry(x, w), self.group))
 
     def contraction(self, x: Value, w: Value, zx: Value | None, zw: Value | None) -> Value:
-        """The sums in a float type that holds them."""
-        zx = reshaped_zero(zx, ())
+        """The sums in i32, without zero points of the operator's own."""
         zw = None if zw is None else reshape(zw, channel_shape(zw.shape, w.rank))
-        axes = tuple(range(1, w.rank))
-        dtype = sums_in(largest(x, zx) * heaviest(w, zw, axes, math.prod(w.shape[1:])))
-        result: Value = self.conv(opened(x, zx, dtype), opened(w, zw, dtype))
-        return result
+        (w, right), left, conv = recentred(w, zw), offset(reshaped_zero(zx, ())), self.conv
+        if zx is not None and left is not None:
+            x, conv = _margined(conv, x, w, zx)
+        inner = ConvInteger(**conv.attributes())
+        total: Value = inner(x, w)
+        ones, axes = (1,) * (x.rank - 2), tuple(range(1, w.rank))
+        if left is not None:
+            total = total - left * reshape(total_of(w, axes, keepdims=False), (w.shape[0], *ones))
+        if right is None:
+            return total
+        each = right if right.type.size == 1 else reshape(right, (w.shape[0], *ones))
+        windows = _windows(inner, x, w)
+        total = total - windows * each
+        return total if left is None else total + left * each * math.prod(w.shape[1:])
+
+
+def _margined(conv: Conv, x: Value, w: Value, zero: Value) -> tuple[Value, Conv]:
+    """The input with its zero point around it, and the convolution without padding that reads it."""
+    begins, ends = np.split(np.array(conv.geometry(x, w).exact_pads), 2)
+    pads = (0, 0, *begins.tolist(), 0, 0, *ends.tolist())
+    bare = conv.replace(auto_pad="NOTSET", pads=())
+    return Pad(pads)(x, reshape(zero, ())) if any(pads) else x, bare
+
+
+def _windows(conv: ConvInteger, x: Value, w: Value) -> Value:
+    """The sum of the input under each window, [N, M, out...]: one for each group, repeated for its channels."""
+    ones = constant(np.ones((conv.group, *w.shape[1:]), np.int8))
+    sums: Value = conv(x, ones)
+    if conv.group in (1, w.shape[0]):
+        return sums
+    grouped = reshape(sums, (sums.shape[0], conv.group, 1, *sums.shape[2:]))
+    shape = (sums.shape[0], conv.group, w.shape[0] // conv.group, *sums.shape[2:])
+    return reshape(Expand(shape)(grouped), (sums.shape[0], w.shape[0], *sums.shape[2:]))
 
 
 def channel_shape(shape: Shape, rank: int) -> Shape:
@@ -235,9 +272,18 @@ class ConvInteger(IntegerWindow):
         x, w, zx, zw = (*inputs, None, None)[:4]
         return self.sums(x, w, zx, zw).astype(np.int64).astype(np.int32)
 
+    def lowers(self, *inputs: Any) -> bool:
+        return all(zero is None for zero in inputs[2:])
+
+    def layouts(self, *inputs: Any) -> tuple[Shape | None, ...]:
+        return self.conv.layouts(*inputs)
+
+    def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
+        return self.conv.lower(outputs, *inputs[:2])
+
     def decompose(self, *inputs: Any) -> Value:
         x, w, zx, zw = (*inputs, None, None)[:4]
-        return wrapped(self.contraction(x, w, zx, zw))
+        return self.contraction(x, w, zx, zw)
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
@@ -367,7 +413,7 @@ class QLinearConv(IntegerWindow):
         bias = inputs[8] if len(inputs) > 8 else None
         wide = f64 if sx.dtype == f64 else f32
         ones = (1,) * (x.rank - 2)
-        total = wrapped(self.contraction(x, w, zx, zw))
+        total = self.contraction(x, w, zx, zw)
         if bias is not None:
             total = total + reshape(bias, (*bias.shape, *ones))
         channels = reshape(sw, () if sw.type.size == 1 else (*sw.shape, *ones))

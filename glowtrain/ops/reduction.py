@@ -18,12 +18,12 @@ from glowtrain.ops.family import Grads, normalize_axes
 from glowtrain.ops.logic import Cast, Equal, Where
 from glowtrain.ops.move import Expand, Transpose, reshape
 from glowtrain.ops.transcendental import Exp
-from glowtrain.types import Array, DType, Shape, TensorType, bf16, dtype_of, f16, f32, f64, type_of
+from glowtrain.types import Array, DType, Shape, TensorType, bf16, dtype_of, f16, f32, f64, i8, i32, type_of, u8
 
 
 def accumulator(dtype: DType) -> DType:
-    """The element type in which elements of ``dtype`` are summed: f32 for f16 and bf16, itself otherwise."""
-    return f32 if dtype in (f16, bf16) else dtype
+    """The element type in which elements of ``dtype`` are summed: f32 for f16 and bf16, i32 for bytes, else itself."""
+    return f32 if dtype in (f16, bf16) else i32 if dtype in (i8, u8) else dtype
 
 
 def widened(array: Array) -> Array:

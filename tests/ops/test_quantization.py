@@ -11,7 +11,7 @@ import pytest
 import glowtrain as gt
 from glowtrain.errors import ShapeError
 from glowtrain.grad import gradients
-from glowtrain.graph import Graph, Input, Operator, Value, constant
+from glowtrain.graph import Constant, Graph, Input, Operator, Value, constant
 from glowtrain.ops.activation import Relu
 from glowtrain.ops.arithmetic import Add
 from glowtrain.ops.cast import Cast
@@ -22,9 +22,9 @@ from glowtrain.ops.microsoft.linear import QGemm
 from glowtrain.ops.microsoft.weights import MatMulNBits
 from glowtrain.ops.move import Concat, Reshape, Slice, Transpose
 from glowtrain.ops.quantization import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
-from glowtrain.ops.quantized_contraction import ConvInteger, MatMulInteger, QLinearMatMul, heaviest, sums_in
+from glowtrain.ops.quantized_contraction import ConvInteger, MatMulInteger, QLinearMatMul, recentred
 from glowtrain.ops.reduction import ReduceSum
-from glowtrain.types import Array, TensorType, f4e2m1, f8e4m3fn, f8e8m0, f32, f64, i4, i8, i32, type_of, u2, u8
+from glowtrain.types import Array, TensorType, f4e2m1, f8e4m3fn, f8e8m0, f32, i4, i8, i32, type_of, u2, u8
 
 
 def both(operator: Operator, *arrays: Array | None, constants: tuple[int, ...] = ()) -> list[Array]:
@@ -61,12 +61,36 @@ def test_sums_wrap_around() -> None:
     assert y.item() == (255 * 255 * 40000 + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
-def test_weights_that_are_known_are_summed_in_f32_where_that_is_exact() -> None:
-    small, large = np.full((4000, 2), 10, np.int8), np.full((4000, 2), 100, np.int8)
-    bounds = [255 * heaviest(constant(w), None, (0,), 4000) for w in (small, large)]
-    assert [sums_in(bound) for bound in bounds] == [f32, f64]
-    unknown = Input(TensorType(i8, (4000, 2)), "w")
-    assert heaviest(unknown, None, (0,), 4000) == 4000 * 128
+def test_weights_that_are_known_become_i8() -> None:
+    w = np.array([[0, 255, 128]], np.uint8)
+    centred, zero = recentred(constant(w), constant(np.array(128, np.uint8)))
+    assert zero is None
+    assert isinstance(centred, Constant)
+    assert centred.array.tolist() == [[-128, 127, 0]]
+    shifted, zero = recentred(constant(w), constant(np.array(3, np.uint8)))
+    assert isinstance(shifted, Constant)
+    assert isinstance(zero, Constant)
+    assert (shifted.array.astype(int) - zero.array == w.astype(int) - 3).all()
+    unknown = Input(TensorType(u8, (1, 3)), "w")
+    assert recentred(unknown, None) == (unknown, None)
+
+
+@pytest.mark.parametrize("fixed", [(), (1, 3)])
+@pytest.mark.parametrize("group", [1, 2, 4])
+def test_convolutions_with_extreme_zero_points(fixed: tuple[int, ...], group: int) -> None:
+    random = np.random.default_rng(group)
+    x = random.choice(np.array([0, 255, 17], np.uint8), (2, 4, 5, 5))
+    w = random.choice(np.array([0, 255, 128], np.uint8), (4, 4 // group, 3, 3))
+    zeros = np.array([0, 255, 128, 1], np.uint8)
+    both(
+        ConvInteger(pads=(1, 2, 0, 1), strides=(2, 1), group=group),
+        x,
+        w,
+        np.array(255, np.uint8),
+        zeros,
+        constants=fixed,
+    )
+    both(ConvInteger(auto_pad="SAME_UPPER", group=group), x, w, np.array(0, np.uint8), zeros, constants=fixed)
 
 
 def test_padding_counts_as_the_zero_point() -> None:

@@ -1,0 +1,320 @@
+"""Computing with the integers themselves between DequantizeLinear and QuantizeLinear.
+
+    Conv, MatMul, Gemm of dequantized bytes    exact products of bytes with sums in i32, times the scales
+    QuantizeLinear of such a product           one factor s_x s_w / s_y, rounding, zero point, saturation
+    Relu and Clip between the two              bounds on the integers
+    moves, Concat and MaxPool                  the same of the integers, dequantized afterwards
+    QuantizeLinear of DequantizeLinear         nothing, where scale and zero point are the same
+
+Everything else stays in floats, and is fused by the program's passes into loops that read and write bytes.
+
+Sums of integers are exact where floats round, so a quantized result may be the other neighbour of a tie: one unit away
+from that of the operators one by one. ONNX Runtime's fused kernels compute the numbers of this form (Jacob et al.,
+Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference, arXiv:1712.05877).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from glowtrain.graph import Constant, Graph, Node, Value, constant
+from glowtrain.ops.activation import Relu
+from glowtrain.ops.arithmetic import Mul
+from glowtrain.ops.cast import Cast
+from glowtrain.ops.contraction import Gemm, MatMul
+from glowtrain.ops.convolution import Conv
+from glowtrain.ops.extrema import Clip
+from glowtrain.ops.family import Move
+from glowtrain.ops.max_pool import MaxPool
+from glowtrain.ops.move import Concat, Transpose, reshape
+from glowtrain.ops.quantization import (
+    INTEGERS,
+    DequantizeLinear,
+    QuantizeLinear,
+    known,
+    limits,
+    quantize_units,
+    quantized_array,
+)
+from glowtrain.ops.quantized_contraction import BYTES, ConvInteger, MatMulInteger
+from glowtrain.optimize.rewrite import rewrite
+from glowtrain.types import SMALL_INTEGERS, Array, f32, i8, i32, u8
+
+SAME_SCALE = 1e-6
+"""Relative difference up to which a bias counts as given in units of s_x s_w."""
+
+
+def in_integers(graph: Graph) -> Graph:
+    """The graph with every rule of this module applied; the same object if none fits."""
+    return rewrite(graph, _change)
+
+
+def _change(node: Node) -> Sequence[Value] | None:
+    for kinds, rule in RULES:
+        if isinstance(node.operator, kinds):
+            return rule(node)
+    return None
+
+
+# ---- what values are -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A real tensor as (numbers - zero) · scale; scale and zero point stand for all, or for each place on ``axis``."""
+
+    numbers: Value
+    scale: Array
+    zero: Value | None
+    axis: int
+
+    @property
+    def uniform(self) -> bool:
+        """Whether there is one scale for all."""
+        return self.scale.size == 1
+
+    def real(self, numbers: Value) -> Value:
+        """Other numbers with this scale, dequantized."""
+        operands = (numbers, constant(self.scale)) + (() if self.zero is None else (self.zero,))
+        result: Value = DequantizeLinear()(*operands)
+        return result
+
+    def same(self, other: Numbers) -> bool:
+        """Whether the other tensor has the same type of numbers, one scale and one zero point with this one."""
+        types = self.numbers.dtype == other.numbers.dtype
+        return types and self.scale == other.scale and _zero(self.zero) == _zero(other.zero)
+
+
+def _zero(zero: Value | None) -> int:
+    array = known(zero)
+    return 0 if array is None else int(array.item())
+
+
+def dequantized(value: Value | None) -> Numbers | None:
+    """What a value in f32 was dequantized from, with scales and zero points that are known."""
+    node = value.node if value is not None else None
+    if value is None or node is None or not isinstance(node.operator, DequantizeLinear) or value.dtype != f32:
+        return None
+    x, scale, zero = (*node.inputs, None)[:3]
+    scales = known(scale)
+    if x is None or scales is None or scales.dtype != np.float32 or node.operator.block_size:
+        return None
+    if zero is not None and known(zero) is None:
+        return None
+    axis = 0 if scales.size == 1 else node.operator.axis % x.rank
+    return Numbers(x, scales, zero, axis)
+
+
+def _bytes(value: Value | None) -> Numbers | None:
+    """A value dequantized from bytes; known numbers of fewer bits become bytes."""
+    found = dequantized(value)
+    if found is None or found.numbers.dtype in BYTES:
+        return found
+    if found.numbers.dtype not in SMALL_INTEGERS or not isinstance(found.numbers, Constant):
+        return None
+    wide = (i8 if limits(found.numbers.dtype)[0] else u8).numpy
+    zero = known(found.zero)
+    numbers = Constant(found.numbers.array.astype(wide), found.numbers.name)
+    return replace(found, numbers=numbers, zero=None if zero is None else constant(zero.astype(wide)))
+
+
+def _scaled(total: Value, factor: Array) -> Value:
+    """Sums in i32 as real numbers."""
+    result: Value = Mul()(Cast(f32)(total), constant(factor))
+    return result
+
+
+def _sums(value: Value) -> tuple[Value, Array] | None:
+    """The sums and the factor of :func:`_scaled`."""
+    node = value.node
+    if node is None or not isinstance(node.operator, Mul) or node.inputs[0] is None:
+        return None
+    cast, factor = node.inputs[0].node, known(node.inputs[1])
+    if cast is None or factor is None or not isinstance(cast.operator, Cast) or cast.operator.to != f32:
+        return None
+    total = cast.inputs[0]
+    return (total, factor) if total is not None and total.dtype == i32 else None
+
+
+# ---- products --------------------------------------------------------------------------------------------------------
+
+
+def convolution(node: Node) -> Sequence[Value] | None:
+    """Conv of dequantized bytes, with one scale for the input and one for all or each channel of the weight."""
+    operator = node.operator
+    assert isinstance(operator, Conv)
+    x, w = _bytes(node.inputs[0]), _bytes(node.inputs[1])
+    if x is None or w is None or not x.uniform or w.axis != 0:
+        return None
+    integer = ConvInteger(**operator.attributes())
+    column = (-1, *(1,) * (w.numbers.rank - 2))
+    total = integer(x.numbers, w.numbers, *_zeros(x, w))
+    return _product(total, x.scale.reshape(()) * _spread(w.scale, column), node.inputs[2:], column)
+
+
+def matrix_product(node: Node) -> Sequence[Value] | None:
+    """MatMul of dequantized bytes, with one scale for the left side and one for all or each column of the right."""
+    a, b = _bytes(node.inputs[0]), _bytes(node.inputs[1])
+    if a is None or b is None or not a.uniform or not (b.uniform or b.axis == b.numbers.rank - 1):
+        return None
+    total = MatMulInteger()(a.numbers, b.numbers, *_zeros(a, b))
+    return _product(total, a.scale.reshape(()) * _spread(b.scale, (-1,)), (), (-1,))
+
+
+def general_product(node: Node) -> Sequence[Value] | None:
+    """Gemm, likewise; C in units of the product's scale is added to the sums."""
+    operator = node.operator
+    assert isinstance(operator, Gemm)
+    a, b = _bytes(node.inputs[0]), _bytes(node.inputs[1])
+    if a is None or b is None or not a.uniform or not (b.uniform or b.axis == (0 if operator.transB else 1)):
+        return None
+    left = _turned(a.numbers) if operator.transA else a.numbers
+    right = _turned(b.numbers) if operator.transB else b.numbers
+    factor = a.scale.reshape(()) * _spread(b.scale, (-1,)) * np.float32(operator.alpha)
+    total = MatMulInteger()(left, right, *_zeros(a, b))
+    biases = [c if c is None or operator.beta == 1 else c * operator.beta for c in node.inputs[2:]]
+    return _product(total, factor, biases, (-1,))
+
+
+def _zeros(*operands: Numbers) -> list[Value | None]:
+    return [operand.zero for operand in operands]
+
+
+def _spread(scale: Array, column: tuple[int, ...]) -> Array:
+    return scale.reshape(() if scale.size == 1 else column)
+
+
+def _turned(matrix: Value) -> Value:
+    if isinstance(matrix, Constant):
+        return Constant(np.ascontiguousarray(matrix.array.T), matrix.name)
+    result: Value = Transpose(perm=(1, 0))(matrix)
+    return result
+
+
+def _product(total: Value, factor: Array, biases: Sequence[Value | None], column: tuple[int, ...]) -> Sequence[Value]:
+    """The product with its scale, and with a bias: among the sums where it is given in their units."""
+    bias = next((bias for bias in biases if bias is not None), None)
+    if bias is None:
+        return (_scaled(total, factor),)
+    units = _in_units(bias, factor)
+    if units is not None:
+        return (_scaled(total + constant(units.reshape(column) if units.ndim == 1 else units), factor),)
+    return (_scaled(total, factor) + (reshape(bias, (*bias.shape, *column[1:])) if bias.rank == 1 else bias),)
+
+
+def _in_units(bias: Value, factor: Array) -> Array | None:
+    """A bias that was dequantized from i32 with the product's own scale, as integers."""
+    found = dequantized(bias)
+    if found is None or found.numbers.dtype != i32 or _any(found.zero) or not isinstance(found.numbers, Constant):
+        return None
+    scales = np.broadcast_to(found.scale.reshape(-1), factor.reshape(-1).shape) if found.uniform else found.scale
+    same = scales.size == factor.size and np.allclose(scales, factor.reshape(-1), rtol=SAME_SCALE, atol=0)
+    return found.numbers.array if same else None
+
+
+def _any(zero: Value | None) -> bool:
+    array = known(zero)
+    return array is not None and bool(array.any())
+
+
+# ---- quantizing ------------------------------------------------------------------------------------------------------
+
+
+def quantizing(node: Node) -> Sequence[Value] | None:
+    """A product quantized again, or the same numbers as before."""
+    operator, value = node.operator, node.inputs[0]
+    assert isinstance(operator, QuantizeLinear)
+    scale, zero = known(node.inputs[1]), (*node.inputs, None)[2]
+    if value is None or scale is None or scale.size != 1 or scale.dtype != np.float32:
+        return None
+    if operator.block_size or operator.precision or node.output.dtype not in INTEGERS:
+        return None
+    if zero is not None and known(zero) is None:
+        return None
+    before = dequantized(value)
+    if before is not None and before.uniform and before.same(Numbers(node.output, scale, zero, 0)):
+        return (before.numbers,)
+    return _requantized(node, value, scale.reshape(()), zero)
+
+
+def _requantized(node: Node, value: Value, scale: Array, zero: Value | None) -> Sequence[Value] | None:
+    value, low, high = _bounds(value)
+    sums = _sums(value)
+    if sums is None:
+        return None
+    total, factor = sums
+    units: Value = Mul()(Cast(f32)(total), constant(factor / scale))
+    numbers = quantize_units(units, zero, node.output.dtype)
+    ends = [None if end is None else _number(end, scale, zero, node) for end in (low, high)]
+    least, greatest = limits(node.output.dtype)
+    kept = [
+        end if end is not None and end != limit else None for end, limit in zip(ends, (least, greatest), strict=True)
+    ]
+    if kept == [None, None]:
+        return (numbers,)
+    bounds = [None if end is None else constant(np.array(end, node.output.dtype.numpy)) for end in kept]
+    return (Clip()(numbers, *bounds),)
+
+
+def _bounds(value: Value) -> tuple[Value, float | None, float | None]:
+    """A value without the Relu or Clip around it, and their bounds. Rounding is monotone, so they can come after."""
+    node = value.node
+    if node is None or not isinstance(node.operator, (Relu, Clip)) or node.inputs[0] is None:
+        return value, None, None
+    if isinstance(node.operator, Relu):
+        return node.inputs[0], 0.0, None
+    bounds = [known(bound) for bound in node.inputs[1:]]
+    if any(bound is not None and found is None for bound, found in zip(node.inputs[1:], bounds, strict=True)):
+        return value, None, None
+    low, high = (*(None if found is None else float(found.item()) for found in bounds), None, None)[:2]
+    return node.inputs[0], low, high
+
+
+def _number(real: float, scale: Array, zero: Value | None, node: Node) -> int:
+    """A real number quantized as the node does."""
+    quotient = np.asarray(np.float32(real) / scale, np.float32)
+    return int(quantized_array(quotient, known(zero), node.output.dtype).item())
+
+
+# ---- what commutes with dequantizing ---------------------------------------------------------------------------------
+
+
+def moving(node: Node) -> Sequence[Value] | None:
+    """A move of dequantized numbers."""
+    found = dequantized(node.inputs[0])
+    if found is None or not found.uniform or len(node.outputs) != 1 or len(node.inputs) != 1:
+        return None
+    return (found.real(node.operator(found.numbers)),)
+
+
+def joining(node: Node) -> Sequence[Value] | None:
+    """Tensors with one scale and zero point, joined."""
+    parts = [dequantized(value) for value in node.inputs]
+    first = parts[0]
+    if first is None or any(part is None or not part.uniform or not first.same(part) for part in parts):
+        return None
+    return (first.real(node.operator(*(part.numbers for part in parts if part is not None))),)
+
+
+def largest(node: Node) -> Sequence[Value] | None:
+    """The greatest of some numbers is that of the greatest integer, as scales are positive."""
+    found = dequantized(node.inputs[0])
+    if found is None or not found.uniform or not found.scale > 0 or found.numbers.dtype not in BYTES:
+        return None
+    numbers, places = node.operator(found.numbers)
+    return found.real(numbers), places
+
+
+Rule = Callable[[Node], Sequence[Value] | None]
+RULES: tuple[tuple[type | tuple[type, ...], Rule], ...] = (
+    (Conv, convolution),
+    (MatMul, matrix_product),
+    (Gemm, general_product),
+    (QuantizeLinear, quantizing),
+    (MaxPool, largest),
+    (Concat, joining),
+    (Move, moving),
+)

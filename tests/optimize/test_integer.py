@@ -1,0 +1,159 @@
+"""Quantized models computed in integers: the same bits as ONNX Runtime, within a unit of the operators one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import glowtrain as gt
+from glowtrain.graph import Graph, Input, Value, constant
+from glowtrain.ops.activation import Relu
+from glowtrain.ops.contraction import Gemm, MatMul
+from glowtrain.ops.convolution import Conv
+from glowtrain.ops.extrema import Clip
+from glowtrain.ops.max_pool import MaxPool
+from glowtrain.ops.move import Concat, Reshape, Transpose
+from glowtrain.ops.quantization import DequantizeLinear, QuantizeLinear
+from glowtrain.ops.quantized_contraction import ConvInteger, MatMulInteger
+from glowtrain.optimize.integer import in_integers
+from glowtrain.types import Array, TensorType, f32, i8, i32, u8
+
+
+def scale_of(value: float) -> Value:
+    return constant(np.array(value, np.float32))
+
+
+def quantized(x: Value, scale: float, zero: int, dtype: type[np.generic] = np.uint8) -> Value:
+    result: Value = QuantizeLinear()(x, scale_of(scale), constant(np.array(zero, dtype)))
+    return result
+
+
+def real(x: Value, scale: float, zero: int) -> Value:
+    result: Value = DequantizeLinear()(x, scale_of(scale), constant(np.array(zero, x.dtype.numpy)))
+    return result
+
+
+def weight(array: Array, scales: Array, axis: int) -> Value:
+    result: Value = DequantizeLinear(axis=axis)(
+        constant(array), constant(scales), constant(np.zeros(scales.shape, array.dtype))
+    )
+    return result
+
+
+def bias(array: Array, scales: Array) -> Value:
+    result: Value = DequantizeLinear(axis=0)(constant(array), constant(scales))
+    return result
+
+
+def operators(graph: Graph) -> list[str]:
+    return [node.operator.key() for node in graph.nodes]
+
+
+def against_onnxruntime(graph: Graph, x: Array, tmp_path: object) -> Array:
+    """The result of compiled code: that of the interpreter and of ONNX Runtime, bit for bit."""
+    path = f"{tmp_path}/model.onnx"
+    gt.save(graph, path, opset=17)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    expected = onnxruntime.InferenceSession(path, options).run(None, {"x": x})[0]
+    for backend in ("interpreter", "cpu"):
+        found = gt.compile(graph, backend=backend)({"x": x})["y"]
+        assert found.tobytes() == expected.tobytes(), backend
+    return np.asarray(expected)
+
+
+RANDOM = np.random.default_rng(3)
+
+
+@pytest.mark.parametrize("activation", [None, Relu(), Clip()])
+@pytest.mark.parametrize(("group", "zero", "result_zero"), [(1, 0, 0), (1, 131, 0), (4, 7, 100), (2, 255, 200)])
+def test_convolutions(
+    activation: Relu | Clip | None, group: int, zero: int, result_zero: int, tmp_path: object
+) -> None:
+    x = Input(TensorType(f32, (2, 4, 9, 7)), "x")
+    w = RANDOM.integers(-127, 128, (8, 4 // group, 3, 3)).astype(np.int8)
+    scales = RANDOM.uniform(0.001, 0.01, 8).astype(np.float32)
+    offsets = bias(RANDOM.integers(-3000, 3000, 8).astype(np.int32), (np.float32(0.02) * scales).astype(np.float32))
+    y = Conv(group=group, pads=(1, 0, 1, 2), strides=(2, 1))(
+        real(quantized(x, 0.02, zero), 0.02, zero), weight(w, scales, 0), offsets
+    )
+    if isinstance(activation, Relu):
+        y = activation(y)
+    if isinstance(activation, Clip):
+        y = activation(y, constant(np.array(0, np.float32)), constant(np.array(6, np.float32)))
+    graph = Graph((x,), {"y": real(quantized(y, 0.05, result_zero), 0.05, result_zero)})
+    assert {"ConvInteger"} <= set(operators(in_integers(graph)))
+    assert not {"Conv", "Relu"} & set(operators(in_integers(graph)))
+    found = against_onnxruntime(graph, RANDOM.normal(size=(2, 4, 9, 7)).astype(np.float32) * 2, tmp_path)
+    assert len(np.unique(found)) > 20
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_matrix_products(transposed: bool, tmp_path: object) -> None:
+    x = Input(TensorType(f32, (5, 33)), "x")
+    w = RANDOM.integers(-127, 128, (12, 33) if transposed else (33, 12)).astype(np.int8)
+    scales = RANDOM.uniform(0.001, 0.01, 12).astype(np.float32)
+    offsets = bias(RANDOM.integers(-3000, 3000, 12).astype(np.int32), (np.float32(0.02) * scales).astype(np.float32))
+    a = real(quantized(x, 0.02, 90), 0.02, 90)
+    y = Gemm(transB=transposed)(a, weight(w, scales, 0 if transposed else 1), offsets)
+    graph = Graph((x,), {"y": real(quantized(y, 0.02, 128), 0.02, 128)})
+    assert "MatMulInteger" in operators(in_integers(graph))
+    against_onnxruntime(graph, RANDOM.normal(size=(5, 33)).astype(np.float32), tmp_path)
+
+
+def test_products_of_activations(tmp_path: object) -> None:
+    x = Input(TensorType(f32, (2, 6, 10)), "x")
+    a = real(quantized(x, 0.02, 90), 0.02, 90)
+    b = Transpose(perm=(0, 2, 1))(a)
+    graph = Graph((x,), {"y": real(quantized(MatMul()(a, b), 0.1, 20), 0.1, 20)})
+    assert "Transpose" in operators(in_integers(graph))
+    assert "MatMul" not in operators(in_integers(graph))
+    against_onnxruntime(graph, RANDOM.normal(size=(2, 6, 10)).astype(np.float32), tmp_path)
+
+
+def test_moves_and_maxima_stay_integers(tmp_path: object) -> None:
+    x = Input(TensorType(f32, (2, 4, 6, 6)), "x")
+    a = real(quantized(x, 0.02, 90), 0.02, 90)
+    pooled = MaxPool(kernel_shape=(2, 2), strides=(2, 2), pads=(1, 1, 1, 1))(a)[0]
+    joined = Concat(axis=1)(Reshape(shape=(2, 64))(pooled), Reshape(shape=(2, 144))(a))
+    graph = Graph((x,), {"y": real(quantized(joined, 0.02, 90), 0.02, 90)})
+    simpler = in_integers(graph)
+    assert operators(simpler).count("QuantizeLinear") == 1
+    assert operators(simpler)[-1] == "DequantizeLinear"
+    against_onnxruntime(graph, RANDOM.normal(size=(2, 4, 6, 6)).astype(np.float32), tmp_path)
+
+
+def test_what_cannot_be_computed_in_integers_stays_as_it_is() -> None:
+    x = Input(TensorType(f32, (1, 2, 4, 4)), "x")
+    w = Input(TensorType(f32, (2, 2, 1, 1)), "w")
+    a = real(quantized(x, 0.02, 90), 0.02, 90)
+    mixed = Graph((x, w), {"y": Conv()(a, w)})
+    assert in_integers(mixed) is mixed
+    rows = weight(np.ones((2, 2, 1, 1), np.int8), np.ones(2, np.float32), 1)
+    across = Graph((x,), {"y": Conv()(a, rows)})
+    assert "ConvInteger" not in operators(in_integers(across))
+
+
+def test_a_bias_in_other_units_is_added_in_floats() -> None:
+    x = Input(TensorType(f32, (1, 2)), "x")
+    a = real(quantized(x, 0.5, 0), 0.5, 0)
+    w = weight(np.eye(2, dtype=np.int8), np.ones(1, np.float32), 1)
+    y = Gemm()(a, w, constant(np.array([0.25, -0.125], np.float32)))
+    graph = Graph((x,), {"y": y})
+    assert "MatMulInteger" in operators(in_integers(graph))
+    assert gt.compile(graph)({"x": np.array([[1, 2]], np.float32)})["y"].tolist() == [[1.25, 1.875]]
+
+
+def test_sums_are_exact_at_the_extremes() -> None:
+    a, b = Input(TensorType(u8, (2, 4096)), "a"), Input(TensorType(i8, (4096, 2)), "b")
+    graph = Graph((a, b), {"y": MatMulInteger()(a, b)})
+    feeds = {"a": np.full((2, 4096), 255, np.uint8), "b": np.full((4096, 2), -128, np.int8)}
+    assert (gt.compile(graph)(feeds)["y"] == 4096 * 255 * -128).all()
+    image, kernel = Input(TensorType(u8, (1, 64, 8, 8)), "x"), Input(TensorType(i8, (2, 64, 3, 3)), "w")
+    window = Graph((image, kernel), {"y": ConvInteger()(image, kernel)})
+    feeds = {"x": np.full(image.shape, 255, np.uint8), "w": np.full(kernel.shape, -128, np.int8)}
+    found = gt.compile(window)(feeds)["y"]
+    assert found.dtype == i32.numpy
+    assert (found == 576 * 255 * -128).all()
