@@ -1,6 +1,9 @@
 """The ladder: a graph run in ever more compiled forms, each compared with the one in double precision.
 
-    reference (f64) - interpreter - optimized - lowered - fused - planned (in the arena) - compiled
+    reference (f64) - interpreter - [integers] - optimized - lowered - fused - planned (in the arena) - compiled
+
+Where a quantized graph can be computed in integers, that form is a rung, and the reference of those after it: a sum of
+integers is exact, so what is dequantized from a wrong integer is far outside of what rounding explains.
 
 A result may be as far from the reference as the interpreter's own rounding explains, and a few roundings more for
 another order of summation. The report names the first rung that differs, and the node or instruction where it begins
@@ -23,6 +26,7 @@ from glowtrain.graph import Graph, Node, Value
 from glowtrain.loops import Buffer
 from glowtrain.lower.expand import expand
 from glowtrain.lower.lower import lower_with_buffers
+from glowtrain.optimize.integer import in_integers
 from glowtrain.optimize.pipeline import optimize
 from glowtrain.program.evaluate import evaluate
 from glowtrain.program.memory import Memory
@@ -96,12 +100,23 @@ class _Climb:
         self.base = run_in_both(self.graph, self.inputs, self.state)
         self.rungs.append(Rung("reference", time.perf_counter() - start))
         self._interpreter()
+        self._integers()
         optimized = self._try("optimized", lambda: optimize(expand(self.graph), check=True))
         if optimized is None:
             return
         known = run_in_both(optimized, self.inputs, self.state)
         self._compare("optimized", _results(optimized, known.values), lambda clear: self._first_value(known, clear))
         self._programs(optimized, known)
+
+    def _integers(self) -> None:
+        """The graph as backends get it; where it differs from the one given, it is what they are compared with."""
+        integers = in_integers(self.graph)
+        if integers is self.graph:
+            return
+        self._started = time.perf_counter()
+        known = run_in_both(integers, self.inputs, self.state)
+        self._compare("integers", _results(integers, known.values), lambda clear: self._first_value(known, clear))
+        self.graph, self.base = integers, known
 
     def _programs(self, graph: Graph, known: Known) -> None:
         lowered, buffers = lower_with_buffers(graph)
