@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from glowtrain import data, errors, grad, gradcheck, losses, nn, onnx_io, ops, optim
+    from glowtrain import data, errors, grad, gradcheck, losses, nn, onnx_io, ops, optim, quantization
     from glowtrain.backends.cpu.backend import Cpu
     from glowtrain.compiler import compile
     from glowtrain.errors import GlowtrainError
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from glowtrain.graph import Graph, Input, Operator, Template, Value, Variable, constant, operator, parse, verify
     from glowtrain.nn import model
     from glowtrain.onnx_io import load, save
+    from glowtrain.quantization import quantize
     from glowtrain.trainer import Trainer
     from glowtrain.types import Spec, TensorType, bf16, boolean, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 
@@ -36,10 +37,11 @@ _HOMES = {
     "jvp": "glowtrain.grad",
     "load": "glowtrain.onnx_io",
     "model": "glowtrain.nn",
+    "quantize": "glowtrain.quantization",
     "save": "glowtrain.onnx_io",
     "stop_gradient": "glowtrain.grad",
 }
-_MODULES = ("data", "errors", "grad", "gradcheck", "losses", "nn", "onnx_io", "ops", "optim")
+_MODULES = ("data", "errors", "grad", "gradcheck", "losses", "nn", "onnx_io", "ops", "optim", "quantization")
 
 __all__ = [
     "Cpu",
@@ -79,6 +81,8 @@ __all__ = [
     "ops",
     "optim",
     "parse",
+    "quantization",
+    "quantize",
     "save",
     "stop_gradient",
     "u8",

@@ -79,3 +79,7 @@ class CheckpointError(GlowtrainError):
 
 class VerificationError(GlowtrainError):
     """Two rungs of the ladder, or a gradient and its check, disagree."""
+
+
+class QuantizationError(GlowtrainError):
+    """A model cannot be quantized as asked: a range, a scheme or the calibration data break a rule."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from glowtrain import nn
 from glowtrain.graph import Template, Value
+from glowtrain.ops.extrema import Clip
 from glowtrain.types import f32
 
 Layers = Callable[..., Value]
@@ -30,7 +31,63 @@ def cnn(x: Value, classes: int) -> Value:
     return nn.linear(nn.dropout(hidden, 0.25), classes, name="scores")
 
 
-MODELS: dict[str, Layers] = {"mlp": mlp, "cnn": cnn}
+BLOCKS = ((16, 1, 1), (24, 2, 3), (24, 1, 3), (40, 2, 4), (40, 1, 4))
+"""The blocks of :func:`mobilenet`: channels, stride and expansion of each."""
+
+
+def mobilenet(x: Value, classes: int) -> Value:
+    """Inverted residuals with linear bottlenecks: 1×1 expansion, 3×3 depthwise, 1×1 projection, each with BatchNorm.
+
+    Source: Sandler et al., MobileNetV2 (CVPR 2018, arXiv:1801.04381), with few and narrow layers for small images.
+    """
+    x = _relu6(_normed_conv(x, 16, 3, name="stem"))
+    for number, (channels, stride, expansion) in enumerate(BLOCKS):
+        x = _inverted_residual(x, channels, stride, expansion, f"block{number + 1}")
+    x = _relu6(_normed_conv(x, 128, 1, name="features"))
+    return nn.linear(nn.dropout(nn.global_average_pool(x), 0.1), classes, name="scores")
+
+
+def _inverted_residual(x: Value, channels: int, stride: int, expansion: int, name: str) -> Value:
+    inner = x.shape[1] * expansion
+    wide = _relu6(_normed_conv(x, inner, 1, name=f"{name}.expand")) if expansion > 1 else x
+    filtered = _relu6(_normed_conv(wide, inner, 3, stride=stride, groups=inner, name=f"{name}.depthwise"))
+    narrow = _normed_conv(filtered, channels, 1, name=f"{name}.project")
+    return x + narrow if narrow.shape == x.shape else narrow
+
+
+def _normed_conv(x: Value, channels: int, kernel: int, *, stride: int = 1, groups: int = 1, name: str) -> Value:
+    convolved = nn.conv(
+        x, channels, kernel, stride=stride, padding="same", groups=groups, bias=False, initializer=nn.Kaiming(),
+        name=f"{name}.conv",
+    )  # fmt: skip
+    return nn.batch_norm(convolved, name=f"{name}.norm")
+
+
+def _relu6(x: Value) -> Value:
+    result: Value = Clip()(x, 0.0, 6.0)
+    return result
+
+
+def transformer(x: Value, classes: int) -> Value:
+    """Patches of 4×4 pixels as tokens of 64 features, two encoder blocks with 4 heads, the mean of the tokens.
+
+    Sources: Dosovitskiy et al., An Image is Worth 16x16 Words (ICLR 2021, arXiv:2010.11929); normalization before each
+    part as there.
+    """
+    features, heads = 64, 4
+    patches = nn.conv(x, features, 4, stride=4, initializer=nn.Xavier(), name="patches")
+    batch, _, rows, columns = patches.shape
+    tokens = nn.transpose(nn.reshape(patches, (batch, features, rows * columns)), 0, 2, 1)
+    tokens = tokens + nn.parameter("positions", (rows * columns, features), nn.Normal(0.02))
+    for number in (1, 2):
+        with nn.scope(f"block{number}"):
+            tokens = tokens + nn.attention(nn.layer_norm(tokens, name="norm1"), heads)
+            hidden = nn.linear(nn.layer_norm(tokens, name="norm2"), 2 * features, initializer=nn.Xavier(), name="wide")
+            tokens = tokens + nn.linear(nn.gelu(hidden), features, initializer=nn.Xavier(), name="narrow")
+    return nn.linear(nn.mean(nn.layer_norm(tokens, name="norm"), 1), classes, name="scores")
+
+
+MODELS: dict[str, Layers] = {"mlp": mlp, "cnn": cnn, "mobilenet": mobilenet, "transformer": transformer}
 """The layers of each model by its name."""
 
 

@@ -11,9 +11,9 @@ from glowtrain.gradcheck.junit import write_junit
 from glowtrain.gradcheck.model import check
 from glowtrain.gradcheck.operators import ORACLES, check_sample
 from glowtrain.gradcheck.page import page
-from glowtrain.gradcheck.programs import PROGRAM_ORACLES, check_case
 from glowtrain.gradcheck.registry import PROFILES, RegistryReport, check_registry
 from glowtrain.gradcheck.report import Check, Measure, Report
+from glowtrain.gradcheck.rungs import PROGRAM_ORACLES, check_case
 
 __all__ = [
     "ORACLES",

@@ -21,6 +21,7 @@ from glowtrain.errors import InputError
 from glowtrain.grad.gradients import check_scalar
 from glowtrain.gradcheck import forms
 from glowtrain.gradcheck.blame import INNOCENT, Blame, cut_by
+from glowtrain.gradcheck.held import held
 from glowtrain.gradcheck.report import Check, Measure, Report, Status, merged
 from glowtrain.graph import Graph, Input, Template, Value, Variable, constant
 from glowtrain.graph.retype import widened
@@ -198,10 +199,8 @@ class _Subject:
 
     @cached_property
     def held(self) -> Graph:
-        """The loss with what a StopGradient lets through held at its present value."""
-        stops = [node.output for node in self.wide.nodes if isinstance(node.operator, StopGradient)]
-        loss = Graph(self.wide.inputs, {"loss": self.loss}, name=self.wide.name)
-        return loss.substituted({value: constant(self.known[value]) for value in stops})
+        """The loss as differences see it."""
+        return held(Graph(self.wide.inputs, {"loss": self.loss}, name=self.wide.name), self.numbers)
 
     def native(self) -> Iterator[Check]:
         """Gradients of native code in the model's own types against those in f64."""

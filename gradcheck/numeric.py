@@ -18,11 +18,12 @@ from functools import cached_property
 
 import numpy as np
 
-from glowtrain.backends.interpreter import evaluate
+from glowtrain.backends.interpreter import evaluate, run_nodes
 from glowtrain.errors import GlowtrainError
 from glowtrain.grad.forward import jvp
+from glowtrain.gradcheck.held import held
 from glowtrain.gradcheck.report import Measure
-from glowtrain.graph import Graph, Input, Value
+from glowtrain.graph import Graph, Input, Node, Value
 from glowtrain.graph.reverse import pullback
 from glowtrain.types import Array, f64, type_of
 
@@ -69,9 +70,42 @@ class Probe:
         """The outputs that gradients flow from."""
         return tuple(self.outputs[k] for k in self.results)
 
+    @property
+    def source(self) -> Probe:
+        """The function from the inputs to the sources that gradients are of (see :func:`held`)."""
+        names = (value.name for value in self.inputs)
+        near = held(
+            Graph(self.inputs, {f"y{k}": y for k, y in enumerate(self.sources)}),
+            dict(zip(names, self.arrays, strict=True)),
+        )
+        return replace(self, outputs=tuple(near.outputs.values()), results=tuple(range(len(self.results))))
+
+    @cached_property
+    def known(self) -> dict[Value, Array]:
+        """Every value at the point."""
+        return evaluate(self.graph, {value.name: array for value, array in zip(self.inputs, self.arrays, strict=True)})
+
     def moved(self, move: Mapping[int, Array], step: float) -> tuple[Array, ...]:
-        """The outputs after a step from the point, for inputs by place."""
-        return self.at([a + step * move[k] if k in move else a for k, a in enumerate(self.arrays)])
+        """The outputs after a step from the point, for inputs by place. What does not depend on them stays as it is."""
+        known = dict(self.known)
+        known.update((self.inputs[k], self.arrays[k] + step * change) for k, change in move.items())
+        run_nodes(self._after(frozenset(move)), known)
+        return tuple(known[output] for output in self.outputs)
+
+    @cached_property
+    def _later(self) -> dict[frozenset[int], list[Node]]:
+        return {}
+
+    def _after(self, places: frozenset[int]) -> list[Node]:
+        """The nodes that depend on some inputs, in order."""
+        if places not in self._later:
+            reached: set[Value | None] = {self.inputs[k] for k in places}
+            nodes = self._later[places] = []
+            for node in self.graph.nodes:
+                if not reached.isdisjoint(node.inputs):
+                    nodes.append(node)
+                    reached.update(node.outputs)
+        return self._later[places]
 
     def direction(self, random: np.random.Generator) -> dict[int, Array]:
         """A random direction for all wanted inputs at once."""
@@ -158,13 +192,12 @@ class _Pulled:
         present = tuple(rule for rule in rules if rule is not None)
         rows = [[cotangent(seed.shape, random) for seed in seeds] for _ in range(count)]
         found = (iter(_values((*probe.inputs, *seeds), (*probe.arrays, *row), present)) for row in rows)
-        function = replace(probe, outputs=probe.sources, results=tuple(range(len(probe.results))))
         sizes = [probe.arrays[place].shape for place in probe.wanted]
         gradients = [
             [np.zeros(shape) if rule is None else next(row) for rule, shape in zip(rules, sizes, strict=True)]
             for row in found
         ]
-        return cls(function, rows, gradients)
+        return cls(probe.source, rows, gradients)
 
     def misshapen(self, number: int) -> str:
         """What is wrong with the shape of a wanted input's gradient; empty if nothing."""
@@ -180,7 +213,9 @@ class _Pulled:
 
     @staticmethod
     def _slope(gradients: Move, move: Move) -> float:
-        return float(sum(np.vdot(change, gradients[place]) for place, change in move.items()))
+        # an infinite slope of an element that stays where it is takes no part
+        moved = ((change, np.where(change == 0, 0.0, gradients[place])) for place, change in move.items())
+        return float(sum(np.vdot(change, gradient) for change, gradient in moved))
 
     def against_differences(self, moves: Sequence[Move], oracle: str, wrong: str, name: str) -> Measure:
         """The gradients against differences along some moves; ``wrong``: why they cannot be compared."""
@@ -233,7 +268,8 @@ class _Slopes:
 def _slopes(function: Probe, moves: Sequence[Move], rows: Sequence[Sequence[Array]], step: float) -> _Slopes:
     shape = (len(rows), len(moves))
     central, spread, gap, rounding = (np.empty(shape) for _ in range(4))
-    middle = np.array([weighted(row, function.at(function.arrays)) for row in rows])
+    here = tuple(function.known[output] for output in function.outputs)
+    middle = np.array([weighted(row, here) for row in rows])
     for k, move in enumerate(moves):
         values = {t: function.moved(move, t * step) for t in (1.0, -1.0, 0.5, -0.5)}
         y = {t: np.array([weighted(row, value) for row in rows]) for t, value in values.items()}

@@ -6,6 +6,7 @@ import dataclasses
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from glowtrain.gradcheck.numeric import (
     probe,
 )
 from glowtrain.gradcheck.report import Measure
-from glowtrain.gradcheck.runtime import DIFFERENT, OTHERS, NotRun, run_by_onnx_runtime
+from glowtrain.gradcheck.runtime import NotRun, comparable, run_by_onnx_runtime
 from glowtrain.graph import Graph, Input, Node, Operator, Sample, Value
 from glowtrain.graph.retype import retyped
 from glowtrain.types import Array, DType, bf16, dtype_of, f16, f32, f64, type_of
@@ -86,7 +87,7 @@ def directions(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
 
 def complex_step(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
     """The gradient rules against imaginary steps of the reference, where it is analytic."""
-    if use.operator.differentiable:
+    if use.operator.differentiable and not use.operator.has("surrogate"):
         yield from check_complex(use.probe, use.reference, random, "complex step")
 
 
@@ -105,17 +106,23 @@ def second_order(use: Applied, random: np.random.Generator) -> Iterator[Measure]
 
 
 def decomposition(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
-    """The reference against the decomposition's, and the gradient rule against the decomposition's."""
+    """The reference against the decomposition's, and the gradient rule against the decomposition's (the surrogate's
+    where there is one)."""
     if not use.operator.has("decompose"):
         return
-    own = use.probe
-    results = use.operator.decompose(*use.operands(own.inputs))
-    simpler = replace(own, outputs=results if isinstance(results, tuple) else (results,))
+    own, operands = use.probe, use.operands(use.probe.inputs)
+    simpler = _written(own, use.operator.decompose(*operands))
     pairs = list(zip(simpler.at(own.arrays), own.at(own.arrays), strict=True))
     if use.operator.differentiable and use.operator.has("vjp"):
-        pairs += _gradient_pairs(own, simpler, random)
+        followed = _written(own, use.operator.surrogate(*operands)) if use.operator.has("surrogate") else simpler
+        pairs += _gradient_pairs(own, followed, random)
     for found, expected in pairs:
         yield compared("decomposition", found, expected, _same(expected))
+
+
+def _written(own: Probe, results: Any) -> Probe:
+    """The same function with other results."""
+    return replace(own, outputs=results if isinstance(results, tuple) else (results,))
 
 
 def _same(array: Array) -> float:
@@ -185,8 +192,7 @@ def compiled_bf16(use: Applied, random: np.random.Generator) -> Iterator[Measure
 
 def by_onnx_runtime(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
     """The saved graph of results and gradients in f32 by ONNX Runtime (where installed), against the reference."""
-    operator = use.operator
-    if operator.random or not operator.differentiable or operator.domain in OTHERS or operator.key() in DIFFERENT:
+    if not use.operator.differentiable or not comparable(use.sample):
         return
     try:
         yield from _narrow("onnx runtime", use, f32, random, gradients=True, run=run_by_onnx_runtime)

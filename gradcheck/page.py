@@ -10,7 +10,7 @@ from glowtrain.gradcheck.edges import FINITE
 from glowtrain.gradcheck.operators import SLOPES
 from glowtrain.gradcheck.registry import RegistryReport
 from glowtrain.gradcheck.report import Check
-from glowtrain.gradcheck.runtime import DIFFERENT
+from glowtrain.gradcheck.runtime import DIFFERENT, IN_PART
 from glowtrain.graph import OPERATORS, registered
 from glowtrain.onnx_io.operands import operand_names
 
@@ -76,7 +76,7 @@ def _row(entry: Covered, checks: Iterable[Check]) -> str:
     elsewhere = _mark([by["onnx runtime"]] if "onnx runtime" in by else [])
     worst = max((by[oracle].error for oracle in SLOPES if oracle in by), default=0.0)
     operands = ", ".join(operand_names(OPERATORS[entry.operator], sorted(entry.gradients))) or "–"
-    return f"| {entry.operator} | {operands} | {' | '.join(marks)} | {forms} | {elsewhere} | {_rounded(worst)} |"
+    return f"| {entry.operator} | {operands} | {' | '.join(marks)} | {forms} | {elsewhere} | {rounded(worst)} |"
 
 
 def _mark(checks: Iterable[Check]) -> str:
@@ -90,7 +90,7 @@ def _passed(checks: Iterable[Check], oracle: str) -> bool:
     return any(check.oracle == oracle and check.status == "passed" for check in checks)
 
 
-def _rounded(error: float) -> str:
+def rounded(error: float) -> str:
     """A power of ten that the error stays below: the digits differ between machines."""
     if not math.isfinite(error):
         return "∞"
@@ -115,4 +115,5 @@ def _finite() -> Iterator[str]:
 
 def _different() -> Iterator[str]:
     yield from ("", "## Where ONNX Runtime gives other results", "")
-    yield from (f"- `{key}`: {reason}." for key, reason in DIFFERENT.items())
+    reasons = {**DIFFERENT, **{key: reason for key, (reason, _) in IN_PART.items()}}
+    yield from (f"- `{key}`: {reason}." for key, reason in sorted(reasons.items()))

@@ -17,6 +17,7 @@ from typing import Any
 from rich.table import Table
 
 from glowtrain.errors import GlowtrainError, InputError, VerificationError
+from glowtrain.gradcheck.case import Case
 from glowtrain.gradcheck.coverage import Covered, covered, summary
 from glowtrain.gradcheck.edges import drawn_edge
 from glowtrain.gradcheck.minimal import fails_by, minimal, save_case
@@ -31,8 +32,9 @@ from glowtrain.gradcheck.operators import (
     failure,
     operands_with_gradients,
 )
-from glowtrain.gradcheck.programs import PROGRAM_ORACLES, Case, check_case, drawn_case
+from glowtrain.gradcheck.programs import drawn_case
 from glowtrain.gradcheck.report import STYLES, Check, Measure, Report, merged
+from glowtrain.gradcheck.rungs import PROGRAM_ORACLES, check_case
 from glowtrain.graph import Operator, Sample, lookup, registered
 
 Progress = Callable[[str, int, int], None]
@@ -131,24 +133,27 @@ def check_registry(
     profile: str = "ci",
     oracles: Sequence[str] = (*ORACLES, *EDGES),
     programs: int | None = None,
+    first: int = 0,
     shrink: bool = True,
     jobs: int = 1,
     keep: Path | str | None = None,
 ) -> RegistryReport:
     """Check operators (all, or by name) on ``examples`` samples each, then random programs.
 
-    ``profile``: one of :data:`PROFILES`; ``examples`` and ``programs`` (how many; none where operators are named)
-    override its numbers. A failure comes with a smaller example (``shrink``; an operator's where hypothesis is
-    installed); failing programs are written to the folder ``keep``. With ``jobs`` that many processes share the work.
-    The result depends on names, seed and these numbers only. Raises :class:`InputError` for an unknown operator or
-    profile.
+    ``profile``: one of :data:`PROFILES`; ``examples`` and ``programs`` (how many, from number ``first`` on; none where
+    operators are named) override its numbers. Programs alone (``names`` is empty) are compared by every oracle. A
+    failure comes with a smaller example (``shrink``; an operator's where hypothesis is installed); failing programs are
+    written to the folder ``keep``. With ``jobs`` that many processes share the work. The result depends on names, seed
+    and these numbers only. Raises :class:`InputError` for an unknown operator or profile.
     """
     chosen = _chosen(names, profile)
     begin, settings = time.perf_counter(), PROFILES[profile]
-    run = _Run(examples or settings.examples, seed, tuple(oracles), settings.shares, shrink, str(keep or ""))
+    shares = settings.shares if chosen else {}
+    run = _Run(examples or settings.examples, seed, tuple(oracles), shares, shrink, str(keep or ""))
     count = _programs_wanted(programs, examples, settings, every=names is None)
     tasks: list[Task] = [(key, range(run.examples)) for key in chosen]
-    tasks += [(PROGRAMS, range(start, min(start + TOGETHER, count))) for start in range(0, count, TOGETHER)]
+    end = first + count
+    tasks += [(PROGRAMS, range(start, min(start + TOGETHER, end))) for start in range(first, end, TOGETHER)]
     results = _results(run, tasks, progress or (lambda subject, number, total: None), jobs)
     checks: list[Check] = []
     for subject in dict.fromkeys(subject for subject, _ in tasks):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from glowtrain.errors import GlowtrainError
 from glowtrain.gradcheck.minimal import load_case
-from glowtrain.gradcheck.programs import check_case
+from glowtrain.gradcheck.rungs import check_case
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
+from glowtrain.gradcheck.case import Case
 from glowtrain.gradcheck.draw import LONGEST, grown, placed
-from glowtrain.gradcheck.programs import Case, draw_case
+from glowtrain.gradcheck.programs import draw_case
 from glowtrain.graph import Operator, Sample
 from glowtrain.types import Array, Shape
 

@@ -276,6 +276,8 @@ class _Attention(nn.Module):
     def __init__(self, config: GptConfig) -> None:
         super().__init__()
         self.heads = config.heads
+        # An f32 number: the dynamo exporter writes factors as f32 in f64 models too.
+        self.scale = float(np.float32(1.0 / math.sqrt(config.width // config.heads)))
         self.qkv = nn.Linear(config.width, 3 * config.width)
         self.out = nn.Linear(config.width, config.width)
         mask = torch.tril(torch.ones(config.length, config.length)).view(1, 1, config.length, config.length)
@@ -286,7 +288,7 @@ class _Attention(nn.Module):
         batch, time, width = x.shape
         q, k, v = self.qkv(x).split(width, dim=2)
         q, k, v = (t.view(batch, time, self.heads, width // self.heads).transpose(1, 2) for t in (q, k, v))
-        scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(width // self.heads))
+        scores = (q @ k.transpose(-2, -1)) * self.scale
         mask: Tensor = self.get_buffer("mask")[:, :, :time, :time]
         weights = functional.softmax(scores.masked_fill(mask == 0, float("-inf")), dim=-1)
         merged: Tensor = self.out((weights @ v).transpose(1, 2).contiguous().view(batch, time, width))

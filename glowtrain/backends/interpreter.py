@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -54,15 +54,22 @@ def evaluate(graph: Graph, inputs: Mapping[str, Array], state: Mapping[str, Arra
             known[leaf] = leaf.array
         elif isinstance(leaf, Variable):
             known[leaf] = (state or {}).get(leaf.name, leaf.initial)
-    for node in graph.nodes:
-        known.update(zip(node.outputs, run_node(node, known), strict=True))
+    run_nodes(graph.nodes, known)
     return known
 
 
-def run_node(node: Node, known: Mapping[Value, Array]) -> tuple[Array, ...]:
-    """The node's outputs. Floating-point warnings are off: infinities and NaN propagate as data."""
-    operands: list[Any] = [None if value is None else known[value] for value in node.inputs]
+def run_nodes(nodes: Iterable[Node], known: dict[Value, Array]) -> None:
+    """Add the outputs of nodes, which are in order. Floating-point warnings are off: infinities and NaN are data."""
     with np.errstate(all="ignore"):
-        results = node.operator.reference(*operands)
-    arrays = results if isinstance(results, tuple) else (results,)
-    return tuple(np.asarray(array) for array in arrays)
+        for node in nodes:
+            operands: list[Any] = [None if value is None else known[value] for value in node.inputs]
+            results = node.operator.reference(*operands)
+            arrays = results if isinstance(results, tuple) else (results,)
+            known.update(zip(node.outputs, map(np.asarray, arrays), strict=True))
+
+
+def run_node(node: Node, known: Mapping[Value, Array]) -> tuple[Array, ...]:
+    """The node's outputs."""
+    found = {value: known[value] for value in node.inputs if value is not None}
+    run_nodes([node], found)
+    return tuple(found[output] for output in node.outputs)

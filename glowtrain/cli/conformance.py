@@ -17,6 +17,7 @@ def conformance(
     pattern: Annotated[str, typer.Argument(help="Only tests whose name contains this.")] = "",
     backend: options.Backend = "cpu",
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    gradients: Annotated[bool, typer.Option("--gradients", help="Also check the gradients of node tests.")] = False,
     output: Annotated[Path | None, typer.Option(help="Write the results as Markdown.")] = None,
 ) -> None:
     """Run the backend tests of the onnx package, and say which do not pass and why.
@@ -25,15 +26,21 @@ def conformance(
 
     glowtrain conformance softmax
 
-    glowtrain conformance --jobs 2 --output conformance.md
+    glowtrain conformance --jobs 2 --gradients --output conformance.md
     """
+    from glowtrain.gradcheck import conformance as slopes  # noqa: PLC0415
     from glowtrain.onnx_io.conformance import matching, report, run_all  # noqa: PLC0415  (makes 2000 models)
 
     chosen = matching(pattern, backend)
     outcomes = list(track(run_all(chosen, backend, jobs), "testing", len(chosen), console=err, transient=True))
-    text = report(outcomes, backend)
+    text, passed = report(outcomes, backend), all(outcome.passed for outcome in outcomes)
+    if gradients:
+        names = slopes.matching(pattern)
+        found = list(track(slopes.run_all(names, jobs), "differentiating", len(names), console=err, transient=True))
+        text = f"{report(outcomes, backend, options=' --gradients')}\n{slopes.section(found)}"
+        passed = passed and all(outcome.checked for outcome in found if not outcome.reason)
     if output is not None:
         output.write_text(text, encoding="utf-8")
     out.print(text, markup=False)
-    if not all(outcome.passed for outcome in outcomes):
+    if not passed:
         raise typer.Exit(FAILED)

@@ -54,6 +54,12 @@ def gradcheck(
         Path | None,
         typer.Option("--failures", metavar="DIR", help="Keep failing random programs here, made small, as ONNX files."),
     ] = None,
+    programs: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Only random programs, so many, on every rung of the walk.")
+    ] = None,
+    first: Annotated[
+        int, typer.Option(min=0, metavar="K", help="The number of the first random program: to go on with a run.")
+    ] = 0,
     dims: options.Dims = [],  # noqa: B006
     every: Annotated[bool, typer.Option("--all", help="List what passed, too.")] = False,
 ) -> None:
@@ -65,14 +71,21 @@ def gradcheck(
 
     glowtrain gradcheck --op Conv --op Softmax --examples 50
 
+    glowtrain gradcheck --programs 1000 --seed 7 --failures found
+
     glowtrain gradcheck model.onnx --json report.json --html report.html
     """
     for path in (json_path, junit, html, markdown):
         check_writable(path)
+    if programs is not None and (model is not None or op):
+        raise InputError(f"give --programs or {'a MODEL' if model is not None else '--op'}, not both")
     if model is not None and (op or markdown):
         raise InputError(f"give a MODEL or {'--op' if op else '--markdown'}, not both")
     if model is None:
-        report: Report = registry(op, profile, examples, seed, jobs or _jobs(op), failures)
+        chosen = (op or None) if programs is None else []
+        report: Report = registry(
+            chosen, profile, examples, seed, jobs or _jobs(op), failures, programs=programs, first=first
+        )
     else:
         report = check(open_graph(model, parse_dims(dims), batch=BATCH), seed=seed)
     if json_path is not None:
@@ -104,10 +117,18 @@ def _again(names: list[str], profile: str, examples: int | None, seed: int, path
 
 
 def registry(
-    names: list[str], profile: str, examples: int | None, seed: int, jobs: int, failures: Path | None
+    names: list[str] | None,
+    profile: str,
+    examples: int | None,
+    seed: int,
+    jobs: int,
+    failures: Path | None,
+    *,
+    programs: int | None = None,
+    first: int = 0,
 ) -> RegistryReport:
-    """Check operators by name, or all of them and random programs, telling how far it is."""
-    unknown = [name for name in names if lookup(name) is None]
+    """Check operators by name, or all of them and random programs, or programs alone, telling how far it is."""
+    unknown = [name for name in names or () if lookup(name) is None]
     if unknown:
         raise InputError(f"there is no operator {', '.join(unknown)}; there are: {', '.join(sorted(OPERATORS))}")
     columns = (
@@ -123,7 +144,17 @@ def registry(
         def progress(subject: str, number: int, total: int) -> None:
             bar.update(task, completed=number, total=total, description=subject)
 
-        return check_registry(names or None, examples, seed, progress, profile=profile, jobs=jobs, keep=failures)
+        return check_registry(
+            names,
+            examples,
+            seed,
+            progress,
+            profile=profile,
+            jobs=jobs,
+            keep=failures,
+            programs=programs,
+            first=first,
+        )
 
 
 def show(report: Report, *, every: bool) -> None:

@@ -277,7 +277,7 @@ FUNCTIONS = (
         "not",
         "select",
     }
-    | {"shift_left", "shift_right", "mulhi_u32", "bitcast"}
+    | {"shift_left", "shift_right", "mulhi_u32", "fma", "bitcast"}
     | {"exp", "log", "log1p", "expm1", "tanh", "sigmoid", "erf", "softplus", "sqrt", "rsqrt", "reciprocal"}
     | {"sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh"}
     | {"floor", "ceil", "round", "trunc"}

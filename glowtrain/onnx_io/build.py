@@ -33,6 +33,7 @@ from glowtrain.onnx_io.ragged import follow, ragged
 from glowtrain.onnx_io.source import describe
 from glowtrain.onnx_io.tensors import array_from_sparse, array_from_tensor
 from glowtrain.ops.logic import Cast
+from glowtrain.ops.quantization import DequantizeLinear
 from glowtrain.optimize.fold import constants
 from glowtrain.types import Array, Spec
 
@@ -217,9 +218,10 @@ class Builder:
         return ragged(results, sizes) if sizes else results
 
     def made(self, operator: Operator, inputs: list[Value | None], node: NodeProto) -> tuple[Value, ...]:
-        """The outputs of a new node, or constants."""
+        """The outputs of a new node, or constants; what is made of integers for weights is known by those integers."""
         fresh = Node(operator, inputs, node.name)
-        return constants(fresh, LARGEST_FOLD) or fresh.outputs
+        known = None if isinstance(operator, DequantizeLinear) else constants(fresh, LARGEST_FOLD)
+        return known or fresh.outputs
 
 
 def built_in(key: str) -> Callable[[Rule], Rule]:

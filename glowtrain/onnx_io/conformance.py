@@ -11,16 +11,20 @@ import time
 import unittest
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
+from typing import TypeVar
 
 import onnx
 from onnx.backend.test import BackendTest
 
 from glowtrain.onnx_io.backend import GlowtrainBackend
+
+Test = TypeVar("Test")
+Result = TypeVar("Result")
 
 _CHUNK = 40
 """Tests that one process takes at a time."""
@@ -94,30 +98,41 @@ def _reason(trace: str) -> str:
 
 def run_all(chosen: Sequence[Case], backend: str = "cpu", jobs: int = 1) -> Iterator[Outcome]:
     """Run tests in ``jobs`` processes. A test that ends its process is reported as a crash, and the rest go on."""
+    work = functools.partial(run, backend=backend)
+    return in_processes(work, chosen, jobs, lambda test: Outcome(test, "the process crashed", 0.0))
+
+
+def in_processes(
+    work: Callable[[Test], Result], chosen: Sequence[Test], jobs: int, crashed: Callable[[Test], Result]
+) -> Iterator[Result]:
+    """What ``work`` gives for each test, in order, by ``jobs`` processes; ``crashed``: if it ends its process."""
     chunks = [list(chosen[start : start + _CHUNK]) for start in range(0, len(chosen), _CHUNK)]
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        futures = [pool.submit(_run_chunk, chunk, backend) for chunk in chunks]
+        futures = [pool.submit(_run_chunk, work, chunk) for chunk in chunks]
         for future, chunk in zip(futures, chunks, strict=True):
             try:
                 yield from future.result()
             except BrokenProcessPool:
-                yield from (_run_alone(test, backend) for test in chunk)
+                yield from (_run_alone(work, test, crashed) for test in chunk)
 
 
-def _run_chunk(chunk: list[Case], backend: str) -> list[Outcome]:
-    return [run(test, backend) for test in chunk]
+def _run_chunk(work: Callable[[Test], Result], chunk: list[Test]) -> list[Result]:
+    return [work(test) for test in chunk]
 
 
-def _run_alone(test: Case, backend: str) -> Outcome:
+def _run_alone(work: Callable[[Test], Result], test: Test, crashed: Callable[[Test], Result]) -> Result:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         try:
-            return pool.submit(run, test, backend).result()
+            return pool.submit(work, test).result()
         except BrokenProcessPool:
-            return Outcome(test, "the process crashed", 0.0)
+            return crashed(test)
 
 
-def report(outcomes: Iterable[Outcome], backend: str) -> str:
-    """The results as Markdown: how many of each kind passed, and why the others did not."""
+def report(outcomes: Iterable[Outcome], backend: str, *, options: str = "") -> str:
+    """The results as Markdown: how many of each kind passed, and why the others did not.
+
+    ``options``: further ones of the command that writes it.
+    """
     found = sorted(outcomes, key=lambda outcome: (outcome.test.kind, outcome.test.name))
     totals, passed = Counter(o.test.kind for o in found), Counter(o.test.kind for o in found if o.passed)
     rows = [f"| {kind} | {passed[kind]} | {totals[kind]} |" for kind in dict.fromkeys(_KINDS.values()) if totals[kind]]
@@ -133,7 +148,7 @@ def report(outcomes: Iterable[Outcome], backend: str) -> str:
             f"The backend tests of the `onnx` package {onnx.__version__}, run by its own test runner at its own",
             f"tolerances on the `{backend}` backend. Skipped tests count as failed. Written by",
             "",
-            f"    glowtrain conformance --backend {backend} --output docs/conformance.md",
+            f"    glowtrain conformance --backend {backend}{options} --output docs/conformance.md",
             "",
             "| kind | passed | of |",
             "|---|---|---|",

@@ -22,7 +22,7 @@ OWN_DOMAIN = "glowtrain"
 """The domain of operators that ONNX lacks, and of the functions that stand for them."""
 OPSETS: dict[str, tuple[int, ...]] = {"ai.onnx.ml": (3, 4, 5)}
 """Other domains of ONNX that are written as they are: the versions of their operators, the first that fits is taken."""
-FIRST_WITH_OUR_MEANING = {"ai.onnx.ml.LabelEncoder": 4, "GroupNormalization": 21}
+FIRST_WITH_OUR_MEANING = {"ai.onnx.ml.LabelEncoder": 4, "GroupNormalization": 21, "RoiAlign": 16}
 """Operators that had another meaning under the same signature: the first operator set with today's."""
 
 Extents = tuple[int | str, ...]
@@ -200,4 +200,15 @@ def _allows(schema: defs.OpSchema, operator: Operator, types: Sequence[TensorTyp
             return False
         if formal_type(type_.dtype) not in formal[at].types:
             return False
-    return True
+    return _gives(schema, operator, types)
+
+
+def _gives(schema: defs.OpSchema, operator: Operator, types: Sequence[TensorType | None]) -> bool:
+    """Whether results of element types that no operand has (of a cast, of a constant) are allowed as well."""
+    read = {formal.type_str for formal in schema.inputs}
+    free = [place for place, formal in enumerate(schema.outputs) if formal.type_str not in read]
+    if not free:
+        return True
+    found = operator.infer(*types)
+    results = found if isinstance(found, tuple) else (found,)
+    return all(formal_type(results[k].dtype) in schema.outputs[k].types for k in free if k < len(results))

@@ -12,7 +12,7 @@ from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 from glowtrain.errors import BindingError, ModelError, ShapeError, UnknownValueError, UnsupportedOperatorError
 from glowtrain.graph import Binding, Graph, Structure, Template
 from glowtrain.graph.template import whole_extents
-from glowtrain.onnx_io import control, flex_attention, functions, gradient, sequences, tabular  # noqa: F401  (they enter their rules in BUILT_IN)
+from glowtrain.onnx_io import control, flex_attention, functions, gradient, sequences, tabular, typed_forms  # noqa: F401  (they enter their rules in BUILT_IN)
 from glowtrain.onnx_io.build import BUILT_IN, Builder, Recipe
 from glowtrain.onnx_io.exported import exported_constants
 from glowtrain.onnx_io.parameters import class_of, key_of, roles, stated_variables, untie
@@ -63,11 +63,7 @@ def _template(model: Model, name: str) -> Template:
     arrays, stated = _initializers(model.proto.graph, model.folder), stated_variables(model.proto, model.title)
     fixed = exported_constants(model.proto.graph)
     model = Model(light(model.proto, _SMALL), model.title, model.folder)
-    try:
-        graph = upgrade(model).graph
-    except ModelError:
-        _check_supported(model.proto.graph, model.title)
-        raise
+    graph = upgrade(model).graph
     _check_supported(graph, model.title)
     arrays |= _initializers(graph, model.folder)
     untie(graph, arrays, {*stated, *fixed})

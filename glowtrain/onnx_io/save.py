@@ -20,7 +20,10 @@ from glowtrain.onnx_io.upgrade import NEWEST_OPSET
 from glowtrain.onnx_io.write import Functions, Names, Writer, value_info
 from glowtrain.types import Array
 
-OLDEST_SAVED = 17
+OLDEST_SAVED = 13
+"""The first operator set with per-channel QuantizeLinear."""
+OLDEST_CHOSEN = 17
+"""The first operator set that is chosen without being asked for."""
 _LARGEST_FILE = (1 << 31) - 1
 
 
@@ -34,7 +37,7 @@ def save(
 ) -> ModelProto:
     """Write a graph as an ONNX model, to ``path`` if one is given, and return the model.
 
-    ``opset`` is the version of the standard operators, from 17 to the newest; without it, the first of them that has
+    ``opset`` is the version of the standard operators, from 13 to the newest; without it, the first from 17 on that has
     all that the graph uses. Operators that it lacks become functions of the model. ``state`` gives variables' values by
     name; without it they have their initial ones. Variables are initializers, and the model's metadata say which of
     them are trainable; in a graph with updates (a training step) they are inputs as well, and each updated one has an
@@ -46,7 +49,7 @@ def save(
     """
     if not isinstance(graph, Graph):
         raise ModelError(f"cannot save a {type(graph).__name__}: it takes a gt.Graph, such as template.bind(dims)")
-    choices = range(OLDEST_SAVED, NEWEST_OPSET + 1) if opset is None else (opset,)
+    choices = range(OLDEST_CHOSEN, NEWEST_OPSET + 1) if opset is None else (opset,)
     if not OLDEST_SAVED <= choices[0] <= NEWEST_OPSET:
         raise ModelError(f"cannot save at opset {opset}: choose one from {OLDEST_SAVED} to {NEWEST_OPSET}")
     for version in choices:

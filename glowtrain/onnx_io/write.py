@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from onnx import FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto, helper
+from onnx import FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto, defs, helper
 
 from glowtrain.errors import ModelError
 from glowtrain.graph import Constant, Graph, Node, Operator, Value
 from glowtrain.graph.binding import Trimmed
-from glowtrain.onnx_io.forms import OWN_DOMAIN, Extents, Form, form_of, own_form
+from glowtrain.onnx_io.forms import OWN_DOMAIN, Extents, Form, form_of, own_form, schema_of
 from glowtrain.onnx_io.older import decomposed, decomposes
 from glowtrain.onnx_io.symbols import Symbols
 from glowtrain.onnx_io.tensors import dtype_to_onnx, tensor_from_array
 from glowtrain.ops.control import Scan
 from glowtrain.optimize.cse import exact_attributes
 from glowtrain.types import Array, TensorType
+
+OPTIONAL = defs.OpSchema.FormalParameterOption.Optional
 
 
 def value_info(name: str, type_: TensorType, dims: Extents | None = None) -> ValueInfoProto:
@@ -107,6 +109,8 @@ class Writer:
     arrays: dict[tuple[str, tuple[int, ...], bytes], str] = field(default_factory=dict)
     shapes: dict[Extents, str] = field(default_factory=dict)
     measured: dict[str, str] = field(default_factory=dict)
+    read: set[Value] = field(default_factory=set)
+    """Values that some node or output reads: optional results that nobody reads are not written."""
 
     def declare(self, graph: Graph) -> None:
         """Fix the names of inputs, variables and outputs."""
@@ -122,6 +126,7 @@ class Writer:
 
     def body(self, graph: Graph) -> None:
         """Write the nodes, and a copy for every output that shares its value with another name."""
+        self.read.update(_read(graph))
         for node in graph.nodes:
             self.node(node)
         for name, value in graph.outputs.items():
@@ -193,7 +198,7 @@ class Writer:
     def node(self, node: Node) -> None:
         types = [None if value is None else value.type for value in node.inputs]
         operands = ["" if value is None else self.name(value) for value in node.inputs]
-        outputs = [self.name(value) for value in node.outputs]
+        outputs = [self.name(value) for value in self.written(node)]
         if isinstance(node.operator, Scan) and node.operator.num_captured:
             self.nodes.append(self.scan(node.operator, operands, outputs, node.name))
             return
@@ -207,6 +212,17 @@ class Writer:
         if function is not None:
             present = [name for name in operands if name]
             self.nodes.append(helper.make_node(function, present, outputs, node.name, domain=OWN_DOMAIN))
+
+    def written(self, node: Node) -> tuple[Value, ...]:
+        """The results without the last ones that are optional and that nobody reads: other runtimes have integer
+        kernels for MaxPool, but not for its indices."""
+        schema = schema_of(node.operator, self.functions.opset)
+        count = len(node.outputs)
+        while schema is not None and count > 1 and node.outputs[count - 1] not in self.read:
+            if count > len(schema.outputs) or schema.outputs[count - 1].option != OPTIONAL:
+                break
+            count -= 1
+        return node.outputs[:count]
 
     def standard(
         self,
@@ -258,3 +274,13 @@ class Writer:
             [value_info(name, value.type) for name, value in outputs.items()],
             inner.initializers,
         )
+
+
+def _read(graph: Graph) -> Iterator[Value]:
+    """The values that a graph's nodes and outputs read, and those that graphs inside of it do."""
+    yield from graph.roots
+    for node in graph.nodes:
+        yield from (value for value in node.inputs if value is not None)
+        for field_value in node.operator.attributes().values():
+            if isinstance(field_value, Graph):
+                yield from _read(field_value)

@@ -14,6 +14,7 @@ import numpy as np
 
 from glowtrain.errors import ShapeError
 from glowtrain.graph import Draw, Sample, Value, operator
+from glowtrain.graph.operator import Quantized
 from glowtrain.loops import Expr, call, cast, select
 from glowtrain.ops.arithmetic import SIGNED, Abs
 from glowtrain.ops.family import Elementwise, Grads, broadcast_shapes, broadcastable
@@ -24,6 +25,8 @@ from glowtrain.types import Array, TensorType, f64
 
 class Activation(Elementwise):
     """A function of one operand, given for f32 and f64 arrays by ``function``."""
+
+    quantized: ClassVar[Quantized] = "rescales"
 
     def function(self, x: Array) -> Array:
         """The values, in the element type of ``x`` (a float of at least 32 bits, or an integer)."""
@@ -53,6 +56,7 @@ class Activation(Elementwise):
 class Relu(Activation):
     """max(x, 0); the gradient at 0 is 0."""
 
+    quantized: ClassVar[Quantized] = "clips"
     kinds: ClassVar[frozenset[str]] = SIGNED
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
 

@@ -13,10 +13,11 @@ from typing import ClassVar
 import numpy as np
 
 from glowtrain.graph import OPERATORS, Constant, Draw, Sample, Value, operator
+from glowtrain.graph.operator import Quantized
 from glowtrain.loops import Expr, call, cast, select
 from glowtrain.ops.family import Elementwise, Grads, broadcastable
 from glowtrain.ops.logic import NUMERIC, Cast, Equal, Where
-from glowtrain.types import Array, TensorType, f64, i64
+from glowtrain.types import Array, TensorType, f32, f64, i64
 
 SIGNED = frozenset({"float", "int"})
 STEPS = "it is piecewise constant: its derivative is 0 wherever there is one"
@@ -33,6 +34,8 @@ class Binary(Elementwise):
 @dataclass(frozen=True)
 class Add(Binary):
     """x + y; integers wrap."""
+
+    quantized: ClassVar[Quantized] = "rescales"
 
     def reference(self, x: Array, y: Array) -> Array:
         return np.add(x, y)
@@ -63,6 +66,8 @@ class Sub(Binary):
 @dataclass(frozen=True)
 class Mul(Binary):
     """x · y; integers wrap."""
+
+    quantized: ClassVar[Quantized] = "rescales"
 
     def reference(self, x: Array, y: Array) -> Array:
         return np.multiply(x, y)
@@ -351,6 +356,45 @@ def pairwise(combine: Callable[[Expr, Expr], Expr], operands: Sequence[Expr]) ->
 
 
 _LONGEST_CHAIN = 32
+
+
+def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
+    """a · b + c of arrays in f32, rounded once.
+
+    The product is exact in f64; the sum is rounded to odd there (Boldo and Melquiond, Emulation of FMA and correctly
+    rounded sums, 2008), by its error (Knuth's TwoSum), so that rounding to f32 is that of the exact number.
+    """
+    with np.errstate(all="ignore"):
+        product, addend = np.broadcast_arrays(a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64))
+        total = np.asarray(product + addend)
+        rest = total - product
+        error = (product - (total - rest)) + (addend - rest)
+        bits = total.view(np.int64)
+        inexact = np.isfinite(total) & (error != 0) & (bits & 1 == 0)
+        odd = np.where(inexact, bits + np.where((error > 0) == (total > 0), 1, -1), bits)
+        return odd.view(np.float64).astype(np.float32)
+
+
+@operator
+@dataclass(frozen=True)
+class FusedMultiplyAdd(Elementwise):
+    """x · y + z; in f32 it is rounded once, on every processor."""
+
+    domain: ClassVar[str] = "glowtrain"
+    arity: ClassVar[int] = 3
+
+    def reference(self, x: Array, y: Array, z: Array) -> Array:
+        return fused_multiply_add(x, y, z) if x.dtype == np.float32 else np.asarray(x * y + z)
+
+    def vjp(self, g: Value, y: Value, *inputs: Value) -> Grads:
+        a, b, _ = inputs
+        return g * b, g * a, g
+
+    def decompose(self, x: Value, y: Value, z: Value) -> Value:
+        return x * y + z
+
+    def scalar(self, x: Expr, y: Expr, z: Expr) -> Expr:
+        return call("fma", x, y, z) if x.dtype == f32 else x * y + z
 
 
 @operator

@@ -6,9 +6,10 @@ Semantics: https://onnx.ai/onnx/operators/ at the newest opset.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
+from glowtrain.graph.operator import Quantized
 from glowtrain.ops.move import Ints, Transpose, reshape
 from glowtrain.types import Array, Shape, TensorType
 
@@ -19,6 +20,8 @@ class BlockMove(Operator):
 
     blocksize: int
     mode: Literal["DCR", "CRD"] = "DCR"
+
+    quantized: ClassVar[Quantized] = "passes"
 
     def check(self, x: TensorType) -> None:
         """An image, and attributes that are possible. Raises :class:`ShapeError`."""

@@ -6,12 +6,13 @@ import math
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from glowtrain.errors import ShapeError
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
+from glowtrain.graph.operator import Quantized
 from glowtrain.graph.reverse import unbroadcast
 from glowtrain.loops import Expr, For, Statement, Tensor, cast, indices_of, reduce
 from glowtrain.ops.family import Grads, broadcast_shapes, broadcastable
@@ -44,6 +45,8 @@ def reshaped(x: Value, shape: Shape) -> Value:
 class MatMul(Operator):
     """Y = A B over the last two axes, as ``numpy.matmul``: leading axes broadcast; a vector A is a row, B a column."""
 
+    quantized: ClassVar[Quantized] = "contraction"
+
     def infer(self, *inputs: Any) -> TensorType:
         a, b = self._operands(*inputs)
         rows, columns = a.shape[:-1][-1:], b.shape[-1:] if b.rank > 1 else ()
@@ -55,6 +58,13 @@ class MatMul(Operator):
         except ShapeError as error:
             raise self.fail(f"leading axes: {error}", a, b) from None
         return a.with_shape((*batch, *rows, *columns))
+
+    def weight_axes(self, place: int, *inputs: TensorType | None) -> tuple[int, int] | None:
+        matrix = inputs[place]
+        if matrix is None or matrix.rank < 2:
+            return None
+        rows, columns = matrix.rank - 2, matrix.rank - 1
+        return (rows, columns) if place == 0 else (columns, rows)
 
     def _operands(self, *inputs: TensorType) -> tuple[TensorType, TensorType]:
         if len(inputs) != 2:
@@ -102,7 +112,7 @@ class MatMul(Operator):
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        m, k, n = (draw.integer(1, 4) for _ in range(3))
+        m, k, n = draw.shape(3, 3, max_extent=4)
         batch = draw.shape(max_rank=2, max_extent=3)
         shape_a = (k,) if draw.integer(0, 4) == 0 else (*broadcastable(draw, batch), m, k)
         shape_b = (k,) if draw.integer(0, 4) == 0 else (*broadcastable(draw, batch), k, n)
@@ -124,6 +134,12 @@ class Gemm(Operator):
     beta: float = 1.0
     transA: bool = False
     transB: bool = False
+
+    quantized: ClassVar[Quantized] = "contraction"
+
+    def weight_axes(self, place: int, *inputs: TensorType | None) -> tuple[int, int] | None:
+        turned = self.transA if place == 0 else self.transB
+        return (0, 1) if turned == (place == 1) else (1, 0)
 
     def infer(self, *inputs: Any) -> TensorType:
         a, b = inputs[:2]
@@ -183,7 +199,7 @@ class Gemm(Operator):
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        m, k, n = (draw.integer(1, 4) for _ in range(3))
+        m, k, n = draw.shape(3, 3, max_extent=4)
         trans_a, trans_b = draw.boolean(), draw.boolean()
         alpha, beta = draw.choice((1.0, 0.5, -2.0)), draw.choice((1.0, 0.25, -1.5))
         a = draw.floats((k, m) if trans_a else (m, k))
@@ -272,6 +288,7 @@ class Einsum(Operator):
     def sample(cls, draw: Draw) -> Sample:
         equation, ranks = draw.choice(_EQUATIONS)
         extents = {label: draw.integer(1, 3) for label in "abcdijk012"}
+        extents["i"], extents["j"] = draw.shape(2, 2, max_extent=3)
         terms, _ = cls(equation)._terms([(1,) * rank for rank in ranks])
         shapes = [tuple(extents[label] for label in labels) for labels in terms]
         return Sample(cls(equation), tuple(draw.floats(shape) for shape in shapes))

@@ -15,16 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
+from glowtrain.graph.operator import Quantized
 from glowtrain.loops import Expr, For, Statement, Tensor, cast, indices_of, reduce
 from glowtrain.ops.contraction import product, reshaped
 from glowtrain.ops.correlation import columns, convolve, gather_nests, place_rows, scatter
 from glowtrain.ops.family import Grads
 from glowtrain.ops.move import Slice, Transpose
 from glowtrain.ops.reduction import ReduceSum, widened
-from glowtrain.ops.window import Window, WindowAxis, split_padding, window, window_axes
+from glowtrain.ops.window import Window, WindowAxis, bounded, split_padding, window, window_axes
 from glowtrain.types import Array, Shape, TensorType
 
 
@@ -62,6 +63,8 @@ class Conv(Operator):
     pads: Shape = ()
     strides: Shape = ()
 
+    quantized: ClassVar[Quantized] = "contraction"
+
     def geometry(self, x: Any, w: Any) -> Window:
         """The window for operands of these shapes (types, values, arrays or tensors)."""
         types = tuple(v for v in (x, w) if isinstance(v, TensorType))
@@ -69,6 +72,9 @@ class Conv(Operator):
             self, types, x.shape[2:], w.shape[2:],
             strides=self.strides, dilations=self.dilations, pads=self.pads, auto_pad=self.auto_pad,
         )  # fmt: skip
+
+    def weight_axes(self, place: int, *inputs: TensorType | None) -> tuple[int, int] | None:
+        return (0, 1) if place == 1 else None
 
     def infer(self, *inputs: Any) -> TensorType:
         x, w = inputs[:2]
@@ -153,11 +159,12 @@ def _draw_convolution(draw: Draw) -> tuple[Conv, Array, Array]:
     dilations = tuple(draw.integer(1, 2) for _ in range(rank))
     auto_pad = draw.choice(("NOTSET", "NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"))
     pads = tuple(draw.integer(0, 2) for _ in range(2 * rank)) if auto_pad == "NOTSET" and draw.boolean() else ()
-    spatial = tuple((k - 1) * d + draw.integer(1, 4 if rank < 3 else 2) for k, d in zip(kernel, dilations, strict=True))
+    places = draw.shape(rank, rank, max_extent=4 if rank < 3 else 2)
+    spatial = tuple((k - 1) * d + n for k, d, n in zip(kernel, dilations, places, strict=True))
     conv = Conv(auto_pad, dilations, group, kernel if draw.boolean() else (), pads, strides)
-    per_group, images = draw.integer(1, 2), draw.integer(1, 2)
+    images, (per_group, outputs) = draw.integer(1, 2), draw.shape(2, 2, max_extent=3)
     x = draw.floats((images, group * per_group, *spatial))
-    return conv, x, draw.floats((group * draw.integer(1, 2), per_group, *kernel))
+    return conv, x, draw.floats((group * outputs, per_group, *kernel))
 
 
 @operator
@@ -173,6 +180,8 @@ class ConvTranspose(Operator):
     output_shape: Shape = ()
     pads: Shape = ()
     strides: Shape = ()
+
+    quantized: ClassVar[Quantized] = "contraction"
 
     def geometry(self, x: Any, w: Any) -> Window:
         """The window of the convolution that leads from y back to x."""
@@ -192,7 +201,7 @@ class ConvTranspose(Operator):
         geometry = Window(tuple(self._axis(*entry) for entry in zip(axes, extra, wanted, strict=True)))
         if any(extent < 1 for extent in geometry.spatial):
             raise self.fail(f"the output would have spatial shape {list(geometry.spatial)}", *types)
-        return geometry
+        return bounded(self, types, geometry)
 
     def _axis(self, axis: WindowAxis, extra: int, wanted: int) -> WindowAxis:
         """Turn x's axis into y's; SAME padding takes off what the window is wider than its stride."""
@@ -204,6 +213,9 @@ class ConvTranspose(Operator):
             return replace(axis, extent=full - axis.begin - axis.end, out=places)
         begin, end = split_padding(max(0, full - wanted), upper=self.auto_pad == "SAME_UPPER")
         return replace(axis, extent=wanted, begin=begin, end=end, out=places)
+
+    def weight_axes(self, place: int, *inputs: TensorType | None) -> tuple[int, int] | None:
+        return (1, 0) if place == 1 else None
 
     def infer(self, *inputs: Any) -> TensorType:
         x, w = inputs[:2]
@@ -240,8 +252,9 @@ class ConvTranspose(Operator):
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
         rank, group = draw.choice((1, 2, 2, 3)), draw.choice((1, 1, 2))
-        per_group, inner, largest = draw.integer(1, 2), draw.integer(1, 2), 3 if rank < 3 else 2
+        (per_group, inner), largest = draw.shape(2, 2, max_extent=3), 3 if rank < 3 else 2
         shapes = [tuple(draw.integer(1, largest) for _ in range(rank)) for _ in range(4)]
+        shapes[0] = draw.shape(rank, rank, max_extent=largest)
         axes = [WindowAxis(*shape) for shape in zip(*shapes, strict=True)]
         x = draw.floats((draw.integer(1, 2), group * inner, *shapes[0]))
         w = draw.floats((group * inner, per_group, *shapes[1]))

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from glowtrain.graph import Draw, Sample, Value, operator
+from glowtrain.graph.operator import Quantized
 from glowtrain.loops import Expr, Statement, Tensor, call, pointwise
 from glowtrain.ops.arithmetic import Variadic, pairwise
 from glowtrain.ops.family import Elementwise, Grads, broadcastable
@@ -77,6 +78,7 @@ class Clip(Elementwise):
     bound that is the result.
     """
 
+    quantized: ClassVar[Quantized] = "clips"
     kinds: ClassVar[frozenset[str]] = NUMERIC
     setting_inputs: ClassVar[tuple[int, ...]] = (1, 2)
 

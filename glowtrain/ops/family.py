@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from glowtrain.errors import ShapeError
 from glowtrain.graph import Draw, Operator, Sample
+from glowtrain.graph.operator import Quantized
 from glowtrain.loops import Expr, For, Statement, Tensor, indices_of, pointwise
 from glowtrain.types import DType, Shape, TensorType
 
@@ -109,6 +110,7 @@ class Move(Operator):
     A subclass gives ``infer``, ``reference``, ``vjp`` and ``source``.
     """
 
+    quantized: ClassVar[Quantized] = "passes"
     moves: ClassVar[bool] = True
     copies: ClassVar[bool] = True
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from glowtrain.errors import ModelError
 from glowtrain.graph import OPERATORS, Draw, Operand, Operator, Ragged, Sample, Value, operator
+from glowtrain.graph.operator import Quantized
 from glowtrain.graph.places import Places
 from glowtrain.graph.ragged import whole
 from glowtrain.loops import For, Statement, Tensor, indices_of
@@ -54,6 +55,8 @@ class GatherAlongAxis(Operator):
 @dataclass(frozen=True)
 class Gather(GatherAlongAxis):
     """y[p.., i.., s..] = data[p.., indices[i..], s..]: slices of ``data`` along ``axis``."""
+
+    quantized: ClassVar[Quantized] = "passes"
 
     def infer(self, *inputs: TensorType) -> TensorType:
         data, indices = self.pair(*inputs)

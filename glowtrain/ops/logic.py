@@ -13,6 +13,7 @@ import numpy as np
 
 from glowtrain.errors import ShapeError
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
+from glowtrain.graph.operator import Quantized
 from glowtrain.loops import Const, Expr, call, select
 from glowtrain.ops.cast import Cast as Cast
 from glowtrain.ops.cast import CastLike as CastLike
@@ -359,6 +360,7 @@ class IsInf(Classification):
 class Identity(Elementwise):
     """x"""
 
+    quantized: ClassVar[Quantized] = "passes"
     kinds: ClassVar[frozenset[str]] = ANY | {"stored"}
     copies: ClassVar[bool] = True
 

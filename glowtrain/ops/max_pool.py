@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from glowtrain.graph import Draw, Sample, Value, operator
+from glowtrain.graph.operator import Quantized
 from glowtrain.loops import Expr, For, Let, Ref, Statement, Tensor, call, cast, flatten, indices_of, reduce, select
 from glowtrain.ops.contraction import reshaped
 from glowtrain.ops.family import Grads
@@ -36,6 +37,7 @@ class MaxPool(Pool):
 
     storage_order: int = 0
 
+    quantized: ClassVar[Quantized] = "passes"
     kinds = Pool.kinds | {"i8", "u8"}
 
     def infer(self, *inputs: Any) -> tuple[TensorType, TensorType]:

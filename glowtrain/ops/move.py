@@ -14,6 +14,7 @@ import numpy as np
 
 from glowtrain.errors import ModelError, ShapeError
 from glowtrain.graph import OPERATORS, Draw, Operand, Operator, Ragged, Sample, Value, constant, operator, static
+from glowtrain.graph.operator import Quantized
 from glowtrain.graph.ragged import ragged_of
 from glowtrain.loops import Expr, For, Statement, Tensor, flatten, indices_of, unflatten
 from glowtrain.ops.family import Grads, Move, broadcast_shapes, normalize_axes, normalize_axis
@@ -378,6 +379,7 @@ class Concat(Operator):
 
     axis: int
 
+    quantized: ClassVar[Quantized] = "rescales"
     copies: ClassVar[bool] = True
 
     def infer(self, *inputs: TensorType) -> TensorType:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator, static
+from glowtrain.graph.operator import Quantized
 from glowtrain.loops import Expr, Statement, Tensor, call, pointwise, select
 from glowtrain.ops.family import Grads, Move, normalize_axes
 from glowtrain.ops.logic import Where
@@ -64,6 +65,8 @@ class Pad(Operator):
     pads: Ints = static(1)
     axes: Ints | None = static(3, None)
     mode: Literal["constant", "reflect", "edge", "wrap"] = "constant"
+
+    quantized: ClassVar[Quantized] = "passes"
 
     def margins(self, type_: TensorType) -> list[tuple[int, int]]:
         """Elements before and after every axis. Raises :class:`~glowtrain.errors.ShapeError`."""

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
+from glowtrain.graph.operator import Quantized
 from glowtrain.loops import (
     Const,
     Expr,
@@ -29,6 +30,7 @@ from glowtrain.ops.arithmetic import Abs, Pow
 from glowtrain.ops.contraction import reshaped
 from glowtrain.ops.convolution import Conv, ConvTranspose, output_padding
 from glowtrain.ops.family import Grads
+from glowtrain.ops.logic import Equal, Where
 from glowtrain.ops.reduction import ReduceMax, ReduceMean, ReduceSum, accumulator, widened
 from glowtrain.ops.window import PhaseAxis, Window, window
 from glowtrain.types import Array, Shape, TensorType
@@ -86,7 +88,8 @@ def draw_pool(draw: Draw) -> tuple[dict[str, Any], Shape]:
     largest = 3 if rank < 3 else 2
     kernel, strides = (tuple(draw.integer(1, largest) for _ in range(rank)) for _ in range(2))
     dilations = tuple(draw.integer(1, 2) for _ in range(rank))
-    spatial = tuple((k - 1) * d + draw.integer(1, largest + 1) for k, d in zip(kernel, dilations, strict=True))
+    places = draw.shape(rank, rank, max_extent=largest + 1)
+    spatial = tuple((k - 1) * d + n for k, d, n in zip(kernel, dilations, places, strict=True))
     chosen: dict[str, Any] = {"kernel_shape": kernel, "strides": strides, "dilations": dilations}
     chosen["ceil_mode"] = draw.boolean()
     form = draw.choice(("plain", "pads", "SAME_UPPER", "SAME_LOWER", "VALID"))
@@ -267,6 +270,8 @@ class AveragePool(Pool):
 
     count_include_pad: bool = False
 
+    quantized: ClassVar[Quantized] = "rescales"
+
     def infer(self, *inputs: Any) -> TensorType:
         return self.pooled(inputs[0])
 
@@ -300,7 +305,7 @@ class AveragePool(Pool):
 @operator
 @dataclass(frozen=True)
 class LpPool(Pool):
-    """(sum of abs(x)^p)^(1/p) of each window; padding counts as zero."""
+    """(sum of abs(x)^p)^(1/p) of each window; padding counts as zero. The gradient of a window of zeros is 0."""
 
     p: int = 2
 
@@ -330,7 +335,11 @@ def _power(x: Value, p: int) -> Value:
 
 
 def _root(x: Value, p: int) -> Value:
-    result: Value = x if p == 1 else Pow()(x, 1.0 / p)
+    """The p-th root; its gradient at 0, where it has none, is 0 (as PyTorch's norms have it)."""
+    if p == 1:
+        return x
+    zero = Equal()(x, 0.0)
+    result: Value = Where()(zero, 0.0, Pow()(Where()(zero, 1.0, x), 1.0 / p))
     return result
 
 
@@ -359,6 +368,8 @@ def _spatial(x: Any) -> tuple[int, ...]:
 class GlobalAveragePool(_GlobalPool):
     """The mean over all spatial axes."""
 
+    quantized: ClassVar[Quantized] = "rescales"
+
     def reference(self, *inputs: Any) -> Array:
         return np.asarray(widened(inputs[0]).mean(axis=_spatial(inputs[0]), keepdims=True)).astype(inputs[0].dtype)
 
@@ -373,6 +384,8 @@ class GlobalAveragePool(_GlobalPool):
 class GlobalMaxPool(_GlobalPool):
     """The maximum over all spatial axes."""
 
+    quantized: ClassVar[Quantized] = "passes"
+
     def reference(self, *inputs: Any) -> Array:
         return np.asarray(inputs[0].max(axis=_spatial(inputs[0]), keepdims=True, initial=-np.inf))
 
@@ -385,7 +398,7 @@ class GlobalMaxPool(_GlobalPool):
 @operator
 @dataclass(frozen=True)
 class GlobalLpPool(_GlobalPool):
-    """(sum of abs(x)^p)^(1/p) over all spatial axes."""
+    """(sum of abs(x)^p)^(1/p) over all spatial axes; gradient 0 where all are zero."""
 
     p: int = 2
 

@@ -231,7 +231,9 @@ class QuantizeLinear(Scaled):
         layout, division = self.layout(*inputs), self._division(scale.dtype)
 
         def element(*index: Expr) -> Expr:
-            quotient = cast(x[index], division) / cast(layout.load(scale, index), division)
+            quotient = cast(x[index], division)
+            if not _is_one(scale):
+                quotient = quotient / cast(layout.load(scale, index), division)
             offset = None if zero is None else layout.load(zero, index)
             return quantized(quotient, offset, outputs[0].dtype, self.saturate)
 
@@ -247,6 +249,12 @@ class QuantizeLinear(Scaled):
             return Sample(cls(axis, block, dtype, draw.choice((None, f32)), draw.boolean()), (x, scale))
         zero = draw_zero(draw, scales, dtype)
         return Sample(cls(axis, block, saturate=draw.boolean()), (x, scale, zero))
+
+
+def _is_one(scale: Tensor) -> bool:
+    """Whether a scale is known to be 1, so that dividing by it changes nothing."""
+    initial = scale.buffer.initial
+    return scale.buffer.kind == "constant" and initial is not None and bool((initial == 1).all())
 
 
 def draw_layout(draw: Draw) -> tuple[Shape, int, int, Shape]:

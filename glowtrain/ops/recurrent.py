@@ -241,7 +241,8 @@ class Recurrent(Operator):
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        steps, batch, width, hidden = (draw.integer(1, 3) for _ in range(4))
+        steps, batch = draw.integer(1, 3), draw.integer(1, 3)
+        width, hidden = (max(extent, 1) for extent in draw.shape(2, 2, max_extent=3))
         direction, layout = draw.choice(("forward", "reverse", "bidirectional")), draw.integer(0, 1)
         rnn, rows = cls(direction=direction, layout=layout, **cls._draw_attributes(draw, direction)), cls.gates * hidden
         count = rnn.directions

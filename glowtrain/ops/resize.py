@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator, static
+from glowtrain.graph.operator import Quantized
 from glowtrain.ops.arithmetic import Round
 from glowtrain.ops.extrema import Clip
 from glowtrain.ops.family import normalize_axes
@@ -92,6 +93,8 @@ class Resize(Operator):
     keep_aspect_ratio_policy: str = "stretch"
     mode: str = "nearest"
     nearest_mode: str = "round_prefer_floor"
+
+    quantized: ClassVar[Quantized] = "rescales"
 
     def infer(self, *inputs: TensorType) -> TensorType:
         if len(inputs) != 1:

@@ -93,7 +93,7 @@ class GridSample(Operator):
         op = cls(draw.boolean(), draw.choice(("linear", "nearest", "cubic")), draw.choice(PADDINGS))
         least = 2 if op.mode == "cubic" else 1  # between equal neighbours the gradient is zero but for rounding
         spatial, out = (tuple(draw.integer(low, 4 if rank < 3 else 3) for _ in range(rank)) for low in (least, 1))
-        n, c = draw.integer(1, 2), draw.integer(1, 2)
+        n, c = (max(extent, 1) for extent in draw.shape(2, 2, max_extent=3))
         columns = []
         for extent in reversed(spatial):
             whole = draw.integers((n, *out), -3, extent + 1) + 0.5 * draw.integers((n, *out), 0, 1)

@@ -8,9 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from glowtrain.graph import Draw, Operator, Sample, Value, operator
+from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
+from glowtrain.graph.operator import Quantized
 from glowtrain.loops import Expr, For, Let, Ref, Statement, Tensor, call, cast, indices_of, reduce, select
 from glowtrain.ops.family import Grads, normalize_axis
+from glowtrain.ops.logic import And, Equal, IsNaN, Where
 from glowtrain.ops.reduction import ReduceSum, accumulator, widened
 from glowtrain.ops.transcendental import Exp
 from glowtrain.types import Array, TensorType
@@ -59,7 +61,12 @@ class RowFunction(Operator):
 @operator
 @dataclass(frozen=True)
 class Softmax(RowFunction):
-    """y = exp(x - max(x)) / sum(exp(x - max(x))) along ``axis``. A row of only -inf gives NaN."""
+    """y = exp(x - max(x)) / sum(exp(x - max(x))) along ``axis``. A row of only -inf gives NaN.
+
+    Models replace such a row, which is masked whole, by zeros: the gradient is 0 where nothing reads its NaN.
+    """
+
+    quantized: ClassVar[Quantized] = "rescales"
 
     def reference(self, x: Array) -> Array:
         wide = widened(x)
@@ -67,6 +74,9 @@ class Softmax(RowFunction):
         return np.asarray((powers / np.sum(powers, axis=self.axis, keepdims=True)).astype(x.dtype))
 
     def vjp(self, g: Value, y: Value, x: Value) -> Grads:
+        zero = constant(0.0, y.dtype)
+        unread = And()(IsNaN()(y), Equal()(g, zero))
+        y = Where()(unread, zero, y)
         weighted = g * y
         return (weighted - y * ReduceSum(axes=(self.axis,))(weighted),)
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, operator, static
+from glowtrain.graph.operator import Quantized
 from glowtrain.loops import For, Statement, Tensor, indices_of
 from glowtrain.ops.family import Grads, normalize_axis
 from glowtrain.ops.move import Concat, Ints, zeros
@@ -29,6 +30,7 @@ class Split(Operator):
     num_outputs: int | None = None
     axis: int = 0
 
+    quantized: ClassVar[Quantized] = "passes"
     copies: ClassVar[bool] = True
 
     @classmethod

@@ -78,10 +78,10 @@ class TfIdfVectorizer(Operator):
             if self.min_gram_length <= n <= self.max_gram_length and len(grams):
                 yield grams, indexes
 
-    def distances(self, n: int, tokens: int) -> list[int]:
+    def distances(self, n: int, tokens: int) -> range:
         """The distances between neighbours in n-grams that fit into a row; single tokens have none."""
-        steps = range(1, self.max_skip_count + 2) if n > 1 else range(1, 2)
-        return [step for step in steps if step * (n - 1) < tokens]
+        fitting = (tokens - 1) // (n - 1) if n > 1 else min(tokens, 1)
+        return range(1, min(self.max_skip_count + 1, fitting) + 1)
 
     def reference(self, x: Array) -> Array:
         rows = x.reshape(x.shape[0] if x.ndim == 2 else 1, x.shape[-1])

@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from glowtrain.graph import Value, operator
+from glowtrain.graph.operator import Quantized
 from glowtrain.loops import Expr, call
 from glowtrain.ops.arithmetic import Sqrt
 from glowtrain.ops.family import Elementwise, Grads
@@ -169,6 +170,7 @@ class Cosh(Transcendental):
 class Tanh(Transcendental):
     """sinh(x) / cosh(x)"""
 
+    quantized: ClassVar[Quantized] = "rescales"
     numpy: ClassVar[Callable[[Array], Array]] = np.tanh
 
     def vjp(self, g: Value, y: Value, x: Value) -> Grads:

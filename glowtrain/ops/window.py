@@ -14,6 +14,8 @@ from glowtrain.loops import Expr
 from glowtrain.types import Array, Shape, TensorType
 
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
+MOST_PADDED = 1 << 40
+"""Elements of a padded input: more come of damaged pads and dilations only, and positions among them overflow."""
 
 
 @dataclass(frozen=True)
@@ -191,13 +193,22 @@ def window(
     """
     axes = window_axes(operator, types, spatial, kernel, strides, dilations, pads, auto_pad)
     if auto_pad.startswith("SAME"):
-        return Window(tuple(_same(axis, upper=auto_pad == "SAME_UPPER") for axis in axes))
+        return bounded(operator, types, Window(tuple(_same(axis, upper=auto_pad == "SAME_UPPER") for axis in axes)))
     room = [axis.extent + axis.begin + axis.end - axis.width for axis in axes]
     if any(free < 0 for free in room):
         padded = [axis.extent + axis.begin + axis.end for axis in axes]
         widths = [axis.width for axis in axes]
         raise operator.fail(f"a window of extent {widths} does not fit into the padded input {padded}", *types)
-    return Window(tuple(_placed(axis, ceil_mode=ceil_mode) for axis in axes))
+    return bounded(operator, types, Window(tuple(_placed(axis, ceil_mode=ceil_mode) for axis in axes)))
+
+
+def bounded(operator: Operator, types: Sequence[TensorType | None], geometry: Window) -> Window:
+    """The window. Raises :class:`~glowtrain.errors.ShapeError` for a padded input beyond :data:`MOST_PADDED`."""
+    padded = [axis.begin + axis.extent + axis.after for axis in geometry.axes]
+    images = types[0].shape[:2] if types and types[0] is not None else ()
+    if math.prod((*images, *padded)) > MOST_PADDED:
+        raise operator.fail(f"the padded input would have spatial shape {padded}: pads or dilations too large", *types)
+    return geometry
 
 
 def window_axes(

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from glowtrain.graph import Constant, Graph, Node, Value
+from glowtrain.ops.quantization import DequantizeLinear
 from glowtrain.optimize.rewrite import rewrite
 from glowtrain.types import Array
 
 LARGEST_RESULT = 1 << 16
 """Elements of a result up to which folding is worth the memory."""
+LARGEST_WEIGHTS = 1 << 22
+"""The same for what is made of weights stored as integers."""
 
 
 def evaluate(node: Node) -> tuple[Array, ...] | None:
@@ -55,4 +58,8 @@ class Fold:
 
     def run(self, graph: Graph) -> Graph:
         """The folded graph; the same object if nothing folds."""
-        return rewrite(graph, lambda node: constants(node, self.largest))
+        return rewrite(graph, lambda node: constants(node, self.largest_of(node)))
+
+    def largest_of(self, node: Node) -> int:
+        """Weights are dequantized once, not in every call."""
+        return max(self.largest, LARGEST_WEIGHTS) if isinstance(node.operator, DequantizeLinear) else self.largest

@@ -2,7 +2,8 @@
 
     Conv, MatMul, Gemm of dequantized bytes    exact products of bytes with sums in i32, times the scales
     QuantizeLinear of such a product           one factor s_x s_w / s_y, rounding, zero point, saturation
-    Relu and Clip between the two              bounds on the integers
+    QuantizeLinear of sums, products, means    one linear form in the numbers, likewise
+    Relu and Clip before it                    bounds on the integers
     moves, Concat and MaxPool                  the same of the integers, dequantized afterwards
     QuantizeLinear of DequantizeLinear         nothing, where scale and zero point are the same
 
@@ -20,16 +21,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from glowtrain.graph import Constant, Graph, Node, Value, constant
+from glowtrain.graph import Constant, Graph, Node, Operator, Value, constant
 from glowtrain.ops.activation import Relu
-from glowtrain.ops.arithmetic import Mul
+from glowtrain.ops.arithmetic import Add, Mul
 from glowtrain.ops.cast import Cast
 from glowtrain.ops.contraction import Gemm, MatMul
 from glowtrain.ops.convolution import Conv
 from glowtrain.ops.extrema import Clip
 from glowtrain.ops.family import Move
 from glowtrain.ops.max_pool import MaxPool
+from glowtrain.ops.microsoft.quantized import (
+    QLinearAdd,
+    QLinearAveragePool,
+    QLinearGlobalAveragePool,
+    QLinearMul,
+)
 from glowtrain.ops.move import Concat, Transpose, reshape
+from glowtrain.ops.pooling import AveragePool, GlobalAveragePool
 from glowtrain.ops.quantization import (
     INTEGERS,
     DequantizeLinear,
@@ -41,7 +49,7 @@ from glowtrain.ops.quantization import (
 )
 from glowtrain.ops.quantized_contraction import BYTES, ConvInteger, MatMulInteger
 from glowtrain.optimize.rewrite import rewrite
-from glowtrain.types import SMALL_INTEGERS, Array, f32, i8, i32, u8
+from glowtrain.types import SMALL_INTEGERS, Array, DType, f32, i8, i32, u8
 
 SAME_SCALE = 1e-6
 """Relative difference up to which a bias counts as given in units of s_x s_w."""
@@ -242,12 +250,9 @@ def quantizing(node: Node) -> Sequence[Value] | None:
 
 def _requantized(node: Node, value: Value, scale: Array, zero: Value | None) -> Sequence[Value] | None:
     value, low, high = _bounds(value)
-    sums = _sums(value)
-    if sums is None:
+    numbers = _numbers(value, scale, zero, node.output.dtype)
+    if numbers is None:
         return None
-    total, factor = sums
-    units: Value = Mul()(Cast(f32)(total), constant(factor / scale))
-    numbers = quantize_units(units, zero, node.output.dtype)
     ends = [None if end is None else _number(end, scale, zero, node) for end in (low, high)]
     least, greatest = limits(node.output.dtype)
     kept = [
@@ -257,6 +262,40 @@ def _requantized(node: Node, value: Value, scale: Array, zero: Value | None) -> 
         return (numbers,)
     bounds = [None if end is None else constant(np.array(end, node.output.dtype.numpy)) for end in kept]
     return (Clip()(numbers, *bounds),)
+
+
+def _numbers(value: Value, scale: Array, zero: Value | None, dtype: DType) -> Value | None:
+    """A value in integers, where what computes it can be computed with the integers of its operands."""
+    sums = _sums(value)
+    if sums is not None:
+        units: Value = Mul()(Cast(f32)(sums[0]), constant(sums[1] / scale))
+        return quantize_units(units, zero, dtype)
+    node = value.node
+    if node is None or len(node.outputs) > 1:
+        return None
+    operands = [dequantized(operand) for operand in node.inputs]
+    given = [operand for operand in operands if operand is not None and operand.uniform]
+    if len(given) != len(node.inputs) or dtype not in BYTES or any(g.numbers.dtype != dtype for g in given):
+        return None
+    quantized = _on_quantized(node.operator)
+    parts = [part for g in given for part in (g.numbers, constant(g.scale.reshape(())), g.zero)]
+    return None if quantized is None else quantized(*parts, constant(scale), zero)
+
+
+def _on_quantized(operator: Operator) -> Operator | None:
+    """The same on quantized tensors: it takes numbers, scale and zero point of each, then the result's two."""
+    match operator:
+        case Add():
+            return QLinearAdd()
+        case Mul():
+            return QLinearMul()
+        case GlobalAveragePool():
+            return QLinearGlobalAveragePool()
+        case AveragePool() if all(dilation == 1 for dilation in operator.dilations):
+            attributes = operator.attributes()
+            del attributes["dilations"]
+            return QLinearAveragePool(**attributes)
+    return None
 
 
 def _bounds(value: Value) -> tuple[Value, float | None, float | None]:

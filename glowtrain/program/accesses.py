@@ -27,10 +27,14 @@ from glowtrain.loops import (
     walk,
 )
 from glowtrain.program.program import Instruction, Kernel
+from glowtrain.types import i8, i16, i32, u8, u16
 
 CHEAP = frozenset(
     {"add", "sub", "mul", "neg", "abs", "min", "max", "select", "not", "and", "or", "eq", "ne", "lt", "le", "gt", "ge"}
 )
+
+INTEGERS = frozenset({i8, u8, i16, u16, i32})
+"""Types of which contractions with sums in i32 are made."""
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
@@ -125,11 +129,16 @@ def contraction_operands(expr: Expr) -> tuple[Reduce, Load, Load] | None:
             if (
                 isinstance(left, Load)
                 and isinstance(right, Load)
-                and expr.dtype.is_float
+                and _exact(expr, left, right)
                 and _reuses(expr, left, right)
             ):
                 return expr, left, right
     return None
+
+
+def _exact(total: Reduce, a: Load, b: Load) -> bool:
+    """Whether the sum is of floats, or of the products of integers that fit its 32 bits as they are."""
+    return total.dtype.is_float or (total.dtype == i32 and {a.dtype, b.dtype} <= INTEGERS)
 
 
 def _reuses(total: Reduce, a: Load, b: Load) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -45,7 +46,7 @@ def covered(buffer: Buffer, stores: Stores, *, unknown: bool = False) -> Array:
     mask = np.zeros(buffer.shape, np.bool_)
     for store, around in stores:
         if store.buffer is buffer and not mask.all() and all(index.extent for index in around):
-            _mark(mask, store, around, unknown)
+            mark(mask, store.index, around, unknown=unknown)
     return mask
 
 
@@ -71,19 +72,29 @@ def _first_is_store(body: Sequence[Statement], buffer: Buffer, read: set[Buffer]
     return False
 
 
-def _mark(mask: Array, store: Store, around: tuple[Index, ...], unknown: bool) -> None:
-    facts, scope = Facts(), Scope().opened(around, [(0, index.extent) for index in around])
-    forms = [facts.form(i) for i in store.index]
+def mark(
+    mask: Array,
+    places: Sequence[Expr],
+    around: Sequence[Index],
+    *,
+    unknown: bool,
+    fixed: Mapping[Index, int] = MappingProxyType({}),
+) -> None:
+    """Mark the elements at ``places`` (one expression for each axis), for all values of the indices ``around``, those
+    in ``fixed`` at one value. Places that depend on data mark everything if ``unknown``, or nothing."""
+    facts, outer = Facts(), Scope().at(tuple(fixed), tuple(fixed.values()))
+    scope = outer.opened(around, [(0, index.extent) for index in around])
+    forms = [facts.form(i) for i in places]
     ranges = [scope.range_of(form) for form in forms]
     if all(r is not None and r[0] >= 0 and r[1] < extent for r, extent in zip(ranges, mask.shape, strict=True)):
         strided(mask, forms, [0] * mask.ndim, scope, writeable=True)[...] = True
         return
-    used = frozenset[Index]().union(*(facts.free(i) for i in store.index))
-    if math.prod(index.extent for index in used) > MAX_POINTS or any(depends_on_data(i) for i in store.index):
+    used = frozenset[Index]().union(*(facts.free(i) for i in places)) - set(fixed)
+    if math.prod(index.extent for index in used) > MAX_POINTS or any(depends_on_data(i) for i in places):
         mask |= unknown
         return
-    narrow = Scope().opened(tuple(used), [(0, index.extent) for index in used])
-    index, inside = Evaluation(Memory(_EMPTY, {}, {}, None), facts, {}, narrow).subscripts(store.index, mask.shape)
+    narrow = outer.opened(tuple(used), [(0, index.extent) for index in used])
+    index, inside = Evaluation(Memory(_EMPTY, {}, {}, None), facts, {}, narrow).subscripts(places, mask.shape)
     mask[tuple(np.broadcast_to(i, inside.shape)[inside] for i in index)] = True
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from glowtrain.loops import Buffer
 from glowtrain.program.coverage import covered, overwrites, stores_of
-from glowtrain.program.program import Instruction, Kernel, Program
+from glowtrain.program.exposure import Exposure
+from glowtrain.program.program import Instruction, Kernel, Program, Repeat
 from glowtrain.types import Array
 
 Buffers = frozenset[Buffer]
@@ -48,10 +49,9 @@ class _Liveness:
                 self.needed[instruction] = before, after
                 after = before
             else:
-                for buffer in (*instruction.reads, *instruction.writes):
-                    covers.pop(buffer, None)
                 again = self.backward(instruction.body, after)
                 after = self.backward(instruction.body, after | again) | after
+                after -= _swept(instruction, covers)
         return after
 
     def forward(self, instructions: Sequence[Instruction], before: Buffers) -> Buffers:
@@ -62,6 +62,18 @@ class _Liveness:
             else:
                 before = self.forward(instruction.body, before | frozenset(instruction.writes))
         return before
+
+
+def _swept(repeat: Repeat, covers: dict[Buffer, Array]) -> Buffers:
+    """The activations that the trips of a repeat, and what follows it, write whole before any of it is read.
+
+    ``covers`` is brought up to the repeat (see :func:`_completed`).
+    """
+    for buffer in repeat.operands:
+        if buffer.kind == "activation":
+            found = Exposure.of(repeat, buffer)
+            covers[buffer] = (found.written | covers.get(buffer, found.written)) & ~found.read
+    return frozenset(buffer for buffer in repeat.operands if buffer in covers and covers[buffer].all())
 
 
 def _completed(kernel: Kernel, covers: dict[Buffer, Array]) -> Buffers:

@@ -159,10 +159,12 @@ class _Merging:
 
 def _partial_sums(body: Sequence[Statement], kernel: Kernel) -> Store | None:
     """A store that nothing in the kernel reads, of the sums' type if there is one: a blocked contraction keeps its
-    partial sums there.
+    partial sums there. Sums of integers are never taken in parts.
     """
     unread = [s for s in body if isinstance(s, Store) and s.buffer not in kernel.reads]
     (total, _, _), *_ = contractions(body)
+    if not total.dtype.is_float:
+        return None
     return min(unread, key=lambda s: s.buffer.dtype != total.dtype, default=None)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from glowtrain.errors import ProgramError
+from glowtrain.ops.arithmetic import fused_multiply_add
 from glowtrain.types import Array, DType, boolean, dtype_of, f32, wide_of
 
 UFUNCS: Mapping[str, np.ufunc] = {
@@ -35,6 +36,8 @@ def apply(function: str, arguments: list[Array]) -> Array:
         return np.asarray(_COMPARISONS[function](*arguments))
     if dtype.kind in "iub":
         return np.asarray(_INTEGER[function](*arguments)).astype(dtype, copy=False)
+    if function == "fma":
+        return fused_multiply_add(*arguments)
     if dtype == np.float32 or dtype == np.float64:
         return np.asarray(_FLOAT[function](*arguments)).astype(dtype, copy=False)
     wide = [argument.astype(np.float32) for argument in arguments]
@@ -47,6 +50,8 @@ def has(function: str, dtype: DType) -> bool:
         return function in ("select", "bitcast")
     if function in _COMPARISONS:
         return True
+    if function == "fma":
+        return dtype == f32
     return function in (_FLOAT if dtype.is_float else _INTEGER)
 
 

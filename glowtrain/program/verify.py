@@ -46,7 +46,7 @@ from glowtrain.types import boolean, i64
 MAX_POINTS = 1 << 22
 """Subscripts whose ranges the affine analysis does not find are computed at up to this many points."""
 
-_ARITY = {"neg": 1, "abs": 1, "sign": 1, "not": 1, "isnan": 1, "isinf": 1, "select": 3}
+_ARITY = {"neg": 1, "abs": 1, "sign": 1, "not": 1, "isnan": 1, "isinf": 1, "select": 3, "fma": 3}
 _BINARY = frozenset(
     {"add", "sub", "mul", "div", "mod", "fmod", "min", "max", "pow", "and", "or", "xor", "shift_left", "shift_right"}
     | {"eq", "ne", "lt", "le", "gt", "ge", "mulhi_u32"}

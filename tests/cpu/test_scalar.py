@@ -18,6 +18,7 @@ from glowtrain.backends.cpu.small import STORED
 from glowtrain.backends.cpu.target import Target
 from glowtrain.backends.cpu.toolchain import build
 from glowtrain.errors import CodegenError
+from glowtrain.ops.arithmetic import fused_multiply_add
 from glowtrain.types import DTYPES
 
 Array = NDArray[Any]
@@ -73,7 +74,8 @@ COMMON: dict[str, Callable[..., Array]] = {
     "min": np.minimum, "max": np.maximum,
 }  # fmt: skip
 FLOAT: dict[str, Callable[..., Array]] = {
-    **REFERENCE, **COMMON, "div": np.divide, "isnan": np.isnan, "isinf": np.isinf, "fma": lambda a, b, c: a * b + c,
+    **REFERENCE, **COMMON, "div": np.divide, "isnan": np.isnan, "isinf": np.isinf,
+    "fma": lambda a, b, c: fused_multiply_add(a, b, c) if a.dtype == np.float32 else a * b + c,
 }  # fmt: skip
 INTEGER: dict[str, Callable[..., Array]] = {
     **COMMON, "div": _divide, "fmod": _remainder, "mod": _modulo, "pow": _power,

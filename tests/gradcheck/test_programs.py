@@ -13,8 +13,10 @@ from planting import Plant, edit, rule
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.gradcheck import check_registry
 from glowtrain.gradcheck.minimal import fails_by, load_case, minimal, save_case
-from glowtrain.gradcheck.programs import Case, check_case, drawn_case
+from glowtrain.gradcheck.case import Case
+from glowtrain.gradcheck.programs import drawn_case
 from glowtrain.gradcheck.repeat import main
+from glowtrain.gradcheck.rungs import check_case
 from glowtrain.gradcheck.strategies import cases
 from glowtrain.graph import reverse, topological, verify
 from glowtrain.graph.retype import retyped

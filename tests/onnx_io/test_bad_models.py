@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper
-from onnx_models import mlp, model, node
+from onnx_models import interpreted, mlp, model, node
 
 from glowtrain.errors import GlowtrainError, ModelError, UnsupportedOperatorError
-from glowtrain.graph import Template
+from glowtrain.graph import Graph, Template
 from glowtrain.onnx_io import load
 
 
@@ -415,6 +416,32 @@ def loops(depth: int, steps: int) -> ModelProto:
     repeat += [node("Unsqueeze", f"k{depth} zero", "count"), node("Tile", "s0 count", "tiled")]
     repeat += [node("ReduceSum", "tiled", "t0")]
     return model([loop(depth)], {"x": [1]}, ["y"], {"n": np.array(steps), "zero": np.array([0])})
+
+
+class TestPaddedInputs:
+    """Windows whose outputs are small, but whose padded inputs are not."""
+
+    @pytest.mark.parametrize(
+        ("kind", "attributes"),
+        [
+            ("ConvTranspose", {"dilations": [1 << 31, 1 << 31], "output_shape": [10, 8], "strides": [3, 2]}),
+            ("Conv", {"strides": [1 << 40, 1 << 40], "pads": [1 << 41, 1 << 41, 0, 0]}),
+        ],
+    )
+    def test_too_large(self, kind: str, attributes: dict[str, Any]) -> None:
+        weight = {"w": np.ones((1, 1, 3, 3), np.float32)}
+        proto = model([node(kind, "x w", "y", **attributes)], {"x": [1, 1, 3, 3]}, ["y"], weight)
+        refused(proto, f"'{kind}_1'", "the padded input would have spatial shape")
+
+
+def test_far_more_skips_than_tokens() -> None:
+    """Valid, and no more work than the row has tokens."""
+    grams = {"ngram_counts": [0, 1], "ngram_indexes": [0, 1], "pool_int64s": [1, 1, 2]}
+    lengths = {"min_gram_length": 1, "max_gram_length": 2, "max_skip_count": (1 << 31) - 1}
+    counter = node("TfIdfVectorizer", "x", "y", mode="TF", **grams, **lengths)
+    graph = load(model([counter], {"x": (TensorProto.INT64, [4])}, ["y"]))
+    assert isinstance(graph, Graph)
+    assert interpreted(graph, {"x": np.array([1, 0, 2, 2])})["y"].tolist() == [1, 2]
 
 
 class TestNesting:

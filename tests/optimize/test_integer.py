@@ -9,11 +9,13 @@ import pytest
 import glowtrain as gt
 from glowtrain.graph import Graph, Input, Value, constant
 from glowtrain.ops.activation import Relu
+from glowtrain.ops.arithmetic import Add, Mul
 from glowtrain.ops.contraction import Gemm, MatMul
 from glowtrain.ops.convolution import Conv
 from glowtrain.ops.extrema import Clip
 from glowtrain.ops.max_pool import MaxPool
 from glowtrain.ops.move import Concat, Reshape, Transpose
+from glowtrain.ops.pooling import AveragePool, GlobalAveragePool
 from glowtrain.ops.quantization import DequantizeLinear, QuantizeLinear
 from glowtrain.ops.quantized_contraction import ConvInteger, MatMulInteger
 from glowtrain.optimize.integer import in_integers
@@ -111,6 +113,26 @@ def test_products_of_activations(tmp_path: object) -> None:
     assert "Transpose" in operators(in_integers(graph))
     assert "MatMul" not in operators(in_integers(graph))
     against_onnxruntime(graph, RANDOM.normal(size=(2, 6, 10)).astype(np.float32), tmp_path)
+
+
+@pytest.mark.parametrize("combine", [Add(), Mul()])
+@pytest.mark.parametrize("relu", [False, True])
+def test_sums_and_products_of_activations(combine: Add | Mul, relu: bool, tmp_path: object) -> None:
+    x = Input(TensorType(f32, (2, 3, 500)), "x")
+    a, b = real(quantized(x, 0.02, 90), 0.02, 90), real(quantized(x * 1.7, 0.031, 13), 0.031, 13)
+    y = combine(a, b)
+    y = Relu()(y) if relu else y
+    graph = Graph((x,), {"y": real(quantized(y, 0.043, 0 if relu else 77), 0.043, 0 if relu else 77)})
+    assert not {"Add", "Relu"} & set(operators(in_integers(graph)))
+    against_onnxruntime(graph, RANDOM.normal(size=(2, 3, 500)).astype(np.float32), tmp_path)
+
+
+@pytest.mark.parametrize("pool", [GlobalAveragePool(), AveragePool(kernel_shape=(2, 3), strides=(2, 1))])
+def test_means(pool: GlobalAveragePool | AveragePool, tmp_path: object) -> None:
+    x = Input(TensorType(f32, (2, 20, 7, 7)), "x")
+    y = pool(real(quantized(x, 0.02, 90), 0.02, 90))
+    graph = Graph((x,), {"y": real(quantized(y, 0.00837, 110), 0.00837, 110)})
+    against_onnxruntime(graph, RANDOM.normal(size=(2, 20, 7, 7)).astype(np.float32), tmp_path)
 
 
 def test_moves_and_maxima_stay_integers(tmp_path: object) -> None:

@@ -8,8 +8,10 @@ the outermost tiles of each kernel.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from glowtrain.backends.cpu.contract import (
     FusedEpilogue,
@@ -19,6 +21,7 @@ from glowtrain.backends.cpu.contract import (
     outer_offset,
     recognise,
 )
+from glowtrain.backends.cpu.contraction.packing import Packing
 from glowtrain.backends.cpu.emit import Function, Text
 from glowtrain.backends.cpu.nest.expressions import Expressions
 from glowtrain.backends.cpu.nest.scope import Lanes
@@ -29,6 +32,7 @@ from glowtrain.loops import Affine, Buffer, Index, Load, Store
 from glowtrain.program.plan import Plan
 from glowtrain.program.program import Instruction, Kernel
 from glowtrain.program.structure import Key, structure
+from glowtrain.types import TensorType, u8
 
 ENTRY = "step"
 _NAME = "KERNEL"
@@ -37,10 +41,14 @@ _NOWHERE = Affine(0)
 
 @dataclass(frozen=True)
 class Argument:
-    """A pointer parameter: a buffer, and an offset in elements that depends on enclosing repeats."""
+    """A pointer parameter: a buffer, and an offset in elements that depends on enclosing repeats.
+
+    ``packing``: the form in which a constant is wanted instead of its own.
+    """
 
     buffer: Buffer
     offset: Affine = _NOWHERE
+    packing: Packing | None = None
 
 
 @dataclass(frozen=True)
@@ -87,10 +95,28 @@ class _Module:
         self.calls: list[str] = []
         self.target = target
         self.texts: dict[str, str] = {}
-        self.units: dict[Key, tuple[_Unit, list[Buffer]]] = {}
+        self.units: dict[tuple[Key, tuple[bool, ...]], tuple[_Unit, list[Buffer]]] = {}
         self.users: dict[str, list[str]] = {}
         self.workspace = 0
-        self.externals = [b for b in plan.program.buffers if b not in plan.offsets]
+        self.packed: dict[tuple[Buffer, Packing], Buffer] = {}
+        self.externals = self._externals()
+
+    def _externals(self) -> list[Buffer]:
+        """The buffers outside of the arena; constants in the forms in which they are read."""
+        arguments = [each for unit in self._all_units(self.plan.program.instructions, []) for each in unit.arguments]
+        for each in arguments:
+            if each.packing is not None and (each.buffer, each.packing) not in self.packed:
+                self.packed[each.buffer, each.packing] = packed_constant(each.buffer, each.packing)
+        unread = {buffer for buffer, _ in self.packed} - {each.buffer for each in arguments if each.packing is None}
+        own = [b for b in self.plan.program.buffers if b not in self.plan.offsets and b not in unread]
+        return [*own, *self.packed.values()]
+
+    def _all_units(self, instructions: Sequence[Instruction], outer: list[Index]) -> Iterator[_Unit]:
+        for instruction in instructions:
+            if isinstance(instruction, Kernel):
+                yield self._unit(instruction, outer)
+            elif instruction.index.extent:
+                yield from self._all_units(instruction.body, [*outer, instruction.index])
 
     def code(self) -> Code:
         f = Function(ENTRY, [("ptr", "table")])
@@ -125,7 +151,7 @@ class _Module:
 
     def _unit(self, kernel: Kernel, outer: list[Index]) -> _Unit:
         """A kernel's code, written once for all kernels of one structure."""
-        key = structure(kernel, outer)
+        key = structure(kernel, outer), tuple(buffer.kind == "constant" for buffer in kernel.operands)
         if key not in self.units:
             self.units[key] = _unit(kernel, self.target, outer), kernel.operands
         unit, operands = self.units[key]
@@ -155,6 +181,8 @@ class _Module:
 
     def _pointer(self, argument: Argument) -> Text:
         buffer, f = argument.buffer, self.step.f
+        if argument.packing is not None:
+            buffer = self.packed[buffer, argument.packing]
         if buffer in self.plan.offsets:
             base = f.value(f"getelementptr inbounds i8, ptr {self._slot(0)}, i64 {self.plan.offsets[buffer]}")
         else:
@@ -165,6 +193,14 @@ class _Module:
         f = self.step.f
         at = f.address("%table", number, 8)
         return f.value(f"load ptr, ptr {at}, align 8")
+
+
+def packed_constant(buffer: Buffer, packing: Packing) -> Buffer:
+    """A constant in another form, as bytes."""
+    assert buffer.initial is not None
+    memory = np.ascontiguousarray(np.transpose(buffer.initial, buffer.layout)).reshape(-1)
+    data = packing.apply(memory)
+    return Buffer(f"{buffer.name}.packed", TensorType(u8, data.shape), "constant", initial=data)
 
 
 def _unit(kernel: Kernel, target: Target, outer: list[Index]) -> _Unit:
@@ -190,6 +226,9 @@ def _contraction(kernel: Kernel, product: Product, target: Target, outer: list[I
     inner = product.indices
     accesses: tuple[Store | Load, ...] = (product.target, product.a, product.b)
     arguments = [Argument(access.buffer, outer_offset(access, inner)) for access in accesses]
+    if generated.packed is not None:
+        at, packing = generated.packed
+        arguments[1 + at] = Argument(arguments[1 + at].buffer, packing=packing)
     if product.plain:
         return _Unit(generated.text, arguments, [], generated.workspace, takes_workspace=True)
     arguments += [Argument(buffer) for buffer in further_operands(kernel, product)]

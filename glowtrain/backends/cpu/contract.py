@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from glowtrain.backends.cpu.contraction import Access, Clip, Contraction, generate
+from glowtrain.backends.cpu.contraction import Access, Axis, Clip, Contraction, Operand, generate
 from glowtrain.backends.cpu.contraction import Kernel as Generated
+from glowtrain.backends.cpu.conversion import MEMORY, REGISTER
 from glowtrain.backends.cpu.emit import Function, Text
 from glowtrain.backends.cpu.nest.analysis import reductions
 from glowtrain.backends.cpu.nest.expressions import Context
@@ -76,7 +77,8 @@ def recognise(kernel: Kernel) -> Product | None:
     if found is None:
         return None
     total, a, b = found
-    if not all(_takes(load, total) for load in (a, b)) or {a.buffer, b.buffer} & set(kernel.writes):
+    inner = frozenset((*loop.indices, *total.indices))
+    if not all(_takes(load, total, inner) for load in (a, b)) or {a.buffer, b.buffer} & set(kernel.writes):
         return None
     if math.prod(i.extent for i in (*loop.indices, *total.indices)) < SMALL:
         return None
@@ -84,21 +86,30 @@ def recognise(kernel: Kernel) -> Product | None:
     return None if target is None else Product(loop, total, a, b, target)
 
 
-def _takes(load: Load, total: Reduce) -> bool:
-    """An element of the sum's own type at an affine place; padding, if any, with zeros."""
-    if load.dtype != total.dtype or load.dtype.name not in ("f32", "f64") or load.fill not in (None, 0):
+def _takes(load: Load, total: Reduce, inner: frozenset[Index]) -> bool:
+    """An element at an affine place: of the sum's own type, padded if at all with zeros; or an integer."""
+    if total.dtype.is_float and (
+        load.dtype != total.dtype or load.dtype.name not in ("f32", "f64") or load.fill not in (None, 0)
+    ):
         return False
-    subscripts = [affine(i) for i in load.index]
-    linear = all(form.is_linear or within(form, n) for form, n in zip(subscripts, load.buffer.shape, strict=True))
-    return linear and address(load.index, load.buffer.strides).is_linear
+    pairs = zip((affine(i) for i in load.index), load.buffer.shape, strict=True)
+    known = all(within(form, n) or (form.is_linear and {i for i, _ in form.terms} <= inner) for form, n in pairs)
+    return known and address(load.index, load.buffer.strides).is_linear
 
 
 def _target(body: Sequence[Statement], total: Reduce) -> Store | None:
-    """A store of the sums' type that may hold partial sums: nothing here reads its buffer."""
+    """The store that is made of the sums: nothing here reads its buffer.
+
+    It may hold partial sums, so it has their type; sums of integers are not taken in parts, so theirs may be of any
+    type whose elements are the same in registers.
+    """
     read = {load.buffer for load in loads(body)}
-    stores = [s for s in body if isinstance(s, Store) and s.buffer not in read and s.buffer.dtype == total.dtype]
+    stores = [s for s in body if isinstance(s, Store) and s.buffer not in read]
     stores = [s for s in stores if address(s.index, s.buffer.strides).is_linear]
-    return min(stores, key=lambda s: s.value is not total, default=None)
+    if total.dtype.is_float:
+        stores = [s for s in stores if s.buffer.dtype == total.dtype]
+    stores = [s for s in stores if REGISTER[s.buffer.dtype.name] == MEMORY[s.buffer.dtype.name]]
+    return min(stores, key=lambda s: (s.value is not total, s.buffer.dtype != total.dtype), default=None)
 
 
 def contraction_text(kernel: Kernel, product: Product, name: str, target: Target, outer: Sequence[Index]) -> Generated:
@@ -107,6 +118,9 @@ def contraction_text(kernel: Kernel, product: Product, name: str, target: Target
     c, a, b = (_access(inner, address(x.index, x.buffer.strides)) for x in (product.target, product.a, product.b))
     names, extents = tuple(index.name for index in inner), tuple(index.extent for index in inner)
     contraction = Contraction(names, extents, c, a, b, _clips(product, inner), product.total.dtype.name)
+    if not product.total.dtype.is_float:
+        operands = _operand(product.a, inner), _operand(product.b, inner)
+        contraction = replace(contraction, operands=operands, result=product.target.buffer.dtype.name)
     epilogue = None if product.plain else FusedEpilogue(kernel, product, target, outer)
     return generate(contraction, name, target, epilogue)
 
@@ -119,6 +133,35 @@ def outer_offset(access: Store | Load, inner: Sequence[Index]) -> Affine:
 
 def _access(inner: Sequence[Index], form: Affine) -> Access:
     return Access(form.constant, tuple(form.coefficient(index) for index in inner))
+
+
+def _operand(load: Load, inner: Sequence[Index]) -> Operand:
+    """What generating code for integers must know of an operand beside its addresses."""
+    fixed = load.buffer.kind == "constant" and not outer_offset(load, inner).terms
+    return Operand(load.dtype.name, _axes(load, inner), int(load.fill or 0), constant=fixed)
+
+
+def _axes(load: Load, inner: Sequence[Index]) -> tuple[Axis, ...]:
+    """The axes in memory along which a load moves: those of its buffer, or of a view of it (none if not known)."""
+    extents, strides = [index.extent for index in inner], load.buffer.strides
+    rest, found = address(load.index, strides), list[Axis]()
+    for subscript, extent, stride in zip(load.index, load.buffer.shape, strides, strict=True):
+        form = affine(subscript)
+        if form.is_linear:
+            rest += form.scale(-stride)
+            axis = Axis(tuple(form.coefficient(index) for index in inner), form.constant, 0, extent, stride)
+            moves = {index for index, _ in form.terms} <= set(inner)
+            low, high = axis.reach(extents)
+            found.append(axis if moves else replace(axis, low=low, high=high))
+    for at, index in enumerate(inner):
+        stride = rest.coefficient(index)
+        if stride < 0:
+            return ()
+        if stride:
+            found.append(Axis(tuple(int(at == loop) for loop in range(len(inner))), 0, 0, index.extent, stride))
+    if rest.constant:
+        found.append(Axis((0,) * len(inner), rest.constant, rest.constant, rest.constant + 1, 1))
+    return tuple(found)
 
 
 def _clips(product: Product, inner: Sequence[Index]) -> tuple[Clip, ...]:

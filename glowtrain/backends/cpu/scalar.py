@@ -119,7 +119,7 @@ def _float(f: Function, name: str, args: Sequence[Text], dtype: str, width: int,
     if name in _ARITHMETIC:
         result = f.value(f"{_ARITHMETIC[name]} {vector(scalar, width)} {args[0]}, {args[1]}")
     elif name == "fma":
-        result = lanes.fma(*args)
+        result = lanes.fused(*args)
     else:
         result = vector_math.emit(f, name, list(args), scalar, width, target)
     return result if name in _EXACT else round_to(f, result, dtype, width, target)

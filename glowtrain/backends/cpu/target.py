@@ -26,7 +26,7 @@ COMPUTE_BITS: Mapping[str, int] = {
 
 _FAMILIES: Mapping[str, str] = {
     "avx512vnni": "avx512vnni", "avxvnni": "avxvnni", "avx512bf16": "avx512bf16", "avx2": "avx2", "avx512f": "avx512f",
-    "dotprod": "dotprod", "i8mm": "i8mm", "bf16": "bf16",
+    "sse2": "sse2", "dotprod": "dotprod", "i8mm": "i8mm", "bf16": "bf16",
 }  # fmt: skip
 
 
@@ -172,7 +172,7 @@ def _table() -> dict[str, Target]:
         ),
         _x86("avx2", "x86-64-v3", _V3, 256, 16, "avx2"),
         _x86("avxvnni", "x86-64-v3", f"{_V3},+avxvnni", 256, 16, "avx2 avxvnni"),
-        _x86("sse4", "x86-64-v2", _V2, 128, 16, masked=False, modern=False),
+        _x86("sse4", "x86-64-v2", _V2, 128, 16, "sse2", masked=False, modern=False),
         _x86("scalar", "x86-64-v3", _V3, 0, 16, masked=False),
         a64,
         replace(

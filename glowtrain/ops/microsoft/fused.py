@@ -80,7 +80,7 @@ class FusedMatMul(Microsoft):
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        m, k, n = (draw.integer(1, 4) for _ in range(3))
+        m, k, n = draw.shape(3, 3, max_extent=4)
         batch = draw.shape(max_rank=2, max_extent=3)
         flags = [draw.boolean() for _ in range(4)]
         op = cls(draw.choice((1.0, 0.5)), *flags)
@@ -115,7 +115,7 @@ class TransposeMatMul(Microsoft):
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        m, k, n = (draw.integer(1, 4) for _ in range(3))
+        m, k, n = draw.shape(3, 3, max_extent=4)
         op = cls(draw.choice((1.0, 0.5)), draw.boolean(), draw.boolean())
         a = _disarranged(draw, (2,), m, k, op.transA, first=False)
         return Sample(op, (a, _disarranged(draw, (2,), k, n, op.transB, first=False)))

@@ -52,7 +52,7 @@ class SkipLayerNormalization(SkipNormalization):
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        batch, steps, hidden = (draw.integer(1, 4) for _ in range(3))
+        batch, steps, hidden = (max(extent, 1) for extent in draw.shape(3, 3, max_extent=4))
         x = draw.floats((batch, steps, hidden + 1))
         skip = draw.floats(draw.choice((x.shape, (1, *x.shape[1:]), x.shape[1:])))
         gamma, beta, bias = (draw.floats(x.shape[2:]) for _ in range(3))
@@ -85,7 +85,7 @@ class SkipSimplifiedLayerNormalization(SkipNormalization):
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        x = draw.floats((draw.integer(1, 3), draw.integer(1, 3), draw.integer(2, 5)))
+        x = draw.floats((draw.integer(1, 3), draw.integer(1, 3), *draw.shape(1, 1, min_extent=2)))
         bias = draw.floats(x.shape[2:]) if draw.boolean() else None
         return Sample(cls(epsilon=0.1), (x, draw.floats(x.shape), draw.floats(x.shape[2:]), bias))
 
@@ -155,7 +155,7 @@ class EmbedLayerNormalization(Microsoft):
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        batch, steps, hidden = draw.integer(1, 3), draw.integer(1, 4), draw.integer(2, 5)
+        batch, steps, (hidden,) = draw.integer(1, 3), draw.integer(1, 4), draw.shape(1, 1, min_extent=2)
         ids = [draw.integers((batch, steps), 0, most).astype(np.int32) for most in (5, 1, 1, 3)]
         segments = draw.boolean()
         tables = [draw.floats((rows, hidden)) for rows in (6, 4, 2)]

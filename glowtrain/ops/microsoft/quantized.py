@@ -11,9 +11,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.graph import Draw, Operator, Sample, Value, operator
+from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
 from glowtrain.ops import quantization as standard
 from glowtrain.ops.activation import LeakyRelu, Sigmoid
+from glowtrain.ops.arithmetic import FusedMultiplyAdd
+from glowtrain.ops.cast import Cast
 from glowtrain.ops.logic import Where
 from glowtrain.ops.microsoft.base import (
     Quantized,
@@ -42,14 +44,6 @@ class QLinearBinary(Quantized):
         if a is None or b is None or a.dtype != b.dtype:
             raise self.fail("A and B must have one element type", *inputs)
 
-    def define(self, *inputs: Any) -> Value:
-        a, sa, za, b, sb, zb, sc, zc = inputs
-        return quantize(self.combine(real(a, sa, za), real(b, sb, zb)), sc, zc, a.dtype)
-
-    def combine(self, a: Value, b: Value) -> Value:
-        """The function of real numbers."""
-        raise NotImplementedError
-
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
         shape, dtype = draw.shape(), draw.choice((i8, u8))
@@ -61,19 +55,34 @@ class QLinearBinary(Quantized):
 @operator
 @dataclass(frozen=True)
 class QLinearAdd(QLinearBinary):
-    """A + B on quantized tensors."""
+    """A + B on quantized tensors, as a linear form in their numbers that is rounded once: two multiply-adds."""
 
-    def combine(self, a: Value, b: Value) -> Value:
-        return a + b
+    def define(self, *inputs: Any) -> Value:
+        a, sa, za, b, sb, zb, sc, zc = inputs
+        sc = reshape(sc, ())
+        ra, rb = reshape(sa, ()) / sc, reshape(sb, ()) / sc
+        fused = FusedMultiplyAdd()
+        start = _number(zc, sc) - fused(ra, _number(za, sc), rb * _number(zb, sc))
+        units = fused(Cast(sc.dtype)(a), ra, fused(Cast(sc.dtype)(b), rb, start))
+        return standard.quantize_units(units, None, a.dtype)
 
 
 @operator
 @dataclass(frozen=True)
 class QLinearMul(QLinearBinary):
-    """A · B on quantized tensors."""
+    """A · B on quantized tensors: the exact product of their numbers times one factor."""
 
-    def combine(self, a: Value, b: Value) -> Value:
-        return a * b
+    def define(self, *inputs: Any) -> Value:
+        a, sa, za, b, sb, zb, sc, zc = inputs
+        factor = reshape(sa, ()) * reshape(sb, ()) / reshape(sc, ())
+        units = steps(a, za, sc.dtype) * steps(b, zb, sc.dtype) * factor + _number(zc, sc)
+        return standard.quantize_units(units, None, a.dtype)
+
+
+def _number(zero: Value | None, scale: Value) -> Value:
+    """A zero point as a real number; 0 where it is absent."""
+    result: Value = constant(0.0, scale.dtype) if zero is None else Cast(scale.dtype)(reshape(zero, ()))
+    return result
 
 
 class QLinearUnary(Quantized):

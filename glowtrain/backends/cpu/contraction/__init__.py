@@ -7,11 +7,21 @@ from __future__ import annotations
 
 from glowtrain.backends.cpu.contraction.choose import choose
 from glowtrain.backends.cpu.contraction.cost import Machine
-from glowtrain.backends.cpu.contraction.describe import Access, Clip, Contraction, Epilogue, Kernel, normalise
+from glowtrain.backends.cpu.contraction.describe import (
+    Access,
+    Axis,
+    Clip,
+    Contraction,
+    Epilogue,
+    Kernel,
+    Operand,
+    normalise,
+)
 from glowtrain.backends.cpu.contraction.nest import Nest
+from glowtrain.backends.cpu.contraction.words import prepare
 from glowtrain.backends.cpu.target import Target
 
-__all__ = ["Access", "Clip", "Contraction", "Epilogue", "Kernel", "Machine", "generate", "generate_for"]
+__all__ = ["Access", "Axis", "Clip", "Contraction", "Epilogue", "Kernel", "Machine", "Operand", "generate"]
 
 
 def generate(contraction: Contraction, name: str, target: Target, epilogue: Epilogue | None = None) -> Kernel:
@@ -20,7 +30,13 @@ def generate(contraction: Contraction, name: str, target: Target, epilogue: Epil
     All functions have the attributes ``#0`` of the target; helpers are internal and named ``name.*``. The buffers
     must not overlap. ``workspace`` must be aligned to 64 bytes.
     """
-    return generate_for(contraction, name, machine_of(target, contraction.dtype), epilogue)
+    prepared, one_chunk = prepare(contraction, target), epilogue is not None
+    problem = normalise(prepared.contraction, keep_lanes=epilogue is not None, dot=prepared.dot)
+    plan = choose(problem, machine_of(target, contraction.dtype), one_chunk=one_chunk)
+    nest = Nest(plan, name, epilogue, prepared)
+    text = nest.text()
+    packed = (0 if prepared.turned else 1, nest.packing) if nest.packing and prepared.ahead else None
+    return Kernel(name, text, nest.workspace, f"{plan.describe()}; {len(nest.kernels)} kernels", packed)
 
 
 def machine_of(target: Target, dtype: str) -> Machine:
@@ -28,11 +44,3 @@ def machine_of(target: Target, dtype: str) -> Machine:
     registers = target.vector_registers if target.vector_bits else max(16, target.vector_registers)
     l1, l2 = (48 << 10, 1 << 20) if target.vector_bits == 512 else (32 << 10, 512 << 10)
     return Machine(target.width(dtype), registers, target.has_fma, l1, l2)
-
-
-def generate_for(contraction: Contraction, name: str, machine: Machine, epilogue: Epilogue | None = None) -> Kernel:
-    """:func:`generate` for a machine given by its numbers."""
-    plan = choose(normalise(contraction, keep_lanes=epilogue is not None), machine, one_chunk=epilogue is not None)
-    nest = Nest(plan, name, epilogue)
-    text = nest.text()
-    return Kernel(name, text, nest.workspace, f"{plan.describe()}; {len(nest.kernels)} kernels")

@@ -7,6 +7,7 @@ from math import prod
 from glowtrain.backends.cpu.contraction.clips import Clipping
 from glowtrain.backends.cpu.contraction.lanes import Lanes
 from glowtrain.backends.cpu.contraction.tile import Cursor, Point, Step, Tile
+from glowtrain.backends.cpu.conversion import SIGNED
 from glowtrain.backends.cpu.emit import Text
 
 LONGEST = 72
@@ -21,15 +22,16 @@ class Body:
         self.rolled = self._rolled(cut)
         self.written = tuple(i for i in tile.plan.reductions if i not in self.rolled)
         self.unroll = self._unroll()
+        self.dot, self.of = tile.problem.dot, {x: lanes.of(tile.problem.type_of(x)) for x in "ab"}
         inner = tile.plan.reductions[max(0, len(self.rolled) - 1) :]
-        self.apart = not self._live([(i, tile.extents[i]) for i in inner])
+        self.apart = not self._live([(i, tile.trips(i)) for i in inner])
 
     def _rolled(self, cut: set[int]) -> tuple[int, ...]:
         """The reduction loops that stay loops; ``cut`` ones have bounds known at run time only."""
         tile = self.tile
         rolled, size = list(tile.plan.reductions), tile.sums // tile.copies
         while rolled and not tile.plan.dots and not tile.guards:
-            inner = [(i, tile.extents[i]) for i in tile.plan.reductions[len(rolled) - 1 :]]
+            inner = [(i, tile.trips(i)) for i in tile.plan.reductions[len(rolled) - 1 :]]
             steps = prod(extent for _, extent in inner)
             if rolled[-1] in cut or inner[0][1] > 8 or steps > 16 or steps * size > LONGEST or not self._live(inner):
                 break
@@ -49,7 +51,7 @@ class Body:
 
     def _unroll(self) -> int:
         """Trips of the innermost loop that are written one after another: for two dozen multiply-adds or more."""
-        tile, written = self.tile, [(i, self.tile.extents[i]) for i in self.written]
+        tile, written = self.tile, [(i, self.tile.trips(i)) for i in self.written]
         if tile.guards or not self.rolled:
             return tile.copies
         size = tile.sums // tile.copies * prod(extent for _, extent in written)
@@ -80,10 +82,16 @@ class Body:
         """Each step times the trips of the loops that are written out."""
         a, b = self.tile.variant.a.strides, self.tile.variant.b.strides
         for loop in self.written:
+            extent, size = self.tile.extents[loop], self.tile.problem.step(loop)
             steps = [
-                Step(step.a + a[loop] * at, step.b + b[loop] * at, {**step.index, loop: at}, step.count)
+                Step(
+                    step.a + a[loop] * at,
+                    step.b + b[loop] * at,
+                    {**step.index, loop: at},
+                    min(step.count, extent - at) if size > 1 else step.count,
+                )
                 for step in steps
-                for at in range(self.tile.extents[loop])
+                for at in range(0, extent, size)
             ]
         return steps
 
@@ -111,6 +119,10 @@ class Body:
         guard = None
         if self.tile.guards:
             guard, loaded = self.clipping.guard(point, vector, cursor, step), {}
+        if self.dot is not None:
+            words = self._words(cursor.a, point.a + step.a, step.count, loaded)
+            columns = self._columns(cursor.b, point.b + step.b + vector * self.tile.variant.b.step, loaded)
+            return self.dot.product(self.f, self.lanes.width, words, columns, total)
         left = self._load("a", cursor.a, point.a + step.a, vector, step.count, guard, loaded)
         right = self._load("b", cursor.b, point.b + step.b, vector, step.count, guard, loaded)
         result = self.lanes.multiply_add(left, right, total, self.tile.plan.machine.fused)
@@ -128,12 +140,49 @@ class Body:
         key = (operand, offset, count)
         if key not in loaded:
             exists = self.lanes.width if view.padded else count if dots else self.tile.count(vector)
-            place = self.lanes.shift(base, offset)
+            narrow = self.of[operand]
+            place = narrow.shift(base, offset)
             if guard is not None and (view.lane == 0 or self.lanes.width == 1):
                 place, guard = self._safe(place, guard), None
-            value = self.lanes.load(place, view.lane, exists, guard)
+            value = narrow.load(place, view.lane, exists, guard)
+            value = self.lanes.widened(value, narrow, signed=self.tile.problem.type_of(operand) in SIGNED)
             partial = dots and view.lane == 0 and count < self.lanes.width
             loaded[key] = self.lanes.kept(value, count) if partial else value
+        return loaded[key]
+
+    def _words(self, base: Text, offset: int, count: int, loaded: dict[tuple[str, int, int], Text]) -> Text:
+        """``count`` neighbours of A as one word, in all lanes."""
+        key = ("a", offset, count)
+        if key not in loaded:
+            assert self.dot is not None
+            place = self.of["a"].shift(base, offset)
+            word = self._word(place, count)
+            if self.dot.flip:
+                word = self.f.value(f"xor i32 {word}, {int('80' * 4, 16) - (1 << 32)}")
+            many = self.f.splat(word, "i32", self.lanes.width)
+            loaded[key] = self.f.value(f"bitcast {self.lanes.type} {many} to {self.dot.word(self.lanes.width)}")
+        return loaded[key]
+
+    def _word(self, place: Text, count: int) -> Text:
+        """A word of A; at the end of a sum only its elements are read, the others are 0."""
+        assert self.dot is not None
+        if count == self.dot.group:
+            return self.f.value(f"load i32, ptr {place}, align {self.of['a'].size}")
+        word: Text = "0"
+        for at in range(count):
+            one = self.f.value(f"load {self.dot.element}, ptr {self.of['a'].shift(place, at)}")
+            one = self.f.value(f"zext {self.dot.element} {one} to i32")
+            moved = self.f.value(f"shl i32 {one}, {32 // self.dot.group * at}")
+            word = self.f.value(f"or i32 {word}, {moved}")
+        return word
+
+    def _columns(self, base: Text, offset: int, loaded: dict[tuple[str, int, int], Text]) -> Text:
+        """The words of packed columns."""
+        key = ("b", offset, 0)
+        if key not in loaded:
+            assert self.dot is not None
+            place = self.of["b"].shift(base, offset)
+            loaded[key] = self.f.value(f"load {self.dot.word(self.lanes.width)}, ptr {place}, align 4")
         return loaded[key]
 
     def _safe(self, place: Text, guard: Text) -> Text:

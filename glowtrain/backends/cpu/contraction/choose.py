@@ -74,9 +74,11 @@ class Plan:
         name = self.problem.name
         points = "x".join(f"{size}{name(loop)}" for loop, size in self.tile) or "1"
         form = "dot along" if self.dots else f"{self.vectors} vectors of"
+        words = f" by {self.problem.dot.group}" if self.problem.dot else ""
         layers = " > ".join(f"{level.kind} {name(level.loop)}/{level.size}" for level in self.levels)
         reduced = ",".join(name(loop) for loop in self.reductions)
-        return f"{points} by {form} {name(self.vec)}x{self.machine.width}; sum {reduced}; {layers}; clips {self.kinds}"
+        lanes = f"{points} by {form} {name(self.vec)}x{self.machine.width}"
+        return f"{lanes}; sum {reduced}{words}; {layers}; clips {self.kinds}"
 
 
 def views(problem: Problem, vec: int, width: int) -> tuple[View, View, View]:
@@ -167,12 +169,19 @@ def choose(problem: Problem, machine: Machine, *, one_chunk: bool = False) -> Pl
 
 
 def _candidates(problem: Problem, machine: Machine) -> Iterator[Candidate]:
-    for arranged in (problem, problem.swap()):
-        for vec, packs in _axes(arranged, machine):
+    for arranged in (problem,) if problem.dot else (problem, problem.swap()):
+        for vec, packs in _panels(arranged) if problem.dot else _axes(arranged, machine):
             dots = arranged.loops[vec].reduces
             for vectors in [1] if dots else _shares(ceil(arranged.loops[vec].extent / machine.width), 12):
                 for tile in _tiles(arranged, machine, vec, vectors):
                     yield Candidate(arranged, machine, vec, vectors, tile, pack_b=packs)
+
+
+def _panels(problem: Problem) -> Iterator[tuple[int, bool]]:
+    """The loop along the lanes of words, B packed."""
+    for i, loop in enumerate(problem.loops):
+        if loop.c == 1 and loop.b and not loop.a:
+            yield i, True
 
 
 def _axes(problem: Problem, machine: Machine) -> Iterator[tuple[int, bool]]:
@@ -196,7 +205,8 @@ def _axes(problem: Problem, machine: Machine) -> Iterator[tuple[int, bool]]:
 
 def _packable(problem: Problem, vec: int, machine: Machine) -> bool:
     """Whether B may be copied: the vector loop moves it alone, and all of its elements exist."""
-    return problem.loops[vec].a == 0 and problem.loops[vec].b != 0 and machine.width > 1 and not _dropped(problem, "b")
+    moves = problem.loops[vec].a == 0 and problem.loops[vec].b != 0 and problem.source.operands is None
+    return moves and machine.width > 1 and not _dropped(problem, "b")
 
 
 def _dropped(problem: Problem, operand: str) -> bool:
@@ -261,7 +271,7 @@ def _refined(x: Candidate, kinds: Sequence[str], one_chunk: bool, enough: bool) 
 
     ``enough``: the caches deliver as fast as is computed already.
     """
-    if x.dots or enough:
+    if x.dots or enough or x.problem.source.operands:
         yield x
         return
     far = {operand: x.stride(operand, inner_reduction(x, operand)) * x.problem.size >= LINE for operand in "ab"}
@@ -306,8 +316,9 @@ def _chunks(x: Candidate, kinds: Sequence[str], steps: int) -> tuple[tuple[int, 
 
 def _complete(x: Candidate, kinds: tuple[str, ...], cost: float) -> Plan:
     order = x.problem.reductions
-    if x.dots:
-        order = (*(i for i in order if i != x.vec), x.vec)
+    last = x.vec if x.dots else x.problem.words
+    if last is not None:
+        order = (*(i for i in order if i != last), last)
     levels = tuple(_levels(x))
     return Plan(x.problem, x.machine, x.vec, x.dots, x.vectors, x.tile, kinds, order, levels, x.copies, cost)
 
@@ -321,7 +332,8 @@ def _levels(x: Candidate) -> Iterator[Level]:
     rows = [i for i in free if not loops[i].b]
     inside, block = _inside(x, rows), list(_row_block(x))
     outside = [Level("each", i) for i in rows if i not in inside] + block
-    if x.pack_b and outside:
+    packs = x.pack_b and not x.problem.dot
+    if packs and outside:
         yield Level("pack_b", x.vec)
     yield from outside
     if x.pack_a:
@@ -329,7 +341,7 @@ def _levels(x: Candidate) -> Iterator[Level]:
     yield from (Level("each", i) for i in free if loops[i].b and not loops[i].a)
     if not x.dots:
         yield Level("vectors", x.vec, x.vectors)
-    if x.pack_b and not outside:
+    if packs and not outside:
         yield Level("pack_b", x.vec)
     yield from (Level("each", i) for i in rows if i in inside)
     yield from (Level("tile", loop, size) for loop, size in x.tile)
@@ -361,7 +373,7 @@ def _row_block(x: Candidate) -> Iterator[Level]:
     loop, size = rows[0]
     fit = x.machine.l2 // 2 // max(1, x.footprint("a", [*x.problem.reductions, loop], {loop: 1}))
     if x.footprint("b", [*x.problem.reductions, x.vec]) <= x.machine.l2 // 4:
-        fit = min(fit, max(4 * size, x.machine.l2 // 4 // (lanes * x.problem.size)))
+        fit = min(fit, max(4 * size, x.machine.l2 // 4 // (lanes * x.problem.bytes_of("c"))))
     fit = max(1, fit) // size * size
     if size <= fit < x.extents[loop] and not any(x.problem.loops[loop].clips):
         yield Level("block", loop, fit)

@@ -70,7 +70,7 @@ class Candidate:
     @cached_property
     def steps(self) -> int:
         """Steps of one call of the kernel."""
-        steps = prod(self.extents[i] for i in self.problem.reductions)
+        steps = prod(ceil(self.extents[i] / self.problem.step(i)) for i in self.problem.reductions)
         extent = self.problem.loops[self.vec].extent
         return steps // extent * ceil(extent / self.machine.width) if self.dots else steps
 
@@ -82,7 +82,7 @@ class Candidate:
         extents = {**self.extents, **changes} if changes else self.extents
         strides = self.problem.strides(operand)
         moving = [(strides[i], extents[i]) for i in loops if strides[i]]
-        return min(prod(e for _, e in moving), 1 + sum(s * (e - 1) for s, e in moving)) * self.problem.size
+        return min(prod(e for _, e in moving), 1 + sum(s * (e - 1) for s, e in moving)) * self.problem.bytes_of(operand)
 
 
 def views_fit(x: Candidate) -> bool:
@@ -124,8 +124,9 @@ def compute(x: Candidate, kinds: Sequence[str]) -> tuple[float, _Average]:
     mean, loops, width = _average(x), x.problem.loops, x.machine.width
     a = mean.a * _price(loops[x.vec].a, width)
     b = mean.b * (1 if x.pack_b else _price(loops[x.vec].b, width))
-    products = mean.products if x.machine.fused else 2 * mean.products
-    step = max(products / 2, (a + b) / 1.8, (products + a + b + 1) / 6, 4.3 / x.copies) + 0.03 * (a + b)
+    products = mean.products * _instructions(x)
+    busy = mean.products if x.problem.dot else products
+    step = max(busy / 2, (a + b) / 1.8, (products + a + b + 1) / 6, 4.3 / x.copies) + 0.03 * (a + b)
     if "guard" in kinds:
         step += mean.products * 1.5 + a + b
     if "static" in kinds or len(x.tile) > 1:
@@ -133,9 +134,18 @@ def compute(x: Candidate, kinds: Sequence[str]) -> tuple[float, _Average]:
     return step * _aliasing(x), mean
 
 
+def _instructions(x: Candidate) -> float:
+    """Instructions of one product of vectors, added to a sum; small integers are widened first."""
+    if x.problem.dot:
+        return 1 if x.problem.dot.adds else 2
+    if x.problem.source.operands:
+        return 2 + 0.5 * sum(x.problem.bytes_of(operand) < 4 for operand in "ab")
+    return 1 if x.machine.fused else 2
+
+
 def _aliasing(x: Candidate) -> float:
     """Windows of a tile's rows that lie on as many pages, or in the same sets of a cache, cost a few per cent."""
-    far = max((x.stride("a", loop) * x.problem.size for loop, _ in x.tile if not x.pack_a), default=0)
+    far = max((x.stride("a", loop) * x.problem.bytes_of("a") for loop, _ in x.tile if not x.pack_a), default=0)
     if far < 4096 or sum(1 for i in x.problem.reductions if x.stride("a", i)) < 2:
         return 1.0
     return 1.04 if far % 4096 else 1.1
@@ -163,7 +173,7 @@ def total(x: Candidate, step: float, mean: _Average, *, memory: bool) -> float:
 
 def _results(x: Candidate, mean: _Average, parts: int) -> float:
     """Cycles to write (and, if sums are taken up again, to read) a tile of C in whole cache lines."""
-    size, width = x.problem.size, x.machine.width
+    size, width = x.problem.bytes_of("c"), x.machine.width
     run = min(mean.products, x.vectors) * width * size
     if x.stride("c", x.vec) != 1:
         run = max([1, *(count for loop, count in x.tile if x.stride("c", loop) == 1)]) * size
@@ -176,6 +186,8 @@ def _results(x: Candidate, mean: _Average, parts: int) -> float:
 def packing(x: Candidate) -> float:
     """Cycles of the copies; a transposition costs more than a plain copy, single elements most."""
     result, loops = 0.0, x.problem.loops
+    if x.problem.dot:
+        return result
     for operand, packed in (("a", x.pack_a), ("b", x.pack_b)):
         if not packed:
             continue
@@ -220,7 +232,7 @@ class Stream:
 
 def stream(x: Candidate, operand: str, elements: float) -> Stream:
     """How an operand is read along the reduction. Strides of a large power of two reach only some sets of a cache."""
-    size = x.problem.size
+    size = 4 if x.problem.dot else x.problem.bytes_of(operand)
     if x.stride(operand, x.vec):
         elements *= x.machine.width
     apart = x.stride(operand, inner_reduction(x, operand)) * size

@@ -10,9 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from glowtrain.backends.cpu.contraction.dot import Dot
+from glowtrain.backends.cpu.conversion import SIZE
 from glowtrain.backends.cpu.emit import Function, Text
+
+if TYPE_CHECKING:
+    from glowtrain.backends.cpu.contraction.packing import Packing
 
 
 @dataclass(frozen=True)
@@ -39,11 +44,44 @@ class Clip:
 
 
 @dataclass(frozen=True)
+class Axis:
+    """One axis of an operand in memory: its subscript is ``offset + sum(coefficients * index)``.
+
+    Elements exist at subscripts from ``low`` to before ``high``, ``stride`` elements apart.
+    """
+
+    coefficients: tuple[int, ...]
+    offset: int
+    low: int
+    high: int
+    stride: int
+
+    def reach(self, extents: Sequence[int]) -> tuple[int, int]:
+        """The least subscript, and the one after the greatest, with these extents of the loops."""
+        spans = [factor * (extent - 1) for factor, extent in zip(self.coefficients, extents, strict=True)]
+        return self.offset + sum(min(0, s) for s in spans), self.offset + sum(max(0, s) for s in spans) + 1
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What is known of an operand beside its addresses: axes (none: unknown), what is read outside of them, and
+    whether its values are known when code is generated.
+    """
+
+    dtype: str
+    axes: tuple[Axis, ...] = ()
+    fill: int = 0
+    constant: bool = False
+
+
+@dataclass(frozen=True)
 class Contraction:
     """``C[c] (+)= sum over the reduction loops of A[a] * B[b]``; a loop is a reduction where its stride in C is 0.
 
     ``names`` are for printing. All extents are at least 1, and no two output indices share an element of C.
-    With ``accumulate`` the sum starts from what C holds, otherwise from 0.
+    With ``accumulate`` the sum starts from what C holds, otherwise from 0. Sums of type ``dtype`` are of products of
+    that type, or for i32 of smaller integers as ``operands`` says; they wrap around. ``result`` is the type of C where
+    an epilogue makes something else of the sums.
     """
 
     names: tuple[str, ...]
@@ -54,6 +92,8 @@ class Contraction:
     clips: tuple[Clip, ...] = ()
     dtype: str = "f32"
     accumulate: bool = False
+    operands: tuple[Operand, Operand] | None = None
+    result: str = ""
 
     def __post_init__(self) -> None:
         counts = {len(self.names), len(self.extents), *(len(x.strides) for x in (self.c, self.a, self.b))}
@@ -67,6 +107,15 @@ class Contraction:
             raise ValueError(f"contraction over {self.names}: extents {self.extents} must all be at least 1")
         if self.dtype not in SCALARS:
             raise ValueError(f"contraction over {self.names}: dtype {self.dtype!r} is not one of {sorted(SCALARS)}")
+        if self.operands and (self.dtype != "i32" or not {x.dtype for x in self.operands} <= _PRODUCTS):
+            types = " and ".join(x.dtype for x in self.operands)
+            raise ValueError(f"contraction over {self.names}: products of {types} are not summed in {self.dtype}")
+
+    @property
+    def types(self) -> dict[str, str]:
+        """The element types of ``c``, ``a`` and ``b``."""
+        a, b = (x.dtype for x in self.operands) if self.operands else (self.dtype, self.dtype)
+        return {"c": self.result or self.dtype, "a": a, "b": b}
 
 
 class Epilogue(Protocol):
@@ -96,16 +145,19 @@ class Kernel:
     """The text of ``void @name(ptr c, ptr a, ptr b, ptr workspace, <epilogue params>)`` and of its helpers.
 
     ``workspace`` is in bytes (0: the pointer is not used); ``plan`` says in one line how the nest was arranged.
+    ``packed``: an operand (0 is A, 1 is B) that is constant and that the function wants packed.
     """
 
     name: str
     text: str
     workspace: int
     plan: str
+    packed: tuple[int, Packing] | None = None
 
 
-SCALARS = {"f32": ("float", 4), "f64": ("double", 8)}
-"""LLVM type and size in bytes of each element type."""
+SCALARS = {"f32": ("float", 4), "f64": ("double", 8), "i32": ("i32", 4)}
+"""LLVM type and size in bytes of each type of sums."""
+_PRODUCTS = frozenset({"i8", "u8", "i16", "u16", "i32"})
 
 
 @dataclass(frozen=True)
@@ -145,14 +197,41 @@ class Problem:
     source: Contraction
     keep_lanes: bool
     swapped: bool = False
+    dot: Dot | None = None
 
     @property
     def scalar(self) -> str:
+        """The LLVM type of a sum."""
         return SCALARS[self.source.dtype][0]
 
     @property
     def size(self) -> int:
+        """Bytes of a sum."""
         return SCALARS[self.source.dtype][1]
+
+    def type_of(self, operand: str) -> str:
+        """The element type of ``c``, ``a`` or ``b`` as the kernel reads it."""
+        if self.dot and operand == "b":
+            return {1: self.source.types["b"], 2: "i16"}[4 // self.dot.group]
+        return self.source.types[{"a": "b", "b": "a"}.get(operand, operand) if self.swapped else operand]
+
+    def bytes_of(self, operand: str) -> int:
+        """Bytes of an element of ``c``, ``a`` or ``b``."""
+        return self._bytes[operand]
+
+    @cached_property
+    def _bytes(self) -> dict[str, int]:
+        return {operand: SIZE[self.type_of(operand)] for operand in "cab"}
+
+    @cached_property
+    def words(self) -> int | None:
+        """The reduction that is taken in words: the longest that is contiguous in A."""
+        near = [i for i, loop in enumerate(self.loops) if loop.reduces and loop.a == 1]
+        return max(near, key=lambda i: self.loops[i].extent) if self.dot else None
+
+    def step(self, loop: int) -> int:
+        """Places of a reduction that one step takes."""
+        return self.dot.group if self.dot and loop == self.words else 1
 
     @cached_property
     def outputs(self) -> tuple[int, ...]:
@@ -186,7 +265,7 @@ class Problem:
         return replace(self, loops=loops, offsets=(c, b, a), swapped=not self.swapped)
 
 
-def normalise(contraction: Contraction, *, keep_lanes: bool) -> Problem:
+def normalise(contraction: Contraction, *, keep_lanes: bool, dot: Dot | None = None) -> Problem:
     """The normal form. ``keep_lanes``: no loop contiguous in C is merged with others (an epilogue sees lanes)."""
     c, a, b = contraction.c, contraction.a, contraction.b
     clips = [clip for clip in contraction.clips if not _always(clip, contraction.extents)]
@@ -199,7 +278,7 @@ def normalise(contraction: Contraction, *, keep_lanes: bool) -> Problem:
     bounds = tuple(Bound(clip.offset, clip.extent) for clip in clips)
     if not any(loop.reduces for loop in loops):
         loops.append(Nested(1, 0, 0, 0, (0,) * len(clips), ()))
-    return Problem(tuple(_merge(loops, keep_lanes)), offsets, bounds, contraction, keep_lanes)
+    return Problem(tuple(_merge(loops, keep_lanes)), offsets, bounds, contraction, keep_lanes, dot=dot)
 
 
 def _always(clip: Clip, extents: tuple[int, ...]) -> bool:

@@ -39,6 +39,7 @@ class Micro:
         params += list(self.epilogue.params) if self.epilogue else []
         self.f = Function(name, params, linkage="internal")
         self.lanes = Lanes(self.f, plan.problem.scalar, plan.problem.size, plan.machine.width)
+        self.of = {x: self.lanes.of(plan.problem.type_of(x)) for x in "cab"}
         self.tile = Tile(plan, variant)
         clipping = Clipping(self.lanes, self.tile, coordinates)
         self.ranges = clipping.ranges()
@@ -46,17 +47,28 @@ class Micro:
 
     def text(self) -> str:
         """The whole function."""
-        sums = [self.lanes.zero] * self.tile.sums
+        sums = self._start()
         sums = self._reduce(0, list(range(len(self.tile.points))), Cursor("%a", "%b", {}), sums)
         self._finish_all(sums)
         return self.f.finish()
+
+    def _start(self) -> list[Text]:
+        """What the sums begin with: 0, or what precedes the words of B."""
+        sums, dot = [self.lanes.zero] * self.tile.sums, self.plan.problem.dot
+        if dot is None or not dot.correction:
+            return sums
+        before = -self.lanes.width * dot.group
+        for at, (point, vector) in enumerate(product(self.tile.points, range(self.tile.vectors))):
+            place = self.of["b"].shift("%b", point.b + vector * self.variant.b.step + before)
+            sums[at * self.tile.copies] = self.f.value(f"load {self.lanes.type}, ptr {place}, align 4")
+        return sums
 
     # ---- the loops of the sum ----------------------------------------------------------------------------------------
 
     def _reduce(self, depth: int, active: list[int], cursor: Cursor, sums: list[Text]) -> list[Text]:
         """The sums after all trips of the reduction loops from ``depth`` on, at the ``active`` points."""
         if depth == len(self.body.rolled):
-            return self.body.products(active, cursor, sums, [Step(0, 0, {}, self.lanes.width)])
+            return self.body.products(active, cursor, sums, [Step(0, 0, {}, self.tile.full)])
         loop = self.body.rolled[depth]
         if loop in self.ranges:
             return self._dynamic(depth, active, cursor, sums)
@@ -74,7 +86,7 @@ class Micro:
         return [part for part in parts if part[2]]
 
     def _advance(self, loop: int) -> int:
-        return self.lanes.width if self.plan.dots and loop == self.plan.vec else 1
+        return self.lanes.width if self.plan.dots and loop == self.plan.vec else self.plan.problem.step(loop)
 
     def _unroll(self, depth: int) -> int:
         return self.body.unroll if depth == len(self.body.rolled) - 1 else 1
@@ -124,7 +136,7 @@ class Micro:
             by * stride if isinstance(by, int) else self.f.value(f"mul i64 {by}, {stride}") if stride else 0
             for stride in (self.variant.a.strides[loop], self.variant.b.strides[loop])
         ]
-        return replace(cursor, a=self.lanes.shift(cursor.a, moved[0]), b=self.lanes.shift(cursor.b, moved[1]))
+        return replace(cursor, a=self.of["a"].shift(cursor.a, moved[0]), b=self.of["b"].shift(cursor.b, moved[1]))
 
     def _trips(
         self, depth: int, low: Number, high: Number, unroll: int, active: list[int], cursor: Cursor, sums: list[Text],
@@ -173,7 +185,7 @@ class Micro:
         step = self._advance(loop)
         if depth == len(self.body.rolled) - 1:
             a, b = self.variant.a.strides[loop] * step, self.variant.b.strides[loop] * step
-            steps = [Step(a * i, b * i, {loop: i * step}, self.lanes.width) for i in range(count)]
+            steps = [Step(a * i, b * i, {loop: i * step}, self.tile.full) for i in range(count)]
             return self.body.products(active, cursor, sums, steps)
         for i in range(count):
             here = self._at(self._shifted(loop, i, cursor), loop, affine(self.f, i, [(1, cursor.index[loop])]))
@@ -187,7 +199,7 @@ class Micro:
         places = list(product(self.tile.points, range(self.tile.vectors)))
         sums, aside = self._combined(sums), None
         if self.lanes.width > 1 and not self.plan.dots and self.variant.c.lane != 1:
-            aside = self._reserve(len(places))
+            aside = self._reserve(len(places), self.of["c"])
             if self.variant.start != "zero":
                 self._exchange(aside, places, store=False)
         if self.epilogue is not None and self.epilogue.length * len(places) > LONGEST_END:
@@ -203,15 +215,15 @@ class Micro:
         count = self.tile.copies
         while count > 1:
             pairs = zip(sums[::2], sums[1::2], strict=True)
-            sums, count = [self.f.value(f"fadd {self.lanes.type} {left}, {right}") for left, right in pairs], count // 2
+            sums, count = [self.lanes.add(left, right) for left, right in pairs], count // 2
         return sums
 
-    def _reserve(self, vectors: int) -> Text:
-        return self.f.value(f"alloca [{vectors * self.lanes.width} x {self.lanes.scalar}], align 64")
+    def _reserve(self, vectors: int, lanes: Lanes) -> Text:
+        return self.f.value(f"alloca [{vectors * lanes.width} x {lanes.scalar}], align 64")
 
     def _finish_rows(self, epilogue: Epilogue, sums: list[Text], aside: Text | None) -> None:
         """Finish the points of the tile in a loop, so that a long epilogue is written once, not for each of them."""
-        held = self._reserve(len(sums))
+        held = self._reserve(len(sums), self.lanes)
         for at, value in enumerate(sums):
             self.lanes.store(value, self.lanes.shift(held, at * self.lanes.width), self.lanes.width)
 
@@ -219,7 +231,8 @@ class Micro:
             for vector in range(self.tile.vectors):
                 at = affine(self.f, vector * self.lanes.width, [(self.tile.vectors * self.lanes.width, number)])
                 value = self.lanes.load(self.lanes.shift(held, at), 1, self.lanes.width)
-                self._finish(_Row(index, c, 0), vector, value, None if aside is None else self.lanes.shift(aside, at))
+                slot = None if aside is None else self.of["c"].shift(aside, at)
+                self._finish(_Row(index, c, 0), vector, value, slot)
 
         self._rows(0, {}, 0, "%c", row)
 
@@ -233,16 +246,16 @@ class Micro:
             return
         loop, size = self.plan.tile[depth][0], self.variant.sizes[depth]
         with self.f.loop(size, hint="row") as counted:
-            here = self.lanes.shift(c, affine(self.f, 0, [(self.variant.c.strides[loop], counted.index)]))
+            here = self.of["c"].shift(c, affine(self.f, 0, [(self.variant.c.strides[loop], counted.index)]))
             following = affine(self.f, 0, [(size, number), (1, counted.index)])
             self._rows(depth + 1, {**index, loop: counted.index}, following, here, row)
 
     def _slot(self, aside: Text | None, at: int) -> Text | None:
-        return None if aside is None else self.lanes.shift(aside, at * self.lanes.width)
+        return None if aside is None else self.of["c"].shift(aside, at * self.lanes.width)
 
     def _exchange(self, aside: Text, places: list[tuple[Point, int]], *, store: bool) -> None:
         """Copy the lanes of all vectors from the aside to C, or from C to the aside."""
-        view, lanes = self.variant.c, self.lanes
+        view, lanes = self.variant.c, self.of["c"]
         for count in sorted({self.tile.count(vector) for _, vector in places}):
             with self.f.loop(count, [("ptr", "%c"), ("ptr", aside)], hint="lanes") as loop:
                 for at, (point, vector) in enumerate(places):
@@ -256,18 +269,18 @@ class Micro:
 
     def _finish(self, row: _Row, vector: int, value: Text, slot: Text | None) -> None:
         """Apply the epilogue and store one vector (or, in dot form, one number)."""
-        lanes, count = self.lanes, 1
+        lanes, count, c = self.lanes, 1, self.of["c"]
         if self.plan.dots:
             value, lanes = lanes.total(value), replace(lanes, width=1)
         else:
             count = self.tile.count(vector)
-        place = slot or lanes.shift(row.c, row.offset + (0 if self.plan.dots else vector * self.variant.c.step))
+        place = slot or c.shift(row.c, row.offset + (0 if self.plan.dots else vector * self.variant.c.step))
         exists = count if slot is None else lanes.width
         if self.variant.start != "zero":
-            value = self.f.value(f"fadd {lanes.type} {self._held(lanes, place, exists)}, {value}")
+            value = lanes.add(self._held(lanes, place, exists), value)
         if self.epilogue is not None:
             value = self._applied(self.epilogue, lanes, row, vector, value, count)
-        lanes.store(value, place, exists)
+        replace(c, width=lanes.width).store(value, place, exists)
 
     def _held(self, lanes: Lanes, place: Text, count: int) -> Text:
         """What C holds of the sum; nothing at the first part."""
@@ -275,7 +288,7 @@ class Micro:
         if self.variant.start != "flag":
             return held
         if lanes.width == 1:
-            return self.f.value(f"select i1 %first, {lanes.type} 0.0, {lanes.type} {held}")
+            return self.f.value(f"select i1 %first, {lanes.type} {lanes.zero}, {lanes.type} {held}")
         bits = f"i{8 * lanes.size}"
         keep = self.f.splat(self.f.value(f"select i1 %first, {bits} 0, {bits} -1"), bits, lanes.width)
         kind = f"<{lanes.width} x {bits}>"

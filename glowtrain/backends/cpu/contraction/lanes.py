@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from glowtrain.backends.cpu.conversion import REGISTER, SIZE
 from glowtrain.backends.cpu.emit import Function, Text, vector
 
 
@@ -23,7 +24,12 @@ class Lanes:
     @property
     def suffix(self) -> str:
         """The suffix of intrinsics on this type, e.g. ``v8f32``."""
-        return f"v{self.width}f{8 * self.size}" if self.width > 1 else f"f{8 * self.size}"
+        kind = f"{'f' if self.floats else 'i'}{8 * self.size}"
+        return f"v{self.width}{kind}" if self.width > 1 else kind
+
+    @property
+    def floats(self) -> bool:
+        return self.scalar in ("float", "double")
 
     @property
     def truth(self) -> str:
@@ -32,13 +38,23 @@ class Lanes:
 
     @property
     def zero(self) -> Text:
-        return "zeroinitializer" if self.width > 1 else "0.0"
+        return "zeroinitializer" if self.width > 1 else "0.0" if self.floats else "0"
 
     def shift(self, pointer: Text, offset: int | Text) -> Text:
         """``pointer`` moved by elements; it may pass outside the buffer (a clipped index), so not ``inbounds``."""
         if offset == 0:
             return pointer
         return self.f.value(f"getelementptr {self.scalar}, ptr {pointer}, i64 {offset}")
+
+    def of(self, dtype: str) -> Lanes:
+        """As many lanes of an element type."""
+        return Lanes(self.f, REGISTER[dtype], SIZE[dtype], self.width)
+
+    def widened(self, value: Text, lanes: Lanes, *, signed: bool) -> Text:
+        """A value of ``lanes``, in this type."""
+        if lanes.scalar == self.scalar:
+            return value
+        return self.f.value(f"{'sext' if signed else 'zext'} {lanes.type} {value} to {self.type}")
 
     def mask(self, count: int) -> Text:
         """The constant mask of the first ``count`` lanes."""
@@ -145,13 +161,17 @@ class Lanes:
             kind = vector(self.scalar, width)
             half = Lanes(self.f, self.scalar, self.size, 2 * width)
             low, high = half.part(value, 0, width), half.part(value, width, width)
-            value = self.f.value(f"fadd {kind} {low}, {high}")
+            value = self.f.value(f"{'fadd' if self.floats else 'add'} {kind} {low}, {high}")
         return value
 
+    def add(self, a: Text, b: Text) -> Text:
+        """``a + b``; integers wrap around."""
+        return self.f.value(f"{'fadd' if self.floats else 'add'} {self.type} {a}, {b}")
+
     def multiply_add(self, a: Text, b: Text, c: Text, fused: bool) -> Text:
-        """``a * b + c``, rounded once where the machine can."""
-        if fused:
+        """``a * b + c``, of floats rounded once where the machine can."""
+        if fused and self.floats:
             return self.f.value(
                 f"call {self.type} @llvm.fma.{self.suffix}({self.type} {a}, {self.type} {b}, {self.type} {c})"
             )
-        return self.f.value(f"fadd {self.type} {self.f.value(f'fmul {self.type} {a}, {b}')}, {c}")
+        return self.add(self.f.value(f"{'fmul' if self.floats else 'mul'} {self.type} {a}, {b}"), c)

@@ -10,7 +10,10 @@ from glowtrain.backends.cpu.contraction.describe import Epilogue
 from glowtrain.backends.cpu.contraction.kernel import Micro
 from glowtrain.backends.cpu.contraction.lanes import Lanes
 from glowtrain.backends.cpu.contraction.pack import Move, copy
+from glowtrain.backends.cpu.contraction.packing import Packing, PackingText
 from glowtrain.backends.cpu.contraction.tile import Pattern, Variant, needed_coordinates
+from glowtrain.backends.cpu.contraction.window import WindowText
+from glowtrain.backends.cpu.contraction.words import Prepared, outer_loops, packing
 from glowtrain.backends.cpu.emit import Function, Text
 
 
@@ -35,12 +38,18 @@ class _Place:
 class Nest:
     """Writes the function of a plan and the kernels that it calls."""
 
-    def __init__(self, plan: Plan, name: str, epilogue: Epilogue | None) -> None:
+    def __init__(self, plan: Plan, name: str, epilogue: Epilogue | None, prepared: Prepared) -> None:
         self.plan, self.problem, self.name, self.epilogue = plan, plan.problem, name, epilogue
+        self.prepared = prepared
         params = [("ptr noalias", "c"), ("ptr noalias", "a"), ("ptr noalias", "b"), ("ptr noalias", "workspace")]
         self.f = Function(name, [*params, *(epilogue.params if epilogue else ())])
         self.lanes = Lanes(self.f, self.problem.scalar, self.problem.size, plan.machine.width)
+        self.of = {x: self.lanes.of(self.problem.type_of(x)) for x in "cab"}
         self.views = views(self.problem, plan.vec, plan.machine.width)
+        self.packing = None
+        if prepared.dot:
+            self.packing = packing(prepared, self.problem, plan.vec, plan.reductions, plan.machine.width)
+            self.views = (*self.views[:2], self._packed_view(self.packing))
         self.coordinates = needed_coordinates(plan, epilogue)
         self.kernels: dict[Variant, str] = {}
         self.copies: dict[tuple[tuple[Move, ...], bool], str] = {}
@@ -48,15 +57,57 @@ class Nest:
 
     def text(self) -> str:
         """All functions, the kernels first."""
-        a, b = ("%b", "%a") if self.problem.swapped else ("%a", "%b")
         extents = {i: loop.extent for i, loop in enumerate(self.problem.loops)}
-        operands = zip(("%c", a, b), self.problem.offsets, strict=True)
-        c, a, b = (self.lanes.shift(x, offset) for x, offset in operands)
+        offsets = self.problem.offsets
+        (a, b), prepared = self._copied_operands(), self._prepared_texts()
+        c, a = self.of["c"].shift("%c", offsets[0]), self.of["a"].shift(a, offsets[1])
+        b = self._packed(b) if self.packing else self.of["b"].shift(b, offsets[2])
         place = _Place(c, a, b, dict.fromkeys(extents, 0), extents, self.views[1], self.views[2])
         self._level(0, place)
         kernels = [Micro(self.plan, variant, name, self.epilogue).text() for variant, name in self.kernels.items()]
         copies = [self._copy_text(name, *key) for key, name in self.copies.items()]
-        return "".join([*kernels, *copies, self.f.finish()])
+        return "".join([*kernels, *copies, *prepared, self.f.finish()])
+
+    # ---- operands as the kernels read them ---------------------------------------------------------------------------
+
+    def _copied_operands(self) -> tuple[Text, Text]:
+        """The operands of the problem, after the copies that it wants."""
+        found: list[Text] = []
+        for at, (pointer, copied) in enumerate(zip(("%a", "%b"), self.prepared.copies, strict=True)):
+            target = pointer if copied is None else self._reserve(-(-copied.nbytes // self.problem.size))
+            if copied is not None:
+                self.f.line(f"call void @{self.name}.window{at}(ptr {target}, ptr {pointer})")
+            found.append(target)
+        a, b = reversed(found) if self.prepared.turned != self.problem.swapped else found
+        return a, b
+
+    def _prepared_texts(self) -> list[str]:
+        """The functions that copy and pack."""
+        bits = 8 * self.problem.size * self.plan.machine.width
+        copies = enumerate(self.prepared.copies)
+        texts = [WindowText(each, f"{self.name}.window{at}", bits).text() for at, each in copies if each is not None]
+        if self.packing is not None and not self.prepared.ahead:
+            texts.append(PackingText(self.packing, f"{self.name}.pack").text())
+        return texts
+
+    def _packed_view(self, packing: Packing) -> View:
+        strides = [0] * len(self.problem.loops)
+        for loops, steps in (
+            (outer_loops(self.problem, self.plan.vec), packing.outer_strides),
+            (self.plan.reductions, packing.sum_strides),
+        ):
+            for loop, step in zip(loops, steps, strict=True):
+                strides[loop] = step
+        return View(tuple(strides), 1, packing.panel, padded=True)
+
+    def _packed(self, source: Text) -> Text:
+        """The words of the first panel; packed here unless that was done ahead."""
+        assert self.packing is not None
+        target = source
+        if not self.prepared.ahead:
+            target = self._reserve(-(-self.packing.nbytes // self.problem.size))
+            self.f.line(f"call void @{self.name}.pack(ptr {target}, ptr {source})")
+        return self.of["b"].shift(target, self.packing.header)
 
     def _level(self, depth: int, place: _Place) -> None:
         if depth == len(self.plan.levels):
@@ -81,7 +132,8 @@ class Nest:
         width = self.plan.machine.width if loop == self.plan.vec and not self.plan.dots else 1
         views = self.views[0], place.view_a, place.view_b
         c, a, b = (view.step if width > 1 else view.strides[loop] for view in views)
-        moved = replace(place, c=self._far(place.c, by, c), a=self._far(place.a, by, a), b=self._far(place.b, by, b))
+        far = {x: self._far(x, getattr(place, x), by, step) for x, step in (("c", c), ("a", a), ("b", b))}
+        moved = replace(place, c=far["c"], a=far["a"], b=far["b"])
         index = self._times(by, width)
         before = place.index[loop]
         index = index if before == 0 else self.f.value(f"add i64 {before}, {index}")
@@ -92,8 +144,8 @@ class Nest:
             return value * factor
         return value if factor == 1 else self.f.value(f"mul i64 {value}, {factor}")
 
-    def _far(self, pointer: Text, by: Text | int, stride: int) -> Text:
-        return self.lanes.shift(pointer, self._times(by, stride)) if stride else pointer
+    def _far(self, operand: str, pointer: Text, by: Text | int, stride: int) -> Text:
+        return self.of[operand].shift(pointer, self._times(by, stride)) if stride else pointer
 
     # ---- kinds of layers ---------------------------------------------------------------------------------------------
 

@@ -47,7 +47,9 @@ class Point:
 
 @dataclass(frozen=True)
 class Step:
-    """One trip of straight-line code: offsets in A and B, place in each reduction loop, lanes that exist."""
+    """One trip of straight-line code: offsets in A and B, place in each reduction loop, lanes that exist (of words:
+    elements that exist).
+    """
 
     a: int
     b: int
@@ -73,6 +75,7 @@ class Tile:
         self.vectors = 1 if plan.dots else -(-variant.lanes // self.width)
         self.points = [self._point(place) for place in product(*(range(size) for size in variant.sizes))]
         self.extents = dict(zip(plan.reductions, variant.extents, strict=True))
+        self.full = plan.problem.dot.group if plan.problem.dot else self.width
         self.guards = [k for k, kind in enumerate(plan.kinds) if kind == "guard"]
 
     def _point(self, place: tuple[int, ...]) -> Point:
@@ -87,6 +90,10 @@ class Tile:
                 before = ranges.get(reduction, (low, high))
                 ranges[reduction] = (max(low, before[0]), min(high, before[1]))
         return Point(dict(zip(loops, place, strict=True)), c, a, b, ranges)
+
+    def trips(self, loop: int) -> int:
+        """Steps of a reduction."""
+        return -(-self.extents[loop] // self.problem.step(loop))
 
     @property
     def sums(self) -> int:
@@ -104,8 +111,9 @@ class Tile:
         if not self.plan.dots:
             one = {at + vector * view.step for at in one for vector in range(self.vectors)}
         steps = {0}
-        for loop, extent in trips:
-            steps = {at + i * view.strides[loop] for at in steps for i in range(extent)}
+        for loop, count in trips:
+            stride = view.strides[loop] * self.problem.step(loop)
+            steps = {at + i * stride for at in steps for i in range(count)}
         return len({x + y for x in one for y in steps}), len(one)
 
 

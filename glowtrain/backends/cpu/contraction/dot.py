@@ -1,0 +1,95 @@
+"""Instructions that multiply small integers and add several neighbouring products to each lane of i32, exactly.
+
+A lane of an operand is a *word* of ``group`` neighbours along the sum. x86 multiplies pairs of i16 (``pmaddwd``) and,
+with VNNI, groups of four u8 with four i8 (``vpdpbusd``); Arm groups of four bytes (``sdot``, ``udot``, ``usdot``). None
+of these saturates. Where an instruction wants the other signedness of the broadcast operand, its bytes are moved by 128
+(the sign bit flipped), and 128 times the sum of the other operand is taken from the sum at its start: arithmetic modulo
+2 ** 32 makes that exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from glowtrain.backends.cpu.emit import Function, Text, vector
+from glowtrain.backends.cpu.target import Target
+
+BYTES = frozenset({"i8", "u8"})
+PAIRS = frozenset({"i8", "u8", "i16"})
+_UNSIGNED = frozenset({"u8"})
+
+
+@dataclass(frozen=True)
+class Dot:
+    """How products of two element types are summed: ``a`` is the operand that is the same in all lanes.
+
+    ``element`` is the LLVM type of what is multiplied, ``group`` elements to a word of 32 bits; ``flip`` says that the
+    sign bits of ``a`` are flipped; ``instruction`` is the LLVM intrinsic, whose operands change places if ``turned``,
+    and which takes the sum as its first argument if ``adds``.
+    """
+
+    group: int
+    element: str
+    a: str
+    b: str
+    instruction: str
+    adds: bool
+    turned: bool = False
+    flip: bool = False
+
+    def word(self, width: int) -> str:
+        """The LLVM type of a vector of words."""
+        return vector(self.element, self.group * width)
+
+    def product(self, f: Function, width: int, a: Text, b: Text, total: Text) -> Text:
+        """``total`` and the products of two vectors of words."""
+        x, y = (b, a) if self.turned else (a, b)
+        lanes, word = vector("i32", width), self.word(width)
+        if self.adds:
+            return f.value(f"call {lanes} @{self.instruction}({lanes} {total}, {word} {x}, {word} {y})")
+        return f.value(f"add {lanes} {total}, {f.value(f'call {lanes} @{self.instruction}({word} {x}, {word} {y})')}")
+
+    @property
+    def correction(self) -> int:
+        """What the sum of ``b`` is multiplied by at the start, because bytes of ``a`` are moved."""
+        if not self.flip:
+            return 0
+        return 128 if self.a in _UNSIGNED else -128
+
+
+def dot_of(target: Target, a: str, b: str) -> Dot | None:
+    """The best instruction of a target for these element types; ``None`` if lanes have to be multiplied one by one."""
+    if {a, b} <= BYTES:
+        for families, made in ((("avx512vnni", "avxvnni"), _vnni), (("dotprod",), _arm)):
+            if target.families & set(families):
+                return made(target, a, b)
+    pairs = _PAIRS.get(target.vector_bits)
+    if pairs and {a, b} <= PAIRS and target.families & pairs[0]:
+        return Dot(2, "i16", a, b, pairs[1], adds=False)
+    return None
+
+
+_PAIRS = {
+    128: (frozenset({"sse2", "avx2"}), "llvm.x86.sse2.pmadd.wd"),
+    256: (frozenset({"avx2"}), "llvm.x86.avx2.pmadd.wd"),
+    512: (frozenset({"avx512f"}), "llvm.x86.avx512.pmaddw.d.512"),
+}
+
+
+def _vnni(target: Target, a: str, b: str) -> Dot:
+    """u8 first, i8 second."""
+    flip = a == b
+    unsigned = (a == "u8") is not flip
+    name = f"llvm.x86.avx512.vpdpbusd.{target.vector_bits}"
+    return Dot(4, "i8", a, b, name, adds=True, turned=not unsigned, flip=flip)
+
+
+def _arm(target: Target, a: str, b: str) -> Dot:
+    """Both of one signedness, or with i8mm u8 first and i8 second."""
+    form: Callable[[str], str] = "llvm.aarch64.neon.{}.v4i32.v16i8".format
+    if a == b:
+        return Dot(4, "i8", a, b, form("udot" if a in _UNSIGNED else "sdot"), adds=True)
+    if "i8mm" in target.families:
+        return Dot(4, "i8", a, b, form("usdot"), adds=True, turned=a not in _UNSIGNED)
+    return Dot(4, "i8", a, b, form("udot" if b in _UNSIGNED else "sdot"), adds=True, flip=True)

@@ -1,0 +1,237 @@
+"""The layout in which instructions on words read the operand that differs between lanes.
+
+Columns lie in *panels* of one vector: for each word along the sum, the words of all lanes. What is missing at the ends
+of the sum and of the columns is 0. A panel may begin with a vector of i32: what its sums begin with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from glowtrain.backends.cpu.contraction.dot import Dot
+from glowtrain.backends.cpu.conversion import REGISTER, SIGNED, SIZE
+from glowtrain.backends.cpu.emit import Function, Text, vector
+from glowtrain.types import Array
+
+Parts = tuple[tuple[int, int], ...]
+"""(extent, stride in the source) of the loops that a loop consists of, outermost first."""
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How an operand is packed; ``sums`` in the order in which they run, the last one in words."""
+
+    source: str
+    offset: int
+    outer: tuple[Parts, ...]
+    sums: tuple[Parts, ...]
+    columns: Parts
+    width: int
+    dot: Dot
+
+    @property
+    def size(self) -> int:
+        """Bytes of an element."""
+        return 4 // self.dot.group
+
+    @property
+    def words(self) -> int:
+        """Words of the innermost sum."""
+        return -(-extent(self.sums[-1]) // self.dot.group)
+
+    @property
+    def header(self) -> int:
+        """Elements before a panel's words."""
+        return self.width * self.dot.group if self.dot.correction else 0
+
+    @property
+    def panel(self) -> int:
+        """Elements of a panel."""
+        rows = prod(extent(parts) for parts in self.sums[:-1]) * self.words
+        return self.header + rows * self.dot.group * self.width
+
+    @property
+    def panels(self) -> int:
+        """Panels for each place of the outer loops."""
+        return -(-extent(self.columns) // self.width)
+
+    @property
+    def sum_strides(self) -> tuple[int, ...]:
+        """Elements between neighbours along each sum."""
+        last, rest = self.width, [extent(parts) for parts in self.sums[1:-1]]
+        outer = self.words * self.dot.group * self.width
+        return (*(outer * prod(rest[at:]) for at in range(len(self.sums) - 1)), last)
+
+    @property
+    def outer_strides(self) -> tuple[int, ...]:
+        """Elements between neighbours along each outer loop."""
+        extents = [extent(parts) for parts in self.outer]
+        return tuple(self.panel * self.panels * prod(extents[at + 1 :]) for at in range(len(extents)))
+
+    @property
+    def nbytes(self) -> int:
+        return prod(extent(parts) for parts in self.outer) * self.panels * self.panel * self.size
+
+    def apply(self, flat: Array) -> Array:
+        """The packed operand, as bytes, from the elements of the source in the order of memory."""
+        groups = (*self.outer, *self.sums, self.columns)
+        places = np.full((1,) * sum(map(len, groups)), self.offset)
+        for axis, (count, stride) in enumerate(part for parts in groups for part in parts):
+            shape = [1] * places.ndim
+            shape[axis] = count
+            places = places + (np.arange(count) * stride).reshape(shape)
+        outer, sums = (prod(map(extent, parts)) for parts in (self.outer, self.sums[:-1]))
+        whole = np.zeros((outer, sums, self.words * self.dot.group, self.panels * self.width), flat.dtype)
+        last, columns = extent(self.sums[-1]), extent(self.columns)
+        whole[:, :, :last, :columns] = flat[places].reshape(outer, sums, last, columns)
+        cut = whole.reshape(outer, sums, self.words, self.dot.group, self.panels, self.width)
+        kind = flat.dtype if self.size == 1 else np.dtype(np.int16)
+        words: Array = cut.transpose(0, 4, 1, 2, 5, 3).astype(kind).reshape(outer, self.panels, -1).view(np.uint8)
+        if not self.dot.correction:
+            return words.reshape(-1)
+        start = whole.astype(np.int32).sum((1, 2), dtype=np.int32) * np.int32(self.dot.correction)
+        return np.concatenate([start.reshape(outer, self.panels, -1).view(np.uint8), words], axis=2).reshape(-1)
+
+
+def extent(parts: Parts) -> int:
+    """The extent of a loop that consists of others."""
+    return prod(count for count, _ in parts)
+
+
+class PackingText:
+    """Writes the function that packs when the code runs: ``void @name(ptr target, ptr source)``.
+
+    Every loop must be one loop of the source.
+    """
+
+    def __init__(self, packing: Packing, name: str) -> None:
+        self.packing, self.width, self.group = packing, packing.width, packing.dot.group
+        self.narrow, self.element = REGISTER[packing.source], packing.dot.element
+        self.f = Function(name, [("ptr noalias", "target"), ("ptr noalias", "source")], linkage="internal")
+
+    def text(self) -> str:
+        """The whole function."""
+        self._outer(0, self._from("%source", self.packing.offset), "%target")
+        return self.f.finish()
+
+    def _from(self, pointer: Text, elements: int) -> Text:
+        return pointer if elements == 0 else self.f.value(f"getelementptr {self.narrow}, ptr {pointer}, i64 {elements}")
+
+    def _to(self, pointer: Text, elements: int) -> Text:
+        return (
+            pointer if elements == 0 else self.f.value(f"getelementptr {self.element}, ptr {pointer}, i64 {elements}")
+        )
+
+    def _outer(self, depth: int, source: Text, target: Text) -> None:
+        if depth == len(self.packing.outer):
+            self._panels(source, target)
+            return
+        ((count, step),) = self.packing.outer[depth]
+        with self.f.loop(count, [("ptr", source), ("ptr", target)], hint="outer") as loop:
+            self._outer(depth + 1, *loop.carried)
+            loop.next = [
+                self._from(loop.carried[0], step),
+                self._to(loop.carried[1], self.packing.outer_strides[depth]),
+            ]
+
+    def _panels(self, source: Text, target: Text) -> None:
+        ((columns, step),) = self.packing.columns
+        whole, rest = divmod(columns, self.width)
+        far, panel = self.width * step, self.packing.panel
+        if whole:
+            with self.f.loop(whole, [("ptr", source), ("ptr", target)], hint="panel") as loop:
+                self._panel(loop.carried[0], loop.carried[1], self.width)
+                loop.next = [self._from(loop.carried[0], far), self._to(loop.carried[1], panel)]
+        if rest:
+            self._panel(self._from(source, whole * far), self._to(target, whole * panel), rest)
+
+    def _panel(self, source: Text, target: Text, lanes: int) -> None:
+        """The words of one panel, and before them what its sums begin with."""
+        body = self._to(target, self.packing.header)
+        total = self._sums(0, source, body, lanes, "zeroinitializer")
+        if self.packing.dot.correction:
+            kind = vector("i32", self.width)
+            start = self.f.value(f"sub {kind} zeroinitializer, {total}")
+            self.f.line(f"store {kind} {start}, ptr {target}, align 4")
+
+    def _sums(self, depth: int, source: Text, target: Text, lanes: int, total: Text) -> Text:
+        ((count, step),) = self.packing.sums[depth]
+        kind = vector("i32", self.width)
+        if depth < len(self.packing.sums) - 1:
+            stride = self.packing.sum_strides[depth]
+            with self.f.loop(count, [("ptr", source), ("ptr", target), (kind, total)], hint="sum") as loop:
+                after = self._sums(depth + 1, loop.carried[0], loop.carried[1], lanes, loop.carried[2])
+                loop.next = [self._from(loop.carried[0], step), self._to(loop.carried[1], stride), after]
+            return loop.results[2]
+        whole, rest = divmod(count, self.group)
+        if whole:
+            with self.f.loop(whole, [("ptr", source), ("ptr", target), (kind, total)], hint="word") as loop:
+                after = self._word(loop.carried[0], loop.carried[1], lanes, self.group, loop.carried[2])
+                moved = self._to(loop.carried[1], self.group * self.width)
+                loop.next = [self._from(loop.carried[0], self.group * step), moved, after]
+            total = loop.results[2]
+        if rest:
+            source = self._from(source, whole * self.group * step)
+            total = self._word(source, self._to(target, whole * self.group * self.width), lanes, rest, total)
+        return total
+
+    def _word(self, source: Text, target: Text, lanes: int, count: int, total: Text) -> Text:
+        """The words of all lanes at one place of the sum, of which ``count`` elements exist; the total of them."""
+        dot, rows = self.packing.dot, self.packing.columns[0][1] == 1
+        value = self._rows(source, lanes, count) if rows else self._gather(source, lanes, count)
+        word = dot.word(self.width)
+        if self.narrow != self.element:
+            extend = "sext" if self.packing.source in SIGNED else "zext"
+            value = self.f.value(f"{extend} {vector(self.narrow, self.group * self.width)} {value} to {word}")
+        self.f.line(f"store {word} {value}, ptr {target}, align {self.packing.size}")
+        if not dot.correction:
+            return total
+        return dot.product(self.f, self.width, f"splat ({self.element} -128)", value, total)
+
+    def _rows(self, source: Text, lanes: int, count: int) -> Text:
+        """Rows of neighbouring columns, interleaved."""
+        ((_, step),) = self.packing.sums[-1]
+        rows = [self._row(self._from(source, at * step), lanes) for at in range(count)]
+        rows += ["zeroinitializer"] * (self.group - count)
+        width = self.width
+        while len(rows) > 1:
+            half = len(rows) // 2
+            rows = [self._interleaved(left, right, width) for left, right in zip(rows[:half], rows[half:], strict=True)]
+            width *= 2
+        return rows[0]
+
+    def _row(self, source: Text, lanes: int) -> Text:
+        kind = vector(self.narrow, self.width)
+        if lanes == self.width:
+            return self.f.value(f"load {kind}, ptr {source}, align {SIZE[self.packing.source]}")
+        value: Text = "zeroinitializer"
+        for lane in range(lanes):
+            one = self.f.value(f"load {self.narrow}, ptr {self._from(source, lane)}")
+            value = self.f.value(f"insertelement {kind} {value}, {self.narrow} {one}, i64 {lane}")
+        return value
+
+    def _interleaved(self, left: Text, right: Text, width: int) -> Text:
+        order = ", ".join(f"i32 {lane + side * width}" for lane in range(width) for side in range(2))
+        kind = vector(self.narrow, width)
+        return self.f.value(f"shufflevector {kind} {left}, {kind} {right}, <{2 * width} x i32> <{order}>")
+
+    def _gather(self, source: Text, lanes: int, count: int) -> Text:
+        """Elements one by one, or whole words where neighbours along the sum are neighbours in memory."""
+        ((_, step),), ((_, apart),) = self.packing.sums[-1], self.packing.columns
+        size = SIZE[self.packing.source]
+        if step == 1 and count == self.group:
+            bits = f"i{8 * size * self.group}"
+            kind, value = vector(bits, self.width), "zeroinitializer"
+            for lane in range(lanes):
+                one = self.f.value(f"load {bits}, ptr {self._from(source, lane * apart)}, align {size}")
+                value = self.f.value(f"insertelement {kind} {value}, {bits} {one}, i64 {lane}")
+            return self.f.value(f"bitcast {kind} {value} to {vector(self.narrow, self.group * self.width)}")
+        kind, value = vector(self.narrow, self.group * self.width), "zeroinitializer"
+        for lane in range(lanes):
+            for at in range(count):
+                one = self.f.value(f"load {self.narrow}, ptr {self._from(source, lane * apart + at * step)}")
+                value = self.f.value(f"insertelement {kind} {value}, {self.narrow} {one}, i64 {lane * self.group + at}")
+        return value

@@ -1,0 +1,161 @@
+"""Contractions of small integers made ready for instructions on words (see :mod:`dot`), or for single lanes.
+
+The loop that is contiguous in C runs along the lanes; the operand that it moves is packed, ahead of time if it is
+constant. The other one is the same in all lanes: its words are read where they lie, or from a copy where the
+instruction wants wider elements, where products would have to be left out, or where no reduction is contiguous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from glowtrain.backends.cpu.contraction.describe import Access, Clip, Contraction, Operand, Problem
+from glowtrain.backends.cpu.contraction.dot import Dot, dot_of
+from glowtrain.backends.cpu.contraction.packing import Packing, Parts
+from glowtrain.backends.cpu.contraction.window import Window, halo, window
+from glowtrain.backends.cpu.conversion import SIZE
+from glowtrain.backends.cpu.target import Target
+
+ROWS = 8
+"""Rows from which on it is worth packing an operand that is not constant."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A contraction after its operands were copied: ``copies`` of A and B as they were given.
+
+    ``turned``: A and B have changed places, so that A is the same in all lanes. ``columns``: the operand that is
+    packed, as it was.
+    """
+
+    contraction: Contraction
+    copies: tuple[Window | None, Window | None] = (None, None)
+    dot: Dot | None = None
+    turned: bool = False
+    columns: Access | None = None
+
+    @property
+    def ahead(self) -> bool:
+        """Whether B is packed when code is generated."""
+        operands = self.contraction.operands
+        return self.dot is not None and operands is not None and operands[1].constant
+
+
+def prepare(contraction: Contraction, target: Target) -> Prepared:
+    """The contraction for words if an instruction and the loops allow it, else for lanes."""
+    if contraction.operands is None:
+        return Prepared(contraction)
+    return _for_words(contraction, target) or _for_lanes(contraction)
+
+
+def _turned(contraction: Contraction) -> Contraction:
+    operands = contraction.operands
+    assert operands is not None
+    return replace(contraction, a=contraction.b, b=contraction.a, operands=(operands[1], operands[0]))
+
+
+def _clips(operand: Operand, extents: Sequence[int]) -> dict[Clip, None]:
+    """The tests that the accesses of one operand need."""
+    found = dict[Clip, None]()
+    for axis in operand.axes:
+        low, high = axis.reach(extents)
+        if low < axis.low or high > axis.high:
+            found[Clip(axis.coefficients, axis.offset - axis.low, axis.high - axis.low)] = None
+    return found
+
+
+def _for_words(given: Contraction, target: Target) -> Prepared | None:
+    """A in words, B packed."""
+    extents = given.extents
+    lanes = [i for i, n in enumerate(extents) if n > 1 and given.c.strides[i] == 1]
+    if len(lanes) != 1 or bool(given.a.strides[lanes[0]]) == bool(given.b.strides[lanes[0]]):
+        return None
+    turned = given.b.strides[lanes[0]] == 0
+    found = _turned(given) if turned else given
+    assert found.operands is not None
+    a, b = found.operands
+    dot = dot_of(target, a.dtype, b.dtype)
+    rows = prod(n for n, moves in zip(extents, found.b.strides, strict=True) if not moves)
+    if dot is None or not (b.constant or rows >= ROWS) or (found.clips and not a.axes):
+        return None
+    if any(clip in _clips(b, extents) for clip in found.clips):
+        return None
+    copy = None
+    if found.clips or SIZE[a.dtype] * dot.group != 4 or not _contiguous(found):
+        if not a.axes:
+            return None
+        sums = frozenset(i for i, stride in enumerate(found.c.strides) if not stride)
+        copy = window(a, extents, sums, "i16" if dot.group == 2 else a.dtype)
+        if copy is None:
+            return None
+        operands = Operand(copy.dtype), b
+        found = replace(found, a=copy.access, clips=(), operands=operands)
+        if not _contiguous(found):
+            return None
+    columns = found.b
+    if b.constant:
+        found = replace(found, b=_dense(found))
+    return Prepared(found, (None, copy) if turned else (copy, None), dot, turned, columns)
+
+
+def _contiguous(contraction: Contraction) -> bool:
+    """Whether A is read along some reduction without gaps."""
+    strides = zip(contraction.extents, contraction.a.strides, contraction.c.strides, strict=True)
+    return any(n > 1 and a == 1 and not c for n, a, c in strides)
+
+
+def _dense(contraction: Contraction) -> Access:
+    """B as an array of batches, sums in the order of A, and columns: it will be packed from wherever it is."""
+    c, a, b = (x.strides for x in (contraction.c, contraction.a, contraction.b))
+    loops = range(len(contraction.extents))
+    sums = sorted((i for i in loops if not c[i]), key=lambda i: -abs(a[i]))
+    batches = sorted((i for i in loops if c[i] and b[i] and a[i]), key=lambda i: -abs(c[i]))
+    columns = sorted((i for i in loops if c[i] and b[i] and not a[i]), key=lambda i: -abs(c[i]))
+    strides, step = [0] * len(contraction.extents), 1
+    for loop in reversed([*batches, *sums, *columns]):
+        strides[loop], step = step, step * contraction.extents[loop]
+    return Access(0, tuple(strides))
+
+
+def _for_lanes(given: Contraction) -> Prepared:
+    """Operands as they are, but where something other than 0 is read outside of one, a copy of it."""
+    assert given.operands is not None
+    operands, accesses, copies = list(given.operands), [given.a, given.b], list[Window | None]([None, None])
+    clips = dict.fromkeys(given.clips)
+    for at, operand in enumerate(given.operands):
+        if operand.fill and _clips(operand, given.extents):
+            copy = halo(operand, given.extents)
+            copies[at], operands[at], accesses[at] = copy, Operand(operand.dtype), copy.access
+            for clip in _clips(operand, given.extents):
+                clips.pop(clip, None)
+    for at, operand in enumerate(given.operands):
+        if copies[at] is None:
+            clips.update(_clips(operand, given.extents))
+    found = replace(given, a=accesses[0], b=accesses[1], clips=tuple(clips), operands=(operands[0], operands[1]))
+    return Prepared(found, (copies[0], copies[1]))
+
+
+def packing(prepared: Prepared, problem: Problem, vec: int, reductions: Sequence[int], width: int) -> Packing:
+    """How B is packed for a plan."""
+    assert prepared.dot is not None
+    assert prepared.columns is not None
+    assert prepared.contraction.operands is not None
+    columns, extents = prepared.columns, prepared.contraction.extents
+    b = prepared.contraction.operands[1]
+
+    def parts(loop: int) -> Parts:
+        nested = problem.loops[loop]
+        if not b.constant:
+            return ((nested.extent, nested.b),)
+        return tuple((extents[part], columns.strides[part]) for part in nested.parts) or ((1, 0),)
+
+    outer = tuple(parts(loop) for loop in outer_loops(problem, vec))
+    sums = tuple(parts(loop) for loop in reductions)
+    return Packing(b.dtype, columns.offset, outer, sums, parts(vec), width, prepared.dot)
+
+
+def outer_loops(problem: Problem, vec: int) -> list[int]:
+    """The loops, other than those of a panel, that move B."""
+    return [i for i in problem.outputs if problem.loops[i].b and i != vec]

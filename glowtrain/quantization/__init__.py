@@ -1,0 +1,38 @@
+"""Quantization: calibrate a float model, round its tensors to integers, say what that cost.
+
+    float model --calibrate--> Profile --prepare--> FakeQuantize --(training)--> convert --> QDQ --> gt.save
+
+:func:`quantize` is the whole of it for a model that is not trained again.
+"""
+
+from glowtrain.quantization.calibrate import calibrate
+from glowtrain.quantization.convert import convert
+from glowtrain.quantization.fold import folded
+from glowtrain.quantization.methods import METHODS, Entropy, MeanSquare, Method, MinMax, MovingAverage, Percentile
+from glowtrain.quantization.placement import Kept
+from glowtrain.quantization.prepare import prepare
+from glowtrain.quantization.profile import Profile
+from glowtrain.quantization.post_training import Quantized, quantize
+from glowtrain.quantization.recipe import Recipe
+from glowtrain.quantization.scheme import Parameters, Scheme
+
+__all__ = [
+    "METHODS",
+    "Entropy",
+    "Kept",
+    "MeanSquare",
+    "Method",
+    "MinMax",
+    "MovingAverage",
+    "Parameters",
+    "Percentile",
+    "Profile",
+    "Quantized",
+    "Recipe",
+    "Scheme",
+    "calibrate",
+    "convert",
+    "folded",
+    "prepare",
+    "quantize",
+]

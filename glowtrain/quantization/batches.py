@@ -1,0 +1,87 @@
+"""Calibration data: arrays or batches, as what a model's inputs take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from glowtrain.data import Dataset
+from glowtrain.errors import QuantizationError
+from glowtrain.graph import Graph, Template
+from glowtrain.types import Array
+
+Data = Any
+"""A mapping from input names to arrays of examples, an array (for models with one input), a :class:`Dataset`, or an
+iterable of batches."""
+
+Batch = dict[str, Array]
+
+
+def batches(model: Graph | Template, data: Data, batch_size: int, limit: int | None = None) -> list[Batch]:
+    """Calibration data as batches for a model's inputs, at most ``limit`` examples.
+
+    Arrays of examples are cut along their first axis; what does not fill a batch is one of its own, if the model has a
+    symbolic batch dimension, else it is left out. Raises :class:`QuantizationError` for no data, missing inputs and
+    data of no known form.
+    """
+    names, fixed = _inputs(model)
+    if isinstance(data, Dataset):
+        data = data.train
+    if not isinstance(data, Mapping) and hasattr(data, "shape"):
+        data = {_only(names): data}
+    if isinstance(data, Mapping):
+        found = list(_cut({name: np.asarray(_array(data, name)) for name in names}, fixed or batch_size, fixed, limit))
+    elif isinstance(data, Iterable) and not isinstance(data, (str, bytes)):
+        found = [_batch(batch, names) for batch in data]
+    else:
+        rule = "arrays by input name, one array, a gt.data.Dataset or an iterable of batches"
+        raise QuantizationError(f"calibration data are {rule}, not {type(data).__name__}")
+    if not found:
+        few = f": the model takes batches of exactly {fixed}" if fixed else ""
+        raise QuantizationError(f"there are no calibration data{few}; give at least one batch of typical inputs")
+    return found
+
+
+def _inputs(model: Graph | Template) -> tuple[Sequence[str], int | None]:
+    """The names of the inputs, and the number of examples in a batch if the model fixes it."""
+    if isinstance(model, Template):
+        fixed = [spec.shape[0] for spec in model.inputs.values() if spec.shape]
+        names: Sequence[str] = list(model.inputs)
+    else:
+        fixed = [value.shape[0] for value in model.inputs if value.shape]
+        names = [value.name for value in model.inputs]
+    extents = {extent for extent in fixed if isinstance(extent, int)}
+    return names, extents.pop() if len(extents) == 1 and len(fixed) == len(names) else None
+
+
+def _only(names: Sequence[str]) -> str:
+    if len(names) != 1:
+        raise QuantizationError(f"the model has the inputs {', '.join(names)}: give arrays by name")
+    return names[0]
+
+
+def _array(data: Mapping[str, Any], name: str) -> Any:
+    if name not in data:
+        given = ", ".join(data) or "nothing"
+        raise QuantizationError(f"the calibration data have no array for the input {name!r}; they have {given}")
+    return data[name]
+
+
+def _batch(batch: Any, names: Sequence[str]) -> Batch:
+    if not isinstance(batch, Mapping):
+        batch = {_only(names): batch}
+    return {name: np.asarray(_array(batch, name)) for name in names}
+
+
+def _cut(arrays: Batch, size: int, fixed: int | None, limit: int | None) -> Iterator[Batch]:
+    counts = {len(array) if array.ndim else 0 for array in arrays.values()}
+    if len(counts) != 1:
+        listed = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
+        raise QuantizationError(f"the calibration arrays have different numbers of examples: {listed}")
+    count = min(counts.pop(), limit if limit is not None else 1 << 62)
+    for start in range(0, count, size):
+        end = min(start + size, count)
+        if fixed is None or end - start == fixed:
+            yield {name: array[start:end] for name, array in arrays.items()}

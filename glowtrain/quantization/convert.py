@@ -1,0 +1,125 @@
+"""Convert: a prepared model as one with QuantizeLinear and DequantizeLinear, weights as integers.
+
+In this form (QDQ) ONNX Runtime and Glowtrain recognise integer operators: a contraction between DequantizeLinear and
+QuantizeLinear, with its bias as i32 whose scale is that of the products, s_x · s_w, and whose zero point is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from glowtrain.errors import QuantizationError
+from glowtrain.graph import Constant, Graph, Node, Template, Value
+from glowtrain.ops.fake_quantize import FakeQuantize
+from glowtrain.ops.quantization import DequantizeLinear, QuantizeLinear, limits
+from glowtrain.quantization.prepare import fake_quantized
+from glowtrain.quantization.scheme import Parameters, check_parameters
+from glowtrain.quantization.settled import Arrays, baked, each, refreshed, transformed
+from glowtrain.types import Array, dtype_of, i32
+
+
+def convert(model: Graph | Template, *, state: Mapping[str, Array] | None = None) -> Graph | Template:
+    """The QDQ form of a prepared model, ready for ``gt.save``.
+
+    ``state`` holds variables' values by name (those of a trained model); scales and weights become constants. Raises
+    :class:`~glowtrain.errors.QuantizationError` for a model that is not prepared and scales that are not positive.
+    """
+    return each(model, lambda graph: converted(baked(graph, state or {})))
+
+
+def converted(graph: Graph) -> Graph:
+    """:func:`convert` of a graph whose variables begin with their final values."""
+    fake_quantized(graph)
+    return transformed(graph, _Converting().change)
+
+
+@dataclass
+class _Converting:
+    arrays: Arrays = field(default_factory=Arrays)
+    constants: dict[Value, Constant] = field(default_factory=dict)
+
+    def change(self, node: Node, known: Mapping[Value, Value]) -> tuple[Value, ...] | None:
+        if isinstance(node.operator, FakeQuantize):
+            return (self.rounded(node, node.operator, known),)
+        if node.operator.quantized == "contraction" and len(node.inputs) > 2 and node.inputs[2] is not None:
+            return self.biased(node, known)
+        return None
+
+    def parameters(self, node: Node) -> Parameters:
+        """The parameters of a FakeQuantize."""
+        assert isinstance(node.operator, FakeQuantize)
+        _, scale, zero = (value for value in node.inputs if value is not None)
+        arrays = self.arrays.required(scale), self.arrays.required(zero)
+        check_parameters(*arrays, where=scale.name)
+        return Parameters(*arrays, node.operator.axis, node.operator.block_size)
+
+    def constant(self, value: Value, array: Array) -> Constant:
+        """A constant that stands for a scale or a zero point; one for all that share it."""
+        if value not in self.constants:
+            self.constants[value] = Constant(array, value.name)
+        return self.constants[value]
+
+    def rounded(self, node: Node, operator: FakeQuantize, known: Mapping[Value, Value]) -> Value:
+        x, scale, zero = (value for value in node.inputs if value is not None)
+        found = self.parameters(node)
+        settings = operator.axis, operator.block_size
+        operands = self.constant(scale, found.scale), self.constant(zero, found.zero_point)
+        array = self.arrays.of(x)
+        name = x.name or node.outputs[0].name.removesuffix(".rounded")
+        if array is None:
+            integers = Node(QuantizeLinear(*settings), [known.get(x, x), *operands]).output
+            integers.name = f"{name}.quantized"
+        else:
+            integers = Constant(found.quantized(array), f"{name}.quantized")
+        result = Node(DequantizeLinear(*settings), [integers, *operands]).output
+        result.name = f"{name}.dequantized"
+        return result
+
+    def biased(self, node: Node, known: Mapping[Value, Value]) -> tuple[Value, ...] | None:
+        """A contraction of two rounded operands, its bias as i32 in the scale of the products."""
+        bias, makers = node.inputs[2], [None if value is None else value.node for value in node.inputs[:2]]
+        assert bias is not None
+        array, scale = self.arrays.of(bias), self.scale_of_products(node, makers)
+        if array is None or scale is None or array.ndim != 1 or scale.size not in (1, array.size):
+            return None
+        fresh = refreshed(node, known)
+        operands = [*fresh.inputs[:2], self.bias(bias, array, scale), *fresh.inputs[3:]]
+        again = Node(node.operator, operands, node.name)
+        for old, new in zip(node.outputs, again.outputs, strict=True):
+            new.name = old.name
+        return again.outputs
+
+    def scale_of_products(self, node: Node, makers: list[Node | None]) -> Array | None:
+        """s_x · s_w for each channel; ``None`` where products have no such scale."""
+        if any(maker is None or not isinstance(maker.operator, FakeQuantize) for maker in makers):
+            return None
+        if any(getattr(node.operator, factor, 1.0) != 1.0 for factor in ("alpha", "beta")):
+            return None
+        x, w = (self.parameters(maker) for maker in makers if maker is not None)
+        types = [None if value is None else value.type for value in node.inputs]
+        axes = node.operator.weight_axes(1, *types)
+        if x.scale.size != 1 or w.block_size or axes is None:
+            return None
+        if w.scale.ndim and w.axis % max(len(makers[1].inputs[0].shape), 1) != axes[0]:  # type: ignore[union-attr]
+            return None
+        product: Array = (x.scale.reshape(-1) * w.scale.reshape(-1)).astype(np.float32)
+        return product
+
+    def bias(self, value: Value, array: Array, scale: Array) -> Value:
+        """DequantizeLinear of the bias's integers. Raises :class:`QuantizationError` where they do not fit into i32."""
+        low, high = limits(i32)
+        integers = np.rint(array.astype(np.float64) / scale)
+        if (integers < low).any() or (integers > high).any() or not (scale > 0).all():
+            rule = "the bias is too large for the scale of the products in i32"
+            raise QuantizationError(f"{value.name or 'a bias'}: {rule}; keep the operator in float (keep=...)")
+        name = value.name or "bias"
+        scales = Constant(scale if scale.size > 1 else scale.reshape(()), f"{name}.scale")
+        zero = Constant(np.zeros(scales.shape, np.int32), f"{name}.zero_point")
+        quantized = Constant(integers.astype(np.int32), f"{name}.quantized")
+        assert dtype_of(quantized.array.dtype) == i32
+        result = Node(DequantizeLinear(0), [quantized, scales, zero]).output
+        result.name = f"{name}.dequantized"
+        return result

@@ -1,0 +1,129 @@
+"""Folding what follows a contraction into its weights: the form in which models are quantized.
+
+Jacob et al. (2018), section 3.2: a BatchNormalization with running statistics is w · γ/σ and (b - μ) · γ/σ + β.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from glowtrain.graph import Graph, Node, Value, Variable
+from glowtrain.onnx_io.trainable import inference
+from glowtrain.ops.arithmetic import Add
+from glowtrain.ops.contraction import Gemm, MatMul
+from glowtrain.ops.normalization import BatchNormalization
+from glowtrain.quantization.settled import Arrays, baked, named, only_reader, refreshed, transformed
+from glowtrain.types import Array
+
+
+def folded(graph: Graph, state: Mapping[str, Array] | None = None) -> Graph:
+    """The inference form of a graph with BatchNormalization and biases folded into contractions, and values named.
+
+    ``state`` holds variables' values by name; they are the initial ones of the result. Folded weights are variables
+    under the same names.
+    """
+    graph = named(inference(baked(graph, state or {})))
+    while (changed := _Folding(graph, Arrays()).run()) is not graph:
+        graph = changed
+    return graph
+
+
+@dataclass
+class _Folding:
+    graph: Graph
+    arrays: Arrays
+
+    def run(self) -> Graph:
+        return transformed(self.graph, self.change)
+
+    def change(self, node: Node, known: Mapping[Value, Value]) -> tuple[Value, ...] | None:
+        if isinstance(node.operator, BatchNormalization):
+            return self.batch_normalization(node, known)
+        if isinstance(node.operator, Add):
+            return self.bias(node, known)
+        return None
+
+    def contraction(self, value: Value | None) -> Node | None:
+        """The contraction with known weights and bias that makes a value which nothing else reads."""
+        if value is None or value.node is None or only_reader(self.graph, value) is None:
+            return None
+        node = value.node
+        if node.operator.quantized != "contraction" or not all(_plain(node, name) for name in ("alpha", "beta")):
+            return None
+        parameters = [self.arrays.of(operand) for operand in node.inputs[1:] if operand is not None]
+        return None if any(array is None for array in parameters) else node
+
+    def batch_normalization(self, node: Node, known: Mapping[Value, Value]) -> tuple[Value, ...] | None:
+        operator, contraction = node.operator, self.contraction(node.inputs[0])
+        assert isinstance(operator, BatchNormalization)
+        statistics = [None if value is None else self.arrays.of(value) for value in node.inputs[1:]]
+        if contraction is None or operator.training_mode or any(array is None for array in statistics):
+            return None
+        types = [None if value is None else value.type for value in contraction.inputs]
+        axes = contraction.operator.weight_axes(1, *types)
+        if axes is None or (isinstance(contraction.operator, MatMul) and contraction.outputs[0].rank != 2):
+            return None
+        gamma, beta, mean, variance = (np.asarray(array, np.float64) for array in statistics)
+        factor = gamma / np.sqrt(variance + operator.epsilon)
+        return self.scaled(contraction, axes[0], factor, beta - mean * factor, node, known)
+
+    def scaled(
+        self, node: Node, axis: int, factor: Array, offset: Array, last: Node, known: Mapping[Value, Value]
+    ) -> tuple[Value, ...] | None:
+        """The contraction with its results multiplied by ``factor`` and moved by ``offset``, under the last's name."""
+        weight, bias = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
+        assert weight is not None
+        array = self.arrays.required(weight)
+        repeats, remainder = divmod(len(factor), array.shape[axis])
+        if remainder or (repeats > 1 and not hasattr(node.operator, "group")):
+            return None
+        dtype = array.dtype
+        if repeats > 1:  # ConvTranspose shares an axis of weights between groups, whose channels come one after another
+            each = factor.reshape(repeats, 1, -1)
+            grouped = array.reshape(repeats, array.shape[0] // repeats, array.shape[1], -1)
+            product = (grouped * each[..., None]).reshape(array.shape)
+        else:
+            product = array * factor.reshape([-1 if a == axis else 1 for a in range(array.ndim)])
+        shift = offset if bias is None else self.arrays.required(bias).reshape(-1) * factor + offset
+        name = _name(weight, f"{last.outputs[0].name}.weight")
+        parameters = (
+            Variable(name, product.astype(dtype)),
+            Variable(
+                _name(bias, f"{name.removesuffix('.weight')}.bias"), np.broadcast_to(shift, factor.shape).astype(dtype)
+            ),
+        )
+        operator = Gemm() if isinstance(node.operator, MatMul) else node.operator
+        data = known.get(node.inputs[0], node.inputs[0]) if node.inputs[0] is not None else None
+        return self.again(Node(operator, (data, *parameters), node.name), last)
+
+    def bias(self, node: Node, known: Mapping[Value, Value]) -> tuple[Value, ...] | None:
+        """MatMul of matrices plus one number for each column, as Gemm."""
+        for product, offset in (node.inputs, node.inputs[::-1]):
+            contraction = self.contraction(product)
+            if contraction is None or offset is None or not isinstance(contraction.operator, MatMul):
+                continue
+            array, result = self.arrays.of(offset), contraction.outputs[0]
+            if array is None or result.rank != 2 or contraction.inputs[1] is None or contraction.inputs[1].rank != 2:
+                continue
+            if array.shape not in ((result.shape[1],), (1, result.shape[1])) or node.outputs[0].type != result.type:
+                continue
+            term = offset if array.ndim == 1 else Variable(_name(offset, f"{node.outputs[0].name}.bias"), array[0])
+            operands = [*refreshed(contraction, known).inputs, term]
+            return self.again(Node(Gemm(), operands, contraction.name), node)
+        return None
+
+    def again(self, fresh: Node, last: Node) -> tuple[Value, ...]:
+        fresh.outputs[0].name = last.outputs[0].name
+        return fresh.outputs
+
+
+def _plain(node: Node, attribute: str) -> bool:
+    """Whether a factor of Gemm is absent or 1."""
+    return bool(getattr(node.operator, attribute, 1.0) == 1.0)
+
+
+def _name(value: Value | None, otherwise: str) -> str:
+    return value.name if isinstance(value, Variable) else otherwise

@@ -1,0 +1,131 @@
+"""From a float model and typical data to an integer model, in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from glowtrain.backends.base import Backend
+from glowtrain.errors import QuantizationError
+from glowtrain.graph import Graph, Template
+from glowtrain.quantization.batches import Batch, Data, batches
+from glowtrain.quantization.calibrate import calibrate
+from glowtrain.quantization.convert import converted
+from glowtrain.quantization.correct import correct_biases
+from glowtrain.quantization.equalize import equalized
+from glowtrain.quantization.fold import folded
+from glowtrain.quantization.methods import method_of
+from glowtrain.quantization.placement import Kept
+from glowtrain.quantization.prepare import Prepared, prepared
+from glowtrain.quantization.profile import Profile
+from glowtrain.quantization.recipe import Recipe
+from glowtrain.quantization.rounding import round_weights
+from glowtrain.quantization.scheme import Parameters
+from glowtrain.quantization.settled import baked, each
+from glowtrain.types import Array
+
+
+@dataclass(frozen=True, eq=False)
+class Quantized:
+    """A quantized model and how it came about.
+
+    ``model`` has QuantizeLinear and DequantizeLinear and integer weights: compile it, or save it with ``gt.save``.
+    ``prepared`` is the same with FakeQuantize and float weights, for training; ``folded`` the float model with folded
+    BatchNormalization. ``kept`` lists what stays in floating point, and why. The three models have the same inputs and
+    outputs; they are templates if the given model is one, and ``example`` is the graph of ``prepared`` that the first
+    calibration batch binds.
+    """
+
+    model: Graph | Template
+    prepared: Graph | Template
+    folded: Graph | Template
+    profile: Profile
+    recipe: Recipe
+    kept: list[Kept]
+    example: Prepared
+    data: list[Batch] = field(repr=False)
+
+    @property
+    def graph(self) -> Graph:
+        """The quantized model as a graph: as bound by the first calibration batch where it is a template."""
+        return bound(self.model, self.data[0])
+
+
+def quantize(
+    model: Graph | Template,
+    data: Data,
+    recipe: Recipe | None = None,
+    *,
+    state: Mapping[str, Array] | None = None,
+    profile: Profile | None = None,
+    batch_size: int = 32,
+    examples: int | None = None,
+    backend: str | Backend = "cpu",
+) -> Quantized:
+    """Quantize a float model after training.
+
+    ``data`` are typical inputs (see :func:`~glowtrain.quantization.calibrate.calibrate`), ``state`` variables' values
+    by name, ``profile`` an earlier calibration of the same model. Raises
+    :class:`~glowtrain.errors.QuantizationError` for data, ranges and recipes that do not fit the model.
+    """
+    recipe = recipe or Recipe()
+    fed = batches(model, data, batch_size, examples)
+    floats = each(model, lambda graph: folded(graph, state))
+    if recipe.equalize:
+        floats, profile = _with_weights(floats, equalized(bound(floats, fed[0]))), None
+    if profile is None:
+        profile = calibrate(floats, fed, histograms=method_of(recipe.method).histograms, backend=backend)
+    work = _Work(floats, floats, profile, recipe, fed, backend)
+    work.round_weights()
+    work.correct_biases()
+    return work.result()
+
+
+@dataclass
+class _Work:
+    """A model on its way: folded, equalised and calibrated. ``floats`` are ``exact`` with weights that are changed."""
+
+    exact: Graph | Template
+    floats: Graph | Template
+    profile: Profile
+    recipe: Recipe
+    fed: list[Batch]
+    backend: str | Backend
+    fixed: dict[str, Parameters] = field(default_factory=dict)
+
+    def ready(self, graph: Graph) -> Prepared:
+        return prepared(graph, self.profile, self.recipe, fixed=self.fixed)
+
+    def round_weights(self) -> None:
+        if self.recipe.round_weights:
+            weights, self.fixed = round_weights(
+                self.floats, self.ready, self.fed, self.recipe.round_weights, self.backend
+            )
+            self.floats = _with_weights(self.floats, weights)
+
+    def correct_biases(self) -> None:
+        if self.recipe.correct_bias:
+            biases = correct_biases(self.exact, self.floats, self.ready, self.fed, self.backend)
+            self.floats = _with_weights(self.floats, biases)
+
+    def result(self) -> Quantized:
+        """All forms of the model, once its weights have their final values."""
+        example = self.ready(bound(self.floats, self.fed[0]))
+        if not example.parameters:
+            listed = "".join(f"\n  - {kept.name} ({kept.operator}): {kept.reason}" for kept in example.kept)
+            raise QuantizationError(f"nothing in {example.graph.name} is quantized:{listed}")
+        forms = each(self.floats, lambda graph: self.ready(graph).graph)
+        model = each(forms, converted)
+        return Quantized(model, forms, self.floats, self.profile, self.recipe, example.kept, example, self.fed)
+
+
+def bound(model: Graph | Template, batch: Batch) -> Graph:
+    """The graph for a batch: the model itself, or what its template builds."""
+    if isinstance(model, Graph):
+        return model
+    return model.bind(model.dims_for({name: array.shape for name, array in batch.items()}))
+
+
+def _with_weights(floats: Graph | Template, weights: Mapping[str, Array]) -> Graph | Template:
+    """The model with other initial values of variables."""
+    return each(floats, lambda graph: baked(graph, weights))

@@ -1,0 +1,153 @@
+"""Quantization-aware training: models that a :class:`~glowtrain.Trainer` trains as they will be rounded.
+
+    float model --prepare_training--> Trainer --freeze--> Trainer --convert--> integers
+    QDQ file    --resume_training-->  Trainer ----------------------convert--> integers
+
+All are graphs and templates like any other; nothing in the trainer knows of quantization.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from glowtrain.errors import QuantizationError
+from glowtrain.graph import Constant, Graph, Node, Template, Value, Variable
+from glowtrain.ops.fake_quantize import FakeQuantize
+from glowtrain.ops.quantization import limits
+from glowtrain.ops.transcendental import Exp
+from glowtrain.optimize.rewrite import rewrite
+from glowtrain.quantization.batch_norm import unfolded
+from glowtrain.quantization.fold import folded
+from glowtrain.quantization.prepare import prepared
+from glowtrain.quantization.profile import Profile
+from glowtrain.quantization.recipe import Recipe
+from glowtrain.quantization.resume import resumed
+from glowtrain.quantization.settled import each, settled
+from glowtrain.types import Array
+
+Learned = bool | Sequence[str]
+"""Which scales are learned: all but those of a model's inputs, whose grid is the data's; none; or those whose names
+match a pattern."""
+
+SCALE, LOG_SCALE = ".scale", ".log_scale"
+
+
+def prepare_training(
+    model: Graph | Template,
+    profile: Profile,
+    recipe: Recipe | None = None,
+    *,
+    state: Mapping[str, Array] | None = None,
+    learn_scales: Learned = True,
+    scale_rate: float = 1.0,
+    batch_statistics: bool = True,
+) -> Graph | Template:
+    """The float model with FakeQuantize where ``recipe`` says, to be trained: ranges from a profile, scales learned.
+
+    ``state`` holds variables' values by name. With ``batch_statistics`` BatchNormalization goes on normalising by the
+    batch's statistics while its factor is folded into the weights that are rounded; otherwise it is frozen from the
+    start (as :func:`~glowtrain.quantization.batch_norm.freeze` does later). Dropout is left out. For ``learn_scales``
+    and ``scale_rate`` see :func:`learn`. Raises :class:`~glowtrain.errors.QuantizationError` as ``prepare`` does.
+    """
+    chosen = recipe or Recipe()
+
+    def change(graph: Graph) -> Graph:
+        rounded = prepared(folded(graph, state), profile, chosen).graph
+        if batch_statistics:
+            rounded = unfolded(rounded, graph, state)
+        return learned(rounded, learn_scales, scale_rate)
+
+    return each(model, change)
+
+
+def resume_training(
+    model: Graph | Template, *, learn_scales: Learned = True, scale_rate: float = 1.0
+) -> Graph | Template:
+    """A quantized model (QDQ form), such as one loaded from a file, as one to be trained on.
+
+    Pairs of QuantizeLinear and DequantizeLinear become FakeQuantize with the model's scales and zero points, integer
+    weights and biases the floating-point variables that they stand for. The result computes what the model does, up to
+    the rounding of biases. Raises :class:`~glowtrain.errors.QuantizationError` where there is no such pair.
+    """
+
+    return each(model, lambda graph: learned(resumed(graph), learn_scales, scale_rate))
+
+
+def learn(model: Graph | Template, which: Learned = True, rate: float = 1.0) -> Graph | Template:
+    """A prepared model whose constant scales are trained: scale = start · exp(rate · variable).
+
+    The variables are called ``<value>.log_scale`` and begin at 0, so scales stay positive and change in proportion:
+    a step of Adam changes each by about its learning rate times ``rate``, whatever its size, and weight decay draws
+    them back to where they began (logarithms of scales are trained by Jain et al. 2020, arXiv:1903.08066; the gradient
+    is that of LSQ, with its factor 1 / sqrt(N · high)). ``which``: True for all scales but those of inputs, or patterns
+    of names. Raises :class:`~glowtrain.errors.QuantizationError` for a pattern that fits no scale.
+    """
+    return each(model, lambda graph: learned(graph, which, rate))
+
+
+def learned(graph: Graph, which: Learned = True, rate: float = 1.0) -> Graph:
+    """:func:`learn` of a graph."""
+    if not math.isfinite(rate) or rate <= 0:
+        raise QuantizationError(f"the rate at which scales are learned must be a positive number, not {rate}")
+    if which is False:
+        return graph
+    names = {_scale_name(node) for node in graph.nodes if isinstance(node.operator, FakeQuantize)}
+    for pattern in _patterns(which):
+        if not any(fnmatchcase(name, pattern) for name in names):
+            known = ", ".join(sorted(names)) or "none"
+            raise QuantizationError(f"no scale of {graph.name} is called {pattern!r}; there are: {known}")
+    given = {value.name for value in graph.inputs} if which is True else set()
+    return rewrite(graph, _Learning(_patterns(which), given, rate, settled(graph)).node)
+
+
+def _patterns(which: Learned) -> tuple[str, ...]:
+    if isinstance(which, bool):
+        return ("*",) if which else ()
+    return (which,) if isinstance(which, str) else tuple(which)
+
+
+def _scale_name(node: Node) -> str:
+    """The name of what a FakeQuantize rounds, as its scale's name has it."""
+    x, scale, _ = (value for value in node.inputs if value is not None)
+    return scale.name.removesuffix(SCALE) or x.name
+
+
+@dataclass
+class _Learning:
+    patterns: Sequence[str]
+    left: Collection[str]
+    """Names of scales that stay as they are."""
+    rate: float
+    known: set[Value]
+    """Values that no input reaches."""
+    scales: dict[Value, Value] = field(default_factory=dict)
+
+    def node(self, node: Node) -> Sequence[Value] | None:
+        if not isinstance(node.operator, FakeQuantize):
+            return None
+        x, scale, zero = (value for value in node.inputs if value is not None)
+        name = _scale_name(node)
+        if not isinstance(scale, Constant) or name in self.left:
+            return None
+        if not any(fnmatchcase(name, pattern) for pattern in self.patterns):
+            return None
+        if scale not in self.scales:
+            self.scales[scale] = self.positive(scale, name)
+        operator = node.operator.replace(step_gradient=self.gradient_factor(x, scale, zero))
+        return Node(operator, [x, self.scales[scale], zero], node.name).outputs
+
+    def positive(self, scale: Constant, name: str) -> Value:
+        moved = Variable(f"{name}{LOG_SCALE}", np.zeros_like(scale.array))
+        result: Value = scale * Exp()(moved if self.rate == 1.0 else moved * self.rate)
+        result.name = scale.name or f"{name}{SCALE}"
+        return result
+
+    def gradient_factor(self, x: Value, scale: Value, zero: Value) -> float:
+        """1 / sqrt(N · high) for the N weights, or features of one example, that share a scale."""
+        shared = x.type.size // scale.type.size if x in self.known else math.prod(x.shape[1:])
+        return 1.0 / math.sqrt(max(shared, 1) * limits(zero.dtype)[1])

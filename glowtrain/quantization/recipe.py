@@ -1,0 +1,72 @@
+"""The recipe: what is quantized, to which types, by which method; and what stays in floating point."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from glowtrain.errors import QuantizationError
+from glowtrain.quantization.methods import METHODS, Method, method_of
+from glowtrain.quantization.scheme import ACTIVATIONS, WEIGHTS, Scheme
+from glowtrain.types import i4, u4
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is quantized.
+
+    ``activations`` and ``weights`` are schemes; biases are i32 with the scale of the products. ``method`` is the
+    calibration method of activations and ``weight_method`` that of weights ("minmax" or "mse"), by name or as an
+    object. ``keep`` lists what stays in floating point: names of nodes, of their results or of their weights, and
+    operators ("Softmax"); ``*`` stands for any characters. With ``only`` everything else stays in floating point.
+    ``inputs`` and ``outputs`` say whether what comes from outside and what is only returned is rounded too.
+    ``equalize``, ``correct_bias`` and ``round_weights`` (steps of AdaRound; 0: to the nearest) change weights before
+    they are rounded. Raises :class:`QuantizationError` for schemes that activations cannot have and unknown methods.
+    """
+
+    activations: Scheme = ACTIVATIONS
+    weights: Scheme = WEIGHTS
+    method: str | Method = "minmax"
+    weight_method: str | Method = "minmax"
+    keep: Collection[str] = ()
+    only: Collection[str] = ()
+    inputs: bool = True
+    outputs: bool = False
+    equalize: bool = False
+    correct_bias: bool = False
+    round_weights: int = 0
+    settings: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What others note down about the recipe, for reports."""
+
+    def __post_init__(self) -> None:
+        if self.activations.granularity != "tensor":
+            raise QuantizationError(f"activations are quantized per tensor, not {self.activations}: use it for weights")
+        if self.activations.dtype in (i4, u4):
+            raise QuantizationError(f"activations are quantized to 8 or 16 bits, not to {self.activations.dtype}")
+        for patterns in (self.keep, self.only):
+            if isinstance(patterns, str):
+                raise QuantizationError(f"keep and only are lists of names: write [{patterns!r}]")
+        weights = method_of(self.weight_method)
+        if not isinstance(weights, (METHODS["minmax"], METHODS["mse"])):  # type: ignore[arg-type]
+            raise QuantizationError('the ranges of weights are found by "minmax" or "mse"')
+        method_of(self.method)
+        if self.round_weights < 0:
+            raise QuantizationError(f"round_weights is a number of steps from 0 up, not {self.round_weights}")
+
+    @property
+    def least_opset(self) -> int:
+        """The first ONNX operator set in which the quantized model can be written."""
+        return max(self.activations.least_opset, self.weights.least_opset)
+
+    def with_(self, **changes: Any) -> Recipe:
+        """A copy with some fields changed."""
+        return replace(self, **changes)
+
+    def check_opset(self, opset: int) -> None:
+        """Raise :class:`QuantizationError` if an ONNX operator set is too old for the schemes."""
+        for scheme in (self.activations, self.weights):
+            if opset < scheme.least_opset:
+                raise QuantizationError(
+                    f"opset {opset} cannot say {scheme}: it needs opset {scheme.least_opset} or newer"
+                )

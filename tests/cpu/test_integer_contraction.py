@@ -1,0 +1,304 @@
+"""Contractions of small integers: the same bits as NumPy's 64-bit integers, on every target.
+
+Instructions that this processor lacks are replaced by functions that compute the same with plain vectors, so that
+everything around them runs here; the real text is compiled for its target.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from glowtrain.backends.cpu.contraction import Access, Axis, Clip, Contraction, Kernel, Operand, generate
+from glowtrain.backends.cpu.contraction.dot import dot_of
+from glowtrain.backends.cpu.emit import Function, Text, vector
+from glowtrain.backends.cpu.target import Target
+from glowtrain.backends.cpu.toolchain import build, compile_text
+
+Array = NDArray[Any]
+TARGETS = ("host", "avx2", "sse4", "scalar", "neon", "avx512", "avx512vnni", "avxvnni", "neon-dot")
+HOST = Target.host()
+UNTOUCHED = 12345
+TYPES = ("u8", "i8")
+LIMITS = {"u8": (0, 255), "i8": (-128, 127), "i16": (-32768, 32767), "u16": (0, 65535), "i32": (-(2**31), 2**31 - 1)}
+
+
+@dataclass(frozen=True)
+class Emulated:
+    """What a target's instruction computes."""
+
+    lanes: int
+    group: int
+    bits: int
+    extend: tuple[str, str]
+    adds: bool
+
+    def text(self, name: str) -> str:
+        """A function of the same meaning made of plain vector instructions."""
+        total, word = vector("i32", self.lanes), vector(f"i{self.bits}", self.lanes * self.group)
+        wide = vector("i32", self.lanes * self.group)
+        params = ([(total, "t")] if self.adds else []) + [(word, "a"), (word, "b")]
+        f = Function(name, params, linkage="internal", result=total)
+        a, b = (f.value(f"{how} {word} %{x} to {wide}") for how, x in zip(self.extend, "ab", strict=True))
+        products = f.value(f"mul {wide} {a}, {b}")
+        result: Text = "%t" if self.adds else "zeroinitializer"
+        for at in range(self.group):
+            order = ", ".join(f"i32 {lane * self.group + at}" for lane in range(self.lanes))
+            part = f.value(f"shufflevector {wide} {products}, {wide} poison, <{self.lanes} x i32> <{order}>")
+            result = f.value(f"add {total} {result}, {part}")
+        return f.finish(f"{total} {result}")
+
+
+INSTRUCTIONS = {
+    "llvm.x86.avx512.vpdpbusd.512": Emulated(16, 4, 8, ("zext", "sext"), adds=True),
+    "llvm.x86.avx512.vpdpbusd.256": Emulated(8, 4, 8, ("zext", "sext"), adds=True),
+    "llvm.x86.avx512.pmaddw.d.512": Emulated(16, 2, 16, ("sext", "sext"), adds=False),
+    "llvm.aarch64.neon.sdot.v4i32.v16i8": Emulated(4, 4, 8, ("sext", "sext"), adds=True),
+    "llvm.aarch64.neon.udot.v4i32.v16i8": Emulated(4, 4, 8, ("zext", "zext"), adds=True),
+    "llvm.aarch64.neon.usdot.v4i32.v16i8": Emulated(4, 4, 8, ("zext", "sext"), adds=True),
+}
+
+
+def here(text: str, target: Target) -> tuple[str, Target]:
+    """Text and target that run on this processor."""
+    if target.runs_here:
+        return text, target
+    used = set(re.findall(r"@(llvm\.(?:x86|aarch64)\.[\w.]+)\(", text))
+    for name in used & set(INSTRUCTIONS):
+        text = text.replace(f"@{name}(", f"@emulated.{name}(") + INSTRUCTIONS[name].text(f"emulated.{name}")
+    registers = replace(HOST, vector_bits=target.vector_bits, vector_registers=target.vector_registers)
+    return text, registers
+
+
+def addresses(access: Access, extents: Sequence[int]) -> Array:
+    """The element address at every index of the nest."""
+    total = np.full(tuple(extents), access.offset)
+    for grid, stride in zip(np.indices(tuple(extents), sparse=True), access.strides, strict=True):
+        total = total + grid * stride
+    return total
+
+
+def values(contraction: Contraction, at: int, buffer: Array) -> Array:
+    """An operand at every index of the nest, with what is read outside of it."""
+    assert contraction.operands is not None
+    operand, access = contraction.operands[at], (contraction.a, contraction.b)[at]
+    places, keep = addresses(access, contraction.extents), np.full(contraction.extents, True)
+    for axis in operand.axes:
+        subscript = addresses(Access(axis.offset, axis.coefficients), contraction.extents)
+        keep &= (subscript >= axis.low) & (subscript < axis.high)
+    return np.where(keep, buffer[np.where(keep, places, 0)], operand.fill).astype(np.int64)
+
+
+def random(dtype: str, count: int, how: str, rng: np.random.Generator) -> Array:
+    """Numbers of all sizes, or the extreme ones."""
+    low, high = LIMITS[dtype]
+    kind = np.dtype({"u": "uint", "i": "int"}[dtype[0]] + dtype[1:])
+    if how == "extreme":
+        return rng.choice([low, low, high, high, 0], count).astype(kind)
+    if how in ("low", "high"):
+        return np.full(count, low if how == "low" else high, kind)
+    return rng.integers(low, high + 1, count).astype(kind)
+
+
+def sizes(contraction: Contraction) -> tuple[int, int]:
+    """Elements of the buffers of A and B: as many as there are, so that what is read behind them shows."""
+    assert contraction.operands is not None
+    found = []
+    for operand, access in zip(contraction.operands, (contraction.a, contraction.b), strict=True):
+        if operand.axes:
+            found.append(1 + sum((axis.high - 1) * axis.stride for axis in operand.axes))
+        else:
+            found.append(int(addresses(access, contraction.extents).max()) + 1)
+    return found[0], found[1]
+
+
+def guarded(array: Array) -> tuple[Array, Array]:
+    """A copy of an array that ends where a page ends that must not be touched, and what holds its memory."""
+    from native_program import Pages
+
+    pages = Pages([array.nbytes])
+    piece = pages.pieces[0].view(array.dtype)
+    piece[:] = array
+    return piece, pages  # type: ignore[return-value]
+
+
+def execute(
+    contraction: Contraction, target: Target, a: Array, b: Array, epilogue: Any = None, *more: Array, base: str = "i32"
+) -> tuple[Array, Kernel]:
+    """C after the generated function, and the function."""
+    kernel = generate(contraction, "contract", target, epilogue)
+    text, runs = here(kernel.text, target)
+    function = build(text, runs, ["contract"]).function("contract", 4 + len(more))
+    operands = [a, b]
+    if kernel.packed is not None:
+        at, packing = kernel.packed
+        operands[at] = packing.apply(operands[at])
+    held = [guarded(operand) for operand in operands]
+    places = addresses(contraction.c, contraction.extents)
+    kind = {"i32": np.int32, "u8": np.uint8, "i8": np.int8, "f32": np.float32}[contraction.result or base]
+    result = np.full(int(places.max()) + 9, UNTOUCHED % 100, kind)
+    raw = np.full(kernel.workspace + 128, 0xA5, np.uint8)
+    start = -raw.ctypes.data % 64
+    workspace = raw[start : start + kernel.workspace]
+    function(*(x.ctypes.data for x in (result, held[0][0], held[1][0], workspace, *more)))
+    assert np.all(raw[start + kernel.workspace :] == 0xA5), "a store behind the workspace"
+    return result, kernel
+
+
+def expected(contraction: Contraction, a: Array, b: Array) -> tuple[Array, Array]:
+    """The sums, wrapped around to i32, and the places of C in one order."""
+    products = values(contraction, 0, a) * values(contraction, 1, b)
+    sums = tuple(i for i, stride in enumerate(contraction.c.strides) if not stride)
+    total = products.sum(sums).astype(np.uint64).astype(np.uint32).view(np.int32)
+    places = addresses(contraction.c, contraction.extents)
+    return total, places[tuple(0 if i in sums else slice(None) for i in range(places.ndim))]
+
+
+def check(contraction: Contraction, target: Target, how: str = "any") -> Kernel:
+    rng, types = np.random.default_rng(len(how)), contraction.types
+    count = sizes(contraction)
+    a = random(types["a"], count[0], how, rng)
+    b = random(types["b"], count[1], {"low": "high", "high": "low"}.get(how, how) if types["a"] != types["b"] else how, rng)
+    total, places = expected(contraction, a, b)
+    result, kernel = execute(contraction, target, a, b)
+    wanted = np.full_like(result, UNTOUCHED % 100)
+    wanted[places] = total
+    np.testing.assert_array_equal(result, wanted, err_msg=f"{kernel.plan} {contraction}")
+    return kernel
+
+
+def matmul(m: int, n: int, k: int, form: str = "NN", types: str = "u8 i8", **options: Any) -> Contraction:
+    """C[m, n] = A[m, k] B[k, n], with A stored as [k, m] for T?, B as [n, k] for ?T."""
+    names = types.split()
+    zero = (0, 0, 0)
+    row, column, both = (1, 0, 0), (0, 1, 0), (0, 0, 1)
+    left = ((row, m), (both, k)) if form[0] == "N" else ((both, k), (row, m))
+    right = ((both, k), (column, n)) if form[1] == "N" else ((column, n), (both, k))
+    axes = [
+        (Axis(outer, 0, 0, first, second), Axis(inner, 0, 0, second, 1)) for (outer, first), (inner, second) in (left, right)
+    ]
+    assert zero is not None
+    a = (k, 0, 1) if form[0] == "N" else (1, 0, m)
+    b = (0, 1, n) if form[1] == "N" else (0, k, 1)
+    constant = options.pop("constant", False)
+    operands = Operand(names[0], axes[0]), Operand(names[1], axes[1], constant=constant)
+    return Contraction(
+        ("m", "n", "k"), (m, n, k), Access(0, (n, 1, 0)), Access(0, a), Access(0, b), (), "i32", operands=operands, **options
+    )
+
+
+def convolution(
+    n: int, y: int, x: int, i: int, o: int, k: int, *, stride: int = 1, pad: int = 1, dilation: int = 1, order: str = "last",
+    weights: str = "last", types: str = "u8 i8", fill: int = 0, constant: bool = True, turned: bool = False,
+) -> Contraction:  # fmt: skip
+    """A 2-d convolution with its image and result channels last or first, weights [kh, kw, i, o] or [o, i, kh, kw]."""
+    s, d = stride, dilation
+    h, w = ((e - 1) * s + (k - 1) * d + 1 - 2 * pad for e in (y, x))
+    names = types.split()
+    image = (h * w * i, w * i, i, 1) if order == "last" else (i * h * w, w, 1, h * w)
+    result = (y * x * o, x * o, o, 1) if order == "last" else (o * y * x, x, 1, y * x)
+    kernel = (0, 0, 0, 1, o, k * i * o, i * o) if weights == "last" else (0, 0, 0, i * k * k, k * k, k, 1)
+    axes = (
+        Axis((1, 0, 0, 0, 0, 0, 0), 0, 0, n, image[0]), Axis((0, s, 0, 0, 0, d, 0), -pad, 0, h, image[1]),
+        Axis((0, 0, s, 0, 0, 0, d), -pad, 0, w, image[2]), Axis((0, 0, 0, 0, 1, 0, 0), 0, 0, i, image[3]),
+    )  # fmt: skip
+    places = tuple(tuple(int(at == loop) for at in range(7)) for loop in (3, 4, 5, 6))
+    shape = dict(zip(places, (o, i, k, k), strict=True))
+    of_weights = tuple(Axis(place, 0, 0, shape[place], kernel[place.index(1)]) for place in places)
+    a = Access(-pad * (image[1] + image[2]), (image[0], s * image[1], s * image[2], 0, image[3], d * image[1], d * image[2]))
+    clips = tuple(Clip(axis.coefficients, axis.offset, axis.high) for axis in axes[1:3]) if pad else ()
+    operands = Operand(names[0], axes, fill), Operand(names[1], of_weights, constant=constant)
+    accesses = a, Access(0, kernel)
+    if turned:
+        operands, accesses = operands[::-1], accesses[::-1]
+    return Contraction(
+        ("n", "y", "x", "o", "i", "kh", "kw"), (n, y, x, o, i, k, k), Access(0, (*result, 0, 0, 0)), *accesses, clips,
+        "i32", operands=operands,
+    )  # fmt: skip
+
+
+def depthwise(n: int, y: int, c: int, k: int, *, stride: int = 1, types: str = "u8 i8", fill: int = 0) -> Contraction:
+    """A padded convolution of each channel by itself, channels last."""
+    pad, s, names = k // 2, stride, types.split()
+    h = (y - 1) * s + k - 2 * pad
+    axes = (
+        Axis((1, 0, 0, 0, 0, 0), 0, 0, n, h * h * c), Axis((0, s, 0, 0, 1, 0), -pad, 0, h, h * c),
+        Axis((0, 0, s, 0, 0, 1), -pad, 0, h, c), Axis((0, 0, 0, 1, 0, 0), 0, 0, c, 1),
+    )  # fmt: skip
+    image = Access(-pad * (h * c + c), (h * h * c, s * h * c, s * c, 1, h * c, c))
+    clips = tuple(Clip(axis.coefficients, axis.offset, axis.high) for axis in axes[1:3])
+    operands = Operand(names[0], axes, fill), Operand(names[1], constant=True)
+    return Contraction(
+        ("n", "y", "x", "c", "kh", "kw"), (n, y, y, c, k, k), Access(0, (y * y * c, y * c, c, 1, 0, 0)), image,
+        Access(0, (0, 0, 0, 1, k * c, c)), clips, "i32", operands=operands,
+    )  # fmt: skip
+
+
+def batched(types: str = "u8 i8") -> Contraction:
+    """Products of as many pairs of matrices, the second one transposed."""
+    a, b = types.split()
+    return Contraction(
+        ("b", "q", "k", "d"), (3, 20, 21, 23), Access(0, (420, 21, 1, 0)), Access(0, (460, 23, 0, 1)),
+        Access(0, (483, 0, 23, 1)), (), "i32",
+        operands=(
+            Operand(a, (Axis((1, 0, 0, 0), 0, 0, 3, 460), Axis((0, 1, 0, 0), 0, 0, 20, 23), Axis((0, 0, 0, 1), 0, 0, 23, 1))),
+            Operand(b, (Axis((1, 0, 0, 0), 0, 0, 3, 483), Axis((0, 0, 1, 0), 0, 0, 21, 23), Axis((0, 0, 0, 1), 0, 0, 23, 1))),
+        ),
+    )  # fmt: skip
+
+
+SHAPES = {
+    **{f"matmul {form}": matmul(19, 21, 23, form) for form in ("NN", "NT", "TN", "TT")},
+    **{f"matmul constant {form}": matmul(9, 37, 30, form, constant=True) for form in ("NN", "NT", "TN")},
+    "matmul few rows": matmul(2, 40, 33),
+    "vector matrix": matmul(1, 33, 70, constant=True),
+    "matrix vector": matmul(33, 1, 70),
+    "dot": matmul(1, 1, 131),
+    "outer": matmul(9, 19, 1),
+    "batched": batched(),
+    "conv": convolution(2, 5, 6, 8, 24, 3),
+    "conv fill": convolution(1, 5, 6, 7, 9, 3, fill=77),
+    "conv first": convolution(1, 6, 5, 3, 16, 7, stride=2, pad=3, fill=5, order="last", weights="first"),
+    "conv dilated": convolution(1, 5, 6, 4, 8, 3, dilation=2, pad=2, constant=False),
+    "conv channels first": convolution(1, 5, 9, 4, 6, 3, order="first", fill=3),
+    "conv of channels first": convolution(1, 5, 9, 4, 12, 3, weights="first", turned=True),
+    "conv 1x1": convolution(1, 4, 5, 24, 17, 1, pad=0),
+    "conv 1x1 stride 2": convolution(2, 3, 4, 20, 16, 1, stride=2, pad=0, weights="first"),
+    "conv dynamic": convolution(1, 5, 4, 5, 16, 3, pad=0, constant=False),
+    "depthwise": depthwise(1, 6, 20, 3),
+    "depthwise fill": depthwise(1, 5, 19, 3, stride=2, fill=100),
+}  # fmt: skip
+
+
+def typed(contraction: Contraction, types: str) -> Contraction:
+    assert contraction.operands is not None
+    a, b = (replace(x, dtype=t) for x, t in zip(contraction.operands, types.split(), strict=True))
+    return replace(contraction, operands=(a, b))
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("shape", sorted(SHAPES))
+def test_shapes(shape: str, name: str) -> None:
+    for left in TYPES:
+        for right in TYPES:
+            check(typed(SHAPES[shape], f"{left} {right}"), Target.named(name), "any")
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("how", ["extreme", "low", "high"])
+def test_extremes(name: str, how: str) -> None:
+    """Sums of 255 x -128 and the like, which saturate where products of neighbours are added in 16 bits."""
+    for left in TYPES:
+        for right in TYPES:
+            check(matmul(9, 18, 700, types=f"{left} {right}", constant=True), Target.named(name), how)
+            check(matmul(9, 18, 31, "NT", types=f"{left} {right}"), Target.named(name), how)
+            check(convolution(1, 4, 4, 6, 9, 3, types=f"{left} {right}", fill=LIMITS[left][0]), Target.named(name), how)
+            check(depthwise(1, 4, 9, 3, types=f"{left} {right}"), Target.named(name), how)

@@ -1,0 +1,67 @@
+"""What deep runs of the checks found, each with the example that showed it."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from glowtrain.gradcheck import check_sample
+from glowtrain.gradcheck.operators import applied
+from glowtrain.gradcheck.runtime import NotRun, comparable, runtime
+from glowtrain.graph import Operator, Sample
+from glowtrain.onnx_io import save
+from glowtrain.ops.fourier import DFT
+from glowtrain.ops.logic import Cast, CastLike
+from glowtrain.ops.transcendental import Tanh
+from glowtrain.types import Array, DType, f4e2m1, f6e2m3, f6e3m2, f8e5m2, f8e5m2fnuz, i2, i4, u2, u4
+
+Patch = pytest.MonkeyPatch
+NARROW = (i2, i4, u2, u4, f4e2m1, f6e2m3, f6e3m2, f8e5m2, f8e5m2fnuz)
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=lambda dtype: str(dtype.name))
+def test_a_cast_is_saved_at_an_operator_set_that_has_the_type(dtype: DType) -> None:
+    """The first set with a Cast of the operand's type was taken, whatever the type of the result."""
+    x = np.array([0.5, 1.0, 2.0])
+    uses: tuple[tuple[Operator, tuple[Array, ...]], ...] = (
+        (Cast(to=dtype), (x,)),
+        (CastLike(), (x, np.ones(1, dtype.numpy))),
+    )
+    for operator, inputs in uses:
+        onnx.checker.check_model(save(applied(Sample(operator, inputs)).probe.graph), full_check=True)
+
+
+def test_a_model_that_onnx_refuses_is_a_failure(monkeypatch: Patch) -> None:
+    """It ended the run: ONNX Runtime has a class of its own for it."""
+    with_runtime()
+    saved = save
+
+    def broken(*args: object, **options: object) -> onnx.ModelProto:
+        model = saved(*args, **options)  # type: ignore[arg-type]
+        model.graph.node[0].op_type = "Not"
+        return model
+
+    monkeypatch.setattr("glowtrain.gradcheck.runtime.save", broken)
+    (measure,) = check_sample(Sample(Tanh(), (np.ones(3),)), ["onnx runtime"])
+    assert measure.status == "failed"
+    assert "the saved model is invalid" in measure.detail
+
+
+def with_runtime() -> None:
+    try:
+        runtime()
+    except NotRun as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize(("length", "like_numpy"), [(3, True), (4, True), (5, False)])
+def test_inverse_transforms_of_long_spectra_are_not_compared_with_onnx_runtime(length: int, like_numpy: bool) -> None:
+    spectrum = np.random.default_rng(0).standard_normal((length, 2, 2))
+    sample = Sample(DFT(inverse=True, onesided=True, dft_length=4, axis=0), (spectrum,))
+    complex_ = spectrum[..., 0] + 1j * spectrum[..., 1]
+    assert np.allclose(sample.operator.reference(spectrum)[..., 0], np.fft.irfft(complex_, 4, axis=0))
+    assert comparable(sample) is like_numpy
+    with_runtime()
+    statuses = {measure.status for measure in check_sample(sample, ["onnx runtime"])}
+    assert statuses == ({"passed"} if like_numpy else set())
