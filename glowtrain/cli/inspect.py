@@ -23,6 +23,7 @@ from glowtrain.compiler import planned
 from glowtrain.graph import Graph, to_text
 from glowtrain.lower.expand import expand
 from glowtrain.lower.lower import lower
+from glowtrain.optimize.integer import in_integers
 from glowtrain.optimize.pipeline import optimize
 from glowtrain.program.text import plan_text
 from glowtrain.program.text import to_text as program_text
@@ -34,6 +35,7 @@ class Stage(StrEnum):
 
     summary = "summary"
     graph = "graph"
+    integers = "integers"
     optimized = "optimized"
     lowered = "lowered"
     program = "program"
@@ -61,8 +63,9 @@ def inspect(
 ) -> None:
     """Print what a stage of the compiler makes of a model, or a summary of all of them.
 
-    The stages, in order: graph, optimized, lowered, program (fused, laid out, scheduled), plan (memory), llvm, asm. The
-    stage profile runs the compiled step and counts the processor's cycles in each kernel.
+    The stages, in order: graph, integers (what is quantized is computed so), optimized, lowered, program (fused, laid
+    out, scheduled), plan (memory), llvm, asm. The stage profile runs the compiled step and counts the processor's cycles
+    in each kernel.
 
     Examples:
 
@@ -76,6 +79,8 @@ def inspect(
     graph = open_graph(model, parse_dims(dims), loaded)
     if train:
         graph = training_step(graph, loss, output, trainable, optimizer, momentum)
+    if stage is not Stage.graph:
+        graph = in_integers(graph)
     if stage is Stage.summary:
         summary(graph)
     elif stage is Stage.profile:
@@ -99,6 +104,7 @@ def code(graph: Graph) -> Code:
 
 TEXTS: dict[Stage, Callable[[Graph], str]] = {
     Stage.graph: to_text,
+    Stage.integers: to_text,
     Stage.optimized: lambda graph: to_text(optimize(expand(graph))),
     Stage.lowered: lambda graph: program_text(lower(optimize(expand(graph)))),
     Stage.program: lambda graph: program_text(planned(graph).program),
