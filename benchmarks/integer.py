@@ -119,6 +119,7 @@ def convolution_model(form: str, h: int, i: int, o: int, k: int, s: int, group: 
 def model(
     node: onnx.NodeProto, x: tuple[int, ...], y: tuple[int, ...], kind: int, weights: list[TensorProto]
 ) -> onnx.ModelProto:
+    """A graph of one node, with those of the constants that it reads."""
     read = [tensor for tensor in weights if tensor.name in node.input]
     operand = helper.make_tensor_value_info("x", TensorProto.UINT8, x)
     graph = helper.make_graph([node], "g", [operand], [helper.make_tensor_value_info("y", kind, y)], read)

@@ -14,6 +14,7 @@ from glowtrain.graph import Binding, Graph, Template
 from glowtrain.graph.binding import Key, collected, spread
 from glowtrain.lower.expand import expand
 from glowtrain.lower.lower import lower
+from glowtrain.optimize.fixed_point import in_fixed_point
 from glowtrain.optimize.integer import in_integers
 from glowtrain.optimize.pipeline import optimize
 from glowtrain.program.fuse import fuse
@@ -27,9 +28,9 @@ from glowtrain.types import Array, TensorType
 BACKENDS: dict[str, type[Backend]] = {backend.name: backend for backend in (Interpreter, Cpu)}
 
 
-def compile_graph(graph: Graph, backend: Backend) -> Executable:
+def compile_graph(graph: Graph, backend: Backend, *, fixed_point: bool = False) -> Executable:
     """The walk: from a graph to what runs. Each stage has its own type, text and verifier."""
-    graph = in_integers(graph)
+    graph = in_fixed_point(graph) if fixed_point else in_integers(graph)
     return backend.compile(graph, lambda: planned(graph))
 
 
@@ -67,22 +68,29 @@ def backend_of(backend: str | Backend) -> Backend:
     return BACKENDS[backend]()
 
 
-def compile(model: Graph | Template, backend: str | Backend = "cpu", state: State | None = None) -> Function:
+def compile(
+    model: Graph | Template, backend: str | Backend = "cpu", state: State | None = None, *, fixed_point: bool = False
+) -> Function:
     """Compile a graph, or a template that each call's inputs bind.
 
     The result maps inputs by name to outputs by name. Functions compiled with the same ``state`` share their variables.
+    With ``fixed_point`` the sums of quantized products are rescaled by integers alone, as processors without floating
+    point do; results can be one unit from those without it.
     """
-    return Function(model, backend_of(backend), state)
+    return Function(model, backend_of(backend), state, fixed_point=fixed_point)
 
 
 class Function:
     """A compiled model: ``f({"x": x})["y"]``. One specialisation for each binding of a template, all over one state."""
 
-    def __init__(self, model: Graph | Template, backend: Backend, state: State | None = None) -> None:
+    def __init__(
+        self, model: Graph | Template, backend: Backend, state: State | None = None, *, fixed_point: bool = False
+    ) -> None:
         if not isinstance(model, (Graph, Template)):
             raise InputError(f"compile takes a graph or a template, not {type(model).__name__}; see gt.load, gt.model")
         self.model = model
         self.backend = backend
+        self.fixed_point = fixed_point
         self.state = state if state is not None else State({})
         self._instances: dict[Key, tuple[Graph, Instance]] = {}
         self._decisive: tuple[str, ...] = ()
@@ -135,7 +143,7 @@ class Function:
 
     def _specialise(self, key: Key, graph: Graph) -> None:
         with enough_memory(graph):
-            executable = compile_graph(graph, self.backend)
+            executable = compile_graph(graph, self.backend, fixed_point=self.fixed_point)
             for variable in graph.variables:
                 if variable.name not in self.state:
                     self.state.add(variable.name, variable.initial)

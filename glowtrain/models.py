@@ -69,13 +69,13 @@ def _relu6(x: Value) -> Value:
 
 
 def transformer(x: Value, classes: int) -> Value:
-    """Patches of 4×4 pixels as tokens of 64 features, two encoder blocks with 4 heads, the mean of the tokens.
+    """Patches of 8×8 pixels, one every 4, as tokens of 64 features; two encoder blocks with 4 heads; the tokens' mean.
 
-    Sources: Dosovitskiy et al., An Image is Worth 16x16 Words (ICLR 2021, arXiv:2010.11929); normalization before each
-    part as there.
+    Sources: Dosovitskiy et al., An Image is Worth 16x16 Words (ICLR 2021, arXiv:2010.11929), with normalization before
+    each part as there; overlapping patches as in Wu et al., CvT (ICCV 2021, arXiv:2103.15808), since images are few.
     """
     features, heads = 64, 4
-    patches = nn.conv(x, features, 4, stride=4, initializer=nn.Xavier(), name="patches")
+    patches = nn.conv(x, features, 8, stride=4, padding=2, initializer=nn.Xavier(), name="patches")
     batch, _, rows, columns = patches.shape
     tokens = nn.transpose(nn.reshape(patches, (batch, features, rows * columns)), 0, 2, 1)
     tokens = tokens + nn.parameter("positions", (rows * columns, features), nn.Normal(0.02))

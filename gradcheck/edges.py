@@ -1,12 +1,19 @@
 """Samples at the edges of domains: empty and single axes, rank 5, zeros, units, large, denormal and non-finite values.
 
-Gradients need not exist there; results do, and every form of a graph must give the same.
+Gradients need not exist there; results do, and every form of a graph must give the same. Samples with short axes, but
+ordinary numbers, have gradients as others do.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from glowtrain.backends.base import index_problems
 from glowtrain.errors import GlowtrainError
-from glowtrain.gradcheck.draw import EdgeDraw
+from glowtrain.gradcheck.draw import EdgeDraw, SeededDraw
 from glowtrain.gradcheck.operators import applied
 from glowtrain.graph import Operator, Sample
 
@@ -45,3 +52,50 @@ def drawn_edge(operator: type[Operator], seed: int, example: int) -> Sample | No
             continue
         return sample
     return None
+
+
+def drawn_short(operator: type[Operator], seed: int, example: int) -> Sample | None:
+    """A sample of which one axis, or all of one extent, have no elements or one; ``None`` if the operator takes none.
+
+    Extents that ``sample`` draws as it likes are reached too: an ordinary sample is cut, where ``infer`` allows it.
+    """
+    for attempt in range(ATTEMPTS):
+        draw = SeededDraw(seed, "short", operator.key(), example, attempt)
+        sample = operator.sample(draw)
+        cuts = list(_cuts(sample))
+        draw.random.shuffle(cuts)
+        for places, extent in cuts:
+            shorter = _cut(sample, places, extent)
+            if is_use(shorter):
+                return shorter
+    return None
+
+
+Axes = tuple[tuple[int, int], ...]
+"""Axes of operands: the operand's position, and the axis."""
+
+
+def _cuts(sample: Sample) -> Iterator[tuple[Axes, int]]:
+    """Axes that may be cut together, those of one extent, and each by itself; and what they are cut to."""
+    shapes = {place: np.shape(array) for place, array in enumerate(sample.inputs) if array is not None}
+    axes = {(place, axis): n for place, shape in shapes.items() for axis, n in enumerate(shape)}
+    together = [tuple(axis for axis, n in axes.items() if n == extent) for extent in sorted({*axes.values()})]
+    for group in dict.fromkeys([*together, *((axis,) for axis in axes)]):
+        yield from ((group, extent) for extent in (0, 1) if axes[group[0]] > extent)
+
+
+def _cut(sample: Sample, axes: Axes, extent: int) -> Sample:
+    arrays = list(sample.inputs)
+    for place, axis in axes:
+        arrays[place] = np.asarray(arrays[place])[(slice(None),) * axis + (slice(0, extent),)]
+    return replace(sample, inputs=tuple(arrays))
+
+
+def is_use(sample: Sample) -> bool:
+    """Whether the operator takes these operands, and every index names a place."""
+    try:
+        function = applied(sample).probe
+    except GlowtrainError:
+        return False
+    arrays = {value.name: array for value, array in zip(function.inputs, function.arrays, strict=True)}
+    return not index_problems(function.graph, arrays)

@@ -70,7 +70,7 @@ class Probe:
         """The outputs that gradients flow from."""
         return tuple(self.outputs[k] for k in self.results)
 
-    @property
+    @cached_property
     def source(self) -> Probe:
         """The function from the inputs to the sources that gradients are of (see :func:`held`)."""
         names = (value.name for value in self.inputs)
@@ -115,16 +115,31 @@ class Probe:
         """The gradient of each wanted input for cotangents of the sources. Raises :class:`DifferentiationError`."""
         return pullback(self.sources, seeds, [self.inputs[k] for k in self.wanted])
 
+    @cached_property
+    def seeds(self) -> tuple[Input, ...]:
+        """A cotangent for each source."""
+        return tuple(Input(output.type, f"g{len(self.inputs) + k}") for k, output in enumerate(self.sources))
+
+    @cached_property
+    def gradients(self) -> tuple[Value | None, ...]:
+        """The gradient of each wanted input for :attr:`seeds`. Raises :class:`DifferentiationError`."""
+        return self.pulled(self.seeds)
+
+    @cached_property
+    def rule(self) -> Probe:
+        """The gradients that there are, as a function of the inputs and of :attr:`seeds` (at ones)."""
+        arrays = (*self.arrays, *(np.ones(seed.shape) for seed in self.seeds))
+        return Probe((*self.inputs, *self.seeds), arrays, tuple(g for g in self.gradients if g is not None), (), ())
+
     def derivative(self, random: np.random.Generator) -> Probe | None:
         """All gradients, as a function of the inputs and of a cotangent for each source; ``None`` if there is none."""
-        seeds = tuple(Input(output.type, f"g{len(self.inputs) + k}") for k, output in enumerate(self.sources))
-        gradients = tuple(gradient for gradient in self.pulled(seeds) if gradient is not None)
+        gradients, seeds = self.rule.outputs, self.seeds
         points = tuple(cotangent(seed.shape, random) for seed in seeds)
         if not gradients:
             return None
         wanted = (*self.wanted, *range(len(self.inputs), len(self.inputs) + len(seeds)))
         arrays = (*self.arrays, *(p.astype(seed.dtype.numpy) for p, seed in zip(points, seeds, strict=True)))
-        return Probe((*self.inputs, *seeds), arrays, gradients, wanted, tuple(range(len(gradients))))
+        return Probe(self.rule.inputs, arrays, gradients, wanted, tuple(range(len(gradients))))
 
 
 def probe(arrays: Sequence[Array], outputs: Sequence[Value], inputs: Sequence[Input]) -> Probe:
@@ -187,14 +202,11 @@ class _Pulled:
     @classmethod
     def of(cls, probe: Probe, random: np.random.Generator, count: int = 2) -> _Pulled:
         """The gradients for ``count`` random cotangents."""
-        seeds = tuple(Input(output.type, f"c{k}") for k, output in enumerate(probe.sources))
-        rules = probe.pulled(seeds)
-        present = tuple(rule for rule in rules if rule is not None)
-        rows = [[cotangent(seed.shape, random) for seed in seeds] for _ in range(count)]
-        found = (iter(_values((*probe.inputs, *seeds), (*probe.arrays, *row), present)) for row in rows)
+        rows = [[cotangent(seed.shape, random) for seed in probe.seeds] for _ in range(count)]
+        found = (iter(probe.rule.at((*probe.arrays, *row))) for row in rows)
         sizes = [probe.arrays[place].shape for place in probe.wanted]
         gradients = [
-            [np.zeros(shape) if rule is None else next(row) for rule, shape in zip(rules, sizes, strict=True)]
+            [np.zeros(shape) if rule is None else next(row) for rule, shape in zip(probe.gradients, sizes, strict=True)]
             for row in found
         ]
         return cls(probe.source, rows, gradients)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.util
 import multiprocessing
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -69,8 +71,8 @@ PROFILES = {
     "deep": Profile(200, 2000, DEEP_SHARES),
 }
 PROGRAMS = "random programs"
-TOGETHER = 20
-"""Random programs that one process checks before the next tells how far it is."""
+TOGETHER, EXAMPLES_TOGETHER = 20, 50
+"""Random programs, and examples of an operator, that one process checks before the next tells how far it is."""
 
 Found = list[tuple[str, Measure]]
 
@@ -151,16 +153,27 @@ def check_registry(
     shares = settings.shares if chosen else {}
     run = _Run(examples or settings.examples, seed, tuple(oracles), shares, shrink, str(keep or ""))
     count = _programs_wanted(programs, examples, settings, every=names is None)
-    tasks: list[Task] = [(key, range(run.examples)) for key in chosen]
-    end = first + count
-    tasks += [(PROGRAMS, range(start, min(start + TOGETHER, end))) for start in range(first, end, TOGETHER)]
+    tasks = [task for key in chosen for task in _parts(key, range(run.examples), EXAMPLES_TOGETHER)]
+    tasks += _parts(PROGRAMS, range(first, first + count), TOGETHER)
     results = _results(run, tasks, progress or (lambda subject, number, total: None), jobs)
     checks: list[Check] = []
     for subject in dict.fromkeys(subject for subject, _ in tasks):
         found = [entry for (key, _), (part, _) in zip(tasks, results, strict=True) if key == subject for entry in part]
         checks += merged(subject, found)
     spent = time.perf_counter() - begin
-    return RegistryReport(tuple(checks), seed, run.examples, spent, tuple(c for _, c in results if c is not None))
+    return RegistryReport(tuple(checks), seed, run.examples, spent, _together(c for _, c in results if c is not None))
+
+
+def _parts(subject: str, examples: range, most: int) -> list[Task]:
+    return [(subject, examples[start : start + most]) for start in range(0, len(examples), most)]
+
+
+def _together(parts: Iterable[Covered]) -> tuple[Covered, ...]:
+    """What each operator's parts covered."""
+    found: dict[str, Covered] = {}
+    for part in parts:
+        found[part.operator] = found[part.operator] | part if part.operator in found else part
+    return tuple(found.values())
 
 
 def _chosen(names: Sequence[str] | None, profile: str) -> list[str]:
@@ -213,9 +226,21 @@ def _checked(run: _Run, task: Task) -> Result:
     if operator is None:
         raise InputError(f"a new process knows no operator {subject}: install its package, or check with one job")
     checked = _Operator(run, operator, Covered(subject))
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _without_collection():
         warnings.simplefilter("ignore", RuntimeWarning)  # NumPy on means of nothing, sums of infinities
-        return list(checked.found()), checked.covered
+        return list(checked.found(examples)), checked.covered
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Graphs are many small objects that all live: looking for garbage among them takes a twelfth of the time."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 @dataclass
@@ -226,8 +251,8 @@ class _Operator:
     operator: type[Operator]
     covered: Covered
 
-    def found(self) -> Iterator[tuple[str, Measure]]:
-        for example in range(self.run.examples):
+    def found(self, examples: Iterable[int]) -> Iterator[tuple[str, Measure]]:
+        for example in examples:
             ordinary = [oracle for oracle in self.run.oracles if oracle in ORACLES]
             edges = [oracle for oracle in self.run.oracles if oracle in EDGES]
             if ordinary:

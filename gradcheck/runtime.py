@@ -37,7 +37,8 @@ DIFFERENT = {
 
 def _spectrum_longer_than_signal(sample: Sample) -> bool:
     operator, spectrum = sample.operator, sample.inputs[0]
-    assert isinstance(operator, DFT) and spectrum is not None
+    assert isinstance(operator, DFT)
+    assert spectrum is not None
     if not (operator.inverse and operator.onesided and operator.dft_length):
         return False
     return bool(spectrum.shape[operator.axis] > operator.dft_length)

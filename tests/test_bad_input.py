@@ -17,6 +17,7 @@ from glowtrain.graph import Graph, Input
 from glowtrain.ops.gather import GatherElements, GatherND
 from glowtrain.ops.logic import Cast
 from glowtrain.ops.loss import SoftmaxCrossEntropyLoss
+from glowtrain.ops.rotary import RotaryEmbedding
 from glowtrain.ops.scatter import ScatterElements
 from glowtrain.types import type_of
 
@@ -214,6 +215,18 @@ def test_an_index_out_of_range_is_named_before_anything_runs(call: str, backend:
         np.testing.assert_array_equal(array, before[name])
     assert run.whole
     TOKEN_CALLS[call](run, token_data(-10))
+
+
+@pytest.mark.parametrize("backend", ["interpreter", "cpu"])
+def test_an_index_that_an_operator_passes_on_is_checked_too(backend: str) -> None:
+    """RotaryEmbedding reads its tables by a Gather; the same holds for com.microsoft.EmbedLayerNormalization."""
+    types = {"x": gt.f32[1, 2, 2, 4], "cos": gt.f32[3, 2], "sin": gt.f32[3, 2], "places": gt.i64[1, 2]}
+    inputs = {name: gt.Input(type_, name) for name, type_ in types.items()}
+    rotated = RotaryEmbedding()(*inputs.values())
+    run = gt.compile(gt.Graph(tuple(inputs.values()), {"y": rotated}), backend=backend)
+    data = {name: np.zeros(value.shape, value.dtype.numpy) for name, value in inputs.items()}
+    with pytest.raises(InputError, match=r"'places' must hold numbers from -3 to 2 for Gather.*has 3 at \[0, 1\]"):
+        run({**data, "places": np.array([[0, 3]])})
 
 
 def test_the_whole_data_set_is_looked_through_for_indices_first() -> None:

@@ -6,7 +6,7 @@ index operand itself, or becomes one through operators of one operand that move 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -87,13 +87,30 @@ class IndexUse:
 def index_uses(graph: Graph) -> Iterator[IndexUse]:
     """Every use of an input as an index, each range once."""
     seen = set()
-    for node in graph.nodes:
-        types = [None if value is None else value.type for value in node.inputs]
-        for position, places in node.operator.index_places(*types).items():
-            source, path = _source(node.inputs[position])
-            if isinstance(source, Input) and (source, path, places) not in seen:
-                seen.add((source, path, places))
-                yield IndexUse(source, path, node, places)
+    for node, position, places in _readers(graph.nodes):
+        source, path = _source(node.inputs[position])
+        if isinstance(source, Input) and (source, path, places) not in seen:
+            seen.add((source, path, places))
+            yield IndexUse(source, path, node, places)
+
+
+def _readers(nodes: Iterable[Node]) -> Iterator[tuple[Node, int, Places]]:
+    """The operands that name places, of nodes and of what they decompose into: node, position, places."""
+    from glowtrain.graph.graph import topological  # noqa: PLC0415  (graphs know their index uses)
+
+    for node in nodes:
+        own = node.operator.index_places(*(None if value is None else value.type for value in node.inputs))
+        yield from ((node, position, places) for position, places in own.items())
+        operator = node.operator
+        made_of_others = operator.has("decompose") and not operator.lowers(*node.inputs)
+        if not own and made_of_others and any(map(_may_be_index, node.inputs)):
+            results = operator.decompose(*node.inputs)
+            operands = frozenset(value for value in node.inputs if value is not None)
+            yield from _readers(topological(results if isinstance(results, tuple) else (results,), operands))
+
+
+def _may_be_index(value: Value | None) -> bool:
+    return value is not None and value.dtype.is_integer and isinstance(_source(value)[0], Input)
 
 
 def _source(value: Value | None) -> tuple[Value | None, tuple[Node, ...]]:

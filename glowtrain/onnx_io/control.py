@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from onnx import GraphProto, NodeProto, ValueInfoProto
 
-from glowtrain.errors import ModelError
+from glowtrain.errors import ModelError, UnknownValueError
 from glowtrain.graph import Constant, Graph, Input, Ragged, Value, constant
 from glowtrain.onnx_io.build import Builder, Known, attributes_of, built_in
 from glowtrain.onnx_io.ragged import cut
@@ -108,12 +108,21 @@ def _if(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     if isinstance(condition, Constant):
         taken = "then_branch" if condition.array.reshape(()).item() else "else_branch"
         return tuple(branch(builder, branches[taken]))
-    both = zip(branch(builder, branches["then_branch"]), branch(builder, branches["else_branch"]), strict=True)
+    what = builder.what(node)
+    results = []
+    for name in ("then_branch", "else_branch"):
+        try:
+            results.append(branch(builder, branches[name]))
+        except UnknownValueError:
+            raise
+        except ModelError as error:  # perhaps no call takes this branch for operands of these shapes
+            unknown = builder.unknown(condition, f"{what}: its {name} is not valid here ({error}); its condition")
+            raise (unknown if isinstance(unknown, UnknownValueError) else error) from None
+    both = zip(*results, strict=True)
     try:
         return tuple(_choice(_scalar(condition), first, second) for first, second in both)
     except _DifferentError:
-        what = f"{builder.what(node)}: its branches give different types; its condition"
-        raise builder.unknown(condition, what) from None
+        raise builder.unknown(condition, f"{what}: its branches give different types; its condition") from None
 
 
 class _DifferentError(Exception):

@@ -8,7 +8,7 @@ operands.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from onnx import NodeProto, helper
@@ -50,11 +50,21 @@ class Request:
 class _Part(Branch):
     """Builds what one name of the graph around it needs, with other values for some of the names."""
 
+    gradient: NodeProto = field(kw_only=True)
+
     @classmethod
-    def within(cls, outer: Builder, known: dict[str, Known]) -> _Part:
-        """A part of what ``outer`` builds, in which some names are ``known``."""
+    def within(cls, outer: Builder, known: dict[str, Known], gradient: NodeProto) -> _Part:
+        """The part of what ``outer`` builds for a Gradient node, in which some names are ``known``.
+
+        Raises :class:`ModelError` where it is to be built within itself.
+        """
+        around = outer
+        while isinstance(around, Branch):
+            if isinstance(around, _Part) and around.gradient.output == gradient.output:
+                raise ModelError(f"{outer.what(gradient)}: what it differentiates depends on its own result")
+            around = around.outer
         settings = {entry.name: getattr(outer, entry.name) for entry in fields(Builder)}
-        return cls(**{**settings, "known": known}, outer=outer)
+        return cls(**{**settings, "known": known}, outer=outer, gradient=gradient)
 
     def compute(self, name: str) -> None:
         """Add the nodes that ``name`` depends on and that depend on what is replaced.
@@ -97,7 +107,7 @@ def _gradient(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     part: Builder = builder
     if points is None:
         points = [_opaque(value) for value in values]
-        inner = _Part.within(builder, dict(zip(names, points, strict=True)))
+        inner = _Part.within(builder, dict(zip(names, points, strict=True)), node)
         inner.compute(request.y)
         part = inner
     y = part.tensor(request.y, what)

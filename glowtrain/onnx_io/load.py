@@ -108,13 +108,18 @@ def _spec(value: ValueInfoProto, title: str) -> Spec:
     extents: list[int | str] = []
     for axis, extent in enumerate(tensor.shape.dim):
         known = extent.HasField("dim_value") and extent.dim_value >= 0
-        extents.append(extent.dim_value if known else extent.dim_param or f"{value.name}_{axis}")
+        extents.append(extent.dim_value if known else _named(extent.dim_param) or f"{value.name}_{axis}")
     spec = Spec(dtype_from_onnx(tensor.elem_type, what), tuple(extents))
     try:
         spec.bind(dict.fromkeys(spec.symbols, 1))
     except ShapeError as error:
         raise ModelError(f"{what}: {error}") from None
     return spec
+
+
+def _named(symbol: str) -> str:
+    """A dimension's name; empty for what exporters write for every dimension that they do not know (``?``)."""
+    return symbol if symbol != "None" and any(character.isalpha() for character in symbol) else ""
 
 
 def _check_supported(graph: GraphProto, title: str) -> None:

@@ -11,6 +11,9 @@ from glowtrain.onnx_io.control import branch
 from glowtrain.ops.move import Concat, Squeeze, Unsqueeze
 from glowtrain.ops.split import Split
 
+MOST_PIECES = 1 << 16
+"""Pieces into which a tensor is split: more come of damaged extents only."""
+
 
 @built_in("SequenceConstruct")
 def _construct(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
@@ -84,6 +87,9 @@ def _split(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
         sizes = tuple(int(size) for size in split)
     else:
         chunk = 1 if split is None else int(split)
+        if extent > chunk * MOST_PIECES:
+            pieces_of = f"{extent} elements in pieces of {chunk}"
+            raise ModelError(f"{builder.what(node)}: {pieces_of}; there can be {MOST_PIECES} of them")
         sizes = tuple(min(chunk, extent - start) for start in range(0, extent, chunk))
     pieces = builder.made(Split(split=sizes, axis=axis), [x], node)
     if split is None and not attributes.get("keepdims", 1):

@@ -176,10 +176,11 @@ class Writer:
     def constant(self, array: Array, hint: str) -> str:
         """The name of a constant; equal ones are written once.
 
-        Float tensors are written as nodes: float initializers are taken for parameters when a model is loaded.
+        Float tensors are written as nodes: float initializers are taken for parameters when a model is loaded. Signed
+        bytes are never shared: ONNX Runtime converts the zero points of weights to unsigned ones, each under one name.
         """
         key = (array.dtype.name, array.shape, array.tobytes())
-        if key not in self.arrays:
+        if key not in self.arrays or array.dtype == np.int8:
             name = self.arrays[key] = self.names.fresh(hint)
             tensor = tensor_from_array(array, name)
             if self.constants_as_nodes or (array.dtype.kind not in "iub" and array.ndim):

@@ -139,7 +139,8 @@ class Attention(Operator):
         if three:
             heads = (self.q_num_heads, self.kv_num_heads, self.kv_num_heads)
             q, k, v = (
-                x.reshape(*x.shape[:2], n, -1).transpose(0, 2, 1, 3) for x, n in zip((q, k, v), heads, strict=True)
+                x.reshape(*x.shape[:2], n, x.shape[2] // n).transpose(0, 2, 1, 3)
+                for x, n in zip((q, k, v), heads, strict=True)
             )
         if past_key is not None:
             k, v = np.concatenate([past_key, k], 2), np.concatenate([past_value, v], 2)
@@ -153,7 +154,7 @@ class Attention(Operator):
             self._reference_softmax(stages[2], np.isneginf(np.max(bias, axis=-1, keepdims=True, initial=-np.inf)))
         )
         y = stages[3] @ wide_v
-        y = y.transpose(0, 2, 1, 3).reshape(*y.shape[:1], y.shape[2], -1) if three else y
+        y = y.transpose(0, 2, 1, 3).reshape(*y.shape[:1], y.shape[2], y.shape[1] * y.shape[3]) if three else y
         return y.astype(dtype), k.copy(), v.copy(), stages[self.qk_matmul_output_mode].astype(dtype)
 
     def _reference_bias(self, scores: Array, mask: Array | None, lengths: Array | None, past: int) -> Array:

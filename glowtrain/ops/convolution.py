@@ -187,6 +187,8 @@ class ConvTranspose(Operator):
         """The window of the convolution that leads from y back to x."""
         types = tuple(v for v in (x, w) if isinstance(v, TensorType))
         rank = len(x.shape) - 2
+        if 0 in x.shape[2:]:
+            raise self.fail("the input needs elements along its spatial axes", *types)
         axes = window_axes(
             self, types, x.shape[2:], w.shape[2:], self.strides, self.dilations, self.pads, self.auto_pad
         )

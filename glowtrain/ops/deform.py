@@ -89,14 +89,14 @@ class DeformConv(Operator):
         geometry, (n, c), m = self.geometry(x.shape, w.shape), x.shape[:2], w.shape[0]
         taps, places, q, rank = math.prod(geometry.kernel), math.prod(geometry.out), self.offset_group, geometry.rank
         moved = widened(offset).reshape(n * q, taps, rank, places)
-        positions = [base + moved[:, :, a].reshape(n * q, -1) for a, base in enumerate(self._places(geometry))]
+        positions = [base + moved[:, :, a].reshape(n * q, taps * places) for a, base in enumerate(self._places(geometry))]
         borders = [Border.of(extent, "zeros", corners=True) for extent in geometry.spatial]
         images = x.reshape(n * q, c // q, *geometry.spatial)
         columns = interpolated_array(images, positions, borders, "linear").reshape(n, q, c // q, taps, places)
         if mask is not None:
             columns = columns * widened(mask).reshape(n, q, 1, taps, places)
-        columns = columns.reshape(n, self.group, -1, places)
-        rows = widened(w).reshape(self.group, m // self.group, -1)
+        columns = columns.reshape(n, self.group, w.shape[1] * taps, places)
+        rows = widened(w).reshape(self.group, m // self.group, w.shape[1] * taps)
         result = np.asarray(np.einsum("gmk,ngkp->ngmp", rows, columns)).reshape(n, m, *geometry.out)
         if bias is not None:
             result = result + widened(bias).reshape(-1, *(1,) * rank)

@@ -71,7 +71,8 @@ class Col2Im(_Blocks):
     def reference(self, x: Array) -> Array:
         geometry = self.geometry()
         wide = x if x.dtype.kind in "iu" else widened(x)
-        columns = wide.reshape(x.shape[0], -1, *geometry.kernel, *geometry.out)
+        channels = x.shape[1] // math.prod(geometry.kernel)
+        columns = wide.reshape(x.shape[0], channels, *geometry.kernel, *geometry.out)
         result = geometry.pad(np.zeros((*columns.shape[:2], *geometry.spatial), wide.dtype), 0)
         for tap in geometry.taps():
             here: Any = (slice(None), slice(None), *tap)
@@ -149,7 +150,8 @@ class Im2Col(_Blocks):
         windows = geometry.view(geometry.pad(x, 0))
         rank = geometry.rank
         order = (0, 1, *range(2 + rank, 2 + 2 * rank), *range(2, 2 + rank))
-        return windows.transpose(order).reshape(x.shape[0], -1, math.prod(geometry.out))
+        rows = x.shape[1] * math.prod(geometry.kernel)
+        return windows.transpose(order).reshape(x.shape[0], rows, math.prod(geometry.out))
 
     def vjp(self, g: Value, y: Value, x: Value) -> Grads:
         return (Col2Im(x.shape[2:], self.block_shape, self.dilations, self.pads, self.strides)(g),)
@@ -218,6 +220,8 @@ class MaxUnpool(Operator):
             raise self.fail("X must be [N, C, D1, ...], and I i64 of its shape", *inputs)
         natural = self._natural(x.shape)
         shape = self.output_shape or natural
+        if 0 in x.shape[2:]:
+            raise self.fail("X needs elements along its spatial axes", *inputs)
         if len(shape) != x.rank or any(n > m for n, m in zip(natural, shape, strict=True)):
             raise self.fail(f"output_shape must be {list(natural)} or larger", *inputs)
         return x.with_shape(shape)

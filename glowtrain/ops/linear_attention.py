@@ -117,7 +117,7 @@ class LinearAttention(Operator):
             state = state + k[:, step] * new
             y[:, step] = q[:, step] @ state * self._scale(k.shape[3])
         final = state.astype(query.dtype if past is None else past.dtype)
-        return y.reshape(batch, steps, -1).astype(query.dtype), final
+        return y.reshape(batch, steps, math.prod(y.shape[2:])).astype(query.dtype), final
 
     def decompose(self, *inputs: Any) -> tuple[Value, ...]:
         operands = self._operands(inputs)
@@ -188,6 +188,8 @@ class CausalConvWithState(Operator):
             raise self.fail("operands must have one float type", *types)
         if x.rank != 3 or weight.rank != 3 or weight.shape[:2] != (x.shape[1], 1) or weight.shape[2] < 1:
             raise self.fail("x must be [B, C, L] and the kernels [C, 1, k]", *types)
+        if 0 in x.shape[1:]:
+            raise self.fail("x needs at least one channel and one step", *types)
         state = (*x.shape[:2], weight.shape[2] - 1)
         if bias is not None and bias.shape != (x.shape[1],):
             raise self.fail(f"bias must have shape [{x.shape[1]}]", *types)

@@ -69,7 +69,7 @@ class GridSample(Operator):
 
     def reference(self, x: Array, grid: Array) -> Array:
         n, c, *spatial = x.shape
-        points = widened(grid).reshape(n, -1, len(spatial))
+        points = widened(grid).reshape(n, math.prod(grid.shape[1:-1]), len(spatial))
         positions = [self._position(points[..., -1 - axis], extent) for axis, extent in enumerate(spatial)]
         result = interpolated_array(x, positions, self._borders(tuple(spatial)), self.kernel)
         return result.astype(x.dtype).reshape(n, c, *grid.shape[1:-1])
@@ -140,7 +140,7 @@ class AffineGrid(Operator):
 
     def reference(self, theta: Array) -> Array:
         grid = np.asarray(np.einsum("pk,nrk->npr", self.points(), widened(theta)))
-        return grid.reshape(self.size[0], *self.size[2:], -1).astype(theta.dtype)
+        return grid.reshape(self.size[0], *self.size[2:], len(self.size) - 2).astype(theta.dtype)
 
     def decompose(self, theta: Value) -> Value:
         wide = as_dtype(theta, accumulator(theta.dtype))

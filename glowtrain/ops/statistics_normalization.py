@@ -14,6 +14,7 @@ import numpy as np
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
 from glowtrain.ops.arithmetic import Sqrt
 from glowtrain.ops.family import normalize_axes
+from glowtrain.ops.logic import Equal, Where
 from glowtrain.ops.move import reshape
 from glowtrain.ops.normalization import require_floats
 from glowtrain.ops.pooling import SumPool
@@ -95,7 +96,9 @@ class MeanVarianceNormalization(Operator):
         wide = as_dtype(x, accumulator(x.dtype))
         mean = ReduceMean(axes=self.axes, noop_with_empty_axes=True)
         centred = wide - mean(wide)
-        deviation = Sqrt()(mean(centred * centred))
+        variance = mean(centred * centred)
+        flat = Equal()(variance, 0.0)  # there the root has no gradient: it is taken to be 0
+        deviation = Where()(flat, 0.0, Sqrt()(Where()(flat, 1.0, variance)))
         return as_dtype(centred / (deviation + 1e-9), x.dtype)
 
     @classmethod

@@ -192,6 +192,8 @@ def window(
     Raises :class:`~glowtrain.errors.ShapeError` for attributes of wrong length or sign and for windows that do not fit.
     """
     axes = window_axes(operator, types, spatial, kernel, strides, dilations, pads, auto_pad)
+    if auto_pad.startswith("SAME") and 0 in spatial:
+        raise operator.fail(f"a window does not fit into an input of extent {list(spatial)}", *types)
     if auto_pad.startswith("SAME"):
         return bounded(operator, types, Window(tuple(_same(axis, upper=auto_pad == "SAME_UPPER") for axis in axes)))
     room = [axis.extent + axis.begin + axis.end - axis.width for axis in axes]

@@ -135,7 +135,7 @@ def _scaled(total: Value, factor: Array) -> Value:
     return result
 
 
-def _sums(value: Value) -> tuple[Value, Array] | None:
+def sums(value: Value) -> tuple[Value, Array] | None:
     """The sums and the factor of :func:`_scaled`."""
     node = value.node
     if node is None or not isinstance(node.operator, Mul) or node.inputs[0] is None:
@@ -266,9 +266,9 @@ def _requantized(node: Node, value: Value, scale: Array, zero: Value | None) -> 
 
 def _numbers(value: Value, scale: Array, zero: Value | None, dtype: DType) -> Value | None:
     """A value in integers, where what computes it can be computed with the integers of its operands."""
-    sums = _sums(value)
-    if sums is not None:
-        units: Value = Mul()(Cast(f32)(sums[0]), constant(sums[1] / scale))
+    found = sums(value)
+    if found is not None:
+        units: Value = Mul()(Cast(f32)(found[0]), constant(found[1] / scale))
         return quantize_units(units, zero, dtype)
     node = value.node
     if node is None or len(node.outputs) > 1:

@@ -5,21 +5,24 @@
 :func:`quantize` is the whole of it for a model that is not trained again.
 """
 
+from glowtrain.quantization.analysis import LayerNoise, Sensitivity, accuracy, sensitivity, signal_to_noise
 from glowtrain.quantization.calibrate import calibrate
 from glowtrain.quantization.convert import convert
 from glowtrain.quantization.fold import folded
 from glowtrain.quantization.methods import METHODS, Entropy, MeanSquare, Method, MinMax, MovingAverage, Percentile
 from glowtrain.quantization.placement import Kept
+from glowtrain.quantization.post_training import Quantized, quantize
 from glowtrain.quantization.prepare import prepare
 from glowtrain.quantization.profile import Profile
-from glowtrain.quantization.post_training import Quantized, quantize
 from glowtrain.quantization.recipe import Recipe
+from glowtrain.quantization.report import Report, report
 from glowtrain.quantization.scheme import Parameters, Scheme
 
 __all__ = [
     "METHODS",
     "Entropy",
     "Kept",
+    "LayerNoise",
     "MeanSquare",
     "Method",
     "MinMax",
@@ -29,10 +32,16 @@ __all__ = [
     "Profile",
     "Quantized",
     "Recipe",
+    "Report",
     "Scheme",
+    "Sensitivity",
+    "accuracy",
     "calibrate",
     "convert",
     "folded",
     "prepare",
     "quantize",
+    "report",
+    "sensitivity",
+    "signal_to_noise",
 ]

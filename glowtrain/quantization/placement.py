@@ -148,9 +148,12 @@ class _Placing:
             return "has no integer form"
         if not data or any(not _is_real(value) for value in data):
             return f"computes in {node.inputs[0].dtype if node.inputs[0] is not None else 'nothing'}, not in f32"
-        if any(value in self.known for value in data) and kind != "contraction":
-            return "" if kind == "clips" else "one operand is a parameter"
-        return ""
+        if kind == "contraction":
+            return ""
+        if any(value in self.known for value in data):
+            return "one operand is a parameter"
+        quantizes = kind == "passes" and self.passes(node)
+        return "" if quantizes or not self.grid.isdisjoint(data) else "reads nothing that is quantized"
 
     def role(self, node: Node) -> str:
         if self.follows(node):

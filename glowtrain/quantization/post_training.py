@@ -30,25 +30,30 @@ class Quantized:
     """A quantized model and how it came about.
 
     ``model`` has QuantizeLinear and DequantizeLinear and integer weights: compile it, or save it with ``gt.save``.
-    ``prepared`` is the same with FakeQuantize and float weights, for training; ``folded`` the float model with folded
+    ``prepared`` is the same with FakeQuantize and float weights; ``exact`` the float model with folded
     BatchNormalization. ``kept`` lists what stays in floating point, and why. The three models have the same inputs and
     outputs; they are templates if the given model is one, and ``example`` is the graph of ``prepared`` that the first
-    calibration batch binds.
+    calibration batch binds. ``fixed`` are the parameters of weights that were rounded otherwise than to the nearest.
     """
 
     model: Graph | Template
     prepared: Graph | Template
-    folded: Graph | Template
+    exact: Graph | Template
     profile: Profile
     recipe: Recipe
     kept: list[Kept]
     example: Prepared
     data: list[Batch] = field(repr=False)
+    fixed: Mapping[str, Parameters] = field(default_factory=dict, repr=False)
 
     @property
     def graph(self) -> Graph:
         """The quantized model as a graph: as bound by the first calibration batch where it is a template."""
         return bound(self.model, self.data[0])
+
+    def ready(self, graph: Graph) -> Prepared:
+        """A graph of the float model ``exact`` with FakeQuantize."""
+        return prepared(graph, self.profile, self.recipe, fixed=self.fixed)
 
 
 def quantize(
@@ -116,7 +121,9 @@ class _Work:
             raise QuantizationError(f"nothing in {example.graph.name} is quantized:{listed}")
         forms = each(self.floats, lambda graph: self.ready(graph).graph)
         model = each(forms, converted)
-        return Quantized(model, forms, self.floats, self.profile, self.recipe, example.kept, example, self.fed)
+        return Quantized(
+            model, forms, self.floats, self.profile, self.recipe, example.kept, example, self.fed, self.fixed
+        )
 
 
 def bound(model: Graph | Template, batch: Batch) -> Graph:

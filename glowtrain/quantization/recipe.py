@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from glowtrain.errors import QuantizationError
@@ -36,8 +36,6 @@ class Recipe:
     equalize: bool = False
     correct_bias: bool = False
     round_weights: int = 0
-    settings: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """What others note down about the recipe, for reports."""
 
     def __post_init__(self) -> None:
         if self.activations.granularity != "tensor":
@@ -70,3 +68,17 @@ class Recipe:
                 raise QuantizationError(
                     f"opset {opset} cannot say {scheme}: it needs opset {scheme.least_opset} or newer"
                 )
+
+    def __str__(self) -> str:
+        words = [f"activations {self.activations}", f"weights {self.weights}", f"method {_said(self.method)}"]
+        words += [f"weights' method {_said(self.weight_method)}"] if self.weight_method != "minmax" else []
+        words += ["equalised"] if self.equalize else []
+        words += ["biases corrected"] if self.correct_bias else []
+        words += [f"weights rounded in {self.round_weights} steps"] if self.round_weights else []
+        words += [f"in float: {', '.join(self.keep)}"] if self.keep else []
+        words += [f"only: {', '.join(self.only)}"] if self.only else []
+        return ", ".join(words)
+
+
+def _said(method: str | Method) -> str:
+    return method if isinstance(method, str) else str(method)

@@ -143,7 +143,8 @@ class Scheme:
         scale = np.where(lows == highs, 1.0, steps)
         if self.power_of_two:
             scale = 2.0 ** np.ceil(np.log2(scale * (1 - MARGIN)))
-        scale = scale.astype(np.float32)
+        with np.errstate(over="ignore"):
+            scale = np.asarray(scale, np.float32)
         if (scale < SMALLEST_SCALE).any() or not np.isfinite(scale).all():
             raise QuantizationError(_about(where, lows, highs, "is beyond what a scale in f32 can say"))
         if zero is None:

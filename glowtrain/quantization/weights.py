@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from glowtrain.errors import QuantizationError
@@ -37,7 +39,8 @@ def weight_parameters(
     coarser = np.maximum(found.scale, np.asarray(least, np.float32)).astype(np.float32)
     coarser = np.broadcast_to(coarser, found.scale.shape) if found.scale.ndim else np.asarray(coarser.max())
     factor = coarser.astype(np.float64) / found.scale
-    return scheme.parameters(lows * factor, highs * factor, axis=axis, where=where, zeros=True)
+    wider = scheme.parameters(lows * factor, highs * factor, axis=axis, where=where, zeros=True)
+    return replace(wider, scale=np.maximum(wider.scale, coarser))
 
 
 def _ranges(array: Array, scheme: Scheme, axes: Axes | None) -> tuple[Scheme, int, Array, Array]:

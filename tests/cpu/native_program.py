@@ -104,7 +104,7 @@ class Native:
         workspace[...] = POISON
         given = {self.program.inputs[name]: array for name, array in inputs.items()}
         given |= {b: (state or {}).get(name, b.initial) for name, b in self.program.variables.items()}
-        given |= {b: b.initial for b in self.program.constants}
+        given |= {b: b.initial for b in (*self.program.constants, *self.code.externals) if b.kind == "constant"}
         for buffer, piece in zip(self.code.externals, pieces, strict=True):
             piece[...] = raw(buffer, given[buffer]) if buffer in given else POISON
         table = pointer_table([piece.ctypes.data for piece in held.pieces])

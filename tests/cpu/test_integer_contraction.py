@@ -7,7 +7,6 @@ everything around them runs here; the real text is compiled for its target.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +14,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from native_program import Pages
 from numpy.typing import NDArray
+from test_contraction import addresses, contractions, inside
 
 from glowtrain.backends.cpu.contraction import Access, Axis, Clip, Contraction, Kernel, Operand, generate
 from glowtrain.backends.cpu.contraction.dot import dot_of
@@ -27,7 +28,11 @@ Array = NDArray[Any]
 TARGETS = ("host", "avx2", "sse4", "scalar", "neon", "avx512", "avx512vnni", "avxvnni", "neon-dot")
 HOST = Target.host()
 UNTOUCHED = 12345
-TYPES = ("u8", "i8")
+SIGNS = (("u8", "i8"), ("i8", "i8"), ("u8", "u8"), ("i8", "u8"))
+USED = {
+    "avx2": "avx2.pmadd.wd", "sse4": "sse2.pmadd.wd", "avx512": "avx512.pmaddw.d.512", "avxvnni": "vpdpbusd.256",
+    "avx512vnni": "vpdpbusd.512", "neon-dot": "dot.v4i32",
+}  # fmt: skip
 LIMITS = {"u8": (0, 255), "i8": (-128, 127), "i16": (-32768, 32767), "u16": (0, 65535), "i32": (-(2**31), 2**31 - 1)}
 
 
@@ -78,14 +83,6 @@ def here(text: str, target: Target) -> tuple[str, Target]:
     return text, registers
 
 
-def addresses(access: Access, extents: Sequence[int]) -> Array:
-    """The element address at every index of the nest."""
-    total = np.full(tuple(extents), access.offset)
-    for grid, stride in zip(np.indices(tuple(extents), sparse=True), access.strides, strict=True):
-        total = total + grid * stride
-    return total
-
-
 def values(contraction: Contraction, at: int, buffer: Array) -> Array:
     """An operand at every index of the nest, with what is read outside of it."""
     assert contraction.operands is not None
@@ -108,49 +105,48 @@ def random(dtype: str, count: int, how: str, rng: np.random.Generator) -> Array:
     return rng.integers(low, high + 1, count).astype(kind)
 
 
-def sizes(contraction: Contraction) -> tuple[int, int]:
-    """Elements of the buffers of A and B: as many as there are, so that what is read behind them shows."""
+def sizes(contraction: Contraction, keep: Array | None = None) -> tuple[int, int]:
+    """Elements of the buffers of A and B: no more than there are, so that what is read behind them shows."""
     assert contraction.operands is not None
     found = []
     for operand, access in zip(contraction.operands, (contraction.a, contraction.b), strict=True):
         if operand.axes:
             found.append(1 + sum((axis.high - 1) * axis.stride for axis in operand.axes))
         else:
-            found.append(int(addresses(access, contraction.extents).max()) + 1)
+            places = addresses(access, contraction.extents)
+            found.append(int((places if keep is None else places[keep]).max(initial=0)) + 1)
     return found[0], found[1]
 
 
-def guarded(array: Array) -> tuple[Array, Array]:
-    """A copy of an array that ends where a page ends that must not be touched, and what holds its memory."""
-    from native_program import Pages
-
+def guarded(array: Array) -> tuple[Array, Pages]:
+    """A copy of an array that ends before a page that must not be touched, and what holds its memory."""
     pages = Pages([array.nbytes])
     piece = pages.pieces[0].view(array.dtype)
     piece[:] = array
-    return piece, pages  # type: ignore[return-value]
+    return piece, pages
 
 
-def execute(
-    contraction: Contraction, target: Target, a: Array, b: Array, epilogue: Any = None, *more: Array, base: str = "i32"
-) -> tuple[Array, Kernel]:
-    """C after the generated function, and the function."""
-    kernel = generate(contraction, "contract", target, epilogue)
-    text, runs = here(kernel.text, target)
-    function = build(text, runs, ["contract"]).function("contract", 4 + len(more))
-    operands = [a, b]
-    if kernel.packed is not None:
-        at, packing = kernel.packed
-        operands[at] = packing.apply(operands[at])
-    held = [guarded(operand) for operand in operands]
-    places = addresses(contraction.c, contraction.extents)
-    kind = {"i32": np.int32, "u8": np.uint8, "i8": np.int8, "f32": np.float32}[contraction.result or base]
-    result = np.full(int(places.max()) + 9, UNTOUCHED % 100, kind)
-    raw = np.full(kernel.workspace + 128, 0xA5, np.uint8)
-    start = -raw.ctypes.data % 64
-    workspace = raw[start : start + kernel.workspace]
-    function(*(x.ctypes.data for x in (result, held[0][0], held[1][0], workspace, *more)))
-    assert np.all(raw[start + kernel.workspace :] == 0xA5), "a store behind the workspace"
-    return result, kernel
+class Built:
+    """The generated function of a contraction, made to run here."""
+
+    def __init__(self, contraction: Contraction, target: Target) -> None:
+        self.contraction, self.kernel = contraction, generate(contraction, "contract", target)
+        text, runs = here(self.kernel.text, target)
+        self.function = build(text, runs, ["contract"]).function("contract", 4)
+
+    def run(self, a: Array, b: Array) -> Array:
+        """C; nothing outside of A, B and the workspace is touched."""
+        operands, size = [a, b], self.kernel.workspace
+        if self.kernel.packed is not None:
+            at, packing = self.kernel.packed
+            operands[at] = packing.apply(operands[at])
+        held = [guarded(operand) for operand in operands]
+        result = np.full(int(addresses(self.contraction.c, self.contraction.extents).max()) + 9, UNTOUCHED, np.int32)
+        raw = np.full(size + 128, 0xA5, np.uint8)
+        start = -raw.ctypes.data % 64
+        self.function(result.ctypes.data, held[0][0].ctypes.data, held[1][0].ctypes.data, raw.ctypes.data + start)
+        assert np.all(raw[start + size :] == 0xA5), "a store behind the workspace"
+        return result
 
 
 def expected(contraction: Contraction, a: Array, b: Array) -> tuple[Array, Array]:
@@ -162,42 +158,52 @@ def expected(contraction: Contraction, a: Array, b: Array) -> tuple[Array, Array
     return total, places[tuple(0 if i in sums else slice(None) for i in range(places.ndim))]
 
 
-def check(contraction: Contraction, target: Target, how: str = "any") -> Kernel:
-    rng, types = np.random.default_rng(len(how)), contraction.types
-    count = sizes(contraction)
-    a = random(types["a"], count[0], how, rng)
-    b = random(types["b"], count[1], {"low": "high", "high": "low"}.get(how, how) if types["a"] != types["b"] else how, rng)
-    total, places = expected(contraction, a, b)
-    result, kernel = execute(contraction, target, a, b)
-    wanted = np.full_like(result, UNTOUCHED % 100)
-    wanted[places] = total
-    np.testing.assert_array_equal(result, wanted, err_msg=f"{kernel.plan} {contraction}")
-    return kernel
+def check(contraction: Contraction, target: Target, *hows: str) -> Kernel:
+    """The function computes the sums of numbers of each kind."""
+    built, types, rng = Built(contraction, target), contraction.types, np.random.default_rng(0)
+    turned = {"low": "high", "high": "low"} if types["a"] != types["b"] else {}
+    for how in hows:
+        sides = zip("ab", sizes(contraction), (how, turned.get(how, how)), strict=True)
+        a, b = (random(types[side], count, kind, rng) for side, count, kind in sides)
+        total, places = expected(contraction, a, b)
+        result = built.run(a, b)
+        wanted = np.full_like(result, UNTOUCHED)
+        wanted[places] = total
+        np.testing.assert_array_equal(result, wanted, err_msg=f"{how} {built.kernel.plan} {contraction}")
+    return built.kernel
 
 
 def matmul(m: int, n: int, k: int, form: str = "NN", types: str = "u8 i8", **options: Any) -> Contraction:
     """C[m, n] = A[m, k] B[k, n], with A stored as [k, m] for T?, B as [n, k] for ?T."""
     names = types.split()
-    zero = (0, 0, 0)
     row, column, both = (1, 0, 0), (0, 1, 0), (0, 0, 1)
     left = ((row, m), (both, k)) if form[0] == "N" else ((both, k), (row, m))
     right = ((both, k), (column, n)) if form[1] == "N" else ((column, n), (both, k))
     axes = [
-        (Axis(outer, 0, 0, first, second), Axis(inner, 0, 0, second, 1)) for (outer, first), (inner, second) in (left, right)
+        (Axis(outer, 0, 0, first, second), Axis(inner, 0, 0, second, 1))
+        for (outer, first), (inner, second) in (left, right)
     ]
-    assert zero is not None
     a = (k, 0, 1) if form[0] == "N" else (1, 0, m)
     b = (0, 1, n) if form[1] == "N" else (0, k, 1)
     constant = options.pop("constant", False)
     operands = Operand(names[0], axes[0]), Operand(names[1], axes[1], constant=constant)
     return Contraction(
-        ("m", "n", "k"), (m, n, k), Access(0, (n, 1, 0)), Access(0, a), Access(0, b), (), "i32", operands=operands, **options
+        ("m", "n", "k"),
+        (m, n, k),
+        Access(0, (n, 1, 0)),
+        Access(0, a),
+        Access(0, b),
+        (),
+        "i32",
+        operands=operands,
+        **options,
     )
 
 
 def convolution(
-    n: int, y: int, x: int, i: int, o: int, k: int, *, stride: int = 1, pad: int = 1, dilation: int = 1, order: str = "last",
-    weights: str = "last", types: str = "u8 i8", fill: int = 0, constant: bool = True, turned: bool = False,
+    n: int, y: int, x: int, i: int, o: int, k: int, *, stride: int = 1, pad: int = 1, dilation: int = 1,
+    order: str = "last", weights: str = "last", types: str = "u8 i8", fill: int = 0, constant: bool = True,
+    turned: bool = False,
 ) -> Contraction:  # fmt: skip
     """A 2-d convolution with its image and result channels last or first, weights [kh, kw, i, o] or [o, i, kh, kw]."""
     s, d = stride, dilation
@@ -213,7 +219,8 @@ def convolution(
     places = tuple(tuple(int(at == loop) for at in range(7)) for loop in (3, 4, 5, 6))
     shape = dict(zip(places, (o, i, k, k), strict=True))
     of_weights = tuple(Axis(place, 0, 0, shape[place], kernel[place.index(1)]) for place in places)
-    a = Access(-pad * (image[1] + image[2]), (image[0], s * image[1], s * image[2], 0, image[3], d * image[1], d * image[2]))
+    moves = image[0], s * image[1], s * image[2], 0, image[3], d * image[1], d * image[2]
+    a = Access(-pad * (image[1] + image[2]), moves)
     clips = tuple(Clip(axis.coefficients, axis.offset, axis.high) for axis in axes[1:3]) if pad else ()
     operands = Operand(names[0], axes, fill), Operand(names[1], of_weights, constant=constant)
     accesses = a, Access(0, kernel)
@@ -245,13 +252,11 @@ def depthwise(n: int, y: int, c: int, k: int, *, stride: int = 1, types: str = "
 def batched(types: str = "u8 i8") -> Contraction:
     """Products of as many pairs of matrices, the second one transposed."""
     a, b = types.split()
+    left = Axis((1, 0, 0, 0), 0, 0, 3, 460), Axis((0, 1, 0, 0), 0, 0, 20, 23), Axis((0, 0, 0, 1), 0, 0, 23, 1)
+    right = Axis((1, 0, 0, 0), 0, 0, 3, 483), Axis((0, 0, 1, 0), 0, 0, 21, 23), Axis((0, 0, 0, 1), 0, 0, 23, 1)
     return Contraction(
         ("b", "q", "k", "d"), (3, 20, 21, 23), Access(0, (420, 21, 1, 0)), Access(0, (460, 23, 0, 1)),
-        Access(0, (483, 0, 23, 1)), (), "i32",
-        operands=(
-            Operand(a, (Axis((1, 0, 0, 0), 0, 0, 3, 460), Axis((0, 1, 0, 0), 0, 0, 20, 23), Axis((0, 0, 0, 1), 0, 0, 23, 1))),
-            Operand(b, (Axis((1, 0, 0, 0), 0, 0, 3, 483), Axis((0, 0, 1, 0), 0, 0, 21, 23), Axis((0, 0, 0, 1), 0, 0, 23, 1))),
-        ),
+        Access(0, (483, 0, 23, 1)), (), "i32", operands=(Operand(a, left), Operand(b, right)),
     )  # fmt: skip
 
 
@@ -278,27 +283,74 @@ SHAPES = {
 }  # fmt: skip
 
 
-def typed(contraction: Contraction, types: str) -> Contraction:
+def typed(contraction: Contraction, *types: str) -> Contraction:
     assert contraction.operands is not None
-    a, b = (replace(x, dtype=t) for x, t in zip(contraction.operands, types.split(), strict=True))
+    a, b = (replace(x, dtype=t) for x, t in zip(contraction.operands, types, strict=True))
     return replace(contraction, operands=(a, b))
 
 
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("shape", sorted(SHAPES))
 def test_shapes(shape: str, name: str) -> None:
-    for left in TYPES:
-        for right in TYPES:
-            check(typed(SHAPES[shape], f"{left} {right}"), Target.named(name), "any")
+    """Every shape with every pair of signs on some target, and all targets with each instruction."""
+    turn = sorted(SHAPES).index(shape) + TARGETS.index(name)
+    for pair in (SIGNS[turn % 4], SIGNS[(turn + 1) % 4]):
+        check(typed(SHAPES[shape], *pair), Target.named(name), "any", "extreme")
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@pytest.mark.parametrize("how", ["extreme", "low", "high"])
-def test_extremes(name: str, how: str) -> None:
+@pytest.mark.parametrize("signs", SIGNS)
+def test_extremes(signs: tuple[str, str], name: str) -> None:
     """Sums of 255 x -128 and the like, which saturate where products of neighbours are added in 16 bits."""
-    for left in TYPES:
-        for right in TYPES:
-            check(matmul(9, 18, 700, types=f"{left} {right}", constant=True), Target.named(name), how)
-            check(matmul(9, 18, 31, "NT", types=f"{left} {right}"), Target.named(name), how)
-            check(convolution(1, 4, 4, 6, 9, 3, types=f"{left} {right}", fill=LIMITS[left][0]), Target.named(name), how)
-            check(depthwise(1, 4, 9, 3, types=f"{left} {right}"), Target.named(name), how)
+    for shape in (matmul(9, 18, 700, constant=True), matmul(9, 18, 31, "NT"), convolution(1, 4, 4, 6, 9, 3, fill=1)):
+        check(typed(shape, *signs), Target.named(name), "low", "high", "extreme")
+
+
+@pytest.mark.parametrize("name", ["host", "sse4", "scalar", "avx512vnni"])
+@pytest.mark.parametrize("types", [("i16", "i16"), ("u8", "i16"), ("i16", "i8"), ("u16", "i8"), ("i32", "i32")])
+def test_wider_types(types: tuple[str, str], name: str) -> None:
+    """Sums wrap around, also that of two products -32768 x -32768."""
+    for shape in (matmul(9, 18, 31), matmul(9, 18, 30, "NT", constant=True), convolution(1, 4, 4, 3, 9, 3)):
+        check(typed(shape, *types), Target.named(name), "low", "extreme", "any")
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(contraction=contractions(), signs=st.sampled_from(SIGNS), constant=st.booleans(), name=st.sampled_from(TARGETS))
+def test_random(contraction: Contraction, signs: tuple[str, str], constant: bool, name: str) -> None:
+    """Contractions of any strides, of whose axes nothing is known."""
+    operands = Operand(signs[0]), Operand(signs[1], constant=constant)
+    found = replace(contraction, dtype="i32", accumulate=False, operands=operands)
+    built = Built(found, Target.named(name))
+    rng, keep = np.random.default_rng(0), inside(found)
+    a, b = (random(sign, count, "any", rng) for sign, count in zip(signs, sizes(found, keep), strict=True))
+    left, right = (np.where(keep, addresses(x, found.extents), 0) for x in (found.a, found.b))
+    products = np.where(keep, a[left].astype(np.int64) * b[right], 0)
+    wanted = np.full_like(built.run(a, b), UNTOUCHED)
+    places = addresses(found.c, found.extents)
+    wanted[places] = 0
+    np.add.at(wanted, places, products)
+    np.testing.assert_array_equal(built.run(a, b), wanted, err_msg=built.kernel.plan)
+
+
+@pytest.mark.parametrize(("name", "instruction"), USED.items())
+def test_instructions(name: str, instruction: str) -> None:
+    """Products and convolutions use the target's instruction, and the real text compiles for it."""
+    for shape in ("matmul NN", "matmul constant NN", "conv", "conv first", "conv fill", "batched"):
+        for signs in SIGNS:
+            text = generate(typed(SHAPES[shape], *signs), "contract", Target.named(name)).text
+            assert instruction in text
+            compile_text(text, Target.named(name))
+
+
+def test_mixed_signs_without_their_instruction() -> None:
+    """Arm processors with products of four bytes, but of one signedness only."""
+    target = replace(Target.named("neon-dot"), name="dotprod", families=frozenset({"dotprod"}))
+    for signs in SIGNS:
+        assert dot_of(target, *signs) is not None
+        check(matmul(9, 18, 31, types=" ".join(signs)), target, "any", "low", "high")
+
+
+@pytest.mark.parametrize("operands", [("f32", "i8"), ("i8", "i64")])
+def test_refused(operands: tuple[str, str]) -> None:
+    with pytest.raises(ValueError, match="products of"):
+        typed(matmul(2, 3, 4), *operands)

@@ -6,13 +6,17 @@ import numpy as np
 import onnx
 import pytest
 
+from glowtrain.errors import ShapeError
 from glowtrain.gradcheck import check_sample
 from glowtrain.gradcheck.operators import applied
 from glowtrain.gradcheck.runtime import NotRun, comparable, runtime
 from glowtrain.graph import Operator, Sample
 from glowtrain.onnx_io import save
+from glowtrain.ops.convolution import Conv
 from glowtrain.ops.fourier import DFT
 from glowtrain.ops.logic import Cast, CastLike
+from glowtrain.ops.max_pool import MaxPool
+from glowtrain.ops.pooling import AveragePool, LpPool
 from glowtrain.ops.transcendental import Tanh
 from glowtrain.types import Array, DType, f4e2m1, f6e2m3, f6e3m2, f8e5m2, f8e5m2fnuz, i2, i4, u2, u4
 
@@ -65,3 +69,13 @@ def test_inverse_transforms_of_long_spectra_are_not_compared_with_onnx_runtime(l
     with_runtime()
     statuses = {measure.status for measure in check_sample(sample, ["onnx runtime"])}
     assert statuses == ({"passed"} if like_numpy else set())
+
+
+def test_same_padding_of_nothing_is_refused_as_other_windows_are() -> None:
+    """AveragePool and Conv gave nothing, LpPool failed where it was lowered."""
+    x, w = np.zeros((1, 2, 3, 0)), np.zeros((2, 2, 1, 1))
+    for auto_pad in ("SAME_UPPER", "SAME_LOWER", "VALID"):
+        uses = ((pool(auto_pad=auto_pad, kernel_shape=(2, 1)), (x,)) for pool in (AveragePool, LpPool, MaxPool))
+        for operator, inputs in (*uses, (Conv(auto_pad=auto_pad), (x, w))):
+            with pytest.raises(ShapeError, match="does not fit into"):
+                applied(Sample(operator, inputs))

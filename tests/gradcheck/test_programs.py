@@ -12,38 +12,47 @@ from planting import Plant, edit, rule
 
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.gradcheck import check_registry
-from glowtrain.gradcheck.minimal import fails_by, load_case, minimal, save_case
 from glowtrain.gradcheck.case import Case
+from glowtrain.gradcheck.composing import Composer
+from glowtrain.gradcheck.draw import SeededDraw
+from glowtrain.gradcheck.minimal import fails_by, load_case, minimal, save_case
 from glowtrain.gradcheck.programs import drawn_case
 from glowtrain.gradcheck.repeat import main
-from glowtrain.gradcheck.rungs import check_case
+from glowtrain.gradcheck.rungs import PROGRAM_ORACLES, check_case
 from glowtrain.gradcheck.strategies import cases
-from glowtrain.graph import reverse, topological, verify
+from glowtrain.graph import Input, reverse, topological, verify
 from glowtrain.graph.retype import retyped
 from glowtrain.lower import lower as lowering
-from glowtrain.types import f32, f64
+from glowtrain.ops.arithmetic import Floor
+from glowtrain.ops.control import Scan
+from glowtrain.ops.logic import Cast
+from glowtrain.ops.reduction import ReduceSum
+from glowtrain.types import bf16, boolean, f16, f32, f64, i8, i32
 
 
 def failures(case: Case, *oracles: str) -> list[str]:
     return [f"{m.oracle}: {m.detail}\n{case}" for m in check_case(case, oracles) if m.status == "failed"]
 
 
-@settings(max_examples=60)
+RUNGS = tuple(oracle for oracle in PROGRAM_ORACLES if oracle != "compiled")
+
+
+@settings(max_examples=30)
 @given(case=cases())
-def test_gradient_and_plan(case: Case) -> None:
-    assert not failures(case, "gradient", "planned")
+def test_every_rung(case: Case) -> None:
+    assert not failures(case, *RUNGS)
 
 
 @settings(max_examples=12)
 @given(case=cases())
 def test_native_code(case: Case) -> None:
-    assert not failures(case, "compiled", "compiled f64")
+    assert not failures(case, "compiled")
 
 
-@pytest.mark.parametrize("start", range(0, 120, 30))
+@pytest.mark.parametrize("start", range(0, 60, 20))
 def test_seeded_programs(start: int) -> None:
-    for example in range(start, start + 30):
-        assert not failures(drawn_case(0, example), "gradient", "planned")
+    for example in range(start, start + 20):
+        assert not failures(drawn_case(0, example), *RUNGS)
 
 
 @pytest.mark.parametrize("start", range(0, 24, 8))
@@ -57,21 +66,62 @@ def test_steps_are_well_formed() -> None:
         verify(drawn_case(2, example).step)
 
 
-def test_generator_has_variety() -> None:
-    """Fan-out, several parameters, exchanged state, results beside the loss, and most of the registry, do occur."""
-    found = [drawn_case(3, example) for example in range(90)]
+@pytest.fixture(scope="module")
+def drawn() -> list[Case]:
+    """Enough programs for everything that is drawn to occur."""
+    return [drawn_case(3, example) for example in range(120)]
+
+
+def test_operators_are_many_and_their_results_are_shared(drawn: list[Case]) -> None:
     keys, shared = set(), 0
-    for case in found:
-        nodes = topological([case.loss])
+    for case in drawn:
+        nodes = topological(case.roots)
         keys |= {node.operator.key() for node in nodes}
         uses = [value for node in nodes for value in node.inputs if value is not None and value.node is not None]
         shared += len(uses) != len(set(uses))
-    assert len(keys) > 60
-    assert shared > 15
-    assert sum(len(case.parameters) > 1 for case in found) > 20
-    assert sum(case.swapped for case in found) > 15
-    assert sum(bool(case.outputs) for case in found) > 15
-    assert sum(len(case.step.nodes) > 20 for case in found) > 20
+    assert len(keys) > 90
+    assert shared > 20
+
+
+def test_steps_have_several_parameters_losses_and_further_state(drawn: list[Case]) -> None:
+    assert sum(len(case.parameters) > 1 for case in drawn) > 30
+    assert sum(len(case.losses) > 1 for case in drawn) > 20
+    assert sum(case.apart for case in drawn) > 10
+    assert sum(bool(case.states) for case in drawn) > 30
+    assert sum(bool(case.outputs) for case in drawn) > 20
+    assert sum(len(case.step.nodes) > 20 for case in drawn) > 40
+
+
+def test_programs_loop_branch_and_mix_types(drawn: list[Case]) -> None:
+    loops, deep, bools, types = 0, 0, 0, []
+    for case in drawn:
+        bodies = [node.operator.body for node in case.graph.nodes if isinstance(node.operator, Scan)]
+        loops += bool(bodies)
+        deep += any(isinstance(node.operator, Scan) for body in bodies for node in body.nodes)
+        bools += any(value.dtype == boolean for value in case.graph.leaves)
+        types.append({value.dtype for node in case.step.nodes for value in node.outputs})
+    assert loops > 20
+    assert deep > 2
+    assert bools > 10
+    for dtype in (f32, f16, bf16, i32, i8, boolean):
+        assert sum(dtype in found for found in types) > 5, dtype
+    assert sum(len(found) > 3 for found in types) > 20
+
+
+def test_a_condition_is_not_near_any_number() -> None:
+    """So no rounding turns it."""
+    composer = Composer(SeededDraw(0))
+    value = composer.leaf(np.array([0.1, 0.2, 0.9, 1.0]))
+    assert composer.number(composer.above(value)).tolist() == [False, False, True, True]
+
+
+def test_operators_without_a_gradient_keep_their_operands_from_being_compared() -> None:
+    """Floor(x) + x: the slope by differences is 1, the rule's too; of Sign alone nothing is to be compared."""
+    x, y = Input(f64[2], "x"), Input(f64[2], "y")
+    numbers = np.array([0.25, 0.75])
+    case = Case((x, y), (numbers, numbers), (0,), (ReduceSum(axes=(0,), keepdims=False)(Floor()(x) + y),))
+    assert case.probe.wanted == (1,)
+    assert not failures(case, *PROGRAM_ORACLES)
 
 
 def test_same_choices_give_the_same_program() -> None:
@@ -81,13 +131,14 @@ def test_same_choices_give_the_same_program() -> None:
 
 
 def test_retyped_there_and_back() -> None:
-    step = drawn_case(0, 1).step
-    narrow = retyped(step, [f64], f32).graph
-    verify(narrow)
-    floats = [value.dtype for node in narrow.nodes for value in node.outputs if value.dtype.is_float]
-    assert floats
+    x = Input(f64[3], "x")
+    case = Case((x,), (np.ones(3),), (0,), (ReduceSum(axes=(0,), keepdims=False)(x * Cast(to=f64)(x > 0.5)),))
+    narrow = case.in_type(f32)
+    verify(narrow.step)
+    floats = [value.dtype for node in narrow.step.nodes for value in node.outputs if value.dtype.is_float]
     assert set(floats) == {f32}
-    assert str(retyped(narrow, [f32], f64).graph) == str(step) or len(narrow.nodes) == len(step.nodes)
+    assert str(narrow.in_type(f32)) == str(narrow)
+    assert str(retyped(narrow.step, [f32], f64).graph) == str(case.step)
 
 
 # --- What a failing program leaves behind
@@ -99,11 +150,15 @@ def test_a_saved_program_is_the_same_program(tmp_path: Path) -> None:
         command = save_case(case, tmp_path / f"program{example}.onnx", "planned", seed=3)
         assert command == f"python -m glowtrain.gradcheck.repeat {tmp_path / f'program{example}.onnx'}"
         saved = load_case(tmp_path / f"program{example}.onnx")
-        assert (saved.oracle, saved.seed, saved.case.swapped) == ("planned", 3, case.swapped)
+        assert (saved.oracle, saved.seed, saved.case.apart) == ("planned", 3, case.apart)
         assert len(saved.case.parameters) == len(case.parameters)
+        assert len(saved.case.states) == len(case.states)
         before, after = (evaluate(each.step, each.feeds) for each in (case, saved.case))
+        narrow = any(value.dtype.is_float and value.dtype != f64 for value in before)
         for name, value in case.step.outputs.items():
-            np.testing.assert_allclose(after[saved.case.step.outputs[name]], before[value], rtol=1e-12)
+            np.testing.assert_allclose(
+                after[saved.case.step.outputs[name]], before[value], rtol=1e-4 if narrow else 1e-12
+            )
 
 
 @pytest.mark.parametrize(
@@ -120,10 +175,10 @@ def test_failures_become_small_and_repeat(
     fails = fails_by(oracle)
     with monkeypatch.context() as patch:
         plant(patch)
-        case = next(case for case in (drawn_case(0, example) for example in range(30)) if fails(case))
+        case = next(case for case in (drawn_case(0, example) for example in range(60)) if fails(case))
         small = minimal(case, fails)
         assert fails(small)
-        assert len(topological([small.loss])) <= largest < len(topological([case.loss]))
+        assert len(topological(small.losses)) <= largest < len(topological(case.losses))
         save_case(small, tmp_path / "small", oracle)
         assert main([str(tmp_path / "small.onnx")]) == 1
         assert f"{oracle} failed" in capsys.readouterr().out

@@ -444,6 +444,29 @@ def test_far_more_skips_than_tokens() -> None:
     assert interpreted(graph, {"x": np.array([1, 0, 2, 2])})["y"].tolist() == [1, 2]
 
 
+class TestPieces:
+    @pytest.mark.parametrize(("extent", "size"), [(1 << 40, 1), (4, 0), (4, -1)])
+    def test_impossible_numbers_of_them(self, extent: int, size: int) -> None:
+        nodes = [node("SplitToSequence", "x size", "s"), node("SequenceLength", "s", "y")]
+        proto = model(nodes, {"x": [extent]}, ["y"], {"size": np.array(size)})
+        refused(proto, "'SplitToSequence_1'", f"{extent} elements in pieces of {size}")
+
+
+def test_a_gradient_of_itself() -> None:
+    """y depends on the gradient of y, directly and through a second one."""
+    imports = [helper.make_opsetid("ai.onnx.preview.training", 1)]
+    for source in ("g", "h"):
+        nodes = [
+            node("Mul", f"a {source}", "y", "product"),
+            *(
+                helper.make_node("Gradient", ["a"], [name], name, domain="ai.onnx.preview.training", xs=["a"], y=of)
+                for name, of in (("g", "y"), ("h", "z"))
+            ),
+            node("Mul", "a g", "z", "other"),
+        ]
+        refused(model(nodes, {"a": [2]}, ["g"], imports=imports), "depends on its own result")
+
+
 class TestNesting:
     def test_graphs_in_graphs(self) -> None:
         """1,000 branches in each other, as a message and as a file, which protobuf does not read."""

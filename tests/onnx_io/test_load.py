@@ -170,6 +170,12 @@ class TestDimensions:
         proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, ["invented", 3]))
         assert isinstance(load(proto), Graph)
 
+    @pytest.mark.parametrize("unknown", ["?", "-1", "None"])
+    def test_what_exporters_write_for_every_unknown_one(self, unknown: str) -> None:
+        template = load(model([node("Relu", "x", "y")], {"x": [unknown, 3, unknown, "w"]}, ["y"]))
+        assert isinstance(template, Template)
+        assert template.symbols == ("x_0", "x_2", "w")
+
 
 class TestConstants:
     def test_shape_arithmetic_vanishes(self) -> None:

@@ -191,6 +191,21 @@ class TestControlFlow:
         constants = {"limit": np.array(40, np.float32), "yes": np.array(True)}
         return model([node("Loop", "n yes h0", "h rows", body=inner)], {"h0": [4], **inputs}, outputs, constants)
 
+    def test_a_branch_that_is_not_valid_for_these_shapes(self) -> None:
+        """As in detectors of speech, which have a network for each rate: an input fits only the one that it is for."""
+        branches = {
+            "then_branch": body([node("Reshape", "x three", "t")], [], ["t"], three=ints(-1, 3)),
+            "else_branch": body([node("Reshape", "x four", "e")], [], ["e"], four=ints(-1, 4)),
+        }
+        proto = model([node("If", "c", "y", **branches)], {"x": ["n"], "c": (B, [])}, ["y"])
+        calls = [
+            {"x": np.ones(6, np.float32), "c": np.array(True)},
+            {"x": np.ones(8, np.float32), "c": np.array(False)},
+        ]
+        assert same_as_reference(proto, *calls) is not None
+        with pytest.raises(ModelError, match=r"8.*cannot|into|elements"):
+            gt.compile(load(proto), "interpreter")({"x": np.ones(8, np.float32), "c": np.array(True)})
+
     @pytest.mark.parametrize("steps", [1, 3, 20])
     def test_a_loop_with_a_known_count(self, steps: int) -> None:
         nodes = [node("Identity", "going", "kept"), node("Add", "h h", "next"), node("Identity", "h", "row")]

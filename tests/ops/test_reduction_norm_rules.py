@@ -23,6 +23,7 @@ from glowtrain.ops.group_normalization import GroupNormalization, LpNormalizatio
 from glowtrain.ops.loss import NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss
 from glowtrain.ops.normalization import BatchNormalization, LayerNormalization, UnbiasedBatchNormalization
 from glowtrain.ops.onehot import OneHot
+from glowtrain.ops.pooling import GlobalLpPool, LpPool
 from glowtrain.ops.random import ArrayWords, Dropout, Normal, RandomBits, TrainingDropout, Uniform, philox
 from glowtrain.ops.reduction import (
     ReduceL2,
@@ -35,6 +36,7 @@ from glowtrain.ops.reduction import (
 )
 from glowtrain.ops.scatter import ScatterAdd, ScatterElements, ScatterND
 from glowtrain.ops.softmax import Hardmax, LogSoftmax, Softmax
+from glowtrain.ops.statistics_normalization import MeanVarianceNormalization
 from glowtrain.program.evaluate import evaluate as evaluate_program
 from glowtrain.types import DType, TensorType, bf16, boolean, f16, f32, f64, i32, i64, type_of
 
@@ -282,6 +284,25 @@ def test_second_derivative_of_a_product_is_right_at_a_zero() -> None:
 def test_norm_has_gradient_zero_at_zero() -> None:
     x = np.array([[0.0, 0.0], [3.0, 4.0]])
     np.testing.assert_allclose(gradients(ReduceL2(axes=(1,)), [x]), [[0, 0], [0.6, 0.8]])
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+def test_norms_of_pools_have_gradient_zero_at_zero(p: int) -> None:
+    """The window of zeros beside another one: what a ReLU leaves must not make NaN."""
+    x = np.array([[[0.0, 0.0, 3.0, 4.0]]])
+    norm = float(np.sum(x**p)) ** (1 / p)
+    expected = (x / norm) ** (p - 1) * (x > 0)
+    found = gradients(LpPool(kernel_shape=(2,), strides=(2,), p=p), [x], g=[[[2.0, 1.0]]])
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    np.testing.assert_allclose(gradients(GlobalLpPool(p=p), [x]), expected, rtol=1e-12)
+    np.testing.assert_array_equal(gradients(GlobalLpPool(p=p), [0 * x]), 0 * x)
+
+
+def test_normalized_rows_of_one_value_have_a_gradient() -> None:
+    """The deviation is 0 there, and its gradient is taken to be 0, as PyTorch's std has it."""
+    x, g = np.full((1, 2, 3), 1.5), np.array([[[1.0, 2.0, 6.0], [0.0, 0.0, 3.0]]])
+    found = gradients(MeanVarianceNormalization(axes=(2,)), [x], g=g)
+    np.testing.assert_allclose(found, (g - g.mean(axis=2, keepdims=True)) * 1e9, rtol=1e-12)
 
 
 def test_arg_extrema_choose_first_last_and_nan() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -20,12 +21,19 @@ GRADIENTS = np.random.default_rng(6).standard_normal((STEPS, *SHAPE)).astype(np.
 
 
 class Run:
-    """w and b whose gradients are what is fed: the loss is sum(w * g) + sum(b * g)."""
+    """w and b whose gradients are what is fed, and ``share`` of it: the loss is sum(w * g) + share * sum(b * g)."""
 
-    def __init__(self, optimizer: Optimizer, backend: str = "interpreter", dtype: gt.types.DType = gt.f32) -> None:
-        feed = gt.Input(dtype[SHAPE], "g")
-        self.w, self.b = (gt.Variable(name, START.astype(dtype.numpy)) for name in ("layer.weight", "layer.bias"))
-        loss = gt.nn.total(self.w * feed) + gt.nn.total(self.b * feed)
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        backend: str = "interpreter",
+        dtype: gt.types.DType = gt.f32,
+        share: float = 1.0,
+        start: np.ndarray = START,
+    ) -> None:
+        feed = gt.Input(dtype[start.shape], "g")
+        self.w, self.b = (gt.Variable(name, start.astype(dtype.numpy)) for name in ("layer.weight", "layer.bias"))
+        loss = gt.nn.total(self.w * feed) + gt.nn.total(self.b * feed) * share
         model = gt.Graph((feed,), {"y": loss})
         self.graph = training_graph(model, loss, (), [self.w, self.b], optimizer)
         gt.verify(self.graph)
@@ -46,16 +54,17 @@ class Run:
 # --- the same in NumPy, f64 ------------------------------------------------------------------------------------------
 
 
-Rule = Callable[[np.ndarray, np.ndarray], np.ndarray]
+Rule = Callable[[np.ndarray, np.ndarray, float], np.ndarray]
+"""The new parameter, from parameter, gradient and the schedule's factor on the learning rate."""
 
 
 def sgd(lr: float, momentum: float = 0, dampening: float = 0, nesterov: bool = False, decay: float = 0) -> Rule:
     buffer: list[np.ndarray] = []
 
-    def rule(p: np.ndarray, g: np.ndarray) -> np.ndarray:
+    def rule(p: np.ndarray, g: np.ndarray, factor: float) -> np.ndarray:
         g = g + decay * p
         buffer[:] = [momentum * buffer[0] + (1 - dampening) * g if buffer else g]
-        return p - lr * (g + momentum * buffer[0] if nesterov else buffer[0] if momentum else g)
+        return p - factor * lr * (g + momentum * buffer[0] if nesterov else buffer[0] if momentum else g)
 
     return rule
 
@@ -65,14 +74,14 @@ def adam(
 ) -> Rule:
     state = {"m": np.zeros(SHAPE), "v": np.zeros(SHAPE), "t": 0}
 
-    def rule(p: np.ndarray, g: np.ndarray) -> np.ndarray:
-        p = p * (1 - lr * decay)
+    def rule(p: np.ndarray, g: np.ndarray, factor: float) -> np.ndarray:
+        p = p * (1 - factor * lr * decay)
         g = g + l2 * p
         state["t"] += 1
         state["m"] = beta1 * state["m"] + (1 - beta1) * g
         state["v"] = beta2 * state["v"] + (1 - beta2) * g**2
         m, v = state["m"] / (1 - beta1 ** state["t"]), state["v"] / (1 - beta2 ** state["t"])
-        return p - lr * m / (np.sqrt(v) + eps)
+        return p - factor * lr * m / (np.sqrt(v) + eps)
 
     return rule
 
@@ -80,13 +89,13 @@ def adam(
 def rmsprop(lr: float, alpha: float = 0.99, momentum: float = 0, centered: bool = False) -> Rule:
     state = {"square": np.zeros(SHAPE), "mean": np.zeros(SHAPE), "buffer": np.zeros(SHAPE)}
 
-    def rule(p: np.ndarray, g: np.ndarray) -> np.ndarray:
+    def rule(p: np.ndarray, g: np.ndarray, factor: float) -> np.ndarray:
         state["square"] = alpha * state["square"] + (1 - alpha) * g**2
         state["mean"] = alpha * state["mean"] + (1 - alpha) * g
         variance = state["square"] - state["mean"] ** 2 if centered else state["square"]
         direction = g / (np.sqrt(variance) + 1e-8)
         state["buffer"] = momentum * state["buffer"] + direction
-        return p - lr * (state["buffer"] if momentum else direction)
+        return p - factor * lr * (state["buffer"] if momentum else direction)
 
     return rule
 
@@ -94,12 +103,20 @@ def rmsprop(lr: float, alpha: float = 0.99, momentum: float = 0, centered: bool 
 def adagrad(lr: float, lr_decay: float = 0, initial: float = 0) -> Rule:
     state = {"sum": np.full(SHAPE, initial), "t": 0}
 
-    def rule(p: np.ndarray, g: np.ndarray) -> np.ndarray:
+    def rule(p: np.ndarray, g: np.ndarray, factor: float) -> np.ndarray:
         state["sum"] = state["sum"] + g**2
         state["t"] += 1
-        return p - lr / (1 + (state["t"] - 1) * lr_decay) * g / (np.sqrt(state["sum"]) + 1e-10)
+        return p - factor * lr / (1 + (state["t"] - 1) * lr_decay) * g / (np.sqrt(state["sum"]) + 1e-10)
 
     return rule
+
+
+def warmup(t: float, steps: int) -> float:
+    return min((t + 1) / steps, 1)
+
+
+def cosine(t: float, steps: int, floor: float = 0.0) -> float:
+    return floor + (1 - floor) * (1 + math.cos(math.pi * min(t / steps, 1))) / 2
 
 
 CASES: dict[str, tuple[Optimizer, Callable[[], Rule]]] = {
@@ -127,9 +144,129 @@ def test_100_steps_agree_with_numpy(name: str, backend: str) -> None:
     run, rule, expected = Run(optimizer, backend), make(), START
     for gradient in GRADIENTS:
         found = run(gradient)
-        expected = rule(expected, gradient.astype(np.float64))
+        expected = rule(expected, gradient.astype(np.float64), 1.0)
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
     assert run["optimizer.step"] == STEPS
+
+
+class Whole:
+    """All of a step in NumPy, f64: the mean of micro-batches, both clippings, the schedule, the rule of each parameter."""
+
+    def __init__(self, optimizer: Optimizer, make: Callable[[], Rule], factor: Callable[[int], float]) -> None:
+        self.optimizer, self.factor, self.updates = optimizer, factor, 0
+        self.rules, self.values = [make(), make()], [START, START]
+        self.batches: list[list[np.ndarray]] = []
+
+    def __call__(self, *gradients: np.ndarray) -> list[np.ndarray]:
+        """Both parameters after a step."""
+        self.batches.append(list(gradients))
+        if len(self.batches) < self.optimizer.accumulate:
+            return self.values
+        means = [np.mean(batches, axis=0) for batches in zip(*self.batches, strict=True)]
+        if self.optimizer.clip_value is not None:
+            means = [np.clip(mean, -self.optimizer.clip_value, self.optimizer.clip_value) for mean in means]
+        if self.optimizer.clip_norm is not None:
+            norm = math.sqrt(sum(float(np.sum(mean**2)) for mean in means))
+            means = [mean * min(self.optimizer.clip_norm / (norm + 1e-6), 1) for mean in means]
+        terms = zip(self.rules, self.values, means, strict=True)
+        self.values = [rule(p, g, self.factor(self.updates)) for rule, p, g in terms]
+        self.batches, self.updates = [], self.updates + 1
+        return self.values
+
+
+OPTIONS: dict[str, tuple[dict[str, Any], Callable[[int], float]]] = {
+    "clip value": ({"clip_value": 0.4}, lambda t: 1.0),
+    "clip norm": ({"clip_norm": 3.0}, lambda t: 1.0),
+    "accumulate": ({"accumulate": 3}, lambda t: 1.0),
+    "schedule": ({"schedule": Warmup(20) * Exponential(0.98)}, lambda t: warmup(t, 20) * 0.98**t),
+    "all": (
+        {"clip_value": 0.9, "clip_norm": 2.5, "accumulate": 2, "schedule": Cosine(40, 0.2)},
+        lambda t: cosine(t, 40, 0.2),
+    ),
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("name", CASES)
+def test_100_steps_agree_with_numpy_in_f64_with_every_option(name: str, option: str) -> None:
+    settings, factor = OPTIONS[option]
+    optimizer, make = CASES[name]
+    optimizer = dataclasses.replace(optimizer, **settings)
+    run, whole = Run(optimizer, dtype=gt.f64, share=-0.5), Whole(optimizer, make, factor)
+    for gradient in GRADIENTS.astype(np.float64):
+        run(gradient)
+        w, b = whole(gradient, -0.5 * gradient)
+    np.testing.assert_allclose(run["layer.weight"], w, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(run["layer.bias"], b, rtol=1e-10, atol=1e-12)
+    assert run["optimizer.step"] == STEPS // optimizer.accumulate
+
+
+@pytest.mark.parametrize("name", ["nesterov", "adamw", "rmsprop centered", "adagrad decay"])
+def test_100_compiled_steps_agree_with_numpy_with_all_options(name: str) -> None:
+    settings, factor = OPTIONS["all"]
+    optimizer = dataclasses.replace(CASES[name][0], **settings)
+    run, whole = Run(optimizer, "cpu", share=-0.5), Whole(optimizer, CASES[name][1], factor)
+    for gradient in GRADIENTS:
+        run(gradient)
+        w, b = whole(gradient.astype(np.float64), -0.5 * gradient.astype(np.float64))
+    np.testing.assert_allclose(run["layer.weight"], w, rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(run["layer.bias"], b, rtol=2e-5, atol=2e-5)
+
+
+# --- invariants ------------------------------------------------------------------------------------------------------
+
+
+def undecayed(optimizer: Optimizer) -> Optimizer:
+    return dataclasses.replace(optimizer, weight_decay=0.0)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_zero_gradients_keep_parameters_to_the_bit(name: str, backend: str) -> None:
+    optimizer = dataclasses.replace(undecayed(CASES[name][0]), clip_norm=1.0, accumulate=2)
+    run, zeros = Run(optimizer, backend), np.zeros(SHAPE, np.float32)
+    for _ in range(6):
+        np.testing.assert_array_equal(run(zeros), START.astype(np.float32))
+    assert run["optimizer.step"] == 3
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_permuted_elements_are_updated_alike(name: str, backend: str) -> None:
+    """Every element follows its own history: permuted starts and gradients give the permuted result, to the bit."""
+    optimizer, order = dataclasses.replace(CASES[name][0], clip_value=0.8), np.random.default_rng(1).permutation(12)
+    start, feeds = START.reshape(-1), GRADIENTS[:10].reshape(10, -1)
+    run, permuted = Run(optimizer, backend, start=start), Run(optimizer, backend, start=start[order])
+    for gradient in feeds:
+        np.testing.assert_array_equal(run(gradient)[order], permuted(gradient[order]))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_reflected_problems_have_reflected_steps(name: str, backend: str) -> None:
+    """Minus the start and minus the gradients give minus the result: every rule is odd."""
+    optimizer = dataclasses.replace(CASES[name][0], clip_value=0.8, clip_norm=2.0)
+    run, reflected = Run(optimizer, backend), Run(optimizer, backend, start=-START)
+    for gradient in GRADIENTS[:10]:
+        np.testing.assert_array_equal(run(gradient), -reflected(-gradient))
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "rmsprop", "rmsprop centered", "adagrad"])
+def test_adaptive_steps_do_not_depend_on_the_gradients_scale(name: str, backend: str) -> None:
+    """A power of two is exact, so only the epsilon sees it."""
+    optimizer = dataclasses.replace(CASES[name][0], eps=0.0)  # type: ignore[call-arg]
+    run, scaled = Run(optimizer, backend), Run(optimizer, backend)
+    for gradient in GRADIENTS[:10]:
+        np.testing.assert_allclose(run(gradient), scaled(gradient * np.float32(256)), rtol=1e-6)
+
+
+def test_clipping_leaves_small_gradients_as_they_are(backend: str) -> None:
+    run, clipped = Run(SGD(0.1), backend), Run(SGD(0.1, clip_value=10.0, clip_norm=100.0), backend)
+    for gradient in GRADIENTS[:10]:
+        np.testing.assert_array_equal(run(gradient), clipped(gradient))
+
+
+def test_a_rate_of_zero_keeps_parameters(backend: str) -> None:
+    run = Run(AdamW(0.1, schedule=Constant(0.0)), backend)
+    for gradient in GRADIENTS[:5]:
+        np.testing.assert_array_equal(run(gradient), START.astype(np.float32))
 
 
 def test_clipping_by_value(backend: str) -> None:
@@ -168,7 +305,7 @@ def test_f64_parameters_are_updated_in_f64(name: str) -> None:
     run, rule, expected = Run(optimizer, dtype=gt.f64), make(), START
     for gradient in GRADIENTS.astype(np.float64):
         found = run(gradient)
-        expected = rule(expected, gradient)
+        expected = rule(expected, gradient, 1.0)
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-13)
 
 
@@ -198,14 +335,6 @@ def test_vectors_are_biases_and_scales() -> None:
     shapes = {(): True, (3,): True, (3, 4): False}
     for shape, expected in shapes.items():
         assert gt.optim.vectors(gt.Variable("p", np.zeros(shape))) is expected
-
-
-def warmup(t: float, steps: int) -> float:
-    return min((t + 1) / steps, 1)
-
-
-def cosine(t: float, steps: int, floor: float = 0.0) -> float:
-    return floor + (1 - floor) * (1 + math.cos(math.pi * min(t / steps, 1))) / 2
 
 
 @pytest.mark.parametrize(

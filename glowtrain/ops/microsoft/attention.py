@@ -72,7 +72,7 @@ class AttentionForm(Microsoft):
 
 
 def _rows(mask: Value, batch: int) -> list[Value]:
-    count = mask.shape[0] // batch
+    count = mask.shape[0] // max(batch, 1)
     return list(Split(num_outputs=count, axis=0)(mask)) if count > 1 else [mask]
 
 

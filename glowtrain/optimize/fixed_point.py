@@ -1,0 +1,106 @@
+"""Rescaling of integer sums by integers alone, for processors without floating point.
+
+What :func:`~glowtrain.optimize.integer.in_integers` leaves as a factor in floats becomes a multiplication of integers
+and a shift (:class:`~glowtrain.ops.rescale.Rescale`): products of bytes, sums and products of activations, and their
+means over an image. A result can be one unit from that of the factor in floats: at a tie, which is rounded up here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from glowtrain.graph import Graph, Node, Value, constant
+from glowtrain.ops.cast import Cast
+from glowtrain.ops.microsoft.quantized import QLinearAdd, QLinearGlobalAveragePool, QLinearMul
+from glowtrain.ops.quantization import QuantizeLinear, known
+from glowtrain.ops.reduction import ReduceSum
+from glowtrain.ops.rescale import Rescale, fixed_point
+from glowtrain.optimize.integer import in_integers, sums
+from glowtrain.optimize.rewrite import rewrite
+from glowtrain.types import Array, DType, i32
+
+TERM_BITS = 21
+"""Bits of the factors of a sum of two bytes, so that it stays inside of i32."""
+
+
+def in_fixed_point(graph: Graph) -> Graph:
+    """The graph with its products in integers, and these rescaled by integers."""
+    return rewrite(in_integers(graph), _change)
+
+
+def _change(node: Node) -> Sequence[Value] | None:
+    operands = [known(value) for value in node.inputs]
+    match node.operator:
+        case QuantizeLinear():
+            return _quantized_sums(node, operands)
+        case QLinearAdd() if _settled(operands, (1, 4, 6)):
+            return _linear(node, operands)
+        case QLinearMul() if _settled(operands, (1, 4, 6)):
+            return _product(node, operands)
+        case QLinearGlobalAveragePool(channels_last=False) if _settled(operands, (1, 3)):
+            return _mean(node, operands)
+    return None
+
+
+def _settled(operands: Sequence[Array | None], scales: Sequence[int]) -> bool:
+    return all(operands[place] is not None for place in scales)
+
+
+def _quantized_sums(node: Node, operands: Sequence[Array | None]) -> Sequence[Value] | None:
+    """Sums in i32 times a factor, in units of the result's scale."""
+    found = sums(node.inputs[0]) if node.inputs[0] is not None else None
+    scale = operands[1]
+    if found is None or scale is None or scale.size != 1 or not (found[1] > 0).all():
+        return None
+    zero = node.inputs[2] if len(node.inputs) > 2 else None
+    return (_rescaled(found[0], found[1] / scale.reshape(()), zero, node.output.dtype),)
+
+
+def _rescaled(total: Value, factor: Array, zero: Value | None, dtype: DType) -> Value:
+    multiplier, shift = fixed_point(factor)
+    offset = constant(np.zeros((), dtype.numpy)) if zero is None else zero
+    result: Value = Rescale()(total, constant(multiplier), constant(shift), _scalar(offset))
+    return result
+
+
+def _scalar(value: Value) -> Value:
+    array = known(value)
+    return value if array is None or not array.shape else constant(array.reshape(()))
+
+
+def _linear(node: Node, operands: Sequence[Array | None]) -> Sequence[Value]:
+    """a · s_a / s_c + b · s_b / s_c with factors in units of one power of two."""
+    ratios = [float(_item(operands[place]) / _item(operands[6])) for place in (1, 4)]
+    shift = TERM_BITS - max(math.frexp(ratio)[1] for ratio in ratios)
+    factors = [round(math.ldexp(ratio, shift)) for ratio in ratios]
+    total: Value = _centred(node, operands, 0) * factors[0] + _centred(node, operands, 3) * factors[1]
+    return (_rescaled(total, np.array(math.ldexp(1.0, -shift)), node.inputs[7], node.output.dtype),)
+
+
+def _product(node: Node, operands: Sequence[Array | None]) -> Sequence[Value]:
+    factor = _item(operands[1]) * _item(operands[4]) / _item(operands[6])
+    total = _centred(node, operands, 0) * _centred(node, operands, 3)
+    return (_rescaled(total, np.array(factor), node.inputs[7], node.output.dtype),)
+
+
+def _mean(node: Node, operands: Sequence[Array | None]) -> Sequence[Value]:
+    centred = _centred(node, operands, 0)
+    axes = tuple(range(2, centred.rank))
+    count = math.prod(centred.shape[axis] for axis in axes)
+    factor = _item(operands[1]) / _item(operands[3]) / count
+    return (_rescaled(ReduceSum(axes=axes)(centred), np.array(factor), node.inputs[4], node.output.dtype),)
+
+
+def _item(scale: Array | None) -> float:
+    assert scale is not None
+    return float(scale.item())
+
+
+def _centred(node: Node, operands: Sequence[Array | None], place: int) -> Value:
+    """An operand less its zero point, in i32."""
+    x, zero = node.inputs[place], node.inputs[place + 2]
+    wide: Value = Cast(i32)(x)
+    return wide if zero is None else wide - Cast(i32)(_scalar(zero))

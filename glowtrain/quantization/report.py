@@ -1,0 +1,144 @@
+"""The report on a quantized model: sizes, accuracies, noise by layer, sensitivities, and what stays in float."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from glowtrain.errors import QuantizationError
+from glowtrain.files import write_atomically
+from glowtrain.onnx_io import save
+from glowtrain.quantization.analysis import LayerNoise, Sensitivity, sensitivity, signal_to_noise
+from glowtrain.quantization.html import html_page
+from glowtrain.quantization.placement import Kept
+from glowtrain.quantization.post_training import Quantized, bound
+from glowtrain.quantization.profile import Profile
+from glowtrain.quantization.scheme import Parameters
+
+MEASURED = 8
+"""Calibration batches over which noise and sensitivities are measured."""
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What is known of a quantized model. ``accuracies`` are parts of 1 by the name of the form they were measured on;
+    sizes are those of the ONNX files, in bytes."""
+
+    title: str
+    recipe: str
+    float_bytes: int
+    quantized_bytes: int
+    layers: Sequence[LayerNoise]
+    sensitivities: Sequence[Sensitivity]
+    kept: Sequence[Kept]
+    profile: Profile
+    parameters: Mapping[str, Parameters]
+    accuracies: Mapping[str, float] = field(default_factory=dict)
+
+    def summary(self) -> str:
+        """Sizes, accuracies and the noise of the results, in a few lines."""
+        ratio = self.float_bytes / max(self.quantized_bytes, 1)
+        lines = [
+            f"{self.title}: {self.recipe}",
+            f"size {self.float_bytes:,} -> {self.quantized_bytes:,} bytes ({ratio:.2f} times smaller)",
+        ]
+        lines += [f"accuracy {name}: {100 * value:.2f} %" for name, value in self.accuracies.items()]
+        lines += [f"{row.name}: {decibel_text(row.decibels)} dB" for row in self.layers if row.operator == "output"]
+        lines.append(f"{len(self.kept)} operators stay in floating point")
+        return "\n".join(lines)
+
+    def tables(self) -> RenderableType:
+        """The report for a terminal."""
+        return Group(self.summary(), *(table for table in self._tables() if table.row_count))
+
+    def _tables(self) -> Iterator[Table]:
+        noise = _table("Signal to noise (dB)", "value", "made by", "activations", "weights")
+        for row in self.layers:
+            weights = "" if row.weight_decibels is None else decibel_text(row.weight_decibels)
+            noise.add_row(row.name, row.operator, decibel_text(row.decibels), weights)
+        yield noise
+        ranking = _table("Sensitivity: results' dB", "layer", "operator", "only this rounded", "all but this")
+        for sensitive in self.sensitivities:
+            numbers = decibel_text(sensitive.alone), decibel_text(sensitive.without)
+            ranking.add_row(sensitive.name, sensitive.operator, *numbers)
+        yield ranking
+        kept = _table("In floating point", "name", "operator", "reason")
+        for entry in self.kept:
+            kept.add_row(entry.name, entry.operator, entry.reason)
+        yield kept
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; infinite decibels are ``None``."""
+        return {
+            "title": self.title,
+            "recipe": self.recipe,
+            "float_bytes": self.float_bytes,
+            "quantized_bytes": self.quantized_bytes,
+            "accuracies": dict(self.accuracies),
+            "layers": [_plain(row) for row in self.layers],
+            "sensitivities": [_plain(row) for row in self.sensitivities],
+            "kept": [_plain(row) for row in self.kept],
+        }
+
+    def write_html(self, path: str | os.PathLike[str]) -> None:
+        """Write the report as one HTML page with plots. Raises :class:`QuantizationError` if it cannot be written."""
+        try:
+            write_atomically(Path(path), html_page(self).encode())
+        except OSError as error:
+            raise QuantizationError(f"cannot write the report {path}: {error.strerror}") from None
+
+
+def report(
+    quantized: Quantized,
+    *,
+    accuracies: Mapping[str, float] | None = None,
+    sensitivities: bool = True,
+) -> Report:
+    """Measure a quantized model over a few of its calibration batches.
+
+    ``accuracies`` are shown as they are, see :func:`~glowtrain.quantization.analysis.accuracy`. Ranking layers runs the
+    model twice for each of them; ``sensitivities=False`` leaves that out.
+    """
+    fed, ready = quantized.data[:MEASURED], quantized.ready
+    noise = signal_to_noise(quantized.exact, ready, fed)
+    ranking = sensitivity(quantized.exact, ready, fed) if sensitivities else []
+    before, after = (save(bound(model, fed[0])).ByteSize() for model in (quantized.exact, quantized.model))
+    return Report(
+        quantized.example.graph.name,
+        str(quantized.recipe),
+        before,
+        after,
+        noise,
+        ranking,
+        quantized.kept,
+        quantized.profile,
+        quantized.example.parameters,
+        accuracies or {},
+    )
+
+
+def decibel_text(number: float) -> str:
+    """Decibels as shown."""
+    return f"{number:.1f}" if math.isfinite(number) else ("∞" if number > 0 else "-∞")
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number > 1 and title != "In floating point" else "left")
+    return table
+
+
+def _plain(row: LayerNoise | Sensitivity | Kept) -> dict[str, Any]:
+    return {name: None if _is_infinite(value) else value for name, value in vars(row).items()}
+
+
+def _is_infinite(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)

@@ -1,0 +1,102 @@
+"""What a repeat reads before it writes, and memory plans of repeats within repeats."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from glowtrain.compiler import planned
+from glowtrain.errors import ProgramError
+from glowtrain.graph import Graph, Input, Value
+from glowtrain.loops import Buffer, Expr, For, Index, Load, Store, indices_of
+from glowtrain.ops.control import Scan
+from glowtrain.ops.move import Transpose
+from glowtrain.ops.reduction import ReduceSum
+from glowtrain.ops.suppression import NonMaxSuppression
+from glowtrain.ops.transcendental import Tanh
+from glowtrain.program.exposure import MOST_TRIPS, Exposure
+from glowtrain.program.program import Kernel, Repeat
+from glowtrain.program.verify import verify_plan
+from glowtrain.types import f32, i64
+
+
+def looped(following: Value, state: Input, piece: Input) -> Graph:
+    """``following`` for each of three pieces, from state to state."""
+    start, pieces = Input(state.type, "start"), Input(piece.type.with_shape((3, *piece.shape)), "pieces")
+    scan = Scan(Graph((state, piece), {"next": following, "old": state}, name="outer"), 1)
+    last, old = scan(start, pieces)
+    return Graph((start, pieces), {"last": last, "old": old})
+
+
+def loop_in_a_loop() -> Graph:
+    """The inner state's two slots, and the inner stack, are written anew in every trip of the outer loop."""
+    h, x = Input(f32[4], "h"), Input(f32[4], "x")
+    inner = Scan(Graph((h, x), {"h.next": Tanh()(h + x), "y": h * x}, name="inner"), 1)
+    state, piece = Input(f32[4], "state"), Input(f32[4, 4], "piece")
+    last, stack = inner(state, piece)
+    return looped(last * 0.5 + Tanh()(stack @ piece) @ state, state, piece)
+
+
+def loop_by_data() -> Graph:
+    """The inner loop reads its state at the place of the best score."""
+    state, piece = Input(i64[()], "state"), Input(f32[2, 3, 4], "piece")
+    scores: Value = Transpose(perm=(0, 2, 1))(ReduceSum(axes=(2,))(piece))
+    _, count = NonMaxSuppression(max_output_boxes_per_class=2)(piece, scores)
+    return looped(state + count, state, piece)
+
+
+@pytest.mark.parametrize("graph", [loop_in_a_loop(), loop_by_data()], ids=["slots and stacks", "by data"])
+def test_plans_of_loops_in_loops_are_found_right(graph: Graph) -> None:
+    planned(graph, check=True)
+
+
+def test_an_overlap_in_an_inner_loop_is_found() -> None:
+    """What an inner loop has stacked shares memory with what is computed beside it."""
+    plan = planned(loop_in_a_loop())
+    outer = next(i for i in plan.program.instructions if isinstance(i, Repeat))
+    inner = next(i for i in outer.body if isinstance(i, Repeat))
+    read = {b for i in outer.body if isinstance(i, Kernel) for b in i.reads}
+    (stack,) = (b for b in inner.writes if b in read and b.shape == (4, 4))
+    (slots,) = (b for b in inner.writes if b in inner.reads and b.shape == (2, 4))
+    wrong = replace(plan, offsets={**plan.offsets, slots: plan.offsets[stack]})
+    with pytest.raises(ProgramError, match="share memory"):
+        verify_plan(wrong)
+
+
+def repeat(trips: int, state: Buffer, source: Buffer, *, behind: int = 1) -> Repeat:
+    """state[(t + behind) % 2] = state[t % 2] + source[t] for all t < trips."""
+    time, (i,) = Index(trips, "t"), indices_of((4,))
+    value: Expr = Load(state, (time % 2, i)) + Load(source, (time, i))
+    return Repeat("loop", time, (Kernel("step", (For((i,), (Store(state, ((time + behind) % 2, i), value),)),)),))
+
+
+def buffers(trips: int) -> tuple[Buffer, Buffer]:
+    return Buffer("state", f32[2, 4]), Buffer("source", f32[trips, 4])
+
+
+@pytest.mark.parametrize("trips", [1, 2, 5])
+def test_a_loop_exposes_the_slot_that_its_first_trip_reads(trips: int) -> None:
+    state, source = buffers(trips)
+    found = Exposure.of(repeat(trips, state, source), state)
+    assert found.read.tolist() == [[True] * 4, [False] * 4]
+    assert found.written.tolist() == [[trips > 1] * 4, [True] * 4]
+    assert Exposure.of(repeat(trips, state, source), source).read.all()
+
+
+def test_without_a_second_slot_each_trip_reads_what_was_there() -> None:
+    state, source = buffers(3)
+    assert Exposure.of(repeat(3, state, source, behind=0), state).read.all()
+
+
+def test_no_trips_write_nothing() -> None:
+    state, source = buffers(0)
+    found = Exposure.of(repeat(0, state, source), state)
+    assert not found.read.any()
+    assert not found.written.any()
+
+
+def test_long_loops_count_as_reading_all() -> None:
+    state, source = buffers(MOST_TRIPS + 1)
+    assert np.all(Exposure.of(repeat(MOST_TRIPS + 1, state, source), state).read)
