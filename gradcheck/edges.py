@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from glowtrain.backends.base import index_problems
 from glowtrain.errors import GlowtrainError
 from glowtrain.gradcheck.draw import EdgeDraw, SeededDraw
 from glowtrain.gradcheck.operators import applied
@@ -92,10 +91,11 @@ def _cut(sample: Sample, axes: Axes, extent: int) -> Sample:
 
 
 def is_use(sample: Sample) -> bool:
-    """Whether the operator takes these operands, and every index names a place."""
+    """Whether the operator takes these operands, indices among them, and its results are finite."""
     try:
         function = applied(sample).probe
+        with np.errstate(all="ignore"):
+            results = function.at(function.arrays)
     except GlowtrainError:
         return False
-    arrays = {value.name: array for value, array in zip(function.inputs, function.arrays, strict=True)}
-    return not index_problems(function.graph, arrays)
+    return all(np.isfinite(result.astype(np.float64)).all() for result in results)

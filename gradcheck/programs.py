@@ -52,7 +52,7 @@ class _Program:
             composer.leaf(composer.floats(shape, -1.5, 1.5))
         composer.grow(draw.choice((1, 2, 2, 3, 3, 4, 6)), rules(composer))
         losses = tuple(self._loss() for _ in range(draw.choice((1, 1, 2, 3))))
-        if draw.boolean():
+        for _ in range(draw.choice((0, 1, 1, 2))):
             draw.choice((self._exchanged, self._turned, self._queue, self._written, self._gathered))()
         used = _reached(*losses, *(value for pair in self.states for value in pair))
         further = tuple(value for value in composer.pool[-2:] if draw.boolean() and _reached(value) <= used)

@@ -36,8 +36,8 @@ from glowtrain.program.verify import verify_plan
 from glowtrain.types import Array, f64
 from glowtrain.verification.exact import EPSILON, ROUNDINGS, Arrays, Bound, Known, bound, longest_reduction
 
-STEPS = 2
-"""Steps that a program trains, so that the state of the first is read by the second."""
+STEPS = 3
+"""Steps that native code trains: each reads what the last one has left."""
 DRIFT = 1600.0
 """How much more than one operator's rounding a whole step in f64 may be off by, where nothing says what is natural."""
 DEPTH = 8

@@ -14,6 +14,8 @@ from glowtrain.errors import ModelError, VerificationError
 from glowtrain.graph import Graph, Sample, Value
 from glowtrain.onnx_io import save
 from glowtrain.ops.fourier import DFT
+from glowtrain.ops.pooling import Pool
+from glowtrain.ops.resize import Resize
 from glowtrain.types import Array
 from glowtrain.verification.exact import Arrays
 
@@ -44,10 +46,35 @@ def _spectrum_longer_than_signal(sample: Sample) -> bool:
     return bool(spectrum.shape[operator.axis] > operator.dft_length)
 
 
+def _window_short_of_the_end(sample: Sample) -> bool:
+    operator, x = sample.operator, sample.inputs[0]
+    assert isinstance(operator, Pool)
+    if operator.auto_pad != "SAME_UPPER":
+        return False
+    return any((axis.out - 1) * axis.stride + axis.width < axis.extent - 1 for axis in operator.geometry(x).axes)
+
+
+def _aligned_between_elements(sample: Sample) -> bool:
+    operator, x = sample.operator, sample.inputs[0]
+    assert isinstance(operator, Resize)
+    assert x is not None
+    if operator.coordinate_transformation_mode != "align_corners" or operator.scales is None:
+        return False
+    axes = range(x.ndim) if operator.axes is None else operator.axes
+    scaled = [x.shape[axis] * scale for axis, scale in zip(axes, operator.scales, strict=True)]
+    return any(abs(extent - round(extent)) > 1e-6 for extent in scaled)
+
+
+_PADS = "where strides pass over the last elements, SAME_UPPER cuts the input in front, by pads below 0"
 IN_PART: dict[str, tuple[str, Callable[[Sample], bool]]] = {
     "DFT": (
         "an inverse transform to a real signal also adds the bins beyond dft_length, which NumPy leaves out",
         _spectrum_longer_than_signal,
+    ),
+    **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), (_PADS, _window_short_of_the_end)),
+    "Resize": (
+        "align_corners aligns with the corners of the rounded extent, not of the scaled one as in ONNX's definition",
+        _aligned_between_elements,
     ),
 }
 """Operators of which some uses are not compared, each with the reason."""

@@ -10,7 +10,7 @@ from onnx import defs
 
 from glowtrain.graph import Graph, Input, Node, Operator, Value
 from glowtrain.onnx_io.tabular_forms import tabular_form
-from glowtrain.ops.activation import Gelu, Mish, Sigmoid, Softplus, Swish
+from glowtrain.ops.activation import Gelu, HardSigmoid, HardSwish, Mish, Sigmoid, Softplus, Swish
 from glowtrain.ops.pad import Pad
 from glowtrain.ops.resize import Resize
 from glowtrain.ops.sampling import GridSample
@@ -119,5 +119,15 @@ def _mish(operator: Mish, x: Value) -> Value:
     return x * gate
 
 
-_DECOMPOSITIONS: dict[str, Callable[..., Value]] = {"Gelu": _gelu, "Swish": _swish, "Mish": _mish}
-"""Operators that are younger than opset 17 and compile without being decomposed."""
+def _hard_swish(operator: HardSwish, x: Value) -> Value:
+    gate: Value = HardSigmoid(alpha=1 / 6, beta=0.5)(x)
+    return x * gate
+
+
+_DECOMPOSITIONS: dict[str, Callable[..., Value]] = {
+    "Gelu": _gelu,
+    "HardSwish": _hard_swish,
+    "Mish": _mish,
+    "Swish": _swish,
+}
+"""Operators that are younger than opset 13 and compile without being decomposed."""

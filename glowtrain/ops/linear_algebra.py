@@ -115,7 +115,8 @@ class Elimination(Operator):
             return select(r < k, -1.0, call("abs", work[(*batch, r, k)]))
 
         def found(r: Expr) -> Expr:
-            return select((r >= k) & call("eq", size(r), peak), r, n - 1)
+            largest = call("or", call("eq", size(r), peak), call("isnan", size(r)))  # the first NaN, as in argmax
+            return select((r >= k) & largest, r, n - 1)
 
         chosen = call("max", call("min", place, n - 1), 0)
         i, j, p, q, s = indices_of((n, m, m, m, n), "e")

@@ -66,8 +66,9 @@ def recentred(w: Value, zero: Value | None) -> tuple[Value, Value | None]:
         return Constant(differences.astype(np.int8), w.name), None
     if w.dtype == i8:
         return w, shift
-    middle = constant((centred(array, np.array(128)) - differences).astype(np.int32))
-    return Constant((array.astype(np.int64) - 128).astype(np.int8), w.name), middle
+    zeros = np.zeros((), np.int32) if shift is None else known(shift)
+    assert zeros is not None
+    return Constant((array.astype(np.int64) - 128).astype(np.int8), w.name), constant(zeros - np.int32(128))
 
 
 def total_of(x: Value, axes: tuple[int, ...], *, keepdims: bool) -> Value:

@@ -4,6 +4,7 @@
     QuantizeLinear of such a product           one factor s_x s_w / s_y, rounding, zero point, saturation
     QuantizeLinear of sums, products, means    one linear form in the numbers, likewise
     Relu and Clip before it                    bounds on the integers
+    other functions of one quantized tensor    a table of 256 numbers, if they are costly
     moves, Concat and MaxPool                  the same of the integers, dequantized afterwards
     QuantizeLinear of DequantizeLinear         nothing, where scale and zero point are the same
 
@@ -49,6 +50,7 @@ from glowtrain.ops.quantization import (
 )
 from glowtrain.ops.quantized_contraction import BYTES, ConvInteger, MatMulInteger
 from glowtrain.optimize.rewrite import rewrite
+from glowtrain.optimize.tables import as_table
 from glowtrain.types import SMALL_INTEGERS, Array, DType, f32, i8, i32, u8
 
 SAME_SCALE = 1e-6
@@ -245,10 +247,12 @@ def quantizing(node: Node) -> Sequence[Value] | None:
     before = dequantized(value)
     if before is not None and before.uniform and before.same(Numbers(node.output, scale, zero, 0)):
         return (before.numbers,)
-    return _requantized(node, value, scale.reshape(()), zero)
+    numbers = _requantized(node, value, scale.reshape(()), zero)
+    numbers = as_table(node) if numbers is None else numbers
+    return None if numbers is None else (numbers,)
 
 
-def _requantized(node: Node, value: Value, scale: Array, zero: Value | None) -> Sequence[Value] | None:
+def _requantized(node: Node, value: Value, scale: Array, zero: Value | None) -> Value | None:
     value, low, high = _bounds(value)
     numbers = _numbers(value, scale, zero, node.output.dtype)
     if numbers is None:
@@ -259,9 +263,10 @@ def _requantized(node: Node, value: Value, scale: Array, zero: Value | None) -> 
         end if end is not None and end != limit else None for end, limit in zip(ends, (least, greatest), strict=True)
     ]
     if kept == [None, None]:
-        return (numbers,)
+        return numbers
     bounds = [None if end is None else constant(np.array(end, node.output.dtype.numpy)) for end in kept]
-    return (Clip()(numbers, *bounds),)
+    result: Value = Clip()(numbers, *bounds)
+    return result
 
 
 def _numbers(value: Value, scale: Array, zero: Value | None, dtype: DType) -> Value | None:

@@ -397,7 +397,7 @@ def _early_reads(body: Sequence[Statement], written: set[Buffer], carried: froze
         if isinstance(statement, Accumulate):
             read.append(statement.buffer)
         for buffer in dict.fromkeys(read):
-            if buffer.kind in ("activation", "output") and buffer not in written:
+            if buffer.kind in ("activation", "output") and buffer not in written and buffer.type.size:
                 yield f"{describe(buffer)} is read before it is written"
         if isinstance(statement, (Store, Accumulate)):
             written.add(statement.buffer)

@@ -15,19 +15,25 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
+from glowtrain.backends.base import Backend
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Constant, Graph, Node, Template, Value, Variable
+from glowtrain.losses import Loss, LossFunction
 from glowtrain.ops.fake_quantize import FakeQuantize
 from glowtrain.ops.quantization import limits
 from glowtrain.ops.transcendental import Exp
+from glowtrain.optim import Optimizer
 from glowtrain.optimize.rewrite import rewrite
-from glowtrain.quantization.batch_norm import unfolded
+from glowtrain.quantization.batch_norm import freeze, unfolded
 from glowtrain.quantization.fold import folded
 from glowtrain.quantization.prepare import prepared
 from glowtrain.quantization.profile import Profile
 from glowtrain.quantization.recipe import Recipe
 from glowtrain.quantization.resume import resumed
 from glowtrain.quantization.settled import each, settled
+from glowtrain.trainer import Trainer
+from glowtrain.trainer.feed import Data
+from glowtrain.trainer.fit import Callback
 from glowtrain.types import Array
 
 Learned = bool | Sequence[str]
@@ -76,6 +82,57 @@ def resume_training(
     """
 
     return each(model, lambda graph: learned(resumed(graph), learn_scales, scale_rate))
+
+
+def finetune(
+    model: Graph | Template,
+    examples: Data,
+    loss: str | Loss | LossFunction,
+    optimizer: Optimizer,
+    *,
+    epochs: int,
+    frozen_epochs: int = 0,
+    batch_size: int | None = None,
+    validation: Data | None = None,
+    backend: str | Backend = "cpu",
+    seed: int = 0,
+    callbacks: Sequence[Callback] = (),
+    progress: bool | None = None,
+) -> Trainer:
+    """Train a prepared model; the trainer at the end, whose ``model()`` is ready for ``convert``.
+
+    In the last ``frozen_epochs`` BatchNormalization has the running statistics that it has then, as in the exported
+    model. A schedule of the learning rate, and the optimizer's state, go on through all ``epochs``. Raises what
+    :meth:`Trainer.fit` raises, and :class:`~glowtrain.errors.QuantizationError` for more frozen epochs than epochs.
+    """
+    if not 0 <= frozen_epochs <= epochs:
+        raise QuantizationError(f"frozen_epochs must be from 0 to the {epochs} epochs, not {frozen_epochs}")
+
+    def fit(trainer: Trainer, count: int) -> None:
+        trainer.fit(examples, count, batch_size, validation, callbacks=callbacks, progress=progress)
+
+    trainer = Trainer(model, loss, optimizer, backend=backend, seed=seed)
+    if epochs > frozen_epochs:
+        fit(trainer, epochs - frozen_epochs)
+    if frozen_epochs:
+        trainer = frozen_trainer(trainer)
+        fit(trainer, frozen_epochs)
+    return trainer
+
+
+def frozen_trainer(trainer: Trainer) -> Trainer:
+    """A trainer that goes on where another stands, with BatchNormalization frozen (see
+    :func:`~glowtrain.quantization.batch_norm.freeze`): the same parameters, optimizer's state, counters and history."""
+    forms = trainer.forms
+    result = Trainer(
+        freeze(forms.model), trainer.loss, trainer.optimizer, forms.trainable, trainer.backend, trainer.seed,
+        unbiased=forms.unbiased,
+    )  # fmt: skip
+    for name in result.state.names:
+        result.state.write(name, trainer.state.read(name))
+    result.hyper.update(trainer.hyper)
+    result.history, result.position = trainer.history, trainer.position
+    return result
 
 
 def learn(model: Graph | Template, which: Learned = True, rate: float = 1.0) -> Graph | Template:

@@ -14,8 +14,10 @@ from glowtrain.graph import Operator, Sample
 from glowtrain.onnx_io import save
 from glowtrain.ops.convolution import Conv
 from glowtrain.ops.fourier import DFT
+from glowtrain.ops.linear_algebra import Elimination
 from glowtrain.ops.logic import Cast, CastLike
 from glowtrain.ops.max_pool import MaxPool
+from glowtrain.ops.microsoft.quantized import QLinearAveragePool
 from glowtrain.ops.pooling import AveragePool, LpPool
 from glowtrain.ops.transcendental import Tanh
 from glowtrain.types import Array, DType, f4e2m1, f6e2m3, f6e3m2, f8e5m2, f8e5m2fnuz, i2, i4, u2, u4
@@ -79,3 +81,23 @@ def test_same_padding_of_nothing_is_refused_as_other_windows_are() -> None:
         for operator, inputs in (*uses, (Conv(auto_pad=auto_pad), (x, w))):
             with pytest.raises(ShapeError, match="does not fit into"):
                 applied(Sample(operator, inputs))
+
+
+@pytest.mark.parametrize("place", range(9))
+def test_elimination_takes_the_first_nan_as_its_pivot(place: int) -> None:
+    """The lowering took the last row, and left other numbers in the working memory."""
+    x = np.random.default_rng(0).standard_normal((3, 3))
+    x.flat[place] = np.nan
+    (*measures,) = check_sample(Sample(Elimination(), (x,)), ["edges", "edges compiled"])
+    assert [measure.detail for measure in measures if measure.status == "failed"] == []
+
+
+@pytest.mark.parametrize("example", range(8))
+def test_means_of_bytes_do_not_depend_on_where_narrow_scales_round(example: int) -> None:
+    """With scales in f16 and bf16 the interpreter rounded the mean, and native code did not: steps of difference."""
+    random = np.random.default_rng(example)
+    x, zero = random.integers(0, 256, (1, 2, 6, 34), np.uint8), np.array(random.integers(0, 256), np.uint8)
+    scales = [np.array(random.uniform(low, high)) for low, high in ((0.01, 0.1), (0.05, 0.5))]
+    pool = QLinearAveragePool(kernel_shape=(3, 2), strides=(2, 2))
+    measures = check_sample(Sample(pool, (x, scales[0], zero, scales[1], zero)), ["compiled f16", "compiled bf16"])
+    assert [measure.detail for measure in measures if measure.status == "failed"] == []

@@ -10,7 +10,6 @@ import pytest
 from models import images, mobile, state_of
 
 import glowtrain as gt
-from glowtrain.backends.base import State
 from glowtrain.data import Dataset
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Template, Value
@@ -70,11 +69,10 @@ def test_moving_averages() -> None:
     assert (found.low, found.high) == (1.0, 16.0)
 
 
-def test_forms_of_data_give_the_same(model: Template) -> None:
-    x = images(8)
-    state = state_of(model)
-    given = [x, {"x": x}, Dataset("images", {"x": x, "y": np.zeros(8)}), [x[:4], {"x": x[4:]}], iter([{"x": x}])]
-    found = [calibrate(model, data, state=state, histograms=False) for data in given]
+def test_forms_of_data_give_the_same() -> None:
+    x = np.linspace(-1, 3, 32, dtype=np.float32).reshape(8, 4)
+    given = [x, {"x": x}, Dataset("rows", {"x": x, "y": np.zeros(8)}), [x[:4], {"x": x[4:]}], iter([{"x": x}])]
+    found = [calibrate(doubled, data, histograms=False) for data in given]
     for other in found[1:]:
         assert not found[0].differences(other, 1e-6)
 
@@ -109,20 +107,12 @@ def test_differences(model: Template, profile: Profile) -> None:
     assert [d.name for d in profile.differences(Profile({}))] != []
 
 
-def test_state_decides(model: Template) -> None:
-    plain, trained = (
-        calibrate(model, images(8), state=state, histograms=False) for state in (None, state_of(model, seed=5))
-    )
-    assert plain.differences(trained)
-
-
-def test_a_profile_is_that_of_the_compiled_inference_form(model: Template) -> None:
-    """Dropout does not drop and running statistics do not move while a model is observed."""
+def test_state_decides(model: Template, profile: Profile) -> None:
+    """Running statistics are those of the given state, and do not move while a model is observed."""
     state = state_of(model)
-    exact = gt.compile(each(model, lambda graph: folded(graph, state)))({"x": images(8)})["scores"]
-    found = calibrate(model, images(8), state=state, histograms=False)["scores"]
-    assert found.high == pytest.approx(exact.max(), abs=1e-6)
-    assert State({}).names == ()
+    exact = gt.compile(each(model, lambda graph: folded(graph, state)))({"x": images(20)})["scores"]
+    assert profile["scores"].high == pytest.approx(exact.max(), abs=1e-6)
+    assert profile.differences(calibrate(model, images(20), histograms=False))
 
 
 class TestBadInput:

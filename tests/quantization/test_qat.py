@@ -76,7 +76,7 @@ def operators(graph: Graph, kind: type) -> int:
     return sum(isinstance(node.operator, kind) for node in graph.nodes)
 
 
-# --- what training begins with ------------------------------------------------------------------------------------------
+# --- what training begins with -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("recipe", [Recipe(), INT4], ids=["int8", "int4"])
@@ -140,7 +140,7 @@ def test_gradient_of_the_whole_step() -> None:
     assert {"conv.weight", "norm.scale", "norm.bias", "conv.weight.log_scale", "Relu.log_scale"} <= checked
 
 
-# --- training, freezing, converting ---------------------------------------------------------------------------------------
+# --- training, freezing, converting ------------------------------------------------------------------------------------
 
 
 def test_what_is_trained_is_what_is_exported(digits: data.Dataset, trained: dict[str, Array], profile: Profile) -> None:
@@ -187,7 +187,7 @@ def test_channels_that_are_switched_off_make_no_infinities(
     assert np.mean(frozen.argmax(1) == own.argmax(1)) > 0.95
 
 
-# --- scales -------------------------------------------------------------------------------------------------------------
+# --- scales ------------------------------------------------------------------------------------------------------------
 
 
 def test_learned_scales_begin_where_they_were(
@@ -227,7 +227,7 @@ def test_rate_of_scales() -> None:
         learn(graph, rate=0.0)
 
 
-# --- from a quantized file --------------------------------------------------------------------------------------------------
+# --- from a quantized file ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_training_goes_on_from_a_file(
 
 
 def test_scales_that_a_move_passes_on_stay_one(trained: dict[str, Array], profile: Profile) -> None:
-    """A pooled activation has the scale of what is pooled, so that integers pool; so it has when the scale is learned."""
+    """A pooled activation has the scale of what is pooled, so that integers pool; also when the scale is learned."""
     quantized = convert(prepare(digits_net, profile, state=trained)).bind({"batch": 2})
     graph = resume_training(quantized)
     rounded = {node.outputs[0].name: node for node in graph.nodes if isinstance(node.operator, FakeQuantize)}

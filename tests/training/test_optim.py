@@ -150,7 +150,7 @@ def test_100_steps_agree_with_numpy(name: str, backend: str) -> None:
 
 
 class Whole:
-    """All of a step in NumPy, f64: the mean of micro-batches, both clippings, the schedule, the rule of each parameter."""
+    """All of a step in NumPy, f64: the mean of micro-batches, both clippings, the schedule, each parameter's rule."""
 
     def __init__(self, optimizer: Optimizer, make: Callable[[], Rule], factor: Callable[[int], float]) -> None:
         self.optimizer, self.factor, self.updates = optimizer, factor, 0

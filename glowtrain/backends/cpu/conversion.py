@@ -65,8 +65,20 @@ class Vectors:
         type_ = vector(scalar, self.width)
         return self.f.value(f"select {vector('i1', self.width)} {condition}, {type_} {values[0]}, {type_} {values[1]}")
 
+    def part(self, scalar: str, value: Text, start: int, lanes: int) -> Text:
+        """Some neighbouring lanes."""
+        order = ", ".join(f"i32 {lane}" for lane in range(start, start + lanes))
+        type_ = vector(scalar, self.width)
+        return self.f.value(f"shufflevector {type_} {value}, {type_} poison, <{lanes} x i32> <{order}>")
+
     def number(self, value: float, scalar: str = "float") -> Text:
         return splat_constant(float_constant(value, scalar), scalar, self.width)
+
+
+def joined(f: Function, scalar: str, lanes: int, low: Text, high: Text) -> Text:
+    """Two vectors of ``lanes`` one after the other, as one."""
+    order, type_ = ", ".join(f"i32 {lane}" for lane in range(2 * lanes)), vector(scalar, lanes)
+    return f.value(f"shufflevector {type_} {low}, {type_} {high}, <{2 * lanes} x i32> <{order}>")
 
 
 def round_to(f: Function, value: Text, dtype: str, width: int, target: Target) -> Text:
@@ -151,7 +163,7 @@ def cast(f: Function, value: Text, from_dtype: str, to_dtype: str, width: int, t
     if from_dtype in FLOATS and to_dtype in FLOATS:
         return _float_to_float(m, value, from_dtype, to_dtype, target)
     if from_dtype in FLOATS:
-        return _float_to_integer(m, value, REGISTER[from_dtype], to_dtype)
+        return _float_to_integer(m, value, REGISTER[from_dtype], to_dtype, target)
     if to_dtype in FLOATS:
         return _integer_to_float(m, value, from_dtype, to_dtype, target)
     source, destination = REGISTER[from_dtype], REGISTER[to_dtype]
@@ -220,11 +232,36 @@ def _magnitude(m: Vectors, value: Text) -> Text:
     return m.f.value(f"call {double} @llvm.fabs.{suffix}({double} {value})")
 
 
-def _float_to_integer(m: Vectors, value: Text, scalar: str, to_dtype: str) -> Text:
+def _float_to_integer(m: Vectors, value: Text, scalar: str, to_dtype: str, target: Target) -> Text:
     if to_dtype == "u64":
         return _float_to_u64(m, value, scalar)
     via = "i64" if to_dtype in ("i64", "u32") else "i32"
-    return m.convert("trunc", _truncate(m, value, scalar, via), via, REGISTER[to_dtype])
+    piece = next((p for p in _CUTS if p[0] in target.families and m.width % p[1] == 0), None)
+    if piece is not None and (scalar, via) == ("float", "i32"):
+        whole = _cut(m, value, *piece[1:])
+    else:
+        whole = _truncate(m, value, scalar, via)
+    return m.convert("trunc", whole, via, REGISTER[to_dtype])
+
+
+_CUTS = (
+    ("avx512f", 16, "llvm.x86.avx512.mask.cvttps2dq.512", ", <16 x i32> zeroinitializer, i16 -1, i32 4"),
+    ("avx2", 8, "llvm.x86.avx.cvtt.ps2dq.256", ""),
+    ("sse2", 4, "llvm.x86.sse2.cvttps2dq", ""),
+)
+"""Family, lanes, name and further arguments of x86's truncations, which give the smallest i32 for what does not fit."""
+
+
+def _cut(m: Vectors, value: Text, lanes: int, name: str, more: str) -> Text:
+    """Truncation of f32 to i32, some lanes at a time."""
+    pieces = []
+    for start in range(0, m.width, lanes):
+        part = value if lanes == m.width else m.part("float", value, start, lanes)
+        pieces.append(m.f.value(f"call <{lanes} x i32> @{name}(<{lanes} x float> {part}{more})"))
+    while len(pieces) > 1:
+        pieces = [joined(m.f, "i32", lanes, *pair) for pair in zip(pieces[::2], pieces[1::2], strict=True)]
+        lanes *= 2
+    return pieces[0]
 
 
 def _truncate(m: Vectors, value: Text, scalar: str, integer: str) -> Text:

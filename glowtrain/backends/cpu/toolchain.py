@@ -32,6 +32,7 @@ _TARGET_FAMILIES: Mapping[str, frozenset[str]] = {
     "x86.avx512bf16.": frozenset({"avx512bf16"}),
     "x86.avx512.": frozenset({"avx512f"}),
     "x86.avx2.": frozenset({"avx2"}),
+    "x86.avx.": frozenset({"avx2"}),
     "x86.sse2.": frozenset({"sse2", "avx2", "avx512f"}),
     "x86.sse": frozenset({"avx2", "avx512f"}),
     "aarch64.neon.sdot": frozenset({"dotprod"}),

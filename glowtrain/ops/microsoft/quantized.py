@@ -29,7 +29,7 @@ from glowtrain.ops.microsoft.base import (
 )
 from glowtrain.ops.move import Concat, reshape
 from glowtrain.ops.pooling import AveragePool, draw_pool
-from glowtrain.ops.reduction import ReduceMean
+from glowtrain.ops.reduction import ReduceMean, accumulator, as_dtype
 from glowtrain.ops.softmax import Softmax
 from glowtrain.types import Shape, TensorType, i8, u8
 
@@ -165,7 +165,10 @@ class QLinearSoftmax(QLinearUnary):
 
 
 class QLinearPool(QLinearUnary):
-    """Means over places of a quantized image. The sums are exact; one multiplication turns them to Y's scale."""
+    """Means over places of a quantized image. The sums are exact; one multiplication turns them to Y's scale.
+
+    Scales narrower than f32 are widened first, as sums are: rounding a mean to them would change results by a step.
+    """
 
     channels_last: bool
 
@@ -175,9 +178,10 @@ class QLinearPool(QLinearUnary):
 
     def define(self, *inputs: Any) -> Value:
         x, sx, zx, sy, zy = inputs
-        numbers = steps(x, zx, sx.dtype)
+        wide = accumulator(sx.dtype)
+        numbers = steps(x, zx, wide)
         mean = self.mean(channels_first(numbers) if self.channels_last else numbers)
-        units = mean * (reshape(sx, ()) / reshape(sy, ()))
+        units = mean * (reshape(as_dtype(sx, wide), ()) / reshape(as_dtype(sy, wide), ()))
         return standard.quantize_units(channels_behind(units) if self.channels_last else units, zy, x.dtype)
 
 

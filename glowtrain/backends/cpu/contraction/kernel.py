@@ -12,6 +12,7 @@ from glowtrain.backends.cpu.contraction.clips import Clipping, Number, affine, e
 from glowtrain.backends.cpu.contraction.describe import Epilogue
 from glowtrain.backends.cpu.contraction.lanes import Lanes
 from glowtrain.backends.cpu.contraction.tile import Cursor, Point, Step, Tile, Variant, needed_coordinates
+from glowtrain.backends.cpu.conversion import joined
 from glowtrain.backends.cpu.emit import Function, Text
 
 LONGEST_END = 320
@@ -196,7 +197,7 @@ class Micro:
 
     def _finish_all(self, sums: list[Text]) -> None:
         """Finish every vector of the tile. Where lanes are apart in C they go through an aside in memory, in a loop."""
-        places = list(product(self.tile.points, range(self.tile.vectors)))
+        places = [(point, vector) for point in self.tile.points for vector in range(self.tile.vectors)]
         sums, aside = self._combined(sums), None
         if self.lanes.width > 1 and not self.plan.dots and self.variant.c.lane != 1:
             aside = self._reserve(len(places), self.of["c"])
@@ -205,10 +206,31 @@ class Micro:
         if self.epilogue is not None and self.epilogue.length * len(places) > LONGEST_END:
             self._finish_rows(self.epilogue, sums, aside)
         else:
-            for at, (point, vector) in enumerate(places):
-                self._finish(_Row(point.index, "%c", point.c), vector, sums[at], self._slot(aside, at))
+            for at, point in enumerate(self.tile.points):
+                self._finish_row(_Row(point.index, "%c", point.c), sums, at * self.tile.vectors, aside)
         if aside is not None:
             self._exchange(aside, places, store=True)
+
+    def _finish_row(self, row: _Row, sums: list[Text], first: int, aside: Text | None) -> None:
+        """Finish the vectors of one point: several at once where their results fill one vector together."""
+        for vector, count in self._groups():
+            values, lanes = sums[first + vector : first + vector + count], self.lanes.width
+            while len(values) > 1:
+                pairs = zip(values[::2], values[1::2], strict=True)
+                values, lanes = [joined(self.f, self.lanes.scalar, lanes, *pair) for pair in pairs], 2 * lanes
+            self._finish(row, vector, count, values[0], self._slot(aside, first + vector))
+
+    def _groups(self) -> list[tuple[int, int]]:
+        """(first, count) of neighbouring vectors of a point that are finished together."""
+        c, vectors = self.of["c"], self.tile.vectors
+        joins = self.lanes.width > 1 and self.variant.c.lane == 1 and not self.plan.dots
+        most = self.lanes.size // c.size if joins else 1
+        groups, at = [], 0
+        while at < vectors:
+            count = min(most, 1 << ((vectors - at).bit_length() - 1))
+            groups.append((at, count))
+            at += count
+        return groups
 
     def _combined(self, sums: list[Text]) -> list[Text]:
         """The partial sums of each vector added up, neighbours first."""
@@ -228,11 +250,12 @@ class Micro:
             self.lanes.store(value, self.lanes.shift(held, at * self.lanes.width), self.lanes.width)
 
         def row(index: dict[int, Number], number: Number, c: Text) -> None:
-            for vector in range(self.tile.vectors):
+            for vector, count in self._groups():
                 at = affine(self.f, vector * self.lanes.width, [(self.tile.vectors * self.lanes.width, number)])
-                value = self.lanes.load(self.lanes.shift(held, at), 1, self.lanes.width)
+                lanes = replace(self.lanes, width=count * self.lanes.width)
+                value = lanes.load(self.lanes.shift(held, at), 1, lanes.width)
                 slot = None if aside is None else self.of["c"].shift(aside, at)
-                self._finish(_Row(index, c, 0), vector, value, slot)
+                self._finish(_Row(index, c, 0), vector, count, value, slot)
 
         self._rows(0, {}, 0, "%c", row)
 
@@ -267,13 +290,13 @@ class Micro:
                         self.f.line(f"store {lanes.scalar} {value}, ptr {target}")
                 loop.next = [lanes.shift(loop.carried[0], view.lane), lanes.shift(loop.carried[1], 1)]
 
-    def _finish(self, row: _Row, vector: int, value: Text, slot: Text | None) -> None:
-        """Apply the epilogue and store one vector (or, in dot form, one number)."""
-        lanes, count, c = self.lanes, 1, self.of["c"]
+    def _finish(self, row: _Row, vector: int, vectors: int, value: Text, slot: Text | None) -> None:
+        """Apply the epilogue and store some vectors that are joined (or, in dot form, one number)."""
+        lanes, count, c = replace(self.lanes, width=vectors * self.lanes.width), 1, self.of["c"]
         if self.plan.dots:
             value, lanes = lanes.total(value), replace(lanes, width=1)
         else:
-            count = self.tile.count(vector)
+            count = sum(self.tile.count(vector + i) for i in range(vectors))
         place = slot or c.shift(row.c, row.offset + (0 if self.plan.dots else vector * self.variant.c.step))
         exists = count if slot is None else lanes.width
         if self.variant.start != "zero":
@@ -300,7 +323,7 @@ class Micro:
         problem, vec = self.plan.problem, self.plan.vec
         coordinates: list[Text | int] = [0] * len(problem.source.extents)
         for loop in problem.outputs:
-            start = row.index.get(loop, vector * lanes.width if loop == vec else 0)
+            start = row.index.get(loop, vector * self.lanes.width if loop == vec else 0)
             index = affine(self.f, 0, [(1, start), (1, f"%x{loop}")])
             for part in reversed(problem.loops[loop].parts):
                 extent = problem.source.extents[part]
