@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from glowtrain.gradcheck.composing import NARROW, Composer, Rule
-from glowtrain.graph import Graph, Input, Value, constant
+from glowtrain.graph import Constant, Graph, Input, Value, constant
 from glowtrain.ops.control import Scan
 from glowtrain.ops.logic import And, Cast, Where
 from glowtrain.ops.transcendental import Tanh
@@ -40,14 +40,15 @@ def stretch(composer: Composer) -> None:
 
 def branches(composer: Composer) -> None:
     """Two branches of operations, and the result of one of them: what an If becomes when it is loaded."""
-    condition = _condition(composer)
-    results = []
-    for _ in range(2):
-        inner = Composer(composer.draw, composer.dtype, composer, numbers=composer.numbers, pool=list(composer.pool))
-        inner.grow(composer.draw.integer(1, 2), inner.plain_rules)
-        results.append(inner.pool[-1])
-    first, second = results
-    composer.keep(Where()(condition, first, composer.shaped(second, first.shape)))
+    condition, first = _condition(composer), branch(composer)
+    composer.keep(Where()(condition, first, composer.shaped(branch(composer), first.shape)))
+
+
+def branch(composer: Composer) -> Value:
+    """Some operations on what is there, of which the composer keeps nothing."""
+    inner = Composer(composer.draw, composer.dtype, composer, numbers=composer.numbers, pool=list(composer.pool))
+    inner.grow(composer.draw.integer(1, 2), inner.plain_rules)
+    return inner.pool[-1]
 
 
 def _condition(composer: Composer) -> Value:
@@ -112,23 +113,31 @@ def scan(composer: Composer) -> None:
 
 
 def loop(composer: Composer) -> None:
-    """A Loop as it is loaded: a Scan over the numbers of its steps, which keeps its states once a condition fails."""
+    """A Loop as it is loaded: a Scan over the numbers of its steps, which keeps its state once a condition fails."""
     draw, steps = composer.draw, composer.draw.integer(1, 5)
-    states, body = [_shaped(composer)], Body(draw, composer.dtype, composer)
-    going, limit = body.argument(np.asarray(True)), composer.entered(np.asarray(draw.integer(0, steps)))
-    body.pool += [body.argument(composer.number(state)) for state in states]
+    state = _shaped(composer)
+    body, (kept, after, piece) = loop_body(composer, state, composer.entered(np.asarray(draw.integer(0, steps))))
+    going, before, _ = body.arguments
+    graph = body.graph([And()(going, kept), Where()(going, after, before), piece])
+    first = composer.entered(np.asarray(draw.boolean())) if draw.integer(0, 3) == 0 else constant(np.asarray(True))
+    ticks = constant(np.arange(steps, dtype=np.int64))
+    results = Scan(graph, 1, num_captured=len(body.captured))(first, state, ticks, *body.captured)
+    composer.keep(results[1:])
+
+
+def loop_body(composer: Composer, state: Value, limit: Value) -> tuple[Body, tuple[Value, Value, Value]]:
+    """The body of a loop that goes on for ``limit`` steps, with three results: whether it goes on, the new state, and
+    a value of each step. Its arguments: whether the loop goes on, the state, the number of the step."""
+    draw, body = composer.draw, Body(composer.draw, composer.dtype, composer)
+    body.argument(np.asarray(True))
+    body.pool.append(body.argument(composer.number(state)))
     step = body.argument(np.asarray(0))
     ordinal: Value = Cast(to=body.dtype)(step)
     body.keep(ordinal * 0.25)
     body.grow(draw.integer(1, 3), rules(body))
-    kept = And()(going, step + 1 < body.capture(limit))
-    arguments = body.arguments[1 : 1 + len(states)]
-    new = zip(arguments, _following(body, states), strict=True)
-    graph = body.graph([kept, *(Where()(going, after, before) for before, after in new), body.pick()])
-    first = composer.entered(np.asarray(draw.boolean())) if draw.integer(0, 3) == 0 else constant(np.asarray(True))
-    ticks = constant(np.arange(steps, dtype=np.int64))
-    results = Scan(graph, 1, num_captured=len(body.captured))(first, *states, ticks, *body.captured)
-    composer.keep(results[1:])
+    kept: Value = step + 1 < (limit if isinstance(limit, Constant) else body.capture(limit))
+    (after,) = _following(body, [state])
+    return body, (kept, after, body.pick())
 
 
 def _following(body: Body, states: Sequence[Value]) -> list[Value]:

@@ -213,7 +213,7 @@ class Composer:
     def operand(self, array: Array) -> Value:
         """A drawn operand: as it is, as a parameter, or mixed half and half with a value computed before."""
         choice = self.draw.integer(0, 3)
-        if dtype_of(array.dtype) != self.dtype or choice == 0 or not array.size:
+        if dtype_of(array.dtype) != self.dtype or choice == 0 or not array.size or not np.isfinite(array).all():
             return constant(array)
         if choice == 1:
             return self.leaf(array)

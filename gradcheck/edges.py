@@ -13,11 +13,16 @@ import numpy as np
 
 from glowtrain.errors import GlowtrainError
 from glowtrain.gradcheck.draw import EdgeDraw, SeededDraw
-from glowtrain.gradcheck.operators import applied
+from glowtrain.gradcheck.operators import applied, drawn
 from glowtrain.graph import Operator, Sample
+from glowtrain.graph.places import index_problems
 
 ATTEMPTS = 20
 """Draws before an operator counts as having no edges."""
+CUT_ATTEMPTS = 3
+"""Samples of an operator that are tried for axes that can be cut."""
+SHORT = 2
+"""Of five examples, the one that has short axes."""
 
 _ZEROS = "its steps multiply by zeros (of padding, masks or unused weights), which infinities make NaN elsewhere"
 _ORDER = "products and sums are formed in another order, so infinities cancel elsewhere"
@@ -29,7 +34,6 @@ FINITE: dict[str, str] = {
     ),
     **dict.fromkeys(("Attention", "com.microsoft.Attention", "com.microsoft.MultiHeadAttention"), _ZEROS),
     **dict.fromkeys(("Einsum", "GRU", "LSTM", "RNN"), _ORDER),
-    **dict.fromkeys((f"ai.onnx.preview.training.{name}" for name in ("Adagrad", "Adam", "Momentum")), _ORDER),
     **dict.fromkeys(("GridSample", "DeformConv", "MaxRoiPool", "RoiAlign", "glowtrain.NonMaxSuppression"), _PLACES),
 }
 """Operators that get no infinities and NaN, each with the reason: theirs are not those of NumPy at every place."""
@@ -53,12 +57,18 @@ def drawn_edge(operator: type[Operator], seed: int, example: int) -> Sample | No
     return None
 
 
+def drawn_example(operator: type[Operator], seed: int, example: int) -> Sample:
+    """An ordinary sample; every fifth has short axes, if the operator takes them."""
+    short = drawn_short(operator, seed, example) if example % 5 == SHORT else None
+    return drawn(operator, seed, example) if short is None else short
+
+
 def drawn_short(operator: type[Operator], seed: int, example: int) -> Sample | None:
     """A sample of which one axis, or all of one extent, have no elements or one; ``None`` if the operator takes none.
 
     Extents that ``sample`` draws as it likes are reached too: an ordinary sample is cut, where ``infer`` allows it.
     """
-    for attempt in range(ATTEMPTS):
+    for attempt in range(CUT_ATTEMPTS):
         draw = SeededDraw(seed, "short", operator.key(), example, attempt)
         sample = operator.sample(draw)
         cuts = list(_cuts(sample))
@@ -94,6 +104,9 @@ def is_use(sample: Sample) -> bool:
     """Whether the operator takes these operands, indices among them, and its results are finite."""
     try:
         function = applied(sample).probe
+        arrays = {value.name: array for value, array in zip(function.inputs, function.arrays, strict=True)}
+        if index_problems(function.graph, arrays):
+            return False
         with np.errstate(all="ignore"):
             results = function.at(function.arrays)
     except GlowtrainError:

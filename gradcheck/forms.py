@@ -6,6 +6,7 @@ How much rounding explains is :func:`glowtrain.verification.exact.bound`'s to sa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -68,17 +69,21 @@ def scale(value: Value, known: Mapping[Value, Array], last: int = LAST) -> float
     return max(finite_size(np.asarray(known[part], np.float64)) for part in found)
 
 
-def close_in(oracle: str, run: Runner, narrow: Graph, wide: Graph, inputs: Arrays) -> Iterator[Measure]:
+def close_in(
+    oracle: str, run: Runner, narrow: Graph, wide: Graph, inputs: Arrays, slack: float = 1.0
+) -> Iterator[Measure]:
     """One measure per output of ``run`` on a narrow graph, against the interpreter on the same graph in f64.
 
-    ``inputs`` have the narrow graph's types; the wide graph gets the same numbers.
+    ``inputs`` have the narrow graph's types; the wide graph gets the same numbers. ``slack``: how many times the error
+    that rounding explains is allowed.
     """
     with np.errstate(all="ignore"):
         widened = {v.name: np.asarray(inputs[v.name]).astype(v.dtype.numpy) for v in wide.inputs}
         exact, natural = evaluate(wide, widened), evaluate(narrow, inputs)
     found, length = run(narrow, inputs), longest_reduction(narrow)
     for (name, value), other in zip(wide.outputs.items(), narrow.outputs.values(), strict=True):
-        yield within(oracle, found[name], bound(natural[other], exact[value], length, scale(value, exact)), name)
+        allowed = bound(natural[other], exact[value], length, scale(value, exact))
+        yield within(oracle, found[name], replace(allowed, tolerance=slack * allowed.tolerance), name)
 
 
 def within(oracle: str, found: Array, allowed: Bound, label: str) -> Measure:

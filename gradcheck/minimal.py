@@ -60,7 +60,7 @@ def minimal(case: Case, fails: Fails) -> Case:
         for candidate in _candidates(case):
             if tried < MOST and _size(candidate) < size:
                 tried += 1
-                if fails(candidate):
+                if _finite(candidate) and fails(candidate):
                     case, smaller = candidate, True
                     break
     return case
@@ -75,6 +75,12 @@ def _size(case: Case) -> tuple[int, ...]:
 def _nodes(graph: Graph) -> int:
     bodies = (value for node in graph.nodes for value in node.operator.attributes().values())
     return len(graph.nodes) + sum(_nodes(value) for value in bodies if isinstance(value, Graph))
+
+
+def _finite(case: Case) -> bool:
+    """Whether all losses are: what is not tells nothing about gradients."""
+    known = evaluate(case.graph, _feeds(case))
+    return all(np.isfinite(np.asarray(known[loss], np.float64)).all() for loss in case.losses)
 
 
 def _candidates(case: Case) -> Iterator[Case]:

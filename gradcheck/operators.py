@@ -24,7 +24,7 @@ from glowtrain.gradcheck.numeric import (
     probe,
 )
 from glowtrain.gradcheck.report import Measure
-from glowtrain.gradcheck.runtime import NotRun, comparable, run_by_onnx_runtime
+from glowtrain.gradcheck.runtime import SLACK, NotRun, comparable, run_by_onnx_runtime
 from glowtrain.graph import Graph, Input, Node, Operator, Sample, Value
 from glowtrain.graph.retype import retyped
 from glowtrain.types import Array, DType, bf16, dtype_of, f16, f32, f64, type_of
@@ -195,7 +195,7 @@ def by_onnx_runtime(use: Applied, random: np.random.Generator) -> Iterator[Measu
     if not use.operator.differentiable or not comparable(use.sample):
         return
     try:
-        yield from _narrow("onnx runtime", use, f32, random, gradients=True, run=run_by_onnx_runtime)
+        yield from _narrow("onnx runtime", use, f32, random, gradients=True, run=run_by_onnx_runtime, slack=SLACK)
     except NotRun:
         yield Measure("onnx runtime", kind="absent")
 
@@ -208,6 +208,7 @@ def _narrow(
     *,
     gradients: bool,
     run: forms.Runner = forms.run_compiled,
+    slack: float = 1.0,
 ) -> Iterator[Measure]:
     try:
         smaller = applied(converted(use.sample, dtype)).probe
@@ -217,7 +218,7 @@ def _narrow(
     same_places = replace(smaller, wanted=use.probe.wanted, results=use.probe.results)
     narrow = whole(same_places, np.random.default_rng(0), gradients=gradients)
     numbers = [array.astype(v.dtype.numpy) for array, v in zip(wide.arrays, narrow.inputs, strict=True)]
-    yield from forms.close_in(oracle, run, narrow.graph, wide.graph, forms.feeds(narrow.graph, numbers))
+    yield from forms.close_in(oracle, run, narrow.graph, wide.graph, forms.feeds(narrow.graph, numbers), slack)
 
 
 def converted(sample: Sample, dtype: DType) -> Sample:

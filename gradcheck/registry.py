@@ -21,7 +21,7 @@ from rich.table import Table
 from glowtrain.errors import GlowtrainError, InputError, VerificationError
 from glowtrain.gradcheck.case import Case
 from glowtrain.gradcheck.coverage import Covered, covered, summary
-from glowtrain.gradcheck.edges import drawn_edge
+from glowtrain.gradcheck.edges import drawn_edge, drawn_example
 from glowtrain.gradcheck.minimal import fails_by, minimal, save_case
 from glowtrain.gradcheck.operators import (
     EDGES,
@@ -30,7 +30,6 @@ from glowtrain.gradcheck.operators import (
     SLOPES,
     check_sample,
     described,
-    drawn,
     failure,
     operands_with_gradients,
 )
@@ -262,7 +261,7 @@ class _Operator:
 
     def _example(self, example: int, oracles: Sequence[str], kind: str) -> Iterator[tuple[str, Measure]]:
         try:
-            sample = (drawn if kind == "example" else drawn_edge)(self.operator, self.run.seed, example)
+            sample = (drawn_example if kind == "example" else drawn_edge)(self.operator, self.run.seed, example)
         except MISTAKES as error:
             yield f"{kind} {example}", failure("types", error)
             return

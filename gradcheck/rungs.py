@@ -102,6 +102,16 @@ class Rungs:
         return steps
 
     @cached_property
+    def bounds(self) -> list[dict[str, Bound]]:
+        """What outputs and new values of variables may be after each step, by name."""
+        names, length = named(self.graph), longest_reduction(self.graph)
+        coarsest = {name: _coarsest(value) for name, value in names.items()}
+        return [
+            {name: within(value, known, length, coarsest[name]) for name, value in names.items()}
+            for known in self.expected
+        ]
+
+    @cached_property
     def unplanned(self) -> dict[str, Array]:
         """What a step of the fused program gives, every buffer on its own."""
         return self.evaluated(self.fused)
@@ -114,13 +124,13 @@ class Rungs:
 
     def compare(self, oracle: str, run: Runner, steps: int = 1) -> Iterator[Measure]:
         """What a form gives in each of the steps, against what is expected."""
-        length = longest_reduction(self.graph)
-        for number, known in enumerate(self.expected[:steps]):
+        names = named(self.graph)
+        for number, allowed in enumerate(self.bounds[:steps]):
             found = run(self.case.feeds)
-            for name, value in named(self.graph).items():
-                label, allowed = f"step {number}, {name}", within(value, known, length)
-                measure = compared(oracle, found[name], allowed.expected, allowed.tolerance, label)
-                if measure.ratio > 1 and known.beside_a_kink(value, found[name]) <= 1:
+            for name, bounds in allowed.items():
+                label = f"step {number}, {name}"
+                measure = compared(oracle, found[name], bounds.expected, bounds.tolerance, label)
+                if measure.ratio > 1 and self.expected[number].beside_a_kink(names[name], found[name]) <= 1:
                     measure = Measure(oracle, detail=f"{label}: a kink is near", kind="kink")
                 yield measure
 
@@ -130,12 +140,11 @@ def named(graph: Graph) -> dict[str, Value]:
     return {**graph.outputs, **{variable.name: value for variable, value in graph.updates.items()}}
 
 
-def within(value: Value, known: Known, length: float) -> Bound:
-    """How far a result may be from its value in f64."""
+def within(value: Value, known: Known, length: float, coarsest: float) -> Bound:
+    """How far a result may be from its value in f64. ``coarsest``: the largest epsilon of what it is computed from."""
     natural, exact = known.values[value], known.exact[value]
     size = forms.scale(value, known.exact, DEPTH)
     allowed = bound(natural, exact, length, size)
-    coarsest = max((EPSILON[v.dtype.name] for v in _sources(value) if v.dtype.is_float), default=0.0)
     if coarsest == EPSILON["f64"]:
         return Bound(allowed.expected, DRIFT * bound(natural, exact, length, size + 1e-6).tolerance)
     if not allowed.tolerance:
@@ -143,11 +152,10 @@ def within(value: Value, known: Known, length: float) -> Bound:
     return Bound(allowed.expected, allowed.tolerance + ROUNDINGS * math.sqrt(length) * coarsest * size)
 
 
-def _sources(value: Value) -> Iterator[Value]:
-    """All that a value is computed from, and itself."""
-    yield value
-    for node in topological([value]):
-        yield from (operand for operand in node.inputs if operand is not None)
+def _coarsest(value: Value) -> float:
+    """The largest epsilon of a value and of all that it is computed from."""
+    values = {value, *(operand for node in topological([value]) for operand in node.inputs if operand is not None)}
+    return max((EPSILON[v.dtype.name] for v in values if v.dtype.is_float), default=0.0)
 
 
 def interpreted(graph: Graph, feeds: Arrays) -> Iterator[tuple[dict[Value, Array], Arrays, Arrays]]:

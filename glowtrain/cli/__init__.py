@@ -12,6 +12,7 @@ from glowtrain.cli.demo import demo
 from glowtrain.cli.gradcheck import gradcheck
 from glowtrain.cli.inspect import inspect
 from glowtrain.cli.operators import operators
+from glowtrain.cli.quantize import quantize
 from glowtrain.cli.run import run
 from glowtrain.cli.train import train
 from glowtrain.cli.verify import verify
@@ -20,11 +21,10 @@ app = typer.Typer(
     name="glowtrain",
     help="A training compiler: an ONNX model in, one compiled training step, a trained ONNX model out.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for function in (demo, train, run, inspect, verify, gradcheck, conformance, operators):
+for function in (demo, train, quantize, run, inspect, verify, gradcheck, conformance, operators):
     app.command()(function)
 
 

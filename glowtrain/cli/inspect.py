@@ -64,8 +64,8 @@ def inspect(
     """Print what a stage of the compiler makes of a model, or a summary of all of them.
 
     The stages, in order: graph, integers (what is quantized is computed so), optimized, lowered, program (fused, laid
-    out, scheduled), plan (memory), llvm, asm. The stage profile runs the compiled step and counts the processor's cycles
-    in each kernel.
+    out, scheduled), plan (memory), llvm, asm. The stage profile runs the compiled step and counts the processor's
+    cycles in each kernel.
 
     Examples:
 

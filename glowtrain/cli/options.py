@@ -117,5 +117,7 @@ StepOut = Annotated[
 ]
 Opset = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Of the ONNX files (without: the oldest that will do, from 17).", rich_help_panel=OUTPUT),
+    typer.Option(
+        metavar="N", help="Of the ONNX files (without: the oldest that will do, from 17).", rich_help_panel=OUTPUT
+    ),
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from onnx import ModelProto, helper
@@ -34,6 +34,7 @@ def save(
     opset: int | None = None,
     ir_version: int | None = None,
     state: Mapping[str, Array] | None = None,
+    domains: Collection[str] = (),
 ) -> ModelProto:
     """Write a graph as an ONNX model, to ``path`` if one is given, and return the model.
 
@@ -42,7 +43,9 @@ def save(
     name; without it they have their initial ones. Variables are initializers, and the model's metadata say which of
     them are trainable; in a graph with updates (a training step) they are inputs as well, and each updated one has an
     output ``<name>.next``. Dimensions that the graph's template left symbolic are symbolic again, where the model is
-    valid for all of them. The tensors of a sequence are inputs or outputs of their own (``<name>.0``, ``<name>.1``).
+    valid for all of them. Operators of the given ``domains`` (``com.microsoft``) are written as they are, for runtimes
+    that have them, and not as functions. The tensors of a sequence are inputs or outputs of their own (``<name>.0``,
+    ``<name>.1``).
 
     The file appears whole or not at all. Raises :class:`ModelError` for operators that cannot be written, names that
     clash and files that cannot be written.
@@ -53,7 +56,7 @@ def save(
     if not OLDEST_SAVED <= choices[0] <= NEWEST_OPSET:
         raise ModelError(f"cannot save at opset {opset}: choose one from {OLDEST_SAVED} to {NEWEST_OPSET}")
     for version in choices:
-        model, missing = _model(graph, version, state or {})
+        model, missing = _model(graph, version, state or {}, frozenset(domains))
         if not missing:
             break
     else:
@@ -76,9 +79,11 @@ def _explain(missing: Mapping[str, Node], opset: int) -> str:
     return f"opset {opset} lacks these operators on these types, and they have no decomposition:{listed}"
 
 
-def _model(graph: Graph, opset: int, state: Mapping[str, Array]) -> tuple[ModelProto, dict[str, Node]]:
+def _model(
+    graph: Graph, opset: int, state: Mapping[str, Array], kept: frozenset[str]
+) -> tuple[ModelProto, dict[str, Node]]:
     """The model, and the operators that could not be written."""
-    functions, symbols = Functions(opset), symbols_of(graph, opset)
+    functions, symbols = Functions(opset, kept=kept), symbols_of(graph, opset)
     writer = Writer(functions, Names(), symbols=symbols)
     outputs, cuts = _outputs(graph), graph.trimmed
     step = graph.with_(outputs={f"{name}.whole" if name in cuts else name: value for name, value in outputs.items()})

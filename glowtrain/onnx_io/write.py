@@ -62,6 +62,8 @@ class Functions:
     """Operators that can be written neither way, each with a node."""
     domains: dict[str, int] = field(default_factory=dict)
     """Versions of the other domains whose operators are used."""
+    kept: frozenset[str] = frozenset()
+    """Domains whose operators are written as they are, although they have decompositions."""
 
     def imports(self, functions: bool) -> list[OperatorSetIdProto]:
         """The operator sets that the nodes written so far use, with the functions' own or without."""
@@ -204,7 +206,7 @@ class Writer:
             self.nodes.append(self.scan(node.operator, operands, outputs, node.name))
             return
         form = form_of(node.operator, types, self.functions.opset, self.symbols.fields.get(node))
-        if form is None and not decomposes(node.operator):
+        if form is None and (node.operator.domain in self.functions.kept or not decomposes(node.operator)):
             form = own_form(node.operator, len(operands))
         if form is not None:
             self.nodes.append(self.standard(form, operands, outputs, node.name))

@@ -16,7 +16,7 @@ from glowtrain.graph.operator import Quantized
 from glowtrain.graph.reverse import unbroadcast
 from glowtrain.loops import Expr, For, Statement, Tensor, cast, indices_of, reduce
 from glowtrain.ops.family import Grads, broadcast_shapes, broadcastable
-from glowtrain.ops.move import Reshape, Transpose
+from glowtrain.ops.move import Reshape, Slice, Transpose
 from glowtrain.ops.reduction import ReduceSum, accumulator, widened
 from glowtrain.types import Array, Shape, TensorType
 
@@ -334,14 +334,15 @@ class _Labelled:
         return named
 
     def diagonal(self, label: str) -> _Labelled:
-        """Merge the first two axes called ``label``: mask the rest, sum over the second."""
+        """Take the diagonal of the first two axes called ``label``; it becomes the last axis."""
         first = self.labels.index(label)
         second = self.labels.index(label, first + 1)
-        extent = self.value.shape[first]
-        shape = tuple(extent if axis in (first, second) else 1 for axis in range(len(self.labels)))
-        mask = np.eye(extent, dtype=self.value.dtype.numpy).reshape(shape)
-        summed = ReduceSum(axes=(second,), keepdims=False)(self.value * mask)
-        return _Labelled(summed, self.labels[:second] + self.labels[second + 1 :])
+        extent, shape = self.value.shape[first], self.value.shape
+        rest = [axis for axis in range(len(shape)) if axis not in (first, second)]
+        pairs = Transpose(perm=(*rest, first, second))(self.value)
+        flat = reshaped(pairs, (*(shape[axis] for axis in rest), extent * extent))
+        value: Value = Slice((0,), (extent * extent,), (len(rest),), (extent + 1,))(flat)
+        return _Labelled(value, (*(self.labels[axis] for axis in rest), label))
 
     def ordered(self, labels: Sequence[str]) -> Value:
         """Axes in the order of ``labels`` (those that are here); all others are summed."""

@@ -94,7 +94,8 @@ class TfIdfVectorizer(Operator):
                 columns: Any = (slice(None), indexes)
                 np.add.at(counts, columns, hits)
         weights = np.array(self.weights or [1.0] * self.places, np.float32)
-        results: dict[str, Array] = {"TF": counts, "IDF": (counts > 0) * weights, "TFIDF": counts * weights}
+        present = np.where(counts > 0, weights, 0.0)
+        results: dict[str, Array] = {"TF": counts, "IDF": present, "TFIDF": counts * weights}
         return results[self.mode].astype(np.float32).reshape(*x.shape[:-1], self.places)
 
     def decompose(self, x: Value) -> Value:

@@ -103,12 +103,12 @@ class Adam(Optimizer):
 
     def advanced(self, rate: Array, count: int, x: Array, g: Array, *states: Array) -> tuple[Array, ...]:
         v, h = states
-        g = self.norm_coefficient * x + g
+        g = self.norm_coefficient * x + g if self.norm_coefficient else g
         v = self.alpha * v + (1 - self.alpha) * g
         h = self.beta * h + (1 - self.beta) * g * g
         factor = float(np.sqrt(1 - self.beta**count) / (1 - self.alpha**count)) if count > 0 else 1.0
         moved = x - rate * factor * v / (np.sqrt(h) + self.epsilon)
-        return (1 - self.norm_coefficient_post) * moved, v, h
+        return ((1 - self.norm_coefficient_post) * moved if self.norm_coefficient_post else moved), v, h
 
     def stepped(self, rate: Value, count: Value, x: Value, g: Value, *states: Value) -> tuple[Value, ...]:
         v, h = states
@@ -142,7 +142,7 @@ class Adagrad(Optimizer):
     norm_coefficient: float = 0.0
 
     def advanced(self, rate: Array, count: int, x: Array, g: Array, *states: Array) -> tuple[Array, ...]:
-        g = self.norm_coefficient * x + g
+        g = self.norm_coefficient * x + g if self.norm_coefficient else g
         h = states[0] + g * g
         return x - rate / (1 + count * self.decay_factor) * g / (np.sqrt(h) + self.epsilon), h
 
@@ -179,7 +179,7 @@ class Momentum(Optimizer):
         return super().infer(*inputs)
 
     def advanced(self, rate: Array, count: int, x: Array, g: Array, *states: Array) -> tuple[Array, ...]:
-        g = self.norm_coefficient * x + g
+        g = self.norm_coefficient * x + g if self.norm_coefficient else g
         v = self.alpha * states[0] + (self.beta if count > 0 else 1.0) * g
         return x - rate * (g + self.alpha * v if self.mode == "nesterov" else v), v
 

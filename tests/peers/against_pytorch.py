@@ -15,10 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import counterparts_layers
 import counterparts_moves
+import counterparts_normalizations
 import counterparts_pointwise
+import counterparts_sampling
 import counterparts_sequences
+import counterparts_windows
 import numpy as np
 import torch
 from counterparts import COUNTERPARTS, as_tensor
@@ -31,7 +33,15 @@ from glowtrain.gradcheck.operators import Applied, applied, described, drawn, op
 from glowtrain.graph import Operator, Sample, lookup, registered
 from glowtrain.types import Array
 
-MODULES = (counterparts_layers, counterparts_moves, counterparts_pointwise, counterparts_sequences, glowtrain.ops)
+MODULES = (
+    counterparts_moves,
+    counterparts_normalizations,
+    counterparts_pointwise,
+    counterparts_sampling,
+    counterparts_sequences,
+    counterparts_windows,
+    glowtrain.ops,
+)
 """Imported for what they register."""
 BOUND = 1e-10
 ORDERS = ("result", "gradient", "second")
@@ -40,9 +50,7 @@ OPTIMIZERS = "a step of an optimizer, which PyTorch does not offer as a function
 WITHOUT: dict[str, str] = {
     "Scan": "PyTorch has no such operator; it runs a subgraph",
     "ai.onnx.preview.FlexAttention": "its functions of scores are subgraphs",
-    "RoiAlign": "torchvision's",
-    "MaxRoiPool": "torchvision's",
-    "DeformConv": "torchvision's",
+    "MaxRoiPool": "PyTorch's is in torchvision, and rounds regions otherwise",
     "glowtrain.Unique": "torch.unique has no gradient",
     "glowtrain.FakeQuantize": "PyTorch's lets gradients through up to half a step outside of the range",
     "ai.onnx.preview.training.Adagrad": OPTIMIZERS,

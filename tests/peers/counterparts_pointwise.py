@@ -35,6 +35,7 @@ plain("Min", lambda *x: functools.reduce(torch.minimum, x))
 plain("Sum", lambda *x: functools.reduce(torch.add, x))
 plain("Mean", lambda *x: torch.stack(torch.broadcast_tensors(*x)).mean(0))
 plain("PRelu", lambda x, slope: functional.relu(x) - slope * functional.relu(-x))
+plain("glowtrain.FusedMultiplyAdd", lambda x, y, z: torch.addcmul(z, x, y))
 plain("HardSwish", functional.hardswish)
 plain("Mish", functional.mish)
 plain("Softsign", functional.softsign)
@@ -250,7 +251,7 @@ def gemm(op: Any, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
     return torch.addmm(c, left, right, beta=op.beta, alpha=op.alpha)
 
 
-def _activated(op: Any, x: Tensor) -> Tensor:
+def activated(op: Any, x: Tensor) -> Tensor:
     if op.activation == "Elu":
         return functional.elu(x, 1.0 if op.activation_alpha is None else op.activation_alpha)
     return {"": torch.clone, "Tanh": torch.tanh, "Sigmoid": torch.sigmoid}[op.activation](x)
@@ -258,7 +259,7 @@ def _activated(op: Any, x: Tensor) -> Tensor:
 
 @counterpart("com.microsoft.FusedGemm")
 def fused_gemm(op: Any, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
-    return _activated(op, gemm(op, a, b, c))
+    return activated(op, gemm(op, a, b, c))
 
 
 def _swapped(x: Tensor, wanted: bool) -> Tensor:

@@ -69,7 +69,7 @@ def gradients(operator: FakeQuantize, x: Array, scale: Array, zero: Array) -> li
 def test_gradient_is_that_of_learned_step_sizes() -> None:
     """By hand, with steps of 0.5 from -8 to 7: inside, rounded up and down; half a step past a bound; outside."""
     x = np.array([0.6, 0.9, -4.2, 3.7, 3.8, 9.0, -9.0], np.float32)
-    dx, dscale = gradients(FakeQuantize(), x, np.float32(0.5), np.zeros((), i4.numpy))
+    dx, dscale = gradients(FakeQuantize(), x, np.array(0.5, np.float32), np.zeros((), i4.numpy))
     np.testing.assert_array_equal(dx, [1, 1, 1, 1, 0, 0, 0])
     by_element = [1 - 1.2, 2 - 1.8, -8 + 8.4, 7 - 7.4, 7, 7, -8]
     assert dscale == pytest.approx(sum(by_element), rel=1e-5)

@@ -1,5 +1,5 @@
-"""Quantization-aware training: what is trained is what is exported, BatchNormalization and scales are trained right, and
-training goes on from a quantized file."""
+"""Quantization-aware training: what is trained is what is exported, BatchNormalization and scales are trained right,
+and training goes on from a quantized file."""
 
 from __future__ import annotations
 
@@ -53,11 +53,18 @@ def profile(digits: data.Dataset, trained: dict[str, Array]) -> Profile:
     return calibrate(digits_net, {"x": digits.x[:256]}, state=trained, backend="interpreter")
 
 
-def run(model: Graph | Template, images: Array, backend: str = "interpreter") -> Array:
+def run(model: Graph | Template, images: Array | None, backend: str = "interpreter") -> Array:
     """The scores of the inference form."""
+    assert images is not None
     plain = gt.onnx_io.inference(model)
     open_model = plain if isinstance(plain, Template) or plain.template is None else plain.template
-    return gt.compile(open_model, backend)({"x": images})["scores"]
+    scores: Array = gt.compile(open_model, backend)({"x": images})["scores"]
+    return scores
+
+
+def bound(model: Graph | Template) -> Graph:
+    """The graph for two examples."""
+    return model if isinstance(model, Graph) else model.bind({"batch": 2})
 
 
 def accuracy(scores: Array, labels: Array) -> float:
@@ -76,7 +83,7 @@ def operators(graph: Graph, kind: type) -> int:
     return sum(isinstance(node.operator, kind) for node in graph.nodes)
 
 
-# --- what training begins with -----------------------------------------------------------------------------------------
+# --- what training begins with ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("recipe", [Recipe(), INT4], ids=["int8", "int4"])
@@ -87,7 +94,7 @@ def test_begins_as_the_calibrated_model(
     images = digits.x_valid
     calibrated = run(prepare(digits_net, profile, recipe, state=trained), images)
     training = prepare_training(digits_net, profile, recipe, state=trained)
-    assert operators(training.bind({"batch": 2}), BatchNormalization) == 2
+    assert operators(bound(training), BatchNormalization) == 2
     for model in (
         training,
         freeze(training),
@@ -140,7 +147,7 @@ def test_gradient_of_the_whole_step() -> None:
     assert {"conv.weight", "norm.scale", "norm.bias", "conv.weight.log_scale", "Relu.log_scale"} <= checked
 
 
-# --- training, freezing, converting ------------------------------------------------------------------------------------
+# --- training, freezing, converting -----------------------------------------------------------------------------------
 
 
 def test_what_is_trained_is_what_is_exported(digits: data.Dataset, trained: dict[str, Array], profile: Profile) -> None:
@@ -165,7 +172,7 @@ def test_what_is_trained_is_what_is_exported(digits: data.Dataset, trained: dict
 
 def test_running_statistics_stay_once_frozen(digits: data.Dataset, trained: dict[str, Array], profile: Profile) -> None:
     frozen = freeze(prepare_training(digits_net, profile, state=trained))
-    assert operators(frozen.bind({"batch": 2}), BatchNormalization) == 0
+    assert operators(bound(frozen), BatchNormalization) == 0
     trainer = finetuned(frozen, digits, 1)
     after = trainer.variables()
     for name in ("norm1.variance", "norm2.mean", "norm2.variance"):
@@ -187,7 +194,7 @@ def test_channels_that_are_switched_off_make_no_infinities(
     assert np.mean(frozen.argmax(1) == own.argmax(1)) > 0.95
 
 
-# --- scales ------------------------------------------------------------------------------------------------------------
+# --- scales -----------------------------------------------------------------------------------------------------------
 
 
 def test_learned_scales_begin_where_they_were(
@@ -200,7 +207,7 @@ def test_learned_scales_begin_where_they_were(
 def test_chosen_scales_are_learned(trained: dict[str, Array], profile: Profile) -> None:
     def names(which: bool | list[str]) -> set[str]:
         model = prepare_training(digits_net, profile, state=trained, learn_scales=which)
-        found = {v.name.removesuffix(".log_scale") for v in model.bind({"batch": 2}).variables if "log_scale" in v.name}
+        found = {v.name.removesuffix(".log_scale") for v in bound(model).variables if "log_scale" in v.name}
         return {name for name in found if not name.startswith(("Relu", "Reshape", "Flatten", "MaxPool"))}
 
     weights = {"conv1.weight", "conv2.weight", "scores.weight"}
@@ -227,7 +234,7 @@ def test_rate_of_scales() -> None:
         learn(graph, rate=0.0)
 
 
-# --- from a quantized file ---------------------------------------------------------------------------------------------
+# --- from a quantized file --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -240,10 +247,10 @@ def test_training_goes_on_from_a_file(
 ) -> None:
     path = tmp_path / "int8.onnx"
     quantized = convert(prepare(digits_net, profile, Recipe(weights=weights), state=trained))
-    gt.save(quantized.bind({"batch": 2}), path)
+    gt.save(bound(quantized), path)
     loaded = gt.load(path)
     resumed = resume_training(loaded)
-    graph = resumed.bind({"batch": 2})
+    graph = bound(resumed)
     assert not operators(graph, QuantizeLinear)
     assert not operators(graph, DequantizeLinear)
     assert {"conv1.weight", "conv2.weight", "scores.weight"} <= {v.name for v in graph.variables if v.trainable}
@@ -260,8 +267,8 @@ def test_training_goes_on_from_a_file(
 
 def test_scales_that_a_move_passes_on_stay_one(trained: dict[str, Array], profile: Profile) -> None:
     """A pooled activation has the scale of what is pooled, so that integers pool; also when the scale is learned."""
-    quantized = convert(prepare(digits_net, profile, state=trained)).bind({"batch": 2})
-    graph = resume_training(quantized)
+    quantized = bound(convert(prepare(digits_net, profile, state=trained)))
+    graph = bound(resume_training(quantized))
     rounded = {node.outputs[0].name: node for node in graph.nodes if isinstance(node.operator, FakeQuantize)}
     pooled = [node for name, node in rounded.items() if name.startswith("MaxPool")]
     assert pooled
@@ -270,4 +277,4 @@ def test_scales_that_a_move_passes_on_stay_one(trained: dict[str, Array], profil
 
 def test_float_model_is_no_quantized_one() -> None:
     with pytest.raises(QuantizationError, match="digits_net is not in QDQ form"):
-        resume_training(digits_net).bind({"batch": 2})
+        bound(resume_training(digits_net))

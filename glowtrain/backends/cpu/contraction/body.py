@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from glowtrain.backends.cpu.contraction.clips import Clipping
@@ -10,6 +11,8 @@ from glowtrain.backends.cpu.contraction.tile import Cursor, Point, Step, Tile
 from glowtrain.backends.cpu.conversion import SIGNED
 from glowtrain.backends.cpu.emit import Text
 
+_SIGNS = str(int("80" * 4, 16) - (1 << 32))
+"""The sign bits of four bytes, as an i32."""
 LONGEST = 72
 """Multiply-adds of loops with few trips that are written out, at most."""
 
@@ -120,7 +123,8 @@ class Body:
         if self.tile.guards:
             guard, loaded = self.clipping.guard(point, vector, cursor, step), {}
         if self.dot is not None:
-            words = self._words(cursor.a, point.a + step.a, step.count, loaded)
+            far = vector * self.tile.variant.a.step if self.tile.problem.across else 0
+            words = self._words(cursor.a, point.a + step.a + far, vector, step.count, loaded)
             columns = self._columns(cursor.b, point.b + step.b + vector * self.tile.variant.b.step, loaded)
             return self.dot.product(self.f, self.lanes.width, words, columns, total)
         left = self._load("a", cursor.a, point.a + step.a, vector, step.count, guard, loaded)
@@ -150,18 +154,62 @@ class Body:
             loaded[key] = self.lanes.kept(value, count) if partial else value
         return loaded[key]
 
-    def _words(self, base: Text, offset: int, count: int, loaded: dict[tuple[str, int, int], Text]) -> Text:
-        """``count`` neighbours of A as one word, in all lanes."""
+    def _words(
+        self, base: Text, offset: int, vector: int, count: int, loaded: dict[tuple[str, int, int], Text]
+    ) -> Text:
+        """``count`` neighbours of A along the sum as words: the same in all lanes, or of each lane its own."""
         key = ("a", offset, count)
-        if key not in loaded:
-            assert self.dot is not None
-            place = self.of["a"].shift(base, offset)
-            word = self._word(place, count)
+        if key in loaded:
+            return loaded[key]
+        assert self.dot is not None
+        place, width = self.of["a"].shift(base, offset), self.lanes.width
+        if self.tile.problem.across:
+            words = self._gathered(place, count, self.tile.count(vector))
             if self.dot.flip:
-                word = self.f.value(f"xor i32 {word}, {int('80' * 4, 16) - (1 << 32)}")
-            many = self.f.splat(word, "i32", self.lanes.width)
-            loaded[key] = self.f.value(f"bitcast {self.lanes.type} {many} to {self.dot.word(self.lanes.width)}")
+                words = self.f.value(f"xor {self.lanes.type} {words}, {self.f.splat(_SIGNS, 'i32', width)}")
+        else:
+            word = self._word(place, count)
+            word = self.f.value(f"xor i32 {word}, {_SIGNS}") if self.dot.flip else word
+            words = self.f.splat(word, "i32", width)
+        loaded[key] = self.f.value(f"bitcast {self.lanes.type} {words} to {self.dot.word(width)}")
         return loaded[key]
+
+    def _gathered(self, place: Text, count: int, exists: int) -> Text:
+        """Words of neighbours that are far apart, ``exists`` lanes of them."""
+        assert self.dot is not None
+        assert self.tile.problem.words is not None
+        view, narrow, words = self.tile.variant.a, self.of["a"], self.lanes.zero
+        exists = self.lanes.width if view.padded else exists
+        step = view.strides[self.tile.problem.words]
+        rows = [narrow.load(narrow.shift(place, at * step), 1, exists) for at in range(count)]
+        signed = self.tile.problem.type_of("a") in SIGNED
+        if len(rows) == self.dot.group == 2:
+            return self._interleaved(rows[0], rows[1], "sext" if signed else "zext")
+        for at, row in enumerate(rows):
+            words = self._placed(words, row, at, signed=signed and at == count - 1)
+        return words
+
+    def _interleaved(self, left: Text, right: Text, extend: str) -> Text:
+        """Pairs of two rows, widened."""
+        assert self.dot is not None
+        narrow, both, word = self.of["a"], replace(self.of["a"], width=2 * self.lanes.width), self.dot.word
+        order = [lane + side * self.lanes.width for lane in range(self.lanes.width) for side in range(2)]
+        places = ", ".join(f"i32 {place}" for place in order)
+        pairs = f"{narrow.type} {left}, {narrow.type} {right}, <{both.width} x i32> <{places}>"
+        value = self.f.value(f"shufflevector {pairs}")
+        if narrow.scalar != self.dot.element:
+            value = self.f.value(f"{extend} {both.type} {value} to {word(self.lanes.width)}")
+        return self.f.value(f"bitcast {word(self.lanes.width)} {value} to {self.lanes.type}")
+
+    def _placed(self, words: Text, row: Text, at: int, *, signed: bool) -> Text:
+        """Words with one more byte in each; the sign of the last one may fill what follows."""
+        assert self.dot is not None
+        kind, narrow, bits = self.lanes.type, self.of["a"], 32 // self.dot.group
+        wide = self.lanes.widened(row, narrow, signed=signed)
+        if at == 0:
+            return wide
+        moved = self.f.value(f"shl {kind} {wide}, {self.f.splat(str(bits * at), 'i32', self.lanes.width)}")
+        return self.f.value(f"or {kind} {words}, {moved}")
 
     def _word(self, place: Text, count: int) -> Text:
         """A word of A; at the end of a sum only its elements are read, the others are 0."""

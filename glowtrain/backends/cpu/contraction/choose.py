@@ -180,7 +180,7 @@ def _candidates(problem: Problem, machine: Machine) -> Iterator[Candidate]:
 def _panels(problem: Problem) -> Iterator[tuple[int, bool]]:
     """The loop along the lanes of words, B packed."""
     for i, loop in enumerate(problem.loops):
-        if loop.c == 1 and loop.b and not loop.a:
+        if loop.c == 1 and loop.b and (problem.across or not loop.a):
             yield i, True
 
 
@@ -353,7 +353,8 @@ def _inside(x: Candidate, rows: Sequence[int]) -> list[int]:
     None if all of B fits the first-level cache: then the results are written in one sweep.
     """
     columns = [i for i in x.problem.outputs if x.stride("b", i)]
-    if x.footprint("b", [*columns, *x.problem.reductions]) <= x.machine.l1 // 2 and not x.pack_b:
+    copied = x.pack_b and x.problem.dot is None
+    if x.footprint("b", [*columns, *x.problem.reductions]) <= x.machine.l1 // 2 and not copied:
         return []
     inside: list[int] = []
     read = [*x.problem.reductions, *(loop for loop, _ in x.tile)]

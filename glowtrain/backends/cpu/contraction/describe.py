@@ -224,10 +224,19 @@ class Problem:
         return {operand: SIZE[self.type_of(operand)] for operand in "cab"}
 
     @cached_property
+    def across(self) -> bool:
+        """Whether the lanes of words move A too, so that a word is put together from several vectors."""
+        return self.dot is not None and any(loop.c == loop.a == 1 and loop.b for loop in self.loops)
+
+    @cached_property
     def words(self) -> int | None:
-        """The reduction that is taken in words: the longest that is contiguous in A."""
-        near = [i for i, loop in enumerate(self.loops) if loop.reduces and loop.a == 1]
-        return max(near, key=lambda i: self.loops[i].extent) if self.dot else None
+        """The reduction that is taken in words: the longest that is contiguous in A; or the one that moves A most."""
+        if self.dot is None:
+            return None
+        sums = [i for i, loop in enumerate(self.loops) if loop.reduces]
+        if self.across:
+            return max(sums, key=lambda i: abs(self.loops[i].a))
+        return max((i for i in sums if self.loops[i].a == 1), key=lambda i: self.loops[i].extent)
 
     def step(self, loop: int) -> int:
         """Places of a reduction that one step takes."""

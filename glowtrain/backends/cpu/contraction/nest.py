@@ -49,7 +49,8 @@ class Nest:
         self.packing = None
         if prepared.dot:
             self.packing = packing(prepared, self.problem, plan.vec, plan.reductions, plan.machine.width)
-            self.views = (*self.views[:2], self._packed_view(self.packing))
+            a = replace(self.views[1], padded=self.prepared.copies != (None, None))
+            self.views = (self.views[0], a, self._packed_view(self.packing))
         self.coordinates = needed_coordinates(plan, epilogue)
         self.kernels: dict[Variant, str] = {}
         self.copies: dict[tuple[tuple[Move, ...], bool], str] = {}

@@ -3,6 +3,8 @@
 The loop that is contiguous in C runs along the lanes; the operand that it moves is packed, ahead of time if it is
 constant. The other one is the same in all lanes: its words are read where they lie, or from a copy where the
 instruction wants wider elements, where products would have to be left out, or where no reduction is contiguous.
+If the lanes move both (a convolution of each channel by itself), words are put together from neighbours along the sum
+that are far apart, for many channels at once.
 """
 
 from __future__ import annotations
@@ -70,49 +72,68 @@ def _for_words(given: Contraction, target: Target) -> Prepared | None:
     """A in words, B packed."""
     extents = given.extents
     lanes = [i for i, n in enumerate(extents) if n > 1 and given.c.strides[i] == 1]
-    if len(lanes) != 1 or bool(given.a.strides[lanes[0]]) == bool(given.b.strides[lanes[0]]):
+    if len(lanes) != 1:
         return None
-    turned = given.b.strides[lanes[0]] == 0
+    turned = _turns(given, lanes[0])
     found = _turned(given) if turned else given
     assert found.operands is not None
     a, b = found.operands
     dot = dot_of(target, a.dtype, b.dtype)
     rows = prod(n for n, moves in zip(extents, found.b.strides, strict=True) if not moves)
-    if dot is None or not (b.constant or rows >= ROWS) or (found.clips and not a.axes):
+    if dot is None or not found.b.strides[lanes[0]] or not (b.constant or rows >= ROWS):
         return None
     if any(clip in _clips(b, extents) for clip in found.clips):
         return None
-    copy = None
-    if found.clips or SIZE[a.dtype] * dot.group != 4 or not _contiguous(found):
-        if not a.axes:
-            return None
-        sums = frozenset(i for i, stride in enumerate(found.c.strides) if not stride)
-        copy = window(a, extents, sums, "i16" if dot.group == 2 else a.dtype)
-        if copy is None:
-            return None
-        operands = Operand(copy.dtype), b
-        found = replace(found, a=copy.access, clips=(), operands=operands)
-        if not _contiguous(found):
-            return None
+    copied = _with_words(found, lanes[0], dot)
+    if copied is None:
+        return None
+    found, copy = copied
     columns = found.b
     if b.constant:
-        found = replace(found, b=_dense(found))
+        found = replace(found, b=_dense(found, lanes[0]))
     return Prepared(found, (None, copy) if turned else (copy, None), dot, turned, columns)
 
 
-def _contiguous(contraction: Contraction) -> bool:
-    """Whether A is read along some reduction without gaps."""
-    strides = zip(contraction.extents, contraction.a.strides, contraction.c.strides, strict=True)
-    return any(n > 1 and a == 1 and not c for n, a, c in strides)
+def _turns(given: Contraction, lane: int) -> bool:
+    """Whether A has to be packed: the operand that the lanes move; if they move both, the one that fewer loops move."""
+    moves = bool(given.a.strides[lane]), bool(given.b.strides[lane])
+    if moves != (True, True):
+        return moves[0]
+    a, b = (sum(1 for x, c in zip(y.strides, given.c.strides, strict=True) if x and c) for y in (given.a, given.b))
+    return a < b
 
 
-def _dense(contraction: Contraction) -> Access:
+def _with_words(found: Contraction, lane: int, dot: Dot) -> tuple[Contraction, Window | None] | None:
+    """The contraction with A so that words can be made of it, and the copy that this takes."""
+    assert found.operands is not None
+    a, b = found.operands
+    across = bool(found.a.strides[lane])
+    wide = SIZE[a.dtype] * dot.group != 4 and not across
+    if not found.clips and not wide and _near(found, lane):
+        return found, None
+    sums = frozenset(i for i, stride in enumerate(found.c.strides) if not stride)
+    walked = frozenset({lane}) if across else sums
+    copy = window(a, found.extents, walked, "i16" if wide else a.dtype) if a.axes else None
+    if copy is None:
+        return None
+    result = replace(found, a=copy.access, clips=(), operands=(Operand(copy.dtype), b))
+    return (result, copy) if _near(result, lane) else None
+
+
+def _near(contraction: Contraction, lane: int) -> bool:
+    """Whether words can be read of A: some reduction, or else the lanes, go through it without gaps."""
+    a, c = contraction.a.strides, contraction.c.strides
+    sums = [stride for n, stride, out in zip(contraction.extents, a, c, strict=True) if n > 1 and not out]
+    return bool(any(sums) and a[lane] == 1) if a[lane] else 1 in sums
+
+
+def _dense(contraction: Contraction, lane: int) -> Access:
     """B as an array of batches, sums in the order of A, and columns: it will be packed from wherever it is."""
     c, a, b = (x.strides for x in (contraction.c, contraction.a, contraction.b))
     loops = range(len(contraction.extents))
     sums = sorted((i for i in loops if not c[i]), key=lambda i: -abs(a[i]))
-    batches = sorted((i for i in loops if c[i] and b[i] and a[i]), key=lambda i: -abs(c[i]))
-    columns = sorted((i for i in loops if c[i] and b[i] and not a[i]), key=lambda i: -abs(c[i]))
+    others = sorted((i for i in loops if c[i] and b[i]), key=lambda i: -abs(c[i]))
+    batches, columns = ([i for i in others if (bool(a[i]) and i != lane) is batch] for batch in (True, False))
     strides, step = [0] * len(contraction.extents), 1
     for loop in reversed([*batches, *sums, *columns]):
         strides[loop], step = step, step * contraction.extents[loop]
