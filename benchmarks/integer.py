@@ -2,9 +2,10 @@
 
     python benchmarks/integer.py [NAME_PART ...] [--plans]
 
-One core; least processor times of interleaved runs of warm buffers. The second operand is constant, as weights are. ONNX Runtime's
-sums saturate in 16 bits on processors without instructions for four products, unless it is told to be exact
-(``session.x64quantprecision``): ``exact`` is with that, ``loose`` without.
+One core; least processor times of interleaved runs of warm buffers. The second operand is constant, as weights are.
+Columns after our time are other times as multiples of it: our own f32, and ONNX Runtime's MatMulInteger or ConvInteger
+and QLinearMatMul or QLinearConv. Its sums saturate in 16 bits on processors without instructions for four products,
+unless it is told to be exact (``session.x64quantprecision``); ``loose`` is QLinear* without that.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
+    """Square products, then convolutions."""
     for size in (64, 128, 256, 512, 1024):
         axes = Axis((1, 0, 0), 0, 0, size, size), Axis((0, 0, 1), 0, 0, size, 1)
         yield Case(f"gemm {size}", matmul(size, size, size), axes, lambda form, n=size: product_model(form, n))
@@ -83,6 +85,7 @@ def image_axes(h: int, c: int, k: int, s: int, *, channel: int, taps: tuple[int,
 
 
 def constants(**arrays: np.ndarray) -> list[TensorProto]:
+    """Arrays by name as ONNX constants."""
     return [numpy_helper.from_array(array, name) for name, array in arrays.items()]
 
 

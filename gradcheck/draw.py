@@ -19,6 +19,8 @@ from glowtrain.types import Array, Shape
 MARGIN = 0.05
 """Distance that values keep from the places to avoid."""
 
+RANK = 5
+"""Rank up to which shapes grow that may have any."""
 LONGEST = 37
 LARGEST = 700
 """Extent up to which one axis may grow, and elements of a shape grown so."""
@@ -28,7 +30,7 @@ class SeededDraw:
     """Choices from a seeded generator.
 
     With ``tails``, one axis of a shape is now and then much longer than asked for: longer than vectors, and no multiple
-    of their width.
+    of their width; and a shape of up to four axes may have five.
     """
 
     def __init__(self, *seed: int | str, tails: bool = False) -> None:
@@ -47,6 +49,8 @@ class SeededDraw:
         return bool(self.random.integers(2))
 
     def shape(self, min_rank: int = 0, max_rank: int = 4, min_extent: int = 1, max_extent: int = 5) -> Shape:
+        if self.tails and max_rank == RANK - 1 and self.integer(0, 3) == 0:
+            max_rank, max_extent = RANK, max(min_extent, min(max_extent, 3))
         shape = [self.integer(min_extent, max_extent) for _ in range(self.integer(min_rank, max_rank))]
         if self.tails and shape and max_extent > 2 and self.integer(0, 2) == 0:
             shape = grown(shape, self.integer(0, len(shape) - 1), self.integer(9, LONGEST))
@@ -67,8 +71,6 @@ class SeededDraw:
 
 SPECIAL = (0.0, -0.0, 1.0, -1.0, 1e12, -1e12, 1e-40, -5e-310, np.inf, -np.inf, np.nan)
 """Values at which functions differ from their neighbours: signed zeros, units, large, denormal in f32 and in f64."""
-RANK = 5
-"""Rank up to which shapes grow that may have any."""
 
 
 class EdgeDraw(SeededDraw):

@@ -69,6 +69,8 @@ PROFILES = {
     "ci": Profile(10, 40, SHARES),
     "deep": Profile(200, 2000, DEEP_SHARES),
 }
+ALONE = {"lowered": 4}
+"""The same for random programs by themselves."""
 PROGRAMS = "random programs"
 TOGETHER, EXAMPLES_TOGETHER = 20, 50
 """Random programs, and examples of an operator, that one process checks before the next tells how far it is."""
@@ -142,14 +144,14 @@ def check_registry(
     """Check operators (all, or by name) on ``examples`` samples each, then random programs.
 
     ``profile``: one of :data:`PROFILES`; ``examples`` and ``programs`` (how many, from number ``first`` on; none where
-    operators are named) override its numbers. Programs alone (``names`` is empty) are compared by every oracle. A
+    operators are named) override its numbers. Programs alone (``names`` is empty) go on every rung. A
     failure comes with a smaller example (``shrink``; an operator's where hypothesis is installed); failing programs are
     written to the folder ``keep``. With ``jobs`` that many processes share the work. The result depends on names, seed
     and these numbers only. Raises :class:`InputError` for an unknown operator or profile.
     """
     chosen = _chosen(names, profile)
     begin, settings = time.perf_counter(), PROFILES[profile]
-    shares = settings.shares if chosen else {}
+    shares = settings.shares if chosen else ALONE
     run = _Run(examples or settings.examples, seed, tuple(oracles), shares, shrink, str(keep or ""))
     count = _programs_wanted(programs, examples, settings, every=names is None)
     tasks = [task for key in chosen for task in _parts(key, range(run.examples), EXAMPLES_TOGETHER)]

@@ -24,7 +24,7 @@ from glowtrain.gradcheck.case import Case
 from glowtrain.gradcheck.numeric import check_directions, check_gradient, compared
 from glowtrain.gradcheck.operators import MISTAKES, failure
 from glowtrain.gradcheck.report import Measure
-from glowtrain.graph import Graph, Value, topological, verify
+from glowtrain.graph import Graph, Value, verify
 from glowtrain.graph.retype import widened
 from glowtrain.lower.expand import expand
 from glowtrain.lower.lower import lower
@@ -147,15 +147,15 @@ def within(value: Value, known: Known, length: float, coarsest: float) -> Bound:
     allowed = bound(natural, exact, length, size)
     if coarsest == EPSILON["f64"]:
         return Bound(allowed.expected, DRIFT * bound(natural, exact, length, size + 1e-6).tolerance)
-    if not allowed.tolerance:
+    if coarsest <= EPSILON.get(value.dtype.name, 1.0):
         return allowed
     return Bound(allowed.expected, allowed.tolerance + ROUNDINGS * math.sqrt(length) * coarsest * size)
 
 
 def _coarsest(value: Value) -> float:
     """The largest epsilon of a value and of all that it is computed from."""
-    values = {value, *(operand for node in topological([value]) for operand in node.inputs if operand is not None)}
-    return max((EPSILON[v.dtype.name] for v in values if v.dtype.is_float), default=0.0)
+    floats = (part.dtype.name for part in _values(Graph((), {"y": value})) if part.dtype.is_float)
+    return max((EPSILON[name] for name in floats), default=0.0)
 
 
 def interpreted(graph: Graph, feeds: Arrays) -> Iterator[tuple[dict[Value, Array], Arrays, Arrays]]:

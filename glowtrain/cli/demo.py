@@ -12,10 +12,11 @@ import numpy as np
 import typer
 from rich.padding import Padding
 
-from glowtrain import data, losses, models, optim
+from glowtrain import data, losses, models, optim, quantization
 from glowtrain.cli import summary
 from glowtrain.cli.console import command, nbytes, out, plural, seconds
 from glowtrain.cli.files import check_writable
+from glowtrain.compiler import compile
 from glowtrain.errors import VerificationError
 from glowtrain.gradcheck import check
 from glowtrain.graph import Graph, Template
@@ -25,8 +26,8 @@ from glowtrain.trainer import Trainer
 from glowtrain.trainer.fit import Moment
 
 EPOCHS, BATCH, RATE = 12, 40, 2e-3
-ENOUGH, AGREEMENT = 0.97, 1e-5
-"""What the demo asks for: test accuracy, and agreement with an outside implementation."""
+ENOUGH, AGREEMENT, LOSS = 0.97, 1e-5, 0.01
+"""What the demo asks for: test accuracy, agreement with an outside implementation, what int8 may cost."""
 CHECKED = 8
 """Examples on which gradients are checked."""
 
@@ -49,11 +50,11 @@ def demo(
     ),
     epochs: Annotated[int, typer.Option(min=1, metavar="N", help="Fewer than 12 may not be enough.")] = EPOCHS,
 ) -> None:
-    """Train a digit classifier through one compiled step, check its gradients, write it as ONNX.
+    """Train a digit classifier through one compiled step, check its gradients, write it as ONNX in floats and int8.
 
     Example: glowtrain demo --out trained.onnx
     """
-    check_writable(path)
+    check_writable(path, path.with_stem(f"{path.stem}-int8"))
     began = time.perf_counter()
     digits = data.load("digits")
     out.print("[bold]Glowtrain trains a CNN on handwritten digits, through one compiled step[/bold]\n")
@@ -65,6 +66,7 @@ def demo(
     accuracy = _train(trainer, digits, epochs)
     _check_gradients(trainer, digits)
     _export(trainer, digits, path)
+    _quantize(trainer, digits, path.with_stem(f"{path.stem}-int8"), accuracy)
     _say("done", f"in {seconds(time.perf_counter() - began)}; try next:")
     lines = [line.format(path=path).replace("glowtrain", _name(), 1) for line, _ in NEXT]
     for line, (_, meaning) in zip(lines, NEXT, strict=True):
@@ -148,3 +150,21 @@ def _export(trainer: Trainer, digits: data.Dataset, path: Path) -> None:
         raise VerificationError(
             f"{path}: {other} differs from the compiled model by {difference:.1e}, more than {AGREEMENT:.0e}"
         )
+
+
+def _quantize(trainer: Trainer, digits: data.Dataset, path: Path, accuracy: float) -> None:
+    """Round the model to bytes with ranges seen on training images, and compare its predictions likewise."""
+    images, labels = digits.valid["x"], digits.valid["y"]
+    model = trainer.model()
+    found = quantization.quantize(model.template or model, {"x": digits.x})
+    before = path.with_stem(path.stem.removesuffix("-int8")).stat().st_size
+    save(found.graph, path)
+    kept = quantization.accuracy(found.model, [{"x": images}], [labels])
+    other, theirs = outside_run(path, {"x": images})
+    ours = compile(found.model)({"x": images})["scores"]
+    same = int((ours.argmax(1) == theirs["scores"].argmax(1)).sum())
+    _say("integers", f"test accuracy {kept:.1%} in int8, {accuracy:.1%} in floats")
+    _say("", f"wrote {path}: {nbytes(path.stat().st_size)} instead of {nbytes(before)}")
+    _say("", f"{other} predicts the same digit for {same} of {len(labels)} test images")
+    if kept < accuracy - LOSS or same < len(labels):
+        raise VerificationError(f"{path}: int8 costs {accuracy - kept:.1%}, {len(labels) - same} predictions differ")

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from glowtrain import losses
 from glowtrain.cli import options
 from glowtrain.cli.console import command, err, out
 from glowtrain.cli.files import check_writable
-from glowtrain.cli.models import open_graph, parse_dims
+from glowtrain.cli.models import input_specs, open_graph, open_model, parse_dims
+from glowtrain.cli.training import Feed, fitted, loss_of
+from glowtrain.data import read_npz
 from glowtrain.errors import InputError
 from glowtrain.gradcheck import PROFILES, RegistryReport, Report, check, check_registry, page
 from glowtrain.gradcheck.html import write_html
@@ -61,6 +65,17 @@ def gradcheck(
         int, typer.Option(min=0, metavar="K", help="The number of the first random program: to go on with a run.")
     ] = 0,
     dims: options.Dims = [],  # noqa: B006
+    input_path: Annotated[
+        Path | None,
+        typer.Option("--input", metavar="IN.npz", help="Check the MODEL on these arrays, by name; on drawn ones else."),
+    ] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(metavar="L", help=f"The MODEL's loss: {', '.join(losses.NAMED)}, or one of its scalar outputs."),
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The output of the MODEL that is compared (all floats else).")
+    ] = None,
     every: Annotated[bool, typer.Option("--all", help="List what passed, too.")] = False,
 ) -> None:
     """Check gradients against numerical differentiation, the interpreter, and compiled code.
@@ -74,6 +89,8 @@ def gradcheck(
     glowtrain gradcheck --programs 1000 --seed 7 --failures found
 
     glowtrain gradcheck model.onnx --json report.json --html report.html
+
+    glowtrain gradcheck model.onnx --input batch.npz --loss mse
     """
     for path in (json_path, junit, html, markdown):
         check_writable(path)
@@ -81,13 +98,15 @@ def gradcheck(
         raise InputError(f"give --programs or {'a MODEL' if model is not None else '--op'}, not both")
     if model is not None and (op or markdown):
         raise InputError(f"give a MODEL or {'--op' if op else '--markdown'}, not both")
+    if model is None and (input_path or loss or output):
+        raise InputError("--input, --loss and --output are for a MODEL of your own; give one")
     if model is None:
         chosen = (op or None) if programs is None else []
         report: Report = registry(
             chosen, profile, examples, seed, jobs or _jobs(op), failures, programs=programs, first=first
         )
     else:
-        report = check(open_graph(model, parse_dims(dims), batch=BATCH), seed=seed)
+        report = of_model(model, parse_dims(dims), seed, input_path, loss, output)
     if json_path is not None:
         write_atomically(json_path, (report.to_json() + "\n").encode())
     if junit is not None:
@@ -98,6 +117,21 @@ def gradcheck(
         write_atomically(markdown, page(report, _again(op, profile, examples, seed, markdown)).encode())
     show(report, every=every or bool(op) or model is not None)
     report.raise_if_failed()
+
+
+def of_model(
+    model: str, dims: Mapping[str, int], seed: int, input_path: Path | None, loss: str | None, output: str | None
+) -> Report:
+    """Check a person's own model. Inputs give extents that ``dims`` does not; without them those are :data:`BATCH`."""
+    named = None if loss is None else loss_of(loss, output)
+    chosen = output if loss is None else None
+    if input_path is None:
+        return check(open_graph(model, dims, batch=BATCH), loss=named, output=chosen, seed=seed)
+    network = open_model(model, dims)
+    specs, arrays = input_specs(network), read_npz(input_path)
+    feed = Feed(specs, ())
+    arrays = {n: fitted(array, specs[n]) if n in specs else feed.target(array) for n, array in arrays.items()}
+    return check(network, arrays, named, output=chosen, seed=seed)
 
 
 def _jobs(names: list[str]) -> int:
@@ -158,9 +192,12 @@ def registry(
 
 
 def show(report: Report, *, every: bool) -> None:
-    """Print a report as a table; only what did not pass everywhere, unless ``every``."""
+    """Print a report as a table; only what did not pass everywhere, unless ``every``. Then where kinks lie."""
     shown = report.table(all_subjects=every)
     if shown.row_count:
         out.print(shown)
     else:
         out.print(report.summary(), markup=False)
+    for entry in report.checks:
+        if entry.status in ("kink", "absent") and entry.detail:
+            out.print(f"{entry.subject}: {entry.detail}", markup=False, soft_wrap=True)

@@ -22,21 +22,14 @@ from glowtrain.cli.training import feed, loss_of, optimizer_of, schedule_of
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Template
 from glowtrain.losses import Loss
-from glowtrain.onnx_io import save
 from glowtrain.quantization.batches import Batch, batches
+from glowtrain.quantization.export import FORMATS, save_quantized
 from glowtrain.quantization.qat import finetune, prepare_training, resume_training
 from glowtrain.quantization.scheme import ACTIVATIONS, WEIGHTS
 from glowtrain.types import DTYPES, Array
 
 SCHEME, CALIBRATION, TRAINING = "Types and scales", "Calibration and rounding", "Training (--qat)"
 EXAMPLES, BATCH = 1024, 256
-
-
-class Format(StrEnum):
-    """How quantized operators are written."""
-
-    qdq = "qdq"
-    qoperator = "qoperator"
 
 
 class Activations(StrEnum):
@@ -57,8 +50,9 @@ class Weights(StrEnum):
     u4 = "u4"
 
 
+Format = StrEnum("Format", FORMATS)  # type: ignore[misc]
 Method = StrEnum("Method", {name.replace("-", "_"): name for name in q.METHODS})  # type: ignore[misc]
-MINMAX = Method("minmax")
+QDQ, MINMAX = Format("qdq"), Method("minmax")
 
 
 @command
@@ -137,9 +131,7 @@ def quantize(
     labels: options.Labels = None,
     output: options.LossOutput = None,
     seed: options.Seed = 0,
-    form: Annotated[
-        Format, typer.Option("--format", help="Of the ONNX file.", rich_help_panel=options.OUTPUT)
-    ] = Format.qdq,
+    form: Annotated[Format, typer.Option("--format", help="Of the ONNX file.", rich_help_panel=options.OUTPUT)] = QDQ,
     report: Annotated[
         Path | None, typer.Option(metavar="F", help="A page with plots.", rich_help_panel=options.OUTPUT)
     ] = None,
@@ -262,13 +254,10 @@ class _Run:
     def write(self, model: Graph | Template, path: Path, form: Format, opset: int | None) -> None:
         """Save the model and say what came of it."""
         graph = model if isinstance(model, Graph) else self._bound(model)
-        if form is Format.qoperator:
-            graph = q.to_qoperators(graph)
-        proto = save(graph, path, opset=opset)
+        size = save_quantized(graph, path, form=form.value, opset=opset)
         for name, value in self.accuracies.items():
             out.print(f"{100 * value:6.2f} %  {name}", markup=False)
-        version = proto.opset_import[0].version
-        out.print(f"wrote {path}: {form}, ONNX opset {version}, {nbytes(path.stat().st_size)}", markup=False)
+        out.print(f"wrote {path}: {form}, {nbytes(size)}", markup=False)
 
     def _bound(self, template: Template) -> Graph:
         batch = batches(template, self._inputs(self.arrays[0]), 2, 2)[0]

@@ -85,7 +85,7 @@ class Feed:
         for target, source in taken.items():
             if source not in part:
                 raise DataError(f"{title} has {_listed(part)}, but no {source!r} for the loss; name it with --labels")
-            result[target] = self._target(part[source])
+            result[target] = self.target(part[source])
         return result
 
     def _source(self, target: str, part: Mapping[str, Array]) -> str:
@@ -100,7 +100,8 @@ class Feed:
             return None
         return "x" if "x" in left else left[0] if len(left) == 1 else None
 
-    def _target(self, array: Array) -> Array:
+    def target(self, array: Array) -> Array:
+        """A loss's target in the type that losses take: floats as wide as outputs are summed, integers as i64."""
         floats = [accumulator(spec.dtype) for spec in self.specs.values() if spec.dtype.is_float]
         return array.astype((floats or [f32])[0].numpy if array.dtype.kind == "f" else np.int64, copy=False)
 

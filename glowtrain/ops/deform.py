@@ -89,7 +89,8 @@ class DeformConv(Operator):
         geometry, (n, c), m = self.geometry(x.shape, w.shape), x.shape[:2], w.shape[0]
         taps, places, q, rank = math.prod(geometry.kernel), math.prod(geometry.out), self.offset_group, geometry.rank
         moved = widened(offset).reshape(n * q, taps, rank, places)
-        positions = [base + moved[:, :, a].reshape(n * q, taps * places) for a, base in enumerate(self._places(geometry))]
+        taken = [moved[:, :, a].reshape(n * q, taps * places) for a in range(rank)]
+        positions = [base + offsets for base, offsets in zip(self._places(geometry), taken, strict=True)]
         borders = [Border.of(extent, "zeros", corners=True) for extent in geometry.spatial]
         images = x.reshape(n * q, c // q, *geometry.spatial)
         columns = interpolated_array(images, positions, borders, "linear").reshape(n, q, c // q, taps, places)

@@ -51,7 +51,7 @@ class Report:
         ]
         lines += [f"accuracy {name}: {100 * value:.2f} %" for name, value in self.accuracies.items()]
         lines += [f"{row.name}: {decibel_text(row.decibels)} dB" for row in self.layers if row.operator == "output"]
-        lines.append(f"{len(self.kept)} operators stay in floating point")
+        lines += [f"in floating point: {len(self.kept)} of the operators"] if self.kept else []
         return "\n".join(lines)
 
     def tables(self) -> RenderableType:

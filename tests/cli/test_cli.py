@@ -153,6 +153,10 @@ def test_gradcheck_an_operator(tmp_path: Path) -> None:
     assert "<svg" in html.read_text()
 
 
+def test_gradcheck_random_programs() -> None:
+    assert "all passed" in done("gradcheck", "--programs", "2", "--first", "5", "--jobs", "1")
+
+
 def test_gradcheck_a_model(four: Path) -> None:
     assert "all passed" in done("gradcheck", four, "--dims", "batch=3")
 
@@ -271,6 +275,8 @@ def test_run_checks_names_shapes_and_types(trained: Path, tmp_path: Path) -> Non
 def test_gradcheck_refuses_unknown_operators() -> None:
     assert "there is no operator Bogus" in refused("gradcheck", "--op", "Bogus")
     assert "not both" in refused("gradcheck", "mlp", "--op", "Tanh")
+    assert "not both" in refused("gradcheck", "--programs", "2", "--op", "Tanh")
+    assert "not both" in refused("gradcheck", "mlp", "--programs", "2")
 
 
 def test_ctrl_c_keeps_a_whole_checkpoint(tmp_path: Path) -> None:

@@ -83,4 +83,4 @@ def test_a_masked_row_that_is_replaced_has_no_gradient(backend: str) -> None:
     (gradient,) = gt.grad.gradients(loss, [scores])
     data = {"scores": np.array([[1, 1, 1], [1, 2, 3]], np.float32)}
     found = gt.compile(Graph((scores,), {"d": gradient}), backend=backend)(data)["d"]
-    np.testing.assert_allclose(found, [[-0.25, 0.25, 0], [0, 0, 0]], atol=1e-6)
+    np.testing.assert_allclose(found, [[-0.25, 0.25, 0.0], [0.0, 0.0, 0.0]], atol=1e-6)

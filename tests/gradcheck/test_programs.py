@@ -18,7 +18,7 @@ from glowtrain.gradcheck.draw import SeededDraw
 from glowtrain.gradcheck.minimal import fails_by, load_case, minimal, save_case
 from glowtrain.gradcheck.programs import drawn_case
 from glowtrain.gradcheck.repeat import main
-from glowtrain.gradcheck.rungs import PROGRAM_ORACLES, check_case
+from glowtrain.gradcheck.rungs import PROGRAM_ORACLES, Rungs, check_case
 from glowtrain.gradcheck.strategies import cases
 from glowtrain.graph import Input, reverse, topological, verify
 from glowtrain.graph.retype import retyped
@@ -201,3 +201,25 @@ def test_a_run_keeps_the_programs_that_fail(tmp_path: Path, monkeypatch: pytest.
     (file, *_) = sorted((tmp_path / "failures").glob("program-0-*-gradient.onnx"))
     assert f"repeat it with: python -m glowtrain.gradcheck.repeat {file}" in detail
     assert main([str(file)]) == 1
+
+
+def test_programs_alone_go_on_every_rung_and_from_where_a_run_ended() -> None:
+    whole = check_registry([], programs=6, seed=8)
+    parts = [check_registry([], programs=count, first=first, seed=8) for first, count in ((0, 4), (4, 2))]
+    assert whole.passed
+    assert {check.oracle for check in whole.checks} == set(PROGRAM_ORACLES)
+    for check in whole.checks:
+        assert check.examples == sum(c.examples for part in parts for c in part.checks if c.oracle == check.oracle)
+
+
+def test_other_bits_in_the_arena_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where they are within what rounding explains."""
+    case = drawn_case(0, 0)
+    rungs = Rungs(case)
+    near = {
+        name: np.nextafter(array, 9) if array.dtype.kind == "f" else array for name, array in rungs.unplanned.items()
+    }
+    monkeypatch.setattr(Rungs, "unplanned", near)
+    (failed, *_) = failures(case, "planned")
+    assert "other bits in the arena" in failed
+    assert not failures(case, "fused")

@@ -19,12 +19,17 @@ from glowtrain.graph import Sample
 def _resizable(sample: Sample) -> Sample:
     """The nearest Resize that ``interpolate`` knows: its coordinates, its neighbours, its cubic coefficient."""
     op: Any = sample.operator
-    rank = np.asarray(sample.inputs[0]).ndim
+    shape = np.asarray(sample.inputs[0]).shape
+    rank = len(shape)
     mode = op.mode if rank < 3 or op.mode == "nearest" else "linear"
     changes: dict[str, Any] = {"roi": None, "extrapolation_value": 0.0, "keep_aspect_ratio_policy": "stretch"}
-    antialias = op.antialias and mode != "nearest" and rank < 3
+    outs = [axis.out for axis in op.resized(shape).values()]
+    # PyTorch's antialias filter reads one element for a whole image of width 1.
+    antialias = op.antialias and mode != "nearest" and rank < 3 and shape[-1:] != (1,)
     aligned = op.coordinate_transformation_mode == "align_corners" and mode != "nearest" and not antialias
     coordinates = "align_corners" if aligned else "half_pixel"
+    if aligned:  # by whole extents; ONNX goes by the products of extents and scales, which may be fractions
+        changes |= {"scales": None, "sizes": tuple(outs)}
     nearest = "round_prefer_floor"
     if mode == "nearest":
         floor = op.coordinate_transformation_mode == "asymmetric"

@@ -38,6 +38,12 @@ class StateQuantizedLSTM(LSTM):
     differentiable: ClassVar[bool] = False
     reason: ClassVar[str] = STEPS
 
+    def infer(self, *inputs: Any) -> tuple[TensorType, ...]:
+        results = super().infer(*inputs)
+        if results[1].size == 0:
+            raise self.fail("a state without elements has no range", *inputs)
+        return results
+
     def cell(self, x: Any, r: Any, extra: Sequence[Any], states: Sequence[Any], f: Sequence[Function]) -> list[Any]:
         return super().cell(x, r, extra, [rounded(states[0]), *states[1:]], f)
 

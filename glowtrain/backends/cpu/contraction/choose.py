@@ -232,8 +232,8 @@ def _shares(extent: int, limit: int) -> list[int]:
 def _tiles(problem: Problem, machine: Machine, vec: int, vectors: int) -> Iterator[tuple[tuple[int, int], ...]]:
     """Register tiles over no, one or two output loops; loops that move A come first (they are walked slower).
 
-    Larger tiles use what they load more often, so only the largest few are worth pricing; two loops only where one is
-    short enough to be taken whole.
+    Larger tiles use what they load more often, so only the largest few are worth pricing (words that are put together
+    are used by smaller ones, if they stay in registers); two loops only where one is short enough to be taken whole.
     """
     loops = [i for i in problem.outputs if i != vec]
     loops.sort(key=lambda i: (problem.loops[i].a == 0, abs(problem.loops[i].a) or abs(problem.loops[i].b)))
@@ -250,7 +250,8 @@ def _tiles(problem: Problem, machine: Machine, vec: int, vectors: int) -> Iterat
 
 
 def _largest(problem: Problem, loop: int, limit: int) -> list[int]:
-    return [size for size in _shares(problem.loops[loop].extent, limit)[-3:] if size > 1]
+    sizes = _shares(problem.loops[loop].extent, limit)
+    return [size for size in (sizes if problem.across else sizes[-3:]) if size > 1]
 
 
 def _borders(x: Candidate, kinds: Sequence[str], kept: dict[tuple[int, int], int]) -> bool:

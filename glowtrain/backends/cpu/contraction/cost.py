@@ -56,6 +56,8 @@ class Candidate:
     def copies(self) -> int:
         """Sums kept for each output, so that about eight independent ones hide the latency of the multiply-add."""
         count, products = 1, self.points * self.vectors
+        if self.problem.dot and not self.problem.dot.adds:
+            return count
         while (
             products * count * 2 <= 8 and products * count * 4 < self.machine.registers and (self.dots or products < 4)
         ):
@@ -122,16 +124,26 @@ def _average(x: Candidate) -> _Average:
 def compute(x: Candidate, kinds: Sequence[str]) -> tuple[float, _Average]:
     """Cycles of one step with everything in the first-level cache."""
     mean, loops, width = _average(x), x.problem.loops, x.machine.width
-    a = mean.a * _price(loops[x.vec].a, width)
+    a = mean.a * (_gathered(x) if x.problem.across else _price(loops[x.vec].a, width))
     b = mean.b * (1 if x.pack_b else _price(loops[x.vec].b, width))
     products = mean.products * _instructions(x)
     busy = mean.products if x.problem.dot else products
-    step = max(busy / 2, (a + b) / 1.8, (products + a + b + 1) / 6, 4.3 / x.copies) + 0.03 * (a + b)
+    chain = 4.3 if x.problem.dot is None or x.problem.dot.adds else 1.3
+    step = max(busy / 2, (a + b) / 1.8, (products + a + b + 1) / 6, chain / x.copies) + 0.03 * (a + b)
     if "guard" in kinds:
         step += mean.products * 1.5 + a + b
     if "static" in kinds or len(x.tile) > 1:
         step *= 1.015
     return step * _aliasing(x), mean
+
+
+def _gathered(x: Candidate) -> float:
+    """Loads and instructions for one vector of words that are put together; windows share them if they fit."""
+    assert x.problem.dot is not None
+    sums = x.points * x.vectors * x.copies
+    held = min(x.steps * x.vectors, sums * x.steps * _shared(x, "a"))
+    shares = x.steps <= 16 and x.steps * sums <= 72 and held + sums + 3 <= x.machine.registers
+    return (x.problem.dot.group + 1) * (_shared(x, "a") if shares else 1)
 
 
 def _instructions(x: Candidate) -> float:

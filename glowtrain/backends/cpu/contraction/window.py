@@ -49,8 +49,12 @@ class Window:
         return tuple(prod(span.count for span in self.spans[at + 1 :]) for at in range(len(self.spans)))
 
     @property
+    def elements(self) -> int:
+        return prod(span.count for span in self.spans)
+
+    @property
     def nbytes(self) -> int:
-        return prod(span.count for span in self.spans) * SIZE[self.dtype] + SLACK
+        return self.elements * SIZE[self.dtype] + SLACK
 
     @property
     def access(self) -> Access:

@@ -104,7 +104,10 @@ def _turns(given: Contraction, lane: int) -> bool:
 
 
 def _with_words(found: Contraction, lane: int, dot: Dot) -> tuple[Contraction, Window | None] | None:
-    """The contraction with A so that words can be made of it, and the copy that this takes."""
+    """The contraction with A so that words can be made of it, and the copy that this takes.
+
+    A large copy for few results is not worth words that are put together.
+    """
     assert found.operands is not None
     a, b = found.operands
     across = bool(found.a.strides[lane])
@@ -114,10 +117,14 @@ def _with_words(found: Contraction, lane: int, dot: Dot) -> tuple[Contraction, W
     sums = frozenset(i for i, stride in enumerate(found.c.strides) if not stride)
     walked = frozenset({lane}) if across else sums
     copy = window(a, found.extents, walked, "i16" if wide else a.dtype) if a.axes else None
-    if copy is None:
+    if copy is None or (across and copy.elements > 1.5 * dot.group * _outputs(found)):
         return None
     result = replace(found, a=copy.access, clips=(), operands=(Operand(copy.dtype), b))
     return (result, copy) if _near(result, lane) else None
+
+
+def _outputs(contraction: Contraction) -> int:
+    return prod(n for n, c in zip(contraction.extents, contraction.c.strides, strict=True) if c)
 
 
 def _near(contraction: Contraction, lane: int) -> bool:

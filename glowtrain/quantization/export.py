@@ -1,0 +1,64 @@
+"""Quantized models as ONNX files: in QDQ form, or with operators on quantized tensors (QOperator form)."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+from glowtrain.errors import QuantizationError
+from glowtrain.graph import Graph, Node
+from glowtrain.onnx_io import save
+from glowtrain.ops.quantization import Scaled
+from glowtrain.quantization.qoperator import DOMAIN, qoperator
+from glowtrain.types import SMALL_INTEGERS, DType, i16, u16
+
+Format = Literal["qdq", "qoperator"]
+FORMATS: tuple[Format, ...] = ("qdq", "qoperator")
+FIRST_PER_CHANNEL, FIRST_WITH_ALL = 13, 21
+"""The first operator sets with scales per channel, and with blocks, 4 bits and 16 bits."""
+
+
+def save_quantized(
+    graph: Graph, path: str | os.PathLike[str] | None = None, *, form: str = "qdq", opset: int | None = None
+) -> int:
+    """Write a quantized graph (QDQ form) as an ONNX model, as ``gt.save`` does, and return its size in bytes.
+
+    ``form`` "qoperator" writes operators on quantized tensors where there are any: those of ONNX, and of ONNX Runtime's
+    domain com.microsoft. Raises :class:`QuantizationError` for a graph that is not quantized, an unknown form, and an
+    operator set that is too old for per-channel scales, blocks, 4 or 16 bits.
+    """
+    if form not in FORMATS:
+        raise QuantizationError(f"there is no form {form!r} of quantized models; choose from {', '.join(FORMATS)}")
+    nodes = [node for node in graph.nodes if isinstance(node.operator, Scaled)]
+    if not nodes:
+        raise QuantizationError(f"{graph.name} is not quantized: it has no DequantizeLinear; see gt.quantize")
+    if opset is not None:
+        for node in nodes:
+            _check(node, opset)
+    if form == "qdq":
+        return int(save(graph, path, opset=opset).ByteSize())
+    changed = qoperator(graph)
+    assert isinstance(changed, Graph)
+    return int(save(changed, path, opset=opset, domains=[DOMAIN]).ByteSize())
+
+
+def _check(node: Node, opset: int) -> None:
+    """Raise :class:`QuantizationError` if an operator set cannot say what a node does."""
+    operator, first, what = node.operator, 0, ""
+    assert isinstance(operator, Scaled)
+    integers = _integers(node)
+    if operator.block_size:
+        first, what = FIRST_WITH_ALL, "a scale for each block of weights"
+    elif integers in SMALL_INTEGERS or integers in (i16, u16):
+        first, what = FIRST_WITH_ALL, f"numbers of {integers}"
+    elif node.inputs[1] is not None and node.inputs[1].type.size > 1:
+        first, what = FIRST_PER_CHANNEL, "a scale for each channel"
+    if opset < first:
+        name = node.outputs[0].name or str(node)
+        raise QuantizationError(f"{name} has {what}, which opset {opset} cannot say: it needs opset {first} or newer")
+
+
+def _integers(node: Node) -> DType:
+    value = node.inputs[0]
+    assert value is not None
+    return node.outputs[0].dtype if value.dtype.is_float else value.dtype

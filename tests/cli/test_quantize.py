@@ -1,0 +1,94 @@
+"""``glowtrain quantize`` from end to end, on a small trained model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from typer.testing import CliRunner
+
+from glowtrain.cli import app
+
+RUNNER = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("quantize") / "trained.onnx"
+    done("train", "cnn", "--data", "digits", "--epochs", "2", "--out", path)
+    return path
+
+
+def called(*arguments: object) -> tuple[int, str]:
+    result = RUNNER.invoke(app, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.output
+
+
+def done(*arguments: object) -> str:
+    status, said = called(*arguments)
+    assert status == 0, said
+    return said
+
+
+def kinds(path: Path) -> set[str]:
+    model = onnx.load(path)
+    onnx.checker.check_model(model, full_check=True)
+    return {node.op_type for node in model.graph.node}
+
+
+def test_after_training(trained: Path, tmp_path: Path) -> None:
+    out, page, profile = tmp_path / "int8.onnx", tmp_path / "report.html", tmp_path / "profile.json"
+    said = done(
+        "quantize", trained, "--calibrate", "digits", "--out", out, "--report", page, "--profile", profile,
+        "--method", "entropy", "--keep", "Gemm", "--sensitivity",
+    )  # fmt: skip
+    assert "after calibration" in said
+    assert "Sensitivity" in said
+    assert {"QuantizeLinear", "DequantizeLinear", "Conv"} <= kinds(out)
+    assert "<svg" in page.read_text() or "<img" in page.read_text()
+    again = done("quantize", trained, "--calibrate", "digits", "--out", tmp_path / "2.onnx", "--profile", profile)
+    assert "after calibration" in again
+
+
+def test_operators_on_quantized_tensors(trained: Path, tmp_path: Path) -> None:
+    out = tmp_path / "int8.onnx"
+    done("quantize", trained, "--calibrate", "digits", "--format", "qoperator", "--out", out)
+    assert "QLinearConv" in {node.op_type for node in onnx.load(out).graph.node}
+
+
+def test_while_training_and_on_from_there(trained: Path, tmp_path: Path) -> None:
+    out, more = tmp_path / "int4.onnx", tmp_path / "more.onnx"
+    said = done("quantize", trained, "--calibrate", "digits", "--weights", "i4", "--qat", "1", "--out", out)
+    assert "after 1 epoch of training" in said
+    assert onnx.load(out).opset_import[0].version == 21
+    assert "after 1 epoch" in done("quantize", out, "--calibrate", "digits", "--qat", "1", "--out", more)
+    status, said = called("quantize", out, "--calibrate", "digits", "--out", more)
+    assert status == 1
+    assert "--qat" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--weights", "i4", "--opset", "17"), "opset 17 cannot say"),
+        (("--calibrate", "none.npz"), "none.npz"),
+        (("--method", "guess"), "guess"),
+        (("--keep", "*"), "nothing in"),
+    ],
+)
+def test_mistakes(trained: Path, tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+    status, said = called("quantize", trained, "--calibrate", "digits", "--out", tmp_path / "x.onnx", *arguments)
+    assert status != 0
+    assert words in said.replace("\n", " ")
+    assert not (tmp_path / "x.onnx").exists()
+
+
+def test_data_that_are_not_numbers(trained: Path, tmp_path: Path) -> None:
+    x = np.full((64, 1, 8, 8), np.nan, np.float32)
+    np.savez(tmp_path / "nan.npz", x=x, y=np.zeros(64, np.int64))
+    status, said = called("quantize", trained, "--calibrate", tmp_path / "nan.npz", "--out", tmp_path / "x.onnx")
+    assert status == 1
+    assert "NaN" in said

@@ -1,0 +1,143 @@
+"""``glowtrain gradcheck MODEL``: a person's file, their data, and what they are told when something does not fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result  # type: ignore[attr-defined]
+
+import glowtrain as gt
+from glowtrain.cli import app
+from glowtrain.graph import OPERATORS, Graph, Input, Variable
+from glowtrain.onnx_io import save
+from glowtrain.ops.arithmetic import Floor
+from glowtrain.ops.logic import Cast
+from glowtrain.types import f32, i64
+
+X = Input(f32[4], "x")
+W = Variable("w", np.linspace(0.5, 2, 4).astype(np.float32))
+
+
+def told(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["gradcheck", *map(str, arguments)], env={"COLUMNS": "200"})
+
+
+def written(folder: Path, graph: Graph) -> Path:
+    save(graph, folder / "model.onnx")
+    return folder / "model.onnx"
+
+
+def arrays(folder: Path, **named: Any) -> Path:
+    np.savez(folder / "data.npz", **named)
+    return folder / "data.npz"
+
+
+def relu(folder: Path) -> Path:
+    return written(folder, Graph((X,), {"y": gt.nn.relu(X * W)}))
+
+
+def test_a_model_on_drawn_data(tmp_path: Path) -> None:
+    done = told(relu(tmp_path))
+    assert done.exit_code == 0, done.output
+    assert "2 checked by 2 oracles" in done.output
+    assert "all passed" in done.output
+
+
+def test_a_model_on_given_data_tells_of_kinks(tmp_path: Path) -> None:
+    done = told(relu(tmp_path), "--input", arrays(tmp_path, x=np.zeros(4)))
+    assert done.exit_code == 0, done.output
+    assert "1 at a kink, all passed" in done.output
+    assert "x: input f64[4]: a kink at this point: slopes" in done.output
+
+
+def test_a_loss_takes_its_targets_from_the_data(tmp_path: Path) -> None:
+    data = arrays(tmp_path, x=np.linspace(-1, 1, 4), target=np.ones(4))
+    done = told(relu(tmp_path), "--input", data, "--loss", "mse", "--output", "y")
+    assert done.exit_code == 0, done.output
+    assert "3 checked" in done.output
+
+
+def test_a_template_takes_its_extents_from_the_data(tmp_path: Path) -> None:
+    done = told("mlp", "--input", arrays(tmp_path, x=np.ones((2, 1, 28, 28))), "--loss", "softmax_cross_entropy")
+    assert done.exit_code == 0, done.output
+    assert "not bound" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--loss", "y"), "output 'y' must be a scalar to be a loss, its type is f32[4]; take its mean"),
+        (("--loss", "nope"), "has no output 'nope'; it has 'y'"),
+        (("--output", "nope"), "has no output 'nope'; it has 'y'"),
+        (("--op", "Add"), "give a MODEL or --op, not both"),
+    ],
+)
+def test_options_that_do_not_fit_a_model(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
+    refused = told(relu(tmp_path), *options)
+    assert refused.exit_code == 1
+    assert message in refused.output
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [({"z": np.zeros(4)}, "has no input 'z'"), ({"x": np.zeros(5)}, "'x' must be f32[4], not float32[5]")],
+)
+def test_data_that_does_not_fit_a_model(tmp_path: Path, named: dict[str, Any], message: str) -> None:
+    refused = told(relu(tmp_path), "--input", arrays(tmp_path, **named))
+    assert refused.exit_code == 1
+    assert message in refused.output
+
+
+def test_data_needs_a_model(tmp_path: Path) -> None:
+    refused = told("--input", arrays(tmp_path, x=np.zeros(4)))
+    assert refused.exit_code == 1
+    assert "give one" in refused.output
+
+
+def test_the_operator_that_cuts_a_path_is_named(tmp_path: Path) -> None:
+    found = told(written(tmp_path, Graph((X,), {"y": Floor()(X * W) + X})))
+    assert found.exit_code == 1
+    assert "w, gradient: parameter f64[4]: no gradient reaches it; it is cut by Floor(f64[4])" in found.output
+
+
+def test_integer_parameters_are_refused(tmp_path: Path) -> None:
+    k = Variable("k", np.arange(4))
+    refused = told(written(tmp_path, Graph((X,), {"y": X * Cast(to=f32)(k)})))
+    assert refused.exit_code == 1
+    assert "k (i64[4]): trainable, but not of a float type" in refused.output
+
+
+def test_a_model_with_nothing_to_check_is_refused(tmp_path: Path) -> None:
+    k = Input(i64[3], "k")
+    refused = told(written(tmp_path, Graph((k,), {"y": Cast(to=f32)(k)})))
+    assert refused.exit_code == 1
+    assert "no trainable parameter and no float input: there is nothing to check" in refused.output
+
+
+def test_an_operator_without_a_rule_is_named(tmp_path: Path) -> None:
+    known = set(OPERATORS)
+
+    @gt.operator
+    @dataclass(frozen=True)
+    class Opaque(gt.Operator):
+        domain = "test.command"
+        onnx = "Opaque"
+
+        def infer(self, *inputs: Any) -> Any:
+            return inputs[0]
+
+        def reference(self, *inputs: Any) -> Any:
+            return inputs[0]
+
+    try:
+        refused = told(written(tmp_path, Graph((X,), {"y": Opaque()(X)})))
+    finally:
+        for key in set(OPERATORS) - known:
+            del OPERATORS[key]
+    assert refused.exit_code == 1
+    assert "Opaque(f64[4]) has no gradient rule" in refused.output
+    assert "class Opaque a vjp" in refused.output

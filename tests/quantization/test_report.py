@@ -1,0 +1,235 @@
+"""Noise, sensitivities and the report, and quantized files in both forms."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from models import branches, images, mobile, state_of, transformer
+from rich.console import Console
+
+import glowtrain as gt
+from glowtrain.errors import QuantizationError
+from glowtrain.graph import Graph
+from glowtrain.quantization import Quantized, Recipe, Report, Scheme, accuracy, qoperator, report, save_quantized
+from glowtrain.quantization.analysis import decibels, sensitivity, signal_to_noise
+from glowtrain.types import Array, i4, i16
+
+X = images(16)
+
+
+@cache
+def quantized() -> Quantized:
+    model = mobile()
+    return gt.quantize(model, X, Recipe(method="percentile", keep=["Add.1"]), state=state_of(model), batch_size=8)
+
+
+@cache
+def reported() -> Report:
+    return report(quantized(), accuracies={"float": 0.9, "post-training": 0.89})
+
+
+class TestAnalysis:
+    def test_noise_of_results_is_measured(self) -> None:
+        found = quantized()
+        rows = {row.name: row for row in signal_to_noise(found.exact, found.ready, found.data)}
+        exact, rounded = (
+            gt.compile(model)({"x": X})["scores"].astype(np.float64) for model in (found.exact, found.prepared)
+        )
+        assert rows["scores"].decibels == pytest.approx(
+            decibels((exact**2).sum(), ((exact - rounded) ** 2).sum()), abs=0.1
+        )
+        assert (rows["x"].operator, rows["scores"].operator, rows["Add"].operator) == ("input", "output", "Add")
+
+    def test_noise_of_weights(self) -> None:
+        found = quantized()
+        rows = {row.name: row for row in signal_to_noise(found.exact, found.ready, found.data[:1])}
+        weight = found.example.placement.graph.variable("stem.conv.weight").initial.astype(np.float64)
+        rounded = found.example.parameters["stem.conv.weight"].rounded(weight.astype(np.float32))
+        expected = decibels((weight**2).sum(), ((weight - rounded) ** 2).sum())
+        assert rows["Clip"].weight_decibels == pytest.approx(expected, abs=1e-6)
+
+    def test_the_ranking_finds_the_layer_that_is_hurt(self) -> None:
+        """One layer's weights span six orders of magnitude under one scale, so all but a few become 0."""
+        model, state = mobile(), state_of(mobile())
+        factors = 10.0 ** np.linspace(-3, 3, 24).astype(np.float32)
+        state["block2.expand.norm.weight"] = factors
+        state["block2.depthwise.norm.weight"] = np.ones(24, np.float32)
+        found = gt.quantize(model, X, Recipe(weights=Scheme(gt.i8, "symmetric")), state=state, batch_size=16)
+        rows = sensitivity(found.exact, found.ready, found.data)
+        assert [row.alone for row in rows] == sorted(row.alone for row in rows)
+        assert len(rows) == 11
+        kept = max(rows, key=lambda row: row.without)
+        again = gt.quantize(model, X, found.recipe.with_(keep=[kept.name]), state=state, batch_size=16)
+        exact, plain, better = (gt.compile(m)({"x": X})["scores"] for m in (found.exact, found.model, again.model))
+        assert ((exact - better) ** 2).sum() <= ((exact - plain) ** 2).sum()
+
+    def test_layers_that_are_kept_are_not_ranked(self) -> None:
+        assert "Add.1" not in {row.name for row in reported().sensitivities}
+
+    def test_decibels(self) -> None:
+        assert decibels(100, 1) == 20
+        assert decibels(1, 0) == math.inf
+        assert decibels(0, 1) == -math.inf
+
+    def test_accuracy(self) -> None:
+        scores = gt.compile(quantized().model)({"x": X})["scores"]
+        labels = scores.argmax(-1)
+        labels[:4] += 1
+        assert accuracy(quantized().model, [{"x": X[:10]}, {"x": X[10:]}], [labels[:10], labels[10:]]) == 12 / 16
+
+
+class _Balanced(HTMLParser):
+    """Raises for end tags that do not fit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        if tag not in ("meta", "rect", "line") or self.get_starttag_text()[-2] != "/":  # type: ignore[index]
+            self.open += [] if tag == "meta" else [tag]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+
+
+class TestReport:
+    def test_summary(self) -> None:
+        text = reported().summary()
+        for part in (
+            "mobile: activations u8",
+            "method percentile",
+            "accuracy float: 90.00 %",
+            "times smaller",
+            "Add.1",
+        ):
+            assert part in text
+        assert "in floating point: 2 of the operators" in text
+
+    def test_terminal(self) -> None:
+        console = Console(width=118, record=True, file=io.StringIO())
+        console.print(reported().tables())
+        text = console.export_text()
+        for part in ("Signal to noise", "Sensitivity", "In floating point", "asked for", "block1.depthwise.norm"):
+            assert part in text
+
+    def test_json(self) -> None:
+        plain = json.loads(json.dumps(reported().to_json(), allow_nan=False))
+        assert plain["accuracies"] == {"float": 0.9, "post-training": 0.89}
+        assert plain["kept"][0] == {"name": "Add.1", "operator": "Add", "reason": "asked for"}
+        assert {row["name"] for row in plain["layers"]} >= {"x", "Clip", "scores"}
+
+    def test_the_page_is_whole(self, tmp_path: Path) -> None:
+        reported().write_html(tmp_path / "report.html")
+        text = (tmp_path / "report.html").read_text()
+        page = _Balanced()
+        page.feed(text)
+        assert not page.open
+        assert page.seen.count("figure") == sum(name in quantized().profile.values for name in reported().parameters)
+        assert text.count("<table>") == 2
+        with pytest.raises(QuantizationError, match="cannot write the report"):
+            reported().write_html(tmp_path / "no" / "such" / "folder.html")
+
+    def test_names_are_escaped(self) -> None:
+        model = mobile()
+        graph = model.bind({"batch": 8}).with_(name="<script>")
+        found = report(gt.quantize(graph, X), sensitivities=False)
+        from glowtrain.quantization.html import html_page
+
+        assert "<script>" not in html_page(found)
+
+
+class TestFiles:
+    MODELS = {"mobile": mobile, "branches": branches, "transformer": transformer}  # noqa: RUF012
+    EXPECTED = {  # noqa: RUF012
+        "mobile": {"QLinearConv": 7, "QLinearAdd": 2, "QLinearGlobalAveragePool": 1, "QGemm": 1, "Conv": 0},
+        "branches": {
+            "QLinearConv": 3,
+            "QLinearConcat": 1,
+            "QLinearAveragePool": 1,
+            "QLinearSigmoid": 1,
+            "QLinearMul": 1,
+        },
+        "transformer": {"QLinearMatMul": 1, "MatMulIntegerToFloat": 7, "QLinearAdd": 2, "QGemm": 1, "MatMul": 0},
+    }
+
+    @staticmethod
+    def data(name: str) -> Array:
+        return X if name != "transformer" else np.random.default_rng(0).standard_normal((16, 6, 16)).astype(np.float32)
+
+    @pytest.mark.parametrize("name", MODELS)
+    def test_operators_on_quantized_tensors(self, name: str, tmp_path: Path) -> None:
+        model, x = self.MODELS[name](), self.data(name)
+        found = gt.quantize(model, x, state=state_of(model), batch_size=16)
+        path = tmp_path / "q.onnx"
+        assert save_quantized(found.graph, path, form="qoperator") == path.stat().st_size
+        proto = onnx.load(path)
+        onnx.checker.check_model(proto, full_check=True)
+        counts = {
+            operator: sum(node.op_type == operator for node in proto.graph.node) for operator in self.EXPECTED[name]
+        }
+        assert counts == self.EXPECTED[name]
+        ours = gt.compile(found.model)({"x": x})
+        options = ort.SessionOptions()
+        options.add_session_config_entry("session.x64quantprecision", "1")
+        theirs = ort.InferenceSession(str(path), options).run(None, {"x": x})
+        again = gt.compile(gt.load(path))({"x": x})
+        for place, (output, array) in enumerate(ours.items()):
+            np.testing.assert_allclose(theirs[place], array, atol=1e-5)
+            np.testing.assert_allclose(again[output], array, atol=1e-5)
+
+    def test_clips_that_saturation_does_not_do(self) -> None:
+        """Bounds within the range of the integers are bounds on the integers."""
+        model = mobile()
+        found = gt.quantize(model, 20 * X, Recipe(activations=Scheme(gt.i8, "symmetric")), state=state_of(model))
+        plain, changed = (gt.compile(m)({"x": X})["scores"] for m in (found.model, qoperator(found.model)))
+        np.testing.assert_allclose(changed, plain, atol=1e-6)
+        graph = qoperator(found.graph)
+        assert isinstance(graph, Graph)
+        assert [node for node in graph.nodes if node.operator.key() == "Clip" and node.outputs[0].dtype == gt.i8]
+
+    @pytest.mark.parametrize(
+        ("recipe", "opset", "message"),
+        [
+            (Recipe(), 12, "has a scale for each channel, which opset 12 cannot say: it needs opset 13"),
+            (
+                Recipe(weights=Scheme(i4, "symmetric")),
+                20,
+                "has numbers of i4, which opset 20 cannot say: it needs opset 21",
+            ),
+            (Recipe(activations=Scheme(i16)), 17, "has numbers of i16, which opset 17 cannot say: it needs opset 21"),
+            (
+                Recipe(weights=Scheme(i4, "symmetric", "block", 4)),
+                19,
+                "which opset 19 cannot say: it needs opset 21",
+            ),
+        ],
+    )
+    def test_opsets_that_are_too_old(self, recipe: Recipe, opset: int, message: str) -> None:
+        found = gt.quantize(mobile().bind({"batch": 8}), X, recipe)
+        with pytest.raises(QuantizationError, match=message):
+            save_quantized(found.graph, opset=opset)
+
+    def test_what_is_not_quantized(self) -> None:
+        with pytest.raises(QuantizationError, match="mobile is not quantized: it has no DequantizeLinear"):
+            save_quantized(mobile().bind({"batch": 1}))
+        with pytest.raises(QuantizationError, match="there is no form 'tflite'"):
+            save_quantized(quantized().graph, form="tflite")  # type: ignore[arg-type]
+        with pytest.raises(QuantizationError, match="mobile has no FakeQuantize: it was not prepared"):
+            gt.quantization.convert(mobile().bind({"batch": 1}))
+        with pytest.raises(QuantizationError, match="nothing in mobile is quantized:\n  - stem"):
+            gt.quantize(mobile(), X, Recipe(keep=["*"]))
