@@ -21,7 +21,7 @@ ATTEMPTS = 20
 """Draws before an operator counts as having no edges."""
 CUT_ATTEMPTS = 3
 """Samples of an operator that are tried for axes that can be cut."""
-SHORT = 2
+SHORT = 3
 """Of five examples, the one that has short axes."""
 
 _ZEROS = "its steps multiply by zeros (of padding, masks or unused weights), which infinities make NaN elsewhere"

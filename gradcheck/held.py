@@ -25,6 +25,11 @@ def held(graph: Graph, inputs: Mapping[str, Array]) -> Graph:
     return smooth.substituted({value: constant(known[value]) for value in stops})
 
 
+def has_convention(node: Node) -> bool:
+    """Whether a node's gradient is by convention not that of its function."""
+    return isinstance(node.operator, StopGradient) or node.operator.has("surrogate")
+
+
 def _surrogate(node: Node) -> Sequence[Value] | None:
     if not node.operator.has("surrogate"):
         return None

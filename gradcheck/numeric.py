@@ -21,7 +21,7 @@ import numpy as np
 from glowtrain.backends.interpreter import evaluate, run_nodes
 from glowtrain.errors import GlowtrainError
 from glowtrain.grad.forward import jvp
-from glowtrain.gradcheck.held import held
+from glowtrain.gradcheck.held import has_convention, held
 from glowtrain.gradcheck.report import Measure
 from glowtrain.graph import Graph, Input, Node, Value
 from glowtrain.graph.reverse import pullback
@@ -47,7 +47,8 @@ class Probe:
     """A function from ``inputs`` to ``outputs`` at the point ``arrays``.
 
     ``wanted`` are the places of the inputs whose gradients are looked at, ``results`` those of the outputs that they
-    flow from.
+    flow from. ``exact``: gradients are those of the function itself, whatever conventions its operators have; so it is
+    with the rules of a function without conventions, in which a StopGradient would be a mistake.
     """
 
     inputs: tuple[Input, ...]
@@ -55,6 +56,7 @@ class Probe:
     outputs: tuple[Value, ...]
     wanted: tuple[int, ...]
     results: tuple[int, ...]
+    exact: bool = False
 
     @cached_property
     def graph(self) -> Graph:
@@ -73,11 +75,9 @@ class Probe:
     @cached_property
     def source(self) -> Probe:
         """The function from the inputs to the sources that gradients are of (see :func:`held`)."""
-        names = (value.name for value in self.inputs)
-        near = held(
-            Graph(self.inputs, {f"y{k}": y for k, y in enumerate(self.sources)}),
-            dict(zip(names, self.arrays, strict=True)),
-        )
+        near = Graph(self.inputs, {f"y{k}": y for k, y in enumerate(self.sources)})
+        if not self.exact:
+            near = held(near, {value.name: array for value, array in zip(self.inputs, self.arrays, strict=True)})
         return replace(self, outputs=tuple(near.outputs.values()), results=tuple(range(len(self.results))))
 
     @cached_property
@@ -139,7 +139,8 @@ class Probe:
             return None
         wanted = (*self.wanted, *range(len(self.inputs), len(self.inputs) + len(seeds)))
         arrays = (*self.arrays, *(p.astype(seed.dtype.numpy) for p, seed in zip(points, seeds, strict=True)))
-        return Probe(self.rule.inputs, arrays, gradients, wanted, tuple(range(len(gradients))))
+        exact = not any(has_convention(node) for node in self.graph.nodes)
+        return Probe(self.rule.inputs, arrays, gradients, wanted, tuple(range(len(gradients))), exact)
 
 
 def probe(arrays: Sequence[Array], outputs: Sequence[Value], inputs: Sequence[Input]) -> Probe:

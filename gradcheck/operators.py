@@ -303,8 +303,11 @@ def described(sample: Sample) -> str:
 
 
 def drawn(operator: type[Operator], seed: int, example: int) -> Sample:
-    """A sample that depends on operator, seed and example only. Every other one may have a long axis."""
-    return operator.sample(SeededDraw(seed, operator.key(), example, tails=example % 2 == 1))
+    """A sample that depends on operator, seed and example only. Three of seven may have a long axis.
+
+    Oracles that see one example in 2, 3, 4, 5 or 10 see such ones as well: these numbers have no factor in common.
+    """
+    return operator.sample(SeededDraw(seed, operator.key(), example, tails=example % 7 in (1, 2, 3)))
 
 
 def operands_with_gradients(sample: Sample) -> list[int]:

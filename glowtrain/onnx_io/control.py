@@ -16,6 +16,7 @@ from glowtrain.errors import ModelError, UnknownValueError
 from glowtrain.graph import Constant, Graph, Input, Ragged, Value, constant
 from glowtrain.onnx_io.build import Builder, Known, attributes_of, built_in
 from glowtrain.onnx_io.ragged import cut
+from glowtrain.onnx_io.stopping import known_steps
 from glowtrain.onnx_io.tensors import array_from_tensor, dtype_from_onnx
 from glowtrain.ops.control import Scan
 from glowtrain.ops.logic import And, Cast, Where
@@ -194,8 +195,8 @@ class _Loop:
         return self.builder.tensor(name, self.what) if name else None
 
     def results(self) -> tuple[Known, ...]:
-        if self.count is not None and self.count > UNROLLED:
-            looped = self._as_scan(self.count)
+        if self.count is None or self.count > UNROLLED:
+            looped = self._as_scan()
             if looped is not None:
                 return looped
         return self._unrolled()
@@ -245,8 +246,10 @@ class _Loop:
         extents = [extent.dim_value for extent in tensor.shape.dim]
         return Constant(np.zeros((0, *extents), dtype_from_onnx(tensor.elem_type, self.what).numpy))
 
-    def _as_scan(self, count: int) -> tuple[Known, ...] | None:
-        """The loop as a Scan; ``None`` where a state is no tensor or changes its type, or a step must be known."""
+    def _as_scan(self) -> tuple[Known, ...] | None:
+        """The loop as a Scan; ``None`` where it is short, or a state is no tensor or changes its type, or a step or the
+        number of steps must be known.
+        """
         states = [value for value in self.states if isinstance(value, Value)]
         if len(states) < len(self.states):
             return None
@@ -259,10 +262,15 @@ class _Loop:
             return None
         if any(before.type != after.type for before, after in zip(inputs, results, strict=False)):
             return None
-        steps = constant(np.arange(count, dtype=np.int64))
-        if _always(kept) and (self.going is None or _always(self.going)):
+        begins = self.going is None or _always(self.going)
+        count = known_steps(self.count, kept, step, inputs, states, results) if begins else None
+        if count is not None:
+            steps = constant(np.arange(count, dtype=np.int64))
             graph = _graph(inner, [*inputs, step], results, self.body.name)
-            return self._made(graph, inner, [*states, steps])
+            return self._made(graph, inner, [*states, steps]) if count > UNROLLED else None
+        if self.count is None or self.count > MOST_STEPS:
+            return None
+        steps = constant(np.arange(self.count, dtype=np.int64))
         return self._stopping(inner, inputs, step, kept, results, [*states, steps])
 
     def _made(self, graph: Graph, inner: Body, operands: list[Value]) -> tuple[Value, ...]:

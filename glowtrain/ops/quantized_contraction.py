@@ -81,8 +81,11 @@ def total_of(x: Value, axes: tuple[int, ...], *, keepdims: bool) -> Value:
 
 
 def reshaped_zero(zero: Value | None, shape: Shape | None) -> Value | None:
-    """Zero points in another shape."""
-    return None if zero is None or shape is None else reshape(zero, shape)
+    """Zero points in another shape; known ones stay known."""
+    if zero is None or shape is None:
+        return None
+    array = known(zero)
+    return reshape(zero, shape) if array is None else Constant(array.reshape(shape))
 
 
 def check_bytes(op: Operator, *types: TensorType | None) -> None:
@@ -212,7 +215,7 @@ class IntegerWindow(Operator):
 
     def contraction(self, x: Value, w: Value, zx: Value | None, zw: Value | None) -> Value:
         """The sums in i32, without zero points of the operator's own."""
-        zw = None if zw is None else reshape(zw, channel_shape(zw.shape, w.rank))
+        zw = None if zw is None else reshaped_zero(zw, channel_shape(zw.shape, w.rank))
         (w, right), left, conv = recentred(w, zw), offset(reshaped_zero(zx, ())), self.conv
         if zx is not None and left is not None:
             x, conv = _margined(conv, x, w, zx)

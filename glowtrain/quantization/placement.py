@@ -113,8 +113,8 @@ class _Placing:
                 if not any(matched(_names(node), [pattern]) for node in self.graph.nodes):
                     names = ", ".join(dict.fromkeys(name_of(node) for node in self.graph.nodes))
                     raise QuantizationError(
-                        f"no operator of {self.graph.name} is called {pattern!r}, nor is its type or its weight; there "
-                        f"are: {names}"
+                        f"no operator of {self.graph.name} is called {pattern!r}, nor is its type, layer or weight; "
+                        f"there are: {names}"
                     )
 
     def decide(self, node: Node) -> None:
@@ -237,9 +237,10 @@ class _Placing:
 
 
 def _names(node: Node) -> list[str]:
-    """What patterns may fit: the node, its results, its operator, its parameters."""
+    """What patterns may fit: the node, its results, its operator, its parameters and the layer that they belong to."""
     parameters = [value.name for value in node.inputs if value is not None and value.node is None]
-    names = [node.name, node.operator.key(), *(value.name for value in node.outputs), *parameters]
+    layers = [name.rpartition(".")[0] for name in parameters]
+    names = [node.name, node.operator.key(), *(value.name for value in node.outputs), *parameters, *layers]
     return [name for name in names if name]
 
 

@@ -45,6 +45,8 @@ class Recipe:
         for patterns in (self.keep, self.only):
             if isinstance(patterns, str):
                 raise QuantizationError(f"keep and only are lists of names: write [{patterns!r}]")
+        object.__setattr__(self, "keep", tuple(self.keep))  # so that recipes can be compared and hashed
+        object.__setattr__(self, "only", tuple(self.only))
         weights = method_of(self.weight_method)
         if not isinstance(weights, (METHODS["minmax"], METHODS["mse"])):  # type: ignore[arg-type]
             raise QuantizationError('the ranges of weights are found by "minmax" or "mse"')

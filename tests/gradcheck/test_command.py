@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result  # type: ignore[attr-defined]
+from typer.testing import CliRunner, Result
 
 import glowtrain as gt
 from glowtrain.cli import app

@@ -7,8 +7,8 @@ import onnx
 import pytest
 
 from glowtrain.errors import ShapeError
-from glowtrain.gradcheck import check_sample
-from glowtrain.gradcheck.operators import applied
+from glowtrain.gradcheck import PROFILES, check_sample
+from glowtrain.gradcheck.operators import applied, drawn
 from glowtrain.gradcheck.runtime import NotRun, comparable, runtime
 from glowtrain.graph import Operator, Sample
 from glowtrain.onnx_io import save
@@ -132,3 +132,14 @@ def test_means_of_bytes_do_not_depend_on_where_narrow_scales_round(example: int)
     pool = QLinearAveragePool(kernel_shape=(3, 2), strides=(2, 2))
     measures = check_sample(Sample(pool, (x, scales[0], zero, scales[1], zero)), ["compiled f16", "compiled bf16"])
     assert [measure.detail for measure in measures if measure.status == "failed"] == []
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_oracle_sees_long_axes(profile: str) -> None:
+    """Every other example had them, and oracles that see one example in two or four saw the others."""
+    settings = PROFILES[profile]
+    samples = {example: drawn(Tanh, 0, example) for example in range(280)}
+    long = {example for example, sample in samples.items() if max(np.shape(sample.inputs[0]), default=0) > 8}
+    assert len(long) > 25
+    for share in {*settings.shares.values()}:
+        assert sum(example % share == 0 for example in long) > 0.5 * len(long) / share

@@ -237,6 +237,24 @@ class TestControlFlow:
         )
         same_as_reference(proto, {"x": X[0, :2]})
 
+    @pytest.mark.parametrize("count", ["n", "_"])
+    @pytest.mark.parametrize("limit", [1, 5, 30])
+    def test_a_loop_that_counts(self, limit: int, count: str) -> None:
+        """``while k < limit`` as exporters write it: no data decides, so every shape is known."""
+        nodes = [
+            node("Add", "k one", "k2"), node("Less", "k2 limit", "kept"), node("Add", "h h0", "next"),
+            node("Identity", "next", "row"),
+        ]  # fmt: skip
+        declared = [info("i", I64, []), info("going", B, []), info("k", I64, []), info("h", F, [4])]
+        inner = body(nodes, declared, ["kept", "k2", "next", "row"], one=np.array(1))
+        outer = [node("Loop", f"{count} yes zero h0", "k_end h rows", body=inner), node("Shape", "rows", "shape")]
+        constants = {"yes": np.array(True), "zero": np.array(0), "limit": np.array(limit), "n": np.array(1000)}
+        proto = model(outer, {"h0": [4]}, ["h", "rows", "shape"], constants)
+        graph = load(proto)
+        assert isinstance(graph, gt.Graph)
+        assert graph.outputs["rows"].shape == (limit, 4)
+        same_as_reference(proto, {"h0": X[0]})
+
     def test_a_loop_without_an_end_is_refused(self) -> None:
         nodes = [node("Identity", "going", "kept"), node("Add", "h h", "next"), node("Identity", "h", "row")]
         inner = body(nodes, [info("i", I64, []), info("going", B, []), info("h", F, [4])], ["kept", "next", "row"])

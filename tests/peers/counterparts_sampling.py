@@ -16,14 +16,14 @@ from torch.nn import functional
 from glowtrain.graph import Sample
 
 
-def _resizable(sample: Sample) -> Sample:
+def _resizable(sample: Sample) -> Sample | None:
     """The nearest Resize that ``interpolate`` knows: its coordinates, its neighbours, its cubic coefficient."""
     op: Any = sample.operator
     shape = np.asarray(sample.inputs[0]).shape
     rank = len(shape)
     mode = op.mode if rank < 3 or op.mode == "nearest" else "linear"
     changes: dict[str, Any] = {"roi": None, "extrapolation_value": 0.0, "keep_aspect_ratio_policy": "stretch"}
-    outs = [axis.out for axis in op.resized(shape).values()]
+    outs = [axis.out for axis in op.replace(**changes).resized(shape).values()]
     # PyTorch's antialias filter reads one element for a whole image of width 1.
     antialias = op.antialias and mode != "nearest" and rank < 3 and shape[-1:] != (1,)
     aligned = op.coordinate_transformation_mode == "align_corners" and mode != "nearest" and not antialias
@@ -34,18 +34,11 @@ def _resizable(sample: Sample) -> Sample:
     if mode == "nearest":
         floor = op.coordinate_transformation_mode == "asymmetric"
         coordinates, nearest = ("asymmetric", "floor") if floor else ("half_pixel", "round_prefer_ceil")
-    return Sample(
-        op.replace(
-            mode=mode,
-            antialias=antialias,
-            coordinate_transformation_mode=coordinates,
-            nearest_mode=nearest,
-            exclude_outside=antialias,
-            cubic_coeff_a=-0.5 if antialias else -0.75,
-            **changes,
-        ),
-        sample.inputs,
+    changes |= {"exclude_outside": antialias, "cubic_coeff_a": -0.5 if antialias else -0.75}
+    fitted = op.replace(
+        mode=mode, antialias=antialias, coordinate_transformation_mode=coordinates, nearest_mode=nearest, **changes
     )
+    return Sample(fitted, sample.inputs) if all(outs) else None
 
 
 LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}

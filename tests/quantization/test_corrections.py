@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-import pytest
 from models import conv_norm, images, mobile, relu6, state_of
 
 import glowtrain as gt
@@ -16,7 +15,7 @@ from glowtrain.quantization import Quantized, Recipe, Scheme, folded
 from glowtrain.quantization.analysis import decibels
 from glowtrain.quantization.equalize import equalized
 from glowtrain.quantization.settled import baked
-from glowtrain.types import Array, f32, i4, i8
+from glowtrain.types import Array, f32, i4, i8, i16, u16
 
 FOUR = Scheme(i4, "symmetric", "channel", narrow=True)
 X = images(32, seed=3)
@@ -33,10 +32,11 @@ def chain(x: Value) -> Value:
 
 
 def uneven() -> dict[str, Array]:
-    """Channels whose weights differ by powers of ten, as folding makes them in trained networks."""
-    state = state_of(chain)
-    for name in ("first.norm.weight", "depthwise.norm.weight"):
-        state[name] = (10.0 ** np.linspace(-1.5, 1.5, 8)).astype(np.float32)
+    """Channels whose weights differ by powers of ten in one layer, and inversely in the next."""
+    state, factors = state_of(chain), (10.0 ** np.linspace(-1.5, 1.5, 8)).astype(np.float32)
+    for name in ("first.norm.scale", "first.norm.bias"):
+        state[name] = state[name] * factors
+    state["depthwise.conv.weight"] = state["depthwise.conv.weight"] / factors.reshape(8, 1, 1, 1)
     return state
 
 
@@ -117,13 +117,16 @@ class TestBiasCorrection:
 
 
 class TestRounding:
-    RECIPE = Recipe(weights=FOUR, round_weights=150)
+    LAYERS = ("pointwise.norm", "hidden", "last")
+    PLAIN = Recipe(weights=FOUR, only=LAYERS)
+    RECIPE = PLAIN.with_(round_weights=200)
 
     def test_it_helps(self) -> None:
-        assert noise(self.RECIPE) > noise(Recipe(weights=FOUR)) + 2
+        assert noise(self.RECIPE) > noise(self.PLAIN) + 1
 
     def test_weights_are_one_of_the_two_neighbours(self) -> None:
-        plain, trained = quantized(Recipe(weights=FOUR)), quantized(self.RECIPE)
+        plain, trained = quantized(self.PLAIN), quantized(self.RECIPE)
+        assert set(trained.fixed) <= {"pointwise.conv.weight", "hidden.weight", "last.weight"}
         assert trained.fixed
         graph = plain.example.placement.graph
         for name, parameters in trained.fixed.items():
@@ -134,10 +137,10 @@ class TestRounding:
             assert np.abs((chosen - weight) / scale).max() < 1 + 1e-5
             assert np.any(chosen != parameters.rounded(weight))
 
-    def test_no_layer_gets_worse_on_the_calibration_data(self) -> None:
-        """A layer keeps its nearest weights unless the trained ones are better."""
-        assert noise(Recipe(weights=FOUR, round_weights=1)) >= noise(Recipe(weights=FOUR)) - 0.5
+    def test_a_layer_that_does_not_get_better_keeps_the_nearest_weights(self) -> None:
+        """With 16 bits there is nothing to gain, and one step of training does not find it."""
+        sixteen = Recipe(Scheme(u16), Scheme(i16, "symmetric", "channel"), only=["last"], round_weights=1)
+        assert quantized(sixteen).fixed == {}
 
-    @pytest.mark.parametrize("correct", [False, True])
-    def test_with_bias_correction(self, correct: bool) -> None:
-        assert noise(self.RECIPE.with_(correct_bias=correct)) > noise(Recipe(weights=FOUR)) + 2
+    def test_with_bias_correction(self) -> None:
+        assert noise(self.RECIPE.with_(correct_bias=True)) > noise(self.PLAIN) + 1

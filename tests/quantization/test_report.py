@@ -61,8 +61,8 @@ class TestAnalysis:
         """One layer's weights span six orders of magnitude under one scale, so all but a few become 0."""
         model, state = mobile(), state_of(mobile())
         factors = 10.0 ** np.linspace(-3, 3, 24).astype(np.float32)
-        state["block2.expand.norm.weight"] = factors
-        state["block2.depthwise.norm.weight"] = np.ones(24, np.float32)
+        state["block2.expand.norm.scale"] = factors
+        state["block2.depthwise.norm.scale"] = np.ones(24, np.float32)
         found = gt.quantize(model, X, Recipe(weights=Scheme(gt.i8, "symmetric")), state=state, batch_size=16)
         rows = sensitivity(found.exact, found.ready, found.data)
         assert [row.alone for row in rows] == sorted(row.alone for row in rows)

@@ -1,0 +1,79 @@
+"""When a loop stops, where counters decide that and no data: what exporters make of ``while i < n``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from glowtrain.graph import Constant, Input, Node, Value, topological
+from glowtrain.types import Array
+
+_MOST_STEPS = 1 << 15
+_LARGEST = 1024
+"""Elements of the values up to which steps are computed while loading."""
+
+
+def known_steps(
+    count: int | None, kept: Value, step: Input, states: Sequence[Input], first: Sequence[Value], after: Sequence[Value]
+) -> int | None:
+    """How many steps a loop runs, of ``count`` at most; ``None`` where that depends on more than known numbers.
+
+    ``kept`` is the condition after a step, a function of ``step`` and ``states``; these are ``first`` before the first
+    step, and ``after`` after one.
+    """
+    if isinstance(kept, Constant):
+        return count if kept.array.reshape(()).item() else 1
+    following = dict(zip(states, after, strict=False))
+    begin = {state: value.array for state, value in zip(states, first, strict=True) if isinstance(value, Constant)}
+    counters = _counters(kept, step, following)
+    if counters is None or any(counter not in begin for counter in counters):
+        return None
+    results = [kept, *(following[counter] for counter in counters)]
+    nodes = list(topological(results))
+    if any(node.operator.random or sum(value.type.size for value in node.outputs) > _LARGEST for node in nodes):
+        return None
+    now: dict[Value, Array] = {counter: begin[counter] for counter in counters}
+    limit = _MOST_STEPS if count is None else min(count, _MOST_STEPS)
+    for number in range(limit):
+        known = _evaluated(nodes, {**now, step: np.array(number, np.int64)})
+        goes_on, *new = (_array(value, known) for value in results)
+        if not goes_on.reshape(()).item():
+            return number + 1
+        now = dict(zip(counters, new, strict=True))
+    return count if limit == count else None
+
+
+def _counters(kept: Value, step: Input, following: Mapping[Input, Value]) -> list[Input] | None:
+    """The states that the condition depends on, through steps too; ``None`` if it depends on anything else."""
+    found: list[Input] = []
+    waiting = [kept]
+    while waiting:
+        for leaf in _leaves(waiting.pop()):
+            if isinstance(leaf, Constant) or leaf is step or leaf in found:
+                continue
+            if not isinstance(leaf, Input) or leaf not in following:
+                return None
+            found.append(leaf)
+            waiting.append(following[leaf])
+    return found
+
+
+def _leaves(value: Value) -> list[Value]:
+    operands = (operand for node in topological([value]) for operand in node.inputs)
+    return [leaf for leaf in (*operands, value) if leaf is not None and leaf.node is None]
+
+
+def _evaluated(nodes: Sequence[Node], given: Mapping[Value, Array]) -> dict[Value, Array]:
+    known = dict(given)
+    with np.errstate(all="ignore"):
+        for node in nodes:
+            operands: list[Any] = [None if value is None else _array(value, known) for value in node.inputs]
+            results = node.operator.reference(*operands)
+            known.update(zip(node.outputs, results if isinstance(results, tuple) else (results,), strict=True))
+    return known
+
+
+def _array(value: Value, known: Mapping[Value, Array]) -> Array:
+    return value.array if isinstance(value, Constant) else np.asarray(known[value])
