@@ -233,7 +233,7 @@ class Resize(Operator):
     def sample(cls, draw: Draw) -> Sample:
         """All modes; some axes or all; sizes or scales; regions that reach outside."""
         shape = draw.shape(min_rank=1, max_rank=3, max_extent=6)
-        axes = tuple(axis for axis in range(len(shape)) if draw.boolean()) or None
+        axes = tuple(axis - draw.choice((0, len(shape))) for axis in range(len(shape)) if draw.boolean()) or None
         count = len(shape) if axes is None else len(axes)
         chosen: dict[str, Any] = {"mode": draw.choice(MODES), "axes": axes}
         chosen["coordinate_transformation_mode"] = draw.choice(TRANSFORMATIONS)

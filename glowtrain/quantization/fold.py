@@ -14,13 +14,18 @@ from glowtrain.graph import Graph, Node, Value, Variable
 from glowtrain.onnx_io.trainable import inference
 from glowtrain.ops.arithmetic import Add
 from glowtrain.ops.contraction import Gemm, MatMul
+from glowtrain.ops.move import Flatten
 from glowtrain.ops.normalization import BatchNormalization
-from glowtrain.quantization.settled import Arrays, baked, named, only_reader, refreshed, transformed
+from glowtrain.ops.pooling import GlobalAveragePool
+from glowtrain.ops.reduction import ReduceMean
+from glowtrain.quantization.settled import Arrays, Names, baked, named, only_reader, refreshed, transformed
 from glowtrain.types import Array
 
 
 def folded(graph: Graph, state: Mapping[str, Array] | None = None) -> Graph:
     """The inference form of a graph with BatchNormalization and biases folded into contractions, and values named.
+
+    Means over images are GlobalAveragePool, as runtimes have it for integers.
 
     ``state`` holds variables' values by name; they are the initial ones of the result. Folded weights are variables
     under the same names.
@@ -36,6 +41,10 @@ class _Folding:
     graph: Graph
     arrays: Arrays
 
+    def __post_init__(self) -> None:
+        values = (value for node in self.graph.nodes for value in node.outputs)
+        self.names = Names({value.name for value in (*self.graph.inputs, *self.graph.variables, *values)})
+
     def run(self) -> Graph:
         return transformed(self.graph, self.change)
 
@@ -44,6 +53,8 @@ class _Folding:
             return self.batch_normalization(node, known)
         if isinstance(node.operator, Add):
             return self.bias(node, known)
+        if isinstance(node.operator, ReduceMean):
+            return _pooled(node, node.operator, known)
         return None
 
     def contraction(self, value: Value | None) -> Node | None:
@@ -88,13 +99,10 @@ class _Folding:
         else:
             product = array * factor.reshape([-1 if a == axis else 1 for a in range(array.ndim)])
         shift = offset if bias is None else self.arrays.required(bias).reshape(-1) * factor + offset
-        name = _name(weight, f"{last.outputs[0].name}.weight")
-        parameters = (
-            Variable(name, product.astype(dtype)),
-            Variable(
-                _name(bias, f"{name.removesuffix('.weight')}.bias"), np.broadcast_to(shift, factor.shape).astype(dtype)
-            ),
-        )
+        name = self.name(weight, f"{last.outputs[0].name}.weight")
+        shifts = np.broadcast_to(shift, factor.shape).astype(dtype)
+        bias_name = self.name(bias, f"{name.removesuffix('.weight')}.bias")
+        parameters = Variable(name, product.astype(dtype)), Variable(bias_name, shifts)
         operator = Gemm() if isinstance(node.operator, MatMul) else node.operator
         data = known.get(node.inputs[0], node.inputs[0]) if node.inputs[0] is not None else None
         return self.again(Node(operator, (data, *parameters), node.name), last)
@@ -110,20 +118,34 @@ class _Folding:
                 continue
             if array.shape not in ((result.shape[1],), (1, result.shape[1])) or node.outputs[0].type != result.type:
                 continue
-            term = offset if array.ndim == 1 else Variable(_name(offset, f"{node.outputs[0].name}.bias"), array[0])
+            term = offset if array.ndim == 1 else Variable(self.name(offset, f"{node.outputs[0].name}.bias"), array[0])
             operands = [*refreshed(contraction, known).inputs, term]
             return self.again(Node(Gemm(), operands, contraction.name), node)
         return None
+
+    def name(self, value: Value | None, otherwise: str) -> str:
+        """The name of a folded parameter: the one it has, unless others read that one as it is."""
+        if isinstance(value, Variable) and len(self.graph.users[value]) == 1:
+            return value.name
+        return self.names.take(otherwise)
 
     def again(self, fresh: Node, last: Node) -> tuple[Value, ...]:
         fresh.outputs[0].name = last.outputs[0].name
         return fresh.outputs
 
 
+def _pooled(node: Node, operator: ReduceMean, known: Mapping[Value, Value]) -> tuple[Value, ...] | None:
+    """The mean over all places of an image, as GlobalAveragePool: other means are normalizations, which need floats."""
+    x = node.inputs[0]
+    if x is None or x.rank < 4 or not operator.axes or {axis % x.rank for axis in operator.axes} != {*range(2, x.rank)}:
+        return None
+    pooled = Node(GlobalAveragePool(), [known.get(x, x)], node.name)
+    last = pooled if operator.keepdims else Node(Flatten(), [pooled.outputs[0]])
+    pooled.outputs[0].name = f"{node.outputs[0].name}.pooled"
+    last.outputs[0].name = node.outputs[0].name
+    return last.outputs
+
+
 def _plain(node: Node, attribute: str) -> bool:
     """Whether a factor of Gemm is absent or 1."""
     return bool(getattr(node.operator, attribute, 1.0) == 1.0)
-
-
-def _name(value: Value | None, otherwise: str) -> str:
-    return value.name if isinstance(value, Variable) else otherwise

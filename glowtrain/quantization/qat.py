@@ -12,6 +12,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import Literal
 
 import numpy as np
 
@@ -40,6 +41,8 @@ Learned = bool | Sequence[str]
 """Which scales are learned: all but those of a model's inputs, whose grid is the data's; none; or those whose names
 match a pattern."""
 
+WeightStart = Literal["range", "mean"]
+
 SCALE, LOG_SCALE = ".scale", ".log_scale"
 
 
@@ -52,18 +55,22 @@ def prepare_training(
     learn_scales: Learned = True,
     scale_rate: float = 1.0,
     batch_statistics: bool = True,
+    weight_start: WeightStart = "range",
 ) -> Graph | Template:
     """The float model with FakeQuantize where ``recipe`` says, to be trained: ranges from a profile, scales learned.
 
     ``state`` holds variables' values by name. With ``batch_statistics`` BatchNormalization goes on normalising by the
     batch's statistics while its factor is folded into the weights that are rounded; otherwise it is frozen from the
-    start (as :func:`~glowtrain.quantization.batch_norm.freeze` does later). Dropout is left out. For ``learn_scales``
-    and ``scale_rate`` see :func:`learn`. Raises :class:`~glowtrain.errors.QuantizationError` as ``prepare`` does.
+    start (as :func:`~glowtrain.quantization.batch_norm.freeze` does later). Dropout is left out. Scales of weights begin
+    with what the recipe makes of their range, or, with ``weight_start`` "mean", at 2 · mean |w| / sqrt(high) (LSQ's,
+    for few bits). For ``learn_scales`` and ``scale_rate`` see :func:`learn`. Raises :class:`~glowtrain.errors.QuantizationError` as ``prepare`` does.
     """
     chosen = recipe or Recipe()
 
     def change(graph: Graph) -> Graph:
         rounded = prepared(folded(graph, state), profile, chosen).graph
+        if weight_start == "mean":
+            rounded = rewrite(rounded, _from_mean)
         if batch_statistics:
             rounded = unfolded(rounded, graph, state)
         return learned(rounded, learn_scales, scale_rate)
@@ -160,6 +167,21 @@ def learned(graph: Graph, which: Learned = True, rate: float = 1.0) -> Graph:
             raise QuantizationError(f"no scale of {graph.name} is called {pattern!r}; there are: {known}")
     given = {value.name for value in graph.inputs} if which is True else set()
     return rewrite(graph, _Learning(_patterns(which), given, rate, settled(graph)).node)
+
+
+def _from_mean(node: Node) -> Sequence[Value] | None:
+    """FakeQuantize of weights around 0 with LSQ's first scales (Esser et al. 2020, section 2.1)."""
+    operator, (x, scale, zero) = node.operator, (*node.inputs, None, None)[:3]
+    if not isinstance(operator, FakeQuantize) or not isinstance(x, Variable) or not isinstance(scale, Constant):
+        return None
+    if not isinstance(zero, Constant) or zero.array.any():
+        return None
+    places = np.arange(scale.array.size).reshape(scale.shape)
+    owner = np.broadcast_to(operator.layout(x, scale, zero).spread(places), x.shape).ravel()
+    sums = np.bincount(owner, np.abs(x.initial, dtype=np.float64).ravel(), places.size)
+    means = (sums / np.bincount(owner, minlength=places.size)).reshape(scale.shape)
+    first = np.where(means > 0, 2 * means / math.sqrt(limits(zero.dtype)[1]), scale.array)
+    return Node(operator, [x, Constant(first.astype(scale.array.dtype), scale.name), zero], node.name).outputs
 
 
 def _patterns(which: Learned) -> tuple[str, ...]:

@@ -52,12 +52,14 @@ class _Resuming:
         if settings is None:
             return None
         integers, array = node.inputs[0], None if node.inputs[0] is None else self.arrays.of(node.inputs[0])
-        if integers is None or (*node.inputs,) in self.made:
-            return None if integers is None else (self.made[(*node.inputs,)],)
+        if integers is None or (array is not None and not array.ndim):
+            return None  # a number of a formula, not a parameter
+        if node.inputs in self.made:
+            return (self.made[node.inputs],)
         result = self.weight(node, integers, array) if array is not None else self.pair(node, integers)
         if result is None:
             return None
-        self.made[(*node.inputs,)] = result
+        self.made[node.inputs] = result
         return (result,)
 
     def settings(self, node: Node) -> tuple[Array, Array] | None:

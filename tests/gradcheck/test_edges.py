@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from glowtrain.errors import ShapeError
-from glowtrain.gradcheck.edges import drawn_example, drawn_short, is_use
+from glowtrain.gradcheck.edges import drawn_edge, drawn_example, drawn_short, is_use
 from glowtrain.gradcheck.operators import applied, check_sample
-from glowtrain.graph import OPERATORS, Sample
+from glowtrain.graph import OPERATORS, Sample, registered
 from glowtrain.types import Array
 
 ORACLES = ("types", "jacobian", "forward", "evaluator", "planned", "compiled")
@@ -49,6 +49,38 @@ def test_a_part_of_the_examples_has_short_axes() -> None:
     assert any(np.size(array) == 0 for sample in drawn for array in sample.inputs if array is not None)
 
 
+NO_OPERANDS, BY_ATTRIBUTES = "no operands", "extents stand in attributes: see SIZES"
+NEVER_EMPTY = {
+    "AffineGrid": BY_ATTRIBUTES,
+    "BlackmanWindow": BY_ATTRIBUTES,
+    "HammingWindow": BY_ATTRIBUTES,
+    "HannWindow": BY_ATTRIBUTES,
+    "ConstantOfShape": BY_ATTRIBUTES,
+    "Range": BY_ATTRIBUTES,
+    "RandomNormal": BY_ATTRIBUTES,
+    "RandomUniform": BY_ATTRIBUTES,
+    "glowtrain.Normal": BY_ATTRIBUTES,
+    "glowtrain.RandomBits": BY_ATTRIBUTES,
+    "glowtrain.Uniform": BY_ATTRIBUTES,
+    "MelWeightMatrix": NO_OPERANDS,
+    "DynamicQuantizeLinear": "what has no elements has no range",
+    "com.microsoft.DynamicQuantizeLSTM": "what has no elements has no range",
+    "glowtrain.Unique": "its results hold at least one element",
+}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_every_operator_is_seen_without_elements() -> None:
+    """All but those listed, which refuse them or have no operand to be empty."""
+    never = set()
+    for cls in registered():
+        drawn = (draw(cls, 0, example) for example in range(0, 60, 2) for draw in (drawn_short, drawn_edge))
+        arrays = (array for sample in drawn if sample is not None for array in sample.inputs)
+        if all(array is None or np.size(array) for array in arrays):
+            never.add(cls.key())
+    assert never == set(NEVER_EMPTY)
+
+
 def test_an_index_needs_a_place_to_name() -> None:
     assert is_use(use("Gather", ones(2, 3), ids(4)))
     assert not is_use(use("Gather", ones(0, 3), ids(4)))
@@ -82,6 +114,8 @@ SIZES = [
     use("AffineGrid", ones(1, 2, 3), size=(1, 1, 1, 1), align_corners=True),
     use("AffineGrid", ones(1, 3, 4), size=(1, 1, 2, 0, 1)),
     use("ConstantOfShape", shape=(0, 2)),
+    use("RandomNormal", shape=(2, 0), seed=1.0),
+    use("RandomUniform", shape=(0,), seed=1.0),
     use("Range", start=2.0, limit=1.0, delta=1.0),
     use("Expand", ones(1), shape=(0, 0)),
     use("Reshape", ones(0, 3), shape=(3, 0), allowzero=True),

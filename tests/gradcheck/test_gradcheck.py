@@ -124,6 +124,15 @@ def test_drawn_floats_are_distinct_and_keep_away(shape: tuple[int, ...]) -> None
     assert min(np.abs(together - place).min() for place in avoid) >= MARGIN - 1e-12
 
 
+def test_shapes_with_tails_have_long_axes_and_up_to_five() -> None:
+    shapes = [SeededDraw(seed, tails=True).shape() for seed in range(300)]
+    assert {len(shape) for shape in shapes} == set(range(6))
+    assert sum(max(shape, default=0) > 8 for shape in shapes) > 50
+    assert all(math.prod(shape) <= 700 for shape in shapes)
+    assert max(len(SeededDraw(seed, tails=True).shape(max_rank=3)) for seed in range(100)) == 3
+    assert max(max(SeededDraw(seed).shape(), default=0) for seed in range(100)) == 5
+
+
 def test_placed_covers_every_piece() -> None:
     values = placed(np.linspace(0.01, 0.99, 99), -1.0, 1.0, (0.0,))
     assert (np.diff(values) > 0).all()

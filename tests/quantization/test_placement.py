@@ -12,9 +12,10 @@ from glowtrain.errors import QuantizationError
 from glowtrain.graph import Graph, Template, Value, Variable, constant
 from glowtrain.onnx_io import inference
 from glowtrain.ops.contraction import MatMul
-from glowtrain.ops.convolution import ConvTranspose
+from glowtrain.ops.convolution import Conv, ConvTranspose
 from glowtrain.ops.normalization import BatchNormalization
 from glowtrain.ops.pad import Pad
+from glowtrain.ops.reduction import ReduceMean
 from glowtrain.quantization import Recipe, Scheme, folded
 from glowtrain.quantization.placement import Placement, name_of, place
 from glowtrain.quantization.settled import Arrays, baked, matched, named
@@ -77,6 +78,36 @@ class TestFolding:
         graph = graph_of(read_twice)
         assert [type(node.operator).__name__ for node in graph.nodes] == ["Conv", "BatchNormalization", "Add"]
         assert reasons(place(graph, Recipe()))["norm"] == "has no integer form"
+
+    def test_weights_that_two_layers_share_are_folded_for_each(self) -> None:
+        @gt.model(x=f32["batch", 3, 8, 8])
+        def shared(x: Value) -> Value:
+            weight = Variable(
+                "shared.weight", np.random.default_rng(0).standard_normal((3, 3, 1, 1)).astype(np.float32)
+            )
+            for number in (1, 2):
+                x = nn.relu(nn.batch_norm(Conv(kernel_shape=(1, 1))(x, weight), name=f"norm{number}"))
+            return x
+
+        state, x = state_of(shared), images(2)
+        graph = folded(shared.bind({"batch": 2}), state)
+        assert len({variable.name for variable in graph.variables}) == 4
+        plain = gt.compile(inference(baked(shared.bind({"batch": 2}), state)), "interpreter")({"x": x})["output"]
+        np.testing.assert_allclose(gt.compile(graph, "interpreter")({"x": x})["output"], plain, atol=1e-5)
+
+    def test_means_over_images_are_pooling(self) -> None:
+        for keepdims in (True, False):
+
+            @gt.model(x=f32["batch", 3, 8, 8])
+            def pooled(x: Value, keepdims: bool = keepdims) -> Value:
+                return ReduceMean(axes=(2, -1), keepdims=keepdims)(nn.conv(x, 4, 3, name="conv"))
+
+            graph, x = graph_of(pooled), images(2)
+            assert "GlobalAveragePool" in {node.operator.key() for node in graph.nodes}
+            plain = gt.compile(baked(pooled.bind({"batch": 2}), state_of(pooled)), "interpreter")({"x": x})["output"]
+            found = gt.compile(graph, "interpreter")({"x": x})["output"]
+            assert found.shape == plain.shape
+            np.testing.assert_allclose(found, plain, atol=1e-6)
 
     def test_matrices_with_a_bias_become_gemm(self) -> None:
         @gt.model(x=f32["batch", 3])

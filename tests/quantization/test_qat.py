@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
 import glowtrain as gt
 from glowtrain import data, nn
@@ -67,7 +68,9 @@ def bound(model: Graph | Template) -> Graph:
     return model if isinstance(model, Graph) else model.bind({"batch": 2})
 
 
-def accuracy(scores: Array, labels: Array) -> float:
+def accuracy(scores: Array, labels: Array | None) -> float:
+    """The share of labels that have the highest score."""
+    assert labels is not None
     return float(np.mean(scores.argmax(1) == labels))
 
 
@@ -218,6 +221,16 @@ def test_chosen_scales_are_learned(trained: dict[str, Array], profile: Profile) 
         names(["conv3.weight"])
 
 
+def test_weights_begin_at_scales_from_their_mean(trained: dict[str, Array], profile: Profile) -> None:
+    graph = bound(prepare_training(digits_net, profile, INT4, state=trained, weight_start="mean", learn_scales=False))
+    scales = {value.name: value.array for value in graph.constants if value.name.endswith(".scale")}
+    weights = trained["scores.weight"]
+    np.testing.assert_allclose(scales["scores.weight.scale"], 2 * np.abs(weights).mean(0) / np.sqrt(7), rtol=1e-5)
+    factor = trained["norm2.scale"] / np.sqrt(trained["norm2.variance"] + 1e-5)
+    folded = np.abs(trained["conv2.weight"] * factor[:, None, None, None]).mean((1, 2, 3))
+    np.testing.assert_allclose(scales["conv2.weight.scale"], 2 * folded / np.sqrt(7), rtol=1e-4)
+
+
 def test_rate_of_scales() -> None:
     x = gt.Input(gt.f32[4, 3], "x")
     rounded = FakeQuantize()(x * gt.Variable("w", np.ones(3, np.float32)), np.float32(0.25), np.int8(0))
@@ -273,6 +286,34 @@ def test_scales_that_a_move_passes_on_stay_one(trained: dict[str, Array], profil
     pooled = [node for name, node in rounded.items() if name.startswith("MaxPool")]
     assert pooled
     assert all(node.inputs[1] is rounded["Relu.rounded"].inputs[1] for node in pooled)
+
+
+class Batches(CalibrationDataReader):  # type: ignore[misc]
+    """Images for ONNX Runtime's quantizer."""
+
+    def __init__(self, images: Array) -> None:
+        self.batches = iter([{"x": images}])
+
+    def get_next(self) -> dict[str, Array] | None:
+        """The next batch; ``None`` after the last."""
+        return next(self.batches, None)
+
+
+def test_training_goes_on_from_a_file_of_onnx_runtime(
+    digits: data.Dataset, trained: dict[str, Array], tmp_path: Path
+) -> None:
+    """BatchNormalization may stand beside quantized operators there: its statistics are state again."""
+    before, after = tmp_path / "float.onnx", tmp_path / "int8.onnx"
+    gt.save(bound(gt.onnx_io.inference(digits_net)), before, state=trained, opset=17)
+    quantize_static(before, after, Batches(digits.x[:64]), quant_format=QuantFormat.QDQ, per_channel=True)
+    loaded = gt.load(after)
+    resumed = resume_training(loaded)
+    images = digits.x_valid
+    assert np.mean(run(resumed, images).argmax(1) == run(loaded, images).argmax(1)) > 0.99
+    names = {v.name for v in bound(resumed).variables if v.trainable}
+    assert {"conv1.weight", "conv2.weight", "scores.weight", "scores.bias", "scores.weight.log_scale"} <= names
+    trainer = finetuned(resumed, digits, 1)
+    assert accuracy(run(convert(trainer.model()), images), digits.y_valid) > 0.9
 
 
 def test_float_model_is_no_quantized_one() -> None:

@@ -189,7 +189,8 @@ def _results(x: Candidate, mean: _Average, parts: int) -> float:
     run = min(mean.products, x.vectors) * width * size
     if x.stride("c", x.vec) != 1:
         run = max([1, *(count for loop, count in x.tile if x.stride("c", loop) == 1)]) * size
-    wanted = mean.products * width * size * max(1.0, LINE / run)
+    # Blocks of rows keep lines of bytes in the cache until all of their vectors are written.
+    wanted = mean.products * width * size * min(max(1.0, LINE / run), 2.0 if x.problem.dot else LINE)
     again = 2 if parts > 1 or x.problem.source.accumulate else 1
     held = x.footprint("c", x.problem.outputs)
     return 0.0 if held <= x.machine.l1 else again * wanted / (NEXT if held <= x.machine.l2 else 2 * L3_BYTES)
