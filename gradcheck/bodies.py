@@ -91,7 +91,7 @@ class Body(Composer):
 
 def scan(composer: Composer) -> None:
     """A Scan: states, slices of values along drawn axes in drawn directions, captured values, all in a drawn body."""
-    draw, steps = composer.draw, composer.draw.integer(1, 5)
+    draw, steps = composer.draw, composer.draw.integer(0, 5)
     states = [_shaped(composer) for _ in range(draw.integer(0, 2))]
     shapes = [_small(composer) for _ in range(draw.integer(1, 2))]
     axes = tuple(draw.integer(0, len(shape)) for shape in shapes)
@@ -101,7 +101,8 @@ def scan(composer: Composer) -> None:
     body = Body(draw, composer.dtype, composer)
     body.pool += [body.argument(composer.number(state)) for state in states]
     for value, axis, direction in zip(scanned, axes, directions, strict=True):
-        body.pool.append(body.argument(np.take(composer.number(value), -direction, axis)))
+        first = np.take(composer.number(value), -direction, axis) if steps else _nothing(value, axis)
+        body.pool.append(body.argument(first))
     body.pool += [body.capture(composer.pick()) for _ in range(draw.integer(0, 1))]
     body.grow(draw.integer(1, 4), rules(body))
     stacked = [body.pick() for _ in range(draw.integer(0 if states else 1, 2))]
@@ -112,9 +113,14 @@ def scan(composer: Composer) -> None:
     composer.keep(whole(*states, *scanned, *body.captured))
 
 
+def _nothing(value: Value, axis: int) -> Array:
+    """What stands for a slice of a value that has none."""
+    return np.zeros((*value.shape[:axis], *value.shape[axis + 1 :]), value.dtype.numpy)
+
+
 def loop(composer: Composer) -> None:
     """A Loop as it is loaded: a Scan over the numbers of its steps, which keeps its state once a condition fails."""
-    draw, steps = composer.draw, composer.draw.integer(1, 5)
+    draw, steps = composer.draw, composer.draw.integer(0, 5)
     state = _shaped(composer)
     body, (kept, after, piece) = loop_body(composer, state, composer.entered(np.asarray(draw.integer(0, steps))))
     going, before, _ = body.arguments

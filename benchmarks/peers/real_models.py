@@ -7,8 +7,8 @@ These packages ship models, and so do those of OTHERS, which nothing installs: t
 light models of the ``onnx`` package come with constants for weights, and get seeded He weights here. Error: the largest
 difference over the range of ONNX Runtime's output; integers must be equal. Beside it stands how far ONNX Runtime
 differs from itself when its inputs change by roundings: int8 models with dynamic quantization amplify these, and are
-not asked for more agreement than that. Load times of OpenVINO are there if it is installed. ``--quick`` compares the
-first size only and measures nothing else; ``make test`` does that for the five packages.
+not asked for more agreement than that. Load times of OpenVINO are there if it is installed. ``--no-times``
+measures only agreement, ``--quick`` that for the first size only; ``make test`` does so for the five packages.
 """
 
 from __future__ import annotations
@@ -194,12 +194,17 @@ def inputs_of(session: Any, dims: Mapping[str, int], largest: int = 30, seed: in
 
 
 def error(found: Any, wanted: Any) -> float:
-    """The largest difference over the range; infinite for other shapes or different integers."""
+    """The largest difference over the range; infinite for other shapes, different integers, or NaN in other places."""
     found, wanted = np.asarray(found), np.asarray(wanted)
     if found.shape != wanted.shape or found.dtype != wanted.dtype:
         return math.inf
     if wanted.dtype.kind != "f":
         return 0.0 if np.array_equal(found, wanted) else math.inf
+    if not np.array_equal(np.isnan(found), np.isnan(wanted)):
+        return math.inf
+    found, wanted = found[~np.isnan(found)], wanted[~np.isnan(wanted)]
+    if not wanted.size:
+        return 0.0
     span = float(np.ptp(wanted)) or float(np.abs(wanted).max()) or 1.0
     return float(np.abs(found - wanted).max()) / span
 
@@ -252,8 +257,8 @@ def openvino_load(data: bytes) -> str:
         return "fails"
 
 
-def rows(model: Model, cache: str, *, quick: bool) -> Iterable[str]:
-    """One row of the table for each size."""
+def rows(model: Model, cache: str | None, *, quick: bool) -> Iterable[str]:
+    """One row of the table for each size; without a folder for a cache, no times."""
     data = model.read().SerializeToString()
     options, file = one_thread(), model.name.rpartition("/")[2]
     session = onnxruntime.InferenceSession(data, options)
@@ -263,11 +268,11 @@ def rows(model: Model, cache: str, *, quick: bool) -> Iterable[str]:
         sizes = ", ".join(f"{name}={extent}" for name, extent in dims.items()) or "-"
         feeds = inputs_of(session, dims, LARGEST_INTEGER.get(file, 30))
         try:
-            facts = [_agreement(model.kind, data, session, feeds, None if quick else cache)]
+            facts = [_agreement(model.kind, data, session, feeds, cache)]
         except GlowtrainError as error:
             yield f"| {model.name} | {sizes} | FAILED: {error} |"
             continue
-        if not quick:
+        if cache is not None:
             peer = seconds(partial(onnxruntime.InferenceSession, data, options))
             facts.append(_times(data, session, feeds, cache, f"{peer:.2f} | {openvino_load(data)}"))
         yield f"| {model.name} | {sizes} | {' | '.join(facts)} |"
@@ -303,14 +308,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="*", default=[""], help="parts of names")
     parser.add_argument("--output", type=Path, help="a Markdown file")
-    parser.add_argument("--quick", action="store_true", help="the first size of each model, and no times")
+    parser.add_argument("--no-times", action="store_true", help="agreement only")
+    parser.add_argument("--quick", action="store_true", help="the same for the first size of each model only")
     chosen = parser.parse_args()
     lines = [HEADER]
     print(HEADER, flush=True)
     with tempfile.TemporaryDirectory() as cache:
         for model in (*package_models(), *light_models()):
             if any(part in model.name for part in chosen.models):
-                for row in rows(model, cache, quick=chosen.quick):
+                for row in rows(model, None if chosen.quick or chosen.no_times else cache, quick=chosen.quick):
                     lines.append(row)
                     print(row, flush=True)
     if chosen.output is not None:

@@ -162,7 +162,7 @@ class Attention(Operator):
         count, total = scores.shape[2:]
         bias, keys = np.zeros(scores.shape, scores.dtype), np.arange(total)
         if mask is not None:
-            numbers = np.where(mask, 0, -np.inf) if mask.dtype == bool else widened(mask)
+            numbers = np.where(mask, 0, -np.inf) if mask.dtype == bool else mask.astype(bias.dtype)
             hidden = [(0, 0)] * (mask.ndim - 1) + [(0, total - mask.shape[-1])]
             bias += np.pad(numbers, hidden, constant_values=-np.inf)
         first = np.array(past) if lengths is None else (lengths - count).reshape(-1, 1, 1, 1)

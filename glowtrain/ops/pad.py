@@ -154,15 +154,17 @@ class Pad(Operator):
             sources = [(before, after, extent) for (before, after), extent in zip(margins, x.shape, strict=True)]
             return pointwise(outputs[0], lambda *i: x[[self._source(j, *s) for j, s in zip(i, sources, strict=True)]])
 
+        fill = None if value is None else _number(value)
+
         def element(*index: Expr) -> Expr:
             places = [i - before if before else i for i, (before, _) in zip(index, margins, strict=True)]
-            loaded: Expr = x.load(places, fill=0)
+            loaded: Expr = x.load(places, fill=0 if fill is None else fill)
             checks = [
                 (place >= 0) & (place < extent)
                 for place, extent, (before, after) in zip(places, x.shape, margins, strict=True)
                 if before > 0 or after > 0
             ]
-            if value is None or not checks:
+            if value is None or fill is not None or not checks:
                 return loaded
             return select(functools.reduce(lambda a, b: a & b, checks), loaded, value[(0,) * len(value.shape)])
 
@@ -195,6 +197,14 @@ class Pad(Operator):
         op = cls(pads, None if everywhere else named, draw.choice(MODES))
         with_value = op.mode == "constant" and draw.boolean()
         return Sample(op, (x, draw.floats(draw.choice(((), (1,))))) if with_value else (x,))
+
+
+def _number(value: Tensor) -> int | None:
+    """A known integer: margins of it are what a load gives outside of its buffer, so a convolution can read them."""
+    initial = value.buffer.initial
+    if value.buffer.kind != "constant" or initial is None or initial.size != 1 or not value.dtype.is_integer:
+        return None
+    return int(initial.flat[0])
 
 
 def _period(mode: str, extent: int) -> int:

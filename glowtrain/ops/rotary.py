@@ -13,6 +13,7 @@ from glowtrain.ops.activation import Sigmoid, Swish, sigmoid
 from glowtrain.ops.attention import inner_reshaped
 from glowtrain.ops.family import Elementwise, Grads
 from glowtrain.ops.gather import Gather
+from glowtrain.ops.index import require_indices
 from glowtrain.ops.move import Concat, Slice, Unsqueeze
 from glowtrain.ops.reduction import accumulator, as_dtype, widened
 from glowtrain.types import Array, Shape, TensorType
@@ -47,6 +48,8 @@ class RotaryEmbedding(Operator):
             raise self.fail(f"{rotated} elements of {size} cannot be rotated in pairs", *inputs)
         if places is not None and (places.shape != (batch, count) or not places.dtype.is_integer):
             raise self.fail(f"position_ids must be integers of shape [{batch}, {count}]", *inputs)
+        if places is not None:
+            require_indices(self, places, *inputs)
         leading = (batch, count) if places is None else cos.shape[:1]
         if cos.shape != (*leading, rotated // 2) or sin.shape != cos.shape:
             wanted = f"[{batch}, {count}, {rotated // 2}]" if places is None else f"[positions, {rotated // 2}]"

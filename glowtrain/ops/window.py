@@ -123,8 +123,8 @@ class Window:
     def view(self, padded: Array) -> Array:
         """All windows of a padded input, ``[N, C, out..., kernel...]``, without copying."""
         steps = list(zip(padded.strides[2:], self.axes, strict=True))
-        across = (step * axis.stride for step, axis in steps)
-        within = (step * axis.dilation for step, axis in steps)
+        across = (step * axis.stride * (axis.out > 1) for step, axis in steps)  # one place may have any stride
+        within = (step * axis.dilation * (axis.kernel > 1) for step, axis in steps)
         shape = (*padded.shape[:2], *self.out, *self.kernel)
         return np.lib.stride_tricks.as_strided(padded, shape, (*padded.strides[:2], *across, *within), writeable=False)
 

@@ -50,8 +50,9 @@ class _Liveness:
                 after = before
             else:
                 again = self.backward(instruction.body, after)
-                after = self.backward(instruction.body, after | again) | after
-                after -= _swept(instruction, covers)
+                again = self.backward(instruction.body, after | again)
+                if instruction.index.extent:
+                    after = (after | again) - _swept(instruction, covers)
         return after
 
     def forward(self, instructions: Sequence[Instruction], before: Buffers) -> Buffers:

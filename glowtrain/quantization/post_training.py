@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from glowtrain.backends.base import Backend
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Graph, Template
+from glowtrain.quantization.analysis import sensitivity
 from glowtrain.quantization.batches import Batch, Data, batches
 from glowtrain.quantization.calibrate import calibrate
 from glowtrain.quantization.convert import converted
@@ -23,6 +24,9 @@ from glowtrain.quantization.rounding import round_weights
 from glowtrain.quantization.scheme import Parameters
 from glowtrain.quantization.settled import baked, each
 from glowtrain.types import Array
+
+RANKED = 8
+"""Batches over which layers are ranked by their sensitivity."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +85,7 @@ def quantize(
     if profile is None:
         profile = calibrate(floats, fed, histograms=method_of(recipe.method).histograms, backend=backend)
     work = _Work(floats, floats, profile, recipe, fed, backend)
+    work.keep_sensitive()
     work.round_weights()
     work.correct_biases()
     return work.result()
@@ -100,6 +105,13 @@ class _Work:
 
     def ready(self, graph: Graph) -> Prepared:
         return prepared(graph, self.profile, self.recipe, fixed=self.fixed)
+
+    def keep_sensitive(self) -> None:
+        """Leave the layers in floating point whose rounding disturbs the results most."""
+        if self.recipe.keep_sensitive:
+            ranking = sensitivity(self.floats, self.ready, self.fed[:RANKED], self.backend)
+            names = [row.name for row in ranking[: self.recipe.keep_sensitive]]
+            self.recipe = self.recipe.with_(keep=[*self.recipe.keep, *names])
 
     def round_weights(self) -> None:
         if self.recipe.round_weights:

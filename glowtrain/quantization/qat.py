@@ -61,9 +61,10 @@ def prepare_training(
 
     ``state`` holds variables' values by name. With ``batch_statistics`` BatchNormalization goes on normalising by the
     batch's statistics while its factor is folded into the weights that are rounded; otherwise it is frozen from the
-    start (as :func:`~glowtrain.quantization.batch_norm.freeze` does later). Dropout is left out. Scales of weights begin
-    with what the recipe makes of their range, or, with ``weight_start`` "mean", at 2 · mean |w| / sqrt(high) (LSQ's,
-    for few bits). For ``learn_scales`` and ``scale_rate`` see :func:`learn`. Raises :class:`~glowtrain.errors.QuantizationError` as ``prepare`` does.
+    start (as :func:`~glowtrain.quantization.batch_norm.freeze` does later). Dropout is left out. Scales of weights
+    begin with what the recipe makes of their range, or, with ``weight_start`` "mean", at 2 · mean |w| / sqrt(high)
+    (LSQ's, for few bits). For ``learn_scales`` and ``scale_rate`` see :func:`learn`. Raises
+    :class:`~glowtrain.errors.QuantizationError` as ``prepare`` does.
     """
     chosen = recipe or Recipe()
 

@@ -20,6 +20,7 @@ class Recipe:
     calibration method of activations and ``weight_method`` that of weights ("minmax" or "mse"), by name or as an
     object. ``keep`` lists what stays in floating point: names of nodes, of their results or of their weights, and
     operators ("Softmax"); ``*`` stands for any characters. With ``only`` everything else stays in floating point.
+    ``keep_sensitive`` is a number of layers that stay in floating point as well: those that cost the results the most.
     ``inputs`` and ``outputs`` say whether what comes from outside and what is only returned is rounded too.
     ``equalize``, ``correct_bias`` and ``round_weights`` (steps of AdaRound; 0: to the nearest) change weights before
     they are rounded. Raises :class:`QuantizationError` for schemes that activations cannot have and unknown methods.
@@ -31,6 +32,7 @@ class Recipe:
     weight_method: str | Method = "minmax"
     keep: Collection[str] = ()
     only: Collection[str] = ()
+    keep_sensitive: int = 0
     inputs: bool = True
     outputs: bool = False
     equalize: bool = False
@@ -51,8 +53,9 @@ class Recipe:
         if not isinstance(weights, (METHODS["minmax"], METHODS["mse"])):  # type: ignore[arg-type]
             raise QuantizationError('the ranges of weights are found by "minmax" or "mse"')
         method_of(self.method)
-        if self.round_weights < 0:
-            raise QuantizationError(f"round_weights is a number of steps from 0 up, not {self.round_weights}")
+        if self.round_weights < 0 or self.keep_sensitive < 0:
+            given = f"{self.round_weights} and {self.keep_sensitive}"
+            raise QuantizationError(f"round_weights (steps) and keep_sensitive (layers) are from 0 up, not {given}")
 
     @property
     def least_opset(self) -> int:

@@ -16,7 +16,7 @@ from glowtrain.loops import Buffer, Expr, For, Index, Let, Load, Ref, Statement,
 from glowtrain.program.evaluate import evaluate
 from glowtrain.program.program import Instruction, Kernel, Program, Repeat
 from glowtrain.program.verify import verify
-from glowtrain.types import Array, DType, TensorType, f32, i8, i32, i64, u8
+from glowtrain.types import Array, DType, TensorType, boolean, f16, f32, i8, i32, i64, u8
 
 TARGETS = {target.name: target for target in [Target.host(), *runnable("avx2", "sse4", "scalar")]}
 Fuse = Callable[[Expr, Sequence[Expr], Buffer], list[Statement]]
@@ -62,8 +62,15 @@ def plain(total: Expr, at: Sequence[Expr], y: Buffer) -> list[Statement]:
     return [Store(y, tuple(at), total)]
 
 
+def converted(total: Expr, at: Sequence[Expr], y: Buffer) -> list[Statement]:
+    """Halves, or whether a sum is large."""
+    value = call("gt", total, 1000) if y.dtype == boolean else cast(total, f32) * 0.001
+    return [Store(y, tuple(at), cast(value, y.dtype))]
+
+
 FUSES: dict[str, tuple[DType, Fuse]] = {
     "sums": (i32, plain), "bytes": (u8, requantized), "signed": (i8, requantized), "several": (u8, several),
+    "halves": (f16, converted), "large": (boolean, converted),
 }  # fmt: skip
 
 

@@ -47,7 +47,7 @@ from glowtrain.graph import Graph, Template, Value
 from glowtrain.types import Array, Spec
 
 SLOW = 10.0
-"""Seconds that one mutant may take, compiled or not, on a busy machine."""
+"""Seconds of processor time that one mutant may take, compiled or not."""
 HANGING = 40.0
 """Seconds after which a child that does not answer is ended."""
 MEMORY = 4 << 30
@@ -271,7 +271,10 @@ def _array(dtype: Any, shape: tuple[int, ...], generator: np.random.Generator) -
     return generator.integers(0, 2, shape).astype(dtype)
 
 
-_WHOLE = ("not an ONNX model", "opset", "no outputs", "has no name", "has no type", "metadata", "is too large to try")
+_WHOLE = (
+    "not an ONNX model", "opset", "no outputs", "has no name", "has no type", "metadata", "is too large to try",
+    "not enough memory",
+)  # fmt: skip
 """What may be wrong with a model as a whole."""
 
 
@@ -306,18 +309,19 @@ def work(folder: Path, seed: int, numbers: range, native_share: float) -> None:
     seeds = pickle.loads((folder / "corpus").read_bytes())
     warnings.simplefilter("ignore")
     attempt(seeds[0].data, seeds[0].inputs, Random(0), 1.0)  # what is imported at first use is no mutant's time
+    _say(ready=True)
     for number in numbers:
         chosen, data, random = mutant(seeds, seed, number)
         _say(number=number, seed=chosen.name)
         faulthandler.dump_traceback_later(HANGING * 0.9, exit=False)
-        started, problem = time.perf_counter(), ""
+        started, problem = time.process_time(), ""
         try:
             outcome = attempt(data, chosen.inputs, random, native_share)
         except Finding as finding:
             outcome, problem = "found", str(finding)
         except Exception as error:  # noqa: BLE001  (whatever else a mutant raises is what is looked for)
             outcome, problem = "found", f"raised {type(error).__name__}: {error!s:.200} @ {_places(error)}"
-        seconds = time.perf_counter() - started
+        seconds = time.process_time() - started
         if seconds > SLOW and not problem:
             outcome, problem = "found", f"slow: {seconds:.1f} s ({outcome})"
         _say(number=number, outcome=outcome, problem=problem, seconds=round(seconds, 2))

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper
 from onnx_models import interpreted, mlp, model, node
 
+import glowtrain as gt
 from glowtrain.errors import GlowtrainError, ModelError, UnsupportedOperatorError
 from glowtrain.graph import Graph, Template
 from glowtrain.onnx_io import load
@@ -442,6 +443,33 @@ def test_far_more_skips_than_tokens() -> None:
     graph = load(model([counter], {"x": (TensorProto.INT64, [4])}, ["y"]))
     assert isinstance(graph, Graph)
     assert interpreted(graph, {"x": np.array([1, 0, 2, 2])})["y"].tolist() == [1, 2]
+
+
+def test_one_place_may_have_any_stride() -> None:
+    """Valid, and the same as any other stride."""
+    x, weight = np.ones((1, 1, 4, 4), np.float32), {"w": np.ones((1, 1, 3, 3), np.float32)}
+    for strides in ([2, 2], [1 << 62, (1 << 63) - 1]):
+        proto = model([node("Conv", "x w", "y", strides=strides)], {"x": [1, 1, 4, 4]}, ["y"], weight)
+        for backend in ("interpreter", "cpu"):
+            np.testing.assert_array_equal(gt.compile(load(proto), backend)({"x": x})["y"], [[[[9]]]])
+
+
+def test_positions_that_are_no_indices() -> None:
+    operands = {"x": [1, 2, 3, 4], "cos": [5, 2], "sin": [5, 2], "places": (TensorProto.UINT8, [1, 3])}
+    rotary = node("RotaryEmbedding", "x cos sin places", "y")
+    refused(model([rotary], operands, ["y"], opset=23), "'RotaryEmbedding_1'", "indices must be i32 or i64, not u8")
+
+
+def test_a_mask_of_integers_that_is_too_short() -> None:
+    """It is added to the scores; the keys after its end are hidden."""
+    operands = {name: [1, 1, 2, 4] for name in "qkv"} | {"mask": (TensorProto.UINT8, [2, 1])}
+    proto = model([node("Attention", "q k v mask", "y")], operands, ["y"], opset=24)
+    random = np.random.default_rng(0)
+    inputs: dict[str, Any] = {name: random.standard_normal((1, 1, 2, 4)).astype(np.float32) for name in "qkv"}
+    inputs["mask"] = np.array([[0], [3]], np.uint8)
+    for backend in ("interpreter", "cpu"):
+        found = gt.compile(load(proto), backend)(inputs)["y"]
+        np.testing.assert_allclose(found, np.repeat(inputs["v"][:, :, :1], 2, axis=2), rtol=1e-6)
 
 
 class TestPieces:

@@ -46,6 +46,7 @@ from glowtrain.types import Array, bf16, f16, f32, i64
 # What ONNX Runtime's CPU provider, or the onnx package's shape inference, cannot do though ONNX allows it.
 REFUSED = (
     "NOT_IMPLEMENTED",
+    "No corresponding Numpy type",
     "Dilation not supported for AutoPadType",
     "Batchwise recurrent operations",
     "fmod attribute must be true",

@@ -10,14 +10,15 @@ import pytest
 from glowtrain.compiler import planned
 from glowtrain.errors import ProgramError
 from glowtrain.graph import Graph, Input, Value
-from glowtrain.loops import Buffer, Expr, For, Index, Load, Store, indices_of
+from glowtrain.loops import Buffer, Const, Expr, For, Index, Load, Store, indices_of
 from glowtrain.ops.control import Scan
 from glowtrain.ops.move import Transpose
 from glowtrain.ops.reduction import ReduceSum
 from glowtrain.ops.suppression import NonMaxSuppression
 from glowtrain.ops.transcendental import Tanh
 from glowtrain.program.exposure import MOST_TRIPS, Exposure
-from glowtrain.program.program import Kernel, Repeat
+from glowtrain.program.liveness import live_sets
+from glowtrain.program.program import Kernel, Program, Repeat
 from glowtrain.program.verify import verify_plan
 from glowtrain.types import f32, i64
 
@@ -47,7 +48,10 @@ def loop_by_data() -> Graph:
     return looped(state + count, state, piece)
 
 
-@pytest.mark.parametrize("graph", [loop_in_a_loop(), loop_by_data()], ids=["slots and stacks", "by data"])
+GRAPHS = {"slots and stacks": loop_in_a_loop(), "by data": loop_by_data()}
+
+
+@pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
 def test_plans_of_loops_in_loops_are_found_right(graph: Graph) -> None:
     planned(graph, check=True)
 
@@ -100,3 +104,18 @@ def test_no_trips_write_nothing() -> None:
 def test_long_loops_count_as_reading_all() -> None:
     state, source = buffers(MOST_TRIPS + 1)
     assert np.all(Exposure.of(repeat(MOST_TRIPS + 1, state, source), state).read)
+
+
+@pytest.mark.parametrize("trips", [0, 1, 2])
+def test_state_is_not_alive_after_its_last_reader(trips: int) -> None:
+    """Nor in the next trip of the loop around, before it is written there."""
+    state, source = buffers(trips)
+    first, found = Buffer("first", f32[4], "input"), Buffer("found", f32[4], "output")
+    (i,), (j,), (k,) = (indices_of((4,)) for _ in range(3))
+    zero = Const(0, i64)
+    begin = Kernel("begin", (For((i,), (Store(state, (zero, i), Load(first, (i,))),)),))
+    end = Kernel("end", (For((j,), (Store(found, (j,), Load(state, (Const(trips % 2, i64), j))),)),))
+    after = Kernel("after", (For((k,), (Store(found, (k,), Load(first, (k,))),)),))
+    outer = Repeat("outer", Index(2, "u"), (begin, repeat(trips, state, source), end, after))
+    live = dict(live_sets(Program("p", {"first": first}, {"found": found}, {}, (outer,))))
+    assert [kernel.name for kernel, buffers in live.items() if state in buffers] == ["begin", "step", "end"]

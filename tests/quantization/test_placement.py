@@ -231,7 +231,7 @@ class TestRecipe:
             ({"method": "median"}, "there is no calibration method 'median'; choose from minmax, moving-average"),
             ({"weight_method": "entropy"}, 'the ranges of weights are found by "minmax" or "mse"'),
             ({"keep": "Softmax"}, r"keep and only are lists of names: write \['Softmax'\]"),
-            ({"round_weights": -1}, "round_weights is a number of steps"),
+            ({"round_weights": -1}, r"round_weights \(steps\) and keep_sensitive \(layers\) are from 0 up"),
         ],
     )
     def test_contradictions(self, settings: dict[str, object], message: str) -> None:

@@ -67,10 +67,10 @@ class TestAnalysis:
         rows = sensitivity(found.exact, found.ready, found.data)
         assert [row.alone for row in rows] == sorted(row.alone for row in rows)
         assert len(rows) == 11
-        kept = max(rows, key=lambda row: row.without)
-        again = gt.quantize(model, X, found.recipe.with_(keep=[kept.name]), state=state, batch_size=16)
+        again = gt.quantize(model, X, found.recipe.with_(keep_sensitive=2), state=state, batch_size=16)
+        assert {row.name for row in rows[:2]} <= {kept.name for kept in again.kept if kept.reason == "asked for"}
         exact, plain, better = (gt.compile(m)({"x": X})["scores"] for m in (found.exact, found.model, again.model))
-        assert ((exact - better) ** 2).sum() <= ((exact - plain) ** 2).sum()
+        assert ((exact - better) ** 2).sum() < 0.5 * ((exact - plain) ** 2).sum()
 
     def test_layers_that_are_kept_are_not_ranked(self) -> None:
         assert "Add.1" not in {row.name for row in reported().sensitivities}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from glowtrain.backends.cpu.contraction import Access, Axis, Clip, Contraction, Operand, generate
 from glowtrain.backends.cpu.contraction import Kernel as Generated
-from glowtrain.backends.cpu.conversion import MEMORY, REGISTER
+from glowtrain.backends.cpu.conversion import MEMORY, REGISTER, SIZE, Vectors, as_stored
 from glowtrain.backends.cpu.emit import Function, Text
 from glowtrain.backends.cpu.nest.analysis import reductions
 from glowtrain.backends.cpu.nest.expressions import Context
@@ -100,15 +100,13 @@ def _takes(load: Load, total: Reduce, inner: frozenset[Index]) -> bool:
 def _target(body: Sequence[Statement], total: Reduce) -> Store | None:
     """The store that is made of the sums: nothing here reads its buffer.
 
-    It may hold partial sums, so it has their type; sums of integers are not taken in parts, so theirs may be of any
-    type whose elements are the same in registers.
+    It may hold partial sums, so it has their type; sums of integers are not taken in parts, so theirs may have any.
     """
     read = {load.buffer for load in loads(body)}
     stores = [s for s in body if isinstance(s, Store) and s.buffer not in read]
     stores = [s for s in stores if address(s.index, s.buffer.strides).is_linear]
     if total.dtype.is_float:
         stores = [s for s in stores if s.buffer.dtype == total.dtype]
-    stores = [s for s in stores if REGISTER[s.buffer.dtype.name] == MEMORY[s.buffer.dtype.name]]
     return min(stores, key=lambda s: (s.value is not total, s.buffer.dtype != total.dtype), default=None)
 
 
@@ -120,7 +118,7 @@ def contraction_text(kernel: Kernel, product: Product, name: str, target: Target
     contraction = Contraction(names, extents, c, a, b, _clips(product, inner), product.total.dtype.name)
     if not product.total.dtype.is_float:
         operands = _operand(product.a, inner), _operand(product.b, inner)
-        contraction = replace(contraction, operands=operands, result=product.target.buffer.dtype.name)
+        contraction = replace(contraction, operands=operands, result=_stored(product.target.buffer.dtype.name))
     epilogue = None if product.plain else FusedEpilogue(kernel, product, target, outer)
     return generate(contraction, name, target, epilogue)
 
@@ -133,6 +131,11 @@ def outer_offset(access: Store | Load, inner: Sequence[Index]) -> Affine:
 
 def _access(inner: Sequence[Index], form: Affine) -> Access:
     return Access(form.constant, tuple(form.coefficient(index) for index in inner))
+
+
+def _stored(dtype: str) -> str:
+    """The type of the bits in memory."""
+    return dtype if MEMORY[dtype] == REGISTER[dtype] else f"u{8 * SIZE[dtype]}"
 
 
 def _operand(load: Load, inner: Sequence[Index]) -> Operand:
@@ -222,7 +225,9 @@ class FusedEpilogue:
             result = value
             for statement in body:
                 if statement is self.product.target:
-                    result = e.full(statement.value)
+                    result = as_stored(
+                        Vectors(f, width), e.full(statement.value), statement.buffer.dtype.name, self.target
+                    )
                 else:
                     nests.statement(statement)
         return result

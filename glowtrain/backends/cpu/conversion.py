@@ -191,6 +191,11 @@ def memory_bits(m: Vectors, value: Text, dtype: str, target: Target) -> Text:
     return float_to_half(m.f, value, m.width, target) if dtype == "f16" else value
 
 
+def as_stored(m: Vectors, value: Text, dtype: str, target: Target) -> Text:
+    """The lanes that stand in memory for lanes in a register."""
+    return m.convert("zext", value, "i1", "i8") if dtype == "bool" else memory_bits(m, value, dtype, target)
+
+
 def half_lanes(m: Vectors, raw: Text, dtype: str, target: Target) -> Text:
     """The lanes of f16 and bf16 that stand in memory as these i16 lanes; other types as they are."""
     if dtype == "bf16":
@@ -312,9 +317,7 @@ def store(
 ) -> None:
     """Store lanes to ``width`` elements in memory; those outside ``mask`` are not touched."""
     m, scalar = Vectors(f, width), MEMORY[dtype]
-    if dtype == "bool":
-        value = m.convert("zext", value, "i1", "i8")
-    value = memory_bits(m, value, dtype, target)
+    value = as_stored(m, value, dtype, target)
     if mask is None:
         f.line(f"store {vector(scalar, width)} {value}, ptr {pointer}, align {SIZE[dtype]}")
     else:
