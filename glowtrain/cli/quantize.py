@@ -179,7 +179,7 @@ def quantize(
             resume_training(network), qat, frozen, batch_size, optimizer, lr, schedule
         )
     else:
-        found = run.calibrated(examples, profile)
+        found = run.calibrated(examples, profile, histograms=report is not None)
         result = found.model
         if qat:
             ready = prepare_training(network, found.profile, scheme)
@@ -208,13 +208,13 @@ class _Run:
         training, validation = self.arrays
         self.validation = training if validation is None else validation
 
-    def calibrated(self, examples: int, profile: Path | None) -> q.Quantized:
+    def calibrated(self, examples: int, profile: Path | None, *, histograms: bool) -> q.Quantized:
         """The model after calibration; the profile is read from a file that is there, else written to it."""
         known = q.Profile.load(profile) if profile is not None and profile.exists() else None
         with out.status("calibrating"):
             found = q.quantize(
                 self.network, self._inputs(self.arrays[0]), self.recipe,
-                profile=known, batch_size=BATCH, examples=examples, backend=self.backend,
+                profile=known, batch_size=BATCH, examples=examples, histograms=histograms, backend=self.backend,
             )  # fmt: skip
         if profile is not None and known is None:
             found.profile.save(profile)

@@ -56,21 +56,24 @@ class Exposure:
 
     def _visit(self, kernel: Kernel, trip: Trip) -> None:
         if self.buffer in kernel.reads and self.buffer not in overwrites(kernel):
-            self.read |= self._reads(kernel, trip) & ~self.written
+            self.read |= reads(kernel, self.buffer, trip) & ~self.written
         for store, around in stores_of(kernel.body):
             if store.buffer is self.buffer and all(index.extent for index in around):
                 mark(self.written, store.index, around, unknown=False, fixed=trip)
 
-    def _reads(self, kernel: Kernel, trip: Trip) -> Array:
-        if any(isinstance(s, Accumulate) and s.buffer is self.buffer for s in statements(kernel.body)):
-            return np.ones(self.buffer.shape, np.bool_)
-        found, facts = np.zeros(self.buffer.shape, np.bool_), Facts()
-        for load in kernel.survey.loads:
-            if load.buffer is self.buffer:
-                places = [
-                    Index(extent, "any") if depends_on_data(place) else place  # all along the axis
-                    for place, extent in zip(load.index, self.buffer.shape, strict=True)
-                ]
-                free = frozenset[Index]().union(*(facts.free(place) for place in places)) - set(trip)
+
+def reads(kernel: Kernel, buffer: Buffer, trip: Trip) -> Array:
+    """The elements of a buffer that a kernel may read, in one trip of the repeats in ``trip`` and any of the others."""
+    if any(isinstance(s, Accumulate) and s.buffer is buffer for s in statements(kernel.body)):
+        return np.ones(buffer.shape, np.bool_)
+    found, facts = np.zeros(buffer.shape, np.bool_), Facts()
+    for load in kernel.survey.loads:
+        if load.buffer is buffer:
+            places = [
+                Index(extent, "any") if depends_on_data(place) else place  # all along the axis
+                for place, extent in zip(load.index, buffer.shape, strict=True)
+            ]
+            free = frozenset[Index]().union(*(facts.free(place) for place in places)) - set(trip)
+            if all(index.extent for index in free):
                 mark(found, places, tuple(free), unknown=True, fixed=trip)
-        return found
+    return found

@@ -69,12 +69,14 @@ def quantize(
     profile: Profile | None = None,
     batch_size: int = 32,
     examples: int | None = None,
+    histograms: bool = False,
     backend: str | Backend = "cpu",
 ) -> Quantized:
     """Quantize a float model after training.
 
     ``data`` are typical inputs (see :func:`~glowtrain.quantization.calibrate.calibrate`), ``state`` variables' values
-    by name, ``profile`` an earlier calibration of the same model. Raises
+    by name, ``profile`` an earlier calibration of the same model; with ``histograms`` they are recorded for the report
+    even where the method does not need them. Raises
     :class:`~glowtrain.errors.QuantizationError` for data, ranges and recipes that do not fit the model.
     """
     recipe = recipe or Recipe()
@@ -83,7 +85,7 @@ def quantize(
     if recipe.equalize:
         floats, profile = _with_weights(floats, equalized(bound(floats, fed[0]))), None
     if profile is None:
-        profile = calibrate(floats, fed, histograms=method_of(recipe.method).histograms, backend=backend)
+        profile = calibrate(floats, fed, histograms=histograms or method_of(recipe.method).histograms, backend=backend)
     work = _Work(floats, floats, profile, recipe, fed, backend)
     work.keep_sensitive()
     work.round_weights()
