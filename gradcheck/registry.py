@@ -83,10 +83,15 @@ class RegistryReport(Report):
     """The checks of a run over operators, with what it covered by operator."""
 
     covered: tuple[Covered, ...] = ()
+    programs: range = range(0)
+    """The numbers of the random programs."""
 
     def summary(self) -> str:
-        """One line on what was found, and one on what was covered."""
-        return f"{super().summary()}\n{summary(self.covered)}" if self.covered else super().summary()
+        """One line on what was found, and one each on what was covered: operators, random programs."""
+        lines = [super().summary(), *([summary(self.covered)] if self.covered else [])]
+        if self.programs and not self.covered:
+            lines.append(f"{len(self.programs):,} random programs, from number {self.programs.start} on")
+        return "\n".join(lines)
 
     def table(self, *, all_subjects: bool = False) -> Table:
         """A line for each subject that did not pass everywhere (or for all): its oracles, and its worst errors."""
@@ -144,10 +149,10 @@ def check_registry(
     """Check operators (all, or by name) on ``examples`` samples each, then random programs.
 
     ``profile``: one of :data:`PROFILES`; ``examples`` and ``programs`` (how many, from number ``first`` on; none where
-    operators are named) override its numbers. Programs alone (``names`` is empty) go on every rung. A
-    failure comes with a smaller example (``shrink``; an operator's where hypothesis is installed); failing programs are
-    written to the folder ``keep``. With ``jobs`` that many processes share the work. The result depends on names, seed
-    and these numbers only. Raises :class:`InputError` for an unknown operator or profile.
+    operators are named) override its numbers. Programs alone (``names`` is empty) go on every rung. A failure comes
+    with a smaller example (``shrink``; an operator's where hypothesis is installed); failing programs are written to
+    the folder ``keep``. With ``jobs`` that many processes share the work. The result depends on names, seed and these
+    numbers only. Raises :class:`InputError` for an unknown operator or profile.
     """
     chosen = _chosen(names, profile)
     begin, settings = time.perf_counter(), PROFILES[profile]
@@ -162,7 +167,8 @@ def check_registry(
         found = [entry for (key, _), (part, _) in zip(tasks, results, strict=True) if key == subject for entry in part]
         checks += merged(subject, found)
     spent = time.perf_counter() - begin
-    return RegistryReport(tuple(checks), seed, run.examples, spent, _together(c for _, c in results if c is not None))
+    covering = _together(c for _, c in results if c is not None)
+    return RegistryReport(tuple(checks), seed, run.examples, spent, covering, range(first, first + count))
 
 
 def _parts(subject: str, examples: range, most: int) -> list[Task]:

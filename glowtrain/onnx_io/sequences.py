@@ -103,6 +103,8 @@ def _map(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     body = attributes_of(builder, node)["body"]
     length = len(_first(builder, node))
     operands = [builder.read(name) for name in node.input]
+    if len(operands) != len(body.input):
+        raise ModelError(f"{builder.what(node)}: its body takes {len(body.input)} inputs, not {len(operands)}")
     lists = [value if isinstance(value, tuple) else (value,) * length for value in operands]
     if any(len(items) != length for items in lists):
         raise ModelError(f"{builder.what(node)}: the sequences have different lengths")

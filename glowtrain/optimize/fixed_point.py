@@ -17,13 +17,16 @@ from glowtrain.ops.cast import Cast
 from glowtrain.ops.microsoft.quantized import QLinearAdd, QLinearGlobalAveragePool, QLinearMul
 from glowtrain.ops.quantization import QuantizeLinear, known
 from glowtrain.ops.reduction import ReduceSum
-from glowtrain.ops.rescale import Rescale, fixed_point
+from glowtrain.ops.rescale import BITS, Rescale, fixed_point
 from glowtrain.optimize.integer import in_integers, sums
 from glowtrain.optimize.rewrite import rewrite
-from glowtrain.types import Array, DType, i32
+from glowtrain.types import SMALL_INTEGERS, Array, DType, i32
 
 TERM_BITS = 21
 """Bits of the factors of a sum of two bytes, so that it stays inside of i32."""
+
+LARGEST = 2.0 ** (BITS - 1)
+"""Factors from here on, and those that are not above 0, stay in floats."""
 
 
 def in_fixed_point(graph: Graph) -> Graph:
@@ -46,17 +49,25 @@ def _change(node: Node) -> Sequence[Value] | None:
 
 
 def _settled(operands: Sequence[Array | None], scales: Sequence[int]) -> bool:
-    return all(operands[place] is not None for place in scales)
+    """Whether scales are known, and those of operands and their product fit that of the result, the last."""
+    if any(operands[place] is None for place in scales):
+        return False
+    *given, result = (_item(operands[place]) for place in scales)
+    return result > 0 and all(0 < scale < LARGEST * result for scale in (*given, math.prod(given)))
 
 
 def _quantized_sums(node: Node, operands: Sequence[Array | None]) -> Sequence[Value] | None:
     """Sums in i32 times a factor, in units of the result's scale."""
     found = sums(node.inputs[0]) if node.inputs[0] is not None else None
     scale = operands[1]
-    if found is None or scale is None or scale.size != 1 or not (found[1] > 0).all():
+    if found is None or scale is None or scale.size != 1 or node.output.dtype in SMALL_INTEGERS:
+        return None
+    with np.errstate(all="ignore"):
+        factor = found[1] / scale.reshape(())
+    if not ((factor > 0) & (factor < LARGEST)).all():
         return None
     zero = node.inputs[2] if len(node.inputs) > 2 else None
-    return (_rescaled(found[0], found[1] / scale.reshape(()), zero, node.output.dtype),)
+    return (_rescaled(found[0], factor, zero, node.output.dtype),)
 
 
 def _rescaled(total: Value, factor: Array, zero: Value | None, dtype: DType) -> Value:

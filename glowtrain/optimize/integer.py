@@ -168,7 +168,7 @@ def convolution(node: Node) -> Sequence[Value] | None:
 def matrix_product(node: Node) -> Sequence[Value] | None:
     """MatMul of dequantized bytes, with one scale for the left side and one for all or each column of the right."""
     a, b = _bytes(node.inputs[0]), _bytes(node.inputs[1])
-    if a is None or b is None or not a.uniform or not (b.uniform or b.axis == b.numbers.rank - 1):
+    if a is None or b is None or not a.uniform or not (b.uniform or b.axis == b.numbers.rank - 1 > 0):
         return None
     total = MatMulInteger()(a.numbers, b.numbers, *_zeros(a, b))
     return _product(total, a.scale.reshape(()) * _spread(b.scale, (-1,)), (), (-1,))
@@ -220,6 +220,8 @@ def _in_units(bias: Value, factor: Array) -> Array | None:
     found = dequantized(bias)
     if found is None or found.numbers.dtype != i32 or _any(found.zero) or not isinstance(found.numbers, Constant):
         return None
+    if not found.uniform and found.axis != found.numbers.rank - 1:
+        return None
     scales = np.broadcast_to(found.scale.reshape(-1), factor.reshape(-1).shape) if found.uniform else found.scale
     same = scales.size == factor.size and np.allclose(scales, factor.reshape(-1), rtol=SAME_SCALE, atol=0)
     return found.numbers.array if same else None
@@ -242,7 +244,7 @@ def quantizing(node: Node) -> Sequence[Value] | None:
         return None
     if operator.block_size or operator.precision or node.output.dtype not in INTEGERS:
         return None
-    if zero is not None and known(zero) is None:
+    if not 0 < scale.item() < np.inf or (zero is not None and known(zero) is None):
         return None
     before = dequantized(value)
     if before is not None and before.uniform and before.same(Numbers(node.output, scale, zero, 0)):
@@ -273,8 +275,8 @@ def _numbers(value: Value, scale: Array, zero: Value | None, dtype: DType) -> Va
     """A value in integers, where what computes it can be computed with the integers of its operands."""
     found = sums(value)
     if found is not None:
-        units: Value = Mul()(Cast(f32)(found[0]), constant(found[1] / scale))
-        return quantize_units(units, zero, dtype)
+        factor = _ratio(found[1], scale)
+        return None if factor is None else quantize_units(Mul()(Cast(f32)(found[0]), constant(factor)), zero, dtype)
     node = value.node
     if node is None or len(node.outputs) > 1:
         return None
@@ -285,6 +287,13 @@ def _numbers(value: Value, scale: Array, zero: Value | None, dtype: DType) -> Va
     quantized = _on_quantized(node.operator)
     parts = [part for g in given for part in (g.numbers, constant(g.scale.reshape(())), g.zero)]
     return None if quantized is None else quantized(*parts, constant(scale), zero)
+
+
+def _ratio(factor: Array, scale: Array) -> Array | None:
+    """A product's scale in units of the result's; none where it is no number of f32, as with 0 it would make NaN."""
+    with np.errstate(over="ignore"):
+        result: Array = factor / scale
+    return result if np.isfinite(result).all() else None
 
 
 def _on_quantized(operator: Operator) -> Operator | None:

@@ -94,11 +94,12 @@ def _table(node: Node, source: Value) -> np.ndarray:
     """The node's result for every byte."""
     byte = _byte(source)
     low, high = limits(byte.dtype)
-    every = Constant(np.arange(low, high + 1).astype(byte.dtype.numpy))
+    places = (high - low + 1, *(1,) * (byte.rank - 1))
+    every = Constant(np.arange(low, high + 1).astype(byte.dtype.numpy).reshape(places))
     assert source.node is not None
     start: Value = source.node.operator(every, *source.node.inputs[1:])
     (root,) = rebuild([node.output], {source: start})
-    return _value(root)
+    return _value(root).reshape(-1)
 
 
 def _value(value: Value) -> np.ndarray:

@@ -86,32 +86,37 @@ class _Unfolding:
 
     def change(self, node: Node, known: Mapping[Value, Value]) -> tuple[Value, ...] | None:
         layer = self.layers.get(node.outputs[0].name)
-        if layer is None or node.operator.quantized != "contraction":
-            return None
-        rounding = None if node.inputs[1] is None else node.inputs[1].node
-        if rounding is None or not isinstance(rounding.operator, FakeQuantize):
+        rounding = _maker(node.inputs[1], FakeQuantize) if len(node.inputs) > 1 else None
+        if layer is None or layer.weight is None or rounding is None or node.operator.quantized != "contraction":
             return None
         axes = node.operator.weight_axes(1, *(None if value is None else value.type for value in node.inputs))
         statistics = self.statistics(layer)
-        if statistics is None or axes is None or layer.weight is None:
+        if statistics is None or axes is None or statistics[0].shape != (layer.weight.shape[axes[0]],):
             return None
-        gamma, _, _, variance = statistics
-        if gamma.shape != (layer.weight.shape[axes[0]],) or layer.weight.type != rounding.inputs[0].type:  # type: ignore[union-attr]
+        x, old = node.inputs[0], rounding.inputs[0]
+        if x is None or old is None or old.type != layer.weight.type:
             return None
-        operator = layer.normalization.operator
+        return self.normalized(layer, statistics, Node(node.operator, [known.get(x, x), *node.inputs[1:]]), axes[0])
+
+    def normalized(
+        self, layer: Layer, statistics: Sequence[Variable], contraction: Node, axis: int
+    ) -> tuple[Value, ...]:
+        """BatchNormalization of a contraction of rounded, scaled weights, its results scaled back."""
+        (x, rounded, *_), weight, operator = contraction.inputs, layer.weight, layer.normalization.operator
+        rounding = _maker(rounded, FakeQuantize)
         assert isinstance(operator, BatchNormalization)
-        factor = _guarded(gamma / Sqrt()(variance + operator.epsilon))
-        places = [-1 if axis == axes[0] else 1 for axis in range(layer.weight.rank)]
-        scaled = layer.weight * _spread(factor, places)
-        scaled.name = layer.weight.name
-        rounded = Node(rounding.operator, [scaled, *rounding.inputs[1:]], rounding.name).output
-        x = node.inputs[0]
-        plain = Node(node.operator, [None if x is None else known.get(x, x), rounded], node.name).output
-        restored = plain / _spread(factor, [-1] + [1] * (plain.rank - 2))
-        plain.name, restored.name = f"{node.outputs[0].name}.scaled", f"{node.outputs[0].name}.restored"
-        again = Node(operator, [restored, *statistics], layer.normalization.name)
-        again.outputs[0].name = node.outputs[0].name
-        return again.outputs[:1]
+        assert rounding is not None
+        assert weight is not None
+        factor = _guarded(statistics[0] / Sqrt()(statistics[3] + operator.epsilon))
+        scaled = weight * _spread(factor, axis, weight.rank)
+        again = Node(rounding.operator, [scaled, *rounding.inputs[1:]], rounding.name).output
+        plain = Node(contraction.operator, [x, again], layer.contraction.name).output
+        restored = plain / _spread(factor, 0, plain.rank - 1)
+        result = Node(operator, [restored, *statistics], layer.normalization.name)
+        name = layer.normalization.outputs[0].name
+        scaled.name, plain.name, restored.name = weight.name, f"{name}.scaled", f"{name}.restored"
+        result.outputs[0].name = name
+        return result.outputs[:1]
 
     def statistics(self, layer: Layer) -> tuple[Variable, ...] | None:
         """γ, β, running mean and variance as variables; the mean less the contraction's bias, which it makes up for."""
@@ -141,8 +146,9 @@ def _guarded(factor: Value) -> Value:
     return result
 
 
-def _spread(factor: Value, places: Sequence[int]) -> Value:
-    return reshape(factor, tuple(factor.shape[0] if place < 0 else 1 for place in places))
+def _spread(factor: Value, axis: int, rank: int) -> Value:
+    """A vector along an axis of a tensor, to broadcast with it."""
+    return reshape(factor, tuple(factor.shape[0] if place == axis else 1 for place in range(rank)))
 
 
 def _origin(value: Value | None) -> Value | None:

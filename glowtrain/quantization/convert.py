@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from glowtrain.errors import QuantizationError
-from glowtrain.graph import Constant, Graph, Node, Template, Value
+from glowtrain.graph import Constant, Graph, Node, Value
 from glowtrain.ops.fake_quantize import FakeQuantize
 from glowtrain.ops.quantization import DequantizeLinear, QuantizeLinear, limits
 from glowtrain.quantization.prepare import fake_quantized
 from glowtrain.quantization.scheme import Parameters, check_parameters
-from glowtrain.quantization.settled import Arrays, baked, each, refreshed, transformed
+from glowtrain.quantization.settled import Arrays, Model, baked, each, refreshed, transformed
 from glowtrain.types import Array, dtype_of, i32
 
 
-def convert(model: Graph | Template, *, state: Mapping[str, Array] | None = None) -> Graph | Template:
+def convert(model: Model, *, state: Mapping[str, Array] | None = None) -> Model:
     """The QDQ form of a prepared model, ready for ``gt.save``.
 
     ``state`` holds variables' values by name (those of a trained model); scales and weights become constants. Raises
@@ -83,8 +83,10 @@ class _Converting:
         bias, makers = node.inputs[2], [None if value is None else value.node for value in node.inputs[:2]]
         assert bias is not None
         array, scale = self.arrays.of(bias), self.scale_of_products(node, makers)
-        if array is None or scale is None or array.ndim != 1 or scale.size not in (1, array.size):
+        if array is None or scale is None or array.ndim != 1 or array.size % scale.size:
             return None
+        if scale.size > 1:
+            scale = np.tile(scale, array.size // scale.size)  # groups that share channels of weights, one after another
         fresh = refreshed(node, known)
         operands = [*fresh.inputs[:2], self.bias(bias, array, scale), *fresh.inputs[3:]]
         again = Node(node.operator, operands, node.name)

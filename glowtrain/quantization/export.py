@@ -37,9 +37,7 @@ def save_quantized(
             _check(node, opset)
     if form == "qdq":
         return int(save(graph, path, opset=opset).ByteSize())
-    changed = qoperator(graph)
-    assert isinstance(changed, Graph)
-    return int(save(changed, path, opset=opset, domains=[DOMAIN]).ByteSize())
+    return int(save(qoperator(graph), path, opset=opset, domains=[DOMAIN]).ByteSize())
 
 
 def _check(node: Node, opset: int) -> None:

@@ -226,8 +226,12 @@ class _Placing:
         types: list[TensorType | None] = [None if value is None else value.type for value in node.inputs]
         for position in (0, 1):
             value = node.inputs[position]
-            if value is not None and value in self.known:
-                yield Weight(node, position, value, node.operator.weight_axes(position, *types))
+            if value is None or value not in self.known:
+                continue
+            # Runtimes have several scales for the right operand only, and not for stacked matrices.
+            axes = node.operator.weight_axes(position, *types) if position == 1 else None
+            stacked = axes is not None and value.rank > 2 and value.rank - 1 in axes
+            yield Weight(node, position, value, None if stacked else axes)
 
     def has_bias(self, weight: Weight) -> bool:
         node, axes = weight.node, weight.axes

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from glowtrain.errors import QuantizationError
-from glowtrain.graph import Constant, Graph, Node, Template, Value, Variable
+from glowtrain.graph import Constant, Graph, Node, Value, Variable
 from glowtrain.ops.fake_quantize import FakeQuantize
 from glowtrain.quantization.fold import folded
 from glowtrain.quantization.methods import method_of
@@ -21,19 +21,19 @@ from glowtrain.quantization.placement import Kept, Placement, Weight, place
 from glowtrain.quantization.profile import Profile
 from glowtrain.quantization.recipe import Recipe
 from glowtrain.quantization.scheme import Parameters
-from glowtrain.quantization.settled import Arrays, each, transformed
+from glowtrain.quantization.settled import Arrays, Model, each, transformed
 from glowtrain.quantization.weights import FINEST, Axes, weight_parameters
 from glowtrain.types import Array
 
 
 def prepare(
-    model: Graph | Template,
+    model: Model,
     profile: Profile,
     recipe: Recipe | None = None,
     *,
     state: Mapping[str, Array] | None = None,
     learn: bool = False,
-) -> Graph | Template:
+) -> Model:
     """The model with FakeQuantize on the activations and weights that ``recipe`` says, ranges from a profile.
 
     BatchNormalization is folded first; ``state`` holds variables' values by name. Weights stay variables, so the result
@@ -176,7 +176,11 @@ class _Preparing:
             return 0.0
         bias = np.abs(self.arrays.required(node.inputs[2]).astype(np.float64))
         least: Array = bias * FINEST / float(self.parameters[source.name].scale)
-        return least if self.recipe.weights.granularity == "channel" else least.max(initial=0.0)
+        if self.recipe.weights.granularity != "channel" or weight.axes is None:
+            return float(least.max(initial=0.0))
+        channels = weight.value.shape[weight.axes[0]]
+        shared: Array = least.reshape(-1, channels).max(0)  # groups may share channels of weights
+        return shared
 
     def fake(self, value: Value, raw: Value, parameters: Parameters, name: str, count: int) -> Value:
         """FakeQuantize of a value, with the scale that all values of one name share."""

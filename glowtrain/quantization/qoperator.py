@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glowtrain.graph import Constant, Graph, Node, Operator, Template, Value
+from glowtrain.graph import Constant, Node, Operator, Value
 from glowtrain.ops.activation import LeakyRelu, Sigmoid
 from glowtrain.ops.arithmetic import Add, Mul
 from glowtrain.ops.contraction import Gemm, MatMul
@@ -37,7 +37,7 @@ from glowtrain.ops.quantized_contraction import QLinearConv, QLinearMatMul
 from glowtrain.ops.softmax import Softmax
 from glowtrain.optimize.rewrite import rewrite
 from glowtrain.quantization.scheme import Parameters
-from glowtrain.quantization.settled import each
+from glowtrain.quantization.settled import Model, each
 from glowtrain.types import Array, i8, i32, u8
 
 __all__ = ["DOMAIN", "qoperator"]
@@ -46,7 +46,7 @@ NEWEST_SOFTMAX = 13
 """The operator set from which on Softmax has one axis."""
 
 
-def qoperator(model: Graph | Template) -> Graph | Template:
+def qoperator(model: Model) -> Model:
     """The QOperator form of a model in QDQ form, with scales that are constants, in bytes."""
     return each(model, lambda graph: rewrite(graph, _change))
 

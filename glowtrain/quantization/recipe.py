@@ -9,7 +9,7 @@ from typing import Any
 from glowtrain.errors import QuantizationError
 from glowtrain.quantization.methods import METHODS, Method, method_of
 from glowtrain.quantization.scheme import ACTIVATIONS, WEIGHTS, Scheme
-from glowtrain.types import i4, u4
+from glowtrain.types import i4, i8, u4, u8
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,11 @@ class Recipe:
             raise QuantizationError(f"activations are quantized per tensor, not {self.activations}: use it for weights")
         if self.activations.dtype in (i4, u4):
             raise QuantizationError(f"activations are quantized to 8 or 16 bits, not to {self.activations.dtype}")
+        if self.activations.dtype == i8 and self.weights.dtype == u8:
+            raise QuantizationError(
+                "signed activations with unsigned weights: no runtime multiplies i8 with u8 in this order; use i8 "
+                "weights, or u8 activations"
+            )
         for patterns in (self.keep, self.only):
             if isinstance(patterns, str):
                 raise QuantizationError(f"keep and only are lists of names: write [{patterns!r}]")

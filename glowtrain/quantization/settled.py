@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import overload
+from typing import TypeVar, overload
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from glowtrain.errors import QuantizationError
 from glowtrain.graph import Constant, Graph, Node, Template, Value, Variable, topological
 from glowtrain.optimize.rewrite import replaced
 from glowtrain.types import Array
+
+Model = TypeVar("Model", Graph, Template)
 
 
 @dataclass

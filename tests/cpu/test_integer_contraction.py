@@ -94,9 +94,9 @@ def values(contraction: Contraction, at: int, buffer: Array) -> Array:
     return np.where(keep, buffer[np.where(keep, places, 0)], operand.fill).astype(np.int64)
 
 
-def random(dtype: str, count: int, how: str, rng: np.random.Generator) -> Array:
-    """Numbers of all sizes, or the extreme ones."""
-    low, high = LIMITS[dtype]
+def random(dtype: str, count: int, how: str, rng: np.random.Generator, *, small: bool = False) -> Array:
+    """Numbers of all sizes, or the extreme ones; ``small``: of magnitudes up to 64."""
+    low, high = (-64, 64) if small else LIMITS[dtype]
     kind = np.dtype({"u": "uint", "i": "int"}[dtype[0]] + dtype[1:])
     if how == "extreme":
         return rng.choice([low, low, high, high, 0], count).astype(kind)
@@ -163,8 +163,10 @@ def check(contraction: Contraction, target: Target, *hows: str) -> Kernel:
     built, types, rng = Built(contraction, target), contraction.types, np.random.default_rng(0)
     turned = {"low": "high", "high": "low"} if types["a"] != types["b"] else {}
     for how in hows:
-        sides = zip("ab", sizes(contraction), (how, turned.get(how, how)), strict=True)
-        a, b = (random(types[side], count, kind, rng) for side, count, kind in sides)
+        assert contraction.operands is not None
+        small = [operand.small for operand in contraction.operands]
+        sides = zip("ab", sizes(contraction), (how, turned.get(how, how)), small, strict=True)
+        a, b = (random(types[side], count, kind, rng, small=few) for side, count, kind, few in sides)
         total, places = expected(contraction, a, b)
         result = built.run(a, b)
         wanted = np.full_like(result, UNTOUCHED)
@@ -340,6 +342,19 @@ def test_instructions(name: str, instruction: str) -> None:
             text = generate(typed(SHAPES[shape], *signs), "contract", Target.named(name)).text
             assert instruction in text
             compile_text(text, Target.named(name))
+
+
+@pytest.mark.parametrize("name", ["avx2", "avx512vnni", "sse4"])
+@pytest.mark.parametrize("signs", [("u8", "i8"), ("i8", "i8")])
+def test_small_weights(signs: tuple[str, str], name: str) -> None:
+    """Weights of seven bits: sums of two products stay within 16 bits, so AVX2 multiplies four bytes at a time."""
+    shapes = matmul(9, 18, 701, constant=True), convolution(1, 4, 4, 6, 9, 3, fill=1), depthwise(1, 5, 19, 3)
+    for shape in shapes:
+        found = typed(shape, *signs)
+        assert found.operands is not None
+        found = replace(found, operands=(found.operands[0], replace(found.operands[1], small=True)))
+        check(found, Target.named(name), "any", "low", "high", "extreme")
+        assert ("pmadd.ub.sw" in generate(found, "contract", Target.named(name)).text) is (name == "avx2")
 
 
 def test_mixed_signs_without_their_instruction() -> None:

@@ -10,7 +10,7 @@ from cpu_kernels import runnable
 from native_program import Native
 from test_nest import program as program_of
 
-from glowtrain.backends.cpu.contract import recognise
+from glowtrain.backends.cpu.contract import is_small, recognise
 from glowtrain.backends.cpu.target import Target
 from glowtrain.loops import Buffer, Expr, For, Index, Let, Load, Ref, Statement, Store, call, cast, indices_of, reduce
 from glowtrain.program.evaluate import evaluate
@@ -202,6 +202,21 @@ def test_kernels_of_constants_and_inputs_are_told_apart() -> None:
         for name, b in (("y", w), ("z", v))
     ]
     assert len(check(Target.host(), *kernels).code.functions) == 2
+
+
+def test_kernels_of_small_weights_are_told_apart() -> None:
+    """Instructions that are exact for weights of seven bits only are not shared with others."""
+    w, v = known("w", i8, 40, 24), known("v", i8, 40, 24)
+    assert v.initial is not None
+    v.initial = np.clip(v.initial, -64, 64)
+    kernels = [
+        renamed(matmul(16, 24, 40, "sums", b, (u8, i8), f"of_{name}"), Buffer(name, i32[16, 24], "output"))
+        for name, b in (("y", v), ("z", w))
+    ]
+    target = TARGETS.get("avx2", Target.host())
+    native = check(target, *kernels)
+    assert (len(native.code.functions) == 2) is (target.name == "avx2")
+    assert [is_small(b) for b in (v, w)] == [True, False]
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))

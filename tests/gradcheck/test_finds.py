@@ -12,7 +12,7 @@ from glowtrain.gradcheck.operators import applied, drawn
 from glowtrain.gradcheck.runtime import NotRun, comparable, runtime
 from glowtrain.graph import Operator, Sample
 from glowtrain.onnx_io import save
-from glowtrain.ops.convolution import Conv
+from glowtrain.ops.convolution import Conv, ConvTranspose
 from glowtrain.ops.fourier import DFT
 from glowtrain.ops.linear_algebra import Elimination
 from glowtrain.ops.logic import Cast, CastLike
@@ -143,3 +143,10 @@ def test_every_oracle_sees_long_axes(profile: str) -> None:
     assert len(long) > 25
     for share in {*settings.shares.values()}:
         assert sum(example % share == 0 for example in long) > 0.5 * len(long) / share
+
+
+def test_onnx_runtime_is_not_asked_about_nothing() -> None:
+    """Its transposed convolution of no images never returned, its convolution by no channels divided by zero."""
+    weight = np.ones((2, 1, 1, 2, 2))
+    assert not comparable(Sample(ConvTranspose(group=2), (np.ones((0, 2, 2, 1, 2)), weight)))
+    assert comparable(Sample(ConvTranspose(group=2), (np.ones((1, 2, 2, 1, 2)), weight)))

@@ -445,6 +445,13 @@ def test_far_more_skips_than_tokens() -> None:
     assert interpreted(graph, {"x": np.array([1, 0, 2, 2])})["y"].tolist() == [1, 2]
 
 
+def test_a_map_whose_body_takes_another_number_of_operands() -> None:
+    values = [helper.make_empty_tensor_value_info(name) for name in ("a", "b")]
+    body = helper.make_graph([node("Add", "a b", "r")], "body", values, [helper.make_empty_tensor_value_info("r")])
+    nodes = [node("SequenceConstruct", "x x", "s"), node("SequenceMap", "s", "y", body=body)]
+    refused(model(nodes, {"x": [2]}, ["y"]), "'SequenceMap_1'", "its body takes 2 inputs, not 1")
+
+
 def test_one_place_may_have_any_stride() -> None:
     """Valid, and the same as any other stride."""
     x, weight = np.ones((1, 1, 4, 4), np.float32), {"w": np.ones((1, 1, 3, 3), np.float32)}

@@ -20,6 +20,7 @@ from glowtrain.ops.extrema import Max, Min
 from glowtrain.ops.logic import Cast, Identity, Not, Where
 from glowtrain.ops.move import Concat, Expand, Flatten, Reshape, Slice, Squeeze, Transpose, Unsqueeze
 from glowtrain.ops.pad import Pad, Tile
+from glowtrain.ops.quantization import DequantizeLinear
 from glowtrain.ops.random import Dropout, RandomBits
 from glowtrain.ops.reduction import ReduceMax, ReduceMean, ReduceSum
 from glowtrain.ops.shape import Shape
@@ -421,6 +422,16 @@ def programs(draw: st.DrawFn) -> Graph:
         values.append(made)
     graph = graph_of(values[-1], draw(st.sampled_from(values)))
     return graph.with_(inputs=(X,))
+
+
+def test_large_weights_are_dequantized_once() -> None:
+    """Other constants of that size stay computed."""
+    numbers = np.zeros((300, 400), np.int8)
+    weights = DequantizeLinear()(constant(numbers), np.float32(0.5), np.int8(-2))
+    result = Fold().run(Graph((), {"weights": weights, "others": Cast(f32)(constant(numbers))}))
+    assert isinstance(result.outputs["weights"], Constant)
+    np.testing.assert_array_equal(result.outputs["weights"].array, np.ones((300, 400), np.float32))
+    assert not isinstance(result.outputs["others"], Constant)
 
 
 @given(programs(), st.integers(0, 9))

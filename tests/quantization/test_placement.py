@@ -19,7 +19,7 @@ from glowtrain.ops.reduction import ReduceMean
 from glowtrain.quantization import Recipe, Scheme, folded
 from glowtrain.quantization.placement import Placement, name_of, place
 from glowtrain.quantization.settled import Arrays, baked, matched, named
-from glowtrain.types import f32, i4, i8
+from glowtrain.types import f32, i4, i8, u8
 
 
 def graph_of(model: Template, batch: int = 2) -> Graph:
@@ -228,6 +228,10 @@ class TestRecipe:
         [
             ({"activations": Scheme(i8, granularity="channel")}, "activations are quantized per tensor"),
             ({"activations": Scheme(i4)}, "activations are quantized to 8 or 16 bits, not to i4"),
+            (
+                {"activations": Scheme(i8), "weights": Scheme(u8)},
+                "signed activations with unsigned weights: no runtime",
+            ),
             ({"method": "median"}, "there is no calibration method 'median'; choose from minmax, moving-average"),
             ({"weight_method": "entropy"}, 'the ranges of weights are found by "minmax" or "mse"'),
             ({"keep": "Softmax"}, r"keep and only are lists of names: write \['Softmax'\]"),

@@ -18,8 +18,18 @@ from rich.console import Console
 
 import glowtrain as gt
 from glowtrain.errors import QuantizationError
-from glowtrain.graph import Graph
-from glowtrain.quantization import Quantized, Recipe, Report, Scheme, accuracy, qoperator, report, save_quantized
+from glowtrain.quantization import (
+    Quantized,
+    Recipe,
+    Report,
+    Scheme,
+    accuracy,
+    convert,
+    prepare,
+    qoperator,
+    report,
+    save_quantized,
+)
 from glowtrain.quantization.analysis import decibels, sensitivity, signal_to_noise
 from glowtrain.types import Array, i4, i16
 
@@ -199,7 +209,6 @@ class TestFiles:
         plain, changed = (gt.compile(m)({"x": X})["scores"] for m in (found.model, qoperator(found.model)))
         np.testing.assert_allclose(changed, plain, atol=1e-6)
         graph = qoperator(found.graph)
-        assert isinstance(graph, Graph)
         assert [node for node in graph.nodes if node.operator.key() == "Clip" and node.outputs[0].dtype == gt.i8]
 
     @pytest.mark.parametrize(
@@ -224,12 +233,19 @@ class TestFiles:
         with pytest.raises(QuantizationError, match=message):
             save_quantized(found.graph, opset=opset)
 
+    @pytest.mark.parametrize("scale", [0.0, -1.0, np.nan])
+    def test_scales_that_training_broke(self, scale: float) -> None:
+        graph = mobile().bind({"batch": 2})
+        ready = prepare(graph, quantized().profile, learn=True)
+        with pytest.raises(QuantizationError, match=r"Clip.scale: a scale must be positive and finite, not"):
+            convert(ready, state={"Clip.scale": np.array(scale, np.float32)})
+
     def test_what_is_not_quantized(self) -> None:
         with pytest.raises(QuantizationError, match="mobile is not quantized: it has no DequantizeLinear"):
             save_quantized(mobile().bind({"batch": 1}))
         with pytest.raises(QuantizationError, match="there is no form 'tflite'"):
             save_quantized(quantized().graph, form="tflite")  # type: ignore[arg-type]
         with pytest.raises(QuantizationError, match="mobile has no FakeQuantize: it was not prepared"):
-            gt.quantization.convert(mobile().bind({"batch": 1}))
+            convert(mobile().bind({"batch": 1}))
         with pytest.raises(QuantizationError, match="nothing in mobile is quantized:\n  - stem"):
             gt.quantize(mobile(), X, Recipe(keep=["*"]))

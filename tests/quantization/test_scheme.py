@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glowtrain.errors import QuantizationError
+from glowtrain.errors import QuantizationError, ShapeError
 from glowtrain.ops.quantization import limits
 from glowtrain.quantization import Parameters, Scheme
 from glowtrain.quantization.scheme import FORMS, INTEGERS, zero_point_array
@@ -138,3 +138,14 @@ def test_least_opsets() -> None:
         assert Scheme(dtype, granularity=granularity).least_opset == (10 if granularity == "tensor" else 13)
     assert {Scheme(dtype).least_opset for dtype in (i4, u4, i16)} == {21}
     assert Scheme(i8, granularity="block", block=16).least_opset == 21
+
+
+def test_axes_and_numbers_of_scales_that_do_not_fit() -> None:
+    x = np.zeros((2, 3), np.float32)
+    three = np.ones(3, np.float32), np.zeros(3, np.int8)
+    with pytest.raises(ShapeError, match=r"axis 5 is outside \[-2, 1\]"):
+        Parameters(*three, axis=5).quantized(x)
+    with pytest.raises(ShapeError, match="3 scales for the 2 places on axis 0"):
+        Parameters(*three, axis=0).quantized(x)
+    with pytest.raises(ShapeError, match="with block_size=2 on axis 1 the scales must have shape"):
+        Parameters(*three, axis=1, block_size=2).quantized(x)

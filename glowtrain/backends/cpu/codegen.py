@@ -18,6 +18,7 @@ from glowtrain.backends.cpu.contract import (
     Product,
     contraction_text,
     further_operands,
+    is_small,
     outer_offset,
     recognise,
 )
@@ -95,9 +96,10 @@ class _Module:
         self.calls: list[str] = []
         self.target = target
         self.texts: dict[str, str] = {}
-        self.units: dict[tuple[Key, tuple[bool, ...]], tuple[_Unit, list[Buffer]]] = {}
+        self.units: dict[tuple[Key, tuple[tuple[bool, bool], ...]], tuple[_Unit, list[Buffer]]] = {}
         self.users: dict[str, list[str]] = {}
         self.workspace = 0
+        self.smalls: dict[Buffer, bool] = {}
         self.packed: dict[tuple[Buffer, Packing], Buffer] = {}
         self.externals = self._externals()
 
@@ -151,11 +153,17 @@ class _Module:
 
     def _unit(self, kernel: Kernel, outer: list[Index]) -> _Unit:
         """A kernel's code, written once for all kernels of one structure."""
-        key = structure(kernel, outer), tuple(buffer.kind == "constant" for buffer in kernel.operands)
+        known = tuple((buffer.kind == "constant", self._small(buffer)) for buffer in kernel.operands)
+        key = structure(kernel, outer), known
         if key not in self.units:
             self.units[key] = _unit(kernel, self.target, outer), kernel.operands
         unit, operands = self.units[key]
         return unit.on(operands, kernel.operands)
+
+    def _small(self, buffer: Buffer) -> bool:
+        if buffer not in self.smalls:
+            self.smalls[buffer] = is_small(buffer)
+        return self.smalls[buffer]
 
     def _cycles(self) -> Text:
         return self.step.f.value("call i64 @llvm.readcyclecounter()") if self.profile else ""

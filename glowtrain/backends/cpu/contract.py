@@ -10,7 +10,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from glowtrain.backends.cpu.contraction import Access, Axis, Clip, Contraction, Operand, generate
+import numpy as np
+
+from glowtrain.backends.cpu.contraction import Access, Axis, Clip, Contraction, Operand, dot, generate
 from glowtrain.backends.cpu.contraction import Kernel as Generated
 from glowtrain.backends.cpu.conversion import MEMORY, REGISTER, SIZE, Vectors, as_stored
 from glowtrain.backends.cpu.emit import Function, Text
@@ -41,6 +43,7 @@ from glowtrain.loops import (
 )
 from glowtrain.program.accesses import box, contraction_operands
 from glowtrain.program.program import Kernel
+from glowtrain.types import i8
 
 SMALL = 2048
 """Contractions of fewer multiplications are not worth kernels of their own."""
@@ -141,7 +144,14 @@ def _stored(dtype: str) -> str:
 def _operand(load: Load, inner: Sequence[Index]) -> Operand:
     """What generating code for integers must know of an operand beside its addresses."""
     fixed = load.buffer.kind == "constant" and not outer_offset(load, inner).terms
-    return Operand(load.dtype.name, _axes(load, inner), int(load.fill or 0), constant=fixed)
+    return Operand(load.dtype.name, _axes(load, inner), int(load.fill or 0), fixed, is_small(load.buffer))
+
+
+def is_small(buffer: Buffer) -> bool:
+    """Whether all elements of a constant are known to be so small that more instructions are exact."""
+    if buffer.kind != "constant" or buffer.initial is None or buffer.dtype != i8:
+        return False
+    return bool(np.all(np.abs(buffer.initial.astype(np.int16)) <= dot.SMALL))
 
 
 def _axes(load: Load, inner: Sequence[Index]) -> tuple[Axis, ...]:

@@ -127,7 +127,7 @@ def compute(x: Candidate, kinds: Sequence[str]) -> tuple[float, _Average]:
     a = mean.a * (_gathered(x) if x.problem.across else _price(loops[x.vec].a, width))
     b = mean.b * (1 if x.pack_b else _price(loops[x.vec].b, width))
     products = mean.products * _instructions(x)
-    busy = mean.products if x.problem.dot else products
+    busy = mean.products * (2 if x.problem.dot.second else 1) if x.problem.dot else products
     chain = 4.3 if x.problem.dot is None or x.problem.dot.adds else 1.3
     step = max(busy / 2, (a + b) / 1.8, (products + a + b + 1) / 6, chain / x.copies) + 0.03 * (a + b)
     if "guard" in kinds:
@@ -149,7 +149,7 @@ def _gathered(x: Candidate) -> float:
 def _instructions(x: Candidate) -> float:
     """Instructions of one product of vectors, added to a sum; small integers are widened first."""
     if x.problem.dot:
-        return 1 if x.problem.dot.adds else 2
+        return 1 if x.problem.dot.adds else 3 if x.problem.dot.second else 2
     if x.problem.source.operands:
         return 2 + 0.5 * sum(x.problem.bytes_of(operand) < 4 for operand in "ab")
     return 1 if x.machine.fused else 2

@@ -64,14 +64,15 @@ class Axis:
 
 @dataclass(frozen=True)
 class Operand:
-    """What is known of an operand beside its addresses: axes (none: unknown), what is read outside of them, and
-    whether its values are known when code is generated.
+    """What is known of an operand beside its addresses: axes (none: unknown), what is read outside of them, whether
+    its values are known when code is generated, and whether those are ``small``: at most 64 in magnitude.
     """
 
     dtype: str
     axes: tuple[Axis, ...] = ()
     fill: int = 0
     constant: bool = False
+    small: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,12 @@
 
 A lane of an operand is a *word* of ``group`` neighbours along the sum. x86 multiplies pairs of i16 (``pmaddwd``) and,
 with VNNI, groups of four u8 with four i8 (``vpdpbusd``); Arm groups of four bytes (``sdot``, ``udot``, ``usdot``). None
-of these saturates. Where an instruction wants the other signedness of the broadcast operand, its bytes are moved by 128
-(the sign bit flipped), and 128 times the sum of the other operand is taken from the sum at its start: arithmetic modulo
-2 ** 32 makes that exact.
+of these saturates. AVX2's products of u8 with i8 (``pmaddubsw``) do where the sum of two exceeds 16 bits, which cannot
+be if the i8 are at most 64 in magnitude: weights of seven bits.
+
+Where an instruction wants the other signedness of the broadcast operand, its bytes are moved by 128 (the sign bit
+flipped), and 128 times the sum of the other operand is taken from the sum at its start: arithmetic modulo 2 ** 32 makes
+that exact.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from glowtrain.backends.cpu.target import Target
 
 BYTES = frozenset({"i8", "u8"})
 PAIRS = frozenset({"i8", "u8", "i16"})
+SMALL = 64
+"""Two products of u8 with numbers of at most this magnitude have a sum of 16 bits."""
 _UNSIGNED = frozenset({"u8"})
 
 
@@ -26,7 +31,7 @@ class Dot:
 
     ``element`` is the LLVM type of what is multiplied, ``group`` elements to a word of 32 bits; ``flip`` says that the
     sign bits of ``a`` are flipped; ``instruction`` is the LLVM intrinsic, whose operands change places if ``turned``,
-    and which takes the sum as its first argument if ``adds``.
+    and which takes the sum as its first argument if ``adds``; ``second`` is one that adds pairs of its results.
     """
 
     group: int
@@ -37,6 +42,7 @@ class Dot:
     adds: bool
     turned: bool = False
     flip: bool = False
+    second: str = ""
 
     def word(self, width: int) -> str:
         """The LLVM type of a vector of words."""
@@ -48,7 +54,11 @@ class Dot:
         lanes, word = vector("i32", width), self.word(width)
         if self.adds:
             return f.value(f"call {lanes} @{self.instruction}({lanes} {total}, {word} {x}, {word} {y})")
-        return f.value(f"add {lanes} {total}, {f.value(f'call {lanes} @{self.instruction}({word} {x}, {word} {y})')}")
+        half = vector("i16", 2 * width)
+        result = f.value(f"call {half if self.second else lanes} @{self.instruction}({word} {x}, {word} {y})")
+        if self.second:
+            result = f.value(f"call {lanes} @{self.second}({half} {result}, {half} splat (i16 1))")
+        return f.value(f"add {lanes} {total}, {result}")
 
     @property
     def correction(self) -> int:
@@ -58,12 +68,18 @@ class Dot:
         return 128 if self.a in _UNSIGNED else -128
 
 
-def dot_of(target: Target, a: str, b: str) -> Dot | None:
-    """The best instruction of a target for these element types; ``None`` if lanes have to be multiplied one by one."""
+def dot_of(target: Target, a: str, b: str, *, small: bool = False) -> Dot | None:
+    """The best instruction of a target for these element types; ``None`` if lanes have to be multiplied one by one.
+
+    ``small``: no number of ``b`` exceeds :data:`SMALL` in magnitude.
+    """
     if {a, b} <= BYTES:
         for families, made in ((("avx512vnni", "avxvnni"), _vnni), (("dotprod",), _arm)):
             if target.families & set(families):
                 return made(target, a, b)
+    if a in BYTES and b == "i8" and small and "avx2" in target.families and target.vector_bits == 256:
+        names = "llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd"
+        return Dot(4, "i8", a, b, names[0], adds=False, flip=a == b, second=names[1])
     pairs = _PAIRS.get(target.vector_bits)
     if pairs and {a, b} <= PAIRS and target.families & pairs[0]:
         return Dot(2, "i16", a, b, pairs[1], adds=False)

@@ -78,7 +78,7 @@ def _for_words(given: Contraction, target: Target) -> Prepared | None:
     found = _turned(given) if turned else given
     assert found.operands is not None
     a, b = found.operands
-    dot = dot_of(target, a.dtype, b.dtype)
+    dot = dot_of(target, a.dtype, b.dtype, small=b.constant and b.small)
     rows = prod(n for n, moves in zip(extents, found.b.strides, strict=True) if not moves)
     if dot is None or not found.b.strides[lanes[0]] or not (b.constant or rows >= ROWS):
         return None
@@ -117,7 +117,7 @@ def _with_words(found: Contraction, lane: int, dot: Dot) -> tuple[Contraction, W
     sums = frozenset(i for i, stride in enumerate(found.c.strides) if not stride)
     walked = frozenset({lane}) if across else sums
     copy = window(a, found.extents, walked, "i16" if wide else a.dtype) if a.axes else None
-    if copy is None or (across and copy.elements > 1.5 * dot.group * _outputs(found)):
+    if copy is None or (across and copy.elements > (6 if dot.adds else 3) * _outputs(found)):
         return None
     result = replace(found, a=copy.access, clips=(), operands=(Operand(copy.dtype), b))
     return (result, copy) if _near(result, lane) else None
