@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -153,10 +153,12 @@ def quantize(
 
     glowtrain quantize trained.onnx --calibrate fashion-mnist --weights i4 --qat 5 --out int4.onnx
     """
-    check_writable(out_path, report)
+    check_writable(out_path, report, None if profile is None or profile.exists() else profile)
     loaded = data.load(calibrate, data_dir)
     network = open_model(model, parse_dims(dims), loaded, seed)
-    arrays = feed(loaded, input_specs(network), loss_of(loss, output), labels)
+    rule = loss_of(loss, output)
+    labelled = qat or labels or any(name in loaded.train for name in rule.targets)
+    arrays = feed(loaded, input_specs(network), rule if labelled else replace(rule, targets=()), labels)
     scheme = q.Recipe(
         ACTIVATIONS.with_(
             dtype=DTYPES[activations], form="symmetric" if symmetric else ACTIVATIONS.form, power_of_two=power_of_two
@@ -171,7 +173,7 @@ def quantize(
     )  # fmt: skip
     if opset is not None:
         scheme.check_opset(opset)
-    run = _Run(network, arrays, scheme, loss_of(loss, output), backend, seed)
+    run = _Run(network, arrays, scheme, rule, backend, seed)
     if is_quantized(network):
         if not qat:
             raise InputError(f"{model} is quantized already; --qat EPOCHS trains it on")

@@ -232,9 +232,10 @@ class QuantizeLinear(Scaled):
 
         def element(*index: Expr) -> Expr:
             quotient = cast(x[index], division)
-            if not _is_one(scale):
+            if not _is_known(scale, 1):
                 quotient = quotient / cast(layout.load(scale, index), division)
-            offset = None if zero is None else layout.load(zero, index)
+            absent = zero is None or (outputs[0].dtype in INTEGERS and _is_known(zero, 0))
+            offset = None if absent else layout.load(zero, index)
             return quantized(quotient, offset, outputs[0].dtype, self.saturate)
 
         return pointwise(outputs[0], element)
@@ -251,10 +252,10 @@ class QuantizeLinear(Scaled):
         return Sample(cls(axis, block, saturate=draw.boolean()), (x, scale, zero))
 
 
-def _is_one(scale: Tensor) -> bool:
-    """Whether a scale is known to be 1, so that dividing by it changes nothing."""
-    initial = scale.buffer.initial
-    return scale.buffer.kind == "constant" and initial is not None and bool((initial == 1).all())
+def _is_known(tensor: Tensor, number: int) -> bool:
+    """Whether all elements are known to be one number: dividing by 1 and adding 0 change nothing."""
+    initial = tensor.buffer.initial
+    return tensor.buffer.kind == "constant" and initial is not None and bool((initial == number).all())
 
 
 def draw_layout(draw: Draw) -> tuple[Shape, int, int, Shape]:

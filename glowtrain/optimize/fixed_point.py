@@ -20,11 +20,12 @@ from glowtrain.ops.reduction import ReduceSum
 from glowtrain.ops.rescale import BITS, Rescale, fixed_point
 from glowtrain.optimize.integer import in_integers, sums
 from glowtrain.optimize.rewrite import rewrite
-from glowtrain.types import SMALL_INTEGERS, Array, DType, i32
+from glowtrain.types import Array, DType, i8, i16, i32, u8, u16
 
 TERM_BITS = 21
 """Bits of the factors of a sum of two bytes, so that it stays inside of i32."""
 
+RESCALED = frozenset({i8, u8, i16, u16})
 LARGEST = 2.0 ** (BITS - 1)
 """Factors from here on, and those that are not above 0, stay in floats."""
 
@@ -60,7 +61,7 @@ def _quantized_sums(node: Node, operands: Sequence[Array | None]) -> Sequence[Va
     """Sums in i32 times a factor, in units of the result's scale."""
     found = sums(node.inputs[0]) if node.inputs[0] is not None else None
     scale = operands[1]
-    if found is None or scale is None or scale.size != 1 or node.output.dtype in SMALL_INTEGERS:
+    if found is None or scale is None or scale.size != 1 or node.output.dtype not in RESCALED:
         return None
     with np.errstate(all="ignore"):
         factor = found[1] / scale.reshape(())

@@ -90,6 +90,15 @@ def integer_constants(node: Node) -> Sequence[Value] | None:
     return (node.operator(inner.inputs[0], merged),)
 
 
+def subtracted_constant(node: Node) -> Sequence[Value] | None:
+    """x - a = x + (-a) for integers, which wrap around, so that constants meet."""
+    subtrahend = node.inputs[1]
+    if not isinstance(subtrahend, Constant) or not node.output.dtype.is_integer:
+        return None
+    negative = constant((0 - subtrahend.array).astype(subtrahend.array.dtype))
+    return (Add()(node.inputs[0], negative),)
+
+
 def undone(node: Node) -> Sequence[Value] | None:
     """-(-x) and not(not x) are x."""
     inner = _operand(node).node
@@ -258,6 +267,7 @@ RULES: tuple[tuple[tuple[type, ...], Rule], ...] = (
     ((Mul, Div, Pow, Sub, Add), neutral_right),
     ((Mul, Add), neutral_left),
     ((Mul, Add), integer_constants),
+    ((Sub,), subtracted_constant),
     ((Neg, Not), undone),
     ((Transpose, Reshaping, Expand, Slice, Tile, Pad), unchanged),
     ((Sum, Mean, Max, Min, Concat, Split), only_operand),

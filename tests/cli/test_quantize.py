@@ -92,3 +92,25 @@ def test_data_that_are_not_numbers(trained: Path, tmp_path: Path) -> None:
     status, said = called("quantize", trained, "--calibrate", tmp_path / "nan.npz", "--out", tmp_path / "x.onnx")
     assert status == 1
     assert "NaN" in said
+
+
+def test_data_without_labels(trained: Path, tmp_path: Path) -> None:
+    """Calibration needs none; training does."""
+    np.savez(tmp_path / "images.npz", x=np.random.default_rng(1).random((64, 1, 8, 8), np.float32))
+    arguments = ("quantize", trained, "--calibrate", tmp_path / "images.npz", "--out", tmp_path / "x.onnx")
+    assert "after calibration" not in done(*arguments)
+    assert "QuantizeLinear" in kinds(tmp_path / "x.onnx")
+    status, said = called(*arguments, "--qat", "1")
+    assert status == 1
+    assert "--labels" in said
+
+
+def test_a_profile_that_cannot_be_written(trained: Path, tmp_path: Path) -> None:
+    """It is said before anything is computed."""
+    place = tmp_path / "nowhere" / "profile.json"
+    status, said = called(
+        "quantize", trained, "--calibrate", "digits", "--out", tmp_path / "x.onnx", "--profile", place
+    )
+    assert status == 1
+    assert "create it first" in said.replace("\n", " ")
+    assert not (tmp_path / "x.onnx").exists()

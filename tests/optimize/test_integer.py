@@ -7,6 +7,7 @@ import onnxruntime
 import pytest
 
 import glowtrain as gt
+from glowtrain.backends.interpreter import evaluate
 from glowtrain.graph import Graph, Input, Value, constant
 from glowtrain.ops.activation import Relu
 from glowtrain.ops.arithmetic import Add, Mul
@@ -179,3 +180,33 @@ def test_sums_are_exact_at_the_extremes() -> None:
     found = gt.compile(window)(feeds)["y"]
     assert found.dtype == i32.numpy
     assert (found == 576 * 255 * -128).all()
+
+
+def one_by_one(graph: Graph, x: Array) -> Array:
+    """The result of the operators as given, in floats."""
+    return np.asarray(evaluate(graph, {"x": x})[graph.outputs["y"]])
+
+
+def test_a_vector_with_a_scale_for_each_element(tmp_path: object) -> None:
+    """The scales lie on the axis that is summed."""
+    x = Input(TensorType(f32, (5, 6)), "x")
+    scales = RANDOM.uniform(0.01, 0.1, 6).astype(np.float32)
+    w = weight(RANDOM.integers(-127, 128, 6).astype(np.int8), scales, 0)
+    graph = Graph((x,), {"y": quantized(MatMul()(real(quantized(x, 0.05, 128), 0.05, 128), w), 0.1, 128)})
+    feeds = {"x": RANDOM.normal(size=(5, 6)).astype(np.float32)}
+    assert np.array_equal(gt.compile(graph)(feeds)["y"], one_by_one(graph, feeds["x"]))
+
+
+@pytest.mark.parametrize("scale", [-0.05, 0.0, 1e-45, np.nan])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_scales_that_are_no_steps(scale: float) -> None:
+    """Bounds of Relu change sides with a negative scale; with the others products have no factor."""
+    x = Input(TensorType(f32, (5, 6)), "x")
+    w = weight(RANDOM.integers(-127, 128, (6, 4)).astype(np.int8), np.full(4, 0.03, np.float32), 1)
+    y = Relu()(MatMul()(real(quantized(x, 0.05, 128), 0.05, 128), w))
+    graph = Graph((x,), {"y": quantized(y, scale, 100)})
+    feeds = {"x": RANDOM.normal(size=(5, 6)).astype(np.float32)}
+    for backend in ("interpreter", "cpu"):
+        found = gt.compile(graph, backend=backend)(feeds)["y"].astype(int)
+        assert np.abs(found - one_by_one(graph, feeds["x"])).max() <= 1
+    gt.compile(graph, fixed_point=True)(feeds)

@@ -53,3 +53,12 @@ def test_functions_of_more_are_no_tables() -> None:
     for y in (gt.nn.tanh(a) * b, gt.nn.tanh(a * rows), gt.nn.tanh(a + x), gt.nn.softmax(a)):
         graph = Graph((x, z), {"y": quantized(y, 0.01, 3)})
         assert "glowtrain.Lookup" not in operators(in_integers(graph))
+
+
+def test_constants_of_the_rank_of_the_tensor() -> None:
+    x = Input(TensorType(f32, (2, 3, 5)), "x")
+    y = gt.nn.sigmoid(real(quantized(x, 0.03, 5), 0.03, 5)) * constant(np.full((1, 1, 1), 0.7, np.float32))
+    graph = rounded(y, x)
+    assert "glowtrain.Lookup" in operators(in_integers(graph))
+    feeds = {"x": RANDOM.normal(size=(2, 3, 5)).astype(np.float32)}
+    assert np.array_equal(gt.compile(graph)(feeds)["y"], y_of(graph, feeds["x"]))
