@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -157,8 +157,8 @@ def quantize(
     loaded = data.load(calibrate, data_dir)
     network = open_model(model, parse_dims(dims), loaded, seed)
     rule = loss_of(loss, output)
-    labelled = qat or labels or any(name in loaded.train for name in rule.targets)
-    arrays = feed(loaded, input_specs(network), rule if labelled else replace(rule, targets=()), labels)
+    labelled = qat or labels or any(name in loaded.train for name in (*rule.targets, "y"))
+    arrays = feed(loaded, input_specs(network), rule if labelled else None, labels)
     scheme = q.Recipe(
         ACTIVATIONS.with_(
             dtype=DTYPES[activations], form="symmetric" if symmetric else ACTIVATIONS.form, power_of_two=power_of_two

@@ -120,10 +120,10 @@ def fitted(array: Array, spec: Spec) -> Array:
 
 
 def feed(
-    dataset: Dataset, specs: Mapping[str, Spec], loss: Loss, labels: str | None
+    dataset: Dataset, specs: Mapping[str, Spec], loss: Loss | None, labels: str | None
 ) -> tuple[dict[str, Array], dict[str, Array] | None]:
-    """The training and validation arrays of a data set for a model and its loss."""
-    by_name = Feed(specs, loss.targets, labels)
+    """The training and validation arrays of a data set for a model and its loss, if there is one."""
+    by_name = Feed(specs, loss.targets if loss else (), labels)
     valid = by_name.arrays(dataset.valid, f"{dataset.name} (validation)") if dataset.valid else None
     return by_name.arrays(dataset.train, dataset.name), valid
 

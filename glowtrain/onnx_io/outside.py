@@ -11,7 +11,6 @@ from onnx.reference import ReferenceEvaluator
 
 from glowtrain.types import Array
 
-
 EXACT_BYTES = "session.x64quantprecision"
 """The setting by which ONNX Runtime's products of bytes are exact on x86 without VNNI, and not saturated in 16 bits."""
 

@@ -8,16 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import glowtrain as gt
-from glowtrain.graph import Graph, Input, Value
+from glowtrain.graph import Graph, Input, Value, constant
 from glowtrain.ops.activation import Relu
 from glowtrain.ops.arithmetic import Mul
-from glowtrain.ops.contraction import Gemm
+from glowtrain.ops.contraction import Gemm, MatMul
 from glowtrain.ops.convolution import Conv
 from glowtrain.ops.move import Reshape
 from glowtrain.ops.pooling import GlobalAveragePool
+from glowtrain.ops.quantization import QuantizeLinear
 from glowtrain.ops.rescale import fixed_point
 from glowtrain.optimize.fixed_point import in_fixed_point
-from glowtrain.types import TensorType, f32
+from glowtrain.types import DType, TensorType, f8e4m3fn, f32, i4, u8
 from tests.optimize.test_integer import operators, quantized, real, weight
 
 RANDOM = np.random.default_rng(5)
@@ -71,3 +72,15 @@ def test_factors_are_kept_to_31_bits(factor: float) -> None:
 def test_other_factors_are_refused(factor: float) -> None:
     with pytest.raises(ValueError, match="between 0 and"):
         fixed_point(np.array(factor))
+
+
+@pytest.mark.parametrize(("scale", "zero"), [(0.0, u8), (1e-45, u8), (np.inf, u8), (0.1, f8e4m3fn), (0.1, i4)])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_what_has_no_factor_or_no_integers_stays_in_floats(scale: float, zero: DType) -> None:
+    x = Input(TensorType(f32, (5, 6)), "x")
+    w = weight(RANDOM.integers(-127, 128, (6, 4)).astype(np.int8), np.full(1, 0.03, np.float32), 1)
+    product = MatMul()(real(quantized(x, 0.05, 128), 0.05, 128), w)
+    y = QuantizeLinear()(product, constant(np.array(scale, np.float32)), constant(np.zeros((), zero.numpy)))
+    graph = Graph((x,), {"y": y})
+    assert "glowtrain.Rescale" not in operators(in_fixed_point(graph))
+    gt.compile(graph, fixed_point=True)({"x": RANDOM.normal(size=(5, 6)).astype(np.float32)})
