@@ -9,7 +9,6 @@ import pytest
 from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper
 
 from glowtrain.backends.interpreter import evaluate
-from glowtrain.errors import ModelError
 from glowtrain.gradcheck.bodies import Body, branch, loop_body
 from glowtrain.gradcheck.composing import Composer
 from glowtrain.gradcheck.draw import SeededDraw
@@ -19,6 +18,8 @@ from glowtrain.ops.control import run_body
 from glowtrain.types import Array
 
 OPSET = 24
+LOOPS = [seed for seed in range(25) if seed != 7]
+"""Seeds of drawn bodies; that of 7 has an operator that ONNX does not have in f64."""
 
 
 def composer(seed: int) -> Composer:
@@ -31,10 +32,7 @@ def composer(seed: int) -> Composer:
 
 def part(inputs: Sequence[Input], results: dict[str, Value], own: int = 0) -> ModelProto:
     """A graph as a model whose inputs but the first ``own`` are those of the scope around it."""
-    try:
-        model = save(Graph(tuple(inputs), results), opset=OPSET)
-    except ModelError:
-        pytest.skip("ONNX lacks one of the drawn operators in f64")
+    model = save(Graph(tuple(inputs), results), opset=OPSET)
     del model.graph.input[own:]
     return model
 
@@ -92,7 +90,7 @@ def stepwise(body: Body, results: Sequence[Value], state: Array, count: int) -> 
     return state, pieces
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", LOOPS)
 def test_a_loop_with_a_drawn_body(seed: int) -> None:
     """Of up to 12 steps, so unrolled or kept as a loop, and stopped by its own condition now and then."""
     around = composer(seed)

@@ -95,7 +95,7 @@ def proto_of(kind: str, opset: int, inputs: dict[str, Array], attributes: dict[s
     return model([made], declared, results, {name: inputs[name] for name in others}, opset=opset, ir_version=8)
 
 
-@pytest.mark.parametrize("case", cases(), ids=lambda case: f"{case[0]}-{case[1]}-{'-'.join(map(str, case[3]))}")
+@pytest.mark.parametrize("case", list(cases()), ids=lambda case: f"{case[0]}-{case[1]}-{'-'.join(map(str, case[3]))}")
 def test_an_old_form_means_what_onnx_runtime_says(case: Case) -> None:
     proto = proto_of(*case)
     name = next(iter(case[2]))
