@@ -19,7 +19,7 @@ import glowtrain as gt
 from glowtrain.gradcheck.operators import drawn
 from glowtrain.graph import Node, Operator, lookup
 from glowtrain.onnx_io.tensors import dtype_to_onnx
-from glowtrain.types import Array, DType, dtype_of, type_of
+from glowtrain.types import Array, DType, dtype_of, i8, type_of, u8
 
 REFUSED = (
     reasons.NotImplemented, reasons.InvalidGraph, reasons.Fail, reasons.InvalidArgument, reasons.RuntimeException,
@@ -86,7 +86,8 @@ def session(model: ModelProto) -> onnxruntime.InferenceSession:
 
 def samples(key: str) -> Iterator[tuple[Operator, list[Array | None]]]:
     """Uses in f32. Left out: forms on which ONNX Runtime ends the process (attention without a bias), and sequences of
-    several lengths, where it counts states after a sequence's end in the range of what is quantized.
+    several lengths, where it counts states after a sequence's end in the range of what is quantized; and convolutions
+    of i8 with u8, where its sums differ from those of ONNX's reference and ours.
     """
     cls = lookup(key)
     assert cls is not None
@@ -94,7 +95,8 @@ def samples(key: str) -> Iterator[tuple[Operator, list[Array | None]]]:
         sample = drawn(cls, 3, example)
         arrays = [None if a is None else a.astype(np.float32) if a.dtype == np.float64 else a for a in sample.inputs]
         unbiased = cls.onnx == "Attention" and arrays[2] is None
-        if not unbiased and (cls.onnx != "DynamicQuantizeLSTM" or arrays[4] is None):
+        mixed = cls.onnx == "ConvInteger" and [type_of(a).dtype for a in arrays[:2] if a is not None] == [i8, u8]
+        if not unbiased and not mixed and (cls.onnx != "DynamicQuantizeLSTM" or arrays[4] is None):
             yield sample.operator, arrays
 
 
