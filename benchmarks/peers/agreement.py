@@ -277,7 +277,9 @@ def results(names: Sequence[str], checks: Sequence[str], steps: int) -> Iterator
             yield from check_bits(name)
 
 
-def _choice(known: Sequence[str]) -> Callable[[str], list[str]]:
+def choice(known: Sequence[str]) -> Callable[[str], list[str]]:
+    """A parser of names separated by commas."""
+
     def parse(text: str) -> list[str]:
         wrong = [name for name in text.split(",") if name not in known]
         if wrong:
@@ -291,8 +293,8 @@ def main() -> int:
     """Print the table; 1 if anything failed."""
     checks: tuple[Literal["losses", "gradients", "step", "bits"], ...] = ("losses", "gradients", "step", "bits")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", type=_choice(MODELS), default=list(MODELS), help="separated by commas")
-    parser.add_argument("--checks", type=_choice(checks), default=list(checks), help="separated by commas")
+    parser.add_argument("--models", type=choice(MODELS), default=list(MODELS), help="separated by commas")
+    parser.add_argument("--checks", type=choice(checks), default=list(checks), help="separated by commas")
     parser.add_argument("--steps", type=int, default=20, help="steps of training to compare")
     parser.add_argument("--fingerprint", choices=MODELS, help="only print the hash of three steps' results")
     chosen = parser.parse_args()

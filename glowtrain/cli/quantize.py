@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
-import typer
 
 from glowtrain import data
 from glowtrain import quantization as q
 from glowtrain.cli import options
+from glowtrain.cli import quantize_options as given
 from glowtrain.cli.console import command, nbytes, out, plural
 from glowtrain.cli.files import check_writable
 from glowtrain.cli.models import input_specs, open_model, parse_dims
@@ -23,122 +21,48 @@ from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Template
 from glowtrain.losses import Loss
 from glowtrain.quantization.batches import Batch, batches
-from glowtrain.quantization.export import FORMATS, save_quantized
+from glowtrain.quantization.export import save_quantized
 from glowtrain.quantization.qat import finetune, prepare_training, resume_training
-from glowtrain.quantization.scheme import ACTIVATIONS, WEIGHTS
-from glowtrain.types import DTYPES, Array
+from glowtrain.quantization.scheme import ACTIVATIONS, WEIGHTS, Granularity
+from glowtrain.types import DTYPES, Array, DType
 
-SCHEME, CALIBRATION, TRAINING = "Types and scales", "Calibration and rounding", "Training (--qat)"
 EXAMPLES, BATCH = 1024, 256
-
-
-class Activations(StrEnum):
-    """Types of activations."""
-
-    u8 = "u8"
-    i8 = "i8"
-    u16 = "u16"
-    i16 = "i16"
-
-
-class Weights(StrEnum):
-    """Types of weights."""
-
-    i8 = "i8"
-    u8 = "u8"
-    i4 = "i4"
-    u4 = "u4"
-
-
-Format = StrEnum("Format", FORMATS)  # type: ignore[misc]
-Method = StrEnum("Method", {name.replace("-", "_"): name for name in q.METHODS})  # type: ignore[misc]
-QDQ, MINMAX = Format("qdq"), Method("minmax")
 
 
 @command
 def quantize(
     model: options.Model,
-    out_path: Annotated[
-        Path, typer.Option("--out", metavar="F", help="Where the integer model goes.", rich_help_panel=options.OUTPUT)
-    ],
-    calibrate: Annotated[
-        str, typer.Option("--calibrate", metavar="D", help=f"Typical data: {', '.join(data.NAMES)} or an .npz file.")
-    ],
+    out_path: given.Out,
+    calibrate: given.Calibrate,
     data_dir: options.DataDir = None,
     dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
     backend: options.Backend = "cpu",
-    activations: Annotated[Activations, typer.Option(help="Type of activations.", rich_help_panel=SCHEME)] = (
-        Activations.u8
-    ),
-    weights: Annotated[Weights, typer.Option(help="Type of weights.", rich_help_panel=SCHEME)] = Weights.i8,
-    per_channel: Annotated[
-        bool, typer.Option("--per-channel/--per-tensor", help="What shares a scale of weights.", rich_help_panel=SCHEME)
-    ] = True,
-    block: Annotated[
-        int, typer.Option(min=0, metavar="N", help="N weights of a channel share a scale.", rich_help_panel=SCHEME)
-    ] = 0,
-    symmetric: Annotated[
-        bool, typer.Option("--symmetric", help="Activations' ranges symmetric about 0.", rich_help_panel=SCHEME)
-    ] = False,
-    power_of_two: Annotated[
-        bool, typer.Option("--power-of-two", help="All scales powers of two.", rich_help_panel=SCHEME)
-    ] = False,
-    keep: Annotated[
-        list[str],
-        typer.Option(metavar="PATTERN", help="Stay in float: names or operators (repeatable).", rich_help_panel=SCHEME),
-    ] = [],  # noqa: B006
-    method: Annotated[
-        Method, typer.Option(help="How ranges of activations are found.", rich_help_panel=CALIBRATION)
-    ] = MINMAX,
-    examples: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Calibrate with the first N.", rich_help_panel=CALIBRATION)
-    ] = EXAMPLES,
-    profile: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="F", help="Ranges as JSON: read if it is there, else written.", rich_help_panel=CALIBRATION
-        ),
-    ] = None,
-    equalize: Annotated[
-        bool, typer.Option("--equalize", help="Cross-layer equalisation first.", rich_help_panel=CALIBRATION)
-    ] = False,
-    correct_bias: Annotated[
-        bool, typer.Option("--correct-bias", help="Take mean errors out of biases.", rich_help_panel=CALIBRATION)
-    ] = False,
-    round_weights: Annotated[
-        int,
-        typer.Option(
-            min=0, metavar="N", help="N steps of AdaRound for each layer's weights.", rich_help_panel=CALIBRATION
-        ),
-    ] = 0,
-    qat: Annotated[
-        int, typer.Option(min=0, metavar="EPOCHS", help="Train with rounding for so long.", rich_help_panel=TRAINING)
-    ] = 0,
-    frozen: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            metavar="EPOCHS",
-            help="Of these, the last with BatchNormalization frozen (a third).",
-            rich_help_panel=TRAINING,
-        ),
-    ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, metavar="B", rich_help_panel=TRAINING)] = 64,
-    optimizer: Annotated[str, typer.Option(metavar="O", rich_help_panel=TRAINING)] = "adam",
-    lr: Annotated[float, typer.Option(metavar="R", help="Learning rate.", rich_help_panel=TRAINING)] = 2e-4,
-    schedule: Annotated[str, typer.Option(metavar="S", rich_help_panel=TRAINING)] = "cosine",
+    activations: given.ActivationType = given.Activations.u8,
+    weights: given.WeightType = given.Weights.i8,
+    per_channel: given.PerChannel = True,
+    block: given.Block = 0,
+    symmetric: given.Symmetric = False,
+    power_of_two: given.PowerOfTwo = False,
+    keep: given.Keep = [],  # noqa: B006
+    method: given.CalibrationMethod = given.MINMAX,
+    examples: given.Examples = EXAMPLES,
+    profile: given.ProfileFile = None,
+    equalize: given.Equalize = False,
+    correct_bias: given.CorrectBias = False,
+    round_weights: given.RoundWeights = 0,
+    qat: given.Epochs = 0,
+    frozen: given.FrozenEpochs = None,
+    batch_size: given.BatchSize = 64,
+    optimizer: given.OptimizerName = "adam",
+    lr: given.LearningRate = 2e-4,
+    schedule: given.ScheduleName = "cosine",
     loss: options.Loss = "softmax_cross_entropy",
     labels: options.Labels = None,
     output: options.LossOutput = None,
     seed: options.Seed = 0,
-    form: Annotated[Format, typer.Option("--format", help="Of the ONNX file.", rich_help_panel=options.OUTPUT)] = QDQ,
-    report: Annotated[
-        Path | None, typer.Option(metavar="F", help="A page with plots.", rich_help_panel=options.OUTPUT)
-    ] = None,
-    sensitivity: Annotated[
-        bool,
-        typer.Option("--sensitivity", help="Rank layers by what rounding them costs.", rich_help_panel=options.OUTPUT),
-    ] = False,
+    form: given.FileFormat = given.QDQ,
+    report: given.ReportPage = None,
+    sensitivity: given.Ranking = False,
     opset: options.Opset = None,
 ) -> None:
     """Round a model's tensors to integers, after training or while it is trained on, and write it as ONNX.
@@ -163,12 +87,7 @@ def quantize(
         ACTIVATIONS.with_(
             dtype=DTYPES[activations], form="symmetric" if symmetric else ACTIVATIONS.form, power_of_two=power_of_two
         ),
-        WEIGHTS.with_(
-            dtype=DTYPES[weights],
-            granularity="block" if block else "channel" if per_channel else "tensor",
-            block=block,
-            power_of_two=power_of_two,
-        ),
+        _weight_scheme(DTYPES[weights], block, per_channel=per_channel, power_of_two=power_of_two),
         method=str(method), keep=keep, equalize=equalize, correct_bias=correct_bias, round_weights=round_weights,
     )  # fmt: skip
     if opset is not None:
@@ -188,6 +107,11 @@ def quantize(
             result = run.trained(ready, qat, frozen, batch_size, optimizer, lr, schedule)
         _report(run, found, report, sensitivity=sensitivity)
     run.write(result, out_path, form, opset)
+
+
+def _weight_scheme(dtype: DType, block: int, *, per_channel: bool, power_of_two: bool) -> q.Scheme:
+    granularity: Granularity = "block" if block else "channel" if per_channel else "tensor"
+    return WEIGHTS.with_(dtype=dtype, granularity=granularity, block=block, power_of_two=power_of_two)
 
 
 def is_quantized(model: Graph | Template) -> bool:
@@ -253,7 +177,7 @@ class _Run:
         ends = np.cumsum([len(next(iter(batch.values()))) for batch in fed])
         self.accuracies[name] = q.accuracy(model, fed, np.split(targets[: ends[-1]], ends[:-1]), backend=self.backend)
 
-    def write(self, model: Graph | Template, path: Path, form: Format, opset: int | None) -> None:
+    def write(self, model: Graph | Template, path: Path, form: given.Format, opset: int | None) -> None:
         """Save the model and say what came of it."""
         graph = model if isinstance(model, Graph) else self._bound(model)
         size = save_quantized(graph, path, form=form.value, opset=opset)
