@@ -23,7 +23,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +34,7 @@ import exported_models
 import models
 import numpy as np
 import torch
+from agreement import choice
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -223,23 +224,13 @@ def results(names: Sequence[str], forms: Sequence[str], checks: Sequence[str]) -
                     yield compared(case, form, engine, check, graph)
 
 
-def _choice(known: Sequence[str]) -> Callable[[str], list[str]]:
-    def parse(text: str) -> list[str]:
-        wrong = [name for name in text.split(",") if name not in known]
-        if wrong:
-            raise argparse.ArgumentTypeError(f"unknown: {', '.join(wrong)}; there are {', '.join(known)}")
-        return text.split(",")
-
-    return parse
-
-
 def main() -> int:
     """Print the table; 1 if anything failed."""
     names = (*CLASSIFIERS, *OTHERS)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", type=_choice(names), default=list(names), help="separated by commas")
-    parser.add_argument("--forms", type=_choice(tuple(FORMS)), default=list(FORMS), help="separated by commas")
-    parser.add_argument("--checks", type=_choice(CHECKS), default=list(CHECKS), help="separated by commas")
+    parser.add_argument("--models", type=choice(names), default=list(names), help="separated by commas")
+    parser.add_argument("--forms", type=choice(tuple(FORMS)), default=list(FORMS), help="separated by commas")
+    parser.add_argument("--checks", type=choice(CHECKS), default=list(CHECKS), help="separated by commas")
     parser.add_argument("--output", type=Path, help="a file for the table, too")
     chosen = parser.parse_args()
     warnings.filterwarnings("ignore")
