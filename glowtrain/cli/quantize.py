@@ -44,7 +44,9 @@ def quantize(
     symmetric: given.Symmetric = False,
     power_of_two: given.PowerOfTwo = False,
     keep: given.Keep = [],  # noqa: B006
+    keep_sensitive: given.KeepSensitive = 0,
     method: given.CalibrationMethod = given.MINMAX,
+    weight_method: given.WeightCalibrationMethod = given.WEIGHT_MINMAX,
     examples: given.Examples = EXAMPLES,
     profile: given.ProfileFile = None,
     equalize: given.Equalize = False,
@@ -62,6 +64,7 @@ def quantize(
     seed: options.Seed = 0,
     form: given.FileFormat = given.QDQ,
     report: given.ReportPage = None,
+    json_path: given.ReportJson = None,
     sensitivity: given.Ranking = False,
     opset: options.Opset = None,
 ) -> None:
@@ -77,7 +80,9 @@ def quantize(
 
     glowtrain quantize trained.onnx --calibrate fashion-mnist --weights i4 --qat 5 --out int4.onnx
     """
-    check_writable(out_path, report, None if profile is None or profile.exists() else profile)
+    check_writable(out_path, report, json_path, None if profile is None or profile.exists() else profile)
+    if frozen is not None and frozen > qat:
+        raise InputError(f"--frozen {frozen} is part of the epochs of --qat, and these are {qat}")
     loaded = data.load(calibrate, data_dir)
     network = open_model(model, parse_dims(dims), loaded, seed)
     rule = loss_of(loss, output)
@@ -88,7 +93,8 @@ def quantize(
             dtype=DTYPES[activations], form="symmetric" if symmetric else ACTIVATIONS.form, power_of_two=power_of_two
         ),
         _weight_scheme(DTYPES[weights], block, per_channel=per_channel, power_of_two=power_of_two),
-        method=str(method), keep=keep, equalize=equalize, correct_bias=correct_bias, round_weights=round_weights,
+        method=str(method), weight_method=str(weight_method), keep=keep, keep_sensitive=keep_sensitive,
+        equalize=equalize, correct_bias=correct_bias, round_weights=round_weights,
     )  # fmt: skip
     if opset is not None:
         scheme.check_opset(opset)
@@ -96,16 +102,19 @@ def quantize(
     if is_quantized(network):
         if not qat:
             raise InputError(f"{model} is quantized already; --qat EPOCHS trains it on")
+        if report or json_path or sensitivity:
+            raise InputError(f"{model} is quantized already: there is no float model to compare it with in a report")
         result: Graph | Template = run.trained(
             resume_training(network), qat, frozen, batch_size, optimizer, lr, schedule
         )
+        run.print_accuracies()
     else:
-        found = run.calibrated(examples, profile, histograms=report is not None)
+        found = run.calibrated(examples, profile, histograms=report is not None or profile is not None)
         result = found.model
         if qat:
             ready = prepare_training(network, found.profile, scheme)
             result = run.trained(ready, qat, frozen, batch_size, optimizer, lr, schedule)
-        _report(run, found, report, sensitivity=sensitivity)
+        _report(run, found, report, json_path, sensitivity=sensitivity)
     run.write(result, out_path, form, opset)
 
 
@@ -177,12 +186,15 @@ class _Run:
         ends = np.cumsum([len(next(iter(batch.values()))) for batch in fed])
         self.accuracies[name] = q.accuracy(model, fed, np.split(targets[: ends[-1]], ends[:-1]), backend=self.backend)
 
-    def write(self, model: Graph | Template, path: Path, form: given.Format, opset: int | None) -> None:
-        """Save the model and say what came of it."""
-        graph = model if isinstance(model, Graph) else self._bound(model)
-        size = save_quantized(graph, path, form=form.value, opset=opset)
+    def print_accuracies(self) -> None:
+        """Say what was measured."""
         for name, value in self.accuracies.items():
             out.print(f"{100 * value:6.2f} %  {name}", markup=False)
+
+    def write(self, model: Graph | Template, path: Path, form: given.Format, opset: int | None) -> None:
+        """Save the model."""
+        graph = model if isinstance(model, Graph) else self._bound(model)
+        size = save_quantized(graph, path, form=form.value, opset=opset)
         out.print(f"wrote {path}: {form}, {nbytes(size)}", markup=False)
 
     def _bound(self, template: Template) -> Graph:
@@ -190,10 +202,14 @@ class _Run:
         return template.bind(template.dims_for({name: array.shape for name, array in batch.items()}))
 
 
-def _report(run: _Run, found: q.Quantized, path: Path | None, *, sensitivity: bool) -> None:
+def _report(run: _Run, found: q.Quantized, page: Path | None, plain: Path | None, *, sensitivity: bool) -> None:
     with out.status("measuring layers"):
         report = q.report(found, accuracies=run.accuracies, sensitivities=sensitivity)
     out.print(report.tables())
-    if path is not None:
-        report.write_html(path)
-        out.print(f"wrote {path}", markup=False)
+    if page is not None:
+        report.write_html(page)
+    if plain is not None:
+        report.write_json(plain)
+    for path in (page, plain):
+        if path is not None:
+            out.print(f"wrote {path}", markup=False)

@@ -36,7 +36,8 @@ class Weights(StrEnum):
 
 Format = StrEnum("Format", FORMATS)  # type: ignore[misc]
 Method = StrEnum("Method", {name.replace("-", "_"): name for name in q.METHODS})  # type: ignore[misc]
-QDQ, MINMAX = Format("qdq"), Method("minmax")
+WeightMethod = StrEnum("WeightMethod", {name: name for name in q.WEIGHT_METHODS})  # type: ignore[misc]
+QDQ, MINMAX, WEIGHT_MINMAX = Format("qdq"), Method("minmax"), WeightMethod("minmax")
 
 Out = Annotated[
     Path, typer.Option("--out", metavar="F", help="Where the integer model goes.", rich_help_panel=options.OUTPUT)
@@ -60,8 +61,17 @@ Keep = Annotated[
     list[str],
     typer.Option(metavar="PATTERN", help="Stay in float: names or operators (repeatable).", rich_help_panel=SCHEME),
 ]
+KeepSensitive = Annotated[
+    int,
+    typer.Option(
+        min=0, metavar="N", help="The N layers stay in float that cost results the most.", rich_help_panel=SCHEME
+    ),
+]
 CalibrationMethod = Annotated[
     Method, typer.Option(help="How ranges of activations are found.", rich_help_panel=CALIBRATION)
+]
+WeightCalibrationMethod = Annotated[
+    WeightMethod, typer.Option(help="How ranges of weights are found.", rich_help_panel=CALIBRATION)
 ]
 Examples = Annotated[
     int, typer.Option(min=1, metavar="N", help="Calibrate with the first N.", rich_help_panel=CALIBRATION)
@@ -99,6 +109,9 @@ ScheduleName = Annotated[str, typer.Option(metavar="S", rich_help_panel=TRAINING
 FileFormat = Annotated[Format, typer.Option("--format", help="Of the ONNX file.", rich_help_panel=options.OUTPUT)]
 ReportPage = Annotated[
     Path | None, typer.Option(metavar="F", help="A page with plots.", rich_help_panel=options.OUTPUT)
+]
+ReportJson = Annotated[
+    Path | None, typer.Option("--json", metavar="F", help="The report as JSON.", rich_help_panel=options.OUTPUT)
 ]
 Ranking = Annotated[
     bool,

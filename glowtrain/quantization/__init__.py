@@ -11,7 +11,16 @@ from glowtrain.quantization.calibrate import calibrate
 from glowtrain.quantization.convert import convert
 from glowtrain.quantization.export import FORMATS, save_quantized
 from glowtrain.quantization.fold import folded
-from glowtrain.quantization.methods import METHODS, Entropy, MeanSquare, Method, MinMax, MovingAverage, Percentile
+from glowtrain.quantization.methods import (
+    METHODS,
+    WEIGHT_METHODS,
+    Entropy,
+    MeanSquare,
+    Method,
+    MinMax,
+    MovingAverage,
+    Percentile,
+)
 from glowtrain.quantization.placement import Kept
 from glowtrain.quantization.post_training import Quantized, quantize
 from glowtrain.quantization.prepare import prepare
@@ -25,6 +34,7 @@ from glowtrain.quantization.scheme import Parameters, Scheme
 __all__ = [
     "FORMATS",
     "METHODS",
+    "WEIGHT_METHODS",
     "Entropy",
     "Kept",
     "LayerNoise",

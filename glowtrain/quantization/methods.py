@@ -120,6 +120,9 @@ METHODS: dict[str, Callable[[], Method]] = {
 }
 """The methods by name, with their usual settings."""
 
+WEIGHT_METHODS = ("minmax", "mse")
+"""Those for weights, which are known whole."""
+
 
 def method_of(method: str | Method) -> Method:
     """A method by name. Raises :class:`QuantizationError` listing the ones there are."""

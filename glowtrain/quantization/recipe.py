@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from glowtrain.errors import QuantizationError
-from glowtrain.quantization.methods import METHODS, Method, method_of
+from glowtrain.quantization.methods import METHODS, WEIGHT_METHODS, Method, method_of
 from glowtrain.quantization.scheme import ACTIVATIONS, WEIGHTS, Scheme
 from glowtrain.types import i4, i8, u4, u8
 
@@ -55,8 +55,9 @@ class Recipe:
         object.__setattr__(self, "keep", tuple(self.keep))  # so that recipes can be compared and hashed
         object.__setattr__(self, "only", tuple(self.only))
         weights = method_of(self.weight_method)
-        if not isinstance(weights, (METHODS["minmax"], METHODS["mse"])):  # type: ignore[arg-type]
-            raise QuantizationError('the ranges of weights are found by "minmax" or "mse"')
+        if not isinstance(weights, tuple(METHODS[name] for name in WEIGHT_METHODS)):  # type: ignore[arg-type]
+            known = " or ".join(f'"{name}"' for name in WEIGHT_METHODS)
+            raise QuantizationError(f"the ranges of weights are found by {known}")
         method_of(self.method)
         if self.round_weights < 0 or self.keep_sensitive < 0:
             given = f"{self.round_weights} and {self.keep_sensitive}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -89,10 +90,11 @@ class Report:
 
     def write_html(self, path: str | os.PathLike[str]) -> None:
         """Write the report as one HTML page with plots. Raises :class:`QuantizationError` if it cannot be written."""
-        try:
-            write_atomically(Path(path), html_page(self).encode())
-        except OSError as error:
-            raise QuantizationError(f"cannot write the report {path}: {error.strerror}") from None
+        _write(Path(path), html_page(self))
+
+    def write_json(self, path: str | os.PathLike[str]) -> None:
+        """Write :meth:`to_json`. Raises :class:`QuantizationError` if it cannot be written."""
+        _write(Path(path), json.dumps(self.to_json(), indent=1) + "\n")
 
 
 def report(
@@ -122,6 +124,13 @@ def report(
         quantized.example.parameters,
         accuracies or {},
     )
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise QuantizationError(f"cannot write the report {path}: {error.strerror}") from None
 
 
 def decibel_text(number: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -40,17 +41,42 @@ def kinds(path: Path) -> set[str]:
 
 
 def test_after_training(trained: Path, tmp_path: Path) -> None:
-    out, page, profile = tmp_path / "int8.onnx", tmp_path / "report.html", tmp_path / "profile.json"
+    out, page, profile, plain = (tmp_path / name for name in ("int8.onnx", "r.html", "profile.json", "r.json"))
     said = done(
         "quantize", trained, "--calibrate", "digits", "--out", out, "--report", page, "--profile", profile,
-        "--method", "entropy", "--keep", "Gemm", "--sensitivity",
+        "--method", "entropy", "--keep", "Gemm", "--sensitivity", "--json", plain, "--weight-method", "mse",
     )  # fmt: skip
-    assert "after calibration" in said
+    found = json.loads(plain.read_text())
+    assert set(found["accuracies"]) == {"float", "after calibration"}
+    assert f"accuracy float: {100 * found['accuracies']['float']:.2f} %" in said
+    assert "weights' method mse" in found["recipe"]
     assert "Sensitivity" in said
     assert {"QuantizeLinear", "DequantizeLinear", "Conv"} <= kinds(out)
     assert "<svg" in page.read_text() or "<img" in page.read_text()
-    again = done("quantize", trained, "--calibrate", "digits", "--out", tmp_path / "2.onnx", "--profile", profile)
+    again = done(
+        "quantize", trained, "--calibrate", "digits", "--out", tmp_path / "2.onnx", "--profile", profile,
+        "--method", "entropy",
+    )  # fmt: skip
     assert "after calibration" in again
+
+
+def test_a_profile_serves_every_method(trained: Path, tmp_path: Path) -> None:
+    """It has histograms, though the method that it was first taken for needs none."""
+    profile = tmp_path / "profile.json"
+    for method in ("minmax", "entropy"):
+        done(
+            "quantize", trained, "--calibrate", "digits", "--examples", "64", "--profile", profile,
+            "--method", method, "--out", tmp_path / "int8.onnx",
+        )  # fmt: skip
+
+
+def test_sensitive_layers_stay_in_float(trained: Path, tmp_path: Path) -> None:
+    out, plain = tmp_path / "int8.onnx", tmp_path / "report.json"
+    done(
+        "quantize", trained, "--calibrate", "digits", "--examples", "64", "--keep-sensitive", "1", "--json", plain,
+        "--out", out,
+    )  # fmt: skip
+    assert "asked for" in [kept["reason"] for kept in json.loads(plain.read_text())["kept"]]
 
 
 def test_operators_on_quantized_tensors(trained: Path, tmp_path: Path) -> None:
@@ -65,9 +91,10 @@ def test_while_training_and_on_from_there(trained: Path, tmp_path: Path) -> None
     assert "after 1 epoch of training" in said
     assert onnx.load(out).opset_import[0].version == 21
     assert "after 1 epoch" in done("quantize", out, "--calibrate", "digits", "--qat", "1", "--out", more)
-    status, said = called("quantize", out, "--calibrate", "digits", "--out", more)
-    assert status == 1
-    assert "--qat" in said
+    for arguments, words in (((), "--qat"), (("--qat", "1", "--report", tmp_path / "r.html"), "quantized already")):
+        status, said = called("quantize", out, "--calibrate", "digits", "--out", more, *arguments)
+        assert status == 1
+        assert words in said
 
 
 @pytest.mark.parametrize(
@@ -77,6 +104,7 @@ def test_while_training_and_on_from_there(trained: Path, tmp_path: Path) -> None
         (("--calibrate", "none.npz"), "none.npz"),
         (("--method", "guess"), "guess"),
         (("--keep", "*"), "nothing in"),
+        (("--qat", "1", "--frozen", "2"), "part of the epochs"),
     ],
 )
 def test_mistakes(trained: Path, tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
