@@ -25,13 +25,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("glowtrain", "gradient checks (glowtrain)")
     group.addoption("--gradcheck-examples", type=int, metavar="N", help="samples of each operator (else the test's)")
     group.addoption("--gradcheck-seed", type=int, default=0, metavar="N", help="seed of what is drawn (0)")
-    group.addoption("--gradcheck-report", metavar="DIR", help="write a page of HTML for each test with gradient checks")
+    group.addoption(
+        "--gradcheck-report",
+        metavar="DIR",
+        help="write a page of HTML (needs glowtrain[plot]) for each test with gradient checks",
+    )
 
 
 @pytest.fixture
 def gradcheck(request: pytest.FixtureRequest) -> Iterator[Any]:
     """Gradient checks that fail the test: a :class:`glowtrain.gradcheck.plugin.GradCheck`."""
     options = request.config.option
+    if options.gradcheck_report:
+        import_module("glowtrain.figures").check_drawing()
     checks = import_module("glowtrain.gradcheck.plugin").GradCheck(options.gradcheck_examples, options.gradcheck_seed)
     yield checks
     if options.gradcheck_report:

@@ -243,14 +243,15 @@ class Composer:
 
 
 def _widens(operator: Operator, arrays: Iterable[Array | None]) -> bool:
-    """Whether the operator computes the same in f64: not if it looks at the bits of floats."""
+    """Whether the operator computes the same in f64: not if it looks at the bits of floats, or always gives one type."""
     types = [None if array is None else type_of(array) for array in arrays]
     wide = [type_.with_dtype(f64) if type_ is not None and type_.dtype.is_float else type_ for type_ in types]
     try:
-        retyped_operator(operator, FLOATS, f64).infer(*wide)
+        found = retyped_operator(operator, FLOATS, f64).infer(*wide)
     except ShapeError:
         return False
-    return True
+    results = found if isinstance(found, tuple) else (found,)
+    return all(type_.dtype == f64 for type_ in results if type_.dtype.is_float)
 
 
 def _smooth(cls: type[Operator]) -> bool:

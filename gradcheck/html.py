@@ -1,158 +1,92 @@
 """A report as one HTML page that needs nothing else: numbers, failures, and a plot of errors by subject and oracle.
 
-The plot is SVG inside the page. It shows each error over what is allowed for it, on a logarithmic axis, so a wrong
-gradient stands to the right of the line at 1 whatever its magnitude.
+The plot shows each error over what is allowed for it, on a logarithmic axis, so a wrong gradient stands to the right of
+the line at 1 whatever its magnitude. Drawing needs matplotlib (the ``plot`` extra).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from html import escape
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from glowtrain import figures, pages
 from glowtrain.files import write_atomically
-from glowtrain.gradcheck.report import Check, Report
+from glowtrain.gradcheck.report import Check, Report, Status
 
-COLOURS = ("#2364aa", "#e07a1f", "#3a8f5c", "#8e4fa8", "#a35b3f", "#0f8b8d", "#c2477f", "#6b7280", "#94840f", "#4d5bd1")
-"""One for each oracle, told apart also in print; where there are more, the next ones are rings."""
-LOW, HIGH = -8, 6
-"""Decades of the axis; what is beyond stands at its end."""
-LEFT, WIDTH, ROW = 250, 860, 20
-GRID, LIMIT = "#9aa5b480", "#c0262d"
-LONGEST = 36
-"""Characters of a name beside the plot."""
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1c2430; --soft: #5d6877; --paper: #fff; --line: #d9dee5; --bad: #c0262d;
-  --good: #23774a; --warn: #9a6a00; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e7ebf0; --soft: #9aa5b4; --paper: #15191f; --line: #313945;
-  --bad: #ff7b7b; --good: #6fcf97; --warn: #e6b450; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem auto;
-  max-width: 1180px; padding: 0 1rem; }
-h1 { font-size: 1.4rem; margin: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .6rem; }
-p { color: var(--soft); margin: .3rem 0; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .25rem .7rem .25rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-th { color: var(--soft); font-weight: 500; } td.number, th.number { text-align: right; }
-td.detail { white-space: pre-wrap; overflow-wrap: anywhere; font-family: ui-monospace, monospace; font-size: 13px; }
-.failed { color: var(--bad); font-weight: 600; } .passed { color: var(--good); } .kink { color: var(--warn); }
-.absent { color: var(--soft); } .plot { overflow-x: auto; }
-"""
+TICKS = {
+    1e-8: "≤ 10⁻⁸", 1e-6: "10⁻⁶", 1e-4: "10⁻⁴", 1e-2: "10⁻²", 1.0: "1", 1e2: "10²", 1e4: "10⁴", 1e6: "≥ 10⁶",
+}  # fmt: skip
+LEAST, MOST = min(TICKS), max(TICKS)
+WIDTH, ROW = 11.0, 0.21
+"""Inches."""
+COLUMNS = {
+    "checked": "", "by": "", "result": "", "comparisons": "number", "worst error": "number", "of allowed": "number",
+    "detail": "code",
+}  # fmt: skip
 
 
 def html_page(report: Report) -> str:
-    """The report as one self-contained page."""
-    title = "Gradient check: " + ("passed" if report.passed else "failed")
-    parts = [
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<style>{STYLE}</style></head><body>",
-        f'<h1>Gradient check: <span class="{"passed" if report.passed else "failed"}">{title[16:]}</span></h1>',
-        *(f"<p>{escape(line)}</p>" for line in report.summary().splitlines()),
-        *_section("What failed", [c for c in report.checks if c.status == "failed"]),
-        *_section("At a kink", [c for c in report.checks if c.status == "kink"]),
-        '<h2>Errors, over what is allowed</h2><div class="plot">',
-        plot(report),
-        "</div>",
-        *_section("All comparisons", report.checks),
-        "</body></html>\n",
-    ]
-    return "\n".join(parts)
+    """The report as one self-contained page. Raises :class:`InputError` without matplotlib."""
+    result = "passed" if report.passed else "failed"
+    chosen = {
+        "What failed": [check for check in report.checks if check.status == "failed"],
+        "At a kink": [check for check in report.checks if check.status == "kink"],
+        "All comparisons": report.checks,
+    }
+    sections = [pages.section(title, _table(checks)) for title, checks in chosen.items() if checks]
+    title, height = "Errors, over what is allowed", 1.6 + ROW * len(report.subjects)
+    plot = pages.section(title, figures.svg(partial(draw, report), WIDTH, height, title))
+    return pages.page(f"Gradient check: {result}", report.summary(), [*sections[:-1], plot, *sections[-1:]], result)
 
 
 def write_html(report: Report, path: Path | str) -> None:
-    """Write the report as one HTML page. Raises ``OSError``."""
+    """Write the report as one HTML page. Raises ``OSError``, and :class:`InputError` without matplotlib."""
     write_atomically(Path(path), html_page(report).encode())
 
 
-def _section(title: str, checks: Sequence[Check]) -> Iterator[str]:
-    if not checks:
-        return
-    yield f"<h2>{title}</h2><table><tr><th>checked</th><th>by</th><th>result</th>"
-    yield '<th class="number">comparisons</th><th class="number">worst error</th>'
-    yield '<th class="number">of allowed</th><th>detail</th></tr>'
-    for check in checks:
-        yield _row(check)
-    yield "</table>"
+def _table(checks: Sequence[Check]) -> str:
+    return pages.table(COLUMNS, (_row(check) for check in checks))
 
 
-def _row(check: Check) -> str:
-    numbers = (str(check.examples), _number(check.error), _number(check.ratio))
-    words = ("–",) * 3 if check.status in ("kink", "absent") and not check.examples else numbers
-    cells = "".join(f'<td class="number">{word}</td>' for word in words)
-    return (
-        f'<tr><td>{escape(check.subject)}</td><td>{escape(check.oracle)}</td><td class="{check.status}">{check.status}'
-        f'</td>{cells}<td class="detail">{escape(check.detail)}</td></tr>'
-    )
+def _row(check: Check) -> list[pages.Cell]:
+    numbers = [str(check.examples), _number(check.error), _number(check.ratio)]
+    words = ["–"] * 3 if check.status in ("kink", "absent") and not check.examples else numbers
+    return [check.subject, check.oracle, (check.status, check.status), *words, check.detail]
 
 
 def _number(number: float) -> str:
     return f"{number:.2g}" if math.isfinite(number) else "∞"
 
 
-def plot(report: Report) -> str:
-    """Errors as SVG: a row for each subject, a mark for each oracle, at log10 of error over tolerance."""
-    oracles = list(dict.fromkeys(check.oracle for check in report.checks))
-    legend, top = _legend(oracles)
-    height, width = top + ROW * len(report.subjects) + 30, LEFT + WIDTH + 40
-    head = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}" font-size="12" fill="currentColor"'
-    parts = [f'<svg {head} font-family="system-ui, sans-serif" role="img">']
-    parts += ["<title>Error of each gradient over what is allowed for it</title>", *_axis(top, height), *legend]
-    for row, subject in enumerate(report.subjects):
-        parts += _marks(report.of(subject), subject, top + ROW * row + ROW / 2 + 4, oracles)
-    return "\n".join([*parts, "</svg>"])
+def draw(report: Report, figure: Figure) -> None:
+    """A row for each subject, in it a mark for each oracle at its error over what is allowed; failures are ringed."""
+    axes = figure.add_subplot(xscale="log", xlabel="worst error / allowed error", xlim=(LEAST / 2, 2 * MOST))
+    for number, oracle in enumerate(dict.fromkeys(check.oracle for check in report.checks)):
+        plot = partial(axes.plot, linestyle="", marker="osD^"[number // 10 % 4], color=f"C{number % 10}")
+        plot(*_marks(report, oracle, "passed"), markersize=5, label=oracle)
+        plot(*_marks(report, oracle, "failed"), markersize=9, mec=figures.LIMIT, mew=2)
+    axes.axvline(1.0, color=figures.LIMIT, linestyle="--", label="allowed")
+    axes.set_ylim(len(report.subjects) - 0.5, -0.5)
+    axes.set_yticks(range(len(report.subjects)), [figures.short(name) for name in report.subjects])
+    failed = {check.subject for check in report.failures}
+    for label, subject in zip(axes.get_yticklabels(), report.subjects, strict=True):
+        if subject in failed:
+            label.set(color=figures.LIMIT, weight="bold")
+    axes.set_xticks(list(TICKS), list(TICKS.values()))
+    axes.minorticks_off()
+    axes.tick_params(labeltop=True)
+    figure.legend(loc="outside upper left", ncols=6)
 
 
-def _place(decade: float) -> float:
-    return LEFT + WIDTH * (min(max(decade, LOW), HIGH) - LOW) / (HIGH - LOW)
-
-
-def _axis(top: int, height: int) -> Iterator[str]:
-    for decade in range(LOW, HIGH + 1, 2):
-        x = _place(decade)
-        stroke = f'stroke="{LIMIT}" stroke-dasharray="4 3"' if decade == 0 else f'stroke="{GRID}"'
-        yield f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{height - 24}" {stroke}/>'
-        label = "allowed" if decade == 0 else f'10<tspan dy="-5" font-size="9">{decade}</tspan>'
-        yield f'<text x="{x:.1f}" y="{height - 8}" text-anchor="middle" fill-opacity=".7">{label}</text>'
-
-
-def _legend(oracles: Sequence[str]) -> tuple[list[str], int]:
-    """The marks' meanings, in as many lines as they need, and where the plot begins below them."""
-    parts, x, y = [], float(LEFT), 18
-    for number, oracle in enumerate(oracles):
-        needed = 32 + 7.0 * len(oracle)
-        if x + needed > LEFT + WIDTH + 40 and x > LEFT:
-            x, y = float(LEFT), y + ROW
-        parts.append(f'<circle cx="{x:.0f}" cy="{y}" r="4.5" {_paint(number)}/>')
-        parts.append(f'<text x="{x + 9:.0f}" y="{y + 4}">{escape(oracle)}</text>')
-        x += needed
-    return parts, y + 22
-
-
-def _paint(number: int) -> str:
-    """Colours first; then the same as rings."""
-    colour = COLOURS[number % len(COLOURS)]
-    ring = number // len(COLOURS) % 2 == 1
-    return f'fill="none" stroke="{colour}" stroke-width="2.5"' if ring else f'fill="{colour}"'
-
-
-def _marks(checks: Sequence[Check], subject: str, y: float, oracles: Sequence[str]) -> Iterator[str]:
-    name = subject if len(subject) <= LONGEST else subject[: LONGEST - 1] + "…"
-    failed = any(check.status == "failed" for check in checks)
-    colour = f' fill="{LIMIT}" font-weight="600"' if failed else ""
-    yield f'<text x="{LEFT - 12}" y="{y + 4:.1f}" text-anchor="end"{colour}>{escape(name)}</text>'
-    yield f'<line x1="{LEFT}" x2="{LEFT + WIDTH}" y1="{y:.1f}" y2="{y:.1f}" stroke="{GRID}" stroke-opacity=".5"/>'
-    for check in checks:
-        if check.status in ("passed", "failed"):
-            yield _mark(check, y, _paint(oracles.index(check.oracle)))
-
-
-def _mark(check: Check, y: float, paint: str) -> str:
-    """A disc for what passed, a larger square for what failed; both tell their numbers when pointed at."""
-    x = _place(math.log10(check.ratio) if 0 < check.ratio < math.inf else (HIGH if check.ratio else LOW))
-    told = f"{check.subject}, {check.oracle}: error {_number(check.error)}, {_number(check.ratio)} of what is allowed"
-    title = f"<title>{escape(told)}</title>"
-    if check.status == "failed":
-        return f'<rect x="{x - 6:.1f}" y="{y - 6:.1f}" width="12" height="12" {paint}>{title}</rect>'
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" {paint}>{title}</circle>'
+def _marks(report: Report, oracle: str, status: Status) -> tuple[list[float], list[int]]:
+    """Errors over what is allowed, where there are marks for them, and the rows of their subjects."""
+    rows = {subject: row for row, subject in enumerate(report.subjects)}
+    found = [check for check in report.checks if check.oracle == oracle and check.status == status]
+    ratios = [check.ratio if math.isfinite(check.ratio) else MOST for check in found]
+    return [min(max(ratio, LEAST), MOST) for ratio in ratios], [rows[check.subject] for check in found]

@@ -18,6 +18,7 @@ from glowtrain.cli.models import input_specs, open_graph, open_model, parse_dims
 from glowtrain.cli.training import Feed, fitted, loss_of
 from glowtrain.data import read_npz
 from glowtrain.errors import InputError
+from glowtrain.figures import check_drawing
 from glowtrain.gradcheck import PROFILES, RegistryReport, Report, check, check_registry, page
 from glowtrain.gradcheck.html import write_html
 from glowtrain.gradcheck.junit import write_junit
@@ -49,7 +50,10 @@ def gradcheck(
         Path | None, typer.Option("--junit", metavar="F", help="Write the report as JUnit XML, for build servers.")
     ] = None,
     html: Annotated[
-        Path | None, typer.Option("--html", metavar="F", help="Write the report as a page with a plot of the errors.")
+        Path | None,
+        typer.Option(
+            "--html", metavar="F", help="Write the report as a page with a plot of the errors (needs glowtrain[plot])."
+        ),
     ] = None,
     markdown: Annotated[
         Path | None, typer.Option("--markdown", metavar="F", help="Write what was found by operator as a page.")
@@ -92,8 +96,9 @@ def gradcheck(
 
     glowtrain gradcheck model.onnx --input batch.npz --loss mse
     """
-    for path in (json_path, junit, html, markdown):
-        check_writable(path)
+    check_writable(json_path, junit, html, markdown)
+    if html is not None:
+        check_drawing()
     if programs is not None and (model is not None or op):
         raise InputError(f"give --programs or {'a MODEL' if model is not None else '--op'}, not both")
     if model is not None and (op or markdown):

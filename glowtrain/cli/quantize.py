@@ -18,6 +18,7 @@ from glowtrain.cli.files import check_writable
 from glowtrain.cli.models import input_specs, open_model, parse_dims
 from glowtrain.cli.training import feed, loss_of, optimizer_of, schedule_of
 from glowtrain.errors import InputError
+from glowtrain.figures import check_drawing
 from glowtrain.graph import Graph, Template
 from glowtrain.losses import Loss
 from glowtrain.quantization.batches import Batch, batches
@@ -81,6 +82,8 @@ def quantize(
     glowtrain quantize trained.onnx --calibrate fashion-mnist --weights i4 --qat 5 --out int4.onnx
     """
     check_writable(out_path, report, json_path, None if profile is None or profile.exists() else profile)
+    if report is not None:
+        check_drawing()
     if frozen is not None and frozen > qat:
         raise InputError(f"--frozen {frozen} is part of the epochs of --qat, and these are {qat}")
     loaded = data.load(calibrate, data_dir)

@@ -125,10 +125,11 @@ class Template:
                 continue
             if len(shape) != len(spec.shape):
                 raise BindingError(f"{self.name}: input {name} has shape {tuple(shape)} but the model declares {spec}")
-            for declared, extent in zip(spec.shape, shape, strict=True):
+            for axis, (declared, extent) in enumerate(zip(spec.shape, shape, strict=True)):
                 known = dims.setdefault(declared, extent) if isinstance(declared, str) else declared
                 if known != extent:
+                    what = declared if isinstance(declared, str) else f"axis {axis}"
                     raise BindingError(
-                        f"{self.name}: input {name} has shape {tuple(shape)} but {declared} is {known} ({spec})"
+                        f"{self.name}: input {name} has shape {tuple(shape)} but {what} is {known} ({spec})"
                     )
         return dims

@@ -34,6 +34,7 @@ from glowtrain.onnx_io.source import describe
 from glowtrain.onnx_io.tensors import array_from_sparse, array_from_tensor
 from glowtrain.ops.logic import Cast
 from glowtrain.ops.quantization import DequantizeLinear
+from glowtrain.ops.scales import WithScales
 from glowtrain.optimize.fold import constants
 from glowtrain.types import Array, Spec
 
@@ -220,6 +221,8 @@ class Builder:
     def made(self, operator: Operator, inputs: list[Value | None], node: NodeProto) -> tuple[Value, ...]:
         """The outputs of a new node, or constants; what is made of integers for weights is known by those integers."""
         fresh = Node(operator, inputs, node.name)
+        if isinstance(operator, WithScales):
+            operator.check_known(inputs)
         known = None if isinstance(operator, DequantizeLinear) else constants(fresh, LARGEST_FOLD)
         return known or fresh.outputs
 

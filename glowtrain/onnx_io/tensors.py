@@ -10,11 +10,15 @@ import numpy as np
 from onnx import SparseTensorProto, TensorProto, helper, numpy_helper
 
 from glowtrain.errors import ModelError, ShapeError
-from glowtrain.types import Array, DType, dtype_of, f4e2m1, f6e2m3, f6e3m2, i2, i4, u2, u4
+from glowtrain.types import Array, DType, dtype_of, f4e2m1, f6e2m3, f6e3m2, i2, i4, i8, i16, u2, u4, u8, u16
 
 _PACKED_BITS: dict[DType, int] = {f6e2m3: 6, f6e3m2: 6, f4e2m1: 4, i4: 4, u4: 4, i2: 2, u2: 2}
 """Bits of the types whose elements lie in files without gaps, the first at the low end of the first byte."""
 
+
+_RANGES: dict[DType, tuple[int, int]] = {
+    dtype: (int(np.iinfo(dtype.numpy).min), int(np.iinfo(dtype.numpy).max)) for dtype in (i8, u8, i16, u16)
+}
 
 LARGEST_SPARSE = 1 << 32
 """Bytes of a sparse tensor made dense: a small file can declare any shape."""
@@ -56,11 +60,23 @@ def array_from_tensor(tensor: TensorProto, folder: Path | None, what: str = "ten
         return _from_bytes(_external_bytes(tensor, folder, what), dtype, shape, what)
     if tensor.HasField("raw_data"):
         return _from_bytes(tensor.raw_data, dtype, shape, what)
+    _check_range(tensor, dtype, what)
     try:
         array = np.asarray(numpy_helper.to_array(tensor))
     except (ValueError, TypeError, OverflowError) as error:
         raise ModelError(f"{what} of shape {list(shape)} cannot be read: {error}") from None
     return array.astype(dtype.numpy, copy=False)
+
+
+def _check_range(tensor: TensorProto, dtype: DType, what: str) -> None:
+    """Integers of 8 and 16 bits, which a file may hold as numbers of 32 bits."""
+    if dtype not in _RANGES or not tensor.int32_data:
+        return
+    low, high = _RANGES[dtype]
+    numbers = np.array(tensor.int32_data)
+    outside = numbers[(numbers < low) | (numbers > high)]
+    if outside.size:
+        raise ModelError(f"{what}: {outside[0]} is not a number of {dtype}, which holds {low} to {high}")
 
 
 def _from_bytes(data: bytes, dtype: DType, shape: tuple[int, ...], what: str) -> Array:

@@ -22,6 +22,7 @@ from glowtrain.ops.family import Grads, normalize_axis
 from glowtrain.ops.logic import Equal, Where
 from glowtrain.ops.move import Expand, Slice, pad, reshape
 from glowtrain.ops.reduction import ReduceMax, ReduceMin, ReduceSum
+from glowtrain.ops.scales import ScalePlaces, WithScales, elements, named
 from glowtrain.types import (
     SMALL_INTEGERS,
     Array,
@@ -158,6 +159,8 @@ def blocks(op: Operator, axis: int, block_size: int, *types: Any) -> Blocks:
             raise op.fail(f"{scale.shape[0]} scales for the {x.shape[axis]} places on axis {axis}", *types)
         extents = tuple(scale.shape[0] if a == axis else 1 for a in range(x.rank))
         return Blocks(x.shape, extents, axis, 1)
+    if not block_size:
+        raise op.fail(f"scales of rank {scale.rank} are for blocks: say block_size, or give one for each place", *types)
     wanted = tuple(-(-n // block_size) if a == axis and block_size > 0 else n for a, n in enumerate(x.shape))
     if block_size < 1 or scale.shape != wanted:
         rule = f"with block_size={block_size} on axis {axis} the scales must have shape {list(wanted)}"
@@ -165,8 +168,16 @@ def blocks(op: Operator, axis: int, block_size: int, *types: Any) -> Blocks:
     return Blocks(x.shape, scale.shape, axis, block_size)
 
 
+def check_float_zeros(op: WithScales, inputs: Sequence[Value | None], places: Sequence[int]) -> None:
+    """Zero points of 8-bit floats say the type only: ONNX's reference refuses others. Raises ``ShapeError``."""
+    for zero in (inputs[place] for place in places if place < len(inputs)):
+        array = elements(zero) if zero is not None and zero.dtype in FLOAT8 else None
+        if zero is not None and array is not None and array.any():
+            raise op.refused(named(zero, "zero point", array, array != 0), f"that of {zero.dtype} must be 0", inputs)
+
+
 @dataclass(frozen=True)
-class Scaled(Operator):
+class Scaled(WithScales):
     """Real numbers and quantized ones, with one scale for all, for each place on ``axis``, or for each block."""
 
     axis: int = 1
@@ -174,6 +185,10 @@ class Scaled(Operator):
     output_dtype: DType | None = None
 
     setting_inputs: ClassVar[tuple[int, ...]] = (1,)
+
+    def check_known(self, inputs: Sequence[Value | None]) -> None:
+        super().check_known(inputs)
+        check_float_zeros(self, inputs, (2,))
 
     def layout(self, *inputs: Any) -> Blocks:
         """Which scale belongs to an element, for operands that are arrays, values or tensors."""
@@ -195,6 +210,7 @@ class QuantizeLinear(Scaled):
 
     differentiable: ClassVar[bool] = False
     reason: ClassVar[str] = STEPS
+    scale_places: ClassVar[ScalePlaces] = {1: None}
 
     def infer(self, *inputs: Any) -> TensorType:
         x, scale, zero = (*inputs, None)[:3]
@@ -284,12 +300,16 @@ def draw_zero(draw: Draw, shape: Shape, dtype: DType) -> Array:
 class DequantizeLinear(Scaled):
     """(x - zero point) · scale, in ``output_dtype`` or the scale's type; differentiable in the scale."""
 
+    scale_places: ClassVar[ScalePlaces] = {1: 0}
+
     def infer(self, *inputs: Any) -> TensorType:
         x, scale, zero = (*inputs, None)[:3]
         if x.dtype not in QUANTIZED | {i32}:
             raise self.fail(f"what is dequantized must be i32 or one of {names(QUANTIZED)}", *inputs)
         if zero is not None and zero.dtype != x.dtype:
-            raise self.fail("operand and zero point must have one element type", *inputs)
+            raise self.fail(
+                f"operand and zero point must have one element type, not {x.dtype} and {zero.dtype}", *inputs
+            )
         result = self.output_dtype or scale.dtype
         if not result.is_float or not (scale.dtype.is_float or scale.dtype == f8e8m0):
             raise self.fail("scales must be floating, or f8e8m0 with a floating output_dtype", *inputs)

@@ -10,6 +10,7 @@ Semantics: https://onnx.ai/onnx/operators/ at the newest opset.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,8 +24,18 @@ from glowtrain.ops.convolution import Conv, _draw_convolution
 from glowtrain.ops.correlation import convolve
 from glowtrain.ops.move import Expand, reshape
 from glowtrain.ops.pad import Pad
-from glowtrain.ops.quantization import FLOAT8, STEPS, known, limits, names, quantize_units, quantized_array
+from glowtrain.ops.quantization import (
+    FLOAT8,
+    STEPS,
+    check_float_zeros,
+    known,
+    limits,
+    names,
+    quantize_units,
+    quantized_array,
+)
 from glowtrain.ops.reduction import ReduceSum
+from glowtrain.ops.scales import ScalePlaces, WithScales
 from glowtrain.types import Array, DType, Shape, TensorType, dtype_of, f32, f64, i8, i32, u8
 
 BYTES = frozenset({i8, u8})
@@ -307,7 +318,7 @@ def draw_window(draw: Draw) -> tuple[Conv, Array, Array, Array | None, Array | N
 
 @operator
 @dataclass(frozen=True)
-class QLinearMatMul(Operator):
+class QLinearMatMul(WithScales):
     """The product of two quantized matrices, quantized: operands are (A, scale, zero point) of both, then y's two.
 
     The sums are exact; they are multiplied by a_scale · b_scale / y_scale in f32 (or in the scales' type, if wider).
@@ -315,6 +326,11 @@ class QLinearMatMul(Operator):
 
     differentiable: ClassVar[bool] = False
     reason: ClassVar[str] = STEPS
+    scale_places: ClassVar[ScalePlaces] = {1: 0, 4: 3, 6: None}
+
+    def check_known(self, inputs: Sequence[Value | None]) -> None:
+        super().check_known(inputs)
+        check_float_zeros(self, inputs, (2, 5, 7))
 
     def infer(self, *inputs: Any) -> TensorType:
         if len(inputs) != 8 or any(x is None for x in inputs):
@@ -374,7 +390,7 @@ class QLinearMatMul(Operator):
 
 @operator
 @dataclass(frozen=True)
-class QLinearConv(IntegerWindow):
+class QLinearConv(IntegerWindow, WithScales):
     """A convolution of quantized tensors, quantized: operands are (x, scale, zero point), (w, scale, zero point), y's
     scale and zero point, and a bias of i32 in units of x_scale · w_scale. Weights may have a scale for each channel.
     """
@@ -386,6 +402,7 @@ class QLinearConv(IntegerWindow):
     pads: Shape = ()
     strides: Shape = ()
     reason: ClassVar[str] = STEPS
+    scale_places: ClassVar[ScalePlaces] = {1: 0, 4: 3, 6: None}
 
     def infer(self, *inputs: Any) -> TensorType:
         if len(inputs) not in (8, 9) or any(x is None for x in inputs[:8]):

@@ -1,6 +1,7 @@
 """Computing with the integers themselves between DequantizeLinear and QuantizeLinear.
 
     Conv, MatMul, Gemm of dequantized bytes    exact products of bytes with sums in i32, times the scales
+    ConvTranspose of dequantized bytes         the same for each phase of its strides; what follows, in each phase
     QuantizeLinear of such a product           one factor s_x s_w / s_y, rounding, zero point, saturation
     QuantizeLinear of sums, products, means    one linear form in the numbers, likewise
     Relu and Clip before it                    bounds on the integers
@@ -27,9 +28,9 @@ from glowtrain.ops.activation import Relu
 from glowtrain.ops.arithmetic import Add, Mul
 from glowtrain.ops.cast import Cast
 from glowtrain.ops.contraction import Gemm, MatMul
-from glowtrain.ops.convolution import Conv
+from glowtrain.ops.convolution import Conv, ConvTranspose
 from glowtrain.ops.extrema import Clip
-from glowtrain.ops.family import Move
+from glowtrain.ops.family import Elementwise, Move
 from glowtrain.ops.max_pool import MaxPool
 from glowtrain.ops.microsoft.quantized import (
     QLinearAdd,
@@ -49,6 +50,7 @@ from glowtrain.ops.quantization import (
     quantized_array,
 )
 from glowtrain.ops.quantized_contraction import BYTES, ConvInteger, MatMulInteger
+from glowtrain.ops.transposed_integer import ConvTransposeInteger, Interleave
 from glowtrain.optimize.rewrite import rewrite
 from glowtrain.optimize.tables import as_table
 from glowtrain.types import SMALL_INTEGERS, Array, DType, f32, i8, i32, u8
@@ -165,6 +167,39 @@ def convolution(node: Node) -> Sequence[Value] | None:
     return _product(total, x.scale.reshape(()) * _spread(w.scale, column), node.inputs[2:], column)
 
 
+def transposed_convolution(node: Node) -> Sequence[Value] | None:
+    """ConvTranspose of dequantized bytes, likewise, phase by phase."""
+    operator = node.operator
+    assert isinstance(operator, ConvTranspose)
+    x, w = _bytes(node.inputs[0]), _bytes(node.inputs[1])
+    if x is None or w is None or not x.uniform:
+        return None
+    scale = _each_output(operator, w, w.scale)
+    zero = known(w.zero)
+    if scale is None:
+        return None
+    zeros = x.zero, None if zero is None else constant(_each_output(operator, w, zero))
+    integer = ConvTransposeInteger(**operator.attributes())
+    column = (-1, *(1,) * (w.numbers.rank - 2))
+    factor = x.scale.reshape(()) * _spread(scale, column)
+    totals = integer.phases(x.numbers, w.numbers, *zeros)
+    phases = [_product(total, factor, node.inputs[2:], column)[0] for total in totals]
+    return (integer.joined(phases, operator.geometry(x.numbers, w.numbers)),)
+
+
+def _each_output(operator: ConvTranspose, w: Numbers, array: Array) -> Array | None:
+    """Scales or zero points of a weight [C, M/group, k...] for all, or each of the M output channels.
+
+    Groups share those of axis 1; axis 0 has one for each group where a group has one input channel.
+    """
+    if array.size == 1:
+        return array.reshape(())
+    if w.axis == 1:
+        return np.tile(array, operator.group)
+    alone = w.axis == 0 and w.numbers.shape[0] == operator.group
+    return np.repeat(array, w.numbers.shape[1]) if alone else None
+
+
 def matrix_product(node: Node) -> Sequence[Value] | None:
     """MatMul of dequantized bytes, with one scale for the left side and one for all or each column of the right."""
     a, b = _bytes(node.inputs[0]), _bytes(node.inputs[1])
@@ -246,6 +281,8 @@ def quantizing(node: Node) -> Sequence[Value] | None:
         return None
     if not 0 < scale.item() < np.inf or (zero is not None and known(zero) is None):
         return None
+    if _phases(value):
+        return by_phases(node)
     before = dequantized(value)
     if before is not None and before.uniform and before.same(Numbers(node.output, scale, zero, 0)):
         return (before.numbers,)
@@ -332,6 +369,31 @@ def _number(real: float, scale: Array, zero: Value | None, node: Node) -> int:
     return int(quantized_array(quotient, known(zero), node.output.dtype).item())
 
 
+# ---- phases ----------------------------------------------------------------------------------------------------------
+
+
+def by_phases(node: Node) -> Sequence[Value] | None:
+    """What is computed element by element from one image in phases and scalars, phase by phase."""
+    images = [value for value in node.inputs if value is not None and _phases(value)]
+    scalars = [value for value in node.inputs if value is not None and value not in images]
+    if len(images) != 1 or node.operator.random or any(value.type.size != 1 for value in scalars):
+        return None
+    (image,) = images
+    if image.node is None or node.output.shape != image.shape:
+        return None
+    results: list[Value] = []
+    for phase in _phases(image):
+        fresh = Node(node.operator, [phase if value is image else value for value in node.inputs])
+        results += _change(fresh) or fresh.outputs
+    return (image.node.operator(*results),)
+
+
+def _phases(value: Value) -> tuple[Value | None, ...]:
+    """The phases of an image of real numbers; none of other values."""
+    interleaved = value.node is not None and isinstance(value.node.operator, Interleave) and value.dtype == f32
+    return value.node.inputs if interleaved and value.node is not None else ()
+
+
 # ---- what commutes with dequantizing ---------------------------------------------------------------------------------
 
 
@@ -364,10 +426,12 @@ def largest(node: Node) -> Sequence[Value] | None:
 Rule = Callable[[Node], Sequence[Value] | None]
 RULES: tuple[tuple[type | tuple[type, ...], Rule], ...] = (
     (Conv, convolution),
+    (ConvTranspose, transposed_convolution),
     (MatMul, matrix_product),
     (Gemm, general_product),
     (QuantizeLinear, quantizing),
     (MaxPool, largest),
     (Concat, joining),
     (Move, moving),
+    (Elementwise, by_phases),
 )

@@ -55,6 +55,13 @@ def decibels(signal: float, noise: float) -> float:
     return 10 * math.log10(signal / noise) if signal > 0 else -math.inf
 
 
+def decibel_text(number: float | None) -> str:
+    """Decibels as shown; nothing for ``None``."""
+    if number is None:
+        return ""
+    return f"{number:.1f}" if math.isfinite(number) else ("∞" if number > 0 else "-∞")
+
+
 def signal_to_noise(
     floats: Graph | Template, ready: Ready, fed: Sequence[Batch], backend: str | Backend = "cpu"
 ) -> list[LayerNoise]:

@@ -23,9 +23,12 @@ def batches(model: Graph | Template, data: Data, batch_size: int, limit: int | N
     """Calibration data as batches for a model's inputs, at most ``limit`` examples.
 
     Arrays of examples are cut along their first axis; what does not fill a batch is one of its own, if the model has a
-    symbolic batch dimension, else it is left out. Raises :class:`QuantizationError` for no data, missing inputs and
-    data of no known form.
+    symbolic batch dimension, else it is left out. Raises :class:`QuantizationError` for no data, missing inputs,
+    batches without examples and data of no known form.
     """
+    for name, count in (("batch_size", batch_size), ("examples", 1 if limit is None else limit)):
+        if count < 1:
+            raise QuantizationError(f"calibration takes at least one example: {name} is {count}")
     names, fixed = _inputs(model)
     if isinstance(data, Dataset):
         data = data.train
@@ -34,7 +37,7 @@ def batches(model: Graph | Template, data: Data, batch_size: int, limit: int | N
     if isinstance(data, Mapping):
         found = list(_cut({name: np.asarray(_array(data, name)) for name in names}, fixed or batch_size, fixed, limit))
     elif isinstance(data, Iterable) and not isinstance(data, (str, bytes)):
-        found = [_batch(batch, names) for batch in data]
+        found = [_batch(batch, names, number) for number, batch in enumerate(data)]
     else:
         rule = "arrays by input name, one array, a gt.data.Dataset or an iterable of batches"
         raise QuantizationError(f"calibration data are {rule}, not {type(data).__name__}")
@@ -69,14 +72,23 @@ def _array(data: Mapping[str, Any], name: str) -> Any:
     return data[name]
 
 
-def _batch(batch: Any, names: Sequence[str]) -> Batch:
+def _batch(batch: Any, names: Sequence[str], number: int) -> Batch:
     if not isinstance(batch, Mapping):
         batch = {_only(names): batch}
-    return {name: np.asarray(_array(batch, name)) for name in names}
+    arrays = {name: np.asarray(_array(batch, name)) for name in names}
+    for name, array in arrays.items():
+        if array.ndim and not len(array):
+            raise QuantizationError(
+                f"batch {number} of the calibration data has no examples: {name} {list(array.shape)}"
+            )
+    return arrays
 
 
 def _cut(arrays: Batch, size: int, fixed: int | None, limit: int | None) -> Iterator[Batch]:
-    counts = {len(array) if array.ndim else 0 for array in arrays.values()}
+    single = [name for name, array in arrays.items() if not array.ndim]
+    if single:
+        raise QuantizationError(f"{single[0]} is one number, not an array of examples; give batches in a list instead")
+    counts = {len(array) for array in arrays.values()}
     if len(counts) != 1:
         listed = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
         raise QuantizationError(f"the calibration arrays have different numbers of examples: {listed}")

@@ -6,7 +6,7 @@ QuantizeLinear, with its bias as i32 whose scale is that of the products, s_x ·
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +15,7 @@ from glowtrain.errors import QuantizationError
 from glowtrain.graph import Constant, Graph, Node, Value
 from glowtrain.ops.fake_quantize import FakeQuantize
 from glowtrain.ops.quantization import DequantizeLinear, QuantizeLinear, limits
+from glowtrain.ops.softmax import Softmax
 from glowtrain.quantization.prepare import fake_quantized
 from glowtrain.quantization.scheme import Parameters, check_parameters
 from glowtrain.quantization.settled import Arrays, Model, baked, each, refreshed, transformed
@@ -32,12 +33,33 @@ def convert(model: Model, *, state: Mapping[str, Array] | None = None) -> Model:
 
 def converted(graph: Graph) -> Graph:
     """:func:`convert` of a graph whose variables begin with their final values."""
-    fake_quantized(graph)
-    return transformed(graph, _Converting().change)
+    shares = {node.inputs[1] for node in fake_quantized(graph) if _rounds_shares(node)}
+    return transformed(graph, _Converting(shares).change)
+
+
+def _rounds_shares(node: Node) -> bool:
+    """Whether a FakeQuantize rounds what Softmax gives."""
+    x = node.inputs[0]
+    return x is not None and x.node is not None and isinstance(x.node.operator, Softmax)
+
+
+def reciprocal(scale: Array) -> Array:
+    """Scales below 1 as reciprocals of whole numbers, the next from these on.
+
+    ONNX Runtime's QLinearSoftmax multiplies by the scale's reciprocal in f32 without its fraction; with these scales it
+    gives what ONNX says. They are wider by less than one part in the reciprocal.
+    """
+    whole = np.maximum(np.floor((1.0 + 1e-6) / scale.astype(np.float64)), 1.0)
+    fitting = (1.0 / whole).astype(np.float32)
+    short = np.float32(1) / fitting < whole  # rounded up: 1 / 255 in f32 is above 1 / 255
+    fitting = np.where(short, np.nextafter(fitting, np.float32(0)), fitting)
+    return np.where(scale < 1, fitting, scale).astype(np.float32)
 
 
 @dataclass
 class _Converting:
+    shares: Collection[Value | None]
+    """Scales of what Softmax gives."""
     arrays: Arrays = field(default_factory=Arrays)
     constants: dict[Value, Constant] = field(default_factory=dict)
 
@@ -54,6 +76,8 @@ class _Converting:
         _, scale, zero = (value for value in node.inputs if value is not None)
         arrays = self.arrays.required(scale), self.arrays.required(zero)
         check_parameters(*arrays, where=scale.name)
+        if scale in self.shares:
+            arrays = reciprocal(arrays[0]), arrays[1]
         return Parameters(*arrays, node.operator.axis, node.operator.block_size)
 
     def constant(self, value: Value, array: Array) -> Constant:

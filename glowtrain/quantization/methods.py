@@ -139,13 +139,21 @@ def _search(observed: Observed, scheme: Scheme, steps: int, cost: Callable[[floa
     best = (low, high)
     if low == high:
         return best
-    least = cost(*best)
+    least = _cost_of(cost, best)
     for candidates in (_together, _upper, _lower):
         for candidate in candidates(best if candidates is not _together else (low, high), steps):
-            found = cost(*candidate)
+            found = _cost_of(cost, candidate)
             if found < least:
                 best, least = candidate, found
     return best
+
+
+def _cost_of(cost: Callable[[float, float], float], candidate: Range) -> float:
+    """The cost of a range; infinite for one that is too small for a scale."""
+    try:
+        return cost(*candidate)
+    except QuantizationError:
+        return float("inf")
 
 
 def _together(whole: Range, steps: int) -> Iterator[Range]:

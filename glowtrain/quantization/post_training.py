@@ -75,16 +75,19 @@ def quantize(
     """Quantize a float model after training.
 
     ``data`` are typical inputs (see :func:`~glowtrain.quantization.calibrate.calibrate`), ``state`` variables' values
-    by name, ``profile`` an earlier calibration of the same model; with ``histograms`` they are recorded for the report
-    even where the method does not need them. Raises
-    :class:`~glowtrain.errors.QuantizationError` for data, ranges and recipes that do not fit the model.
+    by name, ``profile`` an earlier calibration of the same model with the same weights (a recipe that equalises changes
+    them, and calibrates anew); with ``histograms`` they are recorded for the report even where the method does not need
+    them. Raises :class:`~glowtrain.errors.QuantizationError` for data, ranges, recipes and profiles that do not fit the
+    model.
     """
     recipe = recipe or Recipe()
     fed = batches(model, data, batch_size, examples)
     floats = each(model, lambda graph: folded(graph, state))
     if recipe.equalize:
         floats, profile = _with_weights(floats, equalized(bound(floats, fed[0]))), None
-    if profile is None:
+    if profile is not None:
+        profile.check_model(bound(floats, fed[0]))
+    else:
         profile = calibrate(floats, fed, histograms=histograms or method_of(recipe.method).histograms, backend=backend)
     work = _Work(floats, floats, profile, recipe, fed, backend)
     work.keep_sensitive()

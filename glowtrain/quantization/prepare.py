@@ -6,6 +6,7 @@ stands behind each value that is rounded, and all of its readers share it.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,15 +16,16 @@ import numpy as np
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Constant, Graph, Node, Value, Variable
 from glowtrain.ops.fake_quantize import FakeQuantize
+from glowtrain.ops.quantization import limits
 from glowtrain.quantization.fold import folded
 from glowtrain.quantization.methods import method_of
 from glowtrain.quantization.placement import Kept, Placement, Weight, place
 from glowtrain.quantization.profile import Profile
 from glowtrain.quantization.recipe import Recipe
 from glowtrain.quantization.scheme import Parameters
-from glowtrain.quantization.settled import Arrays, Model, each, transformed
+from glowtrain.quantization.settled import Arrays, Model, Names, each, transformed
 from glowtrain.quantization.weights import FINEST, Axes, weight_parameters
-from glowtrain.types import Array
+from glowtrain.types import Array, dtype_of
 
 
 def prepare(
@@ -91,10 +93,12 @@ class _Preparing:
     weights: dict[tuple[Node, int], Value] = field(default_factory=dict)
     known: Mapping[Value, Value] = field(default_factory=dict)
     kept: list[Kept] = field(default_factory=list)
+    names: Names = field(default_factory=Names)
 
     def run(self) -> Prepared:
         for value in dict.fromkeys(self.placement.sites.values()):
             self.range(value)
+        self.names.taken.update(self.parameters)
         graph = transformed(self.placement.graph, self.change)
         graph = graph.with_(outputs={name: self.output(name, graph) for name in graph.outputs})
         kept = [*self.placement.kept, *self.kept]
@@ -156,9 +160,11 @@ class _Preparing:
     def weight(self, weight: Weight) -> Value:
         key = (weight.value, weight.axes)
         if key not in self.shared:
-            array, name = self.arrays.required(weight.value), _weight_name(weight)
+            # read along other axes too, a weight has other scales there, and they another name
+            array, name = self.arrays.required(weight.value), self.names.take(_weight_name(weight))
             scheme, method = self.recipe.weights, method_of(self.recipe.weight_method)
-            least = self.least_scale(weight)
+            alike = (self.least_scale(other) for other in self.placement.weights if (other.value, other.axes) == key)
+            least = functools.reduce(np.maximum, alike)
             parameters = self.fixed.get(name) or weight_parameters(array, scheme, weight.axes, method, name, least)
             self.parameters[name] = parameters
             count = max(array.size // max(parameters.scale.size, 1), 1)
@@ -189,7 +195,7 @@ class _Preparing:
             label = f"{name}.scale"
             learnt = Variable(label, parameters.scale) if self.learn else Constant(parameters.scale, label)
             self.scales[name] = learnt
-        greatest = max(abs(limit) for limit in self.recipe.activations.limits)
+        greatest = limits(dtype_of(parameters.zero_point.dtype))[1]
         factor = 1.0 / math.sqrt(count * greatest) if self.learn else 1.0
         node = Node(FakeQuantize(parameters.axis, parameters.block_size, factor), [raw, self.scales[name], zero])
         node.outputs[0].name = f"{value.name or name}.rounded"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from glowtrain.errors import ShapeError
 from glowtrain.graph import Constant, Node, Operator, Value
 from glowtrain.ops.activation import LeakyRelu, Sigmoid
 from glowtrain.ops.arithmetic import Add, Mul
@@ -31,10 +32,12 @@ from glowtrain.ops.microsoft.quantized import (
     QLinearSoftmax,
 )
 from glowtrain.ops.move import Concat
+from glowtrain.ops.pad import Pad
 from glowtrain.ops.pooling import AveragePool, GlobalAveragePool
 from glowtrain.ops.quantization import DequantizeLinear, QuantizeLinear, limits
 from glowtrain.ops.quantized_contraction import QLinearConv, QLinearMatMul
 from glowtrain.ops.softmax import Softmax
+from glowtrain.optimize.integer import SAME_SCALE
 from glowtrain.optimize.rewrite import rewrite
 from glowtrain.quantization.scheme import Parameters
 from glowtrain.quantization.settled import Model, each
@@ -129,6 +132,8 @@ def _clipped(numbers: Value, clips: list[Node], parameters: Parameters) -> Value
 def _quantized(node: Node, scale: Constant, zero: Constant) -> Value | None:
     """The operator on quantized tensors that gives a node's result with this scale and zero point."""
     operator = node.operator
+    if isinstance(operator, (QGemm, MatMulIntegerToFloat)) and node.inputs[0].dtype != zero.dtype:  # type: ignore[union-attr]
+        return None
     if isinstance(operator, QGemm) and len(node.inputs) == 7:
         result: Value = operator(*node.inputs, scale, zero)
         return result
@@ -143,33 +148,40 @@ def _quantized(node: Node, scale: Constant, zero: Constant) -> Value | None:
         return _convolution(node, tensors, scale, zero)
     if operator.quantized == "passes":
         return _passed(node, tensors[0], scale, zero)
-    if any(tensor is None or not tensor.uniform for tensor in tensors):
+    if any(tensor is None or not tensor.uniform or tensor.numbers.dtype != zero.dtype for tensor in tensors):
         return None
     parts = [part for tensor in tensors if tensor is not None for part in tensor.parts]
     if isinstance(operator, Concat):
         joined: Value = QLinearConcat(operator.axis)(scale, zero, *parts)
         return joined
     found = next((form for kind, form in FORMS if isinstance(operator, kind)), None)
-    fits = all(tensor is not None and tensor.numbers.dtype == zero.dtype for tensor in tensors)
-    if found is None or not fits:
-        return None
-    form = found(operator)
+    form = None if found is None else found(operator)
     applied: Value | None = None if form is None else form(*parts, scale, zero)
     return applied
 
 
 def _convolution(node: Node, tensors: list[Tensor | None], scale: Constant, zero: Constant) -> Value | None:
     x, w, *rest = tensors
-    if x is None or w is None or not x.uniform or i32 in (x.numbers.dtype, w.numbers.dtype):
+    if x is None or w is None or not x.uniform or x.numbers.dtype != zero.dtype or w.numbers.dtype == i32:
         return None
     bias = rest[0] if rest else None
-    if len(node.inputs) > 2 and node.inputs[2] is not None and (bias is None or bias.numbers.dtype != i32):
+    if rest and not _in_products(bias, x, w):
         return None
     if not w.uniform and w.axis != 0:
         return None
     operands = [*x.parts, *w.parts, scale, zero] + ([] if bias is None else [bias.numbers])
     result: Value = QLinearConv(**node.operator.attributes())(*operands)
     return result
+
+
+def _in_products(bias: Tensor | None, a: Tensor, b: Tensor, factor: float = 1.0) -> bool:
+    """Whether a bias is in units of the products, alpha · s_a · s_b, as operators on quantized tensors take it."""
+    if bias is None or bias.numbers.dtype != i32 or bias.zero.array.any():
+        return False
+    units = factor * a.scale.array.reshape(-1).astype(np.float64) * b.scale.array.reshape(-1)
+    scales = bias.scale.array.reshape(-1)
+    fits = 1 in (units.size, scales.size) or units.size == scales.size
+    return fits and bool(np.allclose(scales, units, rtol=SAME_SCALE, atol=0))
 
 
 def _real_product(node: Node, operator: Gemm) -> Sequence[Value] | None:
@@ -179,7 +191,7 @@ def _real_product(node: Node, operator: Gemm) -> Sequence[Value] | None:
         return None
     if not b.uniform and b.axis != (0 if operator.transB else 1):
         return None
-    if len(node.inputs) > 2 and node.inputs[2] is not None and (bias is None or bias.numbers.dtype != i32):
+    if len(node.inputs) > 2 and node.inputs[2] is not None and not _in_products(bias, a, b, operator.alpha):
         return None
     form = QGemm(operator.alpha, operator.transA, operator.transB)
     return (form(*a.parts, *b.parts, None if bias is None else bias.numbers),)
@@ -200,10 +212,20 @@ def _passed(node: Node, tensor: Tensor, scale: Constant, zero: Constant) -> Valu
     same = tensor.uniform and np.array_equal(tensor.scale.array.reshape(()), scale.array.reshape(()))
     if not same or tensor.numbers.dtype != zero.dtype or _number(tensor.zero.array) != _number(zero.array):
         return None
-    if any(value is not None and value.dtype.is_float for value in node.inputs[1:]):
+    rest = list(node.inputs[1:])
+    if isinstance(node.operator, Pad) and node.operator.mode == "constant":  # 0 is no 0 among the numbers
+        given = [value for value in rest if value is not None]
+        margin = given[0] if given else Constant(np.zeros((), np.float32))
+        if not isinstance(margin, Constant):
+            return None
+        numbers = Parameters(tensor.scale.array.reshape(()), tensor.zero.array.reshape(())).quantized(margin.array)
+        rest = [Constant(numbers.reshape(()))]
+    if any(value is not None and value.dtype.is_float for value in rest):
         return None
-    outputs = Node(node.operator, [tensor.numbers, *node.inputs[1:]], node.name).outputs
-    return outputs[0]
+    try:
+        return Node(node.operator, [tensor.numbers, *rest], node.name).outputs[0]
+    except ShapeError:  # an operator on real numbers alone
+        return None
 
 
 def _number(zero: Array) -> int:

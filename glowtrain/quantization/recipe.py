@@ -55,7 +55,7 @@ class Recipe:
         object.__setattr__(self, "keep", tuple(self.keep))  # so that recipes can be compared and hashed
         object.__setattr__(self, "only", tuple(self.only))
         weights = method_of(self.weight_method)
-        if not isinstance(weights, tuple(METHODS[name] for name in WEIGHT_METHODS)):  # type: ignore[arg-type]
+        if type(weights) not in [METHODS[name] for name in WEIGHT_METHODS]:
             known = " or ".join(f'"{name}"' for name in WEIGHT_METHODS)
             raise QuantizationError(f"the ranges of weights are found by {known}")
         method_of(self.method)

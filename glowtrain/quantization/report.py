@@ -16,7 +16,7 @@ from rich.table import Table
 from glowtrain.errors import QuantizationError
 from glowtrain.files import write_atomically
 from glowtrain.onnx_io import save
-from glowtrain.quantization.analysis import LayerNoise, Sensitivity, sensitivity, signal_to_noise
+from glowtrain.quantization.analysis import LayerNoise, Sensitivity, decibel_text, sensitivity, signal_to_noise
 from glowtrain.quantization.html import html_page
 from glowtrain.quantization.placement import Kept
 from glowtrain.quantization.post_training import Quantized, bound
@@ -57,23 +57,21 @@ class Report:
 
     def tables(self) -> RenderableType:
         """The report for a terminal."""
-        return Group(self.summary(), *(table for table in self._tables() if table.row_count))
+        return Group(self.summary(), *(_table(*each) for each in self.rows()))
 
-    def _tables(self) -> Iterator[Table]:
-        noise = _table("Signal to noise (dB)", "value", "made by", "activations", "weights")
-        for row in self.layers:
-            weights = "" if row.weight_decibels is None else decibel_text(row.weight_decibels)
-            noise.add_row(row.name, row.operator, decibel_text(row.decibels), weights)
-        yield noise
-        ranking = _table("Sensitivity: results' dB", "layer", "operator", "only this rounded", "all but this")
-        for sensitive in self.sensitivities:
-            numbers = decibel_text(sensitive.alone), decibel_text(sensitive.without)
-            ranking.add_row(sensitive.name, sensitive.operator, *numbers)
-        yield ranking
-        kept = _table("In floating point", "name", "operator", "reason")
-        for entry in self.kept:
-            kept.add_row(entry.name, entry.operator, entry.reason)
-        yield kept
+    def rows(self) -> Iterator[tuple[str, dict[str, str], list[list[str]]]]:
+        """The tables that have rows: title, headings with the kind of their cells ("number" or ""), and rows."""
+        words = decibel_text
+        noise = [[row.name, row.operator, words(row.decibels), words(row.weight_decibels)] for row in self.layers]
+        ranking = [[row.name, row.operator, words(row.alone), words(row.without)] for row in self.sensitivities]
+        kept = [[entry.name, entry.operator, entry.reason] for entry in self.kept]
+        for title, heads, numbers, rows in (
+            ("Signal to noise (dB)", ["value", "made by"], ["activations", "weights"], noise),
+            ("Sensitivity: results' dB", ["layer", "operator"], ["only this rounded", "all but this"], ranking),
+            ("In floating point", ["name", "operator", "reason"], [], kept),
+        ):
+            if rows:
+                yield title, dict.fromkeys(heads, "") | dict.fromkeys(numbers, "number"), rows
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; infinite decibels are ``None``."""
@@ -89,7 +87,8 @@ class Report:
         }
 
     def write_html(self, path: str | os.PathLike[str]) -> None:
-        """Write the report as one HTML page with plots. Raises :class:`QuantizationError` if it cannot be written."""
+        """Write the report as one HTML page with plots. Raises :class:`QuantizationError` if it cannot be written, and
+        :class:`InputError` without matplotlib (the ``plot`` extra)."""
         _write(Path(path), html_page(self))
 
     def write_json(self, path: str | os.PathLike[str]) -> None:
@@ -133,15 +132,12 @@ def _write(path: Path, text: str) -> None:
         raise QuantizationError(f"cannot write the report {path}: {error.strerror}") from None
 
 
-def decibel_text(number: float) -> str:
-    """Decibels as shown."""
-    return f"{number:.1f}" if math.isfinite(number) else ("∞" if number > 0 else "-∞")
-
-
-def _table(title: str, *columns: str) -> Table:
+def _table(title: str, columns: Mapping[str, str], rows: Sequence[Sequence[str]]) -> Table:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number > 1 and title != "In floating point" else "left")
+    for column, kind in columns.items():
+        table.add_column(column, justify="right" if kind == "number" else "left")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

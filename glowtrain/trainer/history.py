@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from glowtrain.errors import CheckpointError, InputError
+from glowtrain import figures
+from glowtrain.errors import CheckpointError
 from glowtrain.trainer.files import check_writable, write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Record = dict[str, float]
 
@@ -66,26 +69,21 @@ class History:
     def plot(self, path: str | Path) -> None:
         """Draw the loss curves as a PNG file. Needs matplotlib (the ``plot`` extra)."""
         check_plot(Path(path))
-        from matplotlib.figure import Figure  # noqa: PLC0415  an extra
+        write_atomically(Path(path), figures.png(self._draw, 6.4, 4.0))
 
-        figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+    def _draw(self, figure: Figure) -> None:
         axes = figure.add_subplot(xlabel="epoch", ylabel="loss")
         for key, label in (("loss", "training"), ("val_loss", "validation")):
             points = [(record["epoch"], record[key]) for record in self.records if key in record]
             if points:
                 axes.plot(*zip(*points, strict=True), marker=".", label=label)
-        axes.grid(visible=True, alpha=0.3)
         if self.records:
             axes.legend()
-        picture = io.BytesIO()
-        figure.savefig(picture, format="png", dpi=150)
-        write_atomically(Path(path), picture.getvalue())
 
 
 def check_plot(path: Path) -> None:
     """Raise now what would make :meth:`History.plot` fail later."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise InputError("drawing needs matplotlib: pip install 'glowtrain[plot]'")
+    figures.check_drawing()
     check_writable(path)
 
 

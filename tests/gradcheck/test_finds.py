@@ -7,17 +7,19 @@ import onnx
 import pytest
 
 from glowtrain.errors import ShapeError
-from glowtrain.gradcheck import PROFILES, check_sample
+from glowtrain.gradcheck import PROFILES, check_sample, composing
 from glowtrain.gradcheck.operators import applied, drawn
 from glowtrain.gradcheck.runtime import NotRun, comparable, runtime
 from glowtrain.graph import Operator, Sample
 from glowtrain.onnx_io import save
+from glowtrain.ops.activation import Relu
 from glowtrain.ops.convolution import Conv, ConvTranspose
 from glowtrain.ops.fourier import DFT
 from glowtrain.ops.linear_algebra import Elimination
 from glowtrain.ops.logic import Cast, CastLike
 from glowtrain.ops.max_pool import MaxPool
 from glowtrain.ops.microsoft.quantized import QLinearAveragePool
+from glowtrain.ops.ml.features import FeatureVectorizer
 from glowtrain.ops.pooling import AveragePool, LpPool
 from glowtrain.ops.resize import Resize
 from glowtrain.ops.transcendental import Tanh
@@ -150,3 +152,10 @@ def test_onnx_runtime_is_not_asked_about_nothing() -> None:
     weight = np.ones((2, 1, 1, 2, 2))
     assert not comparable(Sample(ConvTranspose(group=2), (np.ones((0, 2, 2, 1, 2)), weight)))
     assert comparable(Sample(ConvTranspose(group=2), (np.ones((1, 2, 2, 1, 2)), weight)))
+
+
+def test_operators_of_one_result_type_are_not_drawn_in_narrow_programs() -> None:
+    """Program 6168 of seed 2026: FeatureVectorizer gives f32 also where all else became f64."""
+    fixed = FeatureVectorizer(inputdimensions=(1, 2))
+    assert not composing._widens(fixed, [np.ones((1, 1), np.int64), np.ones(2, np.int64)])
+    assert composing._widens(Relu(), [np.ones(2, np.float32)])

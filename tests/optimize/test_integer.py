@@ -8,7 +8,10 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.backends.interpreter import evaluate
+from glowtrain.compiler import scheduled
 from glowtrain.graph import Graph, Input, Value, constant
+from glowtrain.lower.expand import expand
+from glowtrain.lower.lower import lower
 from glowtrain.ops.activation import Relu
 from glowtrain.ops.arithmetic import Add, Mul
 from glowtrain.ops.contraction import Gemm, MatMul
@@ -16,10 +19,12 @@ from glowtrain.ops.convolution import Conv
 from glowtrain.ops.extrema import Clip
 from glowtrain.ops.max_pool import MaxPool
 from glowtrain.ops.move import Concat, Reshape, Transpose
+from glowtrain.ops.normalization import BatchNormalization
 from glowtrain.ops.pooling import AveragePool, GlobalAveragePool
 from glowtrain.ops.quantization import DequantizeLinear, QuantizeLinear
 from glowtrain.ops.quantized_contraction import ConvInteger, MatMulInteger
 from glowtrain.optimize.integer import in_integers
+from glowtrain.optimize.pipeline import optimize
 from glowtrain.types import Array, TensorType, f32, i8, i32, u8
 
 
@@ -146,6 +151,22 @@ def test_moves_and_maxima_stay_integers(tmp_path: object) -> None:
     assert operators(simpler).count("QuantizeLinear") == 1
     assert operators(simpler)[-1] == "DequantizeLinear"
     against_onnxruntime(graph, RANDOM.normal(size=(2, 4, 6, 6)).astype(np.float32), tmp_path)
+
+
+def test_normalizations_before_a_convolution_take_no_loop_of_their_own() -> None:
+    """What scales channels between two convolutions is computed in registers, from the sums to the next bytes."""
+    x = Input(TensorType(f32, (2, 4, 6, 6)), "x")
+    w = weight(RANDOM.integers(-127, 128, (4, 4, 1, 1)).astype(np.int8), np.full(4, 0.01, np.float32), 0)
+    a = real(quantized(Conv()(real(quantized(x, 0.02, 90), 0.02, 90), w), 0.05, 120), 0.05, 120)
+    rows = [constant(RANDOM.uniform(0.5, 1.5, 4).astype(np.float32)) for _ in range(4)]
+    b = real(quantized(Relu()(BatchNormalization()(a, *rows)), 0.03, 0), 0.03, 0)
+    graph = Graph((x,), {"y": quantized(Conv()(b, w), 0.05, 120)})
+    program = scheduled(lower(optimize(expand(in_integers(graph)))))
+    activations = [buffer for buffer in program.buffers if buffer.kind == "activation"]
+    assert len(activations) > 1
+    assert {buffer.dtype for buffer in activations if buffer.type.size > 4} == {u8}
+    assert sum("convinteger" in kernel.name for kernel in program.kernels) == 2
+    assert len([*program.kernels]) <= 4  # with the input's and the output's
 
 
 def test_what_cannot_be_computed_in_integers_stays_as_it_is() -> None:

@@ -87,6 +87,14 @@ def trilu(op: Any, x: Tensor) -> Tensor:
     return (torch.triu if op.upper else torch.tril)(x, op.k)
 
 
+@counterpart("glowtrain.Interleave")
+def interleave(op: Any, *phases: Tensor) -> Tensor:
+    y = phases[0].new_zeros((*phases[0].shape[:2], *op.spatial))
+    for phase, offset in zip(phases, op.offsets(), strict=True):
+        y[:, :, *(slice(start, None, step) for start, step in zip(offset, op.strides, strict=True))] = phase
+    return y
+
+
 @counterpart("DepthToSpace")
 def depth_to_space(op: Any, x: Tensor) -> Tensor:
     """PixelShuffle has the block's axes inside of the channels; DCR has them outside."""

@@ -21,6 +21,7 @@ from glowtrain.ops.microsoft.base import Microsoft, draw_scale, integer_product
 from glowtrain.ops.move import Concat, Transpose, reshape
 from glowtrain.ops.quantization import STEPS
 from glowtrain.ops.quantized_contraction import draw_bytes, draw_weight
+from glowtrain.ops.scales import ScalePlaces
 from glowtrain.ops.split import Split
 from glowtrain.types import Array, DType, Shape, TensorType, i8, i32, u8
 
@@ -172,6 +173,7 @@ class QAttention(SelfAttention):
     """
 
     takes: ClassVar[tuple[int, int]] = (5, 9)
+    scale_places: ClassVar[ScalePlaces] = {3: 0, 4: 1}
     differentiable: ClassVar[bool] = False
     reason: ClassVar[str] = STEPS
     num_heads: int

@@ -15,15 +15,28 @@ from glowtrain.ops.composite import Composite
 from glowtrain.ops.move import Transpose, reshape
 from glowtrain.ops.quantization import STEPS
 from glowtrain.ops.quantized_contraction import draw_bytes
-from glowtrain.types import Array, DType, Shape, i8, u8
+from glowtrain.ops.scales import WithScales
+from glowtrain.types import Array, DType, Shape, TensorType, i8, u8
 
 DOMAIN = "com.microsoft"
 
 
-class Microsoft(Composite):
+class Microsoft(Composite, WithScales):
     """An operator of the domain."""
 
     domain: ClassVar[str] = DOMAIN
+
+    def check_tensors(self, *inputs: TensorType | None, result: DType | None = None) -> None:
+        """Where :attr:`scale_places` says, tensors with one scale and, behind it, one zero point of their type;
+        ``result`` is that of the result, if it must be a certain one."""
+        for place, numbers in self.scales_among(len(inputs)).items():
+            scale, zero = inputs[place], inputs[place + 1] if place + 1 < len(inputs) else None
+            if any(part is not None and part.size != 1 for part in (scale, zero)):
+                raise self.fail("every tensor has one scale and one zero point for all of it", *inputs)
+            x = None if numbers is None else inputs[numbers]
+            wanted = result if x is None else x.dtype
+            if zero is not None and wanted is not None and zero.dtype != wanted:
+                raise self.fail(f"a zero point must have its tensor's type {wanted}, not {zero.dtype}", *inputs)
 
 
 class Quantized(Microsoft):

@@ -28,6 +28,7 @@ from glowtrain.ops.microsoft.base import (
 from glowtrain.ops.move import Transpose, reshape
 from glowtrain.ops.quantization import STEPS
 from glowtrain.ops.quantized_contraction import draw_bytes, draw_weight
+from glowtrain.ops.scales import ScalePlaces
 from glowtrain.types import Shape, TensorType, i8, i32, u8
 
 
@@ -38,6 +39,7 @@ class MicrosoftQuantizeLinear(Quantized):
 
     onnx: ClassVar[str] = "QuantizeLinear"
     takes: ClassVar[tuple[int, int]] = (2, 3)
+    scale_places: ClassVar[ScalePlaces] = {1: None}
     axis: int | None = None
 
     def check(self, *inputs: TensorType | None) -> None:
@@ -78,6 +80,7 @@ class MicrosoftDequantizeLinear(Microsoft):
 
     onnx: ClassVar[str] = "DequantizeLinear"
     takes: ClassVar[tuple[int, int]] = (2, 3)
+    scale_places: ClassVar[ScalePlaces] = {1: 0}
     axis: int | None = None
 
     def check(self, *inputs: TensorType | None) -> None:
@@ -103,6 +106,7 @@ class MicrosoftQLinearConv(Quantized):
 
     onnx: ClassVar[str] = "QLinearConv"
     takes: ClassVar[tuple[int, int]] = (8, 9)
+    scale_places: ClassVar[ScalePlaces] = {1: 0, 4: 3, 6: None}
     auto_pad: str = "NOTSET"
     channels_last: bool = False
     dilations: Shape = ()
@@ -136,6 +140,7 @@ class QGemm(Microsoft):
     """
 
     takes: ClassVar[tuple[int, int]] = (6, 9)
+    scale_places: ClassVar[ScalePlaces] = {1: 0, 4: 3, 7: None}
     differentiable: ClassVar[bool] = False
     reason: ClassVar[str] = STEPS
     alpha: float = 1.0
@@ -183,6 +188,7 @@ class MatMulIntegerToFloat(Microsoft):
     """The real product of quantized matrices, plus a bias: operands A, B, both scales, both zero points, bias."""
 
     takes: ClassVar[tuple[int, int]] = (4, 7)
+    scale_places: ClassVar[ScalePlaces] = {2: 0, 3: 1}
     differentiable: ClassVar[bool] = False
     reason: ClassVar[str] = "its operands are integers"
 
@@ -213,6 +219,7 @@ class DynamicQuantizeMatMul(Microsoft):
     """
 
     takes: ClassVar[tuple[int, int]] = (3, 5)
+    scale_places: ClassVar[ScalePlaces] = {2: 1}
     differentiable: ClassVar[bool] = False
     reason: ClassVar[str] = STEPS
 

@@ -18,6 +18,7 @@ from glowtrain.ops.move import Transpose, reshape
 from glowtrain.ops.quantization import STEPS, DynamicQuantizeLinear
 from glowtrain.ops.quantized_contraction import BYTES, draw_bytes, draw_weight
 from glowtrain.ops.recurrent import LSTM, Function
+from glowtrain.ops.scales import ScalePlaces
 from glowtrain.types import Shape, TensorType, i8, u8
 
 
@@ -59,6 +60,7 @@ class DynamicQuantizeLSTM(Microsoft):
     """
 
     takes: ClassVar[tuple[int, int]] = (12, 12)
+    scale_places: ClassVar[ScalePlaces] = {8: 1, 10: 2}
     differentiable: ClassVar[bool] = False
     reason: ClassVar[str] = STEPS
     activation_alpha: tuple[float, ...] = ()

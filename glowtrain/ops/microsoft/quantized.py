@@ -30,6 +30,7 @@ from glowtrain.ops.microsoft.base import (
 from glowtrain.ops.move import Concat, reshape
 from glowtrain.ops.pooling import AveragePool, draw_pool
 from glowtrain.ops.reduction import ReduceMean, accumulator, as_dtype
+from glowtrain.ops.scales import ScalePlaces
 from glowtrain.ops.softmax import Softmax
 from glowtrain.types import Shape, TensorType, i8, u8
 
@@ -38,11 +39,13 @@ class QLinearBinary(Quantized):
     """A function of two quantized tensors, (A, scale, zero point) and (B, scale, zero point), then C's two."""
 
     takes: ClassVar[tuple[int, int]] = (7, 8)
+    scale_places: ClassVar[ScalePlaces] = {1: 0, 4: 3, 6: None}
 
     def check(self, *inputs: TensorType | None) -> None:
         a, _, _, b = inputs[:4]
         if a is None or b is None or a.dtype != b.dtype:
             raise self.fail("A and B must have one element type", *inputs)
+        self.check_tensors(*inputs, result=a.dtype)
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
@@ -89,6 +92,10 @@ class QLinearUnary(Quantized):
     """A function of a quantized tensor (X, scale, zero point), then Y's scale and zero point."""
 
     takes: ClassVar[tuple[int, int]] = (4, 5)
+    scale_places: ClassVar[ScalePlaces] = {1: 0, 3: None}
+
+    def check(self, *inputs: TensorType | None) -> None:
+        self.check_tensors(*inputs, result=None if inputs[0] is None else inputs[0].dtype)
 
     def define(self, *inputs: Any) -> Value:
         x, sx, zx, sy, zy = inputs
@@ -158,6 +165,7 @@ class QLinearSoftmax(QLinearUnary):
         assert x is not None
         if not -x.rank <= self.axis < x.rank:
             raise self.fail(f"axis {self.axis} is outside of the operand's {x.rank}", *inputs)
+        super().check(*inputs)
 
     @classmethod
     def draw_operator(cls, draw: Draw) -> Operator:
@@ -269,9 +277,13 @@ class QLinearConcat(Quantized):
     takes: ClassVar[tuple[int, int]] = (5, -1)
     axis: int
 
+    def scales_among(self, count: int) -> ScalePlaces:
+        return {0: None, **{place: place - 1 for place in range(3, count, 3)}}
+
     def check(self, *inputs: TensorType | None) -> None:
         if len(inputs) % 3 != 2 or any(x is None for x in inputs):
             raise self.fail("takes the result's scale and zero point, then tensors, each with both", *inputs)
+        self.check_tensors(*inputs)
 
     def _padded(self, inputs: Any) -> tuple[Any, ...]:
         return tuple(inputs)
@@ -299,6 +311,10 @@ class QLinearWhere(Quantized):
     """Where with quantized tensors: the condition, (X, scale, zero point), (Y, scale, zero point), then Z's two."""
 
     takes: ClassVar[tuple[int, int]] = (9, 9)
+    scale_places: ClassVar[ScalePlaces] = {2: 1, 5: 4, 7: None}
+
+    def check(self, *inputs: TensorType | None) -> None:
+        self.check_tensors(*inputs)
 
     def define(self, *inputs: Any) -> Value:
         condition, x, sx, zx, y, sy, zy, sz, zz = inputs

@@ -18,6 +18,7 @@ from glowtrain.ops.microsoft.base import (
 )
 from glowtrain.ops.move import Concat, Expand, Slice, reshape
 from glowtrain.ops.quantization import DequantizeLinear
+from glowtrain.ops.scales import ScalePlaces
 from glowtrain.types import DType, TensorType, u8
 
 
@@ -32,6 +33,7 @@ class MatMulNBits(Microsoft):
     """
 
     takes: ClassVar[tuple[int, int]] = (3, 6)
+    scale_places: ClassVar[ScalePlaces] = {2: 1}
     K: int
     N: int
     block_size: int

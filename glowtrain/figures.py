@@ -1,0 +1,79 @@
+"""Figures by matplotlib (the ``plot`` extra): as PNG, or as SVG for :mod:`glowtrain.pages`.
+
+The same data give the same bytes, whatever a person's own settings of matplotlib are.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import re
+import warnings
+from collections.abc import Callable
+from html import escape
+from typing import TYPE_CHECKING, Any, cast
+
+from glowtrain.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LIMIT = "#c0262d"
+"""The colour of limits and of what is beyond them."""
+
+# Axes in a grey that is readable on white and on black. Text stays black, which SVG leaves to the page to say.
+STYLE = {
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color", "grid.color"), "#7f8894"),
+    **dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), "black"),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
+    **dict.fromkeys(("axes.grid", "axes.axisbelow"), True),
+    **dict.fromkeys(("axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 9),
+    "grid.alpha": 0.3,
+    "font.sans-serif": "DejaVu Sans",
+    "legend.frameon": False,
+    "text.parse_math": False,  # names may have dollar signs
+    "svg.fonttype": "none",
+}
+_NUMBERED = re.compile(r'<g id="[\w.]+_\d+">')
+"""Ids that figures of one page share; nothing refers to them. Others are hashes, salted with the title."""
+
+
+def check_drawing() -> None:
+    """Raise :class:`InputError` if matplotlib is not installed."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise InputError("drawing needs matplotlib: pip install 'glowtrain[plot]'")
+
+
+def png(draw: Callable[[Figure], None], width: float, height: float) -> bytes:
+    """A picture of what ``draw`` puts into a figure of this size in inches. Raises :class:`InputError`."""
+    return _rendered(draw, width, height, "png")
+
+
+def svg(draw: Callable[[Figure], None], width: float, height: float, title: str) -> str:
+    """The same as an SVG element without a background, whose text has the colour of the page."""
+    text = _rendered(draw, width, height, "svg", title).decode()
+    named = f'<svg role="img" aria-label="{escape(title)}"'
+    return _NUMBERED.sub("<g>", text[text.index("<svg") :].replace("<svg", named, 1))
+
+
+def _rendered(draw: Callable[[Figure], None], width: float, height: float, form: str, salt: str = "") -> bytes:
+    check_drawing()
+    import matplotlib  # noqa: PLC0415  an extra
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    file, settings = io.BytesIO(), cast("Any", {**STYLE, "svg.hashsalt": salt})
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a browser has other fonts
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(settings)
+        figure = Figure(figsize=(width, height), layout="constrained")
+        draw(figure)
+        about = dict.fromkeys(("Date", "Creator", "Format", "Type") if form == "svg" else ())
+        figure.savefig(file, format=form, dpi=150, transparent=form == "svg", metadata=about)
+    return file.getvalue()
+
+
+def short(name: str, longest: int = 40) -> str:
+    """A name that fits beside an axis: the middle of a long one is left out, as both ends of it tell more."""
+    half = (longest - 1) // 2
+    return name if len(name) <= longest else f"{name[:half]}…{name[-half:]}"
