@@ -18,7 +18,7 @@ from glowtrain.errors import InputError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LIMIT = "#c0262d"
+LIMIT = "#d6453d"
 """The colour of limits and of what is beyond them."""
 
 # Axes in a grey that is readable on white and on black. Text stays black, which SVG leaves to the page to say.

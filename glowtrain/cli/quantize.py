@@ -86,6 +86,8 @@ def quantize(
         check_drawing()
     if frozen is not None and frozen > qat:
         raise InputError(f"--frozen {frozen} is part of the epochs of --qat, and these are {qat}")
+    if qat and (equalize or correct_bias or round_weights):
+        raise InputError("--equalize, --correct-bias and --round-weights are for rounding after training: --qat trains")
     loaded = data.load(calibrate, data_dir)
     network = open_model(model, parse_dims(dims), loaded, seed)
     rule = loss_of(loss, output)

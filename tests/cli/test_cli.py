@@ -153,6 +153,17 @@ def test_gradcheck_an_operator(tmp_path: Path) -> None:
     assert "<svg" in html.read_text()
 
 
+@pytest.mark.parametrize(
+    "command", [("gradcheck", "none.onnx", "--html"), ("quantize", "none.onnx", "--calibrate", "digits", "--report")]
+)
+def test_pages_need_matplotlib_and_say_so_first(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    output = ("--out", tmp_path / "x.onnx") if command[0] == "quantize" else ()
+    assert "drawing needs matplotlib: pip install 'glowtrain[plot]'" in refused(*command, tmp_path / "r.html", *output)
+
+
 def test_gradcheck_random_programs() -> None:
     assert "all passed" in done("gradcheck", "--programs", "2", "--first", "5", "--jobs", "1")
 

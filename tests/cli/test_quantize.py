@@ -105,6 +105,7 @@ def test_while_training_and_on_from_there(trained: Path, tmp_path: Path) -> None
         (("--method", "guess"), "guess"),
         (("--keep", "*"), "nothing in"),
         (("--qat", "1", "--frozen", "2"), "part of the epochs"),
+        (("--qat", "1", "--equalize"), "for rounding after training"),
     ],
 )
 def test_mistakes(trained: Path, tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from planting import edit, rule
 
 import glowtrain as gt
 from glowtrain.errors import DifferentiationError, InputError
+from glowtrain.figures import LIMIT
 from glowtrain.gradcheck import Report, check
-from glowtrain.gradcheck.html import html_page, write_html
+from glowtrain.gradcheck.html import draw, html_page, write_html
 from glowtrain.gradcheck.junit import junit_xml, write_junit
 from glowtrain.gradcheck.report import Check
 from glowtrain.graph import Graph, Input, Variable, reverse
@@ -208,6 +211,22 @@ def test_html_is_one_page_with_a_mark_for_each_comparison(tmp_path: Path) -> Non
     assert "rule 1 &lt;b&gt;" in page
     assert "<b>" not in page
     svg = ET.fromstring(page[page.index("<svg") : page.index("</svg>") + 6])
-    assert len(svg.findall("rect")) == 2
-    assert len(svg.findall("circle")) == 1 + 2
-    assert not any(word in page for word in ("http://", "https://", "<script", "<link"))
+    texts = {text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"layer.weight", "layer.bias", "x", "k", "gradient", "compiled", "worst error / allowed error"} <= texts
+    assert not re.search(r"<script|<link|@import|(href|src)=\"[^#]|url\([^#]", page)
+
+
+def test_marks_stand_at_errors_over_what_is_allowed() -> None:
+    figure = Figure()
+    draw(Report(CHECKS), figure)
+    (axes,) = figure.axes
+    marks = [
+        (line.get_label(), *xy) for line in axes.lines for xy in line.get_xydata() if line.get_label() != "allowed"
+    ]
+    assert [mark[1:] for mark in marks] == [(0.02, 0), (5e4, 1), (1e6, 2)]
+    assert marks[0][0] == "gradient"
+    assert [line.get_xdata() for line in axes.lines if line.get_label() == "allowed"] == [[1.0, 1.0]]
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert names == ["layer.weight", "layer.bias", "x", "k"]
+    colours = [label.get_color() == LIMIT for label in axes.get_yticklabels()]
+    assert colours == [False, True, True, False]

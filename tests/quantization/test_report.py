@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
+from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,6 +15,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.patches import StepPatch
 from models import branches, images, mobile, state_of, transformer
 from rich.console import Console
 
@@ -30,7 +34,10 @@ from glowtrain.quantization import (
     report,
     save_quantized,
 )
-from glowtrain.quantization.analysis import decibels, sensitivity, signal_to_noise
+from glowtrain.quantization.analysis import LayerNoise, decibels, sensitivity, signal_to_noise
+from glowtrain.quantization.html import draw_histogram, draw_noise, html_page, observed
+from glowtrain.quantization.profile import Histogram, Observed, Profile
+from glowtrain.quantization.scheme import Parameters
 from glowtrain.types import Array, i4, i16
 
 X = images(16)
@@ -107,8 +114,7 @@ class _Balanced(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.seen.append(tag)
-        if tag not in ("meta", "rect", "line") or self.get_starttag_text()[-2] != "/":  # type: ignore[index]
-            self.open += [] if tag == "meta" else [tag]
+        self.open += [] if tag == "meta" else [tag]
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -149,17 +155,44 @@ class TestReport:
         page = _Balanced()
         page.feed(text)
         assert not page.open
-        assert page.seen.count("figure") == sum(name in quantized().profile.values for name in reported().parameters)
-        assert text.count("<table>") == 2
+        histograms = sum(name in quantized().profile.values for name in reported().parameters)
+        assert (page.seen.count("figure"), page.seen.count("svg")) == (histograms, histograms + 2)
+        assert text.count("<table>") == 3
+        for word in ("accuracy (%)", "post-training", "90.00", "signal to noise (dB)", "elements"):
+            assert f">{word}</text>" in text
+        ids = re.findall(r'\bid="([^"]*)"', text)
+        assert len(ids) == len(set(ids))
         with pytest.raises(QuantizationError, match="cannot write the report"):
             reported().write_html(tmp_path / "no" / "such" / "folder.html")
+
+    def test_a_histogram_shows_what_is_cut_off(self) -> None:
+        """u8 with scale 0.5 and zero point 10 stands for -5 to 122.5."""
+        parameters = Parameters(np.array(0.5, np.float32), np.array(10, np.uint8))
+        values = {"x": Observed(-8, 127, -8, 127, 10, 1, histogram=Histogram(-8, 127, np.array([4, 0, 6])))}
+        found = replace(reported(), profile=Profile(values), parameters={"x": parameters, "unseen": parameters})
+        ((name, histogram, ends),) = observed(found)
+        figure = Figure()
+        draw_histogram(histogram, ends, figure)
+        lines = [line.get_xdata()[0] for line in figure.axes[0].lines]
+        assert (name, lines) == ("x", [-5.0, 122.5])
+        assert figure.axes[0].get_xlim()[0] < -8
+        (steps,) = (patch for patch in figure.axes[0].patches if isinstance(patch, StepPatch))
+        assert steps.get_data().values.sum() == 10
+        assert "observed [-8, 127], quantized [-5, 122]" in html_page(found)
+
+    def test_bars_are_as_long_as_the_numbers(self) -> None:
+        layers = [LayerNoise("a", "Add", 30.0, 40.0), LayerNoise("$b$", "Add", -math.inf, None)]
+        figure = Figure()
+        draw_noise(replace(reported(), layers=layers), figure)
+        axes = figure.axes[0]
+        assert [bar.get_width() for bar in axes.patches] == [30.0, 0.0, 40.0, 0.0]
+        assert [label.get_text() for label in axes.texts] == ["30.0", "-∞", "40.0", ""]
+        assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "$b$"]
 
     def test_names_are_escaped(self) -> None:
         model = mobile()
         graph = model.bind({"batch": 8}).with_(name="<script>")
         found = report(gt.quantize(graph, X), sensitivities=False)
-        from glowtrain.quantization.html import html_page
-
         assert "<script>" not in html_page(found)
 
 
