@@ -243,7 +243,7 @@ class Composer:
 
 
 def _widens(operator: Operator, arrays: Iterable[Array | None]) -> bool:
-    """Whether the operator computes the same in f64: not if it looks at the bits of floats, or always gives one type."""
+    """Whether the operator computes the same in f64: not if it reads floats as bits, or has one result type."""
     types = [None if array is None else type_of(array) for array in arrays]
     wide = [type_.with_dtype(f64) if type_ is not None and type_.dtype.is_float else type_ for type_ in types]
     try:
