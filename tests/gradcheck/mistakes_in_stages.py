@@ -169,7 +169,7 @@ LOWERING = [
     Mistake(
         "write overtakes a read",
         edit(schedule, "predecessors", ("before.update(readers.get(buffer, ()))", "pass")),
-        program("planned"),
+        program("planned", seed=1),
     ),
     Mistake(
         "read overtakes a write",

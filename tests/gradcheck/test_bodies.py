@@ -18,8 +18,9 @@ from glowtrain.ops.control import run_body
 from glowtrain.types import Array
 
 OPSET = 24
-LOOPS = [seed for seed in range(25) if seed != 7]
-"""Seeds of drawn bodies; that of 7 has an operator that ONNX does not have in f64."""
+BRANCHES = [seed for seed in range(25) if seed != 5]
+LOOPS = [seed for seed in range(25) if seed != 16]
+"""Seeds of what is drawn; those left out give operators that ONNX does not have in f64."""
 
 
 def composer(seed: int) -> Composer:
@@ -60,7 +61,7 @@ def run(model: ModelProto, leaves: dict[Input, Array], **further: Array) -> list
     return [known[value] for value in graph.outputs.values()]
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", BRANCHES)
 def test_an_if_with_drawn_branches(seed: int) -> None:
     around = composer(seed)
     first = branch(around)
