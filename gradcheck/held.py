@@ -1,6 +1,7 @@
 """What differences are taken of, where a gradient is by convention not that of the function itself.
 
-A StopGradient counts as a constant, and an operator with a surrogate (straight-through estimators) as that.
+A StopGradient counts as a constant, and an operator with a surrogate (straight-through estimators) as that. In a loop
+it is another constant in each step, so such a loop is unrolled.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.graph import Graph, Node, Value, constant
-from glowtrain.ops.move import StopGradient
+from glowtrain.ops.control import Scan
+from glowtrain.ops.stop_gradient import StopGradient
 from glowtrain.optimize.rewrite import rewrite
 from glowtrain.types import Array
 
@@ -17,7 +19,7 @@ from glowtrain.types import Array
 def held(graph: Graph, inputs: Mapping[str, Array]) -> Graph:
     """The graph near the point ``inputs``: surrogates in place of operators that have one, and what a StopGradient
     lets through held at the value it has at the point."""
-    smooth = rewrite(graph, _surrogate)
+    smooth = rewrite(graph, _simpler)
     stops = [node.output for node in smooth.nodes if isinstance(node.operator, StopGradient)]
     if not stops:
         return smooth
@@ -30,8 +32,12 @@ def has_convention(node: Node) -> bool:
     return isinstance(node.operator, StopGradient) or node.operator.has("surrogate")
 
 
-def _surrogate(node: Node) -> Sequence[Value] | None:
-    if not node.operator.has("surrogate"):
-        return None
-    results = node.operator.surrogate(*node.inputs)
-    return results if isinstance(results, tuple) else (results,)
+def _simpler(node: Node) -> Sequence[Value] | None:
+    """What stands for a node whose operator has a surrogate, or a loop that stops a gradient."""
+    operator = node.operator
+    if operator.has("surrogate"):
+        results = operator.surrogate(*node.inputs)
+        return results if isinstance(results, tuple) else (results,)
+    if isinstance(operator, Scan) and any(isinstance(inner.operator, StopGradient) for inner in operator.body.nodes):
+        return operator.unrolled(*node.inputs)
+    return None

@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.graph import Constant, Draw, Graph, Input, Operator, Sample, Value, operator
+from glowtrain.graph import Constant, Draw, Graph, Input, Operator, Sample, Value, constant, operator, rebuild
 from glowtrain.graph.reverse import pullback
 from glowtrain.ops.family import Grads, normalize_axis
-from glowtrain.ops.move import Transpose
+from glowtrain.ops.gather import Gather
+from glowtrain.ops.move import Concat, Transpose, Unsqueeze
 from glowtrain.ops.scan_gradient import ScanGradient, as_tuple
 from glowtrain.ops.transcendental import Tanh
 from glowtrain.types import Array, TensorType, f64, i64
@@ -147,6 +148,23 @@ class Scan(Operator):
             empty = np.zeros((*value.shape[:axis], 0, *value.shape[axis:]), value.dtype.numpy)
             yield np.stack(ordered, axis) if stack else empty
 
+    def unrolled(self, *inputs: Any) -> tuple[Value, ...]:
+        """The results without a loop: the body's nodes once for each step."""
+        states, cut = list(inputs[: self.num_states]), self.num_states + self.num_scan_inputs
+        scanned = list(zip(inputs[self.num_states : cut], self._input_axes(inputs), self.input_directions, strict=True))
+        steps = self.steps(*inputs)
+        slices: list[list[Value]] = [[] for _ in range(self.num_scan_outputs)]
+        for step in range(steps):
+            current = [_slice(x, axis, steps - 1 - step if back else step) for x, axis, back in scanned]
+            operands = (*states, *current, *inputs[cut:])
+            results = rebuild(tuple(self.body.outputs.values()), dict(zip(self.body.inputs, operands, strict=True)))
+            states = results[: self.num_states]
+            for stack, result in zip(slices, results[self.num_states :], strict=True):
+                stack.append(result)
+        values = list(self.body.outputs.values())[self.num_states :]
+        places = zip(slices, self.output_directions, self._output_axes(), values, strict=True)
+        return (*states, *(_stack(stack[:: -1 if back else 1], axis, value) for stack, back, axis, value in places))
+
     def decompose(self, *inputs: Any) -> Any:
         """The same with all scanned axes moved to the front."""
         axes = (*(None,) * self.num_states, *self._input_axes(inputs), *(None,) * self.num_captured)
@@ -194,6 +212,20 @@ def run_body(body: Graph, inputs: Sequence[Array]) -> list[Array]:
         results = node.operator.reference(*(None if value is None else known[value] for value in node.inputs))
         known.update(zip(node.outputs, results if isinstance(results, tuple) else (results,), strict=True))
     return [np.asarray(known[value]) for value in body.outputs.values()]
+
+
+def _slice(x: Value, axis: int, place: int) -> Value:
+    """x at a place of an axis."""
+    result: Value = Gather(axis)(x, constant(np.asarray(place)))
+    return result
+
+
+def _stack(parts: Sequence[Value], axis: int, like: Value) -> Value:
+    """Values one after another on a new axis; nothing in the shape of ``like``, if there are none."""
+    if not parts:
+        return constant(np.zeros((*like.shape[:axis], 0, *like.shape[axis:]), like.dtype.numpy))
+    result: Value = Concat(axis)(*(Unsqueeze((axis,))(part) for part in parts))
+    return result
 
 
 def _moved(x: Value, source: int, target: int) -> Value:

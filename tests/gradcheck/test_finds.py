@@ -6,14 +6,17 @@ import numpy as np
 import onnx
 import pytest
 
+import glowtrain as gt
 from glowtrain.errors import ShapeError
-from glowtrain.gradcheck import PROFILES, check_sample, composing
+from glowtrain.gradcheck import PROFILES, check, check_sample, composing
 from glowtrain.gradcheck.operators import applied, drawn
 from glowtrain.gradcheck.runtime import NotRun, comparable, runtime
-from glowtrain.graph import Operator, Sample
+from glowtrain.graph import Graph, Input, Operator, Sample
 from glowtrain.onnx_io import save
 from glowtrain.ops.activation import Relu
+from glowtrain.ops.control import Scan
 from glowtrain.ops.convolution import Conv, ConvTranspose
+from glowtrain.ops.fake_quantize import FakeQuantize
 from glowtrain.ops.fourier import DFT
 from glowtrain.ops.linear_algebra import Elimination
 from glowtrain.ops.logic import Cast, CastLike
@@ -23,7 +26,7 @@ from glowtrain.ops.ml.features import FeatureVectorizer
 from glowtrain.ops.pooling import AveragePool, LpPool
 from glowtrain.ops.resize import Resize
 from glowtrain.ops.transcendental import Tanh
-from glowtrain.types import Array, DType, f4e2m1, f6e2m3, f6e3m2, f8e5m2, f8e5m2fnuz, i2, i4, u2, u4
+from glowtrain.types import Array, DType, f4e2m1, f6e2m3, f6e3m2, f8e5m2, f8e5m2fnuz, i2, i4, type_of, u2, u4
 
 Patch = pytest.MonkeyPatch
 NARROW = (i2, i4, u2, u4, f4e2m1, f6e2m3, f6e3m2, f8e5m2, f8e5m2fnuz)
@@ -159,3 +162,18 @@ def test_operators_of_one_result_type_are_not_drawn_in_narrow_programs() -> None
     fixed = FeatureVectorizer(inputdimensions=(1, 2))
     assert not composing._widens(fixed, [np.ones((1, 1), np.int64), np.ones(2, np.int64)])
     assert composing._widens(Relu(), [np.ones(2, np.float32)])
+
+
+def test_differences_know_of_straight_through_rules_in_loops() -> None:
+    """Programs 283 and 10511 of seed 2026: FakeQuantize in a Scan counted with its steps, whose differences are 0."""
+    values = [Input(gt.f64[3], "state"), Input(gt.f64[3], "x"), Input(gt.f64[()], "scale")]
+    state, x, scale = values
+    rounded = FakeQuantize()(gt.nn.tanh(x + state), scale, gt.constant(np.int8(0)))
+    inner = Scan(Graph(tuple(values), {"next": rounded, "y": rounded * state}), 1, num_captured=1)
+    random = np.random.default_rng(0)
+    inputs = {"x": random.normal(size=(4, 3)), "first": random.normal(size=3), "scale": np.array(0.3)}
+    given = {name: Input(type_of(array), name) for name, array in inputs.items()}
+    last, stacked = inner(given["first"], given["x"], given["scale"])
+    report = check(Graph(tuple(given.values()), {"last": last, "y": stacked}), inputs)
+    assert report.passed, report
+    assert {"x", "first", "scale"} <= set(report.subjects)

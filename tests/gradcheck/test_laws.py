@@ -7,10 +7,12 @@ They are written as plain functions because the planted mistakes (``mistakes_in_
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import glowtrain as gt
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.gradcheck import forms
+from glowtrain.gradcheck.operators import drawn
 from glowtrain.graph import Graph, Input, Value, constant
 from glowtrain.ops.control import Scan
 from glowtrain.ops.logic import Cast, Where
@@ -19,7 +21,7 @@ from glowtrain.ops.random_draw import RandomNormal
 from glowtrain.ops.recurrent import GRU, LSTM
 from glowtrain.ops.reduction import ReduceSum
 from glowtrain.optimize.pipeline import optimize
-from glowtrain.types import f32, f64
+from glowtrain.types import f32, f64, type_of
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -127,3 +129,25 @@ def test_outputs_are_told_apart() -> None:
     x, z = Input(f32[24], "x"), Input(f32[24], "z")
     inputs = {"x": np.linspace(0, 1, 24, dtype=np.float32), "z": np.linspace(2, 3, 24, dtype=np.float32)}
     _native(Graph((x, z), {"a": gt.nn.tanh(x) - z, "b": gt.nn.sigmoid(z) * x, "c": x / z}), inputs)
+
+
+@pytest.mark.parametrize("example", range(12))
+def test_a_loop_and_its_steps_are_the_same(example: int) -> None:
+    """``Scan.unrolled`` on drawn axes and directions."""
+    sample = drawn(Scan, 0, example)
+    scan, arrays = sample.operator, [array for array in sample.inputs if array is not None]
+    assert isinstance(scan, Scan)
+    values = [Input(type_of(array), f"x{k}") for k, array in enumerate(arrays)]
+    unrolled = Graph(tuple(values), {f"y{k}": value for k, value in enumerate(scan.unrolled(*values))})
+    assert not any(isinstance(node.operator, Scan) for node in unrolled.nodes)
+    found = interpreted(unrolled, {value.name: array for value, array in zip(values, arrays, strict=True)})
+    for array, expected in zip(found.values(), scan.reference(*arrays), strict=True):
+        np.testing.assert_allclose(array, expected, rtol=1e-12)
+
+
+def test_a_loop_of_no_steps_unrolled() -> None:
+    state, item = Input(f64[2], "state"), Input(f64[2], "item")
+    scan = Scan(Graph((state, item), {"next": state + item, "y": state * item}), 1, (1,), (1,))
+    last, stacked = scan.unrolled(state, Input(f64[2, 0], "items"))
+    assert last is state
+    assert stacked.shape == (2, 0)
