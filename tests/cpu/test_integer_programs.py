@@ -16,7 +16,7 @@ from glowtrain.loops import Buffer, Expr, For, Index, Let, Load, Ref, Statement,
 from glowtrain.program.evaluate import evaluate
 from glowtrain.program.program import Instruction, Kernel, Program, Repeat
 from glowtrain.program.verify import verify
-from glowtrain.types import Array, DType, TensorType, boolean, f16, f32, i8, i32, i64, u8
+from glowtrain.types import Array, DType, TensorType, boolean, f16, f32, f64, i8, i32, i64, u8
 
 TARGETS = {target.name: target for target in [Target.host(), *runnable("avx2", "sse4", "scalar")]}
 Fuse = Callable[[Expr, Sequence[Expr], Buffer], list[Statement]]
@@ -63,14 +63,14 @@ def plain(total: Expr, at: Sequence[Expr], y: Buffer) -> list[Statement]:
 
 
 def converted(total: Expr, at: Sequence[Expr], y: Buffer) -> list[Statement]:
-    """Halves, or whether a sum is large."""
+    """Halves, doubles (wider than sums), or whether a sum is large."""
     value = call("gt", total, 1000) if y.dtype == boolean else cast(total, f32) * 0.001
     return [Store(y, tuple(at), cast(value, y.dtype))]
 
 
 FUSES: dict[str, tuple[DType, Fuse]] = {
     "sums": (i32, plain), "bytes": (u8, requantized), "signed": (i8, requantized), "several": (u8, several),
-    "halves": (f16, converted), "large": (boolean, converted),
+    "halves": (f16, converted), "doubles": (f64, converted), "large": (boolean, converted),
 }  # fmt: skip
 
 
@@ -155,14 +155,17 @@ def test_products_of_inputs(types: tuple[DType, DType]) -> None:
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
+@pytest.mark.parametrize("fuse", ["several", "doubles"])
 @pytest.mark.parametrize("layout", [(0, 1, 2), (0, 2, 1)])
 @pytest.mark.parametrize(
     ("pad", "fill", "stride", "groups"),
     [(0, 0, 1, 1), (1, 0, 1, 1), (2, 131, 1, 1), (1, 7, 2, 1), (1, 0, 1, 3), (1, 9, 1, 12)],
 )
-def test_convolutions(pad: int, fill: int, stride: int, groups: int, layout: tuple[int, ...], target: str) -> None:
+def test_convolutions(
+    pad: int, fill: int, stride: int, groups: int, layout: tuple[int, ...], fuse: str, target: str
+) -> None:
     """Padding with any number, groups of channels (one for each at last), channels last or first."""
-    kernel = convolution("several", pad=pad, fill=fill, stride=stride, groups=groups, layout=layout)
+    kernel = convolution(fuse, pad=pad, fill=fill, stride=stride, groups=groups, layout=layout)
     assert recognise(kernel) is not None
     check(TARGETS[target], kernel)
 

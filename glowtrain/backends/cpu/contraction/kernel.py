@@ -224,7 +224,7 @@ class Micro:
         """(first, count) of neighbouring vectors of a point that are finished together."""
         c, vectors = self.of["c"], self.tile.vectors
         joins = self.lanes.width > 1 and self.variant.c.lane == 1 and not self.plan.dots
-        most = self.lanes.size // c.size if joins else 1
+        most = max(self.lanes.size // c.size, 1) if joins else 1
         groups, at = [], 0
         while at < vectors:
             count = min(most, 1 << ((vectors - at).bit_length() - 1))
