@@ -22,7 +22,8 @@ from glowtrain.program.layout import assign_layouts
 from glowtrain.program.plan import Plan, plan
 from glowtrain.program.program import Program
 from glowtrain.program.schedule import schedule
-from glowtrain.program.verify import verify, verify_plan
+from glowtrain.program.verify import verify
+from glowtrain.program.verify_plan import verify_plan
 from glowtrain.types import Array, TensorType
 
 BACKENDS: dict[str, type[Backend]] = {backend.name: backend for backend in (Interpreter, Cpu)}

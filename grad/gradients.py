@@ -8,7 +8,8 @@ from typing import TypeVar
 from glowtrain.errors import DifferentiationError
 from glowtrain.graph import Value, constant, topological
 from glowtrain.graph.reverse import pullback
-from glowtrain.ops.move import StopGradient, zeros
+from glowtrain.ops.move import zeros
+from glowtrain.ops.stop_gradient import StopGradient
 
 Leaf = TypeVar("Leaf", bound=Value)
 

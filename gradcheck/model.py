@@ -29,8 +29,8 @@ from glowtrain.graph.reverse import pullback
 from glowtrain.losses import Attached, Loss, LossFunction, as_loss, output_of
 from glowtrain.onnx_io import load
 from glowtrain.onnx_io.trainable import make_trainable
-from glowtrain.ops.move import StopGradient
 from glowtrain.ops.reduction import ReduceMean
+from glowtrain.ops.stop_gradient import StopGradient
 from glowtrain.types import Array, TensorType, f64
 
 STEPS = (1e-4, 1e-5, 1e-6, 1e-7)

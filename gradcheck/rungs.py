@@ -32,7 +32,7 @@ from glowtrain.optimize.pipeline import optimize
 from glowtrain.program.evaluate import evaluate as run_program
 from glowtrain.program.plan import Plan, plan
 from glowtrain.program.program import Program
-from glowtrain.program.verify import verify_plan
+from glowtrain.program.verify_plan import verify_plan
 from glowtrain.types import Array, f64
 from glowtrain.verification.exact import EPSILON, ROUNDINGS, Arrays, Bound, Known, bound, longest_reduction
 

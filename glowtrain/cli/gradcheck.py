@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from glowtrain import losses
+from glowtrain.cli import gradcheck_options as given
 from glowtrain.cli import options
 from glowtrain.cli.console import command, err, out
 from glowtrain.cli.files import check_writable
@@ -19,7 +18,7 @@ from glowtrain.cli.training import Feed, fitted, loss_of
 from glowtrain.data import read_npz
 from glowtrain.errors import InputError
 from glowtrain.figures import check_drawing
-from glowtrain.gradcheck import PROFILES, RegistryReport, Report, check, check_registry, page
+from glowtrain.gradcheck import RegistryReport, Report, check, check_registry, page
 from glowtrain.gradcheck.html import write_html
 from glowtrain.gradcheck.junit import write_junit
 from glowtrain.graph import OPERATORS, lookup
@@ -31,56 +30,24 @@ BATCH = 3
 
 @command
 def gradcheck(
-    model: Annotated[
-        str | None, typer.Argument(metavar="[MODEL]", help="Check this model instead of the operators.")
-    ] = None,
-    op: Annotated[
-        list[str], typer.Option("--op", metavar="NAME", help="Only this operator (repeatable), e.g. Conv.")
-    ] = [],  # noqa: B006  typer's way to say "none given"
-    profile: Annotated[str, typer.Option(help=f"How thoroughly: {', '.join(PROFILES)}.")] = "ci",
-    examples: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Drawn cases for each operator; the profile's otherwise.")
-    ] = None,
+    model: given.Model = None,
+    op: given.Operators = [],  # noqa: B006  typer's way to say "none given"
+    profile: given.Profile = "ci",
+    examples: given.Examples = None,
     seed: options.Seed = 0,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Processes that share the work; as many as cores otherwise.")
-    ] = None,
-    json_path: Annotated[Path | None, typer.Option("--json", metavar="F", help="Write the report as JSON.")] = None,
-    junit: Annotated[
-        Path | None, typer.Option("--junit", metavar="F", help="Write the report as JUnit XML, for build servers.")
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            "--html", metavar="F", help="Write the report as a page with a plot of the errors (needs glowtrain[plot])."
-        ),
-    ] = None,
-    markdown: Annotated[
-        Path | None, typer.Option("--markdown", metavar="F", help="Write what was found by operator as a page.")
-    ] = None,
-    failures: Annotated[
-        Path | None,
-        typer.Option("--failures", metavar="DIR", help="Keep failing random programs here, made small, as ONNX files."),
-    ] = None,
-    programs: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Only random programs, so many, on every rung of the walk.")
-    ] = None,
-    first: Annotated[
-        int, typer.Option(min=0, metavar="K", help="The number of the first random program: to go on with a run.")
-    ] = 0,
+    jobs: given.Jobs = None,
+    json_path: given.Json = None,
+    junit: given.Junit = None,
+    html: given.Html = None,
+    markdown: given.Markdown = None,
+    failures: given.Failures = None,
+    programs: given.Programs = None,
+    first: given.First = 0,
     dims: options.Dims = [],  # noqa: B006
-    input_path: Annotated[
-        Path | None,
-        typer.Option("--input", metavar="IN.npz", help="Check the MODEL on these arrays, by name; on drawn ones else."),
-    ] = None,
-    loss: Annotated[
-        str | None,
-        typer.Option(metavar="L", help=f"The MODEL's loss: {', '.join(losses.NAMED)}, or one of its scalar outputs."),
-    ] = None,
-    output: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The output of the MODEL that is compared (all floats else).")
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="List what passed, too.")] = False,
+    input_path: given.Arrays = None,
+    loss: given.Loss = None,
+    output: given.Output = None,
+    every: given.Every = False,
 ) -> None:
     """Check gradients against numerical differentiation, the interpreter, and compiled code.
 
@@ -96,15 +63,9 @@ def gradcheck(
 
     glowtrain gradcheck model.onnx --input batch.npz --loss mse
     """
-    check_writable(json_path, junit, html, markdown)
-    if html is not None:
-        check_drawing()
-    if programs is not None and (model is not None or op):
-        raise InputError(f"give --programs or {'a MODEL' if model is not None else '--op'}, not both")
-    if model is not None and (op or markdown):
-        raise InputError(f"give a MODEL or {'--op' if op else '--markdown'}, not both")
-    if model is None and (input_path or loss or output):
-        raise InputError("--input, --loss and --output are for a MODEL of your own; give one")
+    files = Files(json_path, junit, html, markdown)
+    files.check()
+    _check_subject(model, op, programs, markdown, about_model=bool(input_path or loss or output))
     if model is None:
         chosen = (op or None) if programs is None else []
         report: Report = registry(
@@ -112,16 +73,49 @@ def gradcheck(
         )
     else:
         report = of_model(model, parse_dims(dims), seed, input_path, loss, output)
-    if json_path is not None:
-        write_atomically(json_path, (report.to_json() + "\n").encode())
-    if junit is not None:
-        write_junit(report, junit)
-    if html is not None:
-        write_html(report, html)
-    if markdown is not None and isinstance(report, RegistryReport):
-        write_atomically(markdown, page(report, _again(op, profile, examples, seed, markdown)).encode())
+    files.write(report, _again(op, profile, examples, seed))
     show(report, every=every or bool(op) or model is not None)
     report.raise_if_failed()
+
+
+def _check_subject(
+    model: str | None, op: list[str], programs: int | None, markdown: Path | None, *, about_model: bool
+) -> None:
+    """Raise :class:`InputError` for more than one subject, and for options (``about_model``) of a model without one."""
+    if programs is not None and (model is not None or op):
+        raise InputError(f"give --programs or {'a MODEL' if model is not None else '--op'}, not both")
+    if model is not None and (op or markdown):
+        raise InputError(f"give a MODEL or {'--op' if op else '--markdown'}, not both")
+    if model is None and about_model:
+        raise InputError("--input, --loss and --output are for a MODEL of your own; give one")
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where a report goes."""
+
+    json: Path | None
+    junit: Path | None
+    html: Path | None
+    markdown: Path | None
+
+    def check(self) -> None:
+        """Raise :class:`InputError` before anything is checked for a file that could not be written."""
+        check_writable(self.json, self.junit, self.html, self.markdown)
+        if self.html is not None:
+            check_drawing()
+
+    def write(self, report: Report, command: str) -> None:
+        """Write the report, which ``command`` gives again."""
+        if self.json is not None:
+            write_atomically(self.json, (report.to_json() + "\n").encode())
+        if self.junit is not None:
+            write_junit(report, self.junit)
+        if self.html is not None:
+            write_html(report, self.html)
+        if self.markdown is not None and isinstance(report, RegistryReport):
+            again = f"{command} --markdown docs/{self.markdown.name}"
+            write_atomically(self.markdown, page(report, again).encode())
 
 
 def of_model(
@@ -144,39 +138,26 @@ def _jobs(names: list[str]) -> int:
     return 1 if 0 < len(names) < 8 else os.cpu_count() or 1
 
 
-def _again(names: list[str], profile: str, examples: int | None, seed: int, path: Path) -> str:
-    """The command that writes the same page."""
-    words = [
-        "glowtrain gradcheck",
-        *(f"--op {name}" for name in names),
-        "" if profile == "ci" else f"--profile {profile}",
-    ]
+def _again(names: list[str], profile: str, examples: int | None, seed: int) -> str:
+    """The command that gives the same report."""
+    words = ["glowtrain gradcheck", *(f"--op {name}" for name in names)]
+    words += ["" if profile == "ci" else f"--profile {profile}"]
     words += [f"--examples {examples}" if examples else "", f"--seed {seed}" if seed else ""]
-    return " ".join(filter(None, [*words, f"--markdown docs/{path.name}"]))
+    return " ".join(filter(None, words))
 
 
 def registry(
-    names: list[str] | None,
-    profile: str,
-    examples: int | None,
-    seed: int,
-    jobs: int,
-    failures: Path | None,
-    *,
-    programs: int | None = None,
-    first: int = 0,
-) -> RegistryReport:
+    names: list[str] | None, profile: str, examples: int | None, seed: int, jobs: int, failures: Path | None,
+    *, programs: int | None = None, first: int = 0,
+) -> RegistryReport:  # fmt: skip
     """Check operators by name, or all of them and random programs, or programs alone, telling how far it is."""
     unknown = [name for name in names or () if lookup(name) is None]
     if unknown:
         raise InputError(f"there is no operator {', '.join(unknown)}; there are: {', '.join(sorted(OPERATORS))}")
     columns = (
-        TextColumn("checking"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
+        TextColumn("checking"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         TextColumn("{task.description}"),
-    )
+    )  # fmt: skip
     with Progress(*columns, console=err, transient=True) as bar:
         task = bar.add_task("")
 
@@ -184,16 +165,9 @@ def registry(
             bar.update(task, completed=number, total=total, description=subject)
 
         return check_registry(
-            names,
-            examples,
-            seed,
-            progress,
-            profile=profile,
-            jobs=jobs,
-            keep=failures,
-            programs=programs,
-            first=first,
-        )
+            names, examples, seed, progress,
+            profile=profile, jobs=jobs, keep=failures, programs=programs, first=first,
+        )  # fmt: skip
 
 
 def show(report: Report, *, every: bool) -> None:

@@ -35,12 +35,16 @@ def make_trainable(model: Graph | Template, *, unbiased: bool = False, seed: int
 
 
 @overload
-def inference(model: Graph) -> Graph: ...
+def inference(model: Graph, *, dropout: bool = False) -> Graph: ...
 @overload
-def inference(model: Template) -> Template: ...
-def inference(model: Graph | Template) -> Graph | Template:
-    """The inference form of a model: running statistics, no dropout, no updates."""
-    return _apply(model, lambda graph: rewrite(graph.with_(updates={}), _inference_node))
+def inference(model: Template, *, dropout: bool = False) -> Template: ...
+def inference(model: Graph | Template, *, dropout: bool = False) -> Graph | Template:
+    """The inference form of a model: running statistics, no dropout, no updates.
+
+    With ``dropout`` Dropout stays where it is, in the form that changes nothing until a model is trained.
+    """
+    change = _with_dropout if dropout else _inference_node
+    return _apply(model, lambda graph: rewrite(graph.with_(updates={}), change))
 
 
 def _apply(model: Graph | Template, change: Callable[[Graph], Graph]) -> Graph | Template:
@@ -124,6 +128,12 @@ class _Trainable:
             self.counters = seed, counter
             self.updates[counter] = counter + 1
         return self.counters
+
+
+def _with_dropout(node: Node) -> Sequence[Value] | None:
+    if isinstance(node.operator, (Dropout, TrainingDropout)):
+        return Node(Dropout(), node.inputs[:2], node.name).outputs
+    return _inference_node(node)
 
 
 def _inference_node(node: Node) -> Sequence[Value] | None:

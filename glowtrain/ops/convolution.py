@@ -21,11 +21,12 @@ from glowtrain.graph import Draw, Operator, Sample, Value, operator
 from glowtrain.graph.operator import Quantized
 from glowtrain.loops import Expr, For, Statement, Tensor, cast, indices_of, reduce
 from glowtrain.ops.contraction import product, reshaped
+from glowtrain.ops.convolution_window import ConvTransposeWindow, ConvWindow
 from glowtrain.ops.correlation import columns, convolve, gather_nests, place_rows, scatter
 from glowtrain.ops.family import Grads
 from glowtrain.ops.move import Slice, Transpose
 from glowtrain.ops.reduction import ReduceSum, widened
-from glowtrain.ops.window import Window, WindowAxis, bounded, split_padding, window, window_axes
+from glowtrain.ops.window import Window, WindowAxis, window
 from glowtrain.types import Array, Shape, TensorType
 
 
@@ -53,25 +54,10 @@ def _check_kernel(op: Operator, kernel: Shape, *types: Any) -> None:
 
 @operator
 @dataclass(frozen=True)
-class Conv(Operator):
+class Conv(ConvWindow):
     """y[N, M, out...] = x[N, C, D...] correlated with w[M, C/group, k...], plus a bias of M elements if given."""
 
-    auto_pad: str = "NOTSET"
-    dilations: Shape = ()
-    group: int = 1
-    kernel_shape: Shape = ()
-    pads: Shape = ()
-    strides: Shape = ()
-
     quantized: ClassVar[Quantized] = "contraction"
-
-    def geometry(self, x: Any, w: Any) -> Window:
-        """The window for operands of these shapes (types, values, arrays or tensors)."""
-        types = tuple(v for v in (x, w) if isinstance(v, TensorType))
-        return window(
-            self, types, x.shape[2:], w.shape[2:],
-            strides=self.strides, dilations=self.dilations, pads=self.pads, auto_pad=self.auto_pad,
-        )  # fmt: skip
 
     def weight_axes(self, place: int, *inputs: TensorType | None) -> tuple[int, int] | None:
         return (0, 1) if place == 1 else None
@@ -126,7 +112,7 @@ class Conv(Operator):
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        conv, x, w = _draw_convolution(draw)
+        conv, x, w = draw_convolution(draw)
         bias = draw.floats(w.shape[:1]) if draw.boolean() else None
         return Sample(conv, (x, w, bias))
 
@@ -151,7 +137,7 @@ def _bias_gradients(g: Value, biases: Sequence[Value | None]) -> Grads:
     return tuple(None if bias is None else ReduceSum(axes=axes, keepdims=False)(g) for bias in biases)
 
 
-def _draw_convolution(draw: Draw) -> tuple[Conv, Array, Array]:
+def draw_convolution(draw: Draw) -> tuple[Conv, Array, Array]:
     """A convolution of 1 to 3 spatial axes whose window fits, its input and its weight."""
     rank, group = draw.choice((1, 2, 2, 3)), draw.choice((1, 1, 2, 3))
     kernel = tuple(draw.integer(1, 3 if rank < 3 else 2) for _ in range(rank))
@@ -169,52 +155,10 @@ def _draw_convolution(draw: Draw) -> tuple[Conv, Array, Array]:
 
 @operator
 @dataclass(frozen=True)
-class ConvTranspose(Operator):
+class ConvTranspose(ConvTransposeWindow):
     """y[N, M, out...]: the input gradient of the convolution with w[C, M/group, k...] at x[N, C, D...], plus a bias."""
 
-    auto_pad: str = "NOTSET"
-    dilations: Shape = ()
-    group: int = 1
-    kernel_shape: Shape = ()
-    output_padding: Shape = ()
-    output_shape: Shape = ()
-    pads: Shape = ()
-    strides: Shape = ()
-
     quantized: ClassVar[Quantized] = "contraction"
-
-    def geometry(self, x: Any, w: Any) -> Window:
-        """The window of the convolution that leads from y back to x."""
-        types = tuple(v for v in (x, w) if isinstance(v, TensorType))
-        rank = len(x.shape) - 2
-        if 0 in x.shape[2:]:
-            raise self.fail("the input needs elements along its spatial axes", *types)
-        axes = window_axes(
-            self, types, x.shape[2:], w.shape[2:], self.strides, self.dilations, self.pads, self.auto_pad
-        )
-        extra = self.output_padding or (0,) * rank
-        if len(extra) != rank or any(
-            not 0 <= e < max(axis.stride, axis.dilation) for e, axis in zip(extra, axes, strict=True)
-        ):
-            raise self.fail("output_padding must be non-negative and smaller than the stride or the dilation", *types)
-        if self.output_shape and len(self.output_shape) not in (rank, rank + 2):
-            raise self.fail(f"output_shape must hold {rank} spatial extents", *types)
-        wanted = self.output_shape[-rank:] or (0,) * rank
-        geometry = Window(tuple(self._axis(*entry) for entry in zip(axes, extra, wanted, strict=True)))
-        if any(extent < 1 for extent in geometry.spatial):
-            raise self.fail(f"the output would have spatial shape {list(geometry.spatial)}", *types)
-        return bounded(self, types, geometry)
-
-    def _axis(self, axis: WindowAxis, extra: int, wanted: int) -> WindowAxis:
-        """Turn x's axis into y's; SAME padding takes off what the window is wider than its stride."""
-        places = axis.extent
-        full = (places - 1) * axis.stride + extra + axis.width
-        if self.auto_pad.startswith("SAME") and not wanted:
-            wanted = full - max(0, axis.width - axis.stride)
-        if not wanted:
-            return replace(axis, extent=full - axis.begin - axis.end, out=places)
-        begin, end = split_padding(max(0, full - wanted), upper=self.auto_pad == "SAME_UPPER")
-        return replace(axis, extent=wanted, begin=begin, end=end, out=places)
 
     def weight_axes(self, place: int, *inputs: TensorType | None) -> tuple[int, int] | None:
         return (1, 0) if place == 1 else None
@@ -363,7 +307,7 @@ class ConvInputGradient(Operator):
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        conv, x, w = _draw_convolution(draw)
+        conv, x, w = draw_convolution(draw)
         geometry = conv.geometry(x, w)
         return Sample(_input_gradient(geometry, conv.group), (draw.floats((x.shape[0], w.shape[0], *geometry.out)), w))
 
@@ -456,6 +400,6 @@ class ConvWeightGradient(Operator):
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        conv, x, w = _draw_convolution(draw)
+        conv, x, w = draw_convolution(draw)
         geometry = conv.geometry(x, w)
         return Sample(_weight_gradient(geometry, conv.group), (draw.floats((x.shape[0], w.shape[0], *geometry.out)), x))

@@ -14,7 +14,6 @@ from glowtrain.ops.cast import Cast, convert
 from glowtrain.ops.extrema import Max, Min
 from glowtrain.ops.family import Grads
 from glowtrain.ops.logic import GreaterOrEqual, LessOrEqual, Where
-from glowtrain.ops.move import StopGradient
 from glowtrain.ops.quantization import (
     INTEGERS,
     Blocks,
@@ -26,6 +25,7 @@ from glowtrain.ops.quantization import (
     limits,
     names,
 )
+from glowtrain.ops.stop_gradient import StopGradient
 from glowtrain.types import Array, DType, TensorType, dtype_of, f32, f64
 
 

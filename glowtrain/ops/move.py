@@ -18,7 +18,6 @@ from glowtrain.graph.operator import Quantized
 from glowtrain.graph.ragged import ragged_of
 from glowtrain.loops import Expr, For, Statement, Tensor, flatten, indices_of, unflatten
 from glowtrain.ops.family import Grads, Move, broadcast_shapes, normalize_axes, normalize_axis
-from glowtrain.ops.logic import Identity
 from glowtrain.types import Array, Shape, TensorType, i64
 
 Ints = tuple[int, ...]
@@ -435,27 +434,3 @@ def zeros(type_: TensorType) -> Value:
     zero = constant(np.zeros((), type_.dtype.numpy))
     result: Value = Expand(type_.shape)(zero) if type_.rank else zero
     return result
-
-
-@operator
-@dataclass(frozen=True)
-class StopGradient(Operator):
-    """x; no gradient flows back through it."""
-
-    domain: ClassVar[str] = "glowtrain"
-    differentiable: ClassVar[bool] = False
-    reason: ClassVar[str] = "it stops gradients on purpose"
-
-    def infer(self, *inputs: TensorType) -> TensorType:
-        return inputs[0]
-
-    def reference(self, x: Array) -> Array:
-        return x
-
-    def decompose(self, x: Value) -> Value:
-        result: Value = Identity()(x)
-        return result
-
-    @classmethod
-    def sample(cls, draw: Draw) -> Sample:
-        return Sample(cls(), (draw.floats(draw.shape()),))

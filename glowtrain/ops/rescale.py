@@ -10,7 +10,7 @@ import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
 from glowtrain.loops import Const, Expr, Statement, Tensor, call, cast, pointwise
-from glowtrain.ops.arithmetic import Floor
+from glowtrain.ops.arithmetic import Round
 from glowtrain.ops.cast import Cast
 from glowtrain.ops.extrema import Clip
 from glowtrain.ops.family import broadcastable
@@ -25,11 +25,12 @@ LARGEST_SHIFT = 62
 @operator
 @dataclass(frozen=True)
 class Rescale(Operator):
-    """y = saturate(floor(x · multiplier / 2 ** shift + 1/2) + zero point), for x, multiplier and shift in i32.
+    """y = saturate(round(x · multiplier / 2 ** shift) + zero point), for x, multiplier and shift in i32.
 
-    Products are i64. Multiplier and shift (1 to 62) broadcast to x; the zero point is one number, of the result's type.
-    It is RESCALE of TOSA (https://www.mlplatform.org/tosa/tosa_spec.html) without its double rounding, after Jacob et
-    al., arXiv:1712.05877, section 2.2.
+    Products are i64; ties round to even, as ONNX's QuantizeLinear has it. Multiplier and shift (1 to 62) broadcast to
+    x; the zero point is one number, of the result's type. It is RESCALE of TOSA
+    (https://www.mlplatform.org/tosa/tosa_spec.html), after Jacob et al., arXiv:1712.05877, section 2.2, but for ties:
+    half a unit, less one place, plus the last bit of the floor carries where that is odd.
     """
 
     domain: ClassVar[str] = "glowtrain"
@@ -55,7 +56,8 @@ class Rescale(Operator):
     def reference(self, *inputs: Any) -> Array:
         x, multiplier, shift, zero = inputs
         wide, by = x.astype(np.int64) * multiplier, shift.astype(np.int64)
-        rounded = (wide + (np.int64(1) << (by - 1))) >> by
+        odd = (wide >> by) & 1
+        rounded = (wide + (np.int64(1) << (by - 1)) - 1 + odd) >> by
         info = np.iinfo(zero.dtype)
         return np.asarray(np.clip(rounded + zero.astype(np.int64), info.min, info.max)).astype(zero.dtype)
 
@@ -64,7 +66,7 @@ class Rescale(Operator):
         x, multiplier, shift, zero = inputs
         units = Cast(f64)(x) * Cast(f64)(multiplier) * (constant(2.0, f64) ** -Cast(f64)(shift))
         low, high = (constant(float(end), f64) for end in limits(zero.dtype))
-        shifted: Value = Floor()(units + 0.5) + Cast(f64)(zero)
+        shifted: Value = Round()(units) + Cast(f64)(zero)
         result: Value = Cast(zero.dtype)(Clip()(shifted, low, high))
         return result
 
@@ -76,7 +78,8 @@ class Rescale(Operator):
             product = cast(x[index], i64) * cast(multiplier.broadcast(index), i64)
             by = cast(shift.broadcast(index), i64)
             half = call("shift_left", Const(1, i64), by - 1)
-            units = call("shift_right", product + half, by) + cast(zero.broadcast(index), i64)
+            odd = call("and", call("shift_right", product, by), Const(1, i64))
+            units = call("shift_right", product + half - 1 + odd, by) + cast(zero.broadcast(index), i64)
             return cast(call("min", call("max", units, low), high), outputs[0].dtype)
 
         return pointwise(outputs[0], element)

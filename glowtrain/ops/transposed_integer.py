@@ -18,6 +18,7 @@ import numpy as np
 from glowtrain.graph import Constant, Draw, Operator, Sample, Value, operator
 from glowtrain.loops import For, Statement, Tensor, indices_of
 from glowtrain.ops.convolution import ConvTranspose
+from glowtrain.ops.convolution_window import ConvTransposeWindow
 from glowtrain.ops.correlation import scatter
 from glowtrain.ops.move import LAST, Concat, Reshape, Slice, Transpose, pad, reshape, zeros
 from glowtrain.ops.pad import Pad
@@ -103,7 +104,7 @@ class Interleave(Operator):
 
 @operator
 @dataclass(frozen=True)
-class ConvTransposeInteger(Operator):
+class ConvTransposeInteger(ConvTransposeWindow):
     """(x - zero point) convolved, transposed, with (w - zero point), in i32: to ConvTranspose what ConvInteger is to
     Conv.
 
@@ -111,15 +112,6 @@ class ConvTransposeInteger(Operator):
     """
 
     domain: ClassVar[str] = "glowtrain"
-    auto_pad: str = "NOTSET"
-    dilations: Shape = ()
-    group: int = 1
-    kernel_shape: Shape = ()
-    output_padding: Shape = ()
-    output_shape: Shape = ()
-    pads: Shape = ()
-    strides: Shape = ()
-
     differentiable: ClassVar[bool] = False
     reason: ClassVar[str] = "its operands are integers"
 
@@ -142,7 +134,7 @@ class ConvTransposeInteger(Operator):
         x, w, zx, zw = (*inputs, None, None)[:4]
         left = centred(x, None if zx is None else zx.reshape(()))
         right = centred(w, None if zw is None else self._spread(zw, w.shape))
-        sums = scatter(left.astype(f64.numpy), right.astype(f64.numpy), self.real.geometry(x, w), self.group)
+        sums = scatter(left.astype(f64.numpy), right.astype(f64.numpy), self.geometry(x, w), self.group)
         return np.rint(sums).astype(np.int64).astype(np.int32)
 
     def _spread(self, zero: Array, shape: Shape) -> Array:
@@ -154,7 +146,7 @@ class ConvTransposeInteger(Operator):
 
     def decompose(self, *inputs: Any) -> Value:
         x, w, zx, zw = (*inputs, None, None)[:4]
-        return self.joined(self.phases(x, w, zx, zw), self.real.geometry(x, w))
+        return self.joined(self.phases(x, w, zx, zw), self.geometry(x, w))
 
     def joined(self, phases: Sequence[Value], geometry: Window) -> Value:
         """The image of such phases."""
@@ -165,7 +157,7 @@ class ConvTransposeInteger(Operator):
 
     def phases(self, x: Value, w: Value, zx: Value | None, zw: Value | None) -> list[Value]:
         """The sums in i32 of each phase, [N, M, places...]."""
-        return [self._phase(axes, x, w, zx, zw) for axes in self.real.geometry(x, w).phases()]
+        return [self._phase(axes, x, w, zx, zw) for axes in self.geometry(x, w).phases()]
 
     def _phase(self, axes: Sequence[PhaseAxis], x: Value, w: Value, zx: Value | None, zw: Value | None) -> Value:
         if not all(axis.taps for axis in axes):

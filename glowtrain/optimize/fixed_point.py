@@ -2,7 +2,8 @@
 
 What :func:`~glowtrain.optimize.integer.in_integers` leaves as a factor in floats becomes a multiplication of integers
 and a shift (:class:`~glowtrain.ops.rescale.Rescale`): products of bytes, sums and products of activations, and their
-means over an image. A result can be one unit from that of the factor in floats: at a tie, which is rounded up here.
+means over an image. Factors are kept to 31 bits, those of floats to 24: so a result can be one unit from that of the
+factor in floats where this is next to a tie. Ties themselves round to even in both, and powers of two give the same.
 """
 
 from __future__ import annotations

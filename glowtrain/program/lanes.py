@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from glowtrain.errors import ProgramError
-from glowtrain.loops import Affine, Apply, Buffer, Cast, Const, Expr, Index, Load, Reduce, Ref, affine
+from glowtrain.loops import Affine, Apply, Cast, Const, Expr, Index, Load, Reduce, Ref, affine
 from glowtrain.program import scalar
 from glowtrain.program.memory import Memory
+from glowtrain.program.program import describe
 from glowtrain.types import Array
 
 MAX_BOX = 1 << 23
@@ -160,7 +161,7 @@ class Evaluation:
         if inside.all():
             return np.asarray(array[tuple(index)])
         if load.fill is None:
-            raise ProgramError(f"{_describe(load.buffer)} is read outside of its bounds")
+            raise ProgramError(f"{describe(load.buffer)} is read outside of its bounds")
         if array.size == 0:
             return np.broadcast_to(scalar.number(load.fill, load.dtype), inside.shape)
         near = tuple(np.clip(i, 0, extent - 1) for i, extent in zip(index, array.shape, strict=True))
@@ -279,7 +280,3 @@ def aligned(arrays: Sequence[Array]) -> list[Array]:
     """All with as many axes as the longest."""
     rank = max((array.ndim for array in arrays), default=0)
     return [lifted(array, rank) for array in arrays]
-
-
-def _describe(buffer: Buffer) -> str:
-    return f"{buffer.kind} {buffer.name} ({buffer.type})"

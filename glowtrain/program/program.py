@@ -159,3 +159,8 @@ def kernels_of(instructions: Sequence[Instruction]) -> Iterator[Kernel]:
             yield instruction
         else:
             yield from kernels_of(instruction.body)
+
+
+def describe(buffer: Buffer) -> str:
+    """Kind, name and type."""
+    return f"{buffer.kind} {buffer.name} ({buffer.type})"

@@ -1,4 +1,4 @@
-"""The verifier of the Program IR and of memory plans."""
+"""The verifier of the Program IR."""
 
 from __future__ import annotations
 
@@ -36,10 +36,8 @@ from glowtrain.loops.language import PREDICATES
 from glowtrain.program import scalar
 from glowtrain.program.coverage import covered, depends_on_data, program_stores
 from glowtrain.program.lanes import Evaluation, Facts, Scope
-from glowtrain.program.liveness import live_sets
 from glowtrain.program.memory import Memory
-from glowtrain.program.plan import ALIGNMENT, Plan
-from glowtrain.program.program import Instruction, Kernel, Program
+from glowtrain.program.program import Instruction, Kernel, Program, describe
 from glowtrain.program.text import expression_text, statement_text
 from glowtrain.types import boolean, i64
 
@@ -83,55 +81,6 @@ def verify(program: Program, stage: str = "") -> None:
     if problems:
         after = f" after {stage}" if stage else ""
         raise ProgramError(f"program {program.name} is not well formed{after}:", problems)
-
-
-def verify_plan(plan: Plan) -> None:
-    """Check a plan's program, and the plan; raise :class:`ProgramError` with everything that is broken.
-
-    - Every activation has a place, at a multiple of 64 bytes, inside of the arena, and nothing else has one.
-    - Activations that are alive together do not share memory (by a liveness analysis that the planner does not use).
-    """
-    verify(plan.program)
-    problems = list(dict.fromkeys(_plan_problems(plan)))
-    if problems:
-        raise ProgramError(f"the memory plan of {plan.program.name} is wrong:", problems)
-
-
-def _plan_problems(plan: Plan) -> Iterator[str]:
-    activations = [buffer for buffer in plan.program.buffers if buffer.kind == "activation"]
-    for buffer in activations:
-        offset = plan.offsets.get(buffer)
-        if offset is None:
-            yield f"{describe(buffer)} has no place"
-            continue
-        if offset < 0 or offset % ALIGNMENT:
-            yield f"{describe(buffer)} is at {offset}, which is no multiple of {ALIGNMENT}"
-        if offset + buffer.type.nbytes > plan.arena:
-            yield f"{describe(buffer)} ends at {offset + buffer.type.nbytes}, outside of the arena of {plan.arena}"
-    for buffer in plan.offsets:
-        if buffer not in activations:
-            yield f"{describe(buffer)} has a place but is not an activation of the program"
-    for kernel, live in live_sets(plan.program):
-        yield from _overlaps(kernel, live, plan)
-
-
-def _overlaps(kernel: Kernel, live: frozenset[Buffer], plan: Plan) -> Iterator[str]:
-    placed = sorted(
-        (plan.offsets[b], plan.offsets[b] + b.type.nbytes, b.name, b)
-        for b in live
-        if b in plan.offsets and b.type.nbytes
-    )
-    reach: tuple[int, Buffer] | None = None
-    for begin, end, _, buffer in placed:
-        if reach is not None and begin < reach[0]:
-            yield f"{describe(reach[1])} and {describe(buffer)} share memory but both are alive in kernel {kernel.name}"
-        if reach is None or end > reach[0]:
-            reach = end, buffer
-
-
-def describe(buffer: Buffer) -> str:
-    """Kind, name and type."""
-    return f"{buffer.kind} {buffer.name} ({buffer.type})"
 
 
 @dataclass

@@ -20,8 +20,8 @@ from glowtrain.ops.cast import Cast
 from glowtrain.ops.reduction import ReduceSum
 from glowtrain.quantization.batches import Batch
 from glowtrain.quantization.placement import Placement, name_of
-from glowtrain.quantization.prepare import Prepared
-from glowtrain.quantization.settled import baked, each, transformed
+from glowtrain.quantization.prepare import SCALE, Prepared
+from glowtrain.quantization.settled import Arrays, baked, each, transformed
 from glowtrain.types import Array, f32, f64
 
 Ready = Callable[[Graph], Prepared]
@@ -122,13 +122,17 @@ def _totals(function: Function, fed: Sequence[Batch]) -> dict[str, float]:
 
 def _weight_noise(ready: Prepared) -> dict[str, float]:
     """The noise of weights by the value that is rounded next after their contraction."""
-    found: dict[str, float] = {}
+    found, arrays = dict[str, float](), Arrays()
     for weight in ready.placement.weights:
-        parameters = ready.parameters.get(weight.value.name)
-        if isinstance(weight.value, Variable) and parameters is not None:
-            array = weight.value.initial.astype(np.float64)
-            noise = float(((parameters.rounded(weight.value.initial) - array) ** 2).sum())
-            found[_end(ready.placement, weight.node).name] = decibels(float((array**2).sum()), noise)
+        array, rounded = arrays.of(weight.value), ready.weights.get((weight.node, weight.place))
+        if array is None or rounded is None or rounded.node is None:
+            continue
+        scale = rounded.node.inputs[1]
+        parameters = None if scale is None else ready.parameters.get(scale.name.removesuffix(SCALE))
+        if parameters is not None:
+            wide = array.astype(np.float64)
+            noise = float(((parameters.rounded(array) - wide) ** 2).sum())
+            found[_end(ready.placement, weight.node).name] = decibels(float((wide**2).sum()), noise)
     return found
 
 
@@ -230,9 +234,16 @@ def accuracy(
     """The part of examples whose greatest score, along the last axis of ``output`` (the first one), is at the label."""
     function = compile(each(model, lambda graph: baked(graph, state or {})), backend)
     right = total = 0
+    if len(fed) != len(labels):
+        raise QuantizationError(f"there are {len(fed)} batches, but labels for {len(labels)}")
     for batch, wanted in zip(fed, labels, strict=True):
         results = function(batch)
+        if output is not None and output not in results:
+            raise QuantizationError(f"{model.name} has no output {output!r}; it has {', '.join(results)}")
         scores = results[output or next(iter(results))]
+        if np.shape(wanted) != scores.shape[:-1]:
+            shapes = f"scores {list(scores.shape)}, labels {list(np.shape(wanted))}"
+            raise QuantizationError(f"there must be one label, a class, for each row of scores: {shapes}")
         right += int((scores.argmax(-1) == wanted).sum())
         total += int(np.asarray(wanted).size)
     return right / max(total, 1)

@@ -62,9 +62,10 @@ def freeze(model: Graph | Template, state: Mapping[str, Array] | None = None) ->
     """The model in which BatchNormalization is folded exactly, with the running statistics as they are.
 
     ``model`` is what :func:`~glowtrain.quantization.qat.prepare_training` gave, or a trainer's model; ``state`` holds
-    variables' values by name. It can be trained on (γ, β, weights and scales are still variables) and converted.
+    variables' values by name. It can be trained on (γ, β, weights and scales are still variables, and Dropout is
+    where it was) and converted.
     """
-    return each(model, lambda graph: rewrite(inference(baked(graph, state or {})), _frozen))
+    return each(model, lambda graph: rewrite(inference(baked(graph, state or {}), dropout=True), _frozen))
 
 
 def _layers(graph: Graph) -> list[Layer]:

@@ -10,6 +10,7 @@ import numpy as np
 from glowtrain.data import Dataset
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Graph, Template
+from glowtrain.quantization.checks import check_count, check_model
 from glowtrain.types import Array
 
 Data = Any
@@ -26,7 +27,9 @@ def batches(model: Graph | Template, data: Data, batch_size: int, limit: int | N
     symbolic batch dimension, else it is left out. Raises :class:`QuantizationError` for no data, missing inputs,
     batches without examples and data of no known form.
     """
+    check_model(model)
     for name, count in (("batch_size", batch_size), ("examples", 1 if limit is None else limit)):
+        check_count(name, count)
         if count < 1:
             raise QuantizationError(f"calibration takes at least one example: {name} is {count}")
     names, fixed = _inputs(model)
@@ -35,7 +38,7 @@ def batches(model: Graph | Template, data: Data, batch_size: int, limit: int | N
     if not isinstance(data, Mapping) and hasattr(data, "shape"):
         data = {_only(names): data}
     if isinstance(data, Mapping):
-        found = list(_cut({name: np.asarray(_array(data, name)) for name in names}, fixed or batch_size, fixed, limit))
+        found = list(_cut({name: _array(data, name) for name in names}, fixed or batch_size, fixed, limit))
     elif isinstance(data, Iterable) and not isinstance(data, (str, bytes)):
         found = [_batch(batch, names, number) for number, batch in enumerate(data)]
     else:
@@ -65,17 +68,26 @@ def _only(names: Sequence[str]) -> str:
     return names[0]
 
 
-def _array(data: Mapping[str, Any], name: str) -> Any:
+def _array(data: Mapping[str, Any], name: str) -> Array:
     if name not in data:
         given = ", ".join(data) or "nothing"
         raise QuantizationError(f"the calibration data have no array for the input {name!r}; they have {given}")
-    return data[name]
+    try:
+        return np.asarray(data[name])
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise QuantizationError(f"the calibration data of the input {name!r} are no array: {error}") from None
 
 
 def _batch(batch: Any, names: Sequence[str], number: int) -> Batch:
+    if isinstance(batch, (tuple, list)) and any(hasattr(part, "shape") for part in batch):
+        wanted = ", ".join(f"{name!r}: array" for name in names)
+        raise QuantizationError(
+            f"batch {number} of the calibration data is a {type(batch).__name__} of {len(batch)}: give arrays by input "
+            f"name, {{{wanted}}}"
+        )
     if not isinstance(batch, Mapping):
         batch = {_only(names): batch}
-    arrays = {name: np.asarray(_array(batch, name)) for name in names}
+    arrays = {name: _array(batch, name) for name in names}
     for name, array in arrays.items():
         if array.ndim and not len(array):
             raise QuantizationError(

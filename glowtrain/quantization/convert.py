@@ -6,17 +6,17 @@ QuantizeLinear, with its bias as i32 whose scale is that of the products, s_x ·
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Constant, Graph, Node, Value
+from glowtrain.onnx_io.trainable import inference
 from glowtrain.ops.fake_quantize import FakeQuantize
 from glowtrain.ops.quantization import DequantizeLinear, QuantizeLinear, limits
-from glowtrain.ops.softmax import Softmax
-from glowtrain.quantization.prepare import fake_quantized
+from glowtrain.quantization.prepare import fake_quantized, least_share_scale, shares_of
 from glowtrain.quantization.scheme import Parameters, check_parameters
 from glowtrain.quantization.settled import Arrays, Model, baked, each, refreshed, transformed
 from glowtrain.types import Array, dtype_of, i32
@@ -28,28 +28,28 @@ def convert(model: Model, *, state: Mapping[str, Array] | None = None) -> Model:
     ``state`` holds variables' values by name (those of a trained model); scales and weights become constants. Raises
     :class:`~glowtrain.errors.QuantizationError` for a model that is not prepared and scales that are not positive.
     """
-    return each(model, lambda graph: converted(baked(graph, state or {})))
+    return each(model, lambda graph: converted(inference(baked(graph, state or {}))))
 
 
 def converted(graph: Graph) -> Graph:
     """:func:`convert` of a graph whose variables begin with their final values."""
-    shares = {node.inputs[1] for node in fake_quantized(graph) if _rounds_shares(node)}
+    shares: dict[Value | None, int] = {}
+    for node in fake_quantized(graph):
+        count = shares_of(node.inputs[0])
+        if count:
+            shares[node.inputs[1]] = min(count, shares.get(node.inputs[1], count))
     return transformed(graph, _Converting(shares).change)
 
 
-def _rounds_shares(node: Node) -> bool:
-    """Whether a FakeQuantize rounds what Softmax gives."""
-    x = node.inputs[0]
-    return x is not None and x.node is not None and isinstance(x.node.operator, Softmax)
-
-
-def reciprocal(scale: Array) -> Array:
-    """Scales below 1 as reciprocals of whole numbers, the next from these on.
+def reciprocal(scale: Array, count: int) -> Array:
+    """Scales below 1, of what Softmax over ``count`` numbers gives, as reciprocals of whole numbers, the next from
+    these on, and at least :func:`least_share_scale`.
 
     ONNX Runtime's QLinearSoftmax multiplies by the scale's reciprocal in f32 without its fraction; with these scales it
     gives what ONNX says. They are wider by less than one part in the reciprocal.
     """
-    whole = np.maximum(np.floor((1.0 + 1e-6) / scale.astype(np.float64)), 1.0)
+    wide = np.maximum(scale.astype(np.float64), least_share_scale(count))
+    whole = np.maximum(np.floor((1.0 + 1e-6) / wide), 1.0)
     fitting = (1.0 / whole).astype(np.float32)
     short = np.float32(1) / fitting < whole  # rounded up: 1 / 255 in f32 is above 1 / 255
     fitting = np.where(short, np.nextafter(fitting, np.float32(0)), fitting)
@@ -58,8 +58,8 @@ def reciprocal(scale: Array) -> Array:
 
 @dataclass
 class _Converting:
-    shares: Collection[Value | None]
-    """Scales of what Softmax gives."""
+    shares: Mapping[Value | None, int]
+    """Scales of what Softmax gives, and over how many numbers."""
     arrays: Arrays = field(default_factory=Arrays)
     constants: dict[Value, Constant] = field(default_factory=dict)
 
@@ -77,7 +77,7 @@ class _Converting:
         arrays = self.arrays.required(scale), self.arrays.required(zero)
         check_parameters(*arrays, where=scale.name)
         if scale in self.shares:
-            arrays = reciprocal(arrays[0]), arrays[1]
+            arrays = reciprocal(arrays[0], self.shares[scale]), arrays[1]
         return Parameters(*arrays, node.operator.axis, node.operator.block_size)
 
     def constant(self, value: Value, array: Array) -> Constant:
@@ -125,11 +125,12 @@ class _Converting:
         if any(getattr(node.operator, factor, 1.0) != 1.0 for factor in ("alpha", "beta")):
             return None
         x, w = (self.parameters(maker) for maker in makers if maker is not None)
+        _, weight = (value for value in node.inputs[:2] if value is not None)
         types = [None if value is None else value.type for value in node.inputs]
         axes = node.operator.weight_axes(1, *types)
         if x.scale.size != 1 or w.block_size or axes is None:
             return None
-        if w.scale.ndim and w.axis % max(len(makers[1].inputs[0].shape), 1) != axes[0]:  # type: ignore[union-attr]
+        if w.scale.ndim and w.axis % max(weight.rank, 1) != axes[0]:
             return None
         product: Array = (x.scale.reshape(-1) * w.scale.reshape(-1)).astype(np.float32)
         return product

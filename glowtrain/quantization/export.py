@@ -9,6 +9,7 @@ from glowtrain.errors import QuantizationError
 from glowtrain.graph import Graph, Node
 from glowtrain.onnx_io import save
 from glowtrain.ops.quantization import Scaled
+from glowtrain.quantization.checks import check_kind
 from glowtrain.quantization.qoperator import DOMAIN, qoperator
 from glowtrain.types import SMALL_INTEGERS, DType, i16, u16
 
@@ -29,6 +30,7 @@ def save_quantized(
     """
     if form not in FORMATS:
         raise QuantizationError(f"there is no form {form!r} of quantized models; choose from {', '.join(FORMATS)}")
+    check_kind("what is saved", graph, Graph)
     nodes = [node for node in graph.nodes if isinstance(node.operator, Scaled)]
     if not nodes:
         raise QuantizationError(f"{graph.name} is not quantized: it has no DequantizeLinear; see gt.quantize")

@@ -22,15 +22,15 @@ from glowtrain.quantization.settled import Arrays, Names, baked, named, only_rea
 from glowtrain.types import Array
 
 
-def folded(graph: Graph, state: Mapping[str, Array] | None = None) -> Graph:
+def folded(graph: Graph, state: Mapping[str, Array] | None = None, *, dropout: bool = False) -> Graph:
     """The inference form of a graph with BatchNormalization and biases folded into contractions, and values named.
 
     Means over images are GlobalAveragePool, as runtimes have it for integers.
 
     ``state`` holds variables' values by name; they are the initial ones of the result. Folded weights are variables
-    under the same names.
+    under the same names. Dropout is left out, or with ``dropout`` left where it is.
     """
-    graph = named(inference(baked(graph, state or {})))
+    graph = named(inference(baked(graph, state or {}), dropout=dropout))
     while (changed := _Folding(graph, Arrays()).run()) is not graph:
         graph = changed
     return graph

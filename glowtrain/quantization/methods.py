@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from glowtrain.quantization.scheme import Scheme
 Range = tuple[float, float]
 
 
+@runtime_checkable
 class Method(Protocol):
     """A rule from what was observed of a value to the range that is quantized."""
 
@@ -126,8 +127,12 @@ WEIGHT_METHODS = ("minmax", "mse")
 
 def method_of(method: str | Method) -> Method:
     """A method by name. Raises :class:`QuantizationError` listing the ones there are."""
-    if not isinstance(method, str):
+    if isinstance(method, Method) and not isinstance(method, type):
         return method
+    if not isinstance(method, str):
+        known = ", ".join(METHODS)
+        rule = f"a calibration method is one of {known}, or an object such as MinMax()"
+        raise QuantizationError(f"{rule}, not {method!r}")
     if method not in METHODS:
         raise QuantizationError(f"there is no calibration method {method!r}; choose from {', '.join(METHODS)}")
     return METHODS[method]()

@@ -17,7 +17,7 @@ from glowtrain.quantization.equalize import equalized
 from glowtrain.quantization.fold import folded
 from glowtrain.quantization.methods import method_of
 from glowtrain.quantization.placement import Kept
-from glowtrain.quantization.prepare import Prepared, prepared
+from glowtrain.quantization.prepare import Prepared, check_float, check_request, prepared
 from glowtrain.quantization.profile import Profile
 from glowtrain.quantization.recipe import Recipe
 from glowtrain.quantization.rounding import round_weights
@@ -80,9 +80,10 @@ def quantize(
     them. Raises :class:`~glowtrain.errors.QuantizationError` for data, ranges, recipes and profiles that do not fit the
     model.
     """
-    recipe = recipe or Recipe()
+    recipe = Recipe() if recipe is None else recipe
+    check_request(model, recipe, profile)
     fed = batches(model, data, batch_size, examples)
-    floats = each(model, lambda graph: folded(graph, state))
+    floats = each(model, lambda graph: folded(check_float(graph), state))
     if recipe.equalize:
         floats, profile = _with_weights(floats, equalized(bound(floats, fed[0]))), None
     if profile is not None:
@@ -115,6 +116,9 @@ class _Work:
         """Leave the layers in floating point whose rounding disturbs the results most."""
         if self.recipe.keep_sensitive:
             ranking = sensitivity(self.floats, self.ready, self.fed[:RANKED], self.backend)
+            if self.recipe.keep_sensitive >= len(ranking):
+                few = f"keep_sensitive is {self.recipe.keep_sensitive}, and {len(ranking)} are quantized"
+                raise QuantizationError(f"no layer of {self.profile.model} would be left to quantize: {few}")
             names = [row.name for row in ranking[: self.recipe.keep_sensitive]]
             self.recipe = self.recipe.with_(keep=[*self.recipe.keep, *names])
 

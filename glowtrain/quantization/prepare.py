@@ -9,14 +9,17 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from glowtrain.errors import QuantizationError
-from glowtrain.graph import Constant, Graph, Node, Value, Variable
+from glowtrain.graph import Constant, Graph, Node, Template, Value, Variable
 from glowtrain.ops.fake_quantize import FakeQuantize
-from glowtrain.ops.quantization import limits
+from glowtrain.ops.quantization import QuantizeLinear, limits
+from glowtrain.ops.softmax import Softmax
+from glowtrain.quantization.checks import check_kind, check_model
+from glowtrain.quantization.dropout import Drops
 from glowtrain.quantization.fold import folded
 from glowtrain.quantization.methods import method_of
 from glowtrain.quantization.placement import Kept, Placement, Weight, place
@@ -26,6 +29,9 @@ from glowtrain.quantization.scheme import Parameters
 from glowtrain.quantization.settled import Arrays, Model, Names, each, transformed
 from glowtrain.quantization.weights import FINEST, Axes, weight_parameters
 from glowtrain.types import Array, dtype_of
+
+SCALE = ".scale"
+"""What names of scales end in, behind the name of what they belong to."""
 
 
 def prepare(
@@ -42,8 +48,30 @@ def prepare(
     can be trained; with ``learn`` scales are trainable variables as well (``<value>.scale``), else constants. Raises
     :class:`~glowtrain.errors.QuantizationError` for values that the profile does not know or whose range is none.
     """
-    chosen = recipe or Recipe()
-    return each(model, lambda graph: prepared(folded(graph, state), profile, chosen, learn=learn).graph)
+    chosen = Recipe() if recipe is None else recipe
+    check_request(model, chosen, profile)
+    return each(model, lambda graph: prepared(folded(check_float(graph), state), profile, chosen, learn=learn).graph)
+
+
+def check_request(model: Graph | Template, recipe: Recipe, profile: Profile | None) -> None:
+    """Raise :class:`QuantizationError` for arguments of other classes, and a model that is quantized already."""
+    check_model(model)
+    check_kind("a recipe", recipe, Recipe)
+    if profile is not None:
+        check_kind("a profile", profile, Profile)
+    if isinstance(model, Graph):
+        check_float(model)
+
+
+def check_float(graph: Graph) -> Graph:
+    """The graph. Raises :class:`QuantizationError` if its activations are rounded already."""
+    for node in graph.nodes:
+        if isinstance(node.operator, (FakeQuantize, QuantizeLinear)):
+            raise QuantizationError(
+                f"{graph.name} is quantized already ({node.operator.key()} of {node.inputs[0]!r}): give the float "
+                "model, or train this one on (quantization.resume_training)"
+            )
+    return graph
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,10 +98,11 @@ def prepared(
     *,
     learn: bool = False,
     fixed: Mapping[str, Parameters] | None = None,
+    drops: Drops | None = None,
 ) -> Prepared:
     """:func:`prepare` of a graph that is folded and whose values are named; ``fixed`` are parameters of weights by name
-    that are not to be found anew."""
-    return _Preparing(place(graph, recipe), profile, recipe, learn, fixed or {}).run()
+    that are not to be found anew, ``drops`` the places of Dropout, which drops what is rounded."""
+    return _Preparing(place(graph, recipe), profile, recipe, learn, fixed or {}, drops or Drops()).run()
 
 
 @dataclass
@@ -83,6 +112,7 @@ class _Preparing:
     recipe: Recipe
     learn: bool
     fixed: Mapping[str, Parameters]
+    drops: Drops
     arrays: Arrays = field(default_factory=Arrays)
     parameters: dict[str, Parameters] = field(default_factory=dict)
     scales: dict[str, Value] = field(default_factory=dict)
@@ -113,7 +143,9 @@ class _Preparing:
             self.kept.append(Kept(value.name, maker, "only zeros were observed"))
             return
         low, high = method_of(self.recipe.method).range(observed, self.recipe.activations)
-        self.parameters[value.name] = self.recipe.activations.parameters(low, high, where=value.name)
+        found, count = self.recipe.activations.parameters(low, high, where=value.name), shares_of(value)
+        least = np.float32(least_share_scale(count) if count else 0)
+        self.parameters[value.name] = replace(found, scale=np.maximum(found.scale, least))
 
     def change(self, node: Node, known: Mapping[Value, Value]) -> tuple[Value, ...] | None:
         self.known = known
@@ -125,7 +157,8 @@ class _Preparing:
             elif position in weights:
                 operands.append(self.weight(weights[position]))
             else:
-                operands.append(self.operand(value, node, known))
+                rounded = self.operand(value, node, known)
+                operands.append(self.drops.operand(node, position, rounded, known))
         if all(new is old for new, old in zip(operands, node.inputs, strict=True)):
             return None
         fresh = Node(node.operator, operands, node.name)
@@ -141,10 +174,10 @@ class _Preparing:
 
     def output(self, name: str, graph: Graph) -> Value:
         """A result of the graph: rounded where all readers of the value read it rounded."""
-        value = self.placement.graph.outputs[name]
-        return (
-            self.activation(value, graph.outputs[name]) if value in self.placement.everywhere else graph.outputs[name]
-        )
+        value, result = self.placement.graph.outputs[name], graph.outputs[name]
+        if value in self.placement.everywhere:
+            result = self.activation(value, result)
+        return self.drops.output(name, result, self.known)
 
     def activation(self, value: Value, raw: Value) -> Value:
         """What stands for an activation when it is read."""
@@ -192,7 +225,7 @@ class _Preparing:
         """FakeQuantize of a value, with the scale that all values of one name share."""
         zero = Constant(parameters.zero_point, f"{name}.zero_point")
         if name not in self.scales:
-            label = f"{name}.scale"
+            label = f"{name}{SCALE}"
             learnt = Variable(label, parameters.scale) if self.learn else Constant(parameters.scale, label)
             self.scales[name] = learnt
         greatest = limits(dtype_of(parameters.zero_point.dtype))[1]
@@ -200,6 +233,19 @@ class _Preparing:
         node = Node(FakeQuantize(parameters.axis, parameters.block_size, factor), [raw, self.scales[name], zero])
         node.outputs[0].name = f"{value.name or name}.rounded"
         return node.outputs[0]
+
+
+def shares_of(value: Value | None) -> int:
+    """Over how many numbers the Softmax sums that makes a value; 0 if it is another operator."""
+    operator = None if value is None or value.node is None else value.node.operator
+    return value.shape[operator.axis] if value is not None and isinstance(operator, Softmax) else 0
+
+
+def least_share_scale(count: int) -> float:
+    """The least scale of what Softmax over ``count`` numbers gives: with less, as shares that are nearly equal would
+    have, a product in ONNX Runtime's QLinearSoftmax (its exponentials begin at the greatest f32, over e^5 · count) is
+    infinite, and its result 0."""
+    return 1 / (148 * count)
 
 
 def _weight_name(weight: Weight) -> str:

@@ -159,16 +159,21 @@ class Profile:
     values: Mapping[str, Observed] = field(default_factory=dict)
     model: str = ""
     examples: int = 0
+    file: str = ""
 
     def __getitem__(self, name: str) -> Observed:
         """Raises :class:`QuantizationError` for a value that was not observed."""
         if name not in self.values:
-            known = ", ".join(list(self.values)[:5]) or "nothing"
-            raise QuantizationError(
-                f"the profile of {self.model or 'a model'} does not know {name!r}; it has {known}, ...: was it made "
-                "from another model? Calibrate this one"
-            )
+            names = list(self.values)
+            known = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+            why = f"it has {known}: was it made from another model?" if names else "it is empty."
+            raise QuantizationError(f"{self.title} does not know {name!r}; {why} Calibrate this one")
         return self.values[name]
+
+    @property
+    def title(self) -> str:
+        """What messages call it: its model and the file that it was read from."""
+        return f"the profile of {self.model or 'a model'}" + (f" in {self.file}" if self.file else "")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.values)
@@ -182,7 +187,7 @@ class Profile:
         known = {name: self.values[name].origin for name in self if self.values[name].origin.made_by}
         values = {value.name: value for value in (*graph.inputs, *(v for node in graph.nodes for v in node.outputs))}
         own = origins(graph, {name: values[name] for name in known if name in values})
-        whose = f"the profile of {self.model or 'a model'}"
+        whose = self.title
         others = [name for name in own if own[name].made_by != known[name].made_by]
         if others:
             first = others[0]
@@ -234,7 +239,7 @@ class Profile:
             about = str(plain["model"]), int(plain["examples"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise QuantizationError(f"{path} is a broken profile: {type(error).__name__} {error}") from None
-        return cls({name: _entry(path, name, entry) for name, entry in entries.items()}, *about)
+        return cls({name: _entry(path, name, entry) for name, entry in entries.items()}, *about, os.fspath(path))
 
 
 def _entry(path: str | os.PathLike[str], name: str, plain: Any) -> Observed:

@@ -1,7 +1,7 @@
 """Quantization-aware training: models that a :class:`~glowtrain.Trainer` trains as they will be rounded.
 
     float model --prepare_training--> Trainer --freeze--> Trainer --convert--> integers
-    QDQ file    --resume_training-->  Trainer ----------------------convert--> integers
+    int8 file   --resume_training-->  Trainer ----------------------convert--> integers
 
 All are graphs and templates like any other; nothing in the trainer knows of quantization.
 """
@@ -26,8 +26,10 @@ from glowtrain.ops.transcendental import Exp
 from glowtrain.optim import Optimizer
 from glowtrain.optimize.rewrite import rewrite
 from glowtrain.quantization.batch_norm import freeze, unfolded
+from glowtrain.quantization.checks import check_model, check_names
+from glowtrain.quantization.dropout import without_dropout
 from glowtrain.quantization.fold import folded
-from glowtrain.quantization.prepare import prepared
+from glowtrain.quantization.prepare import SCALE, check_float, check_request, fake_quantized, prepared
 from glowtrain.quantization.profile import Profile
 from glowtrain.quantization.recipe import Recipe
 from glowtrain.quantization.resume import resumed
@@ -42,8 +44,9 @@ Learned = bool | Sequence[str]
 match a pattern."""
 
 WeightStart = Literal["range", "mean"]
+WEIGHT_STARTS: tuple[WeightStart, ...] = ("range", "mean")
 
-SCALE, LOG_SCALE = ".scale", ".log_scale"
+LOG_SCALE = ".log_scale"
 
 
 def prepare_training(
@@ -61,15 +64,20 @@ def prepare_training(
 
     ``state`` holds variables' values by name. With ``batch_statistics`` BatchNormalization goes on normalising by the
     batch's statistics while its factor is folded into the weights that are rounded; otherwise it is frozen from the
-    start (as :func:`~glowtrain.quantization.batch_norm.freeze` does later). Dropout is left out. Scales of weights
+    start (as :func:`~glowtrain.quantization.batch_norm.freeze` does later). Dropout drops what is rounded (see
+    :mod:`~glowtrain.quantization.dropout`) while the model is trained, and is not exported. Scales of weights
     begin with what the recipe makes of their range, or, with ``weight_start`` "mean", at 2 · mean |w| / sqrt(high)
     (LSQ's, for few bits). For ``learn_scales`` and ``scale_rate`` see :func:`learn`. Raises
     :class:`~glowtrain.errors.QuantizationError` as ``prepare`` does.
     """
-    chosen = recipe or Recipe()
+    chosen = Recipe() if recipe is None else recipe
+    check_request(model, chosen, profile)
+    if weight_start not in WEIGHT_STARTS:
+        raise QuantizationError(f"weight_start is one of {', '.join(WEIGHT_STARTS)}, not {weight_start!r}")
 
     def change(graph: Graph) -> Graph:
-        rounded = prepared(folded(graph, state), profile, chosen).graph
+        plain, drops = without_dropout(folded(check_float(graph), state, dropout=True))
+        rounded = prepared(plain, profile, chosen, drops=drops).graph
         if weight_start == "mean":
             rounded = rewrite(rounded, _from_mean)
         if batch_statistics:
@@ -82,7 +90,7 @@ def prepare_training(
 def resume_training(
     model: Graph | Template, *, learn_scales: Learned = True, scale_rate: float = 1.0
 ) -> Graph | Template:
-    """A quantized model (QDQ form), such as one loaded from a file, as one to be trained on.
+    """A quantized model (QDQ or QOperator form), such as one loaded from a file, as one to be trained on.
 
     Pairs of QuantizeLinear and DequantizeLinear become FakeQuantize with the model's scales and zero points, integer
     weights and biases the floating-point variables that they stand for. The result computes what the model does, up to
@@ -111,7 +119,8 @@ def finetune(
 
     In the last ``frozen_epochs`` BatchNormalization has the running statistics that it has then, as in the exported
     model. A schedule of the learning rate, and the optimizer's state, go on through all ``epochs``. Raises what
-    :meth:`Trainer.fit` raises, and :class:`~glowtrain.errors.QuantizationError` for more frozen epochs than epochs.
+    :meth:`Trainer.fit` raises, and :class:`~glowtrain.errors.QuantizationError` for more frozen epochs than epochs and
+    a model that is not prepared.
     """
     if not 0 <= frozen_epochs <= epochs:
         raise QuantizationError(f"frozen_epochs must be from 0 to the {epochs} epochs, not {frozen_epochs}")
@@ -119,7 +128,9 @@ def finetune(
     def fit(trainer: Trainer, count: int) -> None:
         trainer.fit(examples, count, batch_size, validation, callbacks=callbacks, progress=progress)
 
+    check_model(model)
     trainer = Trainer(model, loss, optimizer, backend=backend, seed=seed)
+    fake_quantized(trainer.forms.example)
     if epochs > frozen_epochs:
         fit(trainer, epochs - frozen_epochs)
     if frozen_epochs:
@@ -188,6 +199,7 @@ def _from_mean(node: Node) -> Sequence[Value] | None:
 def _patterns(which: Learned) -> tuple[str, ...]:
     if isinstance(which, bool):
         return ("*",) if which else ()
+    check_names("which scales are learned is True, False or patterns of names", which)
     return (which,) if isinstance(which, str) else tuple(which)
 
 

@@ -34,8 +34,8 @@ from glowtrain.ops.microsoft.quantized import (
 from glowtrain.ops.move import Concat
 from glowtrain.ops.pad import Pad
 from glowtrain.ops.pooling import AveragePool, GlobalAveragePool
+from glowtrain.ops.qlinear import QLinearConv, QLinearMatMul
 from glowtrain.ops.quantization import DequantizeLinear, QuantizeLinear, limits
-from glowtrain.ops.quantized_contraction import QLinearConv, QLinearMatMul
 from glowtrain.ops.softmax import Softmax
 from glowtrain.optimize.integer import SAME_SCALE
 from glowtrain.optimize.rewrite import rewrite
@@ -131,8 +131,8 @@ def _clipped(numbers: Value, clips: list[Node], parameters: Parameters) -> Value
 
 def _quantized(node: Node, scale: Constant, zero: Constant) -> Value | None:
     """The operator on quantized tensors that gives a node's result with this scale and zero point."""
-    operator = node.operator
-    if isinstance(operator, (QGemm, MatMulIntegerToFloat)) and node.inputs[0].dtype != zero.dtype:  # type: ignore[union-attr]
+    operator, operands = node.operator, node.inputs
+    if isinstance(operator, (QGemm, MatMulIntegerToFloat)) and (operands[0] is None or operands[0].dtype != zero.dtype):
         return None
     if isinstance(operator, QGemm) and len(node.inputs) == 7:
         result: Value = operator(*node.inputs, scale, zero)

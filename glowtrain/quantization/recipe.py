@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from glowtrain.errors import QuantizationError
+from glowtrain.quantization.checks import check_count, check_kind, check_names
 from glowtrain.quantization.methods import METHODS, WEIGHT_METHODS, Method, method_of
 from glowtrain.quantization.scheme import ACTIVATIONS, WEIGHTS, Scheme
 from glowtrain.types import i4, i8, u4, u8
@@ -40,6 +41,10 @@ class Recipe:
     round_weights: int = 0
 
     def __post_init__(self) -> None:
+        check_kind("the scheme of activations", self.activations, Scheme)
+        check_kind("the scheme of weights", self.weights, Scheme)
+        for name in ("round_weights", "keep_sensitive"):
+            check_count(name, getattr(self, name))
         if self.activations.granularity != "tensor":
             raise QuantizationError(f"activations are quantized per tensor, not {self.activations}: use it for weights")
         if self.activations.dtype in (i4, u4):
@@ -52,6 +57,7 @@ class Recipe:
         for patterns in (self.keep, self.only):
             if isinstance(patterns, str):
                 raise QuantizationError(f"keep and only are lists of names: write [{patterns!r}]")
+            check_names("keep and only are lists of names", patterns)
         object.__setattr__(self, "keep", tuple(self.keep))  # so that recipes can be compared and hashed
         object.__setattr__(self, "only", tuple(self.only))
         weights = method_of(self.weight_method)

@@ -107,6 +107,8 @@ def report(
     ``accuracies`` are shown as they are, see :func:`~glowtrain.quantization.analysis.accuracy`. Ranking layers runs the
     model twice for each of them; ``sensitivities=False`` leaves that out.
     """
+    if not hasattr(quantized, "exact"):
+        raise QuantizationError(f"a report is of what gt.quantize gives, not of a {type(quantized).__name__}")
     fed, ready = quantized.data[:MEASURED], quantized.ready
     noise = signal_to_noise(quantized.exact, ready, fed)
     ranking = sensitivity(quantized.exact, ready, fed) if sensitivities else []

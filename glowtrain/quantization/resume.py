@@ -11,30 +11,46 @@ from glowtrain.errors import QuantizationError
 from glowtrain.graph import Constant, Graph, Node, Value, Variable
 from glowtrain.onnx_io.trainable import inference
 from glowtrain.ops.fake_quantize import FakeQuantize
-from glowtrain.ops.quantization import INTEGERS, DequantizeLinear, QuantizeLinear
+from glowtrain.ops.microsoft.linear import DynamicQuantizeMatMul
+from glowtrain.ops.quantization import INTEGERS, DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
+from glowtrain.ops.quantized_contraction import ConvInteger, MatMulInteger
 from glowtrain.optimize.rewrite import rewrite
+from glowtrain.quantization.qdq import qdq
 from glowtrain.quantization.settled import Arrays, Names
 from glowtrain.types import Array, DType
 
 SUFFIXES = (".quantized", "_quantized")
 """What quantizers append to the names of weights; the variables are called as the weights were."""
+DYNAMIC = (DynamicQuantizeLinear, DynamicQuantizeMatMul, ConvInteger, MatMulInteger)
+"""Operators on activations whose scales are found while the model runs."""
 
 
 def resumed(graph: Graph) -> Graph:
-    """A graph in QDQ form with FakeQuantize in place of its pairs of QuantizeLinear and DequantizeLinear, and integer
-    weights and biases as the floating-point variables that they stand for.
+    """A graph in QDQ or QOperator form with FakeQuantize in place of its pairs of QuantizeLinear and DequantizeLinear,
+    and integer weights and biases as the floating-point variables that they stand for.
 
     Raises :class:`QuantizationError` where there is nothing of the kind.
     """
-    plain = inference(graph)
+    plain = qdq(inference(graph))
     names = Names({value.name for value in (*plain.inputs, *plain.variables)})
     result = rewrite(plain, _Resuming(names).node)
     if not any(isinstance(node.operator, FakeQuantize) for node in result.nodes):
-        raise QuantizationError(
-            f"{graph.name} is not in QDQ form: no DequantizeLinear reads a QuantizeLinear or integer weights; prepare "
-            "a float model with prepare_training, or write integer operators in QDQ form first"
-        )
+        raise QuantizationError(f"{graph.name} {_why_nothing(plain)}")
     return result
+
+
+def _why_nothing(graph: Graph) -> str:
+    """Why a graph is not to be trained on as a quantized one."""
+    dynamic = {node.operator.key() for node in graph.nodes if isinstance(node.operator, DYNAMIC)}
+    if dynamic:
+        return (
+            f"quantizes its activations while it runs ({', '.join(sorted(dynamic))}), so there are no scales to train "
+            "with; quantize the float model that it was made from"
+        )
+    return (
+        "is not quantized: no DequantizeLinear reads a QuantizeLinear or integer weights, and no operator computes "
+        "with quantized tensors; prepare a float model with prepare_training"
+    )
 
 
 @dataclass
@@ -72,6 +88,8 @@ class _Resuming:
         offset = np.zeros(scale.shape, dtype.numpy) if zero is None else self.arrays.of(zero)
         if factor is None or offset is None or not scale.dtype.is_float:
             return None
+        if factor.size == 1 and not getattr(node.operator, "block_size", 0):
+            factor = factor.reshape(())
         return factor, offset.reshape(factor.shape)
 
     def pair(self, after: Node, integers: Value) -> Value | None:

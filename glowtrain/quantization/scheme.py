@@ -15,6 +15,7 @@ import numpy as np
 
 from glowtrain.errors import QuantizationError
 from glowtrain.ops.quantization import DequantizeLinear, QuantizeLinear, limits
+from glowtrain.quantization.checks import check_count
 from glowtrain.types import SMALL_INTEGERS, Array, DType, i4, i8, i16, u4, u8, u16
 
 Form = Literal["asymmetric", "symmetric", "positive"]
@@ -102,6 +103,7 @@ class Scheme:
         if self.form not in FORMS or self.granularity not in GRANULARITIES:
             choices = f"form is one of {', '.join(FORMS)}; granularity one of {', '.join(GRANULARITIES)}"
             raise QuantizationError(f"{self}: {choices}")
+        check_count("block", self.block)
         if (self.granularity == "block") != (self.block > 0):
             rule = "block is the number of weights that share a scale: at least 1 with granularity 'block', else 0"
             raise QuantizationError(f"{self}: {rule}")

@@ -10,7 +10,9 @@ import numpy as np
 
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Constant, Graph, Node, Template, Value, Variable, topological
+from glowtrain.ops.random import Dropout
 from glowtrain.optimize.rewrite import replaced
+from glowtrain.quantization.checks import check_model
 from glowtrain.types import Array
 
 Model = TypeVar("Model", Graph, Template)
@@ -88,10 +90,12 @@ def settled(graph: Graph) -> set[Value]:
 def named(graph: Graph) -> Graph:
     """A copy in which every value that is computed has a name of its own, the same one for every binding.
 
-    Names that are there stay. Others are those of the layer whose parameters are read, else the operator's.
+    Names that are there stay. Others are those of the layer whose parameters are read, else the operator's. Dropout
+    changes none of the others' names.
     """
     fresh = Names({value.name for value in (*graph.inputs, *graph.variables)})
-    said = {value: name for name, value in graph.outputs.items() if value.node is not None}
+    results = ((_before_dropout(value), name) for name, value in graph.outputs.items())
+    said = {value: name for value, name in results if value.node is not None}
 
     def rename(node: Node, known: Mapping[Value, Value]) -> tuple[Value, ...]:
         copy = refreshed(node, known)
@@ -100,6 +104,12 @@ def named(graph: Graph) -> Graph:
         return copy.outputs
 
     return transformed(graph, rename)
+
+
+def _before_dropout(value: Value) -> Value:
+    while value.node is not None and isinstance(value.node.operator, Dropout) and value.node.inputs[0] is not None:
+        value = value.node.inputs[0]
+    return value
 
 
 def _layer(node: Node) -> str:
@@ -155,7 +165,8 @@ def each(model: Graph, change: Callable[[Graph], Graph]) -> Graph: ...
 @overload
 def each(model: Template, change: Callable[[Graph], Graph]) -> Template: ...
 def each(model: Graph | Template, change: Callable[[Graph], Graph]) -> Graph | Template:
-    """Change a graph, and also what its template will build."""
+    """Change a graph, and also what its template will build. Raises :class:`QuantizationError` for other models."""
+    check_model(model)
     if isinstance(model, Template):
         return model.map(change)
     template = None if model.template is None else model.template.map(change)

@@ -32,7 +32,8 @@ from glowtrain.program.evaluate import evaluate
 from glowtrain.program.memory import Memory
 from glowtrain.program.plan import Plan, plan
 from glowtrain.program.program import Instruction, Program
-from glowtrain.program.verify import verify, verify_plan
+from glowtrain.program.verify import verify
+from glowtrain.program.verify_plan import verify_plan
 from glowtrain.types import Array
 from glowtrain.verification.exact import (
     Arrays,

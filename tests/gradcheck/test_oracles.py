@@ -25,12 +25,12 @@ from glowtrain.onnx_io.operands import operand_names
 from glowtrain.ops.arithmetic import Abs, Mul
 from glowtrain.ops.contraction import MatMul
 from glowtrain.ops.logic import Cast
-from glowtrain.ops.move import StopGradient
 from glowtrain.ops.normalization import BatchNormalization
 from glowtrain.ops.reduction import ReduceSum
 from glowtrain.ops.region import MaxRoiPool
 from glowtrain.ops.sampling import GridSample
 from glowtrain.ops.selection import Unique
+from glowtrain.ops.stop_gradient import StopGradient
 from glowtrain.ops.suppression import NonMaxSuppression
 from glowtrain.ops.transcendental import Exp, Tanh
 from glowtrain.types import Array, TensorType, f8e4m3fn, f64

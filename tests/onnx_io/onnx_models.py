@@ -11,7 +11,8 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from glowtrain.backends.interpreter import evaluate
-from glowtrain.graph import Graph, Variable
+from glowtrain.graph import Graph, Variable, verify
+from glowtrain.onnx_io import load, save
 from glowtrain.types import Array
 
 F = TensorProto.FLOAT
@@ -114,3 +115,60 @@ def frozen(graph: Graph) -> list[str]:
 def variables(graph: Graph) -> dict[str, Variable]:
     """Variables by name."""
     return {value.name: value for value in graph.variables}
+
+
+def loaded(source: ModelProto, **dims: int) -> Graph:
+    """The graph, with symbolic dimensions bound."""
+    graph = load(source, dims)
+    assert isinstance(graph, Graph)
+    verify(graph)
+    return graph
+
+
+def same_as_onnx_runtime(source: ModelProto, tolerance: float = 1e-5) -> Graph:
+    graph = loaded(source)
+    inputs = random_inputs(graph)
+    expected = in_onnx_runtime(source, inputs)
+    for name, array in interpreted(graph, inputs).items():
+        assert array.dtype == expected[name].dtype
+        np.testing.assert_allclose(array, expected[name], rtol=tolerance, atol=tolerance)
+    return graph
+
+
+def close(found: dict[str, Array], expected: dict[str, Array], tolerance: float = 1e-5) -> None:
+    assert sorted(found) == sorted(expected)
+    for name, array in expected.items():
+        assert (found[name].shape, found[name].dtype) == (array.shape, array.dtype), name
+        np.testing.assert_allclose(found[name], array, rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+def runs_the_same(graph: Graph, tolerance: float = 1e-5, opset: int | None = None) -> ModelProto:
+    """Saved, checked, run in ONNX Runtime, and loaded again."""
+    proto = checked(save(graph, opset=opset))
+    inputs = random_inputs(graph)
+    expected = interpreted(graph, inputs)
+    close(in_onnx_runtime(proto, inputs), expected, tolerance)
+    if not graph.updates:
+        again = load(proto, {symbol: 4 for symbol in ("batch",) if graph.dims})
+        assert isinstance(again, Graph)
+        verify(again)
+        close(interpreted(again, inputs), expected, tolerance)
+    return proto
+
+
+def convnet(training: bool = False) -> ModelProto:
+    random = np.random.default_rng(0)
+    nodes = [
+        node("Conv", "x conv.weight", "c", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        node("BatchNormalization", "c bn.scale bn.bias bn.mean bn.var", "n", "bn"),
+        node("Relu", "n", "r"),
+        node("MaxPool", "r", "p", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Reshape", "p shape", "f"),
+        *([node("Dropout", "f ratio", "d", "drop")] if training else [node("Identity", "f", "d")]),
+        node("Gemm", "d fc.weight fc.bias", "y", transB=1),
+    ]
+    shapes = {"conv.weight": (3, 2, 3, 3), "fc.weight": (5, 12), "fc.bias": (5,)}
+    shapes |= {f"bn.{name}": (3,) for name in ("scale", "bias", "mean", "var")}
+    weights = {name: random.uniform(0.2, 1, shape).astype(np.float32) for name, shape in shapes.items()}
+    constants = {"shape": np.array([-1, 12]), "ratio": np.array(0.25, np.float32)}
+    return model(nodes, {"x": ["batch", 2, 4, 4]}, ["y"], weights | constants)

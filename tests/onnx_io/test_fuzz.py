@@ -9,8 +9,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from fuzz import Finding, attempt, campaign, corpus, mutant, watch
+from fuzz import Finding, attempt, campaign, mutant, watch
 from onnx_models import mlp, model, node
+from seeds import corpus
 
 from glowtrain.errors import ModelError
 

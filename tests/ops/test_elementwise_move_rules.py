@@ -43,13 +43,13 @@ from glowtrain.ops.move import (
     Reshape,
     Slice,
     Squeeze,
-    StopGradient,
     Transpose,
     Unsqueeze,
 )
 from glowtrain.ops.pad import Pad, Tile
 from glowtrain.ops.shape import ConstantOfShape, EyeLike, Range, Shape, Size, Trilu
 from glowtrain.ops.split import Split
+from glowtrain.ops.stop_gradient import StopGradient
 from glowtrain.types import Array, DType, bf16, boolean, f16, f32, f64, i32, i64, type_of, u8
 
 FAMILIES = ("activation", "arithmetic", "blocks", "extrema", "logic", "move", "pad", "shape", "split", "transcendental")

@@ -21,8 +21,9 @@ from glowtrain.ops.microsoft.fused import FusedConv, FusedGemm
 from glowtrain.ops.microsoft.linear import QGemm
 from glowtrain.ops.microsoft.weights import MatMulNBits
 from glowtrain.ops.move import Concat, Reshape, Slice, Transpose
+from glowtrain.ops.qlinear import QLinearMatMul
 from glowtrain.ops.quantization import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
-from glowtrain.ops.quantized_contraction import ConvInteger, MatMulInteger, QLinearMatMul, recentred
+from glowtrain.ops.quantized_contraction import ConvInteger, MatMulInteger, recentred
 from glowtrain.ops.reduction import ReduceSum
 from glowtrain.types import Array, TensorType, f4e2m1, f8e4m3fn, f8e8m0, f32, i4, i8, i32, type_of, u2, u8
 

@@ -19,7 +19,7 @@ from glowtrain.ops.transcendental import Tanh
 from glowtrain.program.exposure import MOST_TRIPS, Exposure
 from glowtrain.program.liveness import live_sets
 from glowtrain.program.program import Kernel, Program, Repeat
-from glowtrain.program.verify import verify_plan
+from glowtrain.program.verify_plan import verify_plan
 from glowtrain.types import f32, i64
 
 

@@ -29,7 +29,8 @@ from glowtrain.program.plan import Plan, plan
 from glowtrain.program.program import Program
 from glowtrain.program.schedule import peak_bytes, schedule
 from glowtrain.program.text import plan_text
-from glowtrain.program.verify import verify, verify_plan
+from glowtrain.program.verify import verify
+from glowtrain.program.verify_plan import verify_plan
 from glowtrain.types import Array, f32, i64
 
 

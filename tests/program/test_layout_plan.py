@@ -23,7 +23,7 @@ from glowtrain.program.layout import assign_layouts
 from glowtrain.program.plan import ALIGNMENT, Plan, plan
 from glowtrain.program.program import Instruction, Kernel, Program, Repeat
 from glowtrain.program.schedule import peak_bytes, schedule
-from glowtrain.program.verify import verify_plan
+from glowtrain.program.verify_plan import verify_plan
 from glowtrain.types import Array, f32
 
 SEEDS = range(200, 225)

@@ -112,3 +112,21 @@ def matrices(weight: Array, *, transposed: bool = False) -> Template:
         return {"y": Gemm(transB=transposed)(x, stored)}
 
     return matrices
+
+
+def chain(hidden: int = 8, seed: int = 0) -> Template:
+    """Two Gemm with a ReLU between, on 4 features."""
+    draw = np.random.default_rng(seed)
+    first = Variable("first.weight", draw.standard_normal((4, hidden)).astype(np.float32))
+    last = Variable("last.weight", draw.standard_normal((hidden, 3)).astype(np.float32))
+
+    @gt.model(x=f32["batch", 4])
+    def chain(x: Value) -> dict[str, Value]:
+        return {"y": Gemm()(nn.relu(Gemm()(x, first)), last)}
+
+    return chain
+
+
+def rows(count: int = 16) -> Array:
+    """Examples for :func:`chain`."""
+    return np.random.default_rng(0).standard_normal((count, 4)).astype(np.float32)

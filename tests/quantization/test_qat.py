@@ -317,5 +317,5 @@ def test_training_goes_on_from_a_file_of_onnx_runtime(
 
 
 def test_float_model_is_no_quantized_one() -> None:
-    with pytest.raises(QuantizationError, match="digits_net is not in QDQ form"):
+    with pytest.raises(QuantizationError, match="digits_net is not quantized"):
         bound(resume_training(digits_net))

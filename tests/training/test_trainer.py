@@ -1,36 +1,19 @@
 from __future__ import annotations
 
 import json
-import os
-import resource
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from trainers import Points, images, trainer_of
 
 import glowtrain as gt
-from glowtrain.backends.interpreter import InterpretedInstance, Interpreter
+from glowtrain.backends.interpreter import Interpreter
 from glowtrain.data import Dataset
-from glowtrain.errors import CheckpointError, DifferentiationError, InputError, NonFiniteError
+from glowtrain.errors import DifferentiationError, InputError, NonFiniteError
 from glowtrain.trainer.fit import Moment
-
-Points = tuple[np.ndarray, np.ndarray]
-
-
-def trainer_of(model: gt.Graph | gt.Template, backend: str = "interpreter", **settings: Any) -> gt.Trainer:
-    settings = {"loss": gt.losses.softmax_cross_entropy(), "optimizer": gt.optim.Adam(lr=0.02), **settings}
-    return gt.Trainer(model, backend=backend, **settings)
-
-
-def images(points: Points) -> Points:
-    x = np.concatenate([points[0]] * 3, axis=1)[:, :16]
-    return x.reshape(-1, 1, 4, 4), points[1]
-
 
 # --- one step --------------------------------------------------------------------------------------------------------
 
@@ -282,196 +265,6 @@ def test_the_step_runs_in_onnx_runtime(mlp: gt.Template, points: Points, tmp_pat
     assert float(found["loss"]) == pytest.approx(trainer.step(batch), rel=1e-5)
     for name, array in trainer.parameters().items():
         np.testing.assert_allclose(found[f"{name}.next"], array, rtol=1e-4, atol=1e-6)
-
-
-# --- checkpoints -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("every", [None, 2])
-def test_resuming_gives_the_same_bytes(
-    cnn: gt.Template, points: Points, backend: str, tmp_path: Path, every: int | None
-) -> None:
-    data = images(points)
-    optimizer = gt.optim.Adam(lr=0.02, schedule=gt.optim.Cosine(30), accumulate=2)
-    settings = {"batch_size": 8, "validation": data, "checkpoint_every": every}
-    whole = trainer_of(cnn, backend, optimizer=optimizer)
-    whole.fit(data, 10, checkpoint=tmp_path / "whole", **settings)
-    trainer_of(cnn, backend, optimizer=optimizer).fit(data, 5, checkpoint=tmp_path / "half", **settings)
-    resumed = trainer_of(cnn, backend, optimizer=optimizer)
-    history = resumed.fit(data, 10, checkpoint=tmp_path / "half", resume=True, **settings)
-    assert history.loss == whole.history.loss
-    assert (tmp_path / "half").read_bytes() == (tmp_path / "whole").read_bytes()
-
-
-def test_save_and_restore_by_hand(cnn: gt.Template, points: Points, tmp_path: Path) -> None:
-    data = images(points)
-    whole, first, second = (trainer_of(cnn) for _ in range(3))
-    whole.fit(data, 10, 8)
-    first.fit(data, 5, 8)
-    first.hyper["lr"] = 0.02
-    first.save(tmp_path / "run.safetensors")
-    second.restore(tmp_path / "run.safetensors")
-    second.fit(data, 5, 8)
-    assert second.history.deterministic() == whole.history.deterministic()
-    for name, array in whole.variables().items():
-        assert array.tobytes() == second.variables()[name].tobytes()
-
-
-class Stop:
-    """Ctrl-C after some batches."""
-
-    def __init__(self, after: int) -> None:
-        self.left = after
-
-    def __call__(self, moment: Moment) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise KeyboardInterrupt
-
-
-def test_ctrl_c_in_the_middle_of_an_epoch_loses_nothing(cnn: gt.Template, points: Points, tmp_path: Path) -> None:
-    data, path = images(points), tmp_path / "run.safetensors"
-    whole = trainer_of(cnn)
-    whole.fit(data, 4, 8, checkpoint=tmp_path / "whole")
-    broken = trainer_of(cnn)
-    with pytest.raises(KeyboardInterrupt):
-        broken.fit(data, 4, 8, checkpoint=path, callbacks=[Stop(6)])  # 3 batches and an epoch's end, then 2 batches
-    assert (broken.position.epoch, broken.position.batch) == (1, 2)
-    resumed = trainer_of(cnn)
-    resumed.fit(data, 4, 8, checkpoint=path, resume=True)
-    assert path.read_bytes() == (tmp_path / "whole").read_bytes()
-    again = trainer_of(cnn)
-    with pytest.raises(KeyboardInterrupt):
-        again.fit(data, 4, 8, checkpoint=path, callbacks=[Stop(2)])
-    with pytest.raises(CheckpointError, match="in batches of 8; go on with batch_size=8, not 4"):
-        trainer_of(cnn).fit(data, 4, 4, checkpoint=path, resume=True)
-
-
-def test_a_step_that_is_broken_off_is_not_saved(
-    mlp: gt.Template, points: Points, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer, path = trainer_of(mlp), tmp_path / "run.safetensors"
-    trainer.fit(points, 1, 8, checkpoint=path)
-    before = path.read_bytes()
-
-    def broken(self: InterpretedInstance, inputs: Any) -> Any:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(InterpretedInstance, "run", broken)
-    with pytest.raises(KeyboardInterrupt):
-        trainer.fit(points, 1, 8, checkpoint=path)
-    assert path.read_bytes() == before
-
-
-def test_the_signal_waits_for_the_end_of_the_step(mlp: gt.Template, points: Points, tmp_path: Path) -> None:
-    trainer, path = trainer_of(mlp), tmp_path / "run.safetensors"
-    sent: list[int] = []
-
-    def send(moment: Moment) -> None:
-        if not sent:
-            sent.append(moment.batch)
-            os.kill(os.getpid(), signal.SIGINT)
-
-    handler = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        trainer.fit(points, 3, 8, checkpoint=path, callbacks=[send])
-    assert signal.getsignal(signal.SIGINT) is handler
-    assert (trainer.position.epoch, trainer.position.batch) == (0, 1)
-    restored = trainer_of(mlp)
-    restored.restore(path)
-    assert restored.position == trainer.position
-
-
-def test_foreign_checkpoints_are_refused(mlp: gt.Template, cnn: gt.Template, points: Points, tmp_path: Path) -> None:
-    path = tmp_path / "run.safetensors"
-    trainer_of(mlp).save(path)
-    for other, message in (
-        (trainer_of(cnn), r"variables in the checkpoint, but not here: first\.bias"),
-        (
-            trainer_of(mlp, optimizer=gt.optim.SGD(momentum=0.9)),
-            "optimizer differs: 'adam, accumulate=1' in the checkpoint, 'sgd",
-        ),
-        (trainer_of(mlp, loss=gt.losses.nll()), "loss differs"),
-        (trainer_of(mlp, seed=3), "written with seed=0, this trainer has seed=3"),
-        (trainer_of(mlp, trainable=["second.*"]), "trained parameters differs"),
-    ):
-        before = other.variables()
-        with pytest.raises(CheckpointError, match=message):
-            other.restore(path)
-        assert all(np.array_equal(array, before[name]) for name, array in other.variables().items())
-
-
-@pytest.mark.parametrize("damage", ["truncated", "empty", "foreign", "missing"])
-def test_broken_checkpoints_are_refused(mlp: gt.Template, tmp_path: Path, damage: str) -> None:
-    from safetensors.numpy import save_file
-
-    path = tmp_path / "run.safetensors"
-    trainer = trainer_of(mlp)
-    trainer.save(path)
-    if damage == "truncated":
-        path.write_bytes(path.read_bytes()[:-100])
-    elif damage == "empty":
-        path.write_bytes(b"")
-    elif damage == "foreign":
-        save_file({"w": np.zeros(3)}, path)
-    else:
-        path.unlink()
-    with pytest.raises(CheckpointError, match="not a whole|not a checkpoint of glowtrain|no such file"):
-        trainer.restore(path)
-
-
-def test_a_full_disk_leaves_the_last_checkpoint(
-    mlp: gt.Template, points: Points, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer, path = trainer_of(mlp), tmp_path / "run.safetensors"
-    trainer.fit(points, 1, 8, checkpoint=path)
-    before = path.read_bytes()
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(CheckpointError, match="No space left on device; what was there before is untouched"):
-        trainer.fit(points, 1, 8, checkpoint=path)
-    assert path.read_bytes() == before
-    assert [entry.name for entry in tmp_path.iterdir()] == ["run.safetensors"]
-
-
-def test_a_limit_on_file_sizes_leaves_the_last_checkpoint(tmp_path: Path) -> None:
-    """In a process of its own: the limit cannot be taken back."""
-    program = f"""
-import resource, signal, numpy as np, glowtrain as gt
-from glowtrain.trainer.files import write_atomically
-from pathlib import Path
-path = Path({str(tmp_path)!r}) / "file"
-write_atomically(path, b"old")
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (1000, {resource.RLIM_INFINITY}))
-try:
-    write_atomically(path, bytes(5000))
-except gt.GlowtrainError as error:
-    print(error)
-"""
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "File too large; what was there before is untouched" in found.stdout
-    assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("file", b"old")]
-
-
-@pytest.mark.parametrize("option", ["checkpoint", "log", "plot"])
-def test_unwritable_outputs_are_found_before_training(
-    mlp: gt.Template, points: Points, tmp_path: Path, option: str
-) -> None:
-    trainer = trainer_of(mlp)
-    for path, message in ((tmp_path / "no" / "file", "does not exist; create it"), (tmp_path, "is a directory")):
-        with pytest.raises(CheckpointError, match=message):
-            trainer.fit(points, **{option: path})
-    assert trainer.variables()["optimizer.step"] == 0
-
-
-def test_the_plot_is_a_picture(mlp: gt.Template, points: Points, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    trainer_of(mlp).fit(points, 2, 8, validation=points, plot=tmp_path / "loss.png")
-    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
 # --- losses that are not finite --------------------------------------------------------------------------------------

@@ -9,12 +9,11 @@ from typing import Any, ClassVar
 
 from glowtrain.graph import Draw, Value
 from glowtrain.ops import quantization as standard
-from glowtrain.ops import quantized_contraction as contraction
 from glowtrain.ops.cast import Cast
 from glowtrain.ops.composite import Composite
 from glowtrain.ops.move import Transpose, reshape
 from glowtrain.ops.quantization import STEPS
-from glowtrain.ops.quantized_contraction import draw_bytes
+from glowtrain.ops.quantized_contraction import MatMulInteger, draw_bytes
 from glowtrain.ops.scales import WithScales
 from glowtrain.types import Array, DType, Shape, TensorType, i8, u8
 
@@ -106,6 +105,6 @@ def channels_behind(x: Value) -> Value:
 
 def integer_product(a: Value, b: Value, sa: Value, sb: Value, za: Value | None, zb: Value | None) -> Value:
     """The product of quantized matrices as real numbers."""
-    total: Value = contraction.MatMulInteger()(a, b, za, zb)
+    total: Value = MatMulInteger()(a, b, za, zb)
     result: Value = Cast(sa.dtype)(total) * (reshape(sa, ()) * sb)
     return result

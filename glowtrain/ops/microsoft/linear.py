@@ -12,7 +12,6 @@ import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
 from glowtrain.ops import quantization as standard
-from glowtrain.ops import quantized_contraction as contraction
 from glowtrain.ops.cast import Cast
 from glowtrain.ops.microsoft.base import (
     Microsoft,
@@ -26,8 +25,9 @@ from glowtrain.ops.microsoft.base import (
     present,
 )
 from glowtrain.ops.move import Transpose, reshape
+from glowtrain.ops.qlinear import QLinearConv
 from glowtrain.ops.quantization import STEPS
-from glowtrain.ops.quantized_contraction import draw_bytes, draw_weight
+from glowtrain.ops.quantized_contraction import MatMulInteger, draw_bytes, draw_product, draw_weight
 from glowtrain.ops.scales import ScalePlaces
 from glowtrain.types import Shape, TensorType, i8, i32, u8
 
@@ -118,13 +118,13 @@ class MicrosoftQLinearConv(Quantized):
     def define(self, *inputs: Any) -> Value:
         attributes = {name: value for name, value in self.attributes().items() if name != "channels_last"}
         x, *rest = present(inputs)
-        conv = contraction.QLinearConv(**attributes)
+        conv = QLinearConv(**attributes)
         y: Value = conv(channels_first(x) if self.channels_last else x, *rest)
         return channels_behind(y) if self.channels_last else y
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        plain = contraction.QLinearConv.sample(draw)
+        plain = QLinearConv.sample(draw)
         last, x = draw.boolean(), plain.inputs[0]
         assert x is not None
         conv = cls(channels_last=last, **plain.operator.attributes())
@@ -161,7 +161,7 @@ class QGemm(Microsoft):
         a, sa, za, b, sb, zb, c, sy, zy = inputs
         a = Transpose((1, 0))(a) if self.transA else a
         b = Transpose((1, 0))(b) if self.transB else b
-        total = contraction.MatMulInteger()(a, b, reshape(za, ()), zb)
+        total = MatMulInteger()(a, b, reshape(za, ()), zb)
         total = total if c is None else total + c
         factor = reshape(sa, ()) * sb * self.alpha
         if zy is None:
@@ -203,7 +203,7 @@ class MatMulIntegerToFloat(Microsoft):
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        a, b, za, zb = contraction.draw_product(draw)
+        a, b, za, zb = draw_product(draw)
         assert b is not None
         n, za = b.shape[-1], None if za is None else za.reshape(-1)[0]
         sb = draw.floats(() if zb is None or zb.size == 1 else (n,), 0.01, 0.1)
@@ -231,7 +231,7 @@ class DynamicQuantizeMatMul(Microsoft):
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        a, b, _, zb = contraction.draw_product(draw)
+        a, b, _, zb = draw_product(draw)
         assert a is not None
         assert b is not None
         sb = draw.floats(() if zb is None else zb.shape, 0.01, 0.1)

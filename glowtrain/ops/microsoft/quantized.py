@@ -6,6 +6,7 @@ short cuts (tables, fixed point), so single numbers may differ by one step.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -88,7 +89,7 @@ def _number(zero: Value | None, scale: Value) -> Value:
     return result
 
 
-class QLinearUnary(Quantized):
+class QLinearUnary(Quantized, ABC):
     """A function of a quantized tensor (X, scale, zero point), then Y's scale and zero point."""
 
     takes: ClassVar[tuple[int, int]] = (4, 5)
@@ -101,9 +102,9 @@ class QLinearUnary(Quantized):
         x, sx, zx, sy, zy = inputs
         return quantize(self.apply(real(x, sx, zx)), sy, zy, x.dtype)
 
+    @abstractmethod
     def apply(self, x: Value) -> Value:
         """The function of real numbers."""
-        raise NotImplementedError
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
@@ -172,25 +173,30 @@ class QLinearSoftmax(QLinearUnary):
         return cls(draw.choice((12, 13)), draw.choice((0, -1)))
 
 
-class QLinearPool(QLinearUnary):
-    """Means over places of a quantized image. The sums are exact; one multiplication turns them to Y's scale.
+class QLinearMean(QLinearUnary):
+    """Means over places of a quantized tensor. The sums are exact; one multiplication turns them to Y's scale.
 
     Scales narrower than f32 are widened first, as sums are: rounding a mean to them would change results by a step.
     """
 
-    channels_last: bool
-
-    def mean(self, x: Value) -> Value:
-        """The means of an image [N, C, D...]."""
-        raise NotImplementedError
-
     def define(self, *inputs: Any) -> Value:
         x, sx, zx, sy, zy = inputs
         wide = accumulator(sx.dtype)
-        numbers = steps(x, zx, wide)
-        mean = self.mean(channels_first(numbers) if self.channels_last else numbers)
-        units = mean * (reshape(as_dtype(sx, wide), ()) / reshape(as_dtype(sy, wide), ()))
-        return standard.quantize_units(channels_behind(units) if self.channels_last else units, zy, x.dtype)
+        units = self.apply(steps(x, zx, wide)) * (reshape(as_dtype(sx, wide), ()) / reshape(as_dtype(sy, wide), ()))
+        return standard.quantize_units(units, zy, x.dtype)
+
+
+class QLinearPool(QLinearMean):
+    """Means over places of a quantized image, [N, D..., C] with ``channels_last``."""
+
+    channels_last: bool
+
+    @abstractmethod
+    def pooled(self, x: Value) -> Value:
+        """The means of an image [N, C, D...]."""
+
+    def apply(self, x: Value) -> Value:
+        return channels_behind(self.pooled(channels_first(x))) if self.channels_last else self.pooled(x)
 
 
 @operator
@@ -206,7 +212,7 @@ class QLinearAveragePool(QLinearPool):
     pads: Shape = ()
     strides: Shape = ()
 
-    def mean(self, x: Value) -> Value:
+    def pooled(self, x: Value) -> Value:
         pool = AveragePool(
             auto_pad=self.auto_pad,
             ceil_mode=self.ceil_mode,
@@ -240,7 +246,7 @@ class QLinearGlobalAveragePool(QLinearPool):
 
     channels_last: bool = False
 
-    def mean(self, x: Value) -> Value:
+    def pooled(self, x: Value) -> Value:
         result: Value = ReduceMean(axes=tuple(range(2, x.rank)))(x)
         return result
 
@@ -253,14 +259,13 @@ class QLinearGlobalAveragePool(QLinearPool):
 
 @operator
 @dataclass(frozen=True)
-class QLinearReduceMean(QLinearPool):
+class QLinearReduceMean(QLinearMean):
     """The mean of a quantized tensor over ``axes``, or over all."""
 
     axes: Shape = ()
     keepdims: bool = True
-    channels_last: ClassVar[bool] = False  # type: ignore[misc]
 
-    def mean(self, x: Value) -> Value:
+    def apply(self, x: Value) -> Value:
         result: Value = ReduceMean(axes=self.axes or None, keepdims=self.keepdims)(x)
         return result
 

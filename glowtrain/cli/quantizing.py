@@ -1,0 +1,203 @@
+"""What the options of quantize mean: how to round, how to train, what to write; and the steps of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import typer
+
+from glowtrain import quantization as q
+from glowtrain.cli.console import INTERRUPTED, err, nbytes, out, plural
+from glowtrain.cli.files import check_writable
+from glowtrain.cli.models import input_specs
+from glowtrain.cli.quantize_options import Format
+from glowtrain.cli.training import optimizer_of, schedule_of
+from glowtrain.errors import InputError
+from glowtrain.figures import check_drawing
+from glowtrain.graph import Graph, Template
+from glowtrain.losses import Loss
+from glowtrain.optim import Optimizer
+from glowtrain.quantization.batches import Batch, batches
+from glowtrain.quantization.export import save_quantized
+from glowtrain.quantization.qat import finetune
+from glowtrain.quantization.scheme import ACTIVATIONS, WEIGHTS, Granularity
+from glowtrain.types import Array, DType
+
+BATCH = 256
+
+
+@dataclass(frozen=True)
+class Files:
+    """What a run reads and writes beside its model and data."""
+
+    model: Path
+    profile: Path | None
+    page: Path | None
+    plain: Path | None
+    form: Format
+    opset: int | None
+
+    def check(self) -> None:
+        """Raise :class:`InputError` before anything is loaded for a file that could not be written."""
+        new_profile = None if self.profile is None or self.profile.exists() else self.profile
+        check_writable(self.model, self.page, self.plain, new_profile)
+        if self.page is not None:
+            check_drawing()
+
+    @property
+    def histograms(self) -> bool:
+        """Whether a file holds them."""
+        return self.page is not None or self.profile is not None
+
+
+@dataclass(frozen=True)
+class Finetuning:
+    """Training with rounding; for no ``epochs``, none."""
+
+    epochs: int
+    frozen: int | None
+    batch_size: int
+    optimizer: str
+    lr: float
+    schedule: str
+
+    def check(self, *, after_training: bool) -> None:
+        """Raise :class:`InputError` for options that contradict each other; ``after_training`` says whether some of
+        rounding after training were given."""
+        if self.frozen is not None and self.frozen > self.epochs:
+            raise InputError(f"--frozen {self.frozen} is part of the epochs of --qat, and these are {self.epochs}")
+        if self.epochs and after_training:
+            options = "--equalize, --correct-bias and --round-weights"
+            raise InputError(f"{options} are for rounding after training: --qat trains")
+
+    @property
+    def frozen_epochs(self) -> int:
+        """The last epochs, with BatchNormalization frozen."""
+        return self.epochs // 3 if self.frozen is None else self.frozen
+
+    def rule(self, examples: int) -> Optimizer:
+        """The optimizer for so many examples."""
+        updates = self.epochs * math.ceil(examples / self.batch_size)
+        return optimizer_of(self.optimizer, schedule_of(self.schedule, updates, 0), lr=self.lr)
+
+
+def activation_scheme(dtype: DType, *, symmetric: bool, power_of_two: bool) -> q.Scheme:
+    """How activations are rounded."""
+    form = "symmetric" if symmetric else ACTIVATIONS.form
+    return ACTIVATIONS.with_(dtype=dtype, form=form, power_of_two=power_of_two)
+
+
+def weight_scheme(dtype: DType, block: int, *, per_channel: bool, power_of_two: bool) -> q.Scheme:
+    """How weights are rounded."""
+    granularity: Granularity = "block" if block else "channel" if per_channel else "tensor"
+    return WEIGHTS.with_(dtype=dtype, granularity=granularity, block=block, power_of_two=power_of_two)
+
+
+def is_quantized(model: Graph | Template) -> bool:
+    """Whether a model rounds its tensors already."""
+    graph = model if isinstance(model, Graph) else model.bind(dict.fromkeys(model.symbols, 1))
+    return any(node.operator.key() in ("QuantizeLinear", "DequantizeLinear") for node in graph.nodes)
+
+
+@contextmanager
+def saying_what_is_lost(files: Files) -> Iterator[None]:
+    """At Ctrl-C end the command with one line that says that the model was not written."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        err.print(f"interrupted: {files.model} was not written", style="red", markup=False)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@dataclass
+class Run:
+    """A model with its data and recipe, and the accuracies found so far."""
+
+    network: Graph | Template
+    arrays: tuple[dict[str, Array], dict[str, Array] | None]
+    recipe: q.Recipe
+    loss: Loss
+    backend: str
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.accuracies: dict[str, float] = {}
+        training, validation = self.arrays
+        self.validation = training if validation is None else validation
+
+    def calibrated(self, examples: int, files: Files) -> q.Quantized:
+        """The model after calibration; the profile is read from a file that is there, else written to it."""
+        profile = files.profile
+        known = q.Profile.load(profile) if profile is not None and profile.exists() else None
+        with out.status("calibrating"):
+            found = q.quantize(
+                self.network, self._inputs(self.arrays[0]), self.recipe,
+                profile=known, batch_size=BATCH, examples=examples, histograms=files.histograms, backend=self.backend,
+            )  # fmt: skip
+        if profile is not None and known is None:
+            found.profile.save(profile)
+        self._measure("float", self.network)
+        self._measure("after calibration", found.model)
+        return found
+
+    def trained(self, ready: Graph | Template, training: Finetuning) -> Graph:
+        """The model after training with rounding."""
+        arrays, validation = self.arrays
+        trainer = finetune(
+            ready, arrays, self.loss, training.rule(len(next(iter(arrays.values())))),
+            epochs=training.epochs, frozen_epochs=training.frozen_epochs, batch_size=training.batch_size,
+            validation=validation, backend=self.backend, seed=self.seed,
+        )  # fmt: skip
+        result = q.convert(trainer.model())
+        assert isinstance(result, Graph)
+        self._measure(f"after {plural(training.epochs, 'epoch')} of training", result.template or result)
+        return result
+
+    def print_accuracies(self) -> None:
+        """Say what was measured."""
+        for name, value in self.accuracies.items():
+            out.print(f"{100 * value:6.2f} %  {name}", markup=False)
+
+    def report(self, found: q.Quantized, files: Files, *, sensitivity: bool) -> None:
+        """Say what rounding costs, and write it where it was asked for."""
+        with out.status("measuring layers"):
+            report = q.report(found, accuracies=self.accuracies, sensitivities=sensitivity)
+        out.print(report.tables())
+        if files.page is not None:
+            report.write_html(files.page)
+        if files.plain is not None:
+            report.write_json(files.plain)
+        for path in (files.page, files.plain):
+            if path is not None:
+                out.print(f"wrote {path}", markup=False)
+
+    def write(self, model: Graph | Template, files: Files) -> None:
+        """Save the model."""
+        graph = model if isinstance(model, Graph) else self._bound(model)
+        size = save_quantized(graph, files.model, form=files.form.value, opset=files.opset)
+        out.print(f"wrote {files.model}: {files.form}, {nbytes(size)}", markup=False)
+
+    def _inputs(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        return {name: arrays[name] for name in input_specs(self.network)}
+
+    def _measure(self, name: str, model: Graph | Template) -> None:
+        """The accuracy on validation data, if they have labels."""
+        targets = self.validation.get(self.loss.targets[0]) if self.loss.targets else None
+        if targets is None or targets.dtype.kind not in "iu" or targets.ndim != self._scores_rank() - 1:
+            return
+        fed: list[Batch] = batches(model, self._inputs(self.validation), BATCH)
+        ends = np.cumsum([len(next(iter(batch.values()))) for batch in fed])
+        self.accuracies[name] = q.accuracy(model, fed, np.split(targets[: ends[-1]], ends[:-1]), backend=self.backend)
+
+    def _scores_rank(self) -> int:
+        graph = self.network if isinstance(self.network, Graph) else self._bound(self.network)
+        return next(iter(graph.outputs.values())).rank
+
+    def _bound(self, template: Template) -> Graph:
+        batch = batches(template, self._inputs(self.arrays[0]), 2, 2)[0]
+        return template.bind(template.dims_for({name: array.shape for name, array in batch.items()}))

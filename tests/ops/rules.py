@@ -1,0 +1,79 @@
+"""Results and gradients of operators: in the interpreter, by loop nests, on seeded draws."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from glowtrain.backends.interpreter import evaluate
+from glowtrain.graph import Graph, Input, Operator, Value
+from glowtrain.graph.reverse import pullback
+from glowtrain.lower.lower import lower
+from glowtrain.program.evaluate import evaluate as evaluate_program
+from glowtrain.types import type_of
+
+
+def run(outputs: list[Value], feeds: dict[Input, Any]) -> list[Any]:
+    """The outputs of a graph in the interpreter."""
+    graph = Graph(tuple(feeds), {f"out{i}": value for i, value in enumerate(outputs)})
+    known = evaluate(graph, {value.name: array for value, array in feeds.items()})
+    return [known[value] for value in outputs]
+
+
+def as_tuple(results: Any) -> tuple[Any, ...]:
+    return results if isinstance(results, tuple) else (results,)
+
+
+def gradients(operator: Operator, arrays: list[Any], wanted: int = 0, output: int = 0, g: Any = None) -> Any:
+    """The gradient of an operand through one output, for the cotangent ``g`` (ones)."""
+    inputs = [Input(type_of(np.asarray(array)), f"x{i}") for i, array in enumerate(arrays)]
+    results = operator(*inputs)
+    result = results[output] if isinstance(results, tuple) else results
+    cotangent = Input(result.type, "g")
+    ones = np.ones(result.shape, result.dtype.numpy) if g is None else np.asarray(g, result.dtype.numpy)
+    (gradient,) = pullback([result], [cotangent], [inputs[wanted]])
+    assert gradient is not None
+    feeds = {value: np.asarray(array) for value, array in zip(inputs, arrays, strict=True)}
+    return run([gradient], {**feeds, cotangent: ones})[0]
+
+
+def lowered(operator: Operator, arrays: list[Any]) -> tuple[Any, ...]:
+    """The operator's outputs by its loop nests (or those of its decomposition)."""
+    inputs = [None if array is None else Input(type_of(array), f"x{i}") for i, array in enumerate(arrays)]
+    results = operator(*inputs)
+    outputs = {f"y{i}": value for i, value in enumerate(results if isinstance(results, tuple) else (results,))}
+    graph = Graph(tuple(value for value in inputs if value is not None), outputs)
+    found, _ = evaluate_program(lower(graph), {f"x{i}": a for i, a in enumerate(arrays) if a is not None})
+    return tuple(found[name] for name in outputs)
+
+
+class Dice:
+    """Seeded choices for :meth:`Operator.sample`."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+
+    def integer(self, low: int, high: int) -> int:
+        return int(self.rng.integers(low, high + 1))
+
+    def choice(self, options: Any) -> Any:
+        return options[self.integer(0, len(options) - 1)]
+
+    def boolean(self) -> bool:
+        return bool(self.integer(0, 1))
+
+    def shape(self, min_rank: int = 0, max_rank: int = 4, min_extent: int = 1, max_extent: int = 5) -> tuple[int, ...]:
+        return tuple(self.integer(min_extent, max_extent) for _ in range(self.integer(min_rank, max_rank)))
+
+    def floats(self, shape: Any, low: float = -2.0, high: float = 2.0, avoid: tuple[float, ...] = ()) -> Any:
+        values = np.linspace(low, high, int(np.prod(shape)) + 2)[1:-1]
+        for point in avoid:
+            values = np.where(abs(values - point) < 0.05, point + 0.05, values)
+        return self.rng.permutation(values).reshape(shape)
+
+    def integers(self, shape: tuple[int, ...], low: int, high: int) -> Any:
+        return self.rng.integers(low, high + 1, shape)
+
+    def booleans(self, shape: tuple[int, ...]) -> Any:
+        return self.rng.integers(0, 2, shape).astype(bool)
