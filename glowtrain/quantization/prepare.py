@@ -25,6 +25,7 @@ from glowtrain.quantization.methods import method_of
 from glowtrain.quantization.placement import Kept, Placement, Weight, place
 from glowtrain.quantization.profile import Profile
 from glowtrain.quantization.recipe import Recipe
+from glowtrain.quantization.resume import DYNAMIC
 from glowtrain.quantization.scheme import Parameters
 from glowtrain.quantization.settled import Arrays, Model, Names, each, transformed
 from glowtrain.quantization.weights import FINEST, Axes, weight_parameters
@@ -66,10 +67,12 @@ def check_request(model: Graph | Template, recipe: Recipe, profile: Profile | No
 def check_float(graph: Graph) -> Graph:
     """The graph. Raises :class:`QuantizationError` if its activations are rounded already."""
     for node in graph.nodes:
-        if isinstance(node.operator, (FakeQuantize, QuantizeLinear)):
+        if isinstance(node.operator, (FakeQuantize, QuantizeLinear, *DYNAMIC)):
+            fixed = isinstance(node.operator, (FakeQuantize, QuantizeLinear))
+            other = ", or train this one on (quantization.resume_training)" if fixed else ""
             raise QuantizationError(
                 f"{graph.name} is quantized already ({node.operator.key()} of {node.inputs[0]!r}): give the float "
-                "model, or train this one on (quantization.resume_training)"
+                f"model{other}"
             )
     return graph
 

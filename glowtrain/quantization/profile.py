@@ -235,6 +235,8 @@ class Profile:
         if not isinstance(plain, dict) or plain.get("format") != FORMAT or plain.get("version") != VERSION:
             raise QuantizationError(f"{path} is not a profile of version {VERSION}; `glowtrain quantize` writes them")
         try:
+            if not isinstance(plain["values"], dict):
+                raise TypeError(f"values must be an object, not a {type(plain['values']).__name__}")
             entries = {str(name): entry for name, entry in plain["values"].items()}
             about = str(plain["model"]), int(plain["examples"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:

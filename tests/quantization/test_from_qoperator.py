@@ -113,3 +113,5 @@ def test_scales_that_are_found_while_running(tmp_path: Path) -> None:
     quantize_dynamic(float_file(tmp_path / "float.onnx"), path)
     with pytest.raises(QuantizationError, match=r"quantizes its activations while it runs \(.*DynamicQuantizeLinear"):
         run(resume_training(gt.load(path)))
+    with pytest.raises(QuantizationError, match=r"already \(DynamicQuantizeLinear of .*: give the float model$"):
+        gt.quantize(gt.load(path), {"x": IMAGES})

@@ -58,6 +58,13 @@ def test_without_values(names: tuple[str, ...], said: str, tmp_path: Path) -> No
             use()
 
 
+def test_values_of_another_kind(tmp_path: Path) -> None:
+    path = tmp_path / "list.json"
+    path.write_text('{"format": "glowtrain.profile", "version": 1, "model": "m", "examples": 1, "values": []}')
+    with pytest.raises(QuantizationError, match=f"{path} is a broken profile: TypeError values must be an object"):
+        Profile.load(path)
+
+
 def test_one_that_was_not_read_from_a_file() -> None:
     with pytest.raises(QuantizationError, match="the profile of a model does not know 'x'; it is empty"):
         quantize(model(), X, profile=Profile())
