@@ -101,7 +101,9 @@ class _Subject:
         self.narrow = Graph((*trained.inputs, *attached.targets), {"loss": attached.value}, name=model.name)
         unknown = [name for name in inputs if name not in {v.name for v in self.narrow.inputs}]
         if unknown:
-            raise InputError(f"{model.name} has no input {', '.join(map(repr, unknown))}")
+            subject = f"{model.name} with its loss" if attached.targets else model.name
+            known = ", ".join(v.name for v in self.narrow.inputs) or "none"
+            raise InputError(f"{subject} has no input {', '.join(map(repr, unknown))}; it has {known}")
         drawn = {v.name: _data(v.type, self.random) for v in self.narrow.inputs if v.name not in inputs}
         self.arrays = check_inputs(self.narrow, {**inputs, **drawn})
         self.wide = widened(self.narrow).graph

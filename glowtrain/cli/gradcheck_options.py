@@ -28,7 +28,7 @@ Junit = Annotated[
 Html = Annotated[
     Path | None,
     typer.Option(
-        "--html", metavar="F", help="Write the report as a page with a plot of the errors (needs glowtrain[plot])."
+        "--html", metavar="F", help=r"Write the report as a page with a plot of the errors (needs glowtrain\[plot])."
     ),
 ]
 Markdown = Annotated[

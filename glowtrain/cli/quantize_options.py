@@ -109,7 +109,7 @@ ScheduleName = Annotated[str, typer.Option(metavar="S", rich_help_panel=TRAINING
 FileFormat = Annotated[Format, typer.Option("--format", help="Of the ONNX file.", rich_help_panel=options.OUTPUT)]
 ReportPage = Annotated[
     Path | None,
-    typer.Option(metavar="F", help="A page with plots (needs glowtrain[plot]).", rich_help_panel=options.OUTPUT),
+    typer.Option(metavar="F", help=r"A page with plots (needs glowtrain\[plot]).", rich_help_panel=options.OUTPUT),
 ]
 ReportJson = Annotated[
     Path | None, typer.Option("--json", metavar="F", help="The report as JSON.", rich_help_panel=options.OUTPUT)

@@ -139,8 +139,10 @@ class Run:
                 self.network, self._inputs(self.arrays[0]), self.recipe,
                 profile=known, batch_size=BATCH, examples=examples, histograms=files.histograms, backend=self.backend,
             )  # fmt: skip
-        if profile is not None and known is None:
-            found.profile.save(profile)
+        if profile is not None:
+            if known is None:
+                found.profile.save(profile)
+            out.print(f"{'wrote' if known is None else 'ranges from'} {profile}", markup=False)
         self._measure("float", self.network)
         self._measure("after calibration", found.model)
         return found

@@ -164,6 +164,11 @@ def test_pages_need_matplotlib_and_say_so_first(
     assert "drawing needs matplotlib: pip install 'glowtrain[plot]'" in refused(*command, tmp_path / "r.html", *output)
 
 
+@pytest.mark.parametrize("command", ["gradcheck", "quantize"])
+def test_help_names_the_extra_that_pages_need(command: str) -> None:
+    assert "glowtrain[plot]" in "".join(done(command, "--help").replace("│", " ").split())
+
+
 def test_gradcheck_random_programs() -> None:
     assert "all passed" in done("gradcheck", "--programs", "2", "--first", "5", "--jobs", "1")
 

@@ -57,6 +57,8 @@ def test_after_training(trained: Path, tmp_path: Path) -> None:
         "quantize", trained, "--calibrate", "digits", "--out", tmp_path / "2.onnx", "--profile", profile,
         "--method", "entropy",
     )  # fmt: skip
+    assert f"wrote {profile}" in said
+    assert f"ranges from {profile}" in again
     assert "after calibration" in again
 
 

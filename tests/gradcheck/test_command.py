@@ -92,6 +92,12 @@ def test_data_that_does_not_fit_a_model(tmp_path: Path, named: dict[str, Any], m
     assert message in refused.output
 
 
+def test_an_unknown_array_is_told_the_names_of_inputs_and_targets(tmp_path: Path) -> None:
+    refused = told(relu(tmp_path), "--input", arrays(tmp_path, x=np.zeros(4), y=np.ones(4)), "--loss", "mse")
+    assert refused.exit_code == 1
+    assert "with its loss has no input 'y'; it has x, target" in refused.output
+
+
 def test_data_needs_a_model(tmp_path: Path) -> None:
     refused = told("--input", arrays(tmp_path, x=np.zeros(4)))
     assert refused.exit_code == 1
