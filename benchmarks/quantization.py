@@ -49,7 +49,7 @@ class Settings:
 
 SETTINGS = {
     "cnn": Settings(epochs=6, lr=1e-3, tuned=3, tuned_lr=2e-4, tuned_lr_i4=2e-4),
-    "mobilenet": Settings(epochs=10, lr=3e-3, tuned=4, tuned_lr=1e-4, tuned_lr_i4=5e-4),
+    "mobilenet": Settings(epochs=10, lr=3e-3, tuned=4, tuned_lr=2e-5, tuned_lr_i4=5e-4),
     "transformer": Settings(epochs=10, lr=1e-3, tuned=4, tuned_lr=2e-4, tuned_lr_i4=2e-4),
 }
 

@@ -98,7 +98,7 @@ FrozenEpochs = Annotated[
     typer.Option(
         min=0,
         metavar="EPOCHS",
-        help="Of these, the last with BatchNormalization frozen (a third).",
+        help="Of these, the last with BatchNormalization frozen (a third, rounded down).",
         rich_help_panel=TRAINING,
     ),
 ]

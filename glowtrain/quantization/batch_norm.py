@@ -65,7 +65,12 @@ def freeze(model: Graph | Template, state: Mapping[str, Array] | None = None) ->
     variables' values by name. It can be trained on (γ, β, weights and scales are still variables, and Dropout is
     where it was) and converted.
     """
-    return each(model, lambda graph: rewrite(inference(baked(graph, state or {}), dropout=True), _frozen))
+    return each(model, lambda graph: frozen(baked(graph, state or {})))
+
+
+def frozen(graph: Graph) -> Graph:
+    """:func:`freeze` of a graph whose variables begin with their final values."""
+    return rewrite(inference(graph, dropout=True), _frozen)
 
 
 def _layers(graph: Graph) -> list[Layer]:

@@ -16,6 +16,7 @@ from glowtrain.graph import Constant, Graph, Node, Value
 from glowtrain.onnx_io.trainable import inference
 from glowtrain.ops.fake_quantize import FakeQuantize
 from glowtrain.ops.quantization import DequantizeLinear, QuantizeLinear, limits
+from glowtrain.quantization.batch_norm import frozen
 from glowtrain.quantization.prepare import fake_quantized, least_share_scale, shares_of
 from glowtrain.quantization.scheme import Parameters, check_parameters
 from glowtrain.quantization.settled import Arrays, Model, baked, each, refreshed, transformed
@@ -25,10 +26,11 @@ from glowtrain.types import Array, dtype_of, i32
 def convert(model: Model, *, state: Mapping[str, Array] | None = None) -> Model:
     """The QDQ form of a prepared model, ready for ``gt.save``.
 
-    ``state`` holds variables' values by name (those of a trained model); scales and weights become constants. Raises
+    ``state`` holds variables' values by name (those of a trained model); scales and weights become constants, and
+    BatchNormalization is folded with its running statistics, if it is not frozen yet. Raises
     :class:`~glowtrain.errors.QuantizationError` for a model that is not prepared and scales that are not positive.
     """
-    return each(model, lambda graph: converted(inference(baked(graph, state or {}))))
+    return each(model, lambda graph: converted(inference(frozen(baked(graph, state or {})))))
 
 
 def converted(graph: Graph) -> Graph:

@@ -15,7 +15,9 @@ from glowtrain import data, nn
 from glowtrain.errors import QuantizationError
 from glowtrain.gradcheck import check
 from glowtrain.graph import Graph, Template, Value
+from glowtrain.ops.arithmetic import Div
 from glowtrain.ops.fake_quantize import FakeQuantize
+from glowtrain.ops.logic import Where
 from glowtrain.ops.normalization import BatchNormalization
 from glowtrain.ops.quantization import DequantizeLinear, QuantizeLinear
 from glowtrain.quantization import Profile, Recipe, Scheme, calibrate, convert, prepare
@@ -181,6 +183,18 @@ def test_running_statistics_stay_once_frozen(digits: data.Dataset, trained: dict
     for name in ("norm1.variance", "norm2.mean", "norm2.variance"):
         np.testing.assert_array_equal(after[name], trained[name])
     assert np.abs(after["norm2.scale"] - trained["norm2.scale"]).max() > 1e-4
+
+
+def test_statistics_that_were_never_frozen_are_exported_folded(
+    digits: data.Dataset, trained: dict[str, Array], profile: Profile
+) -> None:
+    """What is written is one contraction of integers with a bias, without a BatchNormalization in floats behind it."""
+    trainer = finetuned(prepare_training(digits_net, profile, state=trained), digits, 1)
+    exported = convert(trainer.model())
+    assert not {BatchNormalization, Div, Where} & {type(node.operator) for node in bound(exported).nodes}
+    before = freeze(trainer.model())
+    assert isinstance(before, Graph)
+    np.testing.assert_array_equal(run(exported, digits.x_valid), run(convert(before), digits.x_valid))
 
 
 def test_channels_that_are_switched_off_make_no_infinities(
