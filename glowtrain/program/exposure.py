@@ -10,7 +10,7 @@ import numpy as np
 from glowtrain.loops import Accumulate, Buffer, Index, statements
 from glowtrain.program.coverage import covered, depends_on_data, mark, overwrites, program_stores, stores_of
 from glowtrain.program.lanes import Facts
-from glowtrain.program.program import Instruction, Kernel, Repeat
+from glowtrain.program.program import Instruction, Kernel, Repeat, kernels_of
 from glowtrain.types import Array
 
 MOST_TRIPS = 64
@@ -35,7 +35,8 @@ class Exposure:
         """What all trips of a repeat do to a buffer."""
         found = cls(buffer)
         if buffer not in repeat.writes:
-            found.read |= True
+            for kernel in kernels_of([repeat]):
+                found.read |= reads(kernel, buffer, {})
         elif buffer in repeat.reads:
             found._follow([repeat], {})
         else:

@@ -18,7 +18,7 @@ from glowtrain.ops.suppression import NonMaxSuppression
 from glowtrain.ops.transcendental import Tanh
 from glowtrain.program.exposure import MOST_TRIPS, Exposure
 from glowtrain.program.liveness import live_sets
-from glowtrain.program.program import Kernel, Program, Repeat
+from glowtrain.program.program import Instruction, Kernel, Program, Repeat
 from glowtrain.program.verify_plan import verify_plan
 from glowtrain.types import f32, i64
 
@@ -106,9 +106,10 @@ def test_long_loops_count_as_reading_all() -> None:
     assert np.all(Exposure.of(repeat(MOST_TRIPS + 1, state, source), state).read)
 
 
+@pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("trips", [0, 1, 2])
-def test_state_is_not_alive_after_its_last_reader(trips: int) -> None:
-    """Nor in the next trip of the loop around, before it is written there."""
+def test_state_is_not_alive_after_its_last_reader(trips: int, again: bool) -> None:
+    """Nor in the next trip of the loop around, before it is written there; the last reader may be in a loop, too."""
     state, source = buffers(trips)
     first, found = Buffer("first", f32[4], "input"), Buffer("found", f32[4], "output")
     (i,), (j,), (k,) = (indices_of((4,)) for _ in range(3))
@@ -116,6 +117,7 @@ def test_state_is_not_alive_after_its_last_reader(trips: int) -> None:
     begin = Kernel("begin", (For((i,), (Store(state, (zero, i), Load(first, (i,))),)),))
     end = Kernel("end", (For((j,), (Store(found, (j,), Load(state, (Const(trips % 2, i64), j))),)),))
     after = Kernel("after", (For((k,), (Store(found, (k,), Load(first, (k,))),)),))
-    outer = Repeat("outer", Index(2, "u"), (begin, repeat(trips, state, source), end, after))
+    last: Instruction = Repeat("again", Index(3, "v"), (end,)) if again else end
+    outer = Repeat("outer", Index(2, "u"), (begin, repeat(trips, state, source), last, after))
     live = dict(live_sets(Program("p", {"first": first}, {"found": found}, {}, (outer,))))
     assert [kernel.name for kernel, buffers in live.items() if state in buffers] == ["begin", "step", "end"]
