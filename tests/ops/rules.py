@@ -52,10 +52,10 @@ class Dice:
     """Seeded choices for :meth:`Operator.sample`."""
 
     def __init__(self, seed: int) -> None:
-        self.rng = np.random.default_rng(seed)
+        self.random = np.random.default_rng(seed)
 
     def integer(self, low: int, high: int) -> int:
-        return int(self.rng.integers(low, high + 1))
+        return int(self.random.integers(low, high + 1))
 
     def choice(self, options: Any) -> Any:
         return options[self.integer(0, len(options) - 1)]
@@ -70,10 +70,10 @@ class Dice:
         values = np.linspace(low, high, int(np.prod(shape)) + 2)[1:-1]
         for point in avoid:
             values = np.where(abs(values - point) < 0.05, point + 0.05, values)
-        return self.rng.permutation(values).reshape(shape)
+        return self.random.permutation(values).reshape(shape)
 
     def integers(self, shape: tuple[int, ...], low: int, high: int) -> Any:
-        return self.rng.integers(low, high + 1, shape)
+        return self.random.integers(low, high + 1, shape)
 
     def booleans(self, shape: tuple[int, ...]) -> Any:
-        return self.rng.integers(0, 2, shape).astype(bool)
+        return self.random.integers(0, 2, shape).astype(bool)

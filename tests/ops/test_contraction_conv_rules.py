@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rules import Dice
 
 import glowtrain.ops
 from glowtrain.backends.interpreter import evaluate
@@ -31,23 +32,8 @@ OURS = [
 STANDARD = [key for key in OURS if "." not in key and key != "Scan"]
 
 
-class Seeded:
+class Seeded(Dice):
     """A :class:`~glowtrain.graph.Draw` from a seeded generator."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = np.random.default_rng(seed)
-
-    def integer(self, low: int, high: int) -> int:
-        return int(self.random.integers(low, high + 1))
-
-    def choice(self, options: Any) -> Any:
-        return options[self.integer(0, len(options) - 1)]
-
-    def boolean(self) -> bool:
-        return bool(self.integer(0, 1))
-
-    def shape(self, min_rank: int = 0, max_rank: int = 4, min_extent: int = 1, max_extent: int = 5) -> tuple[int, ...]:
-        return tuple(self.integer(min_extent, max_extent) for _ in range(self.integer(min_rank, max_rank)))
 
     def floats(
         self, shape: tuple[int, ...], low: float = -2.0, high: float = 2.0, avoid: tuple[float, ...] = ()
@@ -57,12 +43,6 @@ class Seeded:
         for kink in avoid:
             spread = np.where(np.abs(spread - kink) < 0.05, kink + 0.07, spread)
         return self.random.permutation(spread).reshape(shape)
-
-    def integers(self, shape: tuple[int, ...], low: int, high: int) -> Array:
-        return self.random.integers(low, high + 1, shape)
-
-    def booleans(self, shape: tuple[int, ...]) -> Array:
-        return self.random.integers(0, 2, shape).astype(bool)
 
 
 def sampled(key: str, seed: int) -> Sample:

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from rules import Dice
 
 import glowtrain.ops  # noqa: F401  (fills the registry)
 from glowtrain.backends.interpreter import evaluate
@@ -52,26 +53,14 @@ from glowtrain.ops.split import Split
 from glowtrain.ops.stop_gradient import StopGradient
 from glowtrain.types import Array, DType, bf16, boolean, f16, f32, f64, i32, i64, type_of, u8
 
-FAMILIES = ("activation", "arithmetic", "blocks", "extrema", "logic", "move", "pad", "shape", "split", "transcendental")
+FAMILIES = (
+    *("activation", "arithmetic", "blocks", "extrema", "logic", "move", "pad", "shape", "split", "stop_gradient"),
+    "transcendental",
+)
 
 
-class Seeded:
+class Seeded(Dice):
     """A seeded source of choices with ranks and extents small enough for exhaustive differences."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = np.random.default_rng(seed)
-
-    def integer(self, low: int, high: int) -> int:
-        return int(self.random.integers(low, high + 1))
-
-    def choice(self, options: Any) -> Any:
-        return options[self.integer(0, len(options) - 1)]
-
-    def boolean(self) -> bool:
-        return bool(self.random.integers(2))
-
-    def shape(self, min_rank: int = 0, max_rank: int = 4, min_extent: int = 1, max_extent: int = 5) -> tuple[int, ...]:
-        return tuple(self.integer(min_extent, max_extent) for _ in range(self.integer(min_rank, max_rank)))
 
     def floats(
         self, shape: tuple[int, ...], low: float = -2.0, high: float = 2.0, avoid: tuple[float, ...] = ()
@@ -81,12 +70,6 @@ class Seeded:
         for place in avoid:
             values = np.where(np.abs(values - place) < 0.05, place + 0.06, values)
         return values.reshape(shape)
-
-    def integers(self, shape: tuple[int, ...], low: int, high: int) -> Array:
-        return self.random.integers(low, high + 1, shape)
-
-    def booleans(self, shape: tuple[int, ...]) -> Array:
-        return self.random.integers(0, 2, shape).astype(np.bool_)
 
 
 def mine() -> list[type[Operator]]:
