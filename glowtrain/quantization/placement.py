@@ -204,11 +204,23 @@ class _Placing:
             found |= {value for value in self.graph.outputs.values() if value in self.grid}
         for node in reversed(self.graph.nodes):
             role = self.roles.get(node)
+            found |= self.integer_results(node)
             if role in ("contraction", "rescales"):
                 found |= {value for value in self.data(node) if value not in self.known}
             elif role == "passes" and node.inputs[0] in self.grid and not found.isdisjoint(node.outputs):
                 found.add(_first(node))
         return found - self.outside()
+
+    def integer_results(self, node: Node) -> set[Value]:
+        """The result of a contraction that runtimes compute in integers only if what comes out is quantized, with all
+        that is joined to it."""
+        if self.roles.get(node) != "contraction" or not node.operator.integer_result:
+            return set()
+        value = node.outputs[0]
+        while value not in self.grid:
+            (joined,) = self.graph.users[value]
+            value = joined.outputs[0]
+        return {value} if value in self.graph.users else set()
 
     def outside(self) -> set[Value]:
         return set() if self.recipe.inputs else set(self.graph.inputs)

@@ -162,6 +162,19 @@ class TestPlacement:
             "norm2": "has no integer form",
         }
 
+    def test_results_of_convolutions_are_rounded_whoever_reads_them(self) -> None:
+        """Runtimes have no integer convolution with results in floats; of matrix products they have."""
+
+        @gt.model(x=f32["batch", 3, 8, 8])
+        def patches(x: Value) -> Value:
+            found = nn.relu(nn.conv(x, 4, 4, stride=4, name="patches"))
+            rows = nn.transpose(nn.reshape(found, (found.shape[0], 4, 4)), 0, 2, 1)
+            placed_rows = rows + nn.parameter("positions", (4, 4), nn.Normal(0.1))
+            return nn.linear(nn.layer_norm(placed_rows, name="norm"), 2, name="scores")
+
+        assert set(placed(patches).observed()) == {"x", "Relu", "norm"}
+        assert set(placed(patches, Recipe(keep=["patches"])).observed()) == {"norm"}
+
     def test_padding_with_zero_passes_and_with_others_rescales(self) -> None:
         for filling, own in ((0.0, False), (1.0, True)):
 

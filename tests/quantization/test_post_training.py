@@ -134,6 +134,14 @@ def test_max_pooling_is_done_on_integers(tmp_path: Path) -> None:
     assert (operators["QuantizeLinear"], operators["DequantizeLinear"]) == (1, 0)
 
 
+def test_a_convolution_is_done_on_integers_whoever_reads_it(tmp_path: Path) -> None:
+    """Its patches go through Reshape and Transpose to a sum with a parameter, which stays in floats."""
+    x = images(4, channels=1)
+    graph = gt.quantize(build("transformer", (1, 8, 8)), x).model.bind({"batch": 4})
+    operators = onnx_runtime(graph, x, tmp_path).operators
+    assert (operators["QLinearConv"], operators["Conv"]) == (1, 0)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_the_noise_is_that_of_bytes(name: str) -> None:
     for output, array in exactly(name).items():
