@@ -15,11 +15,15 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from glowtrain.backends.cpu.contraction import Access, Clip, Contraction, generate
-from glowtrain.backends.cpu.emit import Function, vector
+from glowtrain.backends.cpu.emit import Function, Text, vector
 from glowtrain.backends.cpu.target import Target
 from glowtrain.backends.cpu.toolchain import build, compile_text
 
 PEAK_TRIPS = 20000
+CHAINS = 12
+"""Values that are in flight: more than the latency of any instruction."""
+LINE = 16
+"""Floats of a cache line."""
 CONVOLUTIONS = (
     (32, 32, 16, 16, 3, 1), (32, 16, 32, 32, 3, 1), (32, 8, 64, 64, 3, 1), (32, 32, 16, 32, 3, 2),
     (32, 16, 32, 64, 3, 2), (32, 32, 16, 32, 1, 2), (8, 48, 16, 96, 1, 1), (8, 24, 96, 24, 1, 1),
@@ -132,25 +136,34 @@ def reach(contraction: Contraction, operand: str) -> int:
 
 
 def peak(target: Target) -> Callable[[], None]:
-    """A function that does ``PEAK_TRIPS * 12`` multiply-adds of vectors held in registers."""
-    width, f = target.width("f32"), Function("peak", [("ptr", "out")])
+    """A function that does ``PEAK_TRIPS * CHAINS`` multiply-adds of vectors held in registers."""
+    width = target.width("f32")
     kind, suffix = vector("float", width), f"v{width}f32" if width > 1 else "f32"
-    one = f.splat(f.value("load float, ptr %out"), "float", width)
-    with f.loop(PEAK_TRIPS, [(kind, one)] * 12) as loop:
-        loop.next = [
-            f.value(f"call {kind} @llvm.fma.{suffix}({kind} {x}, {kind} {one}, {kind} {one})") for x in loop.carried
-        ]
-    for at, value in enumerate(loop.results):
-        f.line(f"store {kind} {value}, ptr {f.address('%out', at * width, 4)}, align 4")
-    out = aligned(12 * width)
+
+    def multiply_add(f: Function, x: Text, one: Text) -> Text:
+        return f.value(f"call {kind} @llvm.fma.{suffix}({kind} {x}, {kind} {one}, {kind} {one})")
+
+    return chains(target, kind, multiply_add)
+
+
+def chains(target: Target, kind: str, step: Callable[[Function, Text, Text], Text]) -> Callable[[], None]:
+    """A function that takes ``CHAINS`` values of a type ``PEAK_TRIPS`` times through a step, which reads one more."""
+    f = Function("peak", [("ptr", "out")])
+    places = [f.address("%out", LINE * at, 4) for at in range(CHAINS)]
+    first, *_ = started = [(kind, f.value(f"load {kind}, ptr {place}, align 4")) for place in places]
+    with f.loop(PEAK_TRIPS, started) as loop:
+        loop.next = [step(f, x, first[1]) for x in loop.carried]
+    for place, value in zip(places, loop.results, strict=True):
+        f.line(f"store {kind} {value}, ptr {place}, align 4")
+    out = aligned(CHAINS * LINE)
     function = build(f.finish(), target, ["peak"]).function("peak", 1)
     return lambda: function(out.ctypes.data)
 
 
 def aligned(elements: int) -> np.ndarray:
     """Random floats from a cache line on."""
-    raw = np.zeros(elements + 16, np.float32)
-    start = (-raw.ctypes.data // 4) % 16
+    raw = np.zeros(elements + LINE, np.float32)
+    start = (-raw.ctypes.data // 4) % LINE
     raw[:] = np.random.default_rng(0).standard_normal(len(raw)) * 0.1
     return raw[start : start + elements]
 
@@ -183,7 +196,7 @@ def seconds(run: Callable[[], None], target: Callable[[], None], width: int) -> 
         count *= 2
     for _ in range(25):
         best = min(best, timed(run, count) / count)
-        top = max(top, *(PEAK_TRIPS * 12 * width / timed(target, 1) for _ in range(4)))
+        top = max(top, *(PEAK_TRIPS * CHAINS * width / timed(target, 1) for _ in range(4)))
     return best, top
 
 

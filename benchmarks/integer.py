@@ -3,7 +3,8 @@
     python benchmarks/integer.py [NAME_PART ...] [--plans]
 
 One core; least processor times of interleaved runs of warm buffers. The second operand is constant, as weights are.
-Columns after our time are other times as multiples of it: with weights of seven bits, our own f32, and ONNX Runtime's
+``% peak`` is of what the processor does when it multiplies and adds in registers with the same instruction, and nothing
+else. Other times are multiples of ours: with weights of seven bits, our own f32, and ONNX Runtime's
 MatMulInteger or ConvInteger and QLinearMatMul or QLinearConv. Its sums saturate in 16 bits on processors without
 instructions for four products, unless it is told to be exact (``session.x64quantprecision``; QLinearMatMul does even
 then: 64 products 255 x 127 come out halved); ``loose`` is QLinear* without that.
@@ -19,10 +20,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx
 import onnxruntime
-from contraction import aligned, convolution, depthwise, matmul, products, reach
+from contraction import CHAINS, PEAK_TRIPS, aligned, chains, convolution, depthwise, matmul, products, reach
 from onnx import TensorProto, helper, numpy_helper
 
 from glowtrain.backends.cpu.contraction import Axis, Contraction, Operand, generate
+from glowtrain.backends.cpu.contraction.dot import dot_of
+from glowtrain.backends.cpu.emit import Function, Text, vector
 from glowtrain.backends.cpu.target import Target
 from glowtrain.backends.cpu.toolchain import build
 
@@ -172,6 +175,20 @@ def ours(contraction: Contraction, target: Target) -> tuple[Callable[[], None], 
     return run, kernel.plan
 
 
+def peak(target: Target) -> tuple[Callable[[], None], int]:
+    """A function that does nothing but multiply and add u8 and i8 in registers, and how many products it does."""
+    dot, width = dot_of(target, "u8", "i8"), target.width("i32")
+    if dot is None:
+        raise SystemExit(f"{target.name} has no instruction for products of bytes")
+    lanes, word = vector("i32", width), dot.word(width)
+
+    def step(f: Function, x: Text, one: Text) -> Text:
+        a, b = (f.value(f"bitcast {lanes} {value} to {word}") for value in (x, one))
+        return dot.product(f, width, a, b, one)
+
+    return chains(target, lanes, step), PEAK_TRIPS * CHAINS * width * dot.group
+
+
 def timings(runs: list[Callable[[], None]], rounds: int = 15) -> list[float]:
     """Least seconds of each, taken in turns."""
     counts = []
@@ -202,7 +219,8 @@ def main() -> None:
     options = parser.parse_args()
     target = Target.host()
     titles = " ".join(f"{'ORT ' + n:>13s}" for n in ("integer", "quantized", "loose"))
-    print(f"{'case':34s} {'us':>9s} {'GMAC/s':>7s} {'7 bits':>7s} {'f32':>6s} {titles}")
+    top, most = peak(target)
+    print(f"{'case':34s} {'us':>9s} {'GMAC/s':>7s} {'% peak':>7s} {'7 bits':>7s} {'f32':>6s} {titles}")
     for case in cases():
         if options.names and not any(part in case.name for part in options.names):
             continue
@@ -210,11 +228,14 @@ def main() -> None:
         theirs = [("integer", True), ("quantized", True), ("quantized", False)]
         runs = [run, ours(case.of_bytes(small=True), target)[0], ours(case.contraction, target)[0]]
         runs += [session(case.model(form), exact) for form, exact in theirs]
-        mine, *others = timings(runs)
+        mine, *others, bare = timings([*runs, top])
         ratios = " ".join(f"{other / mine:12.2f}x" for other in others[2:])
-        rate = 1e-9 * products(case.contraction) / mine
+        work = products(case.contraction)
+        share = 100 * work / mine / (most / bare)
         ours_too = f"{others[0] / mine:6.2f}x {others[1] / mine:5.2f}x"
-        print(f"{case.name:34s} {1e6 * mine:9.1f} {rate:7.1f} {ours_too} {ratios}", flush=True)
+        print(
+            f"{case.name:34s} {1e6 * mine:9.1f} {1e-9 * work / mine:7.1f} {share:7.1f} {ours_too} {ratios}", flush=True
+        )
         if options.plans:
             print(f"      {plan}")
 
