@@ -106,6 +106,11 @@ class _Reader:
             self._waiting, self._hidden, self._uses = {}, set(), None
         return self._instruction
 
+    @property
+    def writes(self) -> list[Buffer]:
+        """The buffers that it writes, which inlining does not change."""
+        return self._instruction.writes
+
     def inline(self, buffer: Buffer, found: Definition, sources: Sequence[Buffer]) -> None:
         """Let ``found`` stand for the loads of ``buffer``; it reads ``sources``."""
         self._waiting[buffer] = found
@@ -159,6 +164,8 @@ class _Inlining:
             return
         if buffer in producer.reads or self.writers[buffer] != {position}:
             return
+        if not moves and self._narrows_a_sum(producer, position, buffer):
+            return
         readers = sorted(self.readers.get(buffer, ()))
         safe = [reader for reader in readers if self._unchanged(producer, position, reader)]
         uses = {reader: self.known[reader].uses(buffer) for reader in safe}
@@ -167,6 +174,26 @@ class _Inlining:
             self.readers[buffer].discard(reader)
             for source in producer.reads:
                 self.readers[source].add(reader)
+
+    def _narrows_a_sum(self, producer: Kernel, position: int, buffer: Buffer) -> bool:
+        """Whether the producer makes fewer bytes of the results of a reduction that nothing else reads: it belongs
+        behind the sums, in their kernel, so that those are not stored."""
+        return any(
+            source.kind == "activation"
+            and source.type.size == buffer.type.size
+            and source.dtype.size > buffer.dtype.size
+            and all(reader == position or not self._wanted(reader) for reader in self.readers[source])
+            and all(self._reduces(writer) for writer in self.writers.get(source, ()))
+            for source in producer.reads
+        )
+
+    def _wanted(self, position: int) -> bool:
+        """Whether anybody reads what an instruction writes; after inlining its last reader may be gone."""
+        return any(b.kind != "activation" or self.readers.get(b) for b in self.known[position].writes)
+
+    def _reduces(self, position: int) -> bool:
+        instruction = self.known[position].instruction
+        return isinstance(instruction, Kernel) and bool(instruction.survey.reductions)
 
     def _unchanged(self, producer: Instruction, position: int, reader: int) -> bool:
         """Whether what the producer read is still there when (and while) the reader runs."""

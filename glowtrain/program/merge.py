@@ -54,12 +54,27 @@ class _Merging:
             self.writers[buffer].remove(instruction)
 
     def run(self) -> list[Instruction]:
+        for instruction in list(self.at):
+            self._trim(instruction)
         position = 0
         while position < len(self.order):
             first = self.order[position]
             if first is None or not self._absorb(first):
                 position += 1
         return [instruction for instruction in self.order if instruction is not None]
+
+    def _trim(self, instruction: Instruction) -> None:
+        """Drop what a kernel of several results stores for nobody, such as the places that MaxPool's backward needs."""
+        box = self._box(instruction)
+        if box is None or len(box.stores) < 2:
+            return
+        kernel = self._without_private(box.kernel)
+        if kernel is instruction or not kernel.writes:
+            return
+        self._leave(instruction)
+        self._enter(kernel)
+        position = self.at[kernel] = self.at.pop(instruction)
+        self.order[position] = kernel
 
     def _absorb(self, first: Instruction) -> bool:
         """Merge one later kernel into ``first``, if any fits."""

@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 from random_graphs import GraphDraw, Integers, drawn, permutation, seeded
 
 from glowtrain.backends import interpreter
-from glowtrain.graph import Constant, Graph, Input
+from glowtrain.graph import Constant, Graph, Input, Value, constant
 from glowtrain.lower.expand import expand
 from glowtrain.lower.lower import lower
 from glowtrain.ops.gather import Gather
 from glowtrain.ops.logic import Cast
+from glowtrain.ops.max_pool import MaxPool
+from glowtrain.ops.quantization import DequantizeLinear, QuantizeLinear
+from glowtrain.ops.quantized_contraction import MatMulInteger
 from glowtrain.program.evaluate import evaluate
 from glowtrain.program.fuse import fuse
 from glowtrain.program.inline import inline
@@ -31,7 +34,7 @@ from glowtrain.program.schedule import peak_bytes, schedule
 from glowtrain.program.text import plan_text
 from glowtrain.program.verify import verify
 from glowtrain.program.verify_plan import verify_plan
-from glowtrain.types import Array, f32, i64
+from glowtrain.types import Array, f32, i64, u8
 
 
 def stages(graph: Graph, integer: Integers) -> Iterator[tuple[str, Program, Plan | None]]:
@@ -111,3 +114,27 @@ def test_a_look_up_reads_through_a_large_table() -> None:
     verify(program)
     outputs, _ = evaluate(program, {"ids": np.array([3, -1, 0, 20, -21])})
     np.testing.assert_array_equal(outputs["y"], [[3, 3.5], [19, 19.5], [0, 0.5], [np.nan] * 2, [np.nan] * 2])
+
+
+def test_results_that_become_narrower_are_not_stored_wide() -> None:
+    """Sums of bytes are rounded to bytes in the kernel that sums, not in the one that reads them."""
+    x, other = Input(u8[4, 16], "x"), Input(u8[4, 16], "other")
+    first, second = (Constant(np.arange(256, dtype=np.uint8).reshape(16, 16), name) for name in ("w", "v"))
+    scale, zero = constant(np.float32(0.3)), constant(np.uint8(3))
+
+    def rounded(left: Value, right: Value) -> Value:
+        return DequantizeLinear()(QuantizeLinear()(Cast(f32)(MatMulInteger()(left, right)), scale, zero), scale, zero)
+
+    graph = Graph((x, other), {"y": QuantizeLinear()(rounded(x, first) + rounded(other, second), scale, zero)})
+    program = fuse(lower(expand(graph)))
+    assert [buffer.dtype for kernel in program.kernels for buffer in kernel.writes] == [u8, u8]
+
+
+def test_results_that_nobody_reads_are_not_computed() -> None:
+    """The places of MaxPool's maxima are for its gradient."""
+    x = Input(f32[1, 2, 6, 6], "x")
+    pooled = MaxPool(kernel_shape=(3, 3), pads=(1, 1, 1, 1), strides=(2, 2))(x)
+    pooled = pooled[0] if isinstance(pooled, tuple) else pooled
+    read = pooled @ Constant(np.arange(12, dtype=np.float32).reshape(3, 4), "w")  # a kernel that merges with no other
+    program = fuse(lower(expand(Graph((x,), {"y": read}))))
+    assert {buffer.dtype for kernel in program.kernels for buffer in kernel.writes} == {f32}

@@ -17,8 +17,7 @@ from glowtrain.backends.cpu.contraction import Kernel as Generated
 from glowtrain.backends.cpu.conversion import MEMORY, REGISTER, SIZE, Vectors, as_stored
 from glowtrain.backends.cpu.emit import Function, Text
 from glowtrain.backends.cpu.nest.analysis import reductions
-from glowtrain.backends.cpu.nest.expressions import Context
-from glowtrain.backends.cpu.nest.scope import Lanes
+from glowtrain.backends.cpu.nest.scope import Context, Lanes
 from glowtrain.backends.cpu.nest.writer import Nests
 from glowtrain.backends.cpu.target import Target
 from glowtrain.loops import (

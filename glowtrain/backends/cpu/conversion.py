@@ -6,7 +6,8 @@ in memory f16 and bf16 take two bytes and bool one byte, 0 or 1. Smaller types a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from glowtrain.backends.cpu import small
 from glowtrain.backends.cpu.emit import Function, Text, float_constant, splat_constant, vector
@@ -241,32 +242,53 @@ def _float_to_integer(m: Vectors, value: Text, scalar: str, to_dtype: str, targe
     if to_dtype == "u64":
         return _float_to_u64(m, value, scalar)
     via = "i64" if to_dtype in ("i64", "u32") else "i32"
-    piece = next((p for p in _CUTS if p[0] in target.families and m.width % p[1] == 0), None)
-    if piece is not None and (scalar, via) == ("float", "i32"):
-        whole = _cut(m, value, *piece[1:])
+    native = native_conversion(m, target)
+    if native is not None and (scalar, via) == ("float", "i32"):
+        whole = native.in_pieces(m, value, native.truncating)
     else:
         whole = _truncate(m, value, scalar, via)
     return m.convert("trunc", whole, via, REGISTER[to_dtype])
 
 
-_CUTS = (
-    ("avx512f", 16, "llvm.x86.avx512.mask.cvttps2dq.512", ", <16 x i32> zeroinitializer, i16 -1, i32 4"),
-    ("avx2", 8, "llvm.x86.avx.cvtt.ps2dq.256", ""),
-    ("sse2", 4, "llvm.x86.sse2.cvttps2dq", ""),
+@dataclass(frozen=True)
+class NativeConversion:
+    """x86's conversions of f32 to i32, which give the smallest i32 for what does not fit: the names of LLVM's
+    intrinsics, the lanes that they take, and further arguments."""
+
+    family: str
+    lanes: int
+    truncating: str
+    rounding: str
+    more: str = ""
+
+    def in_pieces(
+        self, m: Vectors, value: Text, name: str, prepare: Callable[[Vectors, Text], Text] | None = None
+    ) -> Text:
+        """Lanes converted by one of the instructions, as many at a time as it takes; ``prepare`` acts on each piece."""
+        lanes, few, pieces = self.lanes, Vectors(m.f, self.lanes), list[Text]()
+        for start in range(0, m.width, lanes):
+            part = value if lanes == m.width else m.part("float", value, start, lanes)
+            part = part if prepare is None else prepare(few, part)
+            pieces.append(m.f.value(f"call <{lanes} x i32> @{name}(<{lanes} x float> {part}{self.more})"))
+        while len(pieces) > 1:
+            pieces = [joined(m.f, "i32", lanes, *pair) for pair in zip(pieces[::2], pieces[1::2], strict=True)]
+            lanes *= 2
+        return pieces[0]
+
+
+_AVX512 = "llvm.x86.avx512.mask.{}.512".format
+_NATIVE = (
+    NativeConversion(
+        "avx512f", 16, _AVX512("cvttps2dq"), _AVX512("cvtps2dq"), ", <16 x i32> zeroinitializer, i16 -1, i32 4"
+    ),
+    NativeConversion("avx2", 8, "llvm.x86.avx.cvtt.ps2dq.256", "llvm.x86.avx.cvt.ps2dq.256"),
+    NativeConversion("sse2", 4, "llvm.x86.sse2.cvttps2dq", "llvm.x86.sse2.cvtps2dq"),
 )
-"""Family, lanes, name and further arguments of x86's truncations, which give the smallest i32 for what does not fit."""
 
 
-def _cut(m: Vectors, value: Text, lanes: int, name: str, more: str) -> Text:
-    """Truncation of f32 to i32, some lanes at a time."""
-    pieces = []
-    for start in range(0, m.width, lanes):
-        part = value if lanes == m.width else m.part("float", value, start, lanes)
-        pieces.append(m.f.value(f"call <{lanes} x i32> @{name}(<{lanes} x float> {part}{more})"))
-    while len(pieces) > 1:
-        pieces = [joined(m.f, "i32", lanes, *pair) for pair in zip(pieces[::2], pieces[1::2], strict=True)]
-        lanes *= 2
-    return pieces[0]
+def native_conversion(m: Vectors, target: Target) -> NativeConversion | None:
+    """The widest of x86's conversions that lanes can be parted into; ``None`` elsewhere, and for single lanes."""
+    return next((n for n in _NATIVE if n.family in target.families and m.width % n.lanes == 0), None)
 
 
 def _truncate(m: Vectors, value: Text, scalar: str, integer: str) -> Text:

@@ -168,6 +168,11 @@ def splat_constant(value: Text, scalar: str, width: int) -> Text:
     return value if width == 1 else f"splat ({scalar} {value})"
 
 
+def lane_mask(width: int, count: int) -> Text:
+    """The constant mask of the first ``count`` lanes."""
+    return "<" + ", ".join(f"i1 {'true' if lane < count else 'false'}" for lane in range(width)) + ">"
+
+
 def float_constant(value: float, scalar: str = "float") -> Text:
     """A float, double or half literal, exact (LLVM spells floats as the hexadecimal bits of a double)."""
     if scalar == "float":

@@ -9,7 +9,7 @@ from glowtrain.backends.cpu.contraction.clips import Clipping
 from glowtrain.backends.cpu.contraction.lanes import Lanes
 from glowtrain.backends.cpu.contraction.tile import Cursor, Point, Step, Tile
 from glowtrain.backends.cpu.conversion import SIGNED
-from glowtrain.backends.cpu.emit import Text
+from glowtrain.backends.cpu.emit import Text, vector
 
 _SIGNS = str(int("80" * 4, 16) - (1 << 32))
 """The sign bits of four bytes, as an i32."""
@@ -225,12 +225,17 @@ class Body:
         return word
 
     def _columns(self, base: Text, offset: int, loaded: dict[tuple[str, int, int], Text]) -> Text:
-        """The words of packed columns."""
+        """The words of packed columns, which are bytes in memory where the instruction takes i16."""
         key = ("b", offset, 0)
         if key not in loaded:
             assert self.dot is not None
-            place = self.of["b"].shift(base, offset)
-            loaded[key] = self.f.value(f"load {self.dot.word(self.lanes.width)}, ptr {place}, align 4")
+            word, narrow = self.dot.word(self.lanes.width), self.of["b"].scalar
+            kind = vector(narrow, self.dot.group * self.lanes.width)
+            value = self.f.value(f"load {kind}, ptr {self.of['b'].shift(base, offset)}, align {self.of['b'].size}")
+            if narrow != self.dot.element:
+                extend = "sext" if self.tile.problem.type_of("b") in SIGNED else "zext"
+                value = self.f.value(f"{extend} {kind} {value} to {word}")
+            loaded[key] = value
         return loaded[key]
 
     def _safe(self, place: Text, guard: Text) -> Text:

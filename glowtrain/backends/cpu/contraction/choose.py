@@ -144,17 +144,15 @@ def choose(problem: Problem, machine: Machine, *, one_chunk: bool = False) -> Pl
 
     ``one_chunk``: at most one reduction loop may be taken in parts.
     """
-    rough, kept, kept_kinds = (
-        [],
-        dict[tuple[int, int], int](),
-        dict[tuple[bool, int, tuple[int, ...]], tuple[str, ...]](),
-    )
+    rough, kept = [], dict[tuple[int, int], int]()
+    known = dict[tuple[bool, int, tuple[int, ...]], tuple[str, ...]]()
     for x in _candidates(problem, machine):
         if not views_fit(x):
             continue
         key = (x.problem.swapped, x.vec, tuple(loop for loop, _ in x.tile))
-        kinds = kept_kinds.setdefault(key, ()) or classify(x.problem, x.vec, key[2])
-        kept_kinds[key] = kinds
+        if key not in known:
+            known[key] = classify(x.problem, x.vec, key[2])
+        kinds = known[key]
         if not _borders(x, kinds, kept):
             step, mean = compute(x, kinds)
             rough.append((total(x, step, mean, memory=False), x, kinds, step, mean))

@@ -22,7 +22,6 @@ BYTES = frozenset({"i8", "u8"})
 PAIRS = frozenset({"i8", "u8", "i16"})
 SMALL = 64
 """Two products of u8 with numbers of at most this magnitude have a sum of 16 bits."""
-_UNSIGNED = frozenset({"u8"})
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class Dot:
         """What the sum of ``b`` is multiplied by at the start, because bytes of ``a`` are moved."""
         if not self.flip:
             return 0
-        return 128 if self.a in _UNSIGNED else -128
+        return 128 if self.a == "u8" else -128
 
 
 def dot_of(target: Target, a: str, b: str, *, small: bool = False) -> Dot | None:
@@ -80,13 +79,13 @@ def dot_of(target: Target, a: str, b: str, *, small: bool = False) -> Dot | None
     if a in BYTES and b == "i8" and small and "avx2" in target.families and target.vector_bits == 256:
         names = "llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd"
         return Dot(4, "i8", a, b, names[0], adds=False, flip=a == b, second=names[1])
-    pairs = _PAIRS.get(target.vector_bits)
+    pairs = _PAIR_PRODUCTS.get(target.vector_bits)
     if pairs and {a, b} <= PAIRS and target.families & pairs[0]:
         return Dot(2, "i16", a, b, pairs[1], adds=False)
     return None
 
 
-_PAIRS = {
+_PAIR_PRODUCTS = {
     128: (frozenset({"sse2", "avx2"}), "llvm.x86.sse2.pmadd.wd"),
     256: (frozenset({"avx2"}), "llvm.x86.avx2.pmadd.wd"),
     512: (frozenset({"avx512f"}), "llvm.x86.avx512.pmaddw.d.512"),
@@ -105,7 +104,7 @@ def _arm(target: Target, a: str, b: str) -> Dot:
     """Both of one signedness, or with i8mm u8 first and i8 second."""
     form: Callable[[str], str] = "llvm.aarch64.neon.{}.v4i32.v16i8".format
     if a == b:
-        return Dot(4, "i8", a, b, form("udot" if a in _UNSIGNED else "sdot"), adds=True)
+        return Dot(4, "i8", a, b, form("udot" if a == "u8" else "sdot"), adds=True)
     if "i8mm" in target.families:
-        return Dot(4, "i8", a, b, form("usdot"), adds=True, turned=a not in _UNSIGNED)
-    return Dot(4, "i8", a, b, form("udot" if b in _UNSIGNED else "sdot"), adds=True, flip=True)
+        return Dot(4, "i8", a, b, form("usdot"), adds=True, turned=a != "u8")
+    return Dot(4, "i8", a, b, form("udot" if b == "u8" else "sdot"), adds=True, flip=True)

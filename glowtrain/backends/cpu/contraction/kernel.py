@@ -204,7 +204,7 @@ class Micro:
             if self.variant.start != "zero":
                 self._exchange(aside, places, store=False)
         if self.epilogue is not None and self.epilogue.length * len(places) > LONGEST_END:
-            self._finish_rows(self.epilogue, sums, aside)
+            self._finish_rows(sums, aside)
         else:
             for at, point in enumerate(self.tile.points):
                 self._finish_row(_Row(point.index, "%c", point.c), sums, at * self.tile.vectors, aside)
@@ -243,7 +243,7 @@ class Micro:
     def _reserve(self, vectors: int, lanes: Lanes) -> Text:
         return self.f.value(f"alloca [{vectors * lanes.width} x {lanes.scalar}], align 64")
 
-    def _finish_rows(self, epilogue: Epilogue, sums: list[Text], aside: Text | None) -> None:
+    def _finish_rows(self, sums: list[Text], aside: Text | None) -> None:
         """Finish the points of the tile in a loop, so that a long epilogue is written once, not for each of them."""
         held = self._reserve(len(sums), self.lanes)
         for at, value in enumerate(sums):

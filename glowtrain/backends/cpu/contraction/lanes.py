@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from glowtrain.backends.cpu.conversion import REGISTER, SIZE
-from glowtrain.backends.cpu.emit import Function, Text, vector
+from glowtrain.backends.cpu.emit import Function, Text, lane_mask, vector
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Lanes:
 
     def mask(self, count: int) -> Text:
         """The constant mask of the first ``count`` lanes."""
-        return "<" + ", ".join(f"i1 {'true' if lane < count else 'false'}" for lane in range(self.width)) + ">"
+        return lane_mask(self.width, count)
 
     def kept(self, value: Text, count: int) -> Text:
         """``value`` with 0 in the lanes from ``count`` on."""
@@ -155,13 +155,11 @@ class Lanes:
 
     def total(self, value: Text) -> Text:
         """The sum of all lanes, halves first: a fixed order."""
-        width = self.width
-        while width > 1:
-            width //= 2
-            kind = vector(self.scalar, width)
-            half = Lanes(self.f, self.scalar, self.size, 2 * width)
-            low, high = half.part(value, 0, width), half.part(value, width, width)
-            value = self.f.value(f"{'fadd' if self.floats else 'add'} {kind} {low}, {high}")
+        whole = self
+        while whole.width > 1:
+            half = replace(whole, width=whole.width // 2)
+            value = half.add(whole.part(value, 0, half.width), whole.part(value, half.width, half.width))
+            whole = half
         return value
 
     def add(self, a: Text, b: Text) -> Text:

@@ -121,14 +121,14 @@ class Nest:
         """For each (start, count, size, place): ``count`` times the layers inside, ``size`` steps of ``loop`` apart."""
         for start, count, size, place in runs:
             if count == 1:
-                self._level(depth + 1, self._moved(place, loop, start, size))
+                self._level(depth + 1, self._moved(place, loop, start))
                 continue
             with self.f.loop(count, hint="tiles") as counted:
                 index = self.f.value(f"mul nuw nsw i64 {counted.index}, {size}") if size > 1 else counted.index
                 index = self.f.value(f"add nuw nsw i64 {index}, {start}") if start else index
-                self._level(depth + 1, self._moved(place, loop, index, size))
+                self._level(depth + 1, self._moved(place, loop, index))
 
-    def _moved(self, place: _Place, loop: int, by: Text | int, unit: int) -> _Place:
+    def _moved(self, place: _Place, loop: int, by: Text | int) -> _Place:
         """Every address moved by ``by`` steps of a loop; the vector loop moves in whole vectors."""
         width = self.plan.machine.width if loop == self.plan.vec and not self.plan.dots else 1
         views = self.views[0], place.view_a, place.view_b
@@ -171,13 +171,13 @@ class Nest:
             inner = replace(place, extents={**place.extents, loop: steps}, last=last)
             if count == 1:
                 first = (place.first or "true") if start == 0 else "false"
-                self._level(depth + 1, self._moved(replace(inner, first=first), loop, start, steps))
+                self._level(depth + 1, self._moved(replace(inner, first=first), loop, start))
             elif count:
                 with self.f.loop(count, hint="chunk") as counted:
                     first = self.f.value(f"icmp eq i64 {counted.index}, 0")
                     first = first if place.first is None else self.f.value(f"and i1 {place.first}, {first}")
                     index = self._times(counted.index, steps)
-                    self._level(depth + 1, self._moved(replace(inner, first=first), loop, index, steps))
+                    self._level(depth + 1, self._moved(replace(inner, first=first), loop, index))
 
     def _inner(self, depth: int, operand: str) -> list[int]:
         """The output loops, other than the vector loop, that move an operand inside a layer."""

@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 
 from glowtrain.backends.cpu.contraction.dot import Dot
-from glowtrain.backends.cpu.conversion import REGISTER, SIGNED, SIZE
+from glowtrain.backends.cpu.conversion import REGISTER, SIZE
 from glowtrain.backends.cpu.emit import Function, Text, vector
 from glowtrain.types import Array
 
@@ -35,7 +35,7 @@ class Packing:
     @property
     def size(self) -> int:
         """Bytes of an element."""
-        return 4 // self.dot.group
+        return SIZE[self.source]
 
     @property
     def words(self) -> int:
@@ -88,8 +88,7 @@ class Packing:
         last, columns = extent(self.sums[-1]), extent(self.columns)
         whole[:, :, :last, :columns] = flat[places].reshape(outer, sums, last, columns)
         cut = whole.reshape(outer, sums, self.words, self.dot.group, self.panels, self.width)
-        kind = flat.dtype if self.size == 1 else np.dtype(np.int16)
-        words: Array = cut.transpose(0, 4, 1, 2, 5, 3).astype(kind).reshape(outer, self.panels, -1).view(np.uint8)
+        words: Array = cut.transpose(0, 4, 1, 2, 5, 3).reshape(outer, self.panels, -1).view(np.uint8)
         if not self.dot.correction:
             return words.reshape(-1)
         start = whole.astype(np.int32).sum((1, 2), dtype=np.int32) * np.int32(self.dot.correction)
@@ -109,21 +108,18 @@ class PackingText:
 
     def __init__(self, packing: Packing, name: str) -> None:
         self.packing, self.width, self.group = packing, packing.width, packing.dot.group
-        self.narrow, self.element = REGISTER[packing.source], packing.dot.element
+        self.element = REGISTER[packing.source]
         self.f = Function(name, [("ptr noalias", "target"), ("ptr noalias", "source")], linkage="internal")
 
     def text(self) -> str:
         """The whole function."""
-        self._outer(0, self._from("%source", self.packing.offset), "%target")
+        self._outer(0, self._at("%source", self.packing.offset), "%target")
         return self.f.finish()
 
-    def _from(self, pointer: Text, elements: int) -> Text:
-        return pointer if elements == 0 else self.f.value(f"getelementptr {self.narrow}, ptr {pointer}, i64 {elements}")
-
-    def _to(self, pointer: Text, elements: int) -> Text:
-        return (
-            pointer if elements == 0 else self.f.value(f"getelementptr {self.element}, ptr {pointer}, i64 {elements}")
-        )
+    def _at(self, pointer: Text, elements: int) -> Text:
+        if elements == 0:
+            return pointer
+        return self.f.value(f"getelementptr {self.element}, ptr {pointer}, i64 {elements}")
 
     def _outer(self, depth: int, source: Text, target: Text) -> None:
         if depth == len(self.packing.outer):
@@ -133,8 +129,8 @@ class PackingText:
         with self.f.loop(count, [("ptr", source), ("ptr", target)], hint="outer") as loop:
             self._outer(depth + 1, *loop.carried)
             loop.next = [
-                self._from(loop.carried[0], step),
-                self._to(loop.carried[1], self.packing.outer_strides[depth]),
+                self._at(loop.carried[0], step),
+                self._at(loop.carried[1], self.packing.outer_strides[depth]),
             ]
 
     def _panels(self, source: Text, target: Text) -> None:
@@ -144,13 +140,13 @@ class PackingText:
         if whole:
             with self.f.loop(whole, [("ptr", source), ("ptr", target)], hint="panel") as loop:
                 self._panel(loop.carried[0], loop.carried[1], self.width)
-                loop.next = [self._from(loop.carried[0], far), self._to(loop.carried[1], panel)]
+                loop.next = [self._at(loop.carried[0], far), self._at(loop.carried[1], panel)]
         if rest:
-            self._panel(self._from(source, whole * far), self._to(target, whole * panel), rest)
+            self._panel(self._at(source, whole * far), self._at(target, whole * panel), rest)
 
     def _panel(self, source: Text, target: Text, lanes: int) -> None:
         """The words of one panel, and before them what its sums begin with."""
-        body = self._to(target, self.packing.header)
+        body = self._at(target, self.packing.header)
         total = self._sums(0, source, body, lanes, "zeroinitializer")
         if self.packing.dot.correction:
             kind = vector("i32", self.width)
@@ -164,29 +160,26 @@ class PackingText:
             stride = self.packing.sum_strides[depth]
             with self.f.loop(count, [("ptr", source), ("ptr", target), (kind, total)], hint="sum") as loop:
                 after = self._sums(depth + 1, loop.carried[0], loop.carried[1], lanes, loop.carried[2])
-                loop.next = [self._from(loop.carried[0], step), self._to(loop.carried[1], stride), after]
+                loop.next = [self._at(loop.carried[0], step), self._at(loop.carried[1], stride), after]
             return loop.results[2]
         whole, rest = divmod(count, self.group)
         if whole:
             with self.f.loop(whole, [("ptr", source), ("ptr", target), (kind, total)], hint="word") as loop:
                 after = self._word(loop.carried[0], loop.carried[1], lanes, self.group, loop.carried[2])
-                moved = self._to(loop.carried[1], self.group * self.width)
-                loop.next = [self._from(loop.carried[0], self.group * step), moved, after]
+                moved = self._at(loop.carried[1], self.group * self.width)
+                loop.next = [self._at(loop.carried[0], self.group * step), moved, after]
             total = loop.results[2]
         if rest:
-            source = self._from(source, whole * self.group * step)
-            total = self._word(source, self._to(target, whole * self.group * self.width), lanes, rest, total)
+            source = self._at(source, whole * self.group * step)
+            total = self._word(source, self._at(target, whole * self.group * self.width), lanes, rest, total)
         return total
 
     def _word(self, source: Text, target: Text, lanes: int, count: int, total: Text) -> Text:
         """The words of all lanes at one place of the sum, of which ``count`` elements exist; the total of them."""
         dot, rows = self.packing.dot, self.packing.columns[0][1] == 1
         value = self._rows(source, lanes, count) if rows else self._gather(source, lanes, count)
-        word = dot.word(self.width)
-        if self.narrow != self.element:
-            extend = "sext" if self.packing.source in SIGNED else "zext"
-            value = self.f.value(f"{extend} {vector(self.narrow, self.group * self.width)} {value} to {word}")
-        self.f.line(f"store {word} {value}, ptr {target}, align {self.packing.size}")
+        kind = vector(self.element, self.group * self.width)
+        self.f.line(f"store {kind} {value}, ptr {target}, align {self.packing.size}")
         if not dot.correction:
             return total
         return dot.product(self.f, self.width, f"splat ({self.element} -128)", value, total)
@@ -194,7 +187,7 @@ class PackingText:
     def _rows(self, source: Text, lanes: int, count: int) -> Text:
         """Rows of neighbouring columns, interleaved."""
         ((_, step),) = self.packing.sums[-1]
-        rows = [self._row(self._from(source, at * step), lanes) for at in range(count)]
+        rows = [self._row(self._at(source, at * step), lanes) for at in range(count)]
         rows += ["zeroinitializer"] * (self.group - count)
         width = self.width
         while len(rows) > 1:
@@ -204,18 +197,18 @@ class PackingText:
         return rows[0]
 
     def _row(self, source: Text, lanes: int) -> Text:
-        kind = vector(self.narrow, self.width)
+        kind = vector(self.element, self.width)
         if lanes == self.width:
             return self.f.value(f"load {kind}, ptr {source}, align {SIZE[self.packing.source]}")
         value: Text = "zeroinitializer"
         for lane in range(lanes):
-            one = self.f.value(f"load {self.narrow}, ptr {self._from(source, lane)}")
-            value = self.f.value(f"insertelement {kind} {value}, {self.narrow} {one}, i64 {lane}")
+            one = self.f.value(f"load {self.element}, ptr {self._at(source, lane)}")
+            value = self.f.value(f"insertelement {kind} {value}, {self.element} {one}, i64 {lane}")
         return value
 
     def _interleaved(self, left: Text, right: Text, width: int) -> Text:
         order = ", ".join(f"i32 {lane + side * width}" for lane in range(width) for side in range(2))
-        kind = vector(self.narrow, width)
+        kind = vector(self.element, width)
         return self.f.value(f"shufflevector {kind} {left}, {kind} {right}, <{2 * width} x i32> <{order}>")
 
     def _gather(self, source: Text, lanes: int, count: int) -> Text:
@@ -226,12 +219,13 @@ class PackingText:
             bits = f"i{8 * size * self.group}"
             kind, value = vector(bits, self.width), "zeroinitializer"
             for lane in range(lanes):
-                one = self.f.value(f"load {bits}, ptr {self._from(source, lane * apart)}, align {size}")
+                one = self.f.value(f"load {bits}, ptr {self._at(source, lane * apart)}, align {size}")
                 value = self.f.value(f"insertelement {kind} {value}, {bits} {one}, i64 {lane}")
-            return self.f.value(f"bitcast {kind} {value} to {vector(self.narrow, self.group * self.width)}")
-        kind, value = vector(self.narrow, self.group * self.width), "zeroinitializer"
+            return self.f.value(f"bitcast {kind} {value} to {vector(self.element, self.group * self.width)}")
+        kind, value = vector(self.element, self.group * self.width), "zeroinitializer"
         for lane in range(lanes):
             for at in range(count):
-                one = self.f.value(f"load {self.narrow}, ptr {self._from(source, lane * apart + at * step)}")
-                value = self.f.value(f"insertelement {kind} {value}, {self.narrow} {one}, i64 {lane * self.group + at}")
+                one = self.f.value(f"load {self.element}, ptr {self._at(source, lane * apart + at * step)}")
+                place = lane * self.group + at
+                value = self.f.value(f"insertelement {kind} {value}, {self.element} {one}, i64 {place}")
         return value

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from glowtrain.backends.cpu import scalar
-from glowtrain.backends.cpu.emit import Text, vector
+from glowtrain.backends.cpu.emit import Text, lane_mask, vector
 from glowtrain.backends.cpu.nest.analysis import loop_order, reduction_step_cost, reductions
-from glowtrain.backends.cpu.nest.expressions import Context, Expressions, reached
-from glowtrain.backends.cpu.nest.scope import Lanes
+from glowtrain.backends.cpu.nest.expressions import Expressions, reached
+from glowtrain.backends.cpu.nest.scope import Context, Lanes
 from glowtrain.loops import Apply, Expr, Index, Let, Reduce, Ref, Statement, substitute
 from glowtrain.types import DType, boolean
 
@@ -155,7 +155,7 @@ class _Job:
     def across_lanes(self, lane: Index) -> list[Lanes]:
         """The index ``lane`` runs along vector lanes, the others in loops around it."""
         e = self.e
-        width = lane_width(e, [r.dtype for r in self.group], self.statements)
+        width = lane_width(e, [r.dtype for r in self.group])
         others = [i for i in self.indices if i is not lane and i.extent > 1]
         order = loop_order(others, self.statements, e.free)
         count = PARTIALS if lane.extent >= PARTIALS * width else 1
@@ -291,12 +291,7 @@ class _Job:
         return result
 
 
-def lane_mask(width: int, count: int) -> Text:
-    """The constant mask of the first ``count`` lanes."""
-    return "<" + ", ".join(f"i1 {'true' if lane < count else 'false'}" for lane in range(width)) + ">"
-
-
-def lane_width(e: Expressions, dtypes: Sequence[DType], statements: Sequence[Statement]) -> int:
+def lane_width(e: Expressions, dtypes: Sequence[DType]) -> int:
     """Lanes for computing in these element types: those of the widest float, or of the widest type without floats."""
     floats = [dtype for dtype in dtypes if dtype.is_float] or list(dtypes)
     return min(e.target.width(dtype.name) for dtype in floats)
@@ -305,7 +300,7 @@ def lane_width(e: Expressions, dtypes: Sequence[DType], statements: Sequence[Sta
 def _lane_index(job: _Job) -> Index | None:
     """The reduction index that is best run along the lanes; ``None`` where scalar code is as good."""
     e = job.e
-    width = lane_width(e, [r.dtype for r in job.group], job.statements)
+    width = lane_width(e, [r.dtype for r in job.group])
     candidates = [index for index in job.indices if index.extent > 1]
     if width == 1 or not candidates:
         return None

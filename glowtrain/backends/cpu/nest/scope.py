@@ -1,4 +1,7 @@
-"""What has been computed already, by scope: a value made inside of a loop is forgotten at the loop's end."""
+"""Along which lanes code is being written, and what has been computed already, by scope.
+
+A value made inside of a loop is forgotten at the loop's end.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from glowtrain.backends.cpu.emit import Text
+from glowtrain.loops import Index
+
 Item = TypeVar("Item")
 
 
@@ -14,8 +20,17 @@ Item = TypeVar("Item")
 class Lanes:
     """A computed value: its text, and how many lanes it has (1: the same for all lanes)."""
 
-    text: str
+    text: Text
     width: int = 1
+
+
+@dataclass(frozen=True)
+class Context:
+    """How code is being written: which index runs along the lanes, how many there are, which of them exist."""
+
+    index: Index | None = None
+    width: int = 1
+    mask: Text | None = None
 
 
 class Scopes(Generic[Item]):

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from glowtrain.backends.cpu import scalar
-from glowtrain.backends.cpu.emit import Function, Text
+from glowtrain.backends.cpu.emit import Function, Text, lane_mask
 from glowtrain.backends.cpu.nest.analysis import (
     computed,
     loop_order,
@@ -21,9 +21,8 @@ from glowtrain.backends.cpu.nest.analysis import (
     vector_cost,
 )
 from glowtrain.backends.cpu.nest.collapse import collapse
-from glowtrain.backends.cpu.nest.expressions import Context
-from glowtrain.backends.cpu.nest.reduction import Reducing, lane_mask
-from glowtrain.backends.cpu.nest.scope import Lanes
+from glowtrain.backends.cpu.nest.reduction import Reducing
+from glowtrain.backends.cpu.nest.scope import Context, Lanes
 from glowtrain.backends.cpu.target import Target
 from glowtrain.loops import (
     Accumulate,
