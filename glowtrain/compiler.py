@@ -10,7 +10,7 @@ from glowtrain.backends.base import Backend, Executable, Instance, State, as_arr
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.interpreter import Interpreter
 from glowtrain.errors import InputError, UnknownValueError
-from glowtrain.graph import Binding, Graph, Template
+from glowtrain.graph import Binding, Graph, Template, no_model
 from glowtrain.graph.binding import Key, collected, spread
 from glowtrain.lower.expand import expand
 from glowtrain.lower.lower import lower
@@ -25,6 +25,7 @@ from glowtrain.program.schedule import schedule
 from glowtrain.program.verify import verify
 from glowtrain.program.verify_plan import verify_plan
 from glowtrain.types import Array, TensorType
+from glowtrain.words import kind_of
 
 BACKENDS: dict[str, type[Backend]] = {backend.name: backend for backend in (Interpreter, Cpu)}
 
@@ -88,7 +89,9 @@ class Function:
         self, model: Graph | Template, backend: Backend, state: State | None = None, *, fixed_point: bool = False
     ) -> None:
         if not isinstance(model, (Graph, Template)):
-            raise InputError(f"compile takes a graph or a template, not {type(model).__name__}; see gt.load, gt.model")
+            raise InputError(f"compile takes a graph or a template, {no_model(model)}")
+        if state is not None and not isinstance(state, State):
+            raise InputError(f"compile takes variables as a State, not {kind_of(state)}; see backends.base.State")
         self.model = model
         self.backend = backend
         self.fixed_point = fixed_point

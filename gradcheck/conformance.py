@@ -34,6 +34,7 @@ from glowtrain.onnx_io.conformance import in_processes
 from glowtrain.onnx_io.node_tests import NodeTest, node_tests
 from glowtrain.ops.logic import Where
 from glowtrain.types import Array, dtype_of
+from glowtrain.words import plural
 
 NUDGES = (1e-2, 3e-2, 1e-1, 3e-1)
 """How far data are moved off a kink, at random, relative to their size or 1."""
@@ -263,12 +264,13 @@ def section(outcomes: Iterable[Outcome]) -> str:
     smooth = [outcome for outcome in found if not outcome.reason]
     right, nudged = sum(o.checked for o in smooth), sum(o.checked and o.nudged > 0 for o in smooth)
     single = [o for o in smooth if "f32" in o.dtypes]
+    operators = plural(len(_tally(smooth)), "operator")
     return "\n".join(
         [
             "## Gradients",
             "",
-            f"Of {len(found)} node tests {len(smooth)} have a gradient ({len(single)} of them in f32), through",
-            f"{len(_tally(smooth))} operators of ONNX; {right} of them are right, checked at the test's own data (or",
+            f"{plural(len(found), 'node test')}, {len(smooth):,} of them with a gradient ({len(single):,} in f32),",
+            f"through {operators} of ONNX; {right:,} found right, at the test's own data (or",
             f"beside them, for {nudged} whose data lie on a kink or at the end of a domain):",
             "",
             ABOUT,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from glowtrain.graph import Sample
 from glowtrain.types import dtype_of
+from glowtrain.words import plural
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,11 @@ def summary(every: Iterable[Covered]) -> str:
     found = [entry for entry in every if entry.samples]
     dtypes = sorted({name for entry in found for name in entry.dtypes})
     ranks = sorted({rank for entry in found for rank in entry.ranks})
+    least, most = (ranks[0], ranks[-1]) if ranks else (0, 0)
     uses, samples = sum(len(entry.uses) for entry in found), sum(entry.samples for entry in found)
     empty, smooth = sum(entry.empty for entry in found), sum(bool(entry.gradients) for entry in found)
     return (
-        f"{len(found)} operators, {smooth} of them with gradients; "
-        f"{uses} combinations of attributes, {samples} examples ({empty} without elements), "
-        f"ranks {ranks[0] if ranks else 0} to {ranks[-1] if ranks else 0}, {len(dtypes)} types ({', '.join(dtypes)})"
+        f"{plural(len(found), 'operator')}, {smooth} of them with gradients; "
+        f"{plural(uses, 'combination')} of attributes, {plural(samples, 'example')} ({empty:,} without elements), "
+        f"ranks {least} to {most}, {plural(len(dtypes), 'type')} ({', '.join(dtypes)})"
     )

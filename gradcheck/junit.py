@@ -12,6 +12,7 @@ from pathlib import Path
 
 from glowtrain.files import write_atomically
 from glowtrain.gradcheck.report import Check, Report
+from glowtrain.words import plural
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What no XML 1.0 document may hold, escaped or not."""
@@ -60,4 +61,5 @@ def _case(suite: ET.Element, check: Check) -> None:
         ET.SubElement(case, "skipped", message=detail or "nothing to compare")
     else:
         out = ET.SubElement(case, "system-out")
-        out.text = f"{check.examples} comparisons, worst error {check.error:.3g}, {check.ratio:.3g} of what is allowed"
+        compared = plural(check.examples, "comparison")
+        out.text = f"{compared}, worst error {check.error:.3g}, {check.ratio:.3g} of what is allowed"

@@ -23,7 +23,7 @@ from glowtrain.gradcheck import forms
 from glowtrain.gradcheck.blame import INNOCENT, Blame, cut_by
 from glowtrain.gradcheck.held import held
 from glowtrain.gradcheck.report import Check, Measure, Report, Status, merged
-from glowtrain.graph import Graph, Input, Template, Value, Variable, constant
+from glowtrain.graph import Graph, Input, Template, Value, Variable, constant, no_model
 from glowtrain.graph.retype import widened
 from glowtrain.graph.reverse import pullback
 from glowtrain.losses import Attached, Loss, LossFunction, as_loss, output_of
@@ -78,6 +78,8 @@ def _bound(
         model = load(model, dims)
     if isinstance(model, Graph):
         return model
+    if not isinstance(model, Template):
+        raise InputError(f"check takes a graph, a template or a path, {no_model(model)}")
     shapes = {name: np.shape(array) for name, array in (inputs or {}).items() if name in model.inputs}
     return model.bind({**dict.fromkeys(model.symbols, EXTENT), **model.dims_for(shapes), **(dims or {})})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from glowtrain.gradcheck.coverage import Covered, summary
 from glowtrain.gradcheck.edges import FINITE
@@ -13,6 +13,7 @@ from glowtrain.gradcheck.report import Check
 from glowtrain.gradcheck.runtime import DIFFERENT, IN_PART
 from glowtrain.graph import OPERATORS, registered
 from glowtrain.onnx_io.operands import operand_names
+from glowtrain.words import plural
 
 FORMS = ("evaluator", "planned", "compiled", "compiled f64", "compiled f16", "compiled bf16", "edges", "edges compiled")
 """Oracles whose errors depend on the element type: shown is whether they passed."""
@@ -39,7 +40,6 @@ def page(report: RegistryReport, command: str) -> str:
     """The report as Markdown; ``command`` makes it again."""
     found = {entry.operator: entry for entry in report.covered}
     smooth = [key for key, entry in found.items() if OPERATORS[key].differentiable]
-    second = sum(_passed(report.of(key), "second order") for key in smooth)
     lines = [
         "# Gradients",
         "",
@@ -47,8 +47,8 @@ def page(report: RegistryReport, command: str) -> str:
         "",
         f"> {_covered(report)}",
         "",
-        f"{len(smooth)} operators are differentiable, forward mode included; {second} were checked in second order",
-        "as well. The oracles do not depend on one another:",
+        *_differentiable(report, found, smooth),
+        "The oracles do not depend on one another:",
         "",
         ABOUT,
         "",
@@ -62,11 +62,20 @@ def page(report: RegistryReport, command: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _differentiable(report: RegistryReport, found: Mapping[str, Covered], smooth: Sequence[str]) -> Iterator[str]:
+    """How many operators are, and of which of them the run shows less."""
+    yield f"{plural(len(smooth), 'differentiable operator')}, checked in forward mode and in second order as well."
+    unseen = [key for key in smooth if not found[key].gradients]
+    first = [key for key in smooth if key not in unseen and not _passed(report.of(key), "second order")]
+    for keys, why in ((unseen, "no example of it has a gradient"), (first, "it was not checked in second order")):
+        yield from (f"Except `{key}`: {why}." for key in keys)
+
+
 def _covered(report: RegistryReport) -> str:
-    oracles = len({check.oracle for check in report.checks})
-    compared = sum(check.examples for check in report.checks)
+    oracles = plural(len({check.oracle for check in report.checks}), "oracle")
+    compared = plural(sum(check.examples for check in report.checks), "comparison")
     failed = len(report.failures)
-    return f"{summary(report.covered)}; {oracles} oracles, {compared} comparisons, {failed} failed (seed {report.seed})"
+    return f"{summary(report.covered)}; {oracles}, {compared}, {failed} failed (seed {report.seed})"
 
 
 def _row(entry: Covered, checks: Iterable[Check]) -> str:

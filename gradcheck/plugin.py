@@ -18,6 +18,7 @@ from glowtrain.gradcheck.registry import check_registry
 from glowtrain.gradcheck.report import Report, merged
 from glowtrain.graph import Graph, Operator, Sample, Template
 from glowtrain.types import Array
+from glowtrain.words import plural
 
 EXAMPLES = 10
 
@@ -68,5 +69,5 @@ class GradCheck:
         self.reports.append(report)
         if not report.passed:
             lines = [f"{check.subject}, {check.oracle}: {check.detail}" for check in report.failures]
-            pytest.fail(f"{len(lines)} gradient checks failed:\n  " + "\n  ".join(lines), pytrace=False)
+            pytest.fail(f"{plural(len(lines), 'gradient check')} failed:\n  " + "\n  ".join(lines), pytrace=False)
         return report

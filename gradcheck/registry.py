@@ -37,6 +37,7 @@ from glowtrain.gradcheck.programs import drawn_case
 from glowtrain.gradcheck.report import STYLES, Check, Measure, Report, merged
 from glowtrain.gradcheck.rungs import PROGRAM_ORACLES, check_case
 from glowtrain.graph import Operator, Sample, lookup, registered
+from glowtrain.words import plural
 
 Progress = Callable[[str, int, int], None]
 """Called with the subject that is done, the number of those done, and the number of all."""
@@ -90,7 +91,7 @@ class RegistryReport(Report):
         """One line on what was found, and one each on what was covered: operators, random programs."""
         lines = [super().summary(), *([summary(self.covered)] if self.covered else [])]
         if self.programs and not self.covered:
-            lines.append(f"{len(self.programs):,} random programs, from number {self.programs.start} on")
+            lines.append(f"{plural(len(self.programs), 'random program')}, from number {self.programs.start} on")
         return "\n".join(lines)
 
     def table(self, *, all_subjects: bool = False) -> Table:

@@ -12,6 +12,7 @@ from typing import Literal
 from rich.table import Table
 
 from glowtrain.errors import VerificationError
+from glowtrain.words import plural
 
 Status = Literal["passed", "failed", "kink", "absent"]
 STYLES = {"passed": "green", "failed": "bold red", "kink": "yellow", "absent": "dim"}
@@ -80,7 +81,7 @@ class Report:
         """Raise :class:`VerificationError` that lists the failures."""
         if self.failures:
             lines = [f"{c.subject}, {c.oracle}: {c.detail}" for c in self.failures]
-            raise VerificationError(f"{len(lines)} gradient checks failed:\n  " + "\n  ".join(lines))
+            raise VerificationError(f"{plural(len(lines), 'gradient check')} failed:\n  " + "\n  ".join(lines))
 
     def to_json(self, path: Path | str | None = None) -> str:
         """The report as JSON text, also written to ``path``."""
@@ -106,9 +107,8 @@ class Report:
         """One line: how much was checked, and what failed."""
         compared = sum(check.examples for check in self.checks if check.status != "absent")
         kinks = sum(check.status == "kink" for check in self.checks)
-        words = [
-            f"{len(self.subjects)} checked by {len({c.oracle for c in self.checks})} oracles, {compared} comparisons"
-        ]
+        oracles = plural(len({check.oracle for check in self.checks}), "oracle")
+        words = [f"{len(self.subjects)} checked by {oracles}, {plural(compared, 'comparison')}"]
         words += [f"{kinks} at a kink"] if kinks else []
         words += [f"{len(self.failures)} failed" if self.failures else "all passed"]
         return ", ".join(words) + f" (seed {self.seed}, {self.seconds:.1f} s)"

@@ -27,6 +27,8 @@ from glowtrain.types import DType, f32, f64, i64
 
 HYPER = "hyper."
 """Prefix of the names of the inputs that carry hyperparameters."""
+STEP, MICRO = "optimizer.step", "optimizer.micro"
+"""The variables that count updates, and the batches whose gradients are added up for the next one."""
 
 Slots = dict[str, Value]
 
@@ -130,8 +132,8 @@ class _Step:
         self.optimizer = optimizer
         self.dtype = dtype
         self.inputs = {name: Input(dtype[()], HYPER + name) for name in optimizer.hyper()}
-        self.count = _counter("optimizer.step")
-        self.micro = _counter("optimizer.micro") if optimizer.accumulate > 1 else None
+        self.count = _counter(STEP)
+        self.micro = _counter(MICRO) if optimizer.accumulate > 1 else None
         self.last = Equal()(self.micro, optimizer.accumulate - 1) if self.micro is not None else None
         self.h = self.scalars()
 

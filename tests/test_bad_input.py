@@ -19,6 +19,7 @@ from glowtrain.ops.logic import Cast
 from glowtrain.ops.loss import SoftmaxCrossEntropyLoss
 from glowtrain.ops.rotary import RotaryEmbedding
 from glowtrain.ops.scatter import ScatterElements
+from glowtrain.quantization import Quantized
 from glowtrain.types import type_of
 
 Array = np.ndarray
@@ -98,9 +99,20 @@ def test_checkpoints_hold_any_name(name: str, tmp_path: Path) -> None:
 WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "dimension is text": (lambda: gt.load(onnx_relu(), dims={"n": "3"}), BindingError, "n='3'"),  # type: ignore[dict-item]
     "dimension is no integer": (lambda: gt.load(onnx_relu(), dims={"n": 2.5}), BindingError, "n=2.5"),  # type: ignore[dict-item]
-    "compile a path": (lambda: gt.compile("model.onnx"), InputError, "not str"),  # type: ignore[arg-type]
-    "save a template": (lambda: gt.save(linear(), None), ModelError, "Template"),  # type: ignore[arg-type]
-    "train a path": (lambda: trainer("model.onnx"), InputError, "not str"),
+    "compile a path": (lambda: gt.compile("model.onnx"), InputError, "not 'model.onnx' .str."),  # type: ignore[arg-type]
+    "save a template": (lambda: gt.save(linear(), None), ModelError, "a graph, not Template; bind its dim"),  # type: ignore[arg-type]
+    "compile what holds a model": (lambda: gt.compile(quantized()), InputError, "not Quantized; give its .model$"),  # type: ignore[arg-type]
+    "save what holds a template": (lambda: gt.save(quantized()), ModelError, "give its .model .*, or its .graph$"),  # type: ignore[arg-type]
+    "save what holds a graph": (lambda: gt.save(quantized(2)), ModelError, "a graph, not Quantized; give its .model$"),  # type: ignore[arg-type]
+    "train what holds a model": (lambda: trainer(quantized()), InputError, "not Quantized; give its .model$"),
+    "check what has a model": (
+        lambda: gt.gradcheck.check(quantized()),
+        InputError,
+        "not Quantized; give its .model$",
+    ),  # type: ignore[arg-type]
+    "save a trainer": (lambda: gt.save(trainer()), ModelError, "not Trainer; give its .model..$"),  # type: ignore[arg-type]
+    "variables in a dict": (lambda: gt.compile(linear(), state={"w": np.ones(3)}), InputError, "State, not dict"),  # type: ignore[arg-type]
+    "train a path": (lambda: trainer("model.onnx"), InputError, "not 'model.onnx' .str."),
     "optimizer by name": (lambda: trainer(optimizer="adam"), InputError, "gt.optim"),
     "optimizer not made": (lambda: trainer(optimizer=gt.optim.Adam), InputError, "gt.optim"),
     "rate is text": (lambda: gt.optim.Adam(lr="0.1"), InputError, "lr must be a number"),  # type: ignore[arg-type]
@@ -118,6 +130,12 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 
 def onnx_relu(output: str = "y") -> onnx.ModelProto:
     return onnx_model([helper.make_node("Relu", ["x"], [output])], {"x": ["n", 4]}, {output: ["n", 4]})
+
+
+def quantized(n: int | None = None) -> Quantized:
+    """A small model, for any number of rows or for so many."""
+    model = linear()
+    return gt.quantize(model if n is None else model.bind({"n": n}), {"x": np.ones((n or 2, 4), np.float32)})
 
 
 def with_labels(labels: Array) -> dict[str, Array]:

@@ -13,7 +13,7 @@ from rich.console import Console
 from glowtrain import compiler, models
 from glowtrain.backends import interpreter
 from glowtrain.compiler import planned
-from glowtrain.errors import ProgramError, VerificationError
+from glowtrain.errors import InputError, ProgramError, VerificationError
 from glowtrain.graph import Graph, Input, Value, Variable, constant
 from glowtrain.graph.retype import widened
 from glowtrain.graph.reverse import pullback
@@ -50,6 +50,12 @@ def step() -> Graph:
 
 def run(graph: Graph) -> Report:
     return ladder(graph, random_inputs(graph))
+
+
+def test_values_of_unknown_variables_are_refused() -> None:
+    graph = step()
+    with pytest.raises(InputError, match=r"step has no variable 'ww' \(the nearest is 'w'\)"):
+        ladder(graph, random_inputs(graph), {"ww": np.zeros((6, 5), np.float32)})
 
 
 @pytest.mark.parametrize("name", sorted(models.MODELS))

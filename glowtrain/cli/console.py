@@ -99,8 +99,3 @@ def seconds(duration: float) -> str:
     if duration < 60:
         return f"{duration:.1f} s"
     return f"{int(duration) // 60} min {int(duration) % 60:02d} s"
-
-
-def plural(count: int, noun: str) -> str:
-    """``1 node``, ``1,234 nodes``"""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

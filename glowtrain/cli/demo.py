@@ -14,7 +14,7 @@ from rich.padding import Padding
 
 from glowtrain import data, losses, models, optim, quantization
 from glowtrain.cli import summary
-from glowtrain.cli.console import command, nbytes, out, plural, seconds
+from glowtrain.cli.console import command, nbytes, out, seconds
 from glowtrain.cli.files import check_writable
 from glowtrain.compiler import compile
 from glowtrain.errors import VerificationError
@@ -24,6 +24,7 @@ from glowtrain.onnx_io import save
 from glowtrain.onnx_io.outside import outside_run
 from glowtrain.trainer import Trainer
 from glowtrain.trainer.fit import Moment
+from glowtrain.words import plural
 
 EPOCHS, BATCH, RATE = 12, 40, 2e-3
 ENOUGH, AGREEMENT, LOSS = 0.97, 1e-5, 0.01

@@ -14,7 +14,7 @@ from glowtrain.cli import options
 from glowtrain.cli.console import command, err, out
 from glowtrain.cli.files import check_writable
 from glowtrain.cli.models import input_specs, open_graph, open_model, parse_dims
-from glowtrain.cli.training import Feed, fitted, loss_of
+from glowtrain.cli.training import Feed, loss_of
 from glowtrain.data import read_npz
 from glowtrain.errors import InputError
 from glowtrain.figures import check_drawing
@@ -34,7 +34,7 @@ def gradcheck(
     op: given.Operators = [],  # noqa: B006  typer's way to say "none given"
     profile: given.Profile = "ci",
     examples: given.Examples = None,
-    seed: options.Seed = 0,
+    seed: given.Seed = 0,
     jobs: given.Jobs = None,
     json_path: given.Json = None,
     junit: given.Junit = None,
@@ -50,6 +50,8 @@ def gradcheck(
     every: given.Every = False,
 ) -> None:
     """Check gradients against numerical differentiation, the interpreter, and compiled code.
+
+    Arrays of --input go to the inputs of the same name; x and y to a model's only input and its loss.
 
     Examples:
 
@@ -73,8 +75,10 @@ def gradcheck(
         )
     else:
         report = of_model(model, parse_dims(dims), seed, input_path, loss, output)
-    files.write(report, _again(op, profile, examples, seed))
+    written = files.write(report, _again(op, profile, examples, seed))
     show(report, every=every or bool(op) or model is not None)
+    for path in written:
+        out.print(f"wrote {path}", markup=False)
     report.raise_if_failed()
 
 
@@ -105,8 +109,9 @@ class Files:
         if self.html is not None:
             check_drawing()
 
-    def write(self, report: Report, command: str) -> None:
-        """Write the report, which ``command`` gives again."""
+    def write(self, report: Report, command: str) -> list[Path]:
+        """Write the report, which ``command`` gives again; the files that were written."""
+        written = [self.json, self.junit, self.html, self.markdown if isinstance(report, RegistryReport) else None]
         if self.json is not None:
             write_atomically(self.json, (report.to_json() + "\n").encode())
         if self.junit is not None:
@@ -116,6 +121,7 @@ class Files:
         if self.markdown is not None and isinstance(report, RegistryReport):
             again = f"{command} --markdown docs/{self.markdown.name}"
             write_atomically(self.markdown, page(report, again).encode())
+        return [path for path in written if path is not None]
 
 
 def of_model(
@@ -127,9 +133,9 @@ def of_model(
     if input_path is None:
         return check(open_graph(model, dims, batch=BATCH), loss=named, output=chosen, seed=seed)
     network = open_model(model, dims)
-    specs, arrays = input_specs(network), read_npz(input_path)
-    feed = Feed(specs, ())
-    arrays = {n: fitted(array, specs[n]) if n in specs else feed.target(array) for n, array in arrays.items()}
+    specs = input_specs(network)
+    feed = Feed(specs, () if named is None else named.targets)
+    arrays = feed.present(read_npz(input_path))
     return check(network, arrays, named, output=chosen, seed=seed)
 
 

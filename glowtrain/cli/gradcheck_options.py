@@ -15,6 +15,9 @@ Operators = Annotated[
     list[str], typer.Option("--op", metavar="NAME", help="Only this operator (repeatable), e.g. Conv.")
 ]
 Profile = Annotated[str, typer.Option(help=f"How thoroughly: {', '.join(PROFILES)}.")]
+Seed = Annotated[
+    int, typer.Option(min=0, help="Fixes what is drawn: examples, random programs, directions, missing arrays.")
+]
 Examples = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Drawn cases for each operator; the profile's otherwise.")
 ]
@@ -46,13 +49,18 @@ First = Annotated[
 ]
 Arrays = Annotated[
     Path | None,
-    typer.Option("--input", metavar="IN.npz", help="Check the MODEL on these arrays, by name; on drawn ones else."),
+    typer.Option(
+        "--input",
+        metavar="IN.npz",
+        help="Check the MODEL on these arrays, by the names of its inputs and the loss's target (labels or target, or "
+        "y as for train); on drawn ones otherwise.",
+    ),
 ]
 Loss = Annotated[
     str | None,
     typer.Option(metavar="L", help=f"The MODEL's loss: {', '.join(losses.NAMED)}, or one of its scalar outputs."),
 ]
 Output = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The output of the MODEL that is compared (all floats else).")
+    str | None, typer.Option(metavar="NAME", help="The output of the MODEL that is checked (all of floats otherwise).")
 ]
 Every = Annotated[bool, typer.Option("--all", help="List what passed, too.")]

@@ -17,6 +17,7 @@ from glowtrain.compiler import planned
 from glowtrain.graph import Graph
 from glowtrain.optim import HYPER
 from glowtrain.types import Array, TensorType
+from glowtrain.words import plural
 
 RUNS = 20
 SHARE_LISTED = 0.002
@@ -44,7 +45,8 @@ def profile(graph: Graph, runs: int = RUNS) -> None:
     if rest:
         listed.add_row(f"{rest / total:.1%}", seconds(elapsed * rest / total), f"{rest:,.0f}", "", "all others")
     out.print(listed)
-    out.print(f"{len(calls)} kernel calls, {seconds(elapsed)} a run (the fastest of {runs} on made-up inputs)")
+    called = plural(len(calls), "kernel call")
+    out.print(f"{called}, {seconds(elapsed)} a run (the fastest of {runs} on made-up inputs)")
 
 
 def measure(graph: Graph, runs: int = RUNS) -> tuple[tuple[str, ...], Array, float]:

@@ -12,7 +12,7 @@ import numpy as np
 import typer
 
 from glowtrain import quantization as q
-from glowtrain.cli.console import INTERRUPTED, err, nbytes, out, plural
+from glowtrain.cli.console import INTERRUPTED, err, nbytes, out
 from glowtrain.cli.files import check_writable
 from glowtrain.cli.models import input_specs
 from glowtrain.cli.quantize_options import Format
@@ -27,6 +27,7 @@ from glowtrain.quantization.export import save_quantized
 from glowtrain.quantization.qat import finetune
 from glowtrain.quantization.scheme import ACTIVATIONS, WEIGHTS, Granularity
 from glowtrain.types import Array, DType
+from glowtrain.words import plural
 
 BATCH = 256
 

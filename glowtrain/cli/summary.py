@@ -12,7 +12,7 @@ from rich.table import Table
 from glowtrain.backends.cpu.codegen import Code, generate
 from glowtrain.backends.cpu.target import Target
 from glowtrain.backends.cpu.toolchain import compile_text
-from glowtrain.cli.console import nbytes, out, plural, seconds, table
+from glowtrain.cli.console import nbytes, out, seconds, table
 from glowtrain.compiler import planned
 from glowtrain.graph import Graph
 from glowtrain.lower.expand import expand
@@ -20,6 +20,7 @@ from glowtrain.lower.lower import lower
 from glowtrain.optimize.pipeline import optimize
 from glowtrain.program.plan import Plan
 from glowtrain.program.program import Program
+from glowtrain.words import plural
 
 Result = TypeVar("Result")
 LISTED = 40
@@ -100,7 +101,7 @@ def _interface(graph: Graph) -> None:
         listed.add_row(kind, variable.name, str(variable.type), f"{variable.type.nbytes:,}")
     out.print(listed)
     if len(graph.variables) > LISTED:
-        out.print(f"and {len(graph.variables) - LISTED} more variables (--stage graph lists all)")
+        out.print(f"and {plural(len(graph.variables) - LISTED, 'more variable')} (--stage graph lists all)")
     parameters = [variable.type for variable in graph.variables if variable.trainable]
     state = sum(variable.type.nbytes for variable in graph.variables)
-    out.print(f"{sum(type_.size for type_ in parameters):,} parameters; {nbytes(state)} of state in all")
+    out.print(f"{plural(sum(type_.size for type_ in parameters), 'parameter')}; {nbytes(state)} of state in all")

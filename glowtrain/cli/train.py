@@ -9,7 +9,7 @@ from pathlib import Path
 
 from glowtrain import data
 from glowtrain.cli import options
-from glowtrain.cli.console import command, note, out, plural, seconds
+from glowtrain.cli.console import command, note, out, seconds
 from glowtrain.cli.files import check_writable
 from glowtrain.cli.models import input_specs, open_model, parse_dims
 from glowtrain.cli.training import feed, loss_of, optimizer_of, schedule_of
@@ -21,6 +21,7 @@ from glowtrain.trainer.fit import Moment
 from glowtrain.trainer.history import check_plot
 from glowtrain.trainer.progress import line
 from glowtrain.types import Array
+from glowtrain.words import plural
 
 
 @command
@@ -163,9 +164,9 @@ def _announce(trainer: Trainer, name: str, dataset: data.Dataset) -> None:
     count = sum(size for name, size in shapes.items() if name in trained)
     frozen = sum(shapes.values()) - count
     out.print(
-        f"{name}: {count:,} parameters in {plural(len(trained), 'tensor')}"
+        f"{name}: {plural(count, 'parameter')} in {plural(len(trained), 'tensor')}"
         + (f", {frozen:,} frozen" if frozen else "")
-        + f"; {len(dataset):,} examples of {dataset.name}; {trainer.optimizer.name} on {trainer.backend}",
+        + f"; {plural(len(dataset), 'example')} of {dataset.name}; {trainer.optimizer.name} on {trainer.backend}",
         markup=False,
     )
 

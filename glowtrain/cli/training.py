@@ -88,6 +88,14 @@ class Feed:
             result[target] = self.target(part[source])
         return result
 
+    def present(self, part: Mapping[str, Array]) -> dict[str, Array]:
+        """Those arrays that there are, by the names of inputs and targets; what is neither keeps its name."""
+        meant = {self._source(target, part): target for target in self.targets}
+        if len(self.specs) == 1 and not self.specs.keys() & part.keys():
+            meant["x"] = next(iter(self.specs))
+        named = {source if source in self.specs else meant.get(source, source): a for source, a in part.items()}
+        return {n: fitted(a, self.specs[n]) if n in self.specs else self.target(a) for n, a in named.items()}
+
     def _source(self, target: str, part: Mapping[str, Array]) -> str:
         if self.labels is not None:
             return self.labels

@@ -4,7 +4,7 @@ from glowtrain.graph.binding import Binding, Structure
 from glowtrain.graph.graph import Graph, rebuild, topological
 from glowtrain.graph.operator import OPERATORS, Draw, Operator, Sample, lookup, operator, registered, static
 from glowtrain.graph.ragged import Operand, Ragged
-from glowtrain.graph.template import Template
+from glowtrain.graph.template import Template, no_graph, no_model
 from glowtrain.graph.text import arrays_of, parse, to_text
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable, apply, constant
 from glowtrain.graph.verify import verify
@@ -29,6 +29,8 @@ __all__ = [
     "arrays_of",
     "constant",
     "lookup",
+    "no_graph",
+    "no_model",
     "operator",
     "parse",
     "rebuild",

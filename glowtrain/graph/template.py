@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from glowtrain.errors import BindingError
 from glowtrain.graph.binding import Binding, Structure
 from glowtrain.graph.graph import Graph
 from glowtrain.types import Array, Shape, Spec
+from glowtrain.words import kind_of
 
 
 def whole_extents(name: str, dims: Mapping[str, Any]) -> dict[str, int]:
@@ -24,6 +26,29 @@ def whole_extents(name: str, dims: Mapping[str, Any]) -> dict[str, int]:
     if wrong:
         raise BindingError(f"{name}: dimensions must be whole numbers from 0 up, not {', '.join(wrong)}")
     return {symbol: int(extent) for symbol, extent in dims.items()}
+
+
+def no_model(given: object) -> str:
+    """``not Quantized; give its .model``: what was given in place of a graph or a template, and what to give."""
+    inner, advice = getattr(given, "model", None), "see gt.load, gt.model"
+    if isinstance(inner, (Graph, Template)):
+        advice = "give its .model"
+    elif isinstance(inner, MethodType):
+        advice = "give its .model()"
+    return f"not {kind_of(given)}; {advice}"
+
+
+def no_graph(given: object) -> str:
+    """The same where a graph is wanted."""
+    inner, bound = getattr(given, "model", None), getattr(given, "graph", None)
+    if isinstance(given, Template):
+        advice = "bind its dimensions: .bind(dims)"
+    elif isinstance(inner, Template):
+        other = ", or its .graph" if isinstance(bound, Graph) else ""
+        advice = f"give its .model with bound dimensions: .model.bind(dims){other}"
+    else:
+        return no_model(given)
+    return f"not {kind_of(given)}; {advice}"
 
 
 @dataclass(frozen=True, eq=False)

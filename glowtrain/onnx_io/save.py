@@ -10,13 +10,14 @@ from onnx import ModelProto, helper
 
 from glowtrain.errors import ModelError
 from glowtrain.files import write_atomically
-from glowtrain.graph import Graph, Node, Value, Variable
+from glowtrain.graph import Graph, Node, Value, Variable, no_graph
 from glowtrain.graph.binding import Trimmed
 from glowtrain.onnx_io.forms import Extents
 from glowtrain.onnx_io.parameters import state_variables
 from glowtrain.onnx_io.symbols import symbols_of
 from glowtrain.onnx_io.tensors import tensor_from_array
 from glowtrain.onnx_io.upgrade import NEWEST_OPSET
+from glowtrain.onnx_io.values import unknown_variables
 from glowtrain.onnx_io.write import Functions, Names, Writer, value_info
 from glowtrain.types import Array
 
@@ -40,18 +41,20 @@ def save(
 
     ``opset`` is the version of the standard operators, from 13 to the newest; without it, the first from 17 on that has
     all that the graph uses. Operators that it lacks become functions of the model. ``state`` gives variables' values by
-    name; without it they have their initial ones. Variables are initializers, and the model's metadata say which of
-    them are trainable; in a graph with updates (a training step) they are inputs as well, and each updated one has an
-    output ``<name>.next``. Dimensions that the graph's template left symbolic are symbolic again, where the model is
-    valid for all of them. Operators of the given ``domains`` (``com.microsoft``) are written as they are, for runtimes
-    that have them, and not as functions. The tensors of a sequence are inputs or outputs of their own (``<name>.0``,
-    ``<name>.1``).
+    name (``trainer.variables()``); without it they have their initial ones. Variables are initializers, and the model's
+    metadata say which of them are trainable; in a graph with updates (a training step) they are inputs as well, and
+    each updated one has an output ``<name>.next``. Dimensions that the graph's template left symbolic are symbolic
+    again, where the model is valid for all of them. Operators of the given ``domains`` (``com.microsoft``) are written
+    as they are, for runtimes that have them, and not as functions. The tensors of a sequence are inputs or outputs of
+    their own (``<name>.0``, ``<name>.1``).
 
     The file appears whole or not at all. Raises :class:`ModelError` for operators that cannot be written, names that
-    clash and files that cannot be written.
+    clash, values of unknown variables and files that cannot be written.
     """
     if not isinstance(graph, Graph):
-        raise ModelError(f"cannot save a {type(graph).__name__}: it takes a gt.Graph, such as template.bind(dims)")
+        raise ModelError(f"cannot save: it takes a graph, {no_graph(graph)}")
+    if problem := unknown_variables(graph, state or ()):
+        raise ModelError(f"cannot save: state is for other variables: {problem}")
     choices = range(OLDEST_CHOSEN, NEWEST_OPSET + 1) if opset is None else (opset,)
     if not OLDEST_SAVED <= choices[0] <= NEWEST_OPSET:
         raise ModelError(f"cannot save at opset {opset}: choose one from {OLDEST_SAVED} to {NEWEST_OPSET}")

@@ -5,7 +5,7 @@ Convolutions of real numbers, of integers and of quantized numbers have the same
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from glowtrain.graph import Operator
@@ -14,8 +14,8 @@ from glowtrain.types import Shape, TensorType
 
 
 @dataclass(frozen=True)
-class ConvWindow(Operator):
-    """A convolution of x[N, C, D...] with w[M, C/group, k...]."""
+class ConvAttributes(Operator):
+    """What every convolution states, whatever it does before and after, and wherever its operands' channels are."""
 
     auto_pad: str = "NOTSET"
     dilations: Shape = ()
@@ -23,6 +23,14 @@ class ConvWindow(Operator):
     kernel_shape: Shape = ()
     pads: Shape = ()
     strides: Shape = ()
+
+    def of_convolution(self) -> dict[str, Any]:
+        """These attributes by name, without those that a subclass adds."""
+        return {field.name: getattr(self, field.name) for field in fields(ConvAttributes)}
+
+
+class ConvWindow(ConvAttributes):
+    """A convolution of x[N, C, D...] with w[M, C/group, k...]."""
 
     def geometry(self, x: Any, w: Any) -> Window:
         """The window for operands of these shapes (types, values, arrays or tensors)."""

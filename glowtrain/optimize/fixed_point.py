@@ -89,18 +89,18 @@ def _linear(node: Node, operands: Sequence[Array | None]) -> Sequence[Value]:
     ratios = [float(_item(operands[place]) / _item(operands[6])) for place in (1, 4)]
     shift = TERM_BITS - max(math.frexp(ratio)[1] for ratio in ratios)
     factors = [round(math.ldexp(ratio, shift)) for ratio in ratios]
-    total: Value = _centred(node, operands, 0) * factors[0] + _centred(node, operands, 3) * factors[1]
+    total: Value = _centred(node, 0) * factors[0] + _centred(node, 3) * factors[1]
     return (_rescaled(total, np.array(math.ldexp(1.0, -shift)), node.inputs[7], node.output.dtype),)
 
 
 def _product(node: Node, operands: Sequence[Array | None]) -> Sequence[Value]:
     factor = _item(operands[1]) * _item(operands[4]) / _item(operands[6])
-    total = _centred(node, operands, 0) * _centred(node, operands, 3)
+    total = _centred(node, 0) * _centred(node, 3)
     return (_rescaled(total, np.array(factor), node.inputs[7], node.output.dtype),)
 
 
 def _mean(node: Node, operands: Sequence[Array | None]) -> Sequence[Value]:
-    centred = _centred(node, operands, 0)
+    centred = _centred(node, 0)
     axes = tuple(range(2, centred.rank))
     count = math.prod(centred.shape[axis] for axis in axes)
     factor = _item(operands[1]) / _item(operands[3]) / count
@@ -112,7 +112,7 @@ def _item(scale: Array | None) -> float:
     return float(scale.item())
 
 
-def _centred(node: Node, operands: Sequence[Array | None], place: int) -> Value:
+def _centred(node: Node, place: int) -> Value:
     """An operand less its zero point, in i32."""
     x, zero = node.inputs[place], node.inputs[place + 2]
     wide: Value = Cast(i32)(x)

@@ -18,7 +18,7 @@ Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-On
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -51,7 +51,7 @@ from glowtrain.ops.quantization import (
 )
 from glowtrain.ops.quantized_contraction import BYTES, ConvInteger, MatMulInteger
 from glowtrain.ops.transposed_integer import ConvTransposeInteger, Interleave
-from glowtrain.optimize.rewrite import rewrite
+from glowtrain.optimize.rewrite import Change, rewrite
 from glowtrain.optimize.tables import as_table
 from glowtrain.types import SMALL_INTEGERS, Array, DType, f32, i8, i32, u8
 
@@ -423,8 +423,7 @@ def largest(node: Node) -> Sequence[Value] | None:
     return found.real(numbers), places
 
 
-Rule = Callable[[Node], Sequence[Value] | None]
-RULES: tuple[tuple[type | tuple[type, ...], Rule], ...] = (
+RULES: tuple[tuple[type | tuple[type, ...], Change], ...] = (
     (Conv, convolution),
     (ConvTranspose, transposed_convolution),
     (MatMul, matrix_product),

@@ -7,7 +7,7 @@ What is not exact has no rule: x + 0 turns -0 into 0, (x · a) · b rounds once 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +22,8 @@ from glowtrain.ops.pad import Pad, Tile
 from glowtrain.ops.random import Dropout
 from glowtrain.ops.reduction import ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum
 from glowtrain.ops.split import Split
-from glowtrain.optimize.rewrite import rewrite
+from glowtrain.optimize.rewrite import Change, rewrite
 from glowtrain.types import DType
-
-Rule = Callable[[Node], Sequence[Value] | None]
 
 
 @dataclass(frozen=True)
@@ -262,7 +260,7 @@ def no_dropout(node: Node) -> Sequence[Value] | None:
     return x, Expand(shape=x.shape)(constant(True))
 
 
-RULES: tuple[tuple[tuple[type, ...], Rule], ...] = (
+RULES: tuple[tuple[tuple[type, ...], Change], ...] = (
     ((Identity,), only_operand),
     ((Mul, Div, Pow, Sub, Add), neutral_right),
     ((Mul, Add), neutral_left),

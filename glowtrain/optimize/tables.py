@@ -15,9 +15,10 @@ from glowtrain.graph import Constant, Node, Value, constant, rebuild
 from glowtrain.loops import Apply, Const, walk
 from glowtrain.ops.family import Elementwise
 from glowtrain.ops.lookup import Lookup
-from glowtrain.ops.quantization import DequantizeLinear, limits
+from glowtrain.ops.quantization import DequantizeLinear, QuantizeLinear, limits
 from glowtrain.ops.quantized_contraction import BYTES
 from glowtrain.optimize.fold import evaluate
+from glowtrain.types import Array
 
 CHEAP = frozenset({"add", "sub", "mul", "neg", "abs", "min", "max", "select", "not", "and", "or", "fma"})
 CHEAP |= frozenset({"eq", "ne", "lt", "le", "gt", "ge", "floor", "ceil", "round", "trunc"})
@@ -78,7 +79,8 @@ def _fits(node: Node, source: Value) -> bool:
 
 
 def _quantizes(node: Node) -> bool:
-    return node.operator.key() == "QuantizeLinear" and node.inputs[1] is not None and node.inputs[1].type.size == 1
+    scale = node.inputs[1] if isinstance(node.operator, QuantizeLinear) else None
+    return scale is not None and scale.type.size == 1
 
 
 def _is_costly(node: Node) -> bool:
@@ -90,7 +92,7 @@ def _is_costly(node: Node) -> bool:
     return any(isinstance(part, Apply) and part.function not in CHEAP for part in parts)
 
 
-def _table(node: Node, source: Value) -> np.ndarray:
+def _table(node: Node, source: Value) -> Array:
     """The node's result for every byte."""
     byte = _byte(source)
     low, high = limits(byte.dtype)
@@ -102,7 +104,7 @@ def _table(node: Node, source: Value) -> np.ndarray:
     return _value(root).reshape(-1)
 
 
-def _value(value: Value) -> np.ndarray:
+def _value(value: Value) -> Array:
     """A value all of whose operands are known."""
     if isinstance(value, Constant):
         return value.array

@@ -7,22 +7,21 @@ from collections.abc import Collection
 from typing import Any
 
 from glowtrain.errors import QuantizationError
-from glowtrain.graph import Graph, Template
+from glowtrain.graph import Graph, Template, no_model
+from glowtrain.words import kind_of
 
 
 def check_model(model: Any) -> None:
     """Raise :class:`QuantizationError` for what is neither a graph nor a template."""
     if isinstance(model, (Graph, Template)):
         return
-    inner = getattr(model, "model", None)
-    advice = "; give its .model" if isinstance(inner, (Graph, Template)) else "; see gt.load, gt.model"
-    raise QuantizationError(f"a model is a graph or a template, not {_kind(model)}{advice}")
+    raise QuantizationError(f"a model is a graph or a template, {no_model(model)}")
 
 
 def check_kind(what: str, value: Any, kind: type) -> None:
     """Raise :class:`QuantizationError` for a value of another class."""
     if not isinstance(value, kind):
-        raise QuantizationError(f"{what} is a {kind.__name__}, not {_kind(value)}")
+        raise QuantizationError(f"{what} is a {kind.__name__}, not {kind_of(value)}")
 
 
 def check_count(what: str, value: Any) -> None:
@@ -37,9 +36,3 @@ def check_names(rule: str, names: Any) -> None:
     """Raise :class:`QuantizationError`, beginning with ``rule``, for what is no collection of names."""
     if not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
         raise QuantizationError(f"{rule}, not {names!r}")
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, type):
-        return f"the class {value.__name__} itself"
-    return f"{value!r} ({type(value).__name__})" if isinstance(value, (str, int, float)) else type(value).__name__

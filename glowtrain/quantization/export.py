@@ -6,10 +6,9 @@ import os
 from typing import Literal
 
 from glowtrain.errors import QuantizationError
-from glowtrain.graph import Graph, Node
+from glowtrain.graph import Graph, Node, no_graph
 from glowtrain.onnx_io import save
 from glowtrain.ops.quantization import Scaled
-from glowtrain.quantization.checks import check_kind
 from glowtrain.quantization.qoperator import DOMAIN, qoperator
 from glowtrain.types import SMALL_INTEGERS, DType, i16, u16
 
@@ -30,7 +29,8 @@ def save_quantized(
     """
     if form not in FORMATS:
         raise QuantizationError(f"there is no form {form!r} of quantized models; choose from {', '.join(FORMATS)}")
-    check_kind("what is saved", graph, Graph)
+    if not isinstance(graph, Graph):
+        raise QuantizationError(f"what is saved is a Graph, {no_graph(graph)}")
     nodes = [node for node in graph.nodes if isinstance(node.operator, Scaled)]
     if not nodes:
         raise QuantizationError(f"{graph.name} is not quantized: it has no DequantizeLinear; see gt.quantize")

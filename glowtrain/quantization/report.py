@@ -45,15 +45,20 @@ class Report:
 
     def summary(self) -> str:
         """Sizes, accuracies and the noise of the results, in a few lines."""
-        ratio = self.float_bytes / max(self.quantized_bytes, 1)
         lines = [
             f"{self.title}: {self.recipe}",
-            f"size {self.float_bytes:,} -> {self.quantized_bytes:,} bytes ({ratio:.2f} times smaller)",
+            f"size {self.float_bytes:,} -> {self.quantized_bytes:,} bytes ({self._change()})",
         ]
         lines += [f"accuracy {name}: {100 * value:.2f} %" for name, value in self.accuracies.items()]
         lines += [f"{row.name}: {decibel_text(row.decibels)} dB" for row in self.layers if row.operator == "output"]
         lines += [f"in floating point: {len(self.kept)} of the operators"] if self.kept else []
         return "\n".join(lines)
+
+    def _change(self) -> str:
+        """How the sizes compare: scales and zero points can make a small model larger."""
+        if self.quantized_bytes > self.float_bytes:
+            return f"{self.quantized_bytes / max(self.float_bytes, 1):.2f} times larger"
+        return f"{self.float_bytes / max(self.quantized_bytes, 1):.2f} times smaller"
 
     def tables(self) -> RenderableType:
         """The report for a terminal."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Constant, Graph, Node, Template, Value, Variable, topological
+from glowtrain.onnx_io.values import unknown_variables
 from glowtrain.ops.random import Dropout
 from glowtrain.optimize.rewrite import replaced
 from glowtrain.quantization.checks import check_model
@@ -71,7 +72,9 @@ class Arrays:
 
 def baked(graph: Graph, state: Mapping[str, Array]) -> Graph:
     """The graph with variables that begin with the values in ``state``. Raises :class:`QuantizationError` for values
-    of another type."""
+    of another type, or of variables that there are not."""
+    if problem := unknown_variables(graph, state):
+        raise QuantizationError(f"state is for other variables: {problem}")
     arrays = Arrays(state)
     changed = {variable: arrays.required(variable) for variable in graph.variables if variable.name in state}
     fresh: dict[Value, Value] = {old: Variable(old.name, array, old.trainable) for old, array in changed.items()}

@@ -16,7 +16,7 @@ from glowtrain.backends.base import Backend, State
 from glowtrain.compiler import Function, compile
 from glowtrain.errors import GlowtrainError, InputError, NonFiniteError
 from glowtrain.grad.training import LOSS
-from glowtrain.graph import Binding, Graph, Template
+from glowtrain.graph import Binding, Graph, Template, no_model
 from glowtrain.graph.places import index_problems
 from glowtrain.losses import Loss, LossFunction, as_loss
 from glowtrain.onnx_io import inference
@@ -63,7 +63,7 @@ class Trainer:
         unbiased: bool = False,
     ) -> None:
         if not isinstance(model, (Graph, Template)):
-            raise InputError(f"Trainer takes a graph or a template, not {type(model).__name__}; see gt.load, gt.model")
+            raise InputError(f"Trainer takes a graph or a template, {no_model(model)}")
         if not isinstance(optimizer, Optimizer):
             raise InputError(f"optimizer must be one of gt.optim, such as gt.optim.Adam(lr=1e-3), not {optimizer!r}")
         self.seed = seed

@@ -21,11 +21,12 @@ from typing import TypeVar
 import numpy as np
 
 from glowtrain.compiler import scheduled
-from glowtrain.errors import GlowtrainError
+from glowtrain.errors import GlowtrainError, InputError
 from glowtrain.graph import Graph, Node, Value
 from glowtrain.loops import Buffer
 from glowtrain.lower.expand import expand
 from glowtrain.lower.lower import lower_with_buffers
+from glowtrain.onnx_io.values import unknown_variables
 from glowtrain.optimize.integer import in_integers
 from glowtrain.optimize.pipeline import optimize
 from glowtrain.program.evaluate import evaluate
@@ -58,8 +59,11 @@ def ladder(graph: Graph, inputs: Arrays, state: Arrays | None = None) -> Report:
     """Run a graph once on every rung, for inputs by name and variables by name (initial values where ``state`` has
     none).
 
-    Every rung's outputs and new variables are compared with those of the reference in f64.
+    Every rung's outputs and new variables are compared with those of the reference in f64. Raises
+    :class:`InputError` for values of variables that there are not.
     """
+    if problem := unknown_variables(graph, state or ()):
+        raise InputError(f"state is for other variables: {problem}")
     climb = _Climb(graph, inputs, {**{v.name: v.initial for v in graph.variables}, **(state or {})})
     return climb.report()
 

@@ -12,6 +12,10 @@ from typer.testing import CliRunner, Result
 
 import glowtrain as gt
 from glowtrain.cli import app
+from glowtrain.errors import VerificationError
+from glowtrain.gradcheck import Check, Report, check_registry
+from glowtrain.gradcheck.coverage import Covered, summary
+from glowtrain.gradcheck.junit import junit_xml
 from glowtrain.graph import OPERATORS, Graph, Input, Variable
 from glowtrain.onnx_io import save
 from glowtrain.ops.arithmetic import Floor
@@ -43,7 +47,7 @@ def relu(folder: Path) -> Path:
 def test_a_model_on_drawn_data(tmp_path: Path) -> None:
     done = told(relu(tmp_path))
     assert done.exit_code == 0, done.output
-    assert "2 checked by 2 oracles" in done.output
+    assert "2 checked by 2 oracles, 12 comparisons" in done.output
     assert "all passed" in done.output
 
 
@@ -93,9 +97,56 @@ def test_data_that_does_not_fit_a_model(tmp_path: Path, named: dict[str, Any], m
 
 
 def test_an_unknown_array_is_told_the_names_of_inputs_and_targets(tmp_path: Path) -> None:
-    refused = told(relu(tmp_path), "--input", arrays(tmp_path, x=np.zeros(4), y=np.ones(4)), "--loss", "mse")
+    refused = told(relu(tmp_path), "--input", arrays(tmp_path, x=np.zeros(4), z=np.ones(4)), "--loss", "mse")
     assert refused.exit_code == 1
-    assert "with its loss has no input 'y'; it has x, target" in refused.output
+    assert "with its loss has no input 'z'; it has x, target" in refused.output
+
+
+@pytest.mark.parametrize("names", [("features", "target"), ("features", "y"), ("x", "y")])
+def test_arrays_may_have_the_names_that_train_takes(tmp_path: Path, names: tuple[str, str]) -> None:
+    features = Input(f32[4], "features")
+    model = written(tmp_path, Graph((features,), {"out": gt.nn.relu(features * W)}))
+    given = dict(zip(names, (np.zeros(4), np.ones(4)), strict=True))
+    done = told(model, "--input", arrays(tmp_path, **given), "--loss", "mse")
+    assert done.exit_code == 0, done.output
+    assert "features: input f64[4]: a kink" in done.output  # which drawn numbers would not have
+    refused = told(model, "--input", arrays(tmp_path, **{names[1]: np.ones(5)}), "--loss", "mse")
+    assert "'target' must be f32[4], not float32[5]" in refused.output
+
+
+def test_y_is_the_input_of_that_name_where_there_is_one(tmp_path: Path) -> None:
+    y = Input(f32[4], "y")
+    model = written(tmp_path, Graph((y,), {"out": gt.nn.relu(y * W)}))
+    done = told(model, "--input", arrays(tmp_path, y=np.zeros(4)), "--loss", "mse")
+    assert "y: input f64[4]: a kink" in done.output
+
+
+def test_written_files_are_named(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("report.json", "report.xml", "report.html")]
+    options = [word for pair in zip(("--json", "--junit", "--html"), files, strict=True) for word in pair]
+    done = told(relu(tmp_path), *options)
+    assert [f"wrote {path}" for path in files] == done.output.splitlines()[-3:]
+
+
+def test_help_of_the_seed_and_of_arrays() -> None:
+    said = " ".join(told("--help").output.replace("│", " ").split())
+    assert "Fixes what is drawn: examples, random programs" in said
+    assert "or y as for train); on drawn ones otherwise" in said
+    assert " else)" not in said
+
+
+def test_one_is_singular() -> None:
+    said = told("--op", "Shape", "--examples", "1").output
+    assert "1 operator, 0 of them" in said
+    assert "1 combination of attributes, 1 example (" in summary([Covered("Shape", 1, frozenset(["Shape"]))])
+    report = check_registry(["Tanh"], 1, oracles=["types"])
+    assert report.summary().startswith("1 checked by 1 oracle, 1 comparison, all passed")
+    failed = Report((Check("w", "gradient", "failed", 1, 1.0, 9.0, "wrong"),))
+    with pytest.raises(VerificationError, match="^1 gradient check failed:"):
+        failed.raise_if_failed()
+    passed = Report((Check("w", "gradient", "passed", 1, 0.0, 0.0),))
+    assert "1 comparison, worst" in junit_xml(passed)
+    assert "1 random program, from" in check_registry([], programs=1).summary()
 
 
 def test_data_needs_a_model(tmp_path: Path) -> None:

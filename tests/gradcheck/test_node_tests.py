@@ -66,7 +66,7 @@ def test_a_section_counts() -> None:
             Outcome("test_c", reason="test_c: no gradient"),
         ]
     )
-    assert "Of 3 node tests 2 have a gradient (1 of them in f32), through\n2 operators" in text
+    assert "3 node tests, 2 of them with a gradient (1 in f32),\nthrough 2 operators" in text
     assert "| Add | 2 | 1 | 1 | 0 |" in text
     assert "- `test_c`: the model: no gradient" in text
 

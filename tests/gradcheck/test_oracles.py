@@ -16,8 +16,8 @@ from glowtrain.cli import app
 from glowtrain.errors import InputError
 from glowtrain.gradcheck import check_registry, check_sample, page
 from glowtrain.gradcheck.draw import SPECIAL, EdgeDraw
-from glowtrain.gradcheck.edges import FINITE, drawn_edge
-from glowtrain.gradcheck.operators import EDGES, SLOPES, drawn
+from glowtrain.gradcheck.edges import FINITE, drawn_edge, drawn_example
+from glowtrain.gradcheck.operators import EDGES, SLOPES, drawn, operands_with_gradients
 from glowtrain.gradcheck.runtime import NotRun, runtime
 from glowtrain.graph import OPERATORS, Operator, Sample, Value, operator, registered
 from glowtrain.loops import For, Store, call, select
@@ -286,6 +286,29 @@ def test_page_lists_operators_and_reasons() -> None:
     assert " yes | " in conv
     assert "| ArgMax | positions are integers |" in lines
     assert "FAILED" not in "\n".join(lines)
+    assert "2 of them with gradients" in lines[4]
+    assert "2 differentiable operators, checked in forward mode and in second order as well." in lines
+    assert not any(line.startswith("Except") for line in lines)
+
+
+def test_page_says_which_gradients_were_not_seen() -> None:
+    report = check_registry(["Exp", "Tanh"], 1, oracles=SLOPES)
+    by = {entry.operator: entry for entry in report.covered}
+    checks = tuple(check for check in report.checks if (check.subject, check.oracle) != ("Tanh", "second order"))
+    less = replace(report, checks=checks, covered=(replace(by["Exp"], gradients=frozenset()), by["Tanh"]))
+    lines = page(less, "glowtrain gradcheck").splitlines()
+    assert "2 operators, 1 of them with gradients" in lines[4]
+    start = lines.index("2 differentiable operators, checked in forward mode and in second order as well.")
+    assert lines[start + 1 : start + 3] == [
+        "Except `Exp`: no example of it has a gradient.",
+        "Except `Tanh`: it was not checked in second order.",
+    ]
+
+
+def test_few_examples_show_the_gradient_of_every_differentiable_operator() -> None:
+    """One, CastLike, drew two kinds of floats in one example of sixteen, and in none of a run's ten."""
+    for cls in registered(lambda cls: cls.differentiable):
+        assert any(operands_with_gradients(drawn_example(cls, 0, example)) for example in range(10)), cls.key()
 
 
 def test_operands_have_onnx_names() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -26,7 +27,8 @@ from onnx_models import (
     variables,
 )
 
-import glowtrain.ops  # noqa: F401  (fills the registry)
+import glowtrain as gt
+import glowtrain.ops
 from glowtrain.errors import ModelError, ShapeError
 from glowtrain.gradcheck.draw import SeededDraw
 from glowtrain.graph import Graph, Input, Node, Operator, Template, Variable, constant, registered
@@ -80,6 +82,29 @@ class TestModels:
         np.testing.assert_array_equal(variables(reloaded)["fc1.bias"].initial, state["fc1.bias"])
         with pytest.raises(ModelError, match=r"variable 'fc1.bias' is f32\[5\], but its value is float64\[2\]"):
             save(graph, state={"fc1.bias": np.zeros(2)})
+
+    def test_values_of_unknown_variables_are_refused(self) -> None:
+        graph = loaded(mlp())
+        near, far = {"fc1.bais": np.zeros(5, np.float32)}, {"head": np.zeros(5, np.float32)}
+        with pytest.raises(ModelError, match=r"has no variable 'fc1.bais' \(the nearest is 'fc1.bias'\)$"):
+            save(graph, state=near)
+        with pytest.raises(ModelError, match=r"no variable 'fc1.bais' .*, 'head'; it has 'fc1.weight', 'fc1.bias'"):
+            save(graph, state={**near, **far})
+
+    def test_state_may_be_a_trainer_s_whole(self) -> None:
+        """With the optimizer's slots, and counters of random operators and of added up gradients."""
+
+        @gt.model(x=gt.f32["n", 4])
+        def drops(x: Any) -> Any:
+            return gt.nn.linear(gt.nn.dropout(gt.nn.relu(gt.nn.linear(x, 5, name="a")), 0.5), 3, name="b")
+
+        for rule in (gt.optim.Adam(accumulate=2), gt.optim.SGD(momentum=0.9)):
+            trainer = gt.Trainer(drops, gt.losses.softmax_cross_entropy(), rule, backend="interpreter")
+            trainer.step({"x": np.ones((2, 4), np.float32), "labels": np.zeros(2, np.int64)})
+            state = {name: array + 1 for name, array in trainer.variables().items()}
+            assert len(state) > 8
+            reloaded = loaded(save(drops.bind({"n": 2}), state=state), n=2)
+            np.testing.assert_array_equal(variables(reloaded)["a.weight"].initial, state["a.weight"])
 
     def test_names_of_nodes_inputs_and_outputs_are_kept(self) -> None:
         proto = save(loaded(mlp()))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from glowtrain.backends.interpreter import evaluate
-from glowtrain.graph import Graph, Input, Operator, Value
+from glowtrain.graph import Graph, Input, Operator, Value, constant
 from glowtrain.graph.reverse import pullback
 from glowtrain.lower.lower import lower
 from glowtrain.program.evaluate import evaluate as evaluate_program
@@ -19,6 +19,17 @@ def run(outputs: list[Value], feeds: dict[Input, Any]) -> list[Any]:
     graph = Graph(tuple(feeds), {f"out{i}": value for i, value in enumerate(outputs)})
     known = evaluate(graph, {value.name: array for value, array in feeds.items()})
     return [known[value] for value in outputs]
+
+
+def reference(operator: Operator, *inputs: Any) -> Any:
+    """The operator's own results, checked against the inferred types."""
+    arrays = [None if x is None else np.asarray(x) for x in inputs]
+    types = operator.infer(*(None if x is None else type_of(x) for x in arrays))
+    with np.errstate(all="ignore"):
+        results = operator.reference(*arrays)
+    for type_, array in zip(as_tuple(types), map(np.asarray, as_tuple(results)), strict=True):
+        assert type_.accepts(array), f"{operator}: {array.dtype}{array.shape}, not {type_}"
+    return results if isinstance(results, tuple) else np.asarray(results)
 
 
 def as_tuple(results: Any) -> tuple[Any, ...]:
@@ -36,6 +47,16 @@ def gradients(operator: Operator, arrays: list[Any], wanted: int = 0, output: in
     assert gradient is not None
     feeds = {value: np.asarray(array) for value, array in zip(inputs, arrays, strict=True)}
     return run([gradient], {**feeds, cotangent: ones})[0]
+
+
+def all_gradients(operator: Operator, *arrays: Any) -> list[Any]:
+    """Gradients of the sum of the operator's one result in f64, for each operand; None where no gradient flows."""
+    inputs = [None if x is None else Input(type_of(np.asarray(x, np.float64)), f"x{i}") for i, x in enumerate(arrays)]
+    result = operator(*inputs)
+    present = [value for value in inputs if value is not None]
+    found = dict(zip(present, pullback([result], [constant(np.ones(result.shape))], present), strict=True))
+    feeds = {v: np.asarray(x, np.float64) for v, x in zip(inputs, arrays, strict=True) if v is not None}
+    return [None if v is None or (g := found[v]) is None else run([g], feeds)[0] for v in inputs]
 
 
 def lowered(operator: Operator, arrays: list[Any]) -> tuple[Any, ...]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx.helper import make_tensor_value_info, np_dtype_to_tensor_dtype
+from one_node import onnx_model
 from onnx.reference import ReferenceEvaluator
 from rules import Dice, as_tuple, lowered
 
@@ -16,34 +15,13 @@ from glowtrain.graph import Operator, registered
 from glowtrain.ops.gather import GatherElements
 from glowtrain.ops.group_normalization import LpNormalization
 from glowtrain.ops.loss import NegativeLogLikelihoodLoss
-from glowtrain.ops.reduction import (
-    ReduceLogSumExp,
-)
+from glowtrain.ops.reduction import ReduceLogSumExp
 from glowtrain.types import DType, f16, f32, type_of
 
 MODULES = ("reduction", "along_axis", "index", "onehot", "softmax", "normalization", "group_normalization", "loss")
 OWN = ("RandomBits", "ScatterAdd", "TrainingDropout", "UnbiasedBatchNormalization")
 
 pytestmark = pytest.mark.usefixtures("quiet")
-
-
-def onnx_model(operator: Operator, arrays: list[Any]) -> tuple[onnx.ModelProto, dict[str, Any]]:
-    """A model of one node; static fields become inputs at their positions."""
-    fields = dataclasses.fields(operator)  # type: ignore[arg-type]
-    statics = {field.metadata["input"]: getattr(operator, field.name) for field in fields if "input" in field.metadata}
-    plain = {field.name: getattr(operator, field.name) for field in fields if "input" not in field.metadata}
-    attributes = {name: int(v) if isinstance(v, bool) else v for name, v in plain.items() if v is not None}
-    operands = iter(arrays)
-    inputs = [statics[i] if i in statics else next(operands) for i in range(len(arrays) + len(statics))]
-    feeds = {f"x{i}": np.asarray(array) for i, array in enumerate(inputs) if array is not None}
-    types = operator.infer(*(None if array is None else type_of(array) for array in arrays))
-    results = [f"y{i}" for i in range(len(types) if isinstance(types, tuple) else 1)]
-    names = ["" if array is None else f"x{i}" for i, array in enumerate(inputs)]
-    node = onnx.helper.make_node(operator.onnx, names, results, **attributes)
-    infos = [make_tensor_value_info(name, np_dtype_to_tensor_dtype(a.dtype), a.shape) for name, a in feeds.items()]
-    graph = onnx.helper.make_graph([node], "g", infos, [onnx.ValueInfoProto(name=name) for name in results])
-    opset = onnx.helper.make_opsetid("", onnx.defs.onnx_opset_version())
-    return onnx.helper.make_model(graph, opset_imports=[opset]), feeds
 
 
 def _conforms(cls: type[Operator]) -> bool:

@@ -22,6 +22,7 @@ from glowtrain.quantization import (
     calibrate,
     convert,
     finetune,
+    freeze,
     prepare,
     prepare_training,
     quantize,
@@ -120,6 +121,13 @@ def tuned(model: Any) -> object:
     return finetune(model, {"x": X}, lambda outputs, _: nn.mean(outputs["y"]), rule, epochs=1, progress=False)
 
 
+def graph_of(model: Any) -> gt.Graph:
+    graph: gt.Graph = model.bind({"batch": 2})
+    return graph
+
+
+TYPO = {"a.wieght": np.zeros((8, 6), np.float32)}
+NEAREST = r"state is for other variables: mlp has no variable 'a.wieght' \(the nearest is 'a.weight'\)$"
 USES: dict[str, tuple[Callable[[Any], object], str]] = {
     "path": (lambda _: quantize("cnn.onnx", X), r"a model is a graph or a template, not 'cnn.onnx' \(str\)"),  # type: ignore[arg-type]
     "function": (lambda _: quantize(gt.compile(mlp), X), "a model is a graph or a template, not Function"),  # type: ignore[arg-type]
@@ -127,7 +135,10 @@ USES: dict[str, tuple[Callable[[Any], object], str]] = {
     "converted": (convert, "not Quantized; give its .model"),
     "resumed": (resume_training, "not Quantized; give its .model"),
     "calibrated": (lambda small: calibrate(small, X), "not Quantized; give its .model"),
-    "saved": (save_quantized, "what is saved is a Graph, not Quantized"),
+    "saved": (
+        save_quantized,
+        r"a Graph, not Quantized; give its .model .*: .model.bind\(dims\), or its .graph",
+    ),
     "reported": (lambda small: report(small.model), "a report is of what gt.quantize gives, not of a Template"),
     "tuned": (tuned, "not Quantized; give its .model"),
     "float": (lambda _: tuned(mlp), "mlp has no FakeQuantize: it was not prepared"),
@@ -145,6 +156,13 @@ USES: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda small: prepare_training(mlp, small.profile, weight_start="median"),  # type: ignore[arg-type]
         "weight_start is one of range, mean, not 'median'",
     ),
+    "state to quantize": (lambda _: quantize(mlp, X, state=TYPO), NEAREST),
+    "state to calibrate": (lambda _: calibrate(mlp, X, state=TYPO), NEAREST),
+    "state to prepare": (lambda small: graph_of(prepare(mlp, small.profile, state=TYPO)), NEAREST),
+    "state to train": (lambda small: graph_of(prepare_training(mlp, small.profile, state=TYPO)), NEAREST),
+    "state to freeze": (lambda small: graph_of(freeze(small.prepared, state=TYPO)), NEAREST),
+    "state to convert": (lambda small: graph_of(convert(small.prepared, state=TYPO)), NEAREST),
+    "state to measure": (lambda _: accuracy(mlp, [{"x": X}], [np.zeros(12)], state=TYPO), NEAREST),
     "output": (lambda _: accuracy(mlp, [{"x": X}], [np.zeros(12)], output="z"), "mlp has no output 'z'; it has y"),
     "batches": (lambda _: accuracy(mlp, [{"x": X}], []), "there are 1 batches, but labels for 0"),
     "shares": (lambda _: accuracy(mlp, [{"x": X}], [np.zeros((12, 4))]), r"scores \[12, 4\], labels \[12, 4\]"),

@@ -130,11 +130,17 @@ class TestReport:
             "mobile: activations u8",
             "method percentile",
             "accuracy float: 90.00 %",
-            "times smaller",
+            "times larger",
             "Add.1",
         ):
             assert part in text
         assert "in floating point: 2 of the operators" in text
+
+    @pytest.mark.parametrize(
+        ("after", "said"), [(40, "2.50 times smaller"), (100, "1.00 times smaller"), (103, "1.03 times larger")]
+    )
+    def test_a_file_that_grew_is_not_smaller(self, after: int, said: str) -> None:
+        assert f"bytes ({said})" in replace(reported(), float_bytes=100, quantized_bytes=after).summary()
 
     def test_terminal(self) -> None:
         console = Console(width=118, record=True, file=io.StringIO())

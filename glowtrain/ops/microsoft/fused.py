@@ -14,10 +14,9 @@ from glowtrain.ops.activation import Elu, Gelu, HardSigmoid, LeakyRelu, Relu, Si
 from glowtrain.ops.composite import Composite
 from glowtrain.ops.contraction import Gemm, MatMul, swapped
 from glowtrain.ops.convolution import Conv
+from glowtrain.ops.convolution_window import ConvAttributes
 from glowtrain.ops.extrema import Clip
-from glowtrain.ops.microsoft.base import (
-    Microsoft,
-)
+from glowtrain.ops.microsoft.base import Microsoft
 from glowtrain.ops.move import Transpose, reshape
 from glowtrain.ops.softmax import Softmax
 from glowtrain.ops.transcendental import Tanh
@@ -123,26 +122,19 @@ class TransposeMatMul(Microsoft):
 
 @operator
 @dataclass(frozen=True)
-class FusedConv(Microsoft):
+class FusedConv(Microsoft, ConvAttributes):
     """activation(Conv(X, W, B) + Z)"""
 
     takes: ClassVar[tuple[int, int]] = (2, 4)
     activation: str = ""
     activation_params: Parameters = ()
-    auto_pad: str = "NOTSET"
-    dilations: Shape = ()
-    group: int = 1
-    kernel_shape: Shape = ()
-    pads: Shape = ()
-    strides: Shape = ()
 
     def check(self, *inputs: TensorType | None) -> None:
         check_activation(self, self.activation, *inputs)
 
     def define(self, *inputs: Any) -> Value:
         x, w, bias, addend = inputs
-        conv = Conv(self.auto_pad, self.dilations, self.group, self.kernel_shape, self.pads, self.strides)
-        y: Value = conv(x, w, bias)
+        y: Value = Conv(**self.of_convolution())(x, w, bias)
         return activated(y if addend is None else y + addend, self.activation, self.activation_params)
 
     @classmethod

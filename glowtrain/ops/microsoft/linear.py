@@ -13,6 +13,7 @@ import numpy as np
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
 from glowtrain.ops import quantization as standard
 from glowtrain.ops.cast import Cast
+from glowtrain.ops.convolution_window import ConvAttributes
 from glowtrain.ops.microsoft.base import (
     Microsoft,
     Quantized,
@@ -101,24 +102,17 @@ class MicrosoftDequantizeLinear(Microsoft):
 
 @operator
 @dataclass(frozen=True)
-class MicrosoftQLinearConv(Quantized):
+class MicrosoftQLinearConv(Quantized, ConvAttributes):
     """QLinearConv; with ``channels_last`` the images (not the weight) are [N, D..., C]."""
 
     onnx: ClassVar[str] = "QLinearConv"
     takes: ClassVar[tuple[int, int]] = (8, 9)
     scale_places: ClassVar[ScalePlaces] = {1: 0, 4: 3, 6: None}
-    auto_pad: str = "NOTSET"
     channels_last: bool = False
-    dilations: Shape = ()
-    group: int = 1
-    kernel_shape: Shape = ()
-    pads: Shape = ()
-    strides: Shape = ()
 
     def define(self, *inputs: Any) -> Value:
-        attributes = {name: value for name, value in self.attributes().items() if name != "channels_last"}
         x, *rest = present(inputs)
-        conv = QLinearConv(**attributes)
+        conv = QLinearConv(**self.of_convolution())
         y: Value = conv(channels_first(x) if self.channels_last else x, *rest)
         return channels_behind(y) if self.channels_last else y
 

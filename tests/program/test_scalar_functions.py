@@ -1,0 +1,52 @@
+"""Functions of the loop language on arrays: integers that wrap, floats at their limits."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from glowtrain.loops import FUNCTIONS
+from glowtrain.program import scalar
+from glowtrain.types import DTYPES, boolean, i8, i32, u8, u32
+
+
+def apply(function: str, *arguments: Any, dtype: Any = i32) -> list[Any]:
+    with np.errstate(all="ignore"):
+        result = scalar.apply(function, [np.asarray(a).astype(dtype.numpy) for a in arguments])
+    return list(result.tolist())
+
+
+def test_integer_arithmetic() -> None:
+    a, b = [7, -7, 7, -7, 5], [2, 2, -2, -2, 0]
+    assert apply("div", a, b) == [3, -3, -3, 3, 0]
+    assert apply("mod", a, b) == [1, 1, -1, -1, 0]
+    assert apply("fmod", a, b) == [1, -1, 1, -1, 0]
+    assert apply("div", [-128], [-1], dtype=i8) == [-128]
+    assert apply("pow", [2, -1, 1, 3, 2], [10, -3, -5, -1, 33]) == [1024, -1, 1, 0, 0]
+    assert apply("shift_left", [1, 1], [31, 40]) == [-(1 << 31), 0]
+    assert apply("shift_right", [-8, 8, -8], [1, 40, 40]) == [-4, 0, -1]
+    assert apply("mulhi_u32", [0xFFFFFFFF], [0xFFFFFFFF], dtype=u32) == [0xFFFFFFFE]
+    assert apply("add", [250], [10], dtype=u8) == [4]
+    assert apply("not", [True, False], dtype=boolean) == [False, True]
+    assert apply("not", [0, 5], dtype=u8) == [255, 250]
+
+
+def test_float_functions_against_the_mathematical_ones() -> None:
+    x = np.array([-3.0, -0.5, 0.25, 4.0])
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(scalar.apply("sigmoid", [x]), 1 / (1 + np.exp(-x)))
+        np.testing.assert_allclose(scalar.apply("softplus", [x]), np.log(1 + np.exp(x)))
+        np.testing.assert_allclose(scalar.apply("erf", [x]), [math.erf(v) for v in x])
+        np.testing.assert_array_equal(scalar.apply("round", [np.array([0.5, 1.5, -2.5])]), [0, 2, -2])
+        np.testing.assert_array_equal(scalar.apply("mod", [np.array([-7.0, 7.0]), np.array([3.0, -3.0])]), [2, -2])
+        np.testing.assert_array_equal(scalar.apply("fmod", [np.array([-7.0, 7.0]), np.array([3.0, -3.0])]), [-1, 1])
+        assert np.isnan(scalar.apply("max", [np.array([np.nan]), np.array([1.0])]))
+        assert np.isnan(scalar.apply("sigmoid", [np.array([np.nan])]))
+        assert scalar.apply("sigmoid", [np.array([-800.0])]) == 0.0
+
+
+def test_every_function_of_the_loop_language_is_there() -> None:
+    missing = [name for name in FUNCTIONS if not any(scalar.has(name, dtype) for dtype in DTYPES.values())]
+    assert not missing
