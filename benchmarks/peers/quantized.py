@@ -27,15 +27,15 @@ import torch
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 import glowtrain as gt
+from glowtrain.onnx_io.outside import EXACT_BYTES
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.peers import imagenet
 
 SHAPE = (1, 3, 224, 224)
-PRECISE = "session.x64quantprecision"
 
-Run = Callable[[], object]
+Run = Callable[[], np.ndarray]
 
 
 class Images(CalibrationDataReader):  # type: ignore[misc]
@@ -74,7 +74,7 @@ def session(path: Path, *, precise: bool) -> onnxruntime.InferenceSession:
     """ONNX Runtime on one thread."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 3
-    options.add_session_config_entry(PRECISE, "1" if precise else "0")
+    options.add_session_config_entry(EXACT_BYTES, "1" if precise else "0")
     return onnxruntime.InferenceSession(str(path), options)
 
 
@@ -85,28 +85,41 @@ def openvino_run(path: Path, x: np.ndarray) -> Run:
     core = openvino.Core()
     model = core.compile_model(core.read_model(path), "CPU", {"INFERENCE_NUM_THREADS": 1})
     request = model.create_infer_request()
-    return lambda: request.infer({0: x})
+    return lambda: np.array(request.infer({0: x})[0])
+
+
+def compiled_run(path: Path, x: np.ndarray) -> Run:
+    """Glowtrain, which uses one thread."""
+    function = gt.compile(gt.load(path))
+    return lambda: next(iter(function({"x": x}).values()))
+
+
+def runtime_run(path: Path, x: np.ndarray, *, precise: bool) -> Run:
+    """ONNX Runtime on one thread."""
+    run = session(path, precise=precise)
+    return lambda: np.asarray(run.run(None, {"x": x})[0])
+
+
+def units(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Differences in steps of the output's scale."""
+    return np.rint((found - expected) / np.diff(np.unique(expected)).min()).astype(int)
 
 
 def agreement(path: Path, x: np.ndarray) -> str:
-    """How far the compiled model is from ONNX Runtime, in steps of the output's scale."""
-    expected = session(path, precise=True).run(None, {"x": x})[0]
-    found = next(iter(gt.compile(gt.load(path))({"x": x}).values()))
-    step = np.diff(np.unique(expected)).min()
-    units = np.rint((found - expected) / step).astype(int)
+    """How far the compiled model is from ONNX Runtime."""
+    expected, found = runtime_run(path, x, precise=True)(), compiled_run(path, x)()
+    apart = units(found, expected)
     same = "same class" if (found.argmax(1) == expected.argmax(1)).all() else "ANOTHER CLASS"
-    return f"{np.count_nonzero(units)} of {units.size} outputs differ, by at most {np.abs(units).max()}; {same}"
+    return f"{np.count_nonzero(apart)} of {apart.size} outputs differ, by at most {np.abs(apart).max()}; {same}"
 
 
 def engines(source: Path, path: Path, form: str, x: np.ndarray, peers: list[str]) -> Iterator[tuple[str, Run]]:
     """What is timed, by name."""
-    for label, file in (("glowtrain f32", source), ("glowtrain int8", path)):
-        function = gt.compile(gt.load(file))
-        yield label, lambda function=function: function({"x": x})
+    yield "glowtrain f32", compiled_run(source, x)
+    yield "glowtrain int8", compiled_run(path, x)
     if "ort" in peers:
-        for label, precise in (("ort int8", False), ("ort int8 exact", True)):
-            run = session(path, precise=precise)
-            yield label, lambda run=run: run.run(None, {"x": x})
+        yield "ort int8", runtime_run(path, x, precise=False)
+        yield "ort int8 exact", runtime_run(path, x, precise=True)
     if "openvino" in peers and form == "QDQ":
         yield "openvino int8", openvino_run(path, x)
 
@@ -134,10 +147,12 @@ def report(name: str, folder: Path, seconds: float, peers: list[str]) -> None:
         path = quantized(source, form)
         print(f"{name} {form}: {agreement(path, x)}", flush=True)
         if seconds:
-            medians = timed(dict(engines(source, path, form, x, peers)), seconds)
-            ours = medians["glowtrain int8"]
+            runs = dict(engines(source, path, form, x, peers))
+            medians = timed(runs, seconds)
+            ours, expected = medians["glowtrain int8"], runtime_run(path, x, precise=True)()
             for label, median in medians.items():
-                print(f"    {label:16} {1e3 * median:8.2f} ms   {median / ours:5.2f} of ours", flush=True)
+                off = "" if "int8" not in label else f"   off by {np.abs(units(runs[label](), expected)).max():3}"
+                print(f"    {label:16} {1e3 * median:8.2f} ms   {median / ours:5.2f} of ours{off}", flush=True)
 
 
 def main() -> int:
