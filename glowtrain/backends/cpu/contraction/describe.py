@@ -212,8 +212,6 @@ class Problem:
 
     def type_of(self, operand: str) -> str:
         """The element type of ``c``, ``a`` or ``b`` as the kernel reads it."""
-        if self.dot and operand == "b":
-            return self.source.types["b"]
         return self.source.types[{"a": "b", "b": "a"}.get(operand, operand) if self.swapped else operand]
 
     def bytes_of(self, operand: str) -> int:
