@@ -31,6 +31,7 @@ _PLACES = "some operands say where to read or what comes first, and must be fini
 FINITE: dict[str, str] = {
     **dict.fromkeys(("ConvTranspose", "glowtrain.ConvInputGradient", "DFT", "STFT", "Resize"), _ZEROS),
     **dict.fromkeys(("Attention", "com.microsoft.Attention", "com.microsoft.MultiHeadAttention"), _ZEROS),
+    "com.microsoft.QAttention": _ZEROS,
     **dict.fromkeys(("Einsum", "GRU", "LSTM", "RNN"), _ORDER),
     **dict.fromkeys(("GridSample", "DeformConv", "MaxRoiPool", "RoiAlign", "glowtrain.NonMaxSuppression"), _PLACES),
 }

@@ -15,6 +15,7 @@ from glowtrain.graph import Graph, Sample, Value
 from glowtrain.onnx_io import save
 from glowtrain.ops.fourier import DFT
 from glowtrain.ops.pooling import Pool
+from glowtrain.ops.recurrent import LSTM
 from glowtrain.ops.resize import Resize
 from glowtrain.types import Array
 from glowtrain.verification.exact import Arrays
@@ -68,6 +69,15 @@ def _other_coordinates(sample: Sample) -> bool:
     return operator.coordinate_transformation_mode == "align_corners" and any(abs(n - round(n)) > 1e-6 for n in scaled)
 
 
+def _unclipped_state(sample: Sample) -> bool:
+    operator = sample.operator
+    assert isinstance(operator, LSTM)
+    last = (operator.activations or operator.functions)[2 :: len(operator.functions)]
+    return operator.clip is not None and any(name.lower() not in _LEVEL for name in last)
+
+
+_LEVEL = ("tanh", "sigmoid", "scaledtanh", "hardsigmoid")
+"""Activations that are level where a clip cuts off."""
 _CORNERS = "it aligns corners of rounded extents, and takes axes that keep their extent whole, whatever the region"
 _PADS = "where strides pass over the last elements, SAME_UPPER cuts the input in front, by pads below 0"
 IN_PART: dict[str, tuple[str, Callable[[Sample], bool]]] = {
@@ -76,6 +86,7 @@ IN_PART: dict[str, tuple[str, Callable[[Sample], bool]]] = {
         _spectrum_of_another_length,
     ),
     **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), (_PADS, _window_short_of_the_end)),
+    "LSTM": ("it does not clip the cell state on its way to the last activation", _unclipped_state),
     "Resize": (_CORNERS, _other_coordinates),
 }
 """Operators of which some uses are not compared, each with the reason."""

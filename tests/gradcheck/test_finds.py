@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
@@ -9,6 +11,7 @@ import pytest
 import glowtrain as gt
 from glowtrain.errors import ShapeError
 from glowtrain.gradcheck import PROFILES, check, check_sample, composing
+from glowtrain.gradcheck.edges import drawn_edge
 from glowtrain.gradcheck.operators import applied, drawn
 from glowtrain.gradcheck.runtime import NotRun, comparable, runtime
 from glowtrain.graph import Graph, Input, Operator, Sample
@@ -21,9 +24,11 @@ from glowtrain.ops.fourier import DFT
 from glowtrain.ops.linear_algebra import Elimination
 from glowtrain.ops.logic import Cast, CastLike
 from glowtrain.ops.max_pool import MaxPool
+from glowtrain.ops.microsoft.attention import QAttention
 from glowtrain.ops.microsoft.quantized import QLinearAveragePool
 from glowtrain.ops.ml.features import FeatureVectorizer
 from glowtrain.ops.pooling import AveragePool, LpPool
+from glowtrain.ops.recurrent import LSTM
 from glowtrain.ops.resize import Resize
 from glowtrain.ops.transcendental import Tanh
 from glowtrain.types import Array, DType, f4e2m1, f6e2m3, f6e3m2, f8e5m2, f8e5m2fnuz, i2, i4, type_of, u2, u4
@@ -177,3 +182,23 @@ def test_differences_know_of_straight_through_rules_in_loops() -> None:
     report = check(Graph(tuple(given.values()), {"last": last, "y": stacked}), inputs)
     assert report.passed, report
     assert {"x", "first", "scale"} <= set(report.subjects)
+
+
+def test_onnx_runtime_is_not_asked_about_cell_states_that_are_clipped() -> None:
+    """``deep`` with seed 511: it clips what all activations of an LSTM read but the last one, which reads the state."""
+    x, weight = np.full((2, 1, 1), 3.0), np.array([[[10.0], [1.0], [1.0], [10.0]]])
+    operands = (x, weight, np.zeros((1, 4, 1)))
+    clipped = LSTM(activations=("Affine", "Tanh", "Affine"), clip=4.0, activation_alpha=(1.0, 0.7))
+    assert not comparable(Sample(clipped, operands))
+    assert comparable(Sample(replace(clipped, clip=None), operands))
+    assert comparable(Sample(replace(clipped, activations=("Affine", "Affine", "Tanh")), operands))
+    y, *_ = clipped.reference(*operands)
+    np.testing.assert_allclose(y[-1].item(), 3 * 0.7 * 4)  # the output gate's 3, of a state of 16
+
+
+def test_quantized_attention_gets_no_infinities() -> None:
+    """``deep`` with seed 511: as in Attention, shares of 0 times them are NaN or nothing, by the form."""
+    assert drawn_edge(QAttention, 511, 15) is not None
+    for example in range(1, 40, 2):
+        sample = drawn_edge(QAttention, 511, example)
+        assert sample is None or all(np.isfinite(x).all() for x in sample.inputs if x is not None)
