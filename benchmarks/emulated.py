@@ -1,0 +1,373 @@
+"""Do instructions that this processor lacks give the same bits? Their machine code runs in an emulator. By hand:
+
+    apt-get install bochs bochs-term binutils
+    python benchmarks/emulated.py [FILE.onnx ...] [--targets avx512vnni] [--cases gemm depthwise] [--output FILE]
+
+Bochs emulates whole PCs, some of them with AVX-512 and VNNI (``vpdpbusd``). Here one runs compiled code with its
+constants and inputs, and no operating system:
+
+contractions  those of ``integer.py`` of at most ``--most`` products, for all signs of bytes, random and extreme (255 x
+              -128 everywhere): sums that differ from NumPy's
+models        quantized models of Fashion-MNIST's images, such as ``quantization.py`` makes, beside themselves compiled
+              for this processor (``host``) and without vectors (``scalar``): elements of scores and of all results of
+              QuantizeLinear whose bits differ, where each layer is given the same integers, and in the whole network
+planted       the first case and the first model with an error, which the comparison has to see: one bit of one weight
+              (of each layer); products of 16 bits in place of ``vpdpbusd``; a processor that lacks it
+
+Exit code 1 for an image of another class, a planted error that is not seen, and a bit that differs. Only layers with
+sums of f32 (softmax, normalization), whose order follows the lanes of a target, may differ in 0.1 % of their elements,
+and a network with them in what comes of that. Bochs 2.7 knows ``vpdpbusd`` of 256 bits without AVX-512, too, but has no
+processor with that; newer ones do: ``--bochs PATH --targets avxvnni``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from contraction import products
+from emulated_pc import Fault, Job, Pc, Place, encodings
+from integer import cases
+from peers.fashion import BOUND, Arrays, Engine, Run, compiled, exposed
+
+import glowtrain as gt
+from glowtrain.backends.cpu.artifact import Artifact, Slot
+from glowtrain.backends.cpu.backend import Cpu, NativeInstance
+from glowtrain.backends.cpu.codegen import ENTRY
+from glowtrain.backends.cpu.contraction import Access, Contraction, Operand, generate
+from glowtrain.backends.cpu.target import Target
+from glowtrain.backends.cpu.toolchain import compile_text
+
+DOT = "vpdpbusd"
+PROCESSORS = {
+    "avx512vnni": ("tigerlake", "corei7_skylake_x"),
+    "avxvnni": ("sapphire_rapids", "corei7_haswell_4770"),
+}
+"""Bochs' names of processors for each target: one with its instructions, and one with all of them but ``DOT``."""
+SIGNS = (("u8", "i8"), ("i8", "i8"), ("u8", "u8"), ("i8", "u8"))
+FILLS = (("random", "random"), ("extreme", "extreme"), ("high", "low"), ("high", "high"), ("low", "low"))
+UNTOUCHED = 0x5A5A5A5A
+BESIDE = ("host", "scalar")
+SUMS = frozenset({"LayerNormalization", "ReduceMean", "Softmax"})
+"""Operators that stay in f32 and whose sums are made in the order of the target's lanes."""
+FEW = 2
+"""Images that suffice to see an error."""
+
+Change = Callable[[bytes], bytes]
+
+
+def same(data: bytes) -> bytes:
+    """No change."""
+    return data
+
+
+def bit_flipped(data: bytes) -> bytes:
+    """One bit in the middle is another one."""
+    at = len(data) // 2
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def of_pairs(code: bytes, folder: Path) -> bytes:
+    """An object with ``vpdpwssd``, products of pairs of 16 bits whose encoding differs in one byte, for all ``DOT``."""
+    for one in set(encodings(code, DOT, folder)):
+        at = {0x62: 4, 0xC4: 3}[one[0]]
+        code = code.replace(one, one[:at] + b"\x52" + one[at + 1 :])
+    return code
+
+
+@dataclass
+class Count:
+    """Elements that were compared, and those whose bits differ."""
+
+    all: int = 0
+    different: int = 0
+
+    def add(self, found: np.ndarray, wanted: np.ndarray) -> None:
+        """Count two arrays of one type."""
+        assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
+        bits = f"u{wanted.itemsize}"
+        self.all += wanted.size
+        self.different += int(np.count_nonzero(found.view(bits) != np.ascontiguousarray(wanted).view(bits)))
+
+    def join(self, other: Count) -> None:
+        """Count those of another comparison as well."""
+        self.all, self.different = self.all + other.all, self.different + other.different
+
+    def __str__(self) -> str:
+        return f"{self.different:,} of {self.all:,}"
+
+
+def compared(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> Count:
+    """Elements of all arrays."""
+    count = Count()
+    for one, other in zip(found, wanted, strict=True):
+        count.add(one, other)
+    return count
+
+
+def filled(dtype: str, count: int, how: str, rng: np.random.Generator) -> np.ndarray:
+    """Bytes of all sizes, or extreme ones."""
+    low, high = (0, 255) if dtype == "u8" else (-128, 127)
+    choices = {"random": [*range(low, high + 1)], "extreme": [low, 0, high], "low": [low], "high": [high]}[how]
+    return np.array(rng.choice(choices, count), np.uint8 if dtype == "u8" else np.int8)
+
+
+def places(access: Access, extents: Sequence[int]) -> np.ndarray:
+    """Addresses at all indices; of extent 1 along loops that do not move them."""
+    grid = np.ogrid[tuple(slice(extent) for extent in extents)]
+    result = np.full([1] * len(extents), access.offset)
+    for stride, index in zip(access.strides, grid, strict=True):
+        result = result + stride * index if stride else result
+    return result
+
+
+def gathered(operand: Operand, access: Access, extents: Sequence[int], flat: np.ndarray) -> np.ndarray:
+    """An operand at the indices of the loops that move it, with what is read outside of it."""
+    at, there = places(access, extents), np.full([1] * len(extents), True)
+    for axis in operand.axes:
+        subscript = places(Access(axis.offset, axis.coefficients), extents)
+        there = there & (subscript >= axis.low) & (subscript < axis.high)
+    return np.where(there, flat[np.where(there, at, 0)], operand.fill).astype(np.float64)
+
+
+def exact(contraction: Contraction, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """C; f64 holds such sums exactly."""
+    assert contraction.operands is not None
+    terms: list[Any] = []
+    for operand, access, flat in zip(contraction.operands, (contraction.a, contraction.b), (a, b), strict=True):
+        values = gathered(operand, access, contraction.extents, flat)
+        terms += [values.squeeze(), [loop for loop, extent in enumerate(values.shape) if extent > 1]]
+    at = places(contraction.c, contraction.extents)
+    sums = np.einsum(*terms, [loop for loop, extent in enumerate(at.shape) if extent > 1], optimize=True)
+    c = np.full(int(at.max()) + 1, UNTOUCHED, np.int32)
+    c[at.squeeze()] = sums.astype(np.int64)
+    return c
+
+
+@dataclass(frozen=True)
+class Product:
+    """A contraction with numbers for it, and what they give."""
+
+    contraction: Contraction
+    inputs: list[list[np.ndarray]] = field(repr=False)
+    wanted: list[np.ndarray] = field(repr=False)
+
+    @classmethod
+    def of(cls, contraction: Contraction) -> Product:
+        assert contraction.operands is not None
+        a, b = contraction.operands
+        last = sum((axis.high - 1) * axis.stride for axis in a.axes)
+        sizes = last + 1, int(places(contraction.b, contraction.extents).max()) + 1
+        types, rng = (a.dtype, b.dtype), np.random.default_rng(0)
+        inputs = [[filled(*side, rng) for side in zip(types, sizes, how, strict=True)] for how in FILLS]
+        return cls(contraction, inputs, [exact(contraction, *sides) for sides in inputs])
+
+    def job(self, target: Target, folder: Path, code: Change = same, weight: Change = same) -> Job:
+        """The generated function called with all numbers, with something changed in its code or weights."""
+        kernel = generate(self.contraction, "contract", target)
+        job = Job(code(compile_text(kernel.text, target)), "contract", folder)
+        workspace = job.put(np.zeros(kernel.workspace + 64, np.uint8))
+        for (a, b), wanted in zip(self.inputs, self.wanted, strict=True):
+            operands = [a, np.frombuffer(weight(b.tobytes()), b.dtype)]
+            if kernel.packed is not None:
+                at, packing = kernel.packed
+                operands[at] = packing.apply(operands[at])
+            c = job.put(np.full_like(wanted, UNTOUCHED))
+            job.call([c, *map(job.put, operands), workspace], [Place(c, wanted)])
+        return job
+
+
+def contractions(most: int, parts: Sequence[str]) -> Iterator[tuple[str, list[Contraction]]]:
+    """The cases of ``integer.py`` of at most so many products, for all signs."""
+    for case in cases():
+        if products(case.contraction) <= most and any(part in case.name for part in parts):
+            made = case.of_bytes()
+            assert made.operands is not None
+            a, b = made.operands
+            yield case.name, [replace(made, operands=(replace(a, dtype=x), replace(b, dtype=y))) for x, y in SIGNS]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model compiled for a target and for images."""
+
+    artifact: Artifact
+    variables: Arrays
+    feed: Arrays
+
+    @classmethod
+    def of(cls, path: Path, target: Target, feed: Arrays) -> Model:
+        function = gt.compile(gt.load(path), Cpu(target))
+        instance = function.instance_for(feed)[1]
+        assert isinstance(instance, NativeInstance)
+        artifact = instance.executable.artifact
+        variables = {s.name: function.state.storage(s.name, s.layout) for s in artifact.slots if s.kind == "variable"}
+        return cls(artifact, variables, feed)
+
+    def job(self, folder: Path, code: Change = same, weight: Change = same) -> Job:
+        """The step called once, with something changed in its code or its constants of bytes."""
+        artifact = self.artifact
+        job = Job(code(artifact.code), ENTRY, folder)
+        arrays = {n: np.zeros(type_.shape, type_.dtype.numpy) for n, type_ in artifact.outputs.items()}
+        outputs = {name: Place(job.put(array), array) for name, array in arrays.items()}
+        memory = [job.put(np.zeros(size, np.uint8)) for size in (artifact.arena, artifact.workspace)]
+        slots = [
+            outputs[slot.name].at if slot.kind == "output" else self._put(job, slot, weight) for slot in artifact.slots
+        ]
+        job.call([job.put(np.array([*memory, *slots], np.uint64))], list(outputs.values()))
+        return job
+
+    def _put(self, job: Job, slot: Slot, weight: Change) -> int:
+        """The address of what a slot holds."""
+        match slot.kind:
+            case "input":
+                return job.put(self.feed[slot.name])
+            case "variable":
+                return job.put(self.variables[slot.name])
+            case "constant":
+                array = self.artifact.constants[slot.name]
+                data = weight(array.tobytes()) if array.itemsize == 1 else array.tobytes()
+                return job.put(np.frombuffer(data, np.uint8))
+        return 0
+
+
+def product_line(case: str, made: Sequence[Contraction], target: Target, pc: Pc) -> tuple[bool, str]:
+    """One case with all signs and numbers."""
+    count, dots = Count(), list[int]()
+    for contraction in made:
+        product = Product.of(contraction)
+        job = product.job(target, pc.folder)
+        count.join(compared(pc.run(job), product.wanted))
+        dots.append(len(encodings(job.code, DOT, pc.folder)))
+    fine = not count.different and all(dots)
+    return fine, f"{target.name} {case}: {count} sums differ; {sum(dots)} {DOT} in {len(dots)} functions"
+
+
+def emulated(path: Path, target: Target, pc: Pc) -> Run:
+    """A model as a function that runs in the emulator."""
+
+    def run(feed: Arrays) -> Arrays:
+        model = Model.of(path, target, feed)
+        job = model.job(pc.folder)
+        if not encodings(job.code, DOT, pc.folder):
+            raise ValueError(f"{path.stem} has no {DOT} for {target.name}: is it quantized?")
+        return dict(zip(model.artifact.outputs, pc.run(job), strict=True))
+
+    return run
+
+
+def with_sums(path: Path) -> set[str]:
+    """Outputs of a model that are made with sums of f32 out of rounded values."""
+    graph = onnx.load(path).graph
+    made = {name: node for node in graph.node for name in node.output}
+
+    def sums(name: str) -> bool:
+        node = made.get(name)
+        if node is None or node.op_type == "DequantizeLinear":
+            return False
+        return node.op_type in SUMS or any(map(sums, node.input))
+
+    return {value.name for value in graph.output if sums(value.name)}
+
+
+def model_lines(path: Path, target: Target, pc: Pc, images: np.ndarray) -> Iterator[tuple[bool, str]]:
+    """A line for each of the targets that a model is compared with."""
+    summed, batch = with_sums(exposed(path, pc.folder)), {"x": images}
+    ours = Engine.made(path, pc.folder, partial(emulated, target=target, pc=pc))
+    whole = ours.whole(batch)
+    given = {**batch, **{f"given_{name}": array for name, array in whole.items()}}
+    parts = ours.parts(given)
+    for name in BESIDE:
+        other = Engine.made(path, pc.folder, partial(compiled, target=name))
+        network, layers = other.whole(batch), other.parts(given)
+        classes = int((whole["scores"].argmax(1) != network["scores"].argmax(1)).sum())
+        exactly, rounded = named(parts, layers, set(layers) - summed), named(parts, layers, summed)
+        everything = named(whole, network, set(network))
+        fine = not classes + exactly.different and rounded.different <= BOUND * rounded.all
+        others = f"{classes} of {len(images)} images of another class"
+        what = f"layers {exactly}, layers with sums of f32 {rounded}, network {everything}"
+        yield (
+            fine and (not everything.different or rounded.different > 0),
+            f"{target.name} {path.stem} beside {name}: {others}; differ: {what}",
+        )
+
+
+def named(found: Arrays, wanted: Arrays, names: set[str]) -> Count:
+    """Elements of the arrays with these names."""
+    return compared([found[name] for name in names], [wanted[name] for name in names])
+
+
+def planted(name: str, jobs: Callable[..., Job], pc: Pc, lacking: str) -> Iterator[tuple[bool, str]]:
+    """A line for each error that is planted in a job."""
+    right = pc.run(jobs())
+    wrong = {
+        "one bit of weights": jobs(weight=bit_flipped),
+        "vpdpwssd": jobs(code=partial(of_pairs, folder=pc.folder)),
+    }
+    for what, job in wrong.items():
+        count = compared(pc.run(job), right)
+        yield count.different > 0, f"planted in {name}: {what}: {count} elements differ"
+    job = jobs()
+    try:
+        replace(pc, processor=lacking).run(job)
+        yield False, f"planted in {name}: {lacking} without {DOT}: no fault"
+    except Fault as fault:
+        there = fault.code.startswith(tuple(encodings(job.code, DOT, pc.folder)))
+        yield there, f"planted in {name}: {lacking} without {DOT}: stops at {DOT if there else fault}"
+
+
+def lines(chosen: argparse.Namespace, target: Target, pc: Pc) -> Iterator[tuple[bool, str]]:
+    """All comparisons of a target."""
+    lacking = PROCESSORS[target.name][1]
+    made = list(contractions(chosen.most, chosen.cases))
+    for case, signs in made:
+        yield product_line(case, signs, target, pc)
+    for case, signs in made[:1]:
+        yield from planted(case, partial(Product.of(signs[0]).job, target, pc.folder), pc, lacking)
+    for number, file in enumerate(chosen.files):
+        held = gt.data.load("fashion-mnist").valid
+        assert held is not None
+        yield from model_lines(file, target, pc, held["x"][: chosen.examples])
+        if not number:
+            model = Model.of(exposed(file, pc.folder), target, {"x": held["x"][:FEW]})
+            yield from planted(file.stem, partial(model.job, pc.folder), pc, lacking)
+
+
+def main() -> int:
+    """Print a line for each comparison."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", type=Path, nargs="*")
+    parser.add_argument("--targets", nargs="+", default=["avx512vnni"], choices=list(PROCESSORS))
+    parser.add_argument("--cases", nargs="+", default=[""], help="only cases whose name contains one of these")
+    parser.add_argument("--most", type=int, default=150_000_000, help="multiply-adds of a case")
+    parser.add_argument("--examples", type=int, default=100)
+    parser.add_argument("--bochs", default="bochs-bin")
+    parser.add_argument("--output", type=Path)
+    chosen = parser.parse_args()
+    told, fine = [], True
+    with tempfile.TemporaryDirectory() as folder:
+        for name in chosen.targets:
+            pc, start = Pc(chosen.bochs, PROCESSORS[name][0], Path(folder)), time.perf_counter()
+            for right, line in lines(chosen, Target.named(name), pc):
+                fine &= right
+                told.append(f"{'ok  ' if right else 'FAIL'} {line}")
+                print(f"{told[-1]} ({time.perf_counter() - start:.1f} s)", flush=True)
+                start = time.perf_counter()
+    if not told:
+        parser.error(f"no case is called {' or '.join(chosen.cases)}, and there is no file (files come first)")
+    if chosen.output:
+        chosen.output.write_text("\n".join(told) + "\n")
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
