@@ -32,7 +32,7 @@ FINITE: dict[str, str] = {
     **dict.fromkeys(("ConvTranspose", "glowtrain.ConvInputGradient", "DFT", "STFT", "Resize"), _ZEROS),
     **dict.fromkeys(("Attention", "com.microsoft.Attention", "com.microsoft.MultiHeadAttention"), _ZEROS),
     "com.microsoft.QAttention": _ZEROS,
-    **dict.fromkeys(("Einsum", "GRU", "LSTM", "RNN"), _ORDER),
+    **dict.fromkeys(("Det", "Einsum", "GRU", "LSTM", "RNN"), _ORDER),
     **dict.fromkeys(("GridSample", "DeformConv", "MaxRoiPool", "RoiAlign", "glowtrain.NonMaxSuppression"), _PLACES),
 }
 """Operators that get no infinities and NaN, each with the reason: theirs are not those of NumPy at every place."""
