@@ -127,6 +127,22 @@ def read_at_the_edge_of_pages() -> None:
                 np.testing.assert_array_equal(outputs[name], array)
 
 
+def read_half_of_the_lanes() -> None:
+    """Wide elements for as few points as half of the lanes, behind a condition that is the same on all of them."""
+    for target in TARGETS.values():
+        count = max(target.width("f32") // 2, 1)
+        for dtype in (i64, f64):
+            x = Buffer("x", TensorType(dtype, (3, count)), "input")
+            y = Buffer("y", TensorType(f32, (3, count)), "output")
+            i, j = indices_of((3, count))
+            p = program([For((i, j), (Store(y, (i, j), cast(Load(x, (i + 1, j), 1), f32)),))])
+            native, feeds = Native(p, target), feeds_of(p)
+            expected, _ = evaluate(p, feeds)
+            for at_end in (True, False):
+                outputs, _ = native.run(feeds, memory=Pages(native.sizes, at_end))
+                np.testing.assert_array_equal(outputs["y"], expected["y"])
+
+
 def touch_a_guard() -> None:
     """Shows that the guards work: the first byte after a piece."""
     piece = Pages([8]).pieces[0]
@@ -142,8 +158,9 @@ def in_a_process(function: str) -> subprocess.CompletedProcess[str]:
 
 def test_nothing_is_touched_outside_of_buffers() -> None:
     assert in_a_process("touch_a_guard").returncode < 0
-    done = in_a_process("read_at_the_edge_of_pages")
-    assert done.returncode == 0, done.stderr
+    for function in ("read_at_the_edge_of_pages", "read_half_of_the_lanes"):
+        done = in_a_process(function)
+        assert done.returncode == 0, (function, done.stderr)
 
 
 # ---- reductions

@@ -13,7 +13,7 @@ from glowtrain.backends.cpu.target import Target
 from glowtrain.graph import Value, constant
 from glowtrain.loops import Cast, Const, Expr, Ref, call, cast, select
 from glowtrain.ops.quantization import QuantizeLinear, limits
-from glowtrain.types import DType, f32, f64, i4, i8, i16, i32, u4, u8, u16
+from glowtrain.types import DType, boolean, f8e4m3fn, f32, f64, i4, i8, i16, i32, u4, u8, u16
 
 TARGETS = {target.name: target for target in [Target.host(), *runnable("avx2", "sse4", "scalar")]}
 X = Ref(f32, "x")
@@ -70,13 +70,37 @@ def test_what_is_recognised() -> None:
         saturated(call("round", X) + X),
         saturated(call("round", X), least=1),
         saturated(call("round", X), high=254.5),
-        saturated(call("round", X), high=2.0 * LARGEST, dtype=u16),
+        saturated(call("round", X) + 2.0 * LARGEST),
+        saturated(call("round", X), high=300),
+        saturated(call("round", X), low=-5),
+        saturated(call("round", X), low=10, high=5),
+        saturated(call("round", X), low=-8, high=8, dtype=i4),
+        saturated(call("round", X), high=1, dtype=boolean),
+        saturated(call("round", X), high=7, dtype=f8e4m3fn),
         saturated(call("round", X), dtype=i32),
         saturated(call("round", X), dtype=f64),
         saturated(call("round", Ref(f64, "y"))),
         cast(call("round", X), u8),
     ],
-    ids=["floor", "factor", "half", "variable", "least", "bound", "large", "i32", "float", "f64", "bare"],
+    ids=[
+        "floor",
+        "factor",
+        "half",
+        "variable",
+        "least",
+        "bound",
+        "large",
+        "above",
+        "below",
+        "turned",
+        "small",
+        "bool",
+        "f8",
+        "i32",
+        "float",
+        "f64",
+        "bare",
+    ],
 )
 def test_what_is_left_as_it_is(expr: Expr) -> None:
     assert isinstance(expr, Cast)

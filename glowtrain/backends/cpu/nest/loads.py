@@ -63,7 +63,7 @@ class Loads(Addresses):
         assert self.context.index is not None
         first = Affine(form.constant, tuple(t for t in form.terms if t[0] is not self.context.index))
         start = self.sum(self.scalar_sum(first), self.start())
-        if guards and self.context.mask is None and load.buffer.type.size >= width and _agree(guards):
+        if guards and _agree(guards) and (self.context.mask is not None or load.buffer.type.size >= width):
             return self._load_all_or_none(load, start, guards)
         condition = self._all(guards, width)
         mask = self._and(condition, self.context.mask, width)
@@ -71,11 +71,15 @@ class Loads(Addresses):
         return Lanes(value if condition is None else self._or_fill(condition, value, load, width), width)
 
     def _load_all_or_none(self, load: Load, start: Text, guards: Sequence[Lanes]) -> Lanes:
-        """Neighbours that are all inside or all outside; outside, the first elements are read for nothing."""
+        """Neighbours that are all inside or all outside; outside, the first elements are read for nothing.
+
+        The lanes that exist are neighbours in the buffer, so it has as many elements. Their mask stands alone: LLVM 22
+        reads the whole upper half of lanes where a condition that all share is joined with a mask of the lower half.
+        """
         dtype, width = load.buffer.dtype.name, self.context.width
         condition = self._all(guards, 1)
         safe = self._value(f"select i1 {condition}, i64 {start}, i64 0")
-        value = scalar.load(self.f, self.pointer(load.buffer, safe), dtype, width, self.target)
+        value = scalar.load(self.f, self.pointer(load.buffer, safe), dtype, width, self.target, self.context.mask)
         return Lanes(self._or_fill(condition, value, load, width, uniform=True), width)
 
     def _gather(self, load: Load, guards: Sequence[Lanes]) -> Lanes:

@@ -4,7 +4,8 @@
     cast(select(s > low, min(s, high), low))
 
 The bounds are integers, so it is the same to cut off first and to round while converting, to nearest with ties to even;
-zero is added to the integer. NaN gives the lower bound in both. What is left fits, so LLVM may pack lanes as they are.
+zero is added to the integer. NaN gives the lower bound in both. The bounds are numbers of the type, so what is left
+fits, and LLVM may pack lanes as they are.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from glowtrain.backends.cpu.conversion import REGISTER, Vectors, cast, native_co
 from glowtrain.backends.cpu.emit import Function, Text
 from glowtrain.backends.cpu.target import Target
 from glowtrain.loops import Apply, Cast, Const, Expr
-from glowtrain.types import f32
+from glowtrain.types import SMALL_INTEGERS, DType, f32
 
 LARGEST = 1 << 16
 """Bounds and zero points up to here, and their differences, are exact in f32 (and :data:`_SHIFT` rounds them right)."""
@@ -58,7 +59,9 @@ class Saturation:
 
 
 def saturation(expr: Cast) -> Saturation | None:
-    """What a conversion of f32 to an integer type of at most 16 bits does, if it rounds and saturates so."""
+    """What a conversion of f32 to an integer type of at most 16 bits does, if it rounds and saturates so, to bounds
+    that are in order and within the type (others wrap).
+    """
     match expr.value:
         case Apply(
             function="select",
@@ -68,8 +71,18 @@ def saturation(expr: Cast) -> Saturation | None:
                 Const(value=least),
             ),
         ) if number is same and low == least and number.dtype == f32:
-            return _saturation(number, low, high) if not expr.dtype.is_float and expr.dtype.size <= 2 else None
+            return _saturation(number, low, high) if _fits(low, high, expr.dtype) else None
     return None
+
+
+def _fits(low: float, high: float, dtype: DType) -> bool:
+    """Whether bounds are in order and are numbers of an integer type of at most 16 bits: no result is cut then."""
+    if dtype not in SMALL_INTEGERS and not (dtype.is_integer and dtype.size <= 2):
+        return False
+    bits = 8 * dtype.size
+    whole = (-(1 << bits - 1), (1 << bits - 1) - 1) if dtype.kind == "int" else (0, (1 << bits) - 1)
+    least, greatest = SMALL_INTEGERS.get(dtype, whole)
+    return least <= low <= high <= greatest
 
 
 def _saturation(number: Expr, low: float, high: float) -> Saturation | None:
