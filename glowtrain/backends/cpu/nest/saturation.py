@@ -13,6 +13,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from glowtrain.backends.cpu import small
 from glowtrain.backends.cpu.conversion import REGISTER, Vectors, cast, native_conversion
 from glowtrain.backends.cpu.emit import Function, Text
@@ -77,11 +79,13 @@ def saturation(expr: Cast) -> Saturation | None:
 
 def _fits(low: float, high: float, dtype: DType) -> bool:
     """Whether bounds are in order and are numbers of an integer type of at most 16 bits: no result is cut then."""
-    if dtype not in SMALL_INTEGERS and not (dtype.is_integer and dtype.size <= 2):
+    if dtype in SMALL_INTEGERS:
+        least, greatest = SMALL_INTEGERS[dtype]
+    elif dtype.is_integer and dtype.size <= 2:
+        known = np.iinfo(dtype.numpy)
+        least, greatest = int(known.min), int(known.max)
+    else:
         return False
-    bits = 8 * dtype.size
-    whole = (-(1 << bits - 1), (1 << bits - 1) - 1) if dtype.kind == "int" else (0, (1 << bits) - 1)
-    least, greatest = SMALL_INTEGERS.get(dtype, whole)
     return least <= low <= high <= greatest
 
 
