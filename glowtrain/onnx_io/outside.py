@@ -7,12 +7,24 @@ import importlib.util
 import os
 from collections.abc import Mapping
 
+import onnx
+from onnx import version_converter
 from onnx.reference import ReferenceEvaluator
 
 from glowtrain.types import Array
 
 EXACT_BYTES = "session.x64quantprecision"
 """The setting by which ONNX Runtime's products of bytes are exact on x86 without VNNI, and not saturated in 16 bits."""
+
+DEQUANTIZES = 19
+"""The operator set from which on ONNX's reference evaluator has DequantizeLinear."""
+
+
+def _for_evaluator(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model at a set whose operators the reference evaluator has."""
+    version = next(known.version for known in model.opset_import if not known.domain)
+    rounded = any(node.op_type == "DequantizeLinear" for node in model.graph.node)
+    return version_converter.convert_version(model, DEQUANTIZES) if rounded and version < DEQUANTIZES else model
 
 
 def outside_run(path: str | os.PathLike[str], inputs: Mapping[str, Array]) -> tuple[str, dict[str, Array]]:
@@ -21,7 +33,7 @@ def outside_run(path: str | os.PathLike[str], inputs: Mapping[str, Array]) -> tu
     ONNX Runtime where it is installed, else the reference evaluator of the ``onnx`` package.
     """
     if importlib.util.find_spec("onnxruntime") is None:
-        session = ReferenceEvaluator(os.fspath(path))
+        session = ReferenceEvaluator(_for_evaluator(onnx.load(os.fspath(path))))
         results = session.run(None, dict(inputs))
         return "ONNX's reference evaluator", dict(zip(session.output_names, results, strict=True))
     runtime = importlib.import_module("onnxruntime")

@@ -17,6 +17,7 @@ from models import branches, images, matrices, mobile, state_of, transformer
 import glowtrain as gt
 from glowtrain.graph import Graph, Template
 from glowtrain.models import build
+from glowtrain.onnx_io.outside import outside_run
 from glowtrain.quantization import Quantized, Recipe, Scheme
 from glowtrain.quantization.analysis import decibels
 from glowtrain.types import Array, i4, i8, i16, u4, u8, u16
@@ -240,3 +241,16 @@ def test_a_profile_is_used_again() -> None:
     for found in (first, second):
         assert found.profile is first.profile
     np.testing.assert_array_equal(gt.compile(second.model)({"x": X["mobile"]})["scores"], ours("mobile")["scores"])
+
+
+def test_onnx_s_evaluator_runs_it_where_onnx_runtime_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has DequantizeLinear of newer operator sets only, so that the demo of a fresh install stopped."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    found, x = quantized("mobile"), X["mobile"][:2]
+    gt.save(found.model.bind({"batch": 2}), tmp_path / "model.onnx", opset=17)
+    name, theirs = outside_run(tmp_path / "model.onnx", {"x": x})
+    assert "evaluator" in name
+    ours = gt.compile(found.model)({"x": x})["scores"]
+    np.testing.assert_allclose(theirs["scores"], ours, atol=0.05 * np.abs(ours).max())
