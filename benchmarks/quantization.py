@@ -77,7 +77,7 @@ class Case:
             return ["train", source, "--data", DATA, "--epochs", f"{own.tuned}", *rates, *out]
         rounded = ["quantize", source, "--calibrate", DATA, "--method", "percentile", *out]
         trained = [*rounded, "--qat", f"{own.tuned}", *rates]
-        int4 = ["--weights", "i4", "--weight-method", "mse"]
+        int4 = ["--weights", "i4", "--weight-method", "mse", "--as-bytes"]
         return {"ptq": rounded, "qat8": trained, "qat4": [*trained, *int4]}[stage]
 
     def made(self, stage: str) -> str:

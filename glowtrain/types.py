@@ -111,6 +111,14 @@ def wide_of(dtype: DType) -> DType:
     return i32 if dtype in SMALL_INTEGERS else f32
 
 
+def byte_of(dtype: DType) -> DType:
+    """The type of whole bytes for an integer type's numbers: i8 or u8 for those of less, else the type itself."""
+    if dtype not in SMALL_INTEGERS:
+        return dtype
+    least, _ = SMALL_INTEGERS[dtype]
+    return i8 if least < 0 else u8
+
+
 def dtype_of(numpy_type: DTypeLike) -> DType:
     """The element type of a NumPy dtype. Raises :class:`ShapeError` for types that tensors cannot have."""
     found = _BY_NUMPY.get(np.dtype(numpy_type))

@@ -60,6 +60,7 @@ def quantize(
     output: options.LossOutput = None,
     seed: options.Seed = 0,
     form: given.FileFormat = given.QDQ,
+    as_bytes: given.AsBytes = False,
     report: given.ReportPage = None,
     json_path: given.ReportJson = None,
     sensitivity: given.Ranking = False,
@@ -77,7 +78,7 @@ def quantize(
 
     glowtrain quantize trained.onnx --calibrate fashion-mnist --weights i4 --qat 5 --out int4.onnx
     """
-    files = Files(out_path, profile, report, json_path, form, opset)
+    files = Files(out_path, profile, report, json_path, form, opset, as_bytes)
     training = Finetuning(qat, frozen, batch_size, optimizer, lr, schedule)
     files.check()
     training.check(after_training=equalize or correct_bias or round_weights > 0)
@@ -93,7 +94,7 @@ def quantize(
         equalize=equalize, correct_bias=correct_bias, round_weights=round_weights,
     )  # fmt: skip
     if opset is not None:
-        recipe.check_opset(opset)
+        recipe.check_opset(opset, as_bytes=as_bytes)
     run = Run(network, arrays, recipe, rule, backend, seed)
     with saying_what_is_lost(files):
         if is_quantized(network):

@@ -107,6 +107,14 @@ OptimizerName = Annotated[str, typer.Option(metavar="O", rich_help_panel=TRAININ
 LearningRate = Annotated[float, typer.Option(metavar="R", help="Learning rate.", rich_help_panel=TRAINING)]
 ScheduleName = Annotated[str, typer.Option(metavar="S", rich_help_panel=TRAINING)]
 FileFormat = Annotated[Format, typer.Option("--format", help="Of the ONNX file.", rich_help_panel=options.OUTPUT)]
+AsBytes = Annotated[
+    bool,
+    typer.Option(
+        "--as-bytes",
+        help="Weights of 4 bits stored in bytes, which ONNX Runtime multiplies as integers.",
+        rich_help_panel=options.OUTPUT,
+    ),
+]
 ReportPage = Annotated[
     Path | None,
     typer.Option(metavar="F", help=r"A page with plots (needs glowtrain\[plot]).", rich_help_panel=options.OUTPUT),

@@ -42,6 +42,7 @@ class Files:
     plain: Path | None
     form: Format
     opset: int | None
+    as_bytes: bool
 
     def check(self) -> None:
         """Raise :class:`InputError` before anything is loaded for a file that could not be written."""
@@ -182,7 +183,7 @@ class Run:
     def write(self, model: Graph | Template, files: Files) -> None:
         """Save the model."""
         graph = model if isinstance(model, Graph) else self._bound(model)
-        size = save_quantized(graph, files.model, form=files.form.value, opset=files.opset)
+        size = save_quantized(graph, files.model, form=files.form.value, opset=files.opset, as_bytes=files.as_bytes)
         out.print(f"wrote {files.model}: {files.form}, {nbytes(size)}", markup=False)
 
     def _inputs(self, arrays: Mapping[str, Array]) -> dict[str, Array]:

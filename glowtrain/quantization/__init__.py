@@ -9,7 +9,7 @@ from glowtrain.quantization.analysis import LayerNoise, Sensitivity, accuracy, s
 from glowtrain.quantization.batch_norm import freeze
 from glowtrain.quantization.calibrate import calibrate
 from glowtrain.quantization.convert import convert
-from glowtrain.quantization.export import FORMATS, save_quantized
+from glowtrain.quantization.export import FORMATS, in_bytes, save_quantized
 from glowtrain.quantization.fold import folded
 from glowtrain.quantization.methods import (
     METHODS,
@@ -57,6 +57,7 @@ __all__ = [
     "folded",
     "freeze",
     "frozen_trainer",
+    "in_bytes",
     "learn",
     "prepare",
     "prepare_training",

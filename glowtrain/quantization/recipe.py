@@ -10,7 +10,7 @@ from glowtrain.errors import QuantizationError
 from glowtrain.quantization.checks import check_count, check_kind, check_names
 from glowtrain.quantization.methods import METHODS, WEIGHT_METHODS, Method, method_of
 from glowtrain.quantization.scheme import ACTIVATIONS, WEIGHTS, Scheme
-from glowtrain.types import i4, i8, u4, u8
+from glowtrain.types import byte_of, i4, i8, u4, u8
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,11 @@ class Recipe:
         """A copy with some fields changed."""
         return replace(self, **changes)
 
-    def check_opset(self, opset: int) -> None:
-        """Raise :class:`QuantizationError` if an ONNX operator set is too old for the schemes."""
-        for scheme in (self.activations, self.weights):
+    def check_opset(self, opset: int, *, as_bytes: bool = False) -> None:
+        """Raise :class:`QuantizationError` if an ONNX operator set is too old for the schemes (``as_bytes``: with
+        weights of 4 bits stored in bytes)."""
+        weights = self.weights.with_(dtype=byte_of(self.weights.dtype)) if as_bytes else self.weights
+        for scheme in (self.activations, weights):
             if opset < scheme.least_opset:
                 raise QuantizationError(
                     f"opset {opset} cannot say {scheme}: it needs opset {scheme.least_opset} or newer"

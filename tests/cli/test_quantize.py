@@ -93,6 +93,8 @@ def test_while_training_and_on_from_there(trained: Path, tmp_path: Path) -> None
     assert "after 1 epoch of training" in said
     assert onnx.load(out).opset_import[0].version == 21
     assert "after 1 epoch" in done("quantize", out, "--calibrate", "digits", "--qat", "1", "--out", more)
+    done("quantize", out, "--calibrate", "digits", "--qat", "1", "--as-bytes", "--opset", "17", "--out", more)
+    assert onnx.load(more).opset_import[0].version == 17
     for arguments, words in (((), "--qat"), (("--qat", "1", "--report", tmp_path / "r.html"), "quantized already")):
         status, said = called("quantize", out, "--calibrate", "digits", "--out", more, *arguments)
         assert status == 1
@@ -103,6 +105,7 @@ def test_while_training_and_on_from_there(trained: Path, tmp_path: Path) -> None
     ("arguments", "words"),
     [
         (("--weights", "i4", "--opset", "17"), "opset 17 cannot say"),
+        (("--weights", "i4", "--block", "4", "--as-bytes", "--opset", "17"), "opset 17 cannot say i8"),
         (("--calibrate", "none.npz"), "none.npz"),
         (("--method", "guess"), "guess"),
         (("--keep", "*"), "nothing in"),
