@@ -25,6 +25,7 @@ from glowtrain.loops.language import (
     indices_of,
     pointwise,
     reduce,
+    row_sum,
     select,
 )
 from glowtrain.loops.traversal import (
@@ -74,6 +75,7 @@ __all__ = [
     "reduce",
     "rewrite",
     "rewrite_body",
+    "row_sum",
     "select",
     "statements",
     "substitute",

@@ -7,7 +7,7 @@
     expr      ::= Const(value) | Index | Ref
                 | Load(buffer, index*, fill?)                buffer[index]; outside the buffer: fill
                 | Apply(function, expr*) | Cast(expr)
-                | Reduce(op, indices, expr)                  the sum (max, ...) of expr over the index box
+                | Reduce(op, indices, expr, partials?)       the sum (max, ...) of expr over the index box
 
 Subscripts are i64 expressions; most are affine in the indices (see :mod:`glowtrain.loops.affine`). Expressions are
 compared by identity, and shared sub-expressions are computed once. New operators never extend the language.
@@ -200,12 +200,15 @@ class Reduce(Expr):
     """``expr`` combined over an index box by "add", "mul", "max", "min", "and" or "or".
 
     "max" and "min" propagate NaN. f16 and bf16 accumulate in f32 (the cast is written out by whoever builds the
-    expression).
+    expression). In which order is the target's choice, unless ``partials``, a power of two, says it: over one index,
+    element i goes into partial sum i mod ``partials`` (in f32 products are added without being rounded), and these are
+    combined half with half. Then all targets give the same bits, however wide their vectors are.
     """
 
     op: str
     indices: tuple[Index, ...]
     body: Expr
+    partials: int = 0
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]
@@ -310,10 +313,20 @@ def bitcast(value: Expr, dtype: DType) -> Expr:
     return value if value.dtype == dtype else Apply("bitcast", (value,), dtype)
 
 
+ROW_PARTIALS = 8
+"""Partial sums of rows: a vector of f32 on AVX2, half a one on AVX-512, two on NEON."""
+
+
 def reduce(op: str, extents: Sequence[int], body: Callable[..., Expr]) -> Expr:
     """``body(r0, r1, ...)`` combined over fresh indices of the given extents."""
     indices = indices_of(extents, "r")
     return Reduce(op, indices, body(*indices))
+
+
+def row_sum(extents: Sequence[int], body: Callable[..., Expr]) -> Expr:
+    """``body(r0, ...)`` summed over a row; in an order that is the same on all targets if the row is one axis."""
+    indices = indices_of(extents, "r")
+    return Reduce("add", indices, body(*indices), ROW_PARTIALS if len(indices) == 1 else 0)
 
 
 def indices_of(extents: Sequence[int], prefix: str = "i") -> tuple[Index, ...]:

@@ -55,8 +55,8 @@ def _with_children(expr: Expr, new: tuple[Expr, ...]) -> Expr:
             return Apply(function, new, dtype)
         case Cast(dtype=dtype):
             return cast(new[0], dtype)
-        case Reduce(op=op, indices=indices):
-            return Reduce(op, indices, new[0])
+        case Reduce(op=op, indices=indices, partials=partials):
+            return Reduce(op, indices, new[0], partials)
     return expr
 
 

@@ -394,7 +394,12 @@ class FusedMultiplyAdd(Elementwise):
         return x * y + z
 
     def scalar(self, x: Expr, y: Expr, z: Expr) -> Expr:
-        return call("fma", x, y, z) if x.dtype == f32 else x * y + z
+        return multiply_add(x, y, z)
+
+
+def multiply_add(x: Expr, y: Expr, z: Expr) -> Expr:
+    """x · y + z; in f32 rounded once, on every processor."""
+    return call("fma", x, y, z) if x.dtype == f32 else x * y + z
 
 
 @operator

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
-from glowtrain.loops import Expr, For, Index, Let, Ref, Statement, Tensor, call, cast, indices_of, reduce
-from glowtrain.ops.arithmetic import Reciprocal, Sqrt
+from glowtrain.loops import Expr, For, Index, Let, Ref, Statement, Tensor, call, cast, indices_of, row_sum
+from glowtrain.ops.arithmetic import Reciprocal, Sqrt, multiply_add
 from glowtrain.ops.family import Grads, normalize_axis
 from glowtrain.ops.move import Expand, reshape
 from glowtrain.ops.reduction import (
@@ -26,7 +26,7 @@ from glowtrain.ops.reduction import (
     sum_to_shape,
     widened,
 )
-from glowtrain.types import Array, Shape, TensorType
+from glowtrain.types import Array, Shape, TensorType, f64
 
 
 def _inverse_deviation(variance: Value, epsilon: float) -> Value:
@@ -296,13 +296,12 @@ class LayerNormalization(RowNormalization):
         extents, n = x.shape[axis:], math.prod(x.shape[axis:])
         mean, inverse = Ref(dtype, "mean"), Ref(dtype, "inverse")
         centered = _centered(x, i, mean)
-        variance = reduce("add", extents, lambda *r: _square(centered(*r))) / n
-        value = centered(*k) * inverse * cast(scale.broadcast((*i, *k)), dtype)
-        if bias is not None:
-            value = value + cast(bias.broadcast((*i, *k)), dtype)
+        variance = row_sum(extents, lambda *r: _square(centered(*r))) / n
+        normal, factor = centered(*k) * inverse, cast(scale.broadcast((*i, *k)), dtype)
+        value = normal * factor if bias is None else multiply_add(normal, factor, cast(bias.broadcast((*i, *k)), dtype))
         statistic: list[Expr | int] = [*i, *[0] * len(k)]
         row = (
-            Let(mean, reduce("add", extents, lambda *r: cast(x[(*i, *r)], dtype)) / n),
+            Let(mean, cast(row_sum(extents, lambda *r: cast(x[(*i, *r)], f64)) / n, dtype)),
             Let(inverse, call("rsqrt", variance + self.epsilon)),
             y_mean.store(statistic, mean),
             y_inverse.store(statistic, inverse),
@@ -356,6 +355,6 @@ class RMSNormalization(RowNormalization):
         axis, dtype = self.axis % len(x.shape), accumulator(x.dtype)
         i, k = _row_indices(x.shape, axis)
         inverse = Ref(dtype, "inverse")
-        square = reduce("add", x.shape[axis:], lambda *r: _square(cast(x[(*i, *r)], dtype))) / math.prod(x.shape[axis:])
+        square = row_sum(x.shape[axis:], lambda *r: _square(cast(x[(*i, *r)], dtype))) / math.prod(x.shape[axis:])
         value = cast(x[(*i, *k)], dtype) * inverse * cast(scale.broadcast((*i, *k)), dtype)
         return [For(i, (Let(inverse, call("rsqrt", square + self.epsilon)), For(k, (y.store((*i, *k), value),))))]

@@ -10,7 +10,7 @@ import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
 from glowtrain.graph.operator import Quantized
-from glowtrain.loops import Expr, For, Let, Ref, Statement, Tensor, call, cast, indices_of, reduce, select
+from glowtrain.loops import Expr, For, Let, Ref, Statement, Tensor, call, cast, indices_of, reduce, row_sum, select
 from glowtrain.ops.family import Grads, normalize_axis
 from glowtrain.ops.logic import And, Equal, IsNaN, Where
 from glowtrain.ops.reduction import ReduceSum, accumulator, widened
@@ -85,7 +85,7 @@ class Softmax(RowFunction):
         peak, scale = Ref(dtype, "peak"), Ref(dtype, "scale")
         lets: list[Statement] = [
             Let(peak, reduce("max", (extent,), element)),
-            Let(scale, 1.0 / reduce("add", (extent,), lambda r: call("exp", element(r) - peak))),
+            Let(scale, 1.0 / row_sum((extent,), lambda r: call("exp", element(r) - peak))),
         ]
         return lets, lambda k: call("exp", element(k) - peak) * scale
 
@@ -108,7 +108,7 @@ class LogSoftmax(RowFunction):
         peak, log_sum = Ref(dtype, "peak"), Ref(dtype, "log_sum")
         lets: list[Statement] = [
             Let(peak, reduce("max", (extent,), element)),
-            Let(log_sum, call("log", reduce("add", (extent,), lambda r: call("exp", element(r) - peak)))),
+            Let(log_sum, call("log", row_sum((extent,), lambda r: call("exp", element(r) - peak)))),
         ]
         return lets, lambda k: element(k) - peak - log_sum
 

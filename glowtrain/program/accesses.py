@@ -124,7 +124,7 @@ def is_cheap(expr: Expr) -> bool:
 def contraction_operands(expr: Expr) -> tuple[Reduce, Load, Load] | None:
     """The parts of a sum of products of two loads, if ``expr`` is one and its operands are used more than once."""
     match expr:
-        case Reduce(op="add", body=Apply(function="mul", arguments=(a, b))):
+        case Reduce(op="add", partials=0, body=Apply(function="mul", arguments=(a, b))):
             left, right = _uncast(a), _uncast(b)
             if (
                 isinstance(left, Load)

@@ -99,6 +99,6 @@ class _Numbering:
                 return function, below, dtype.name
             case Cast(dtype=dtype):
                 return "cast", below, dtype.name
-            case Reduce(op=op, indices=indices):
-                return "reduce", op, tuple(self._of(index) for index in indices), below
+            case Reduce(op=op, indices=indices, partials=partials):
+                return "reduce", op, partials, tuple(self._of(index) for index in indices), below
         raise AssertionError(f"{node} is no expression")

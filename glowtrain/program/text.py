@@ -298,6 +298,7 @@ class _Scope:
         inner = self.opened(reduce.indices)
         parts = [f"{part}; " for part in inner.named(reduce)]
         box, body = inner.box(reduce.indices), inner.text(reduce.body)
+        box += f" by {reduce.partials}" if reduce.partials else ""
         return f"{_REDUCTIONS.get(reduce.op, reduce.op)}({box}: {''.join(parts)}{body})"
 
     def form(self, form: Affine, level: int) -> str:

@@ -283,18 +283,21 @@ class _Verifier:
                     yield from self._inside(buffer, index, place, "read", bound)
             case Apply():
                 yield from _application(node)
-            case Reduce(op=op, indices=indices, body=body):
-                yield from self._reduce(op, indices, body, place)
+            case Reduce():
+                yield from self._reduce(node, place)
             case Const() | Index() | Cast():
                 pass
             case _:
                 yield f"{type(node).__name__} is not an expression of the loop language"
 
-    def _reduce(self, op: str, indices: Sequence[Index], body: Expr, place: _Place) -> Iterator[str]:
+    def _reduce(self, reduce: Reduce, place: _Place) -> Iterator[str]:
+        op, indices, body, partials = reduce.op, reduce.indices, reduce.body, reduce.partials
         if op not in scalar.UFUNCS:
             yield f"there is no reduction by {op!r}"
         elif op in ("and", "or") and body.dtype != boolean:
             yield f"a reduction by {op!r} of {body.dtype}; it takes bool"
+        if partials and (partials < 0 or partials & (partials - 1) or len(indices) != 1):
+            yield f"{partials} partial sums over {len(indices)} indices; a power of two goes with one index"
         nested = {i for node in walk(body) if isinstance(node, Reduce) for i in node.indices}
         for index, count in Counter(indices).items():
             if count > 1 or index in place.bound or index in nested:

@@ -229,7 +229,8 @@ class Programs:
             body: Expr = self.leaf(dtype, both) * self.leaf(dtype, both)
         else:
             body = self.expr(dtype, both, depth - 1)
-        return clamp(Reduce(op, inner, clamp(body, 2) if op == "mul" else body))
+        partials = self.choice([0, 4, 8]) if len(inner) == 1 else 0
+        return clamp(Reduce(op, inner, clamp(body, 2) if op == "mul" else body, partials))
 
     # ---- kernels
 

@@ -40,6 +40,7 @@ from glowtrain.loops import (
     reduce,
     select,
 )
+from glowtrain.ops.arithmetic import fused_multiply_add
 from glowtrain.program import scalar
 from glowtrain.program.evaluate import evaluate
 from glowtrain.program.program import Kernel, Program, Repeat
@@ -200,6 +201,43 @@ def test_every_reduction_of_every_type(target: str, dtype: DType) -> None:
     low = 0 if dtype.kind in ("uint", "bool") else -2
     feeds = {"x": RANDOM.integers(low, 3, x.shape).astype(dtype.numpy)}
     check(p, feeds, TARGETS[target])
+
+
+def in_partial_sums(factors: Array, count: int) -> Array:
+    """The squares along the last axis, element i added to partial sum i mod ``count``, these half with half."""
+    totals = np.zeros((*factors.shape[:-1], count), factors.dtype)
+    for at in range(factors.shape[-1]):
+        a, total = factors[..., at], totals[..., at % count]
+        totals[..., at % count] = fused_multiply_add(a, a, total) if a.dtype == np.float32 else a + total
+    while count > 1:
+        count //= 2
+        totals = totals[..., :count] + totals[..., count:]
+    return np.asarray(totals[..., 0])
+
+
+@pytest.mark.parametrize("name", [*sorted(TARGETS), "generic"])
+@pytest.mark.parametrize("dtype", [f32, f64])
+def test_partial_sums_that_a_program_counts_have_one_order(name: str, dtype: DType) -> None:
+    """On every target, along the reduction and along an outer loop; f64 adds, f32 adds products without rounding."""
+    target = TARGETS.get(name) or Target.named(name)
+    for length, count in [*((n, 8) for n in (1, 2, 7, 8, 9, 16, 17, 23, 31, 49, 64, 100)), (37, 4), (37, 16)]:
+        x = Buffer("x", TensorType(dtype, (5, length)), "input")
+        across = Buffer("t", TensorType(dtype, (length, 19)), "input")
+        y, z = Buffer("y", TensorType(dtype, (5,)), "output"), Buffer("z", TensorType(dtype, (19,)), "output")
+
+        def total(load: Callable[[Index], Expr], length: int = length, count: int = count) -> Expr:
+            (r,) = indices_of((length,), "r")
+            return Reduce("add", (r,), load(r) * load(r) if dtype == f32 else load(r), count)
+
+        (i,), (j,) = indices_of((5,)), indices_of((19,), "j")
+        rows = For((i,), (Store(y, (i,), total(lambda r, x=x, i=i: Load(x, (i, r)))),))  # type: ignore[misc]
+        columns = For((j,), (Store(z, (j,), total(lambda r, x=across, j=j: Load(x, (r, j)))),))  # type: ignore[misc]
+        p = program([rows, columns])
+        verify(p)
+        feeds = feeds_of(p)
+        results, *_ = Native(p, target).run(feeds)
+        np.testing.assert_array_equal(results["y"], in_partial_sums(feeds["x"], count))
+        np.testing.assert_array_equal(results["z"], in_partial_sums(feeds["t"].T, count))
 
 
 def test_identities_are_those_of_the_evaluator() -> None:

@@ -236,6 +236,10 @@ def test_operations_are_known() -> None:
     grow = For((P, Q), (Accumulate("xor", Y, (P, Q), Const(1.0, f32)),))
     assert only(program(zero, grow)).endswith("there is no accumulation by 'xor'")
     assert only(copied(reduce("sub", (3,), lambda r: Load(X, (P, r))))).endswith("there is no reduction by 'sub'")
+    for partials, extents in ((3, (3,)), (-2, (3,)), (8, (3, 2))):
+        indices = indices_of(extents, "r")
+        said = only(copied(Reduce("add", indices, Load(X, (P, indices[0])), partials)))
+        assert said.endswith(f"{partials} partial sums over {len(extents)} indices; a power of two goes with one index")
     assert only(copied(reduce("and", (3,), lambda r: Load(X, (P, r))))).endswith(
         "a reduction by 'and' of f32; it takes bool"
     )

@@ -20,6 +20,7 @@ from glowtrain.ops.fake_quantize import FakeQuantize
 from glowtrain.ops.logic import Where
 from glowtrain.ops.normalization import BatchNormalization
 from glowtrain.ops.quantization import DequantizeLinear, QuantizeLinear
+from glowtrain.ops.softmax import Softmax
 from glowtrain.quantization import Profile, Recipe, Scheme, calibrate, convert, prepare
 from glowtrain.quantization.batch_norm import freeze
 from glowtrain.quantization.profile import Observed
@@ -63,6 +64,13 @@ def run(model: Graph | Template, images: Array | None, backend: str = "interpret
     open_model = plain if isinstance(plain, Template) or plain.template is None else plain.template
     scores: Array = gt.compile(open_model, backend)({"x": images})["scores"]
     return scores
+
+
+def cross_entropy(scores: Array, labels: Array | None) -> float:
+    """The mean loss of the scores."""
+    assert labels is not None
+    shares = Softmax().reference(scores.astype(np.float64))
+    return float(-np.log(shares[np.arange(len(labels)), labels]).mean())
 
 
 def bound(model: Graph | Template) -> Graph:
@@ -159,7 +167,7 @@ def test_what_is_trained_is_what_is_exported(digits: data.Dataset, trained: dict
     images, labels = digits.x_valid, digits.y_valid
     assert images is not None
     assert labels is not None
-    calibrated = accuracy(run(convert(prepare(digits_net, profile, INT4, state=trained)), images), labels)
+    calibrated = convert(prepare(digits_net, profile, INT4, state=trained))
     training = prepare_training(digits_net, profile, INT4, state=trained)
     statistics = finetuned(training, digits, 4, backend="cpu")
     frozen = finetuned(freeze(training, statistics.variables()), digits, 2, lr=5e-4)
@@ -170,7 +178,11 @@ def test_what_is_trained_is_what_is_exported(digits: data.Dataset, trained: dict
     scores, exported = run(model, images), run(integers, images, "cpu")
     assert np.mean(scores.argmax(1) == exported.argmax(1)) > 0.99
     assert np.mean(np.abs(scores - exported) > 0.05 * np.abs(scores).max()) < 0.01
-    assert accuracy(exported, labels) > max(calibrated, 0.93)
+    assert accuracy(exported, labels) > 0.95
+    losses = [cross_entropy(run(model, digits.x, "cpu"), digits.y) for model in (calibrated, integers)]
+    assert (
+        losses[1] < 0.5 * losses[0]
+    )  # what training lowers; so few images left over hardly tell their accuracies apart
     moved = [np.abs(value).max() for name, value in frozen.variables().items() if name.endswith(".log_scale")]
     assert min(moved) > 1e-3
 

@@ -1,8 +1,9 @@
 """Reductions: several over one box in one pass, with a fixed order of accumulation.
 
 Along lanes of an outer loop each lane sums for itself; otherwise the reduction itself runs along lanes, which are
-combined pairwise at the end. A few partial accumulators hide the latency of additions. Nothing depends on addresses
-or threads, so the bits are the same from run to run.
+combined half with half at the end. A few partial accumulators hide the latency of additions. Nothing depends on
+addresses or threads, so the bits are the same from run to run; they depend on the width of vectors, unless the
+reduction says its number of partial sums: then both ways give the same.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Reducing(Expressions):
             lane = _lane_index(job)
             if lane is not None:
                 return job.across_lanes(lane)
-        if trips <= UNROLLED:
+        if trips == 1 or (trips <= UNROLLED and not job.partials):
             return job.unrolled()
         return job.looped()
 
@@ -54,7 +55,7 @@ class Reducing(Expressions):
         groups: dict[tuple[int, ...], list[Reduce]] = {}
         for reduction in ready:
             if not inner[reduction]:
-                groups.setdefault(tuple(i.extent for i in reduction.indices), []).append(reduction)
+                groups.setdefault((reduction.partials, *(i.extent for i in reduction.indices)), []).append(reduction)
         for group in groups.values():
             for reduction, value in zip(group, self.reduce(group), strict=True):
                 self.scopes.set(reduction, value)
@@ -105,6 +106,11 @@ class _Job:
         return _Job(e, group, indices, bodies)
 
     @property
+    def partials(self) -> int:
+        """The number of partial sums, where the program says it."""
+        return self.group[0].partials
+
+    @property
     def statements(self) -> list[Statement]:
         return [Let(Ref(body.dtype), body) for body in self.bodies]
 
@@ -122,16 +128,17 @@ class _Job:
 
     def _accumulate(self, reduction: Reduce, body: Expr, total: Text, mask: Text | None) -> Text:
         e, dtype, width = self.e, reduction.dtype.name, self.e.context.width
-        fused = reduction.op == "add" and dtype in ("f32", "f64") and e.target.has_fma and mask is None
+        exact = dtype == "f32" and self.partials > 0  # rounded once everywhere: dear without the instruction
+        fused = reduction.op == "add" and dtype in ("f32", "f64") and (e.target.has_fma or exact)
         if fused and isinstance(body, Apply) and body.function == "mul" and e.scopes.get(body) is None:
-            factors = [e.full(argument) for argument in body.arguments]
-            return scalar.apply(e.f, "fma", [*factors, total], dtype, width, e.target)
-        value = e.full(body)
-        if mask is not None:
-            type_ = scalar.register_type(dtype, width)
-            neutral = scalar.constant(identity(reduction.op, reduction.dtype), dtype, width)
-            value = e.f.value(f"select {vector('i1', width)} {mask}, {type_} {value}, {type_} {neutral}")
-        return scalar.apply(e.f, reduction.op, [total, value], dtype, width, e.target)
+            operation, operands = "fma", [*(e.full(argument) for argument in body.arguments), total]
+        else:
+            operation, operands = reduction.op, [total, e.full(body)]
+        new = scalar.apply(e.f, operation, operands, dtype, width, e.target)
+        if mask is None:
+            return new
+        type_ = scalar.register_type(dtype, width)
+        return e.f.value(f"select {vector('i1', width)} {mask}, {type_} {new}, {type_} {total}")
 
     def unrolled(self) -> list[Lanes]:
         """Every point written out."""
@@ -148,7 +155,7 @@ class _Job:
         """Loops over the box; with an outer loop along the lanes each lane reduces for itself."""
         e, width = self.e, self.e.context.width
         order = loop_order([i for i in self.indices if i.extent > 1], self.statements, e.free)
-        count = PARTIALS if order[-1].extent >= 2 * PARTIALS else 1
+        count = self.partials or (PARTIALS if order[-1].extent >= 2 * PARTIALS else 1)
         sums = self._nest(order, self.identities(width) * count, count)
         return self._combined(sums, count, width)
 
@@ -156,19 +163,21 @@ class _Job:
         """The index ``lane`` runs along vector lanes, the others in loops around it."""
         e = self.e
         width = lane_width(e, [r.dtype for r in self.group])
+        width = min(width, self.partials or width)
         others = [i for i in self.indices if i is not lane and i.extent > 1]
         order = loop_order(others, self.statements, e.free)
-        count = PARTIALS if lane.extent >= PARTIALS * width else 1
+        count = self.partials // width or (PARTIALS if lane.extent >= PARTIALS * width else 1)
         sums = self._lanes_nest(order, lane, self.identities(width) * count, count, width)
         combined = self._combined(sums, count, width)
         return [Lanes(self._horizontal(r, v.text, width)) for r, v in zip(self.group, combined, strict=True)]
 
     def _combined(self, sums: list[Text], count: int, width: int) -> list[Lanes]:
-        """Partial accumulators added pairwise."""
+        """Partial accumulators combined half with half."""
         e, n = self.e, len(self.group)
         parts = [sums[k * n : (k + 1) * n] for k in range(count)]
         while len(parts) > 1:
-            pairs = zip(parts[::2], parts[1::2], strict=True)
+            half = len(parts) // 2
+            pairs = zip(parts[:half], parts[half:], strict=True)
             parts = [
                 [
                     scalar.apply(e.f, r.op, [a, b], r.dtype.name, width, e.target)
@@ -225,36 +234,36 @@ class _Job:
         if whole:
             sums = self._steps(lane, sums, count, width, width, whole)
         rest = lane.extent - whole
-        if rest and (e.target.masked or width == 1):
-            return self._masked_rest(lane, sums, whole, width, rest)
-        if rest:
-            return self._scalar_rest(lane, sums, whole, width, rest)
+        if not rest:
+            return sums
+        at, n = whole // width % count, len(self.group)
+        tail = self._masked_rest if e.target.masked else self._scalar_rest
+        sums[at * n : (at + 1) * n] = tail(lane, sums[at * n : (at + 1) * n], whole, width, rest)
         return sums
 
     def _masked_rest(self, lane: Index, sums: list[Text], start: int, width: int, rest: int) -> list[Text]:
         mask = lane_mask(width, rest)
         with self.e.along(Context(lane, width, mask)):
             self.e.scopes.set(("start", lane), Lanes(str(start)))
-            first = self.point(sums[: len(self.group)], mask)
-        return [*first, *sums[len(self.group) :]]
+            return self.point(sums, mask)
 
     def _scalar_rest(self, lane: Index, sums: list[Text], start: int, width: int, rest: int) -> list[Text]:
         """The last elements one after another, into a vector's lanes 0, 1, ..."""
-        e, sums = self.e, list(sums)
+        e = self.e
+        types = list(zip(self.types(width), self.types(1), strict=True))
         for at in range(rest):
             with e.along(Context()):
                 e.bind(lane, Lanes(str(start + at)))
-                values = self.point(self.identities(1))
-            for k, (r, value) in enumerate(zip(self.group, values, strict=True)):
-                sums[k] = self._into_lane(r, sums[k], value, at, width)
+                old = [
+                    e.f.value(f"extractelement {whole} {total}, i64 {at}")
+                    for (whole, _), total in zip(types, sums, strict=True)
+                ]
+                new = self.point(old)
+            sums = [
+                e.f.value(f"insertelement {whole} {total}, {one} {value}, i64 {at}")
+                for (whole, one), total, value in zip(types, sums, new, strict=True)
+            ]
         return sums
-
-    def _into_lane(self, reduction: Reduce, total: Text, value: Text, lane: int, width: int) -> Text:
-        e, dtype = self.e, reduction.dtype.name
-        type_, one = scalar.register_type(dtype, width), scalar.register_type(dtype, 1)
-        old = e.f.value(f"extractelement {type_} {total}, i64 {lane}")
-        new = scalar.apply(e.f, reduction.op, [old, value], dtype, 1, e.target)
-        return e.f.value(f"insertelement {type_} {total}, {one} {new}, i64 {lane}")
 
     def _steps(
         self, index: Index, sums: list[Text], count: int, width: int, stride: int, extent: int | None = None
