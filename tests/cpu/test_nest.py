@@ -45,7 +45,7 @@ from glowtrain.program import scalar
 from glowtrain.program.evaluate import evaluate
 from glowtrain.program.program import Kernel, Program, Repeat
 from glowtrain.program.verify import verify
-from glowtrain.types import DTYPES, Array, DType, TensorType, boolean, f32, f64, i32, i64
+from glowtrain.types import DTYPES, Array, DType, TensorType, boolean, f32, f64, i32, i64, u8
 
 WIDE = replace(Target.host(), name="wide", vector_bits=512)
 TARGETS = {target.name: target for target in [Target.host(), WIDE, *runnable("avx2", "sse4", "scalar")]}
@@ -447,3 +447,29 @@ def test_narrow_integers_fill_vectors() -> None:
     (i,) = indices_of((64,))
     p = program([For((i,), (Store(y, (i,), Load(x, (i,)) + 1),))])
     assert "load <8 x i32>" in generate(spread(p), Target.named("avx2")).text
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+@pytest.mark.parametrize("dtype", [u8, f32, i64, boolean], ids=str)
+def test_planes_become_neighbours(target: str, dtype: DType) -> None:
+    """Whole vectors and rests; more planes than are shuffled; a name that all share; planes before other loops."""
+    for planes in (2, 3, 4, 5):
+        for length in (3, 16, 37):
+            x = Buffer("x", f32[2, planes, length], "input")
+            y = Buffer("y", TensorType(dtype, (2, planes, length)), "output", (0, 2, 1))
+            b, c, w = indices_of((2, planes, length))
+            name = Ref(f32, "name")
+            body = (Let(name, Load(x, (b, c, w)) * 3.0 + 20.0), Store(y, (b, c, w), cast(call("round", name), dtype)))
+            p = program([For((b, c, w), body)])
+            check(p, feeds_of(p), TARGETS[target])
+
+
+def test_planes_are_stored_at_once_and_strided_lanes_at_constant_distances() -> None:
+    """No extraction of addresses: three planes are shuffled, seven are stored lane by lane."""
+    for planes, stored in ((3, "store <24 x i8>"), (7, "store i8")):
+        x, y = Buffer("x", f32[planes, 64], "input"), Buffer("y", u8[planes, 64], "output", (1, 0))
+        c, w = indices_of((planes, 64))
+        p = program([For((c, w), (Store(y, (c, w), cast(Load(x, (c, w)), u8)),))])
+        text = generate(spread(p), Target.named("avx2")).text
+        assert stored in text
+        assert "x i64>" not in text

@@ -6,7 +6,7 @@ in memory f16 and bf16 take two bytes and bool one byte, 0 or 1. Smaller types a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from glowtrain.backends.cpu import small
@@ -80,6 +80,17 @@ def joined(f: Function, scalar: str, lanes: int, low: Text, high: Text) -> Text:
     """Two vectors of ``lanes`` one after the other, as one."""
     order, type_ = ", ".join(f"i32 {lane}" for lane in range(2 * lanes)), vector(scalar, lanes)
     return f.value(f"shufflevector {type_} {low}, {type_} {high}, <{2 * lanes} x i32> <{order}>")
+
+
+def interleaved(f: Function, scalar: str, lanes: int, parts: Sequence[Text]) -> Text:
+    """Two to four vectors of ``lanes`` as one: lane 0 of each, lane 1 of each, ..."""
+    order = ", ".join(f"i32 {part * lanes + lane}" for lane in range(lanes) for part in range(len(parts)))
+    sides, size = list(parts), lanes
+    if len(sides) > 2:
+        sides = [*sides, *["poison"] * (4 - len(sides))]
+        sides, size = [joined(f, scalar, lanes, *sides[at : at + 2]) for at in (0, 2)], 2 * lanes
+    type_ = vector(scalar, size)
+    return f.value(f"shufflevector {type_} {sides[0]}, {type_} {sides[1]}, <{lanes * len(parts)} x i32> <{order}>")
 
 
 def round_to(f: Function, value: Text, dtype: str, width: int, target: Target) -> Text:

@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 
 from glowtrain.backends.cpu.contraction.dot import Dot
-from glowtrain.backends.cpu.conversion import REGISTER, SIZE
+from glowtrain.backends.cpu.conversion import REGISTER, SIZE, interleaved
 from glowtrain.backends.cpu.emit import Function, Text, vector
 from glowtrain.types import Array
 
@@ -192,7 +192,8 @@ class PackingText:
         width = self.width
         while len(rows) > 1:
             half = len(rows) // 2
-            rows = [self._interleaved(left, right, width) for left, right in zip(rows[:half], rows[half:], strict=True)]
+            pairs = zip(rows[:half], rows[half:], strict=True)
+            rows = [interleaved(self.f, self.element, width, pair) for pair in pairs]
             width *= 2
         return rows[0]
 
@@ -205,11 +206,6 @@ class PackingText:
             one = self.f.value(f"load {self.element}, ptr {self._at(source, lane)}")
             value = self.f.value(f"insertelement {kind} {value}, {self.element} {one}, i64 {lane}")
         return value
-
-    def _interleaved(self, left: Text, right: Text, width: int) -> Text:
-        order = ", ".join(f"i32 {lane + side * width}" for lane in range(width) for side in range(2))
-        kind = vector(self.element, width)
-        return self.f.value(f"shufflevector {kind} {left}, {kind} {right}, <{2 * width} x i32> <{order}>")
 
     def _gather(self, source: Text, lanes: int, count: int) -> Text:
         """Elements one by one, or whole words where neighbours along the sum are neighbours in memory."""

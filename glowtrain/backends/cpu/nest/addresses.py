@@ -85,6 +85,20 @@ class Addresses:
             return base
         return self._value(f"getelementptr inbounds {_memory_scalar(buffer)}, ptr {base}, i64 {offset}")
 
+    def lane_pointers(self, buffer: Buffer, form: Affine, count: int, mask: Text | None = None) -> Iterator[Text]:
+        """The addresses of an element for each of the first ``count`` lanes; where ``mask`` is false, of element 0."""
+        step, lane, type_ = self.step(form), self.context.index, vector("i64", self.context.width)
+        if step and mask is None:
+            first = self.sum(self.scalar_sum(form, lane), self.times(self.start(), step))
+            yield from (self.pointer(buffer, self.sum(first, str(at * step))) for at in range(count))
+            return
+        offsets = self.lanes(self.affine_value(form), "i64")
+        if mask is not None:
+            flags = vector("i1", self.context.width)
+            offsets = self.f.value(f"select {flags} {mask}, {type_} {offsets}, {type_} zeroinitializer")
+        for at in range(count):
+            yield self.pointer(buffer, self.f.value(f"extractelement {type_} {offsets}, i64 {at}"))
+
     def step(self, form: Affine) -> int | None:
         """Elements between the addresses of neighbouring lanes; ``None`` where that is not one number."""
         index = self.context.index
@@ -116,7 +130,7 @@ class Addresses:
         terms = sorted(((atom, c) for atom, c in form.terms if atom is not skip), key=lambda term: self._level(term[0]))
         total = str(form.constant)
         for atom, coefficient in terms:
-            total = self.sum(total, self._times(self._atom(atom), coefficient))
+            total = self.sum(total, self.times(self._atom(atom), coefficient))
         return total
 
     def _level(self, atom: Atom) -> int:
@@ -156,7 +170,8 @@ class Addresses:
             return b if a == "0" else a
         return self._value(f"add i64 {a}, {b}")
 
-    def _times(self, a: Text, factor: int) -> Text:
+    def times(self, a: Text, factor: int) -> Text:
+        """An i64 value times a number."""
         if _is_number(a):
             return str(int(a) * factor)
         return a if factor == 1 else self._value(f"mul i64 {a}, {factor}")

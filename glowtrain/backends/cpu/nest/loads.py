@@ -85,17 +85,11 @@ class Loads(Addresses):
     def _gather(self, load: Load, guards: Sequence[Lanes]) -> Lanes:
         """One load per lane: lanes outside of the mask or the guards read element 0."""
         dtype, width = load.buffer.dtype.name, self.context.width
-        offsets = self.lanes(self.affine_value(self.form(load)), "i64")
         condition = self._all(guards, width)
         mask = self._and(condition, self.context.mask, width)
-        if mask is not None:
-            zero = f"<{width} x i64> zeroinitializer"
-            offsets = self.f.value(f"select <{width} x i1> {mask}, <{width} x i64> {offsets}, {zero}")
-        type_ = scalar.register_type(dtype, width)
-        result = "poison"
-        for lane in range(width):
-            offset = self.f.value(f"extractelement <{width} x i64> {offsets}, i64 {lane}")
-            one = scalar.load(self.f, self.pointer(load.buffer, offset), dtype, 1, self.target)
+        type_, result = scalar.register_type(dtype, width), "poison"
+        for lane, pointer in enumerate(self.lane_pointers(load.buffer, self.form(load), width, mask)):
+            one = scalar.load(self.f, pointer, dtype, 1, self.target)
             result = self.f.value(f"insertelement {type_} {result}, {scalar.register_type(dtype, 1)} {one}, i64 {lane}")
         return Lanes(result if condition is None else self._or_fill(condition, result, load, width), width)
 

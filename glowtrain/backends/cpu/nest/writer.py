@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from glowtrain.backends.cpu import scalar
+from glowtrain.backends.cpu.conversion import MEMORY, REGISTER, interleaved
 from glowtrain.backends.cpu.emit import Function, Text, lane_mask
 from glowtrain.backends.cpu.nest.analysis import (
     computed,
@@ -46,6 +47,10 @@ from glowtrain.types import DType
 JAM = 4
 """A reduction for several neighbouring vectors at once: that many, so that cache lines are used while they are there.
 """
+
+
+PLANES = range(2, 5)
+"""How many planes are stored as one."""
 
 
 class Nests:
@@ -92,12 +97,15 @@ class Nests:
         self.e.hoist(loop.body)
         width = self._width(loop.body)
         lane = self._lane(loop, width)
-        others = [index for index in loop.indices if index is not lane]
-        ordered = self._ordered(others, loop.body)
         if lane is None:
-            self._nested(ordered, loop.body, lambda: self.write(loop.body))
+            self._nested(self._ordered(loop.indices, loop.body), loop.body, lambda: self.write(loop.body))
+            return
+        planes = self._planes(loop, lane)
+        others = self._ordered([index for index in loop.indices if index not in (lane, planes)], loop.body)
+        if planes is None:
+            self._nested(others, loop.body, lambda: self._lanes(lane, loop.body, width))
         else:
-            self._nested(ordered, loop.body, lambda: self._lanes(lane, loop.body, width))
+            self._nested(others, loop.body, lambda: self._interleaved(lane, planes, loop.body, width))
 
     def _ordered(self, indices: Sequence[Index], body: Sequence[Statement]) -> Sequence[Index]:
         """Loop order; accumulation into shared elements keeps the order that the program gives."""
@@ -165,6 +173,10 @@ class Nests:
             if count:
                 self._vectors(lane, body, start, count, width * jam)
                 start += count * width * jam
+        self._rest(lane, body, start, width)
+
+    def _rest(self, lane: Index, body: Sequence[Statement], start: int, width: int) -> None:
+        """What is left of the lanes' loop: less than a vector."""
         rest = lane.extent - start
         if rest and self.target.masked:
             self._at(Context(lane, width, lane_mask(width, rest)), str(start), body)
@@ -191,6 +203,50 @@ class Nests:
             for statement in body:
                 self._together(body)
                 self.statement(statement)
+
+    # Planes that are stored as one
+
+    def _planes(self, loop: For, lane: Index) -> Index | None:
+        """A short loop over what lies between the elements of neighbouring lanes, and nothing else does: RGB of three
+        planes, say.
+        """
+        *lets, last = loop.body
+        if not isinstance(last, Store) or any(True for _ in reductions(loop.body)):
+            return None
+        form, dtype = address(last.index, last.buffer.strides), last.buffer.dtype.name
+        step = slope(form, lane, self.e.free)
+        if step not in PLANES or MEMORY[dtype] != REGISTER[dtype]:
+            return None
+        if not all(isinstance(statement, Let) for statement in lets):
+            return None
+        return next((i for i in loop.indices if i.extent == step and slope(form, i, self.e.free) == 1), None)
+
+    def _interleaved(self, lane: Index, planes: Index, body: Sequence[Statement], width: int) -> None:
+        """Vectors of all planes shuffled into one that is stored at once; the rest plane by plane."""
+        whole = lane.extent // width * width
+        if whole:
+            with self.f.loop(whole, step=width) as loop, self.e.along(Context(lane, width)):
+                self.e.scopes.set(("start", lane), Lanes(loop.index))
+                self._store_interleaved(lane, planes, body)
+        if whole < lane.extent:
+            self._nested([planes], body, lambda: self._rest(lane, body, whole, width))
+
+    def _store_interleaved(self, lane: Index, planes: Index, body: Sequence[Statement]) -> None:
+        *lets, store = body
+        assert isinstance(store, Store)
+        vectors = []
+        for plane in range(planes.extent):
+            with self.e.scopes.inner():
+                self.e.bind(planes, Lanes(str(plane)))
+                for statement in lets:
+                    self.statement(statement)
+                vectors.append(self.e.full(store.value))
+        dtype, count = store.buffer.dtype.name, len(vectors)
+        width, form = self.e.context.width, address(store.index, store.buffer.strides)
+        others = Affine(form.constant, tuple(term for term in form.terms if term[0] not in (lane, planes)))
+        first = self.e.sum(self.e.scalar_sum(others), self.e.times(self.e.start(), count))
+        text = interleaved(self.f, REGISTER[dtype], width, vectors)
+        scalar.store(self.f, text, self.e.pointer(store.buffer, first), dtype, count * width, self.target)
 
     # Statements
 
@@ -230,13 +286,11 @@ class Nests:
     def _scatter(self, buffer: Buffer, form: Affine, text: Text) -> None:
         """One store per lane that exists."""
         dtype, width, mask = buffer.dtype.name, self.e.context.width, self.e.context.mask
-        offsets = self.e.lanes(self.e.affine_value(form), "i64")
         count = width if mask is None else mask.count("true")
         type_ = scalar.register_type(dtype, width)
-        for lane in range(count):
-            offset = self.f.value(f"extractelement <{width} x i64> {offsets}, i64 {lane}")
+        for lane, pointer in enumerate(self.e.lane_pointers(buffer, form, count)):
             one = self.f.value(f"extractelement {type_} {text}, i64 {lane}")
-            scalar.store(self.f, one, self.e.pointer(buffer, offset), dtype, 1, self.target)
+            scalar.store(self.f, one, pointer, dtype, 1, self.target)
 
     def _accumulate(self, statement: Accumulate) -> None:
         """Read, combine, write; nothing where a subscript is outside."""
