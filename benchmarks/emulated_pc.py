@@ -14,6 +14,11 @@ import numpy as np
 JOB = 0x100000
 LIST = 0x1000
 """Where the boot code looks for calls, and how many bytes are kept for them."""
+PROCESSORS = {
+    "avx512vnni": ("tigerlake", "corei7_skylake_x"),
+    "avxvnni": ("sapphire_rapids", "corei7_haswell_4770"),
+}
+"""Bochs' names of processors for each target: one with its instructions, and one with all of them but ``vpdpbusd``."""
 SECTOR = 512
 CYLINDER = 16 * 63 * SECTOR
 """Sizes of the disk: only whole cylinders can be read."""

@@ -14,6 +14,7 @@ from glowtrain.backends.cpu import scalar
 from glowtrain.backends.cpu.conversion import MEMORY, REGISTER, interleaved
 from glowtrain.backends.cpu.emit import Function, Text, lane_mask
 from glowtrain.backends.cpu.nest.analysis import (
+    accesses,
     computed,
     loop_order,
     reduction_cost,
@@ -21,14 +22,17 @@ from glowtrain.backends.cpu.nest.analysis import (
     slope,
     vector_cost,
 )
+from glowtrain.backends.cpu.nest.byte_packs import packs
 from glowtrain.backends.cpu.nest.collapse import collapse
 from glowtrain.backends.cpu.nest.reduction import Reducing
+from glowtrain.backends.cpu.nest.saturation import saturation
 from glowtrain.backends.cpu.nest.scope import Context, Lanes
 from glowtrain.backends.cpu.target import Target
 from glowtrain.loops import (
     Accumulate,
     Affine,
     Buffer,
+    Cast,
     Expr,
     For,
     Index,
@@ -167,13 +171,20 @@ class Nests:
     def _lanes(self, lane: Index, body: Sequence[Statement], width: int) -> None:
         """Whole vectors (several at a time around reductions), then the rest."""
         start = 0
-        jams = (JAM, 2, 1) if any(True for _ in reductions(body)) else (1,)
-        for jam in jams:
+        several = any(True for _ in reductions(body)) or self._packs(lane, body)
+        for jam in (JAM, 2, 1) if several else (1,):
             count = (lane.extent - start) // (width * jam)
             if count:
                 self._vectors(lane, body, start, count, width * jam)
                 start += count * width * jam
         self._rest(lane, body, start, width)
+
+    def _packs(self, lane: Index, body: Sequence[Statement]) -> bool:
+        """Whether several vectors become one of bytes, and lie side by side."""
+        parts = (part for s in statements(body) for top in expressions_of_value(s) for part in computed(top))
+        if not any(isinstance(e, Cast) and packs(e.dtype.name, self.target) and saturation(e) for e in parts):
+            return False
+        return all(slope(access.form, lane, self.e.free) in (0, 1) for access in accesses(body))
 
     def _rest(self, lane: Index, body: Sequence[Statement], start: int, width: int) -> None:
         """What is left of the lanes' loop: less than a vector."""

@@ -1,0 +1,75 @@
+"""A model compiled for a processor that is not at hand, as a job for the emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from emulated_pc import Job, Place
+
+import glowtrain as gt
+from glowtrain.backends.cpu.artifact import Artifact, Slot
+from glowtrain.backends.cpu.backend import Cpu, NativeInstance
+from glowtrain.backends.cpu.codegen import ENTRY
+from glowtrain.backends.cpu.target import Target
+from glowtrain.graph import Graph, Template
+from glowtrain.program.plan import Plan
+
+Change = Callable[[bytes], bytes]
+
+
+def same(data: bytes) -> bytes:
+    """No change."""
+    return data
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model compiled for a target and for inputs."""
+
+    plan: Plan
+    artifact: Artifact
+    variables: Mapping[str, np.ndarray]
+    feed: Mapping[str, np.ndarray]
+
+    @classmethod
+    def of(cls, model: Graph | Template, target: Target, feed: Mapping[str, np.ndarray]) -> Model:
+        function = gt.compile(model, Cpu(target))
+        instance = function.instance_for(feed)[1]
+        assert isinstance(instance, NativeInstance)
+        artifact = instance.executable.artifact
+        variables = {s.name: function.state.storage(s.name, s.layout) for s in artifact.slots if s.kind == "variable"}
+        return cls(instance.executable.plan, artifact, variables, feed)
+
+    def job(self, folder: Path, code: Change = same, weight: Change = same, counters: np.ndarray | None = None) -> Job:
+        """The step called once, with something changed in its code or its constants of bytes.
+
+        Its results are the model's; with ``counters``, for code that counts, these.
+        """
+        artifact = self.artifact
+        job = Job(code(artifact.code), ENTRY, folder)
+        arrays = {n: np.zeros(type_.shape, type_.dtype.numpy) for n, type_ in artifact.outputs.items()}
+        outputs = {name: Place(job.put(array), array) for name, array in arrays.items()}
+        memory = [job.put(np.zeros(size, np.uint8)) for size in (artifact.arena, artifact.workspace)]
+        slots = [
+            outputs[slot.name].at if slot.kind == "output" else self._put(job, slot, weight) for slot in artifact.slots
+        ]
+        counted = [] if counters is None else [Place(job.put(counters), counters)]
+        table = np.array([*memory, *slots, *(place.at for place in counted)], np.uint64)
+        job.call([job.put(table)], counted or list(outputs.values()))
+        return job
+
+    def _put(self, job: Job, slot: Slot, weight: Change) -> int:
+        """The address of what a slot holds."""
+        match slot.kind:
+            case "input":
+                return job.put(self.feed[slot.name])
+            case "variable":
+                return job.put(self.variables[slot.name])
+            case "constant":
+                array = self.artifact.constants[slot.name]
+                data = weight(array.tobytes()) if array.itemsize == 1 else array.tobytes()
+                return job.put(np.frombuffer(data, np.uint8))
+        return 0

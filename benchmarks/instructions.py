@@ -1,0 +1,99 @@
+"""How many instructions does a model take on a processor that is not at hand? By hand:
+
+    apt-get install bochs bochs-term binutils
+    python benchmarks/instructions.py FILE.onnx ... [--target avx512vnni] [--least 0.01] [--output FILE]
+
+Bochs emulates a PC with that processor (see ``emulated.py``), whose time stamps count instructions. For each kernel of
+a model of bytes: its instructions, its part of all, and how many there are for one instruction's worth of products
+(``vpdpbusd`` of 512 bits: 64 multiply-adds). How long they take, and which run at once, is not known here. Symbolic
+dimensions are 1, inputs 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from emulated_model import Model
+from emulated_pc import PROCESSORS, Pc
+
+import glowtrain as gt
+from glowtrain.backends.cpu.codegen import generate
+from glowtrain.backends.cpu.contract import recognise
+from glowtrain.backends.cpu.target import Target
+from glowtrain.backends.cpu.toolchain import compile_text
+from glowtrain.graph import Template
+from glowtrain.program.program import Kernel
+
+PRODUCTS = {"avx512vnni": 64, "avxvnni": 32}
+"""Multiply-adds of one ``vpdpbusd``."""
+
+
+def counted(path: Path, target: Target, pc: Pc) -> list[tuple[Kernel, int]]:
+    """The kernels of a model, in order, and the instructions that each takes."""
+    loaded = gt.load(path)
+    graph = loaded.bind(dict.fromkeys(loaded.symbols, 1)) if isinstance(loaded, Template) else loaded
+    feed = {value.name: np.zeros(value.shape, value.dtype.numpy) for value in graph.inputs}
+    model = Model.of(graph, target, feed)
+    code = generate(model.plan, target, profile=True)
+    counters = np.zeros(len(code.calls), np.int64)
+    kernels = [kernel for kernel in model.plan.program.instructions if isinstance(kernel, Kernel)]
+    if tuple(kernel.name for kernel in kernels) != code.calls:
+        raise SystemExit(f"{path}: models with loops over kernels are not counted")
+    job = model.job(pc.folder, lambda _: compile_text(code.text, target), counters=counters)
+    (found,) = pc.run(job)
+    return list(zip(kernels, found.tolist(), strict=True))
+
+
+def products(kernel: Kernel) -> int:
+    """Multiply-adds of a kernel that is a contraction of bytes."""
+    product = recognise(kernel)
+    if product is None or product.total.dtype.is_float:
+        return 0
+    return math.prod(index.extent for index in product.indices)
+
+
+def lines(path: Path, target: Target, pc: Pc, least: float) -> list[str]:
+    """A table of the kernels that take at least such a part of all, and a line for the model."""
+    found, each = counted(path, target, pc), PRODUCTS[target.name]
+    total, needed = sum(count for _, count in found), sum(products(kernel) for kernel, _ in found) / each
+    if not needed:
+        raise SystemExit(f"{path} has no products of bytes: is it quantized?")
+    told = [
+        f"{path.stem}, {target.name}: {total:,} instructions; {needed:,.0f} of products, {total / needed:.2f} for each"
+    ]
+    for kernel, count in sorted(found, key=lambda item: -item[1]):
+        if count >= least * total:
+            own = products(kernel) / each
+            ratio = f"{count / own:6.2f}" if own else "      "
+            told.append(f"{count:12,} {count / total:6.1%} {ratio}  {kernel.name}")
+    return told
+
+
+def main() -> int:
+    """Print a table for each file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("--target", default="avx512vnni", choices=list(PRODUCTS))
+    parser.add_argument("--least", type=float, default=0.01)
+    parser.add_argument("--bochs", default="bochs-bin")
+    parser.add_argument("--output", type=Path)
+    chosen = parser.parse_args()
+    told = []
+    with tempfile.TemporaryDirectory() as folder:
+        pc = Pc(chosen.bochs, PROCESSORS[chosen.target][0], Path(folder))
+        for path in chosen.files:
+            table = [*lines(path, Target.named(chosen.target), pc, chosen.least), ""]
+            print("\n".join(table), flush=True)
+            told += table
+    if chosen.output:
+        chosen.output.write_text("\n".join(told))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
