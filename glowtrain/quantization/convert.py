@@ -6,6 +6,7 @@ QuantizeLinear, with its bias as i32 whose scale is that of the products, s_x ·
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ import numpy as np
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Constant, Graph, Node, Value
 from glowtrain.onnx_io.trainable import inference
+from glowtrain.ops.extrema import Clip
 from glowtrain.ops.fake_quantize import FakeQuantize
 from glowtrain.ops.quantization import DequantizeLinear, QuantizeLinear, limits
 from glowtrain.quantization.batch_norm import frozen
@@ -36,11 +38,14 @@ def convert(model: Model, *, state: Mapping[str, Array] | None = None) -> Model:
 def converted(graph: Graph) -> Graph:
     """:func:`convert` of a graph whose variables begin with their final values."""
     shares: dict[Value | None, int] = {}
+    converting = _Converting(shares)
     for node in fake_quantized(graph):
-        count = shares_of(node.inputs[0])
+        x, scale = node.inputs[:2]
+        count = shares_of(x)
         if count:
-            shares[node.inputs[1]] = min(count, shares.get(node.inputs[1], count))
-    return transformed(graph, _Converting(shares).change)
+            shares[scale] = min(count, shares.get(scale, count))
+        converting.tops[scale] = max(converting.top(x), converting.tops.get(scale, -math.inf))
+    return transformed(graph, converting.change)
 
 
 def reciprocal(scale: Array, count: int) -> Array:
@@ -58,10 +63,25 @@ def reciprocal(scale: Array, count: int) -> Array:
     return np.where(scale < 1, fitting, scale).astype(np.float32)
 
 
+def reaching(scale: Array, steps: int, top: float) -> Array:
+    """Scales with which ``steps`` of them reach no further than ``top``, where Clip ends.
+
+    Training may have widened them. Nothing beyond it is rounded, and other runtimes compute in integers only where they
+    need not clip before they round. Powers of two stay so.
+    """
+    widest = np.float32(top / steps)
+    if widest * np.float32(steps) > np.float32(top):
+        widest = np.nextafter(widest, np.float32(0))
+    power_of_two = np.frexp(scale)[0] == 0.5
+    return np.where(power_of_two, scale, np.minimum(scale, widest)).astype(np.float32)
+
+
 @dataclass
 class _Converting:
     shares: Mapping[Value | None, int]
     """Scales of what Softmax gives, and over how many numbers."""
+    tops: dict[Value | None, float] = field(default_factory=dict)
+    """The greatest number that is rounded with a scale, where Clip says it; else infinity."""
     arrays: Arrays = field(default_factory=Arrays)
     constants: dict[Value, Constant] = field(default_factory=dict)
 
@@ -80,7 +100,18 @@ class _Converting:
         check_parameters(*arrays, where=scale.name)
         if scale in self.shares:
             arrays = reciprocal(arrays[0], self.shares[scale]), arrays[1]
+        top, steps = self.tops[scale], limits(zero.dtype)[1] - int(arrays[1].min())
+        if 0 < top < math.inf and steps > 0:
+            arrays = reaching(arrays[0], steps, top), arrays[1]
         return Parameters(*arrays, node.operator.axis, node.operator.block_size)
+
+    def top(self, x: Value | None) -> float:
+        """The number that Clip ends at."""
+        if x is None or x.node is None or not isinstance(x.node.operator, Clip):
+            return math.inf
+        end = (*x.node.inputs, None, None)[2]
+        known = None if end is None else self.arrays.of(end)
+        return math.inf if known is None else float(known.item())
 
     def constant(self, value: Value, array: Array) -> Constant:
         """A constant that stands for a scale or a zero point; one for all that share it."""

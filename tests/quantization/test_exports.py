@@ -7,20 +7,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 
 import glowtrain as gt
 from glowtrain import nn
-from glowtrain.graph import Graph, Template, Value, Variable, constant
+from glowtrain.graph import Constant, Graph, Template, Value, Variable, constant
 from glowtrain.ops.contraction import Gemm, MatMul
 from glowtrain.ops.convolution import Conv
+from glowtrain.ops.extrema import Clip
 from glowtrain.ops.pad import Pad
 from glowtrain.ops.pooling import GlobalMaxPool
 from glowtrain.ops.quantization import DequantizeLinear, QuantizeLinear
 from glowtrain.ops.softmax import Softmax
-from glowtrain.quantization import Recipe, Scheme, qoperator, save_quantized
-from glowtrain.quantization.convert import reciprocal
+from glowtrain.quantization import Recipe, Scheme, convert, prepare_training, qoperator, save_quantized
+from glowtrain.quantization.convert import reaching, reciprocal
 from glowtrain.types import Array, DType, f32, i4, i8, u8
 
 FRAME = (0, 0, 1, 2, 0, 0, 1, 0)
@@ -46,6 +48,15 @@ def in_onnx_runtime(graph: Graph, x: Array, path: Path, form: str) -> Array:
     options.add_session_config_entry("session.x64quantprecision", "1")
     result: Array = ort.InferenceSession(str(path), options).run(None, {"x": x})[0]
     return result
+
+
+def operators_left(path: Path) -> set[str]:
+    """After ONNX Runtime's optimizations."""
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(path.with_suffix(".optimized.onnx"))
+    options.log_severity_level = 3
+    ort.InferenceSession(str(path), options)
+    return {node.op_type for node in onnx.load(path.with_suffix(".optimized.onnx")).graph.node}
 
 
 MARGINS: dict[str, Callable[[Value], Value]] = {
@@ -175,6 +186,37 @@ def test_scales_of_softmax_are_reciprocals() -> None:
     assert ((found / scales - 1) * whole).max() <= 1.0001
     np.testing.assert_allclose(found * whole, 1.0, rtol=2e-7)
     np.testing.assert_array_equal(reciprocal(kept, 1000), kept)
+
+
+def test_scales_reach_no_further_than_clip() -> None:
+    """In f32, as other runtimes multiply; what does not reach so far stays, and powers of two do."""
+    scales = np.array([0.02, 0.0235, 0.0236, 0.04, 2.0**-5], np.float32)
+    found = reaching(scales, 255, 6.0)
+    np.testing.assert_array_equal(found == scales, [True, True, False, False, True])
+    for top in np.random.default_rng(0).uniform(0.1, 30, 1000).astype(np.float32):
+        for steps in (255, 127, 65535):
+            (found,) = reaching(np.array([100.0], np.float32), steps, float(top))
+            assert top * (1 - 2e-7) <= found * np.float32(steps) <= top
+
+
+@pytest.mark.parametrize("dtype", [u8, i8], ids=str)
+def test_onnx_runtime_needs_no_clip_though_training_widened_its_range(dtype: DType, tmp_path: Path) -> None:
+    @gt.model(x=f32[4, 3, 6, 6])
+    def net(x: Value) -> Value:
+        y = Clip()(20.0 * nn.conv(x, 4, 3, padding=1, name="first"), 0.0, 6.0)
+        return nn.conv(y, 2, 1, name="second")
+
+    net = bound(net)
+    recipe = Recipe(activations=Scheme(dtype), outputs=True)
+    training = prepare_training(net, gt.quantization.calibrate(net, images()), recipe)
+    wider = {"Clip.log_scale": np.array(0.05, np.float32)}
+    graph = convert(training, state=wider)
+    assert isinstance(graph, Graph)
+    (scale,) = (v.array for v in graph.leaves if isinstance(v, Constant) and v.name == "Clip.scale")
+    assert scale == pytest.approx(6 / 255, rel=1e-6)
+    ours = gt.compile(graph)({"x": images()})["output"]
+    np.testing.assert_array_equal(in_onnx_runtime(graph, images(), tmp_path / "q.onnx", "qdq"), ours)
+    assert {"Conv", "Clip"}.isdisjoint(operators_left(tmp_path / "q.onnx"))
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 20])
