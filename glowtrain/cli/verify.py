@@ -20,7 +20,7 @@ def verify(
     model: options.Model,
     train: Annotated[bool, typer.Option("--train", help="The whole training step instead of the model.")] = False,
     dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
-    seed: options.Seed = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Fixes the inputs, which are drawn.")] = 0,
     loss: options.Loss = "softmax_cross_entropy",
     output: options.LossOutput = None,
     trainable: options.Trainable = [],  # noqa: B006

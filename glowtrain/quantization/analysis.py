@@ -235,7 +235,7 @@ def accuracy(
     function = compile(each(model, lambda graph: baked(graph, state or {})), backend)
     right = total = 0
     if len(fed) != len(labels):
-        raise QuantizationError(f"there are {len(fed)} batches, but labels for {len(labels)}")
+        raise QuantizationError(f"labels are one array for each batch: {len(labels)} for {len(fed)}")
     for batch, wanted in zip(fed, labels, strict=True):
         results = function(batch)
         if output is not None and output not in results:

@@ -164,7 +164,7 @@ USES: dict[str, tuple[Callable[[Any], object], str]] = {
     "state to convert": (lambda small: graph_of(convert(small.prepared, state=TYPO)), NEAREST),
     "state to measure": (lambda _: accuracy(mlp, [{"x": X}], [np.zeros(12)], state=TYPO), NEAREST),
     "output": (lambda _: accuracy(mlp, [{"x": X}], [np.zeros(12)], output="z"), "mlp has no output 'z'; it has y"),
-    "batches": (lambda _: accuracy(mlp, [{"x": X}], []), "there are 1 batches, but labels for 0"),
+    "batches": (lambda _: accuracy(mlp, [{"x": X}], []), "one array for each batch: 0 for 1"),
     "shares": (lambda _: accuracy(mlp, [{"x": X}], [np.zeros((12, 4))]), r"scores \[12, 4\], labels \[12, 4\]"),
 }
 
