@@ -15,7 +15,7 @@ models        quantized models of Fashion-MNIST's images, such as ``quantization
 planted       the first case and the first model with an error, which the comparison has to see: one bit of one weight
               (of each layer); products of 16 bits in place of ``vpdpbusd``; a processor that lacks it
 
-Exit code 1 for a bit that differs and a planted error that is not seen. Bochs 2.7 knows ``vpdpbusd`` of 256 bits
+Exit code 1 for a bit that differs or a planted error that is not seen. Bochs 2.7 knows ``vpdpbusd`` of 256 bits
 without AVX-512, too, but has no processor with that; newer ones do: ``--bochs PATH --targets avxvnni``.
 """
 
@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 from contraction import products
-from emulated_model import Change, Model, same
+from emulated_model import Change, Model, unchanged
 from emulated_pc import PROCESSORS, Fault, Job, Pc, Place, encodings
 from integer import cases
 from peers.fashion import Arrays, Engine, Run, compiled, exposed
@@ -155,7 +155,7 @@ class Product:
         inputs = [[filled(*side, rng) for side in zip(types, sizes, how, strict=True)] for how in FILLS]
         return cls(contraction, inputs, [exact(contraction, *sides) for sides in inputs])
 
-    def job(self, target: Target, folder: Path, code: Change = same, weight: Change = same) -> Job:
+    def job(self, target: Target, folder: Path, code: Change = unchanged, weight: Change = unchanged) -> Job:
         """The generated function called with all numbers, with something changed in its code or weights."""
         kernel = generate(self.contraction, "contract", target)
         job = Job(code(compile_text(kernel.text, target)), "contract", folder)
@@ -217,7 +217,7 @@ def model_lines(path: Path, target: Target, pc: Pc, images: np.ndarray) -> Itera
         network, layers = other.whole(batch), other.parts(given)
         single, everything = named(parts, layers), named(whole, network)
         what = f"layers {single} differ, network {everything}"
-        fine = not single.different + everything.different
+        fine = single.different == everything.different == 0
         yield fine, f"{target.name} {path.stem} beside {name}, {len(images)} images: {what}"
 
 
@@ -239,10 +239,11 @@ def rounding_lines(target: Target, pc: Pc) -> Iterator[tuple[bool, str]]:
 
 
 def hard_numbers(zero: int) -> np.ndarray:
-    """Numbers around both ends and ties between, and what fits no integer; of a length that no vector divides."""
+    """Numbers around both ends and ties between, and what fits no integer; of a length that leaves every kind of rest:
+    two vectors, one, and a part of one."""
     near = np.arange(-520.0, 520.0, 0.25) - zero
     odd = [np.nan, np.inf, -np.inf, 3e38, -3e38, 2.0**31, -(2.0**31), 2.0**30, 40000, -40000, 1e-40, -0.0, 0.49999997]
-    return np.array([*near, *odd * 5], np.float32)[:-1]
+    return np.array([*near, *odd * 5], np.float32)[:-2]
 
 
 def quantizer(count: int, zero: np.ndarray) -> Template:

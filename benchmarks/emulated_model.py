@@ -20,8 +20,8 @@ from glowtrain.program.plan import Plan
 Change = Callable[[bytes], bytes]
 
 
-def same(data: bytes) -> bytes:
-    """No change."""
+def unchanged(data: bytes) -> bytes:
+    """The bytes themselves."""
     return data
 
 
@@ -43,10 +43,12 @@ class Model:
         variables = {s.name: function.state.storage(s.name, s.layout) for s in artifact.slots if s.kind == "variable"}
         return cls(instance.executable.plan, artifact, variables, feed)
 
-    def job(self, folder: Path, code: Change = same, weight: Change = same, counters: np.ndarray | None = None) -> Job:
+    def job(
+        self, folder: Path, code: Change = unchanged, weight: Change = unchanged, counters: np.ndarray | None = None
+    ) -> Job:
         """The step called once, with something changed in its code or its constants of bytes.
 
-        Its results are the model's; with ``counters``, for code that counts, these.
+        Gives the model's results; or, for code that was generated with ``profile``, ``counters`` (i64, one a call).
         """
         artifact = self.artifact
         job = Job(code(artifact.code), ENTRY, folder)

@@ -4,9 +4,8 @@
     python benchmarks/instructions.py FILE.onnx ... [--target avx512vnni] [--least 0.01] [--output FILE]
 
 Bochs emulates a PC with that processor (see ``emulated.py``), whose time stamps count instructions. For each kernel of
-a model of bytes: its instructions, its part of all, and how many there are for one instruction's worth of products
-(``vpdpbusd`` of 512 bits: 64 multiply-adds). How long they take, and which run at once, is not known here. Symbolic
-dimensions are 1, inputs 0.
+a model of bytes: its instructions, its share of all, and how many there are for each ``vpdpbusd`` that its products
+need. How long they take, and which run at once, is not known here. Symbolic dimensions are 1, inputs 0.
 """
 
 from __future__ import annotations
@@ -29,9 +28,6 @@ from glowtrain.backends.cpu.toolchain import compile_text
 from glowtrain.graph import Template
 from glowtrain.program.program import Kernel
 
-PRODUCTS = {"avx512vnni": 64, "avxvnni": 32}
-"""Multiply-adds of one ``vpdpbusd``."""
-
 
 def counted(path: Path, target: Target, pc: Pc) -> list[tuple[Kernel, int]]:
     """The kernels of a model, in order, and the instructions that each takes."""
@@ -49,8 +45,8 @@ def counted(path: Path, target: Target, pc: Pc) -> list[tuple[Kernel, int]]:
     return list(zip(kernels, found.tolist(), strict=True))
 
 
-def products(kernel: Kernel) -> int:
-    """Multiply-adds of a kernel that is a contraction of bytes."""
+def multiply_adds(kernel: Kernel) -> int:
+    """Those of a kernel that is a contraction of bytes, padding included."""
     product = recognise(kernel)
     if product is None or product.total.dtype.is_float:
         return 0
@@ -59,8 +55,9 @@ def products(kernel: Kernel) -> int:
 
 def lines(path: Path, target: Target, pc: Pc, least: float) -> list[str]:
     """A table of the kernels that take at least such a part of all, and a line for the model."""
-    found, each = counted(path, target, pc), PRODUCTS[target.name]
-    total, needed = sum(count for _, count in found), sum(products(kernel) for kernel, _ in found) / each
+    each = target.vector_bits // 8  # multiply-adds of one vpdpbusd: one for each byte
+    found = counted(path, target, pc)
+    total, needed = sum(count for _, count in found), sum(multiply_adds(kernel) for kernel, _ in found) / each
     if not needed:
         raise SystemExit(f"{path} has no products of bytes: is it quantized?")
     told = [
@@ -68,7 +65,7 @@ def lines(path: Path, target: Target, pc: Pc, least: float) -> list[str]:
     ]
     for kernel, count in sorted(found, key=lambda item: -item[1]):
         if count >= least * total:
-            own = products(kernel) / each
+            own = multiply_adds(kernel) / each
             ratio = f"{count / own:6.2f}" if own else "      "
             told.append(f"{count:12,} {count / total:6.1%} {ratio}  {kernel.name}")
     return told
@@ -78,7 +75,7 @@ def main() -> int:
     """Print a table for each file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="+")
-    parser.add_argument("--target", default="avx512vnni", choices=list(PRODUCTS))
+    parser.add_argument("--target", default="avx512vnni", choices=list(PROCESSORS))
     parser.add_argument("--least", type=float, default=0.01)
     parser.add_argument("--bochs", default="bochs-bin")
     parser.add_argument("--output", type=Path)

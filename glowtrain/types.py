@@ -112,7 +112,7 @@ def wide_of(dtype: DType) -> DType:
 
 
 def byte_of(dtype: DType) -> DType:
-    """The type of whole bytes for an integer type's numbers: i8 or u8 for those of less, else the type itself."""
+    """The type of 8 bits that holds an i4 or i2 (i8), a u4 or u2 (u8); other types stay as they are."""
     if dtype not in SMALL_INTEGERS:
         return dtype
     least, _ = SMALL_INTEGERS[dtype]

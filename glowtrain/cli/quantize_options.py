@@ -111,7 +111,7 @@ AsBytes = Annotated[
     bool,
     typer.Option(
         "--as-bytes",
-        help="Weights of 4 bits stored in bytes, which ONNX Runtime multiplies as integers.",
+        help="4-bit weights in bytes: twice the room, but ONNX Runtime multiplies them as integers.",
         rich_help_panel=options.OUTPUT,
     ),
 ]

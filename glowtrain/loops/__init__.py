@@ -25,7 +25,6 @@ from glowtrain.loops.language import (
     indices_of,
     pointwise,
     reduce,
-    row_sum,
     select,
 )
 from glowtrain.loops.traversal import (
@@ -75,7 +74,6 @@ __all__ = [
     "reduce",
     "rewrite",
     "rewrite_body",
-    "row_sum",
     "select",
     "statements",
     "substitute",

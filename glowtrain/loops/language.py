@@ -201,8 +201,9 @@ class Reduce(Expr):
 
     "max" and "min" propagate NaN. f16 and bf16 accumulate in f32 (the cast is written out by whoever builds the
     expression). In which order is the target's choice, unless ``partials``, a power of two, says it: over one index,
-    element i goes into partial sum i mod ``partials`` (in f32 products are added without being rounded), and these are
-    combined half with half. Then all targets give the same bits, however wide their vectors are.
+    element i goes into partial sum i mod ``partials``, and these are combined half with half, so that all targets give
+    the same bits, however wide their vectors are. Products in f32 are added by fused multiply-adds on all targets;
+    those in f64 only where the processor has them, so that such sums keep other last bits elsewhere.
     """
 
     op: str
@@ -313,20 +314,10 @@ def bitcast(value: Expr, dtype: DType) -> Expr:
     return value if value.dtype == dtype else Apply("bitcast", (value,), dtype)
 
 
-ROW_PARTIALS = 8
-"""Partial sums of rows: a vector of f32 on AVX2, half a one on AVX-512, two on NEON."""
-
-
-def reduce(op: str, extents: Sequence[int], body: Callable[..., Expr]) -> Expr:
-    """``body(r0, r1, ...)`` combined over fresh indices of the given extents."""
+def reduce(op: str, extents: Sequence[int], body: Callable[..., Expr], partials: int = 0) -> Expr:
+    """``body(r0, r1, ...)`` combined over fresh indices of the given extents; ``partials``: see :class:`Reduce`."""
     indices = indices_of(extents, "r")
-    return Reduce(op, indices, body(*indices))
-
-
-def row_sum(extents: Sequence[int], body: Callable[..., Expr]) -> Expr:
-    """``body(r0, ...)`` summed over a row; in an order that is the same on all targets if the row is one axis."""
-    indices = indices_of(extents, "r")
-    return Reduce("add", indices, body(*indices), ROW_PARTIALS if len(indices) == 1 else 0)
+    return Reduce(op, indices, body(*indices), partials)
 
 
 def indices_of(extents: Sequence[int], prefix: str = "i") -> tuple[Index, ...]:

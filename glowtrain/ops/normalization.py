@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
-from glowtrain.loops import Expr, For, Index, Let, Ref, Statement, Tensor, call, cast, indices_of, row_sum
+from glowtrain.loops import Expr, For, Index, Let, Ref, Statement, Tensor, call, cast, indices_of
 from glowtrain.ops.arithmetic import Reciprocal, Sqrt, multiply_add
 from glowtrain.ops.family import Grads, normalize_axis
 from glowtrain.ops.move import Expand, reshape
@@ -23,6 +23,7 @@ from glowtrain.ops.reduction import (
     ReduceSum,
     accumulator,
     as_dtype,
+    row_sum,
     sum_to_shape,
     widened,
 )
@@ -298,9 +299,10 @@ class LayerNormalization(RowNormalization):
         centered = _centered(x, i, mean)
         variance = row_sum(extents, lambda *r: _square(centered(*r))) / n
         normal, factor = centered(*k) * inverse, cast(scale.broadcast((*i, *k)), dtype)
-        value = normal * factor if bias is None else multiply_add(normal, factor, cast(bias.broadcast((*i, *k)), dtype))
+        shift = None if bias is None else cast(bias.broadcast((*i, *k)), dtype)
+        value = normal * factor if shift is None else multiply_add(normal, factor, shift)
         statistic: list[Expr | int] = [*i, *[0] * len(k)]
-        row = (
+        row = (  # the mean is summed in f64, as by ONNX Runtime: docs/adr/0010-row-sums.md
             Let(mean, cast(row_sum(extents, lambda *r: cast(x[(*i, *r)], f64)) / n, dtype)),
             Let(inverse, call("rsqrt", variance + self.epsilon)),
             y_mean.store(statistic, mean),

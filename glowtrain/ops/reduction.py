@@ -65,6 +65,16 @@ def total(op: str, extents: Sequence[int], body: Callable[..., Expr]) -> Expr:
     return reduce(op, extents, body) if extents else body()
 
 
+ROW_PARTIALS = 8
+"""Partial sums of a row: a vector of f32 on AVX2, half a vector on AVX-512, two on NEON."""
+
+
+def row_sum(extents: Sequence[int], body: Callable[..., Expr]) -> Expr:
+    """``body(r0, ...)`` summed over a row in the loop language; over one axis, in the same order on all targets (see
+    docs/adr/0010-row-sums.md)."""
+    return reduce("add", extents, body, ROW_PARTIALS if len(extents) == 1 else 0)
+
+
 class AlongAxes(Operator):
     """What combines elements along axes, so that the size of one of them may be found at run time."""
 

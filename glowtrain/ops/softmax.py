@@ -10,10 +10,10 @@ import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
 from glowtrain.graph.operator import Quantized
-from glowtrain.loops import Expr, For, Let, Ref, Statement, Tensor, call, cast, indices_of, reduce, row_sum, select
+from glowtrain.loops import Expr, For, Let, Ref, Statement, Tensor, call, cast, indices_of, reduce, select
 from glowtrain.ops.family import Grads, normalize_axis
 from glowtrain.ops.logic import And, Equal, IsNaN, Where
-from glowtrain.ops.reduction import ReduceSum, accumulator, widened
+from glowtrain.ops.reduction import ReduceSum, accumulator, row_sum, widened
 from glowtrain.ops.transcendental import Exp
 from glowtrain.types import Array, TensorType
 

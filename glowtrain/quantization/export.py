@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import cache
 from typing import Literal
 
 from glowtrain.errors import QuantizationError
@@ -52,30 +53,30 @@ def save_quantized(
 
 
 def in_bytes(model: Model) -> Model:
-    """The model with constant integers of less than a byte stored in bytes, and their zero points with them.
+    """The model with the i4, u4, i2 and u2 that DequantizeLinear reads, and their zero points, stored as i8 and u8
+    where no input reaches them.
 
     The numbers are the same, so results are. Runtimes that multiply only bytes as integers then do so (ONNX Runtime
-    multiplies i4 in floats), and opset 13 says what 4 bits need opset 21 for; the weights take twice the room.
+    multiplies i4 in floats), and opset 13 can say what 4 bits need opset 21 for; 4 bits take twice the room. Raises
+    :class:`QuantizationError` for what is no model.
     """
     return each(model, _in_bytes)
 
 
 def _in_bytes(graph: Graph) -> Graph:
     arrays = Arrays()
-    stored: dict[Value, Constant | None] = {}
 
-    def stored_in_bytes(value: Value) -> Constant | None:
-        if value not in stored:
-            array = arrays.of(value)
-            stored[value] = None if array is None else Constant(array.astype(byte_of(value.dtype).numpy), value.name)
-        return stored[value]
+    @cache
+    def stored(value: Value) -> Constant | None:
+        array = arrays.of(value)
+        return None if array is None else Constant(array.astype(byte_of(value.dtype).numpy), value.name)
 
     def change(node: Node, known: Mapping[Value, Value]) -> tuple[Value, ...] | None:
         if not isinstance(node.operator, DequantizeLinear):
             return None
-        operands = [value for value in node.inputs if value is not None and value.dtype in SMALL_INTEGERS]
-        wide = {value: byte for value in operands if (byte := stored_in_bytes(value)) is not None}
-        return refreshed(node, {**known, **wide}).outputs if operands and len(wide) == len(set(operands)) else None
+        small = {value for value in node.inputs if value is not None and value.dtype in SMALL_INTEGERS}
+        wide = {value: byte for value in small if (byte := stored(value)) is not None}
+        return refreshed(node, {**known, **wide}).outputs if small and len(wide) == len(small) else None
 
     return transformed(graph, change)
 

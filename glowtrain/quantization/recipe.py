@@ -79,8 +79,8 @@ class Recipe:
         return replace(self, **changes)
 
     def check_opset(self, opset: int, *, as_bytes: bool = False) -> None:
-        """Raise :class:`QuantizationError` if an ONNX operator set is too old for the schemes (``as_bytes``: with
-        weights of 4 bits stored in bytes)."""
+        """Raise :class:`QuantizationError` if an ONNX operator set is too old for the schemes. ``as_bytes``: weights
+        of less than a byte are stored in bytes."""
         weights = self.weights.with_(dtype=byte_of(self.weights.dtype)) if as_bytes else self.weights
         for scheme in (self.activations, weights):
             if opset < scheme.least_opset:

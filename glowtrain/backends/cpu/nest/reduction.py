@@ -128,7 +128,7 @@ class _Job:
 
     def _accumulate(self, reduction: Reduce, body: Expr, total: Text, mask: Text | None) -> Text:
         e, dtype, width = self.e, reduction.dtype.name, self.e.context.width
-        exact = dtype == "f32" and self.partials > 0  # rounded once everywhere: dear without the instruction
+        exact = dtype == "f32" and self.partials > 0  # without the instruction in f64: the same bits, but slow
         fused = reduction.op == "add" and dtype in ("f32", "f64") and (e.target.has_fma or exact)
         if fused and isinstance(body, Apply) and body.function == "mul" and e.scopes.get(body) is None:
             operation, operands = "fma", [*(e.full(argument) for argument in body.arguments), total]
@@ -163,10 +163,12 @@ class _Job:
         """The index ``lane`` runs along vector lanes, the others in loops around it."""
         e = self.e
         width = lane_width(e, [r.dtype for r in self.group])
-        width = min(width, self.partials or width)
         others = [i for i in self.indices if i is not lane and i.extent > 1]
         order = loop_order(others, self.statements, e.free)
-        count = self.partials // width or (PARTIALS if lane.extent >= PARTIALS * width else 1)
+        count = PARTIALS if lane.extent >= PARTIALS * width else 1
+        if self.partials:
+            width = min(width, self.partials)
+            count = self.partials // width
         sums = self._lanes_nest(order, lane, self.identities(width) * count, count, width)
         combined = self._combined(sums, count, width)
         return [Lanes(self._horizontal(r, v.text, width)) for r, v in zip(self.group, combined, strict=True)]
@@ -236,7 +238,7 @@ class _Job:
         rest = lane.extent - whole
         if not rest:
             return sums
-        at, n = whole // width % count, len(self.group)
+        at, n = whole // width % count, len(self.group)  # the accumulator whose turn it is
         tail = self._masked_rest if e.target.masked else self._scalar_rest
         sums[at * n : (at + 1) * n] = tail(lane, sums[at * n : (at + 1) * n], whole, width, rest)
         return sums

@@ -18,7 +18,7 @@ import numpy as np
 from glowtrain.backends.cpu import small
 from glowtrain.backends.cpu.conversion import REGISTER, Vectors, cast, native_conversion
 from glowtrain.backends.cpu.emit import Function, Text
-from glowtrain.backends.cpu.nest.byte_packs import LARGEST_ZERO, WIDTHS, packed, packs
+from glowtrain.backends.cpu.nest.byte_packs import packed, packs
 from glowtrain.backends.cpu.target import Target
 from glowtrain.loops import Apply, Cast, Const, Expr
 from glowtrain.types import SMALL_INTEGERS, DType, f32
@@ -43,7 +43,7 @@ class Saturation:
         """Lanes of f32 as lanes of an integer type."""
         m = Vectors(f, width)
         native = native_conversion(m, target)
-        if native is not None and packs(dtype, target) and width in WIDTHS and abs(self.zero) <= LARGEST_ZERO:
+        if native is not None and packs(dtype, width, self.zero, target):
             return packed(m, value, native, dtype, zero=self.zero, bounds=(self.low, self.high))
         if native is not None:
             whole = native.in_pieces(m, value, native.rounding, self.inside)

@@ -49,12 +49,13 @@ from glowtrain.loops import (
 from glowtrain.types import DType
 
 JAM = 4
-"""A reduction for several neighbouring vectors at once: that many, so that cache lines are used while they are there.
+"""Neighbouring vectors that are computed at once: around a reduction, so that cache lines are used while they are
+there; for bytes, so that they are packed together.
 """
 
 
 PLANES = range(2, 5)
-"""How many planes are stored as one."""
+"""How many planes are interleaved into one store."""
 
 
 class Nests:
@@ -104,7 +105,7 @@ class Nests:
         if lane is None:
             self._nested(self._ordered(loop.indices, loop.body), loop.body, lambda: self.write(loop.body))
             return
-        planes = self._planes(loop, lane)
+        planes = self._plane_index(loop, lane)
         others = self._ordered([index for index in loop.indices if index not in (lane, planes)], loop.body)
         if planes is None:
             self._nested(others, loop.body, lambda: self._lanes(lane, loop.body, width))
@@ -171,7 +172,7 @@ class Nests:
     def _lanes(self, lane: Index, body: Sequence[Statement], width: int) -> None:
         """Whole vectors (several at a time around reductions), then the rest."""
         start = 0
-        several = any(True for _ in reductions(body)) or self._packs(lane, body)
+        several = any(True for _ in reductions(body)) or self._packs(lane, body, JAM * width)
         for jam in (JAM, 2, 1) if several else (1,):
             count = (lane.extent - start) // (width * jam)
             if count:
@@ -179,10 +180,11 @@ class Nests:
                 start += count * width * jam
         self._rest(lane, body, start, width)
 
-    def _packs(self, lane: Index, body: Sequence[Statement]) -> bool:
-        """Whether several vectors become one of bytes, and lie side by side."""
+    def _packs(self, lane: Index, body: Sequence[Statement], width: int) -> bool:
+        """Whether so many lanes become one vector of bytes, and lie side by side."""
         parts = (part for s in statements(body) for top in expressions_of_value(s) for part in computed(top))
-        if not any(isinstance(e, Cast) and packs(e.dtype.name, self.target) and saturation(e) for e in parts):
+        casts = [(part, saturation(part)) for part in parts if isinstance(part, Cast)]
+        if not any(found and packs(part.dtype.name, width, found.zero, self.target) for part, found in casts):
             return False
         return all(slope(access.form, lane, self.e.free) in (0, 1) for access in accesses(body))
 
@@ -217,18 +219,17 @@ class Nests:
 
     # Planes that are stored as one
 
-    def _planes(self, loop: For, lane: Index) -> Index | None:
-        """A short loop over what lies between the elements of neighbouring lanes, and nothing else does: RGB of three
-        planes, say.
+    def _plane_index(self, loop: For, lane: Index) -> Index | None:
+        """The index of 2 to 4 neighbours in memory that lie between the elements of neighbouring lanes (the channels of
+        an image that is stored channels last), if the body is one store; ``None`` if there is none.
         """
-        *lets, last = loop.body
-        if not isinstance(last, Store) or any(True for _ in reductions(loop.body)):
+        *lets, store = loop.body
+        plain = all(isinstance(statement, Let) for statement in lets) and not any(True for _ in reductions(loop.body))
+        if not plain or not isinstance(store, Store):
             return None
-        form, dtype = address(last.index, last.buffer.strides), last.buffer.dtype.name
+        form, dtype = address(store.index, store.buffer.strides), store.buffer.dtype.name
         step = slope(form, lane, self.e.free)
         if step not in PLANES or MEMORY[dtype] != REGISTER[dtype]:
-            return None
-        if not all(isinstance(statement, Let) for statement in lets):
             return None
         return next((i for i in loop.indices if i.extent == step and slope(form, i, self.e.free) == 1), None)
 

@@ -1,0 +1,85 @@
+"""Vectors packed into bytes by AVX-512, on any processor: its instructions as functions of plain ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cpu_kernels import elementwise_text
+
+from glowtrain.backends.cpu.emit import Function, Text
+from glowtrain.backends.cpu.nest.saturation import Saturation
+from glowtrain.backends.cpu.target import Target
+from glowtrain.backends.cpu.toolchain import build, compile_text
+from glowtrain.loops import Ref
+from glowtrain.types import DTYPES, f32
+
+AVX512 = Target.named("avx512")
+
+
+def pack(name: str, lanes: int, wide: int, low: int, high: int) -> str:
+    """Both operands saturated to half the bits; of every 128 bits first those of a, then those of b."""
+    kind, narrow, both = f"<{lanes} x i{wide}>", f"<{lanes} x i{wide // 2}>", f"<{2 * lanes} x i{wide // 2}>"
+    f = Function(f"emulated.{name}.512", [(kind, "a"), (kind, "b")], linkage="internal", result=both)
+    cut = []
+    for x in "ab":
+        limits = (f"<{', '.join([f'i{wide} {n}'] * lanes)}>" for n in (low, high))
+        value: Text = f"%{x}"
+        for which, limit in zip(("max", "min"), limits, strict=True):
+            value = f.value(f"call {kind} @llvm.s{which}.v{lanes}i{wide}({kind} {value}, {kind} {limit})")
+        cut.append(f.value(f"trunc {kind} {value} to {narrow}"))
+    quarter = lanes // 4
+    order = [side * lanes + q * quarter + i for q in range(4) for side in (0, 1) for i in range(quarter)]
+    places = ", ".join(f"i32 {n}" for n in order)
+    result = f.value(f"shufflevector {narrow} {cut[0]}, {narrow} {cut[1]}, <{2 * lanes} x i32> <{places}>")
+    return f.finish(f"{both} {result}")
+
+
+def rounding() -> str:
+    """To nearest even; the smallest i32 for what does not fit."""
+    kind, whole = "<16 x float>", "<16 x i32>"
+    arguments = [(kind, "x"), (whole, "others"), ("i16", "mask"), ("i32", "mode")]
+    f = Function("emulated.mask.cvtps2dq.512", arguments, linkage="internal", result=whole)
+    near = f.value(f"call {kind} @llvm.rint.v16f32({kind} %x)")
+    size = f.value(f"call {kind} @llvm.fabs.v16f32({kind} {near})")
+    fits = f.value(f"fcmp olt {kind} {size}, splat (float 0x41E0000000000000)")
+    safe = f.value(f"select <16 x i1> {fits}, {kind} {near}, {kind} zeroinitializer")
+    result = f.value(f"fptosi {kind} {safe} to {whole}")
+    result = f.value(f"select <16 x i1> {fits}, {whole} {result}, {whole} splat (i32 -2147483648)")
+    return f.finish(f"{whole} {result}")
+
+
+INSTRUCTIONS = {
+    "mask.cvtps2dq.512": rounding(),
+    "packssdw.512": pack("packssdw", 16, 32, -32768, 32767),
+    "packsswb.512": pack("packsswb", 32, 16, -128, 127),
+    "packuswb.512": pack("packuswb", 32, 16, 0, 255),
+}
+
+
+@pytest.mark.parametrize("width", [32, 64])
+@pytest.mark.parametrize("dtype", ["u8", "i8"])
+def test_packs_round_and_saturate(dtype: str, width: int) -> None:
+    least, greatest = (0, 255) if dtype == "u8" else (-128, 127)
+    odd = [np.nan, np.inf, -np.inf, 3e38, -3e38, 2.0**31, -(2.0**31), 40000, -40000, -0.0, 0.49999997]
+    x = np.array([*np.arange(-600, 600, 0.25), *odd], np.float32)
+    x = np.concatenate([x, np.zeros(-len(x) % width, np.float32)])
+    for zero in (least, -5 if least else 3, 0, greatest):
+        for bounds in ((least, greatest), (least + 3, greatest - 9)):
+            way = Saturation(Ref(f32, "x"), zero, *bounds)
+
+            def body(f: Function, args: list[Text], way: Saturation = way) -> Text:
+                return way.emit(f, args[0], dtype, width, AVX512)
+
+            target = Target.host()
+            text = elementwise_text(body, ["f32"], dtype, width, target)
+            assert f"pack{'us' if dtype == 'u8' else 'ss'}wb" in text
+            for name, function in INSTRUCTIONS.items():
+                if f"@llvm.x86.avx512.{name}(" in text:
+                    text = text.replace(f"@llvm.x86.avx512.{name}(", f"@emulated.{name}(") + function
+            out, count = np.zeros(len(x), DTYPES[dtype].numpy), np.array([len(x)], np.int64)
+            kernel = build(text, target, ["kernel"]).function("kernel", 3)
+            kernel(x.ctypes.data, out.ctypes.data, count.ctypes.data)
+            with np.errstate(invalid="ignore"):
+                wanted = np.clip(np.where(np.isnan(x), -np.inf, np.rint(x.astype(np.float64)) + zero), *bounds)
+            np.testing.assert_array_equal(out, wanted.astype(out.dtype), err_msg=f"zero {zero} {bounds}")
+            assert compile_text(elementwise_text(body, ["f32"], dtype, width, AVX512), AVX512)
