@@ -1,6 +1,6 @@
 """Int8 models by ONNX Runtime's own quantizer: agreement and time, against ONNX Runtime and OpenVINO. By hand:
 
-    python benchmarks/peers/quantized.py [--models resnet50,mobilenetv2] [--seconds 5] [--peers ort,openvino]
+    python benchmarks/peers/quantized.py [--models resnet50,mobilenetv2] [--seconds 5] [--peers ort,openvino] [--keep D]
 
 ResNet-50 and MobileNetV2 at 224×224 are exported by PyTorch, quantized per channel by ``onnxruntime.quantization`` as
 QDQ and QOperator, and run on one image. Where ONNX Runtime lacks VNNI, its kernels saturate sums of two products in
@@ -161,14 +161,17 @@ def main() -> int:
     parser.add_argument("--models", default=",".join(imagenet.MODELS), help="separated by commas")
     parser.add_argument("--peers", default="ort", help="ort, openvino or both, separated by a comma")
     parser.add_argument("--seconds", type=float, default=5, help="for each model and form; 0: agreement only")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="where the models stay; else they are deleted")
     chosen = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as passing:
+        folder = chosen.keep or Path(passing)
+        folder.mkdir(parents=True, exist_ok=True)
         for name in chosen.models.split(","):
-            report(name, Path(folder), chosen.seconds, chosen.peers.split(","))
+            report(name, folder, chosen.seconds, chosen.peers.split(","))
     return 0
 
 
