@@ -22,6 +22,7 @@ without AVX-512, too, but has no processor with that; newer ones do: ``--bochs P
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import tempfile
 import time
@@ -34,7 +35,7 @@ from typing import Any
 import numpy as np
 from contraction import products
 from emulated_model import Change, Model, unchanged
-from emulated_pc import PROCESSORS, Fault, Job, Pc, Place, encodings
+from emulated_pc import PROCESSORS, Fault, Job, Pc, encodings
 from integer import cases
 from peers.fashion import Arrays, Engine, Run, compiled, exposed
 
@@ -50,6 +51,8 @@ SIGNS = (("u8", "i8"), ("i8", "i8"), ("u8", "u8"), ("i8", "u8"))
 FILLS = (("random", "random"), ("extreme", "extreme"), ("high", "low"), ("high", "high"), ("low", "low"))
 UNTOUCHED = 0x5A5A5A5A
 BESIDE = ("host", "scalar")
+RESTS = (32 + 16 + 15, 32 + 16 + 1)
+"""What roundings leave over after packs of 64: two vectors, one, and many lanes of one or a single one."""
 FEW = 2
 """Images that suffice to see an error."""
 
@@ -165,8 +168,8 @@ class Product:
             if kernel.packed is not None:
                 at, packing = kernel.packed
                 operands[at] = packing.apply(operands[at])
-            c = job.put(np.full_like(wanted, UNTOUCHED))
-            job.call([c, *map(job.put, operands), workspace], [Place(c, wanted)])
+            c = job.result(np.full_like(wanted, UNTOUCHED))
+            job.call([c.at, *map(job.put, operands), workspace], [c])
         return job
 
 
@@ -230,8 +233,8 @@ def rounding_lines(target: Target, pc: Pc) -> Iterator[tuple[bool, str]]:
     """A line for each type of bytes: QuantizeLinear of all ties, and of what fits no integer."""
     for dtype, zeros in ((gt.types.u8, (0, 3, 128, 255)), (gt.types.i8, (-128, -5, 0, 127))):
         count = Count()
-        for zero in zeros:
-            x = hard_numbers(zero)
+        for zero, rest in itertools.product(zeros, RESTS):
+            x = hard_numbers(zero)[: 65 * 64 + rest]
             rounding = quantizer(len(x), np.array(zero, dtype.numpy))
             (found,) = pc.run(Model.of(rounding, target, {"x": x}).job(pc.folder))
             count.add(found, gt.compile(rounding, "interpreter")({"x": x})["output"])
@@ -239,11 +242,10 @@ def rounding_lines(target: Target, pc: Pc) -> Iterator[tuple[bool, str]]:
 
 
 def hard_numbers(zero: int) -> np.ndarray:
-    """Numbers around both ends and ties between, and what fits no integer; of a length that leaves every kind of rest:
-    two vectors, one, and a part of one."""
+    """Numbers around both ends and ties between, and what fits no integer: 66 times 64."""
     near = np.arange(-520.0, 520.0, 0.25) - zero
     odd = [np.nan, np.inf, -np.inf, 3e38, -3e38, 2.0**31, -(2.0**31), 2.0**30, 40000, -40000, 1e-40, -0.0, 0.49999997]
-    return np.array([*near, *odd * 5], np.float32)[:-2]
+    return np.array([*near, *odd * 5], np.float32)[: 66 * 64]
 
 
 def quantizer(count: int, zero: np.ndarray) -> Template:
@@ -294,6 +296,14 @@ def lines(chosen: argparse.Namespace, target: Target, pc: Pc) -> Iterator[tuple[
             yield from planted(file.stem, partial(model.job, pc.folder), pc, lacking)
 
 
+def told_faults(compared_: Iterator[tuple[bool, str]]) -> Iterator[tuple[bool, str]]:
+    """The lines, and one for a fault that ends them."""
+    try:
+        yield from compared_
+    except Fault as fault:
+        yield False, str(fault)
+
+
 def main() -> int:
     """Print a line for each comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -309,7 +319,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         for name in chosen.targets:
             pc, start = Pc(chosen.bochs, PROCESSORS[name][0], Path(folder)), time.perf_counter()
-            for right, line in lines(chosen, Target.named(name), pc):
+            for right, line in told_faults(lines(chosen, Target.named(name), pc)):
                 fine &= right
                 told.append(f"{'ok  ' if right else 'FAIL'} {line}")
                 print(f"{told[-1]} ({time.perf_counter() - start:.1f} s)", flush=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from emulated_pc import Job, Place
+from emulated_pc import Job
 
 import glowtrain as gt
 from glowtrain.backends.cpu.artifact import Artifact, Slot
@@ -53,12 +53,12 @@ class Model:
         artifact = self.artifact
         job = Job(code(artifact.code), ENTRY, folder)
         arrays = {n: np.zeros(type_.shape, type_.dtype.numpy) for n, type_ in artifact.outputs.items()}
-        outputs = {name: Place(job.put(array), array) for name, array in arrays.items()}
+        outputs = {name: job.result(array) for name, array in arrays.items()}
         memory = [job.put(np.zeros(size, np.uint8)) for size in (artifact.arena, artifact.workspace)]
         slots = [
             outputs[slot.name].at if slot.kind == "output" else self._put(job, slot, weight) for slot in artifact.slots
         ]
-        counted = [] if counters is None else [Place(job.put(counters), counters)]
+        counted = [] if counters is None else [job.result(counters)]
         table = np.array([*memory, *slots, *(place.at for place in counted)], np.uint64)
         job.call([job.put(table)], counted or list(outputs.values()))
         return job

@@ -19,6 +19,7 @@ PROCESSORS = {
     "avxvnni": ("sapphire_rapids", "corei7_haswell_4770"),
 }
 """Bochs' names of processors for each target: one with its instructions, and one with all of them but ``vpdpbusd``."""
+GUARD = bytes([0xA5]) * 64
 SECTOR = 512
 CYLINDER = 16 * 63 * SECTOR
 """Sizes of the disk: only whole cylinders can be read."""
@@ -69,8 +70,14 @@ class Job:
         self.memory += np.ascontiguousarray(array).tobytes()
         return JOB + len(self.memory) - array.nbytes
 
+    def result(self, array: np.ndarray) -> Place:
+        """A place that begins as the array; behind it are bytes that stay as they are, or the run fails."""
+        place = Place(self.put(array), array)
+        self.memory += GUARD
+        return place
+
     def call(self, arguments: Sequence[int], results: Sequence[Place]) -> None:
-        """Call the code, and keep what it leaves in places that were put one after the other."""
+        """Call the code, and keep what it leaves in results that were put one after the other."""
         rest = [0] * (4 - len(arguments))
         numbers = np.array([self.entry, *arguments, *rest, results[0].at, size_of(results)], np.uint64)
         start = numbers.nbytes * len(self.calls)
@@ -85,12 +92,15 @@ class Job:
         return sectors(len(self.memory))
 
     def parted(self, data: bytes) -> list[np.ndarray]:
-        """The results of all calls, from what was written."""
+        """The results of all calls, from what was written. Raises :class:`Fault` if more was written."""
         found, start = [], 0
         for call in self.calls:
             for place in call:
                 at = start + place.at - call[0].at
-                piece = np.frombuffer(data[at : at + place.like.nbytes], np.uint8)
+                end = at + place.like.nbytes
+                if data[end : end + len(GUARD)] != GUARD:
+                    raise Fault(f"something was written behind a result of {place.like.nbytes:,} bytes", b"")
+                piece = np.frombuffer(data[at:end], np.uint8)
                 found.append(piece.view(place.like.dtype).reshape(place.like.shape))
             start += SECTOR * sectors(size_of(call))
         return found
@@ -102,8 +112,8 @@ def sectors(size: int) -> int:
 
 
 def size_of(results: Sequence[Place]) -> int:
-    """Bytes from the first to the last of some places."""
-    return results[-1].at + results[-1].like.nbytes - results[0].at
+    """Bytes from the first to the last of some results, with what is behind it."""
+    return results[-1].at + results[-1].like.nbytes + len(GUARD) - results[0].at
 
 
 @dataclass(frozen=True)

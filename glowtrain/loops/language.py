@@ -202,8 +202,8 @@ class Reduce(Expr):
     "max" and "min" propagate NaN. f16 and bf16 accumulate in f32 (the cast is written out by whoever builds the
     expression). In which order is the target's choice, unless ``partials``, a power of two, says it: over one index,
     element i goes into partial sum i mod ``partials``, and these are combined half with half, so that all targets give
-    the same bits, however wide their vectors are. Products in f32 are added by fused multiply-adds on all targets;
-    those in f64 only where the processor has them, so that such sums keep other last bits elsewhere.
+    the same bits, however wide their vectors are. Products in f32 are added by fused multiply-adds, those in f64
+    are rounded before.
     """
 
     op: str

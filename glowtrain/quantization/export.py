@@ -8,7 +8,7 @@ from functools import cache
 from typing import Literal
 
 from glowtrain.errors import QuantizationError
-from glowtrain.graph import Constant, Graph, Node, Value, no_graph
+from glowtrain.graph import Constant, Graph, Node, Value, no_graph, topological
 from glowtrain.onnx_io import save
 from glowtrain.ops.quantization import DequantizeLinear, Scaled
 from glowtrain.quantization.qoperator import DOMAIN, qoperator
@@ -53,12 +53,12 @@ def save_quantized(
 
 
 def in_bytes(model: Model) -> Model:
-    """The model with the i4, u4, i2 and u2 that DequantizeLinear reads, and their zero points, stored as i8 and u8
-    where no input reaches them.
+    """The model with the constant i4, u4, i2 and u2 that DequantizeLinear reads, and zero points, stored as i8 and u8.
 
     The numbers are the same, so results are. Runtimes that multiply only bytes as integers then do so (ONNX Runtime
-    multiplies i4 in floats), and opset 13 can say what 4 bits need opset 21 for; 4 bits take twice the room. Raises
-    :class:`QuantizationError` for what is no model.
+    multiplies i4 in floats), and opset 13 can say what 4 bits need opset 21 for; 4 bits take twice the room. Weights
+    with a scale for each block stay as they are: they need opset 21 in any case, and ONNX Runtime 1.31 takes bytes with
+    such scales for bytes without. Raises :class:`QuantizationError` for what is no model.
     """
     return each(model, _in_bytes)
 
@@ -68,17 +68,23 @@ def _in_bytes(graph: Graph) -> Graph:
 
     @cache
     def stored(value: Value) -> Constant | None:
-        array = arrays.of(value)
+        array = arrays.of(value) if _of_constants(value) else None
         return None if array is None else Constant(array.astype(byte_of(value.dtype).numpy), value.name)
 
     def change(node: Node, known: Mapping[Value, Value]) -> tuple[Value, ...] | None:
-        if not isinstance(node.operator, DequantizeLinear):
+        if not isinstance(node.operator, DequantizeLinear) or node.operator.block_size:
             return None
         small = {value for value in node.inputs if value is not None and value.dtype in SMALL_INTEGERS}
         wide = {value: byte for value in small if (byte := stored(value)) is not None}
         return refreshed(node, {**known, **wide}).outputs if small and len(wide) == len(small) else None
 
     return transformed(graph, change)
+
+
+def _of_constants(value: Value) -> bool:
+    """Whether a value is computed from constants alone; variables may be written to."""
+    operands = (value, *(operand for node in topological([value]) for operand in node.inputs))
+    return all(leaf is None or leaf.node is not None or isinstance(leaf, Constant) for leaf in operands)
 
 
 def _check(node: Node, opset: int) -> None:

@@ -45,7 +45,7 @@ from glowtrain.program import scalar
 from glowtrain.program.evaluate import evaluate
 from glowtrain.program.program import Kernel, Program, Repeat
 from glowtrain.program.verify import verify
-from glowtrain.types import DTYPES, Array, DType, TensorType, boolean, f32, f64, i32, i64, u8
+from glowtrain.types import DTYPES, Array, DType, TensorType, bf16, boolean, f32, f64, i32, i64, u8
 
 WIDE = replace(Target.host(), name="wide", vector_bits=512)
 TARGETS = {target.name: target for target in [Target.host(), WIDE, *runnable("avx2", "sse4", "scalar")]}
@@ -157,6 +157,17 @@ def in_a_process(function: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.parametrize("dtype", [u8, i32, f32, bf16], ids=str)
+def test_a_lane_alone_is_stored_as_a_number(dtype: DType) -> None:
+    """LLVM 22 stores the wider number of a masked lane 0 on AVX-512 where the value was cut from it."""
+    x, y = Buffer("x", f32[17], "input"), Buffer("y", TensorType(dtype, (17,)), "output")
+    (i,) = indices_of((17,))
+    p = program([For((i,), (Store(y, (i,), cast(Load(x, (i,)) + 1.0, dtype)),))])
+    lines = generate(spread(p), Target.named("avx512")).text.splitlines()
+    assert not [line for line in lines if "masked.store" in line and line.count("i1 true") == 1]
+    check(p, {"x": np.arange(17, dtype=np.float32)}, Target.host())
+
+
 def test_nothing_is_touched_outside_of_buffers() -> None:
     assert in_a_process("touch_a_guard").returncode < 0
     for function in ("read_at_the_edge_of_pages", "read_half_of_the_lanes"):
@@ -238,6 +249,19 @@ def test_partial_sums_that_a_program_counts_have_one_order(name: str, dtype: DTy
         results, *_ = Native(p, target).run(feeds)
         np.testing.assert_array_equal(results["y"], in_partial_sums(feeds["x"], count))
         np.testing.assert_array_equal(results["z"], in_partial_sums(feeds["t"].T, count))
+
+
+@pytest.mark.parametrize("name", [*sorted(TARGETS), "generic"])
+def test_products_that_others_share_are_added_without_rounding(name: str) -> None:
+    """Another reduction over the same index computes the product first."""
+    target, (i,), (r,) = TARGETS.get(name) or Target.named(name), indices_of((5,)), indices_of((23,), "r")
+    x, y, z = Buffer("x", f32[5, 23], "input"), Buffer("y", f32[5], "output"), Buffer("z", f32[5], "output")
+    square = Load(x, (i, r)) * Load(x, (i, r))
+    sums = Reduce("add", (r,), call("abs", square - 1.0), 8), Reduce("add", (r,), square, 8)
+    p = program([For((i,), tuple(Store(buffer, (i,), value) for buffer, value in zip((y, z), sums, strict=True)))])
+    feeds = feeds_of(p)
+    results, *_ = Native(p, target).run(feeds)
+    np.testing.assert_array_equal(results["z"], in_partial_sums(feeds["x"], 8))
 
 
 def test_identities_are_those_of_the_evaluator() -> None:
@@ -462,6 +486,16 @@ def test_planes_become_neighbours(target: str, dtype: DType) -> None:
             body = (Let(name, Load(x, (b, c, w)) * 3.0 + 20.0), Store(y, (b, c, w), cast(call("round", name), dtype)))
             p = program([For((b, c, w), body)])
             check(p, feeds_of(p), TARGETS[target])
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+def test_planes_in_a_row_that_has_a_name(target: str) -> None:
+    x, at, row = Buffer("x", f32[2, 3, 37], "input"), Buffer("at", i64[2], "input"), Ref(i64, "row")
+    y = Buffer("y", u8[4, 3, 37], "output", (0, 2, 1))
+    z, (b, c, w) = indices_of((4, 3, 37), "z"), indices_of((2, 3, 37))
+    body = Let(row, Load(at, (b,))), Store(y, (row % 4, c, w), cast(Load(x, (b, c, w)), u8))
+    p = program([For(z, (Store(y, z, Const(0, u8)),)), For((b, c, w), body)])
+    check(p, {"x": 9 * RANDOM.random(x.shape, np.float32), "at": np.array([3, 1])}, TARGETS[target])
 
 
 def test_planes_are_stored_at_once_and_strided_lanes_at_constant_distances() -> None:

@@ -13,7 +13,7 @@ from onnx import TensorProto
 
 import glowtrain as gt
 from glowtrain.errors import QuantizationError
-from glowtrain.graph import Value, constant
+from glowtrain.graph import Value, Variable, constant
 from glowtrain.ops.quantization import DequantizeLinear, QuantizeLinear
 from glowtrain.quantization import Quantized, Recipe, Scheme, in_bytes, save_quantized
 from glowtrain.types import f32, i4, i8, u4
@@ -65,6 +65,29 @@ def test_operator_sets() -> None:
             Recipe(weights=weights).check_opset(17, as_bytes=as_bytes)
     with pytest.raises(QuantizationError, match="a scale for each block of weights, which opset 17 cannot say"):
         save_quantized(quantized(BLOCKS).graph, opset=17, as_bytes=True)
+
+
+def test_blocks_stay_as_they_are(tmp_path: Path) -> None:
+    """ONNX Runtime does not load bytes with scales for blocks."""
+    found, path = quantized(BLOCKS), tmp_path / "q.onnx"
+    save_quantized(found.graph, path, as_bytes=True)
+    assert types_in(path) >= {TensorProto.INT4, TensorProto.INT8}  # the linear layer's, the convolutions'
+    ours = gt.compile(found.model)({"x": X})["scores"]
+    theirs = ort.InferenceSession(str(path)).run(None, {"x": X})[0]
+    np.testing.assert_allclose(theirs, ours, atol=0.02 * np.abs(ours).max())
+
+
+def test_variables_stay_variables() -> None:
+    scale, zero = constant(np.float32(0.5)), constant(np.array(0, i4.numpy))
+
+    @gt.model(x=f32[8])
+    def net(x: Value) -> Value:
+        weights = Variable("w", np.linspace(-3, 3, 8).astype(np.float32))
+        result: Value = DequantizeLinear()(QuantizeLinear()(weights, scale, zero), scale, zero) * x
+        return result
+
+    graph = net.bind({})
+    assert [v.name for v in in_bytes(graph).variables] == [v.name for v in graph.variables] == ["w"]
 
 
 def test_integers_that_are_computed_stay_as_they_are() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from glowtrain.backends.cpu import small
-from glowtrain.backends.cpu.emit import Function, Text, float_constant, splat_constant, vector
+from glowtrain.backends.cpu.emit import Function, Text, float_constant, lane_mask, splat_constant, vector
 from glowtrain.backends.cpu.target import Target
 
 REGISTER: Mapping[str, str] = {
@@ -373,6 +373,12 @@ def _masked_load(m: Vectors, pointer: Text, scalar: str, align: int, mask: Text)
 
 
 def _masked_store(m: Vectors, value: Text, pointer: Text, scalar: str, align: int, mask: Text) -> None:
+    """Lanes where the mask is true. A first lane alone is stored as a number: on AVX-512 LLVM 22 makes of it, where the
+    value is cut from wider lanes, a store of the wider number."""
+    if m.width > 1 and mask == lane_mask(m.width, 1):
+        one = m.f.value(f"extractelement <{m.width} x {scalar}> {value}, i64 0")
+        m.f.line(f"store {scalar} {one}, ptr {pointer}, align {align}")
+        return
     type_, masks = f"<{m.width} x {scalar}>", f"<{m.width} x i1>"
     name = f"llvm.masked.store.v{m.width}{_code(scalar)}.p0"
     single = _single(m, value, scalar)

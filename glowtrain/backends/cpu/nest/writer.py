@@ -246,19 +246,20 @@ class Nests:
     def _store_interleaved(self, lane: Index, planes: Index, body: Sequence[Statement]) -> None:
         *lets, store = body
         assert isinstance(store, Store)
-        vectors = []
+        form = address(store.index, store.buffer.strides)
+        others = Affine(form.constant, tuple(term for term in form.terms if term[0] not in (lane, planes)))
+        vectors, first = [], ""
         for plane in range(planes.extent):
             with self.e.scopes.inner():
                 self.e.bind(planes, Lanes(str(plane)))
                 for statement in lets:
                     self.statement(statement)
                 vectors.append(self.e.full(store.value))
-        dtype, count = store.buffer.dtype.name, len(vectors)
-        width, form = self.e.context.width, address(store.index, store.buffer.strides)
-        others = Affine(form.constant, tuple(term for term in form.terms if term[0] not in (lane, planes)))
-        first = self.e.sum(self.e.scalar_sum(others), self.e.times(self.e.start(), count))
+                first = first or self.e.scalar_sum(others)  # it may be in terms of names of the body
+        dtype, count, width = store.buffer.dtype.name, len(vectors), self.e.context.width
+        pointer = self.e.pointer(store.buffer, self.e.sum(first, self.e.times(self.e.start(), count)))
         text = interleaved(self.f, REGISTER[dtype], width, vectors)
-        scalar.store(self.f, text, self.e.pointer(store.buffer, first), dtype, count * width, self.target)
+        scalar.store(self.f, text, pointer, dtype, count * width, self.target)
 
     # Statements
 
