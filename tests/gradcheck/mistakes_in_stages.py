@@ -251,12 +251,12 @@ PASSES = [
 CODE = [
     Mistake(
         "tail one lane short",
-        edit(writer.Nests, "_lanes", ("lane_mask(width, rest)", "lane_mask(width, rest - 1)")),
+        edit(writer.Nests, "_rest", ("lane_mask(width, rest)", "lane_mask(width, rest - 1)")),
         operator("Tanh", "compiled", 12),
     ),
     Mistake(
         "tail left out",
-        edit(writer.Nests, "_lanes", ("if rest and self.target.masked:", "if False:"), ("elif rest:", "elif False:")),
+        edit(writer.Nests, "_rest", ("if rest and self.target.masked:", "if False:"), ("elif rest:", "elif False:")),
         operator("Tanh", "compiled", 12),
     ),
     Mistake(
