@@ -74,4 +74,4 @@ class Model:
                 array = self.artifact.constants[slot.name]
                 data = weight(array.tobytes()) if array.itemsize == 1 else array.tobytes()
                 return job.put(np.frombuffer(data, np.uint8))
-        return 0
+        return 0  # unused

@@ -37,14 +37,9 @@ def convert(model: Model, *, state: Mapping[str, Array] | None = None) -> Model:
 
 def converted(graph: Graph) -> Graph:
     """:func:`convert` of a graph whose variables begin with their final values."""
-    shares: dict[Value | None, int] = {}
-    converting = _Converting(shares)
+    converting = _Converting()
     for node in fake_quantized(graph):
-        x, scale = node.inputs[:2]
-        count = shares_of(x)
-        if count:
-            shares[scale] = min(count, shares.get(scale, count))
-        converting.tops[scale] = max(converting.top(x), converting.tops.get(scale, -math.inf))
+        converting.notice(*node.inputs[:2])
     return transformed(graph, converting.change)
 
 
@@ -78,12 +73,19 @@ def reaching(scale: Array, steps: int, top: float) -> Array:
 
 @dataclass
 class _Converting:
-    shares: Mapping[Value | None, int]
+    shares: dict[Value | None, int] = field(default_factory=dict)
     """Scales of what Softmax gives, and over how many numbers."""
     tops: dict[Value | None, float] = field(default_factory=dict)
     """The greatest number that is rounded with a scale, where Clip says it; else infinity."""
     arrays: Arrays = field(default_factory=Arrays)
     constants: dict[Value, Constant] = field(default_factory=dict)
+
+    def notice(self, x: Value | None, scale: Value | None) -> None:
+        """What is rounded with a scale, which several may share."""
+        count = shares_of(x)
+        if count:
+            self.shares[scale] = min(count, self.shares.get(scale, count))
+        self.tops[scale] = max(self.top(x), self.tops.get(scale, -math.inf))
 
     def change(self, node: Node, known: Mapping[Value, Value]) -> tuple[Value, ...] | None:
         if isinstance(node.operator, FakeQuantize):

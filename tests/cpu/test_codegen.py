@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from cpu_kernels import runnable, same
 from native_program import GAP, POISON, Native, raw, spread
-from test_nest import program
+from nests import program
 
 from glowtrain.backends.cpu.codegen import generate
 from glowtrain.backends.cpu.contract import SMALL, FusedEpilogue, contraction_text, further_operands, recognise

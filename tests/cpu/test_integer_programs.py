@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from cpu_kernels import runnable
 from native_program import Native
-from test_nest import program as program_of
+from nests import program as program_of
 
 from glowtrain.backends.cpu.contract import is_small, recognise
 from glowtrain.backends.cpu.target import Target

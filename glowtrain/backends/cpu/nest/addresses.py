@@ -123,11 +123,13 @@ class Addresses:
         assert start is not None
         return start.text
 
-    def scalar_sum(self, form: Affine, skip: Index | None = None) -> Text:
-        """An affine form as an i64 value, summed in the order in which its atoms were bound, so that prefixes are
-        shared.
+    def scalar_sum(self, form: Affine, *skipped: Index | None) -> Text:
+        """An affine form as an i64 value, without the terms of some indices, summed in the order in which its atoms
+        were bound, so that prefixes are shared.
         """
-        terms = sorted(((atom, c) for atom, c in form.terms if atom is not skip), key=lambda term: self._level(term[0]))
+        terms = sorted(
+            ((atom, c) for atom, c in form.terms if atom not in skipped), key=lambda term: self._level(term[0])
+        )
         total = str(form.constant)
         for atom, coefficient in terms:
             total = self.sum(total, self.times(self._atom(atom), coefficient))

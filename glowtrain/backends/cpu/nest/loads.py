@@ -61,8 +61,7 @@ class Loads(Addresses):
     def _load_contiguous(self, load: Load, form: Affine, guards: Sequence[Lanes]) -> Lanes:
         dtype, width = load.buffer.dtype.name, self.context.width
         assert self.context.index is not None
-        first = Affine(form.constant, tuple(t for t in form.terms if t[0] is not self.context.index))
-        start = self.sum(self.scalar_sum(first), self.start())
+        start = self.sum(self.scalar_sum(form, self.context.index), self.start())
         if guards and _agree(guards) and (self.context.mask is not None or load.buffer.type.size >= width):
             return self._load_all_or_none(load, start, guards)
         condition = self._all(guards, width)

@@ -128,13 +128,11 @@ class _Job:
 
     def _accumulate(self, reduction: Reduce, body: Expr, total: Text, mask: Text | None) -> Text:
         e, dtype, width = self.e, reduction.dtype.name, self.e.context.width
-        product = reduction.op == "add" and isinstance(body, Apply) and body.function == "mul"
         if self.partials:
-            fused = product and dtype == "f32"  # where there is no such instruction in f64: the same bits, but slow
+            fused = dtype == "f32"  # where there is no such instruction in f64: the same bits, but slow
         else:
-            fused = product and dtype in ("f32", "f64") and e.target.has_fma and e.scopes.get(body) is None
-        if fused:
-            assert isinstance(body, Apply)
+            fused = dtype in ("f32", "f64") and e.target.has_fma and e.scopes.get(body) is None
+        if fused and reduction.op == "add" and isinstance(body, Apply) and body.function == "mul":
             operation, operands = "fma", [*(e.full(argument) for argument in body.arguments), total]
         else:
             operation, operands = reduction.op, [total, e.full(body)]

@@ -52,8 +52,6 @@ JAM = 4
 """Neighbouring vectors that are computed at once: around a reduction, so that cache lines are used while they are
 there; for bytes, so that they are packed together.
 """
-
-
 PLANES = range(2, 5)
 """How many planes are interleaved into one store."""
 
@@ -170,7 +168,7 @@ class Nests:
         return (innermost or alone) and all(within(form, extent) for form, extent in pairs)
 
     def _lanes(self, lane: Index, body: Sequence[Statement], width: int) -> None:
-        """Whole vectors (several at a time around reductions), then the rest."""
+        """Whole vectors (several at a time around reductions, and for bytes), then the rest."""
         start = 0
         several = any(True for _ in reductions(body)) or self._packs(lane, body, JAM * width)
         for jam in (JAM, 2, 1) if several else (1,):
@@ -246,16 +244,14 @@ class Nests:
     def _store_interleaved(self, lane: Index, planes: Index, body: Sequence[Statement]) -> None:
         *lets, store = body
         assert isinstance(store, Store)
-        form = address(store.index, store.buffer.strides)
-        others = Affine(form.constant, tuple(term for term in form.terms if term[0] not in (lane, planes)))
-        vectors, first = [], ""
+        form, vectors, first = address(store.index, store.buffer.strides), [], ""
         for plane in range(planes.extent):
             with self.e.scopes.inner():
                 self.e.bind(planes, Lanes(str(plane)))
                 for statement in lets:
                     self.statement(statement)
                 vectors.append(self.e.full(store.value))
-                first = first or self.e.scalar_sum(others)  # it may be in terms of names of the body
+                first = first or self.e.scalar_sum(form, lane, planes)  # it may be in terms of names of the body
         dtype, count, width = store.buffer.dtype.name, len(vectors), self.e.context.width
         pointer = self.e.pointer(store.buffer, self.e.sum(first, self.e.times(self.e.start(), count)))
         text = interleaved(self.f, REGISTER[dtype], width, vectors)
@@ -293,8 +289,7 @@ class Nests:
             self._scatter(buffer, form, text)
 
     def _contiguous(self, buffer: Buffer, form: Affine, lane: Index) -> Text:
-        first = Affine(form.constant, tuple(term for term in form.terms if term[0] is not lane))
-        return self.e.pointer(buffer, self.e.sum(self.e.scalar_sum(first), self.e.start()))
+        return self.e.pointer(buffer, self.e.sum(self.e.scalar_sum(form, lane), self.e.start()))
 
     def _scatter(self, buffer: Buffer, form: Affine, text: Text) -> None:
         """One store per lane that exists."""
