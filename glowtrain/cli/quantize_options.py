@@ -111,7 +111,7 @@ AsBytes = Annotated[
     bool,
     typer.Option(
         "--as-bytes",
-        help="4-bit weights in bytes: twice the room, but ONNX Runtime multiplies them as integers.",
+        help="4-bit weights in bytes (not --block's): twice the room, but ONNX Runtime multiplies them as integers.",
         rich_help_panel=options.OUTPUT,
     ),
 ]

@@ -80,8 +80,9 @@ class Recipe:
 
     def check_opset(self, opset: int, *, as_bytes: bool = False) -> None:
         """Raise :class:`QuantizationError` if an ONNX operator set is too old for the schemes. ``as_bytes``: weights
-        of less than a byte are stored in bytes."""
-        weights = self.weights.with_(dtype=byte_of(self.weights.dtype)) if as_bytes else self.weights
+        of less than a byte are stored in bytes, unless blocks of them share scales."""
+        wider = as_bytes and not self.weights.block
+        weights = self.weights.with_(dtype=byte_of(self.weights.dtype)) if wider else self.weights
         for scheme in (self.activations, weights):
             if opset < scheme.least_opset:
                 raise QuantizationError(

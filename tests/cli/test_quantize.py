@@ -105,7 +105,7 @@ def test_while_training_and_on_from_there(trained: Path, tmp_path: Path) -> None
     ("arguments", "words"),
     [
         (("--weights", "i4", "--opset", "17"), "opset 17 cannot say"),
-        (("--weights", "i4", "--block", "4", "--as-bytes", "--opset", "17"), "opset 17 cannot say i8"),
+        (("--weights", "i4", "--block", "4", "--as-bytes", "--opset", "17"), "opset 17 cannot say i4"),
         (("--calibrate", "none.npz"), "none.npz"),
         (("--method", "guess"), "guess"),
         (("--keep", "*"), "nothing in"),

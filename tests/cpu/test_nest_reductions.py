@@ -21,6 +21,7 @@ from glowtrain.loops import (
     call,
     indices_of,
     reduce,
+    substitute,
 )
 from glowtrain.ops.arithmetic import fused_multiply_add
 from glowtrain.program import scalar
@@ -102,6 +103,26 @@ def test_partial_sums_that_a_program_counts_have_one_order(name: str, dtype: DTy
         results, *_ = Native(p, target).run(feeds)
         np.testing.assert_array_equal(results["y"], in_partial_sums(feeds["x"], count))
         np.testing.assert_array_equal(results["z"], in_partial_sums(feeds["t"].T, count))
+
+
+def test_kernels_of_other_partial_sums_share_no_code() -> None:
+    x, y, z = Buffer("x", f32[5, 37], "input"), Buffer("y", f32[5], "output"), Buffer("z", f32[5], "output")
+    kernels = []
+    for count, buffer in ((8, y), (4, z)):
+        (i,), (r,) = indices_of((5,)), indices_of((37,), "r")
+        kernels.append([For((i,), (Store(buffer, (i,), partial_sum(Load(x, (i, r)), r, count)),))])
+    p = program(*kernels)
+    feeds = feeds_of(p)
+    results, *_ = Native(p, Target.host()).run(feeds)
+    for count, name in ((8, "y"), (4, "z")):
+        np.testing.assert_array_equal(results[name], in_partial_sums(feeds["x"], count))
+
+
+def test_partial_sums_stay_when_expressions_are_rewritten() -> None:
+    (i, j), (r,) = indices_of((5, 5)), indices_of((37,), "r")
+    changed = substitute(partial_sum(Load(Buffer("x", f32[5, 37], "input"), (i, r)), r, 4), {i: j})
+    assert isinstance(changed, Reduce)
+    assert changed.partials == 4
 
 
 @pytest.mark.parametrize("name", [*sorted(TARGETS), "generic"])
