@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from glowtrain.backends.cpu.contraction import Access, Clip, Contraction, generate
-from glowtrain.backends.cpu.emit import Function, Text, vector
-from glowtrain.backends.cpu.target import Target
-from glowtrain.backends.cpu.toolchain import build, compile_text
+from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.llvm.text import Function, Text, vector
+from glowtrain.backends.llvm.toolchain import build, compile_text
 
 PEAK_TRIPS = 20000
 CHAINS = 12

@@ -41,10 +41,10 @@ from peers.fashion import Arrays, Engine, Run, compiled, exposed
 
 import glowtrain as gt
 from glowtrain.backends.cpu.contraction import Access, Contraction, Operand, generate
-from glowtrain.backends.cpu.target import Target
-from glowtrain.backends.cpu.toolchain import compile_text
+from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.llvm.toolchain import compile_text
 from glowtrain.graph import Template, Value, constant
-from glowtrain.ops.quantization import QuantizeLinear
+from glowtrain.ops.quantized.convert import QuantizeLinear
 
 DOT = "vpdpbusd"
 SIGNS = (("u8", "i8"), ("i8", "i8"), ("u8", "u8"), ("i8", "u8"))

@@ -12,10 +12,10 @@ from emulated_pc import Job
 import glowtrain as gt
 from glowtrain.backends.cpu.artifact import Artifact, Slot
 from glowtrain.backends.cpu.backend import Cpu, NativeInstance
-from glowtrain.backends.cpu.codegen import ENTRY
-from glowtrain.backends.cpu.target import Target
+from glowtrain.backends.cpu.step import ENTRY
+from glowtrain.backends.llvm.target import Target
 from glowtrain.graph import Graph, Template
-from glowtrain.program.plan import Plan
+from glowtrain.program.memory.plan import Plan
 
 Change = Callable[[bytes], bytes]
 

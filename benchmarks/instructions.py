@@ -21,10 +21,10 @@ from emulated_model import Model
 from emulated_pc import PROCESSORS, Pc
 
 import glowtrain as gt
-from glowtrain.backends.cpu.codegen import generate
-from glowtrain.backends.cpu.contract import recognise
-from glowtrain.backends.cpu.target import Target
-from glowtrain.backends.cpu.toolchain import compile_text
+from glowtrain.backends.cpu.recognise import recognise
+from glowtrain.backends.cpu.step import generate
+from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.llvm.toolchain import compile_text
 from glowtrain.graph import Template
 from glowtrain.program.program import Kernel
 

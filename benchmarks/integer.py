@@ -25,9 +25,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from glowtrain.backends.cpu.contraction import Axis, Contraction, Operand, generate
 from glowtrain.backends.cpu.contraction.dot import dot_of
-from glowtrain.backends.cpu.emit import Function, Text, vector
-from glowtrain.backends.cpu.target import Target
-from glowtrain.backends.cpu.toolchain import build
+from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.llvm.text import Function, Text, vector
+from glowtrain.backends.llvm.toolchain import build
 
 CONVOLUTIONS = (
     (224, 3, 64, 7, 2), (56, 64, 64, 1, 1), (56, 64, 64, 3, 1), (56, 64, 256, 1, 1), (56, 256, 64, 1, 1),

@@ -177,15 +177,15 @@ PEERS: dict[str, Callable[[str, Any, list[tuple[Any, Any]]], Engine]] = {"jax": 
 
 def stage_times(graph: Any) -> dict[str, float]:
     """Seconds of each stage of compiling a graph."""
-    from glowtrain.backends.cpu import toolchain
-    from glowtrain.backends.cpu.codegen import ENTRY, generate
-    from glowtrain.backends.cpu.target import Target
+    from glowtrain.backends.cpu.step import ENTRY, generate
+    from glowtrain.backends.llvm import toolchain
+    from glowtrain.backends.llvm.target import Target
     from glowtrain.lower.lower import lower
     from glowtrain.optimize.pipeline import optimize
-    from glowtrain.program.fuse import fuse
-    from glowtrain.program.layout import assign_layouts
-    from glowtrain.program.plan import plan
-    from glowtrain.program.schedule import schedule
+    from glowtrain.program.memory.plan import plan
+    from glowtrain.program.passes.layout import assign_layouts
+    from glowtrain.program.passes.loop_fusion.fuse import fuse
+    from glowtrain.program.passes.schedule import schedule
 
     target = Target.host()
     walk: list[tuple[str, Callable[[Any], Any]]] = [

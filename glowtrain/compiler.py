@@ -17,13 +17,13 @@ from glowtrain.lower.lower import lower
 from glowtrain.optimize.fixed_point import in_fixed_point
 from glowtrain.optimize.integer import in_integers
 from glowtrain.optimize.pipeline import optimize
-from glowtrain.program.fuse import fuse
-from glowtrain.program.layout import assign_layouts
-from glowtrain.program.plan import Plan, plan
+from glowtrain.program.memory.plan import Plan, plan
+from glowtrain.program.memory.verify_plan import verify_plan
+from glowtrain.program.passes.layout import assign_layouts
+from glowtrain.program.passes.loop_fusion.fuse import fuse
+from glowtrain.program.passes.schedule import schedule
 from glowtrain.program.program import Program
-from glowtrain.program.schedule import schedule
 from glowtrain.program.verify import verify
-from glowtrain.program.verify_plan import verify_plan
 from glowtrain.types import Array, TensorType
 from glowtrain.words import kind_of
 

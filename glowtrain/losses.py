@@ -17,13 +17,13 @@ import numpy as np
 
 from glowtrain.errors import BindingError, DifferentiationError, InputError
 from glowtrain.graph import Graph, Input, Value
-from glowtrain.ops.activation import Softplus
-from glowtrain.ops.along_axis import ArgMax
-from glowtrain.ops.arithmetic import Abs
-from glowtrain.ops.logic import Cast, Equal, Greater, Where
-from glowtrain.ops.loss import NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss
-from glowtrain.ops.move import Transpose, reshape
-from glowtrain.ops.reduction import ReduceMean, ReduceSum, accumulator, as_dtype
+from glowtrain.ops.elementwise.activation import Softplus
+from glowtrain.ops.elementwise.arithmetic import Abs
+from glowtrain.ops.elementwise.logic import Cast, Equal, Greater, Where
+from glowtrain.ops.indexing.arg_extrema import ArgMax
+from glowtrain.ops.objective.loss import NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss
+from glowtrain.ops.reduce.reduction import ReduceMean, ReduceSum, accumulator, as_dtype
+from glowtrain.ops.tensor.move import Transpose, reshape
 from glowtrain.types import Array, Spec, TensorType, f32, i64
 
 LossFunction = Callable[[Mapping[str, Value], Mapping[str, Value]], Value]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from glowtrain import nn
 from glowtrain.graph import Template, Value
-from glowtrain.ops.extrema import Clip
+from glowtrain.ops.elementwise.extrema import Clip
 from glowtrain.types import f32
 
 Layers = Callable[..., Value]

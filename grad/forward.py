@@ -8,7 +8,7 @@ from typing import Any
 from glowtrain.errors import DifferentiationError
 from glowtrain.graph import Input, Value, constant, rebuild
 from glowtrain.graph.reverse import pullback
-from glowtrain.ops.move import zeros
+from glowtrain.ops.tensor.move import zeros
 
 
 def jvp(outputs: Sequence[Value], wrt: Sequence[Value], tangents: Sequence[Any]) -> list[Value]:

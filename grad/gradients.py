@@ -8,8 +8,8 @@ from typing import TypeVar
 from glowtrain.errors import DifferentiationError
 from glowtrain.graph import Value, constant, topological
 from glowtrain.graph.reverse import pullback
-from glowtrain.ops.move import zeros
-from glowtrain.ops.stop_gradient import StopGradient
+from glowtrain.ops.objective.stop_gradient import StopGradient
+from glowtrain.ops.tensor.move import zeros
 
 Leaf = TypeVar("Leaf", bound=Value)
 

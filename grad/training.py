@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from glowtrain.errors import DifferentiationError, GraphError
 from glowtrain.grad.gradients import check_scalar, gradients, reached
 from glowtrain.graph import Graph, Input, Value, Variable
-from glowtrain.ops.arithmetic import Abs
-from glowtrain.ops.cast import largest
-from glowtrain.ops.logic import LessOrEqual, Where
+from glowtrain.ops.elementwise.arithmetic import Abs
+from glowtrain.ops.elementwise.cast import largest
+from glowtrain.ops.elementwise.logic import LessOrEqual, Where
 
 LOSS = "loss"
 """Name of the loss among a step's outputs."""

@@ -6,14 +6,14 @@
 
 import glowtrain.ops  # noqa: F401  (fills the registry)
 from glowtrain.gradcheck.draw import SeededDraw
-from glowtrain.gradcheck.html import write_html
-from glowtrain.gradcheck.junit import write_junit
-from glowtrain.gradcheck.model import check
-from glowtrain.gradcheck.operators import ORACLES, check_sample
-from glowtrain.gradcheck.page import page
-from glowtrain.gradcheck.registry import PROFILES, RegistryReport, check_registry
-from glowtrain.gradcheck.report import Check, Measure, Report
-from glowtrain.gradcheck.rungs import PROGRAM_ORACLES, check_case
+from glowtrain.gradcheck.models.model import check
+from glowtrain.gradcheck.operators.oracles import ORACLES, check_sample
+from glowtrain.gradcheck.operators.page import page
+from glowtrain.gradcheck.operators.registry import PROFILES, RegistryReport, check_registry
+from glowtrain.gradcheck.programs.rungs import PROGRAM_ORACLES, check_case
+from glowtrain.gradcheck.report.html import write_html
+from glowtrain.gradcheck.report.junit import write_junit
+from glowtrain.gradcheck.report.report import Check, Measure, Report
 
 __all__ = [
     "ORACLES",

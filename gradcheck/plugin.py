@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import glowtrain.ops  # noqa: F401  (fills the registry)
-from glowtrain.gradcheck.html import write_html
-from glowtrain.gradcheck.model import check
-from glowtrain.gradcheck.operators import ORACLES, check_sample
-from glowtrain.gradcheck.registry import check_registry
-from glowtrain.gradcheck.report import Report, merged
+from glowtrain.gradcheck.models.model import check
+from glowtrain.gradcheck.operators.oracles import ORACLES, check_sample
+from glowtrain.gradcheck.operators.registry import check_registry
+from glowtrain.gradcheck.report.html import write_html
+from glowtrain.gradcheck.report.report import Report, merged
 from glowtrain.graph import Graph, Operator, Sample, Template
 from glowtrain.types import Array
 from glowtrain.words import plural

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
-from glowtrain.gradcheck.case import Case
 from glowtrain.gradcheck.draw import LONGEST, grown, placed
-from glowtrain.gradcheck.programs import draw_case
+from glowtrain.gradcheck.programs.case import Case
+from glowtrain.gradcheck.programs.programs import draw_case
 from glowtrain.graph import Operator, Sample
 from glowtrain.types import Array, Shape
 
@@ -83,7 +83,7 @@ def samples(draw: st.DrawFn, operator: type[Operator], tails: bool = False) -> S
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """Random training steps (see :mod:`glowtrain.gradcheck.programs`)."""
+    """Random training steps (see :mod:`glowtrain.gradcheck.programs.programs`)."""
     return draw_case(HypothesisDraw(draw))
 
 

@@ -18,10 +18,10 @@ import numpy as np
 from glowtrain.errors import InputError
 from glowtrain.grad import Updates
 from glowtrain.graph import Input, Value, Variable
-from glowtrain.ops.arithmetic import Sqrt
-from glowtrain.ops.extrema import Clip, Min
-from glowtrain.ops.logic import Cast, Equal, Where
-from glowtrain.ops.reduction import ReduceSumSquare, accumulator, as_dtype
+from glowtrain.ops.elementwise.arithmetic import Sqrt
+from glowtrain.ops.elementwise.extrema import Clip, Min
+from glowtrain.ops.elementwise.logic import Cast, Equal, Where
+from glowtrain.ops.reduce.reduction import ReduceSumSquare, accumulator, as_dtype
 from glowtrain.optim.schedules import Schedule
 from glowtrain.types import DType, f32, f64, i64
 

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from glowtrain.errors import InputError
 from glowtrain.graph import Value
-from glowtrain.ops.arithmetic import Reciprocal, Sqrt
-from glowtrain.ops.logic import Where
-from glowtrain.ops.transcendental import Log, Tanh
+from glowtrain.ops.elementwise.arithmetic import Reciprocal, Sqrt
+from glowtrain.ops.elementwise.logic import Where
+from glowtrain.ops.elementwise.transcendental import Log, Tanh
 from glowtrain.optim.optimizer import Optimizer, Slots
 
 

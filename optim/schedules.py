@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 from glowtrain.errors import InputError
 from glowtrain.graph import Value
-from glowtrain.ops.arithmetic import Floor, Pow
-from glowtrain.ops.extrema import Min
-from glowtrain.ops.logic import Where
-from glowtrain.ops.transcendental import Cos
+from glowtrain.ops.elementwise.arithmetic import Floor, Pow
+from glowtrain.ops.elementwise.extrema import Min
+from glowtrain.ops.elementwise.logic import Where
+from glowtrain.ops.elementwise.transcendental import Cos
 
 Numbers = Mapping[str, Value]
 Take = Callable[["Leaf"], Numbers]

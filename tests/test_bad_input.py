@@ -14,11 +14,11 @@ from onnx import helper, numpy_helper
 import glowtrain as gt
 from glowtrain.errors import BindingError, GraphError, InputError, ModelError, NonFiniteError, ShapeError
 from glowtrain.graph import Graph, Input
-from glowtrain.ops.gather import GatherElements, GatherND
-from glowtrain.ops.logic import Cast
-from glowtrain.ops.loss import SoftmaxCrossEntropyLoss
-from glowtrain.ops.rotary import RotaryEmbedding
-from glowtrain.ops.scatter import ScatterElements
+from glowtrain.ops.attention.rotary import RotaryEmbedding
+from glowtrain.ops.elementwise.logic import Cast
+from glowtrain.ops.indexing.gather import GatherElements, GatherND
+from glowtrain.ops.indexing.scatter import ScatterElements
+from glowtrain.ops.objective.loss import SoftmaxCrossEntropyLoss
 from glowtrain.quantization import Quantized
 from glowtrain.types import type_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from glowtrain.cli import app
-from glowtrain.onnx_io.support import table
+from glowtrain.onnx_io.checks.support import table
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "operator-support.md"
 

@@ -18,16 +18,16 @@ from glowtrain.graph import Graph, Input, Value, Variable, constant
 from glowtrain.graph.retype import widened
 from glowtrain.graph.reverse import pullback
 from glowtrain.loops import Apply, Expr, For, Statement, Store, rewrite_body
-from glowtrain.ops.activation import Relu
-from glowtrain.ops.contraction import MatMul
-from glowtrain.ops.control import Scan
-from glowtrain.ops.convolution import Conv
-from glowtrain.ops.logic import Cast, Where
-from glowtrain.ops.move import Reshape
-from glowtrain.ops.recurrent import GRU
-from glowtrain.ops.softmax import Softmax
-from glowtrain.ops.transcendental import Tanh
-from glowtrain.program.plan import plan
+from glowtrain.ops.contraction.products import MatMul
+from glowtrain.ops.control.scan import Scan
+from glowtrain.ops.convolution.convolution import Conv
+from glowtrain.ops.elementwise.activation import Relu
+from glowtrain.ops.elementwise.logic import Cast, Where
+from glowtrain.ops.elementwise.transcendental import Tanh
+from glowtrain.ops.reduce.softmax import Softmax
+from glowtrain.ops.sequence.recurrent import GRU
+from glowtrain.ops.tensor.move import Reshape
+from glowtrain.program.memory.plan import plan
 from glowtrain.program.program import Kernel, Program
 from glowtrain.types import Array, bf16, f16, f32, f64, i64
 from glowtrain.verification import Report, climb, ladder, native, random_inputs

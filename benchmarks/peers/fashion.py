@@ -30,8 +30,8 @@ import onnxruntime
 
 import glowtrain as gt
 from glowtrain.backends.cpu.backend import Cpu
-from glowtrain.backends.cpu.target import Target
-from glowtrain.onnx_io.outside import EXACT_BYTES
+from glowtrain.backends.llvm.target import Target
+from glowtrain.onnx_io.checks.other_runtimes import EXACT_BYTES
 
 BATCH = 250
 BOUND = 1e-3

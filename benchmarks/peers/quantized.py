@@ -27,7 +27,7 @@ import torch
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 import glowtrain as gt
-from glowtrain.onnx_io.outside import EXACT_BYTES
+from glowtrain.onnx_io.checks.other_runtimes import EXACT_BYTES
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 

@@ -12,7 +12,7 @@ import numpy as np
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
 from glowtrain.graph.places import index_problems
-from glowtrain.program.plan import Plan
+from glowtrain.program.memory.plan import Plan
 from glowtrain.types import Array, Shape, TensorType
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from glowtrain.backends.base import Backend, Executable, Instance, State
 from glowtrain.graph import Constant, Graph, Node, Value, Variable
-from glowtrain.program.plan import Plan
+from glowtrain.program.memory.plan import Plan
 from glowtrain.types import Array
 
 

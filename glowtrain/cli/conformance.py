@@ -28,8 +28,8 @@ def conformance(
 
     glowtrain conformance --jobs 2 --gradients --output conformance.md
     """
-    from glowtrain.gradcheck import conformance as slopes  # noqa: PLC0415
-    from glowtrain.onnx_io.conformance import matching, report, run_all  # noqa: PLC0415  (makes 2000 models)
+    from glowtrain.gradcheck.operators import node_tests as slopes  # noqa: PLC0415
+    from glowtrain.onnx_io.checks.conformance import matching, report, run_all  # noqa: PLC0415  (makes 2000 models)
 
     chosen = matching(pattern, backend)
     outcomes = list(track(run_all(chosen, backend, jobs), "testing", len(chosen), console=err, transient=True))

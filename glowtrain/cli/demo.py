@@ -21,7 +21,7 @@ from glowtrain.errors import VerificationError
 from glowtrain.gradcheck import check
 from glowtrain.graph import Graph, Template
 from glowtrain.onnx_io import save
-from glowtrain.onnx_io.outside import outside_run
+from glowtrain.onnx_io.checks.other_runtimes import outside_run
 from glowtrain.trainer import Trainer
 from glowtrain.trainer.fit import Moment
 from glowtrain.words import plural

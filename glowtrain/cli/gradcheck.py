@@ -19,8 +19,8 @@ from glowtrain.data import read_npz
 from glowtrain.errors import InputError
 from glowtrain.figures import check_drawing
 from glowtrain.gradcheck import RegistryReport, Report, check, check_registry, page
-from glowtrain.gradcheck.html import write_html
-from glowtrain.gradcheck.junit import write_junit
+from glowtrain.gradcheck.report.html import write_html
+from glowtrain.gradcheck.report.junit import write_junit
 from glowtrain.graph import OPERATORS, lookup
 from glowtrain.trainer.files import write_atomically
 

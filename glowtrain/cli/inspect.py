@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from glowtrain import data
-from glowtrain.backends.cpu.codegen import Code, generate
-from glowtrain.backends.cpu.target import Target
-from glowtrain.backends.cpu.toolchain import assembly, module_text
+from glowtrain.backends.cpu.step import Code, generate
+from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.llvm.toolchain import assembly, module_text
 from glowtrain.cli import options
 from glowtrain.cli.console import command
 from glowtrain.cli.models import open_graph, parse_dims

@@ -8,10 +8,10 @@ from collections import defaultdict
 
 import numpy as np
 
-from glowtrain.backends.cpu import toolchain
 from glowtrain.backends.cpu.backend import NativeGraph, NativeInstance
-from glowtrain.backends.cpu.codegen import ENTRY, generate
-from glowtrain.backends.cpu.target import Target
+from glowtrain.backends.cpu.step import ENTRY, generate
+from glowtrain.backends.llvm import toolchain
+from glowtrain.backends.llvm.target import Target
 from glowtrain.cli.console import out, seconds, table
 from glowtrain.compiler import planned
 from glowtrain.graph import Graph

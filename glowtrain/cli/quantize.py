@@ -20,7 +20,7 @@ from glowtrain.cli.quantizing import (
 from glowtrain.cli.training import feed, loss_of
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Template
-from glowtrain.quantization.qat import prepare_training, resume_training
+from glowtrain.quantization.training.qat import prepare_training, resume_training
 from glowtrain.types import DTYPES
 
 EXAMPLES = 1024

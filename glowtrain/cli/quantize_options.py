@@ -11,7 +11,7 @@ import typer
 from glowtrain import data
 from glowtrain import quantization as q
 from glowtrain.cli import options
-from glowtrain.quantization.export import FORMATS
+from glowtrain.quantization.export.files import FORMATS
 
 SCHEME, CALIBRATION, TRAINING = "Types and scales", "Calibration and rounding", "Training (--qat)"
 

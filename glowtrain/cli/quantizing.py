@@ -22,10 +22,10 @@ from glowtrain.figures import check_drawing
 from glowtrain.graph import Graph, Template
 from glowtrain.losses import Loss
 from glowtrain.optim import Optimizer
-from glowtrain.quantization.batches import Batch, batches
-from glowtrain.quantization.export import save_quantized
-from glowtrain.quantization.qat import finetune
-from glowtrain.quantization.scheme import ACTIVATIONS, WEIGHTS, Granularity
+from glowtrain.quantization.calibration.batches import Batch, batches
+from glowtrain.quantization.export.files import save_quantized
+from glowtrain.quantization.placement.scheme import ACTIVATIONS, WEIGHTS, Granularity
+from glowtrain.quantization.training.qat import finetune
 from glowtrain.types import Array, DType
 from glowtrain.words import plural
 

@@ -9,16 +9,16 @@ from typing import TypeVar
 
 from rich.table import Table
 
-from glowtrain.backends.cpu.codegen import Code, generate
-from glowtrain.backends.cpu.target import Target
-from glowtrain.backends.cpu.toolchain import compile_text
+from glowtrain.backends.cpu.step import Code, generate
+from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.llvm.toolchain import compile_text
 from glowtrain.cli.console import nbytes, out, seconds, table
 from glowtrain.compiler import planned
 from glowtrain.graph import Graph
 from glowtrain.lower.expand import expand
 from glowtrain.lower.lower import lower
 from glowtrain.optimize.pipeline import optimize
-from glowtrain.program.plan import Plan
+from glowtrain.program.memory.plan import Plan
 from glowtrain.program.program import Program
 from glowtrain.words import plural
 

@@ -13,7 +13,7 @@ from glowtrain import losses, optim
 from glowtrain.data import Dataset
 from glowtrain.errors import DataError, InputError
 from glowtrain.losses import Loss
-from glowtrain.ops.reduction import accumulator
+from glowtrain.ops.reduce.reduction import accumulator
 from glowtrain.optim import OPTIMIZERS, Optimizer, Schedule
 from glowtrain.types import Array, Spec, f32
 

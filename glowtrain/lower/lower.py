@@ -13,7 +13,7 @@ from glowtrain.errors import CodegenError
 from glowtrain.graph import Constant, Graph, Node, Value, Variable
 from glowtrain.loops import Buffer, Const, Expr, For, Index, Names, Statement, Tensor, indices_of
 from glowtrain.lower.expand import expand
-from glowtrain.ops.control import Scan
+from glowtrain.ops.control.scan import Scan
 from glowtrain.program.program import Instruction, Kernel, Program, Repeat
 from glowtrain.types import i64
 

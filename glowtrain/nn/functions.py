@@ -9,16 +9,16 @@ import numpy as np
 
 from glowtrain.graph import Value, constant
 from glowtrain.nn.checks import check_extents, check_input, check_share
-from glowtrain.ops.activation import Gelu, Relu, Sigmoid
-from glowtrain.ops.arithmetic import Sqrt
-from glowtrain.ops.logic import Where
-from glowtrain.ops.max_pool import MaxPool
-from glowtrain.ops.move import Concat, Flatten, Reshape, Transpose
-from glowtrain.ops.pooling import AveragePool, GlobalAveragePool
-from glowtrain.ops.random import Dropout
-from glowtrain.ops.reduction import ReduceMean, ReduceSum
-from glowtrain.ops.softmax import LogSoftmax, Softmax
-from glowtrain.ops.transcendental import Exp, Log, Tanh
+from glowtrain.ops.elementwise.activation import Gelu, Relu, Sigmoid
+from glowtrain.ops.elementwise.arithmetic import Sqrt
+from glowtrain.ops.elementwise.logic import Where
+from glowtrain.ops.elementwise.transcendental import Exp, Log, Tanh
+from glowtrain.ops.pooling.max_pool import MaxPool
+from glowtrain.ops.pooling.pooling import AveragePool, GlobalAveragePool
+from glowtrain.ops.random.philox import Dropout
+from glowtrain.ops.reduce.reduction import ReduceMean, ReduceSum
+from glowtrain.ops.reduce.softmax import LogSoftmax, Softmax
+from glowtrain.ops.tensor.move import Concat, Flatten, Reshape, Transpose
 
 Extents = int | Sequence[int]
 Axes = int | Sequence[int] | None

@@ -12,14 +12,14 @@ from glowtrain.nn.checks import check_extents, check_input, check_share
 from glowtrain.nn.functions import Extents, reshape, softmax, spread, transpose
 from glowtrain.nn.initializers import FanIn, Initializer, Normal, Xavier, ones, zeros
 from glowtrain.nn.scope import buffer, parameter, scope
-from glowtrain.ops.contraction import Gemm
-from glowtrain.ops.convolution import Conv
-from glowtrain.ops.gather import Gather
-from glowtrain.ops.logic import Where
-from glowtrain.ops.normalization import BatchNormalization, LayerNormalization
-from glowtrain.ops.recurrent import LSTM
-from glowtrain.ops.reduction import accumulator
-from glowtrain.ops.split import Split
+from glowtrain.ops.contraction.products import Gemm
+from glowtrain.ops.convolution.convolution import Conv
+from glowtrain.ops.elementwise.logic import Where
+from glowtrain.ops.indexing.gather import Gather
+from glowtrain.ops.normalize.batch_and_layer import BatchNormalization, LayerNormalization
+from glowtrain.ops.reduce.reduction import accumulator
+from glowtrain.ops.sequence.recurrent import LSTM
+from glowtrain.ops.tensor.split import Split
 from glowtrain.types import DType, f32
 
 

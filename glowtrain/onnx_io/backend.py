@@ -17,7 +17,7 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from glowtrain.compiler import Function, compile
 from glowtrain.errors import InputError
-from glowtrain.onnx_io.load import load
+from glowtrain.onnx_io.read.load import load
 from glowtrain.types import Array, dtype_of
 
 

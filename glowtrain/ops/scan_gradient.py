@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from glowtrain.graph import Graph, Input, Node, Value, rebuild
 from glowtrain.graph.reverse import pullback
-from glowtrain.ops.arithmetic import Add
-from glowtrain.ops.contraction import Gemm, MatMul, reshaped, swapped
-from glowtrain.ops.family import Grads
-from glowtrain.ops.move import Transpose
-from glowtrain.ops.reduction import ReduceSum, filled
+from glowtrain.ops.contraction.products import Gemm, MatMul, reshaped, swapped
+from glowtrain.ops.core.family import Grads
+from glowtrain.ops.elementwise.arithmetic import Add
+from glowtrain.ops.reduce.reduction import ReduceSum, filled
+from glowtrain.ops.tensor.move import Transpose
 
 if TYPE_CHECKING:
-    from glowtrain.ops.control import Scan
+    from glowtrain.ops.control.scan import Scan
 
 Ints = tuple[int, ...]
 Sum = Callable[[], Value]

@@ -1,9 +1,10 @@
 """Rescaling of integer sums by integers alone, for processors without floating point.
 
 What :func:`~glowtrain.optimize.integer.in_integers` leaves as a factor in floats becomes a multiplication of integers
-and a shift (:class:`~glowtrain.ops.rescale.Rescale`): products of bytes, sums and products of activations, and their
-means over an image. Factors are kept to 31 bits, those of floats to 24: so a result can be one unit from that of the
-factor in floats where this is next to a tie. Ties themselves round to even in both, and powers of two give the same.
+and a shift (:class:`~glowtrain.ops.quantized.fixed_point.Rescale`): products of bytes, sums and products of
+activations, and their means over an image. Factors are kept to 31 bits, those of floats to 24: so a result can be one
+unit from that of the factor in floats where this is next to a tie. Ties themselves round to even in both, and powers of
+two give the same.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from glowtrain.graph import Graph, Node, Value, constant
-from glowtrain.ops.cast import Cast
+from glowtrain.ops.elementwise.cast import Cast
 from glowtrain.ops.microsoft.quantized import QLinearAdd, QLinearGlobalAveragePool, QLinearMul
-from glowtrain.ops.quantization import QuantizeLinear, known
-from glowtrain.ops.reduction import ReduceSum
-from glowtrain.ops.rescale import BITS, Rescale, fixed_point
+from glowtrain.ops.quantized.convert import QuantizeLinear, known
+from glowtrain.ops.quantized.fixed_point import BITS, Rescale, fixed_point
+from glowtrain.ops.reduce.reduction import ReduceSum
 from glowtrain.optimize.integer import in_integers, sums
 from glowtrain.optimize.rewrite import rewrite
 from glowtrain.types import Array, DType, i8, i16, i32, u8, u16

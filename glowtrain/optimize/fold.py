@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from glowtrain.graph import Constant, Graph, Node, Value
-from glowtrain.ops.quantization import DequantizeLinear
+from glowtrain.ops.quantized.convert import DequantizeLinear
 from glowtrain.optimize.rewrite import rewrite
 from glowtrain.types import Array
 

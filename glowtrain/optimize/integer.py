@@ -24,23 +24,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from glowtrain.graph import Constant, Graph, Node, Operator, Value, constant
-from glowtrain.ops.activation import Relu
-from glowtrain.ops.arithmetic import Add, Mul
-from glowtrain.ops.cast import Cast
-from glowtrain.ops.contraction import Gemm, MatMul
-from glowtrain.ops.convolution import Conv, ConvTranspose
-from glowtrain.ops.extrema import Clip
-from glowtrain.ops.family import Elementwise, Move
-from glowtrain.ops.max_pool import MaxPool
+from glowtrain.ops.contraction.products import Gemm, MatMul
+from glowtrain.ops.convolution.convolution import Conv, ConvTranspose
+from glowtrain.ops.core.family import Elementwise, Move
+from glowtrain.ops.elementwise.activation import Relu
+from glowtrain.ops.elementwise.arithmetic import Add, Mul
+from glowtrain.ops.elementwise.cast import Cast
+from glowtrain.ops.elementwise.extrema import Clip
 from glowtrain.ops.microsoft.quantized import (
     QLinearAdd,
     QLinearAveragePool,
     QLinearGlobalAveragePool,
     QLinearMul,
 )
-from glowtrain.ops.move import Concat, Transpose, reshape
-from glowtrain.ops.pooling import AveragePool, GlobalAveragePool
-from glowtrain.ops.quantization import (
+from glowtrain.ops.pooling.max_pool import MaxPool
+from glowtrain.ops.pooling.pooling import AveragePool, GlobalAveragePool
+from glowtrain.ops.quantized.convert import (
     INTEGERS,
     DequantizeLinear,
     QuantizeLinear,
@@ -49,8 +48,9 @@ from glowtrain.ops.quantization import (
     quantize_units,
     quantized_array,
 )
-from glowtrain.ops.quantized_contraction import BYTES, ConvInteger, MatMulInteger
-from glowtrain.ops.transposed_integer import ConvTransposeInteger, Interleave
+from glowtrain.ops.quantized.integer_products import BYTES, ConvInteger, MatMulInteger
+from glowtrain.ops.quantized.integer_transposed import ConvTransposeInteger, Interleave
+from glowtrain.ops.tensor.move import Concat, Transpose, reshape
 from glowtrain.optimize.rewrite import Change, rewrite
 from glowtrain.optimize.tables import as_table
 from glowtrain.types import SMALL_INTEGERS, Array, DType, f32, i8, i32, u8

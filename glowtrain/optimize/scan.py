@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from glowtrain.graph import Graph, Node, Value
-from glowtrain.ops.control import Scan
+from glowtrain.ops.control.scan import Scan
 from glowtrain.optimize.rewrite import rewrite
 
 Output = tuple[Value, int, int]

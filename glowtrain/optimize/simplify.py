@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from glowtrain.graph import Constant, Graph, Node, Value, constant
-from glowtrain.ops.arithmetic import Add, Div, Mean, Mul, Neg, Pow, Sub, Sum
-from glowtrain.ops.extrema import Max, Min
-from glowtrain.ops.logic import Cast, Identity, Not, Where
-from glowtrain.ops.move import Concat, Expand, Reshape, Reshaping, Slice, Transpose
-from glowtrain.ops.pad import Pad, Tile
-from glowtrain.ops.random import Dropout
-from glowtrain.ops.reduction import ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum
-from glowtrain.ops.split import Split
+from glowtrain.ops.elementwise.arithmetic import Add, Div, Mean, Mul, Neg, Pow, Sub, Sum
+from glowtrain.ops.elementwise.extrema import Max, Min
+from glowtrain.ops.elementwise.logic import Cast, Identity, Not, Where
+from glowtrain.ops.random.philox import Dropout
+from glowtrain.ops.reduce.reduction import ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum
+from glowtrain.ops.tensor.move import Concat, Expand, Reshape, Reshaping, Slice, Transpose
+from glowtrain.ops.tensor.pad import Pad, Tile
+from glowtrain.ops.tensor.split import Split
 from glowtrain.optimize.rewrite import Change, rewrite
 from glowtrain.types import DType
 

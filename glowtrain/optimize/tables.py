@@ -13,10 +13,10 @@ import numpy as np
 
 from glowtrain.graph import Constant, Node, Value, constant, rebuild
 from glowtrain.loops import Apply, Const, walk
-from glowtrain.ops.family import Elementwise
-from glowtrain.ops.lookup import Lookup
-from glowtrain.ops.quantization import DequantizeLinear, QuantizeLinear, limits
-from glowtrain.ops.quantized_contraction import BYTES
+from glowtrain.ops.core.family import Elementwise
+from glowtrain.ops.quantized.convert import DequantizeLinear, QuantizeLinear, limits
+from glowtrain.ops.quantized.integer_products import BYTES
+from glowtrain.ops.quantized.lookup import Lookup
 from glowtrain.optimize.fold import evaluate
 from glowtrain.types import Array
 

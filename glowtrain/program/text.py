@@ -41,10 +41,10 @@ from glowtrain.loops import (
     walk,
 )
 from glowtrain.loops.affine import Atom, Quotient, Remainder
-from glowtrain.program.lanes import Facts
-from glowtrain.program.plan import Plan
+from glowtrain.program.interpret.vectorize import Facts
+from glowtrain.program.memory.plan import Plan
+from glowtrain.program.passes.schedule import lifetimes
 from glowtrain.program.program import Instruction, Kernel, Program
-from glowtrain.program.schedule import lifetimes
 from glowtrain.types import DType, i64
 
 LINE = 118

@@ -33,10 +33,10 @@ from glowtrain.loops import (
     writes,
 )
 from glowtrain.loops.language import PREDICATES
-from glowtrain.program import scalar
-from glowtrain.program.coverage import covered, depends_on_data, program_stores
-from glowtrain.program.lanes import Evaluation, Facts, Scope
-from glowtrain.program.memory import Memory
+from glowtrain.program.analysis.write_coverage import covered, depends_on_data, program_stores
+from glowtrain.program.interpret import functions
+from glowtrain.program.interpret.storage import Memory
+from glowtrain.program.interpret.vectorize import Evaluation, Facts, Scope
 from glowtrain.program.program import Instruction, Kernel, Program, describe
 from glowtrain.program.text import expression_text, statement_text
 from glowtrain.types import boolean, i64
@@ -218,7 +218,7 @@ class _Verifier:
             case Accumulate(op=op, buffer=buffer, index=index, value=value):
                 yield from _typed(buffer, value)
                 yield from self._subscripts(buffer, index, place)
-                if op not in scalar.UFUNCS:
+                if op not in functions.UFUNCS:
                     yield f"there is no accumulation by {op!r}"
 
     def _own_element(self, store: Store, place: _Place) -> Iterator[str]:
@@ -292,7 +292,7 @@ class _Verifier:
 
     def _reduce(self, reduce: Reduce, place: _Place) -> Iterator[str]:
         op, indices, body, partials = reduce.op, reduce.indices, reduce.body, reduce.partials
-        if op not in scalar.UFUNCS:
+        if op not in functions.UFUNCS:
             yield f"there is no reduction by {op!r}"
         elif op in ("and", "or") and body.dtype != boolean:
             yield f"a reduction by {op!r} of {body.dtype}; it takes bool"
@@ -392,7 +392,7 @@ def _application(node: Apply) -> Iterator[str]:
     result = boolean if function in PREDICATES else typed[0].dtype
     if node.dtype != result:
         yield f"{function} of {typed[0].dtype} gives {result}, not {node.dtype}"
-    if not scalar.has(function, typed[0].dtype):
+    if not functions.has(function, typed[0].dtype):
         yield f"{function} is not defined for {typed[0].dtype}"
 
 

@@ -5,13 +5,9 @@
 :func:`quantize` is the whole of it for a model that is not trained again.
 """
 
-from glowtrain.quantization.analysis import LayerNoise, Sensitivity, accuracy, sensitivity, signal_to_noise
-from glowtrain.quantization.batch_norm import freeze
-from glowtrain.quantization.calibrate import calibrate
-from glowtrain.quantization.convert import convert
-from glowtrain.quantization.export import FORMATS, in_bytes, save_quantized
-from glowtrain.quantization.fold import folded
-from glowtrain.quantization.methods import (
+from glowtrain.quantization.calibration.calibrate import calibrate
+from glowtrain.quantization.calibration.profile import Profile
+from glowtrain.quantization.calibration.ranges import (
     METHODS,
     WEIGHT_METHODS,
     Entropy,
@@ -21,15 +17,19 @@ from glowtrain.quantization.methods import (
     MovingAverage,
     Percentile,
 )
-from glowtrain.quantization.placement import Kept
+from glowtrain.quantization.export.convert import convert
+from glowtrain.quantization.export.files import FORMATS, in_bytes, save_quantized
+from glowtrain.quantization.export.fold import folded
+from glowtrain.quantization.export.qoperator import qoperator
+from glowtrain.quantization.improve.sensitivity import LayerNoise, Sensitivity, accuracy, sensitivity, signal_to_noise
+from glowtrain.quantization.placement.placement import Kept
+from glowtrain.quantization.placement.prepare import prepare
+from glowtrain.quantization.placement.recipe import Recipe
+from glowtrain.quantization.placement.scheme import Parameters, Scheme
 from glowtrain.quantization.post_training import Quantized, quantize
-from glowtrain.quantization.prepare import prepare
-from glowtrain.quantization.profile import Profile
-from glowtrain.quantization.qat import finetune, frozen_trainer, learn, prepare_training, resume_training
-from glowtrain.quantization.qoperator import qoperator
-from glowtrain.quantization.recipe import Recipe
-from glowtrain.quantization.report import Report, report
-from glowtrain.quantization.scheme import Parameters, Scheme
+from glowtrain.quantization.report.report import Report, report
+from glowtrain.quantization.training.batch_norm import freeze
+from glowtrain.quantization.training.qat import finetune, frozen_trainer, learn, prepare_training, resume_training
 
 __all__ = [
     "FORMATS",

@@ -8,21 +8,21 @@ from dataclasses import dataclass, field
 from glowtrain.backends.base import Backend
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Graph, Template
-from glowtrain.quantization.analysis import sensitivity
-from glowtrain.quantization.batches import Batch, Data, batches
-from glowtrain.quantization.calibrate import calibrate
-from glowtrain.quantization.convert import converted
-from glowtrain.quantization.correct import correct_biases
-from glowtrain.quantization.equalize import equalized
-from glowtrain.quantization.fold import folded
-from glowtrain.quantization.methods import method_of
-from glowtrain.quantization.placement import Kept
-from glowtrain.quantization.prepare import Prepared, check_float, check_request, prepared
-from glowtrain.quantization.profile import Profile
-from glowtrain.quantization.recipe import Recipe
-from glowtrain.quantization.rounding import round_weights
-from glowtrain.quantization.scheme import Parameters
-from glowtrain.quantization.settled import baked, each
+from glowtrain.quantization.calibration.batches import Batch, Data, batches
+from glowtrain.quantization.calibration.calibrate import calibrate
+from glowtrain.quantization.calibration.profile import Profile
+from glowtrain.quantization.calibration.ranges import method_of
+from glowtrain.quantization.export.constants import baked, each
+from glowtrain.quantization.export.convert import converted
+from glowtrain.quantization.export.fold import folded
+from glowtrain.quantization.improve.adaround import round_weights
+from glowtrain.quantization.improve.bias_correction import correct_biases
+from glowtrain.quantization.improve.equalize import equalized
+from glowtrain.quantization.improve.sensitivity import sensitivity
+from glowtrain.quantization.placement.placement import Kept
+from glowtrain.quantization.placement.prepare import Prepared, check_float, check_request, prepared
+from glowtrain.quantization.placement.recipe import Recipe
+from glowtrain.quantization.placement.scheme import Parameters
 from glowtrain.types import Array
 
 RANKED = 8
@@ -74,11 +74,11 @@ def quantize(
 ) -> Quantized:
     """Quantize a float model after training.
 
-    ``data`` are typical inputs (see :func:`~glowtrain.quantization.calibrate.calibrate`), ``state`` variables' values
-    by name, ``profile`` an earlier calibration of the same model with the same weights (a recipe that equalises changes
-    them, and calibrates anew); with ``histograms`` they are recorded for the report even where the method does not need
-    them. Raises :class:`~glowtrain.errors.QuantizationError` for data, ranges, recipes and profiles that do not fit the
-    model.
+    ``data`` are typical inputs (see :func:`~glowtrain.quantization.calibration.calibrate.calibrate`), ``state``
+    variables' values by name, ``profile`` an earlier calibration of the same model with the same weights (a recipe that
+    equalises changes them, and calibrates anew); with ``histograms`` they are recorded for the report even where the
+    method does not need them. Raises :class:`~glowtrain.errors.QuantizationError` for data, ranges, recipes and
+    profiles that do not fit the model.
     """
     recipe = Recipe() if recipe is None else recipe
     check_request(model, recipe, profile)

@@ -26,15 +26,15 @@ from glowtrain.graph import Graph, Node, Value
 from glowtrain.loops import Buffer
 from glowtrain.lower.expand import expand
 from glowtrain.lower.lower import lower_with_buffers
-from glowtrain.onnx_io.values import unknown_variables
+from glowtrain.modes.variables import unknown_variables
 from glowtrain.optimize.integer import in_integers
 from glowtrain.optimize.pipeline import optimize
-from glowtrain.program.evaluate import evaluate
-from glowtrain.program.memory import Memory
-from glowtrain.program.plan import Plan, plan
+from glowtrain.program.interpret.evaluate import evaluate
+from glowtrain.program.interpret.storage import Memory
+from glowtrain.program.memory.plan import Plan, plan
+from glowtrain.program.memory.verify_plan import verify_plan
 from glowtrain.program.program import Instruction, Program
 from glowtrain.program.verify import verify
-from glowtrain.program.verify_plan import verify_plan
 from glowtrain.types import Array
 from glowtrain.verification.exact import (
     Arrays,

@@ -6,10 +6,10 @@ import numpy as np
 
 from glowtrain.backends.base import State, check_inputs
 from glowtrain.backends.cpu.backend import NativeGraph, NativeInstance
-from glowtrain.backends.cpu.target import Target
+from glowtrain.backends.llvm.target import Target
 from glowtrain.graph import Graph
 from glowtrain.loops import Buffer
-from glowtrain.program.plan import ALIGNMENT, Plan
+from glowtrain.program.memory.plan import ALIGNMENT, Plan
 from glowtrain.program.program import Program
 from glowtrain.types import Array
 from glowtrain.verification.exact import Arrays

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from glowtrain.backends.cpu import scalar
-from glowtrain.backends.cpu.emit import Function, Text
-from glowtrain.backends.cpu.target import Target
-from glowtrain.backends.cpu.toolchain import build
+from glowtrain.backends.llvm import scalar
+from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.llvm.text import Function, Text
+from glowtrain.backends.llvm.toolchain import build
 from glowtrain.types import DTYPES
 
 Array = NDArray[Any]

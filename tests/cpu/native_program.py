@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from glowtrain.backends.cpu.codegen import ENTRY, generate
-from glowtrain.backends.cpu.target import Target
-from glowtrain.backends.cpu.toolchain import build, pointer_table
+from glowtrain.backends.cpu.step import ENTRY, generate
+from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.llvm.toolchain import build, pointer_table
 from glowtrain.loops import Buffer
-from glowtrain.program.plan import Plan
+from glowtrain.program.memory.plan import Plan
 from glowtrain.program.program import Program
 from glowtrain.types import Array
 

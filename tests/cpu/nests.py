@@ -9,8 +9,8 @@ import numpy as np
 from cpu_kernels import runnable, same
 from native_program import Native
 
-from glowtrain.backends.cpu.target import Target
-from glowtrain.program.evaluate import evaluate
+from glowtrain.backends.llvm.target import Target
+from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.program import Kernel, Program, Repeat
 from glowtrain.program.verify import verify
 from glowtrain.types import Array

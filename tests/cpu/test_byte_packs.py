@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from cpu_kernels import elementwise_text
 
-from glowtrain.backends.cpu.emit import Function, Text
-from glowtrain.backends.cpu.nest.saturation import Saturation
-from glowtrain.backends.cpu.target import Target
-from glowtrain.backends.cpu.toolchain import build, compile_text
+from glowtrain.backends.cpu.loop_nest.saturation import Saturation
+from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.llvm.text import Function, Text
+from glowtrain.backends.llvm.toolchain import build, compile_text
 from glowtrain.loops import Ref
 from glowtrain.types import DTYPES, f32
 

@@ -11,10 +11,10 @@ import glowtrain as gt
 from glowtrain.backends.cpu.artifact import Artifact
 from glowtrain.backends.cpu.backend import Cpu, NativeGraph
 from glowtrain.backends.cpu.cache import key_of
-from glowtrain.backends.cpu.target import Target
+from glowtrain.backends.llvm.target import Target
 from glowtrain.compiler import compile_graph
 from glowtrain.graph import Constant, Graph, Input, Variable
-from glowtrain.ops.softmax import Softmax
+from glowtrain.ops.reduce.softmax import Softmax
 from glowtrain.types import f32
 
 HOST = Target.host()

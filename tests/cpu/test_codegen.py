@@ -12,10 +12,10 @@ from cpu_kernels import runnable, same
 from native_program import GAP, POISON, Native, raw, spread
 from nests import program
 
-from glowtrain.backends.cpu.codegen import generate
-from glowtrain.backends.cpu.contract import SMALL, FusedEpilogue, contraction_text, further_operands, recognise
-from glowtrain.backends.cpu.target import Target
-from glowtrain.backends.cpu.toolchain import pointer_table
+from glowtrain.backends.cpu.recognise import SMALL, FusedEpilogue, contraction_text, further_operands, recognise
+from glowtrain.backends.cpu.step import generate
+from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.llvm.toolchain import pointer_table
 from glowtrain.errors import CodegenError
 from glowtrain.loops import (
     Accumulate,
@@ -35,7 +35,7 @@ from glowtrain.loops import (
     indices_of,
     reduce,
 )
-from glowtrain.program.evaluate import evaluate
+from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.program import Kernel, Program, Repeat
 from glowtrain.program.verify import verify
 from glowtrain.types import Array, DType, TensorType, f16, f32, f64, i32, i64

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from glowtrain.backends.cpu.contraction import Access, Clip, Contraction, generate
-from glowtrain.backends.cpu.emit import Function, Text, splat_constant, vector
-from glowtrain.backends.cpu.target import Target
-from glowtrain.backends.cpu.toolchain import build
+from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.llvm.text import Function, Text, splat_constant, vector
+from glowtrain.backends.llvm.toolchain import build
 
 WIDTHS = {
     "512": replace(Target.host(), vector_bits=512, vector_registers=32),

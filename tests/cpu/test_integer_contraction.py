@@ -20,9 +20,9 @@ from test_contraction import addresses, contractions, inside
 
 from glowtrain.backends.cpu.contraction import Access, Axis, Clip, Contraction, Kernel, Operand, generate
 from glowtrain.backends.cpu.contraction.dot import dot_of
-from glowtrain.backends.cpu.emit import Function, Text, vector
-from glowtrain.backends.cpu.target import Target
-from glowtrain.backends.cpu.toolchain import build, compile_text
+from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.llvm.text import Function, Text, vector
+from glowtrain.backends.llvm.toolchain import build, compile_text
 
 Array = NDArray[Any]
 TARGETS = ("host", "avx2", "sse4", "scalar", "neon", "avx512", "avx512vnni", "avxvnni", "neon-dot")

@@ -10,10 +10,10 @@ from cpu_kernels import runnable
 from native_program import Native
 from nests import program as program_of
 
-from glowtrain.backends.cpu.contract import is_small, recognise
-from glowtrain.backends.cpu.target import Target
+from glowtrain.backends.cpu.recognise import is_small, recognise
+from glowtrain.backends.llvm.target import Target
 from glowtrain.loops import Buffer, Expr, For, Index, Let, Load, Ref, Statement, Store, call, cast, indices_of, reduce
-from glowtrain.program.evaluate import evaluate
+from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.program import Instruction, Kernel, Program, Repeat
 from glowtrain.program.verify import verify
 from glowtrain.types import Array, DType, TensorType, boolean, f16, f32, f64, i8, i32, i64, u8

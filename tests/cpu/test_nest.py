@@ -16,9 +16,9 @@ from native_program import Native, Pages, spread
 from nests import RANDOM, TARGETS, check, feeds_of, program
 from random_nests import Programs, drawn, seeded
 
-from glowtrain.backends.cpu.codegen import generate
-from glowtrain.backends.cpu.target import Target
-from glowtrain.backends.cpu.toolchain import compile_text
+from glowtrain.backends.cpu.step import generate
+from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.llvm.toolchain import compile_text
 from glowtrain.loops import (
     Accumulate,
     Buffer,
@@ -36,7 +36,7 @@ from glowtrain.loops import (
     reduce,
     select,
 )
-from glowtrain.program.evaluate import evaluate
+from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.program import Kernel, Program, Repeat
 from glowtrain.types import DTYPES, DType, TensorType, bf16, boolean, f32, f64, i32, i64, u8
 

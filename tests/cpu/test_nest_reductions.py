@@ -7,9 +7,9 @@ import pytest
 from native_program import Native, spread
 from nests import RANDOM, TARGETS, check, feeds_of, program
 
-from glowtrain.backends.cpu.codegen import generate
-from glowtrain.backends.cpu.nest.reduction import identity
-from glowtrain.backends.cpu.target import Target
+from glowtrain.backends.cpu.loop_nest.reduction import identity
+from glowtrain.backends.cpu.step import generate
+from glowtrain.backends.llvm.target import Target
 from glowtrain.loops import (
     Buffer,
     Expr,
@@ -23,8 +23,8 @@ from glowtrain.loops import (
     reduce,
     substitute,
 )
-from glowtrain.ops.arithmetic import fused_multiply_add
-from glowtrain.program import scalar
+from glowtrain.ops.elementwise.arithmetic import fused_multiply_add
+from glowtrain.program.interpret import functions
 from glowtrain.program.verify import verify
 from glowtrain.types import DTYPES, Array, DType, TensorType, boolean, f32, f64
 
@@ -141,7 +141,7 @@ def test_products_that_others_share_are_added_without_rounding(name: str) -> Non
 def test_identities_are_those_of_the_evaluator() -> None:
     for dtype in COMPUTED:
         for op in ("add", "mul", "max", "min"):
-            assert scalar.number(identity(op, dtype), dtype) == scalar.identity(op, dtype), (op, dtype)
+            assert functions.number(identity(op, dtype), dtype) == functions.identity(op, dtype), (op, dtype)
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))

@@ -14,10 +14,10 @@ from cpu_kernels import runnable
 
 import glowtrain as gt
 from glowtrain.backends.cpu.backend import Cpu
-from glowtrain.backends.cpu.target import Target
+from glowtrain.backends.llvm.target import Target
 from glowtrain.graph import Value, constant
-from glowtrain.ops.normalization import LayerNormalization, RMSNormalization
-from glowtrain.ops.softmax import LogSoftmax, Softmax
+from glowtrain.ops.normalize.batch_and_layer import LayerNormalization, RMSNormalization
+from glowtrain.ops.reduce.softmax import LogSoftmax, Softmax
 from glowtrain.types import Array, f32
 
 WIDE = replace(Target.host(), name="wide", vector_bits=512)

@@ -8,11 +8,11 @@ from cpu_kernels import runnable
 
 import glowtrain as gt
 from glowtrain.backends.cpu.backend import Cpu
-from glowtrain.backends.cpu.nest.saturation import LARGEST, Saturation, saturation
-from glowtrain.backends.cpu.target import Target
+from glowtrain.backends.cpu.loop_nest.saturation import LARGEST, Saturation, saturation
+from glowtrain.backends.llvm.target import Target
 from glowtrain.graph import Value, constant
 from glowtrain.loops import Cast, Const, Expr, Ref, call, cast, select
-from glowtrain.ops.quantization import QuantizeLinear, limits
+from glowtrain.ops.quantized.convert import QuantizeLinear, limits
 from glowtrain.types import DType, boolean, f8e4m3fn, f32, f64, i4, i8, i16, i32, u4, u8, u16
 
 TARGETS = {target.name: target for target in [Target.host(), *runnable("avx2", "sse4", "scalar")]}

@@ -12,13 +12,13 @@ import pytest
 from numpy.typing import NDArray
 from test_vector_math import EXACT, REFERENCE
 
-from glowtrain.backends.cpu import scalar
-from glowtrain.backends.cpu.emit import Function
-from glowtrain.backends.cpu.small import STORED
-from glowtrain.backends.cpu.target import Target
-from glowtrain.backends.cpu.toolchain import build
+from glowtrain.backends.llvm import scalar
+from glowtrain.backends.llvm.small_formats import STORED
+from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.llvm.text import Function
+from glowtrain.backends.llvm.toolchain import build
 from glowtrain.errors import CodegenError
-from glowtrain.ops.arithmetic import fused_multiply_add
+from glowtrain.ops.elementwise.arithmetic import fused_multiply_add
 from glowtrain.types import DTYPES
 
 Array = NDArray[Any]

@@ -6,11 +6,11 @@ import cpu_kernels
 import numpy as np
 import pytest
 
-from glowtrain.backends.cpu import scalar, small
-from glowtrain.backends.cpu.emit import Function
-from glowtrain.backends.cpu.target import Target
+from glowtrain.backends.llvm import scalar, small_formats
+from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.llvm.text import Function
 from glowtrain.errors import CodegenError
-from glowtrain.program.scalar import convert
+from glowtrain.program.interpret.functions import convert
 from glowtrain.types import DTYPES, Array
 
 HOST = Target.named("host")
@@ -18,7 +18,7 @@ WIDE = ("f64", "f32", "f16", "bf16", "i64", "i32", "u8", "bool")
 
 
 def codes(dtype: str) -> Array:
-    bits = small.INTEGERS[dtype][0] if dtype in small.INTEGERS else {"f4": 4, "f6": 6}.get(dtype[:2], 8)
+    bits = small_formats.INTEGERS[dtype][0] if dtype in small_formats.INTEGERS else {"f4": 4, "f6": 6}.get(dtype[:2], 8)
     return np.arange(1 << bits, dtype=np.uint8).view(DTYPES[dtype].numpy)
 
 
@@ -47,7 +47,7 @@ def same(a: Array, b: Array) -> bool:
 
 
 @pytest.mark.parametrize("target", [HOST, *cpu_kernels.runnable("generic")], ids=lambda target: target.name)
-@pytest.mark.parametrize("dtype", small.STORED)
+@pytest.mark.parametrize("dtype", small_formats.STORED)
 def test_narrowing_at_every_boundary(dtype: str, target: Target) -> None:
     x = boundaries(dtype)
     with np.errstate(all="ignore"):
@@ -55,7 +55,7 @@ def test_narrowing_at_every_boundary(dtype: str, target: Target) -> None:
         assert cast(x, "f32", dtype, target).view(np.uint8).tolist() == wanted.view(np.uint8).tolist()
 
 
-@pytest.mark.parametrize("dtype", small.STORED)
+@pytest.mark.parametrize("dtype", small_formats.STORED)
 @pytest.mark.parametrize("to", WIDE)
 def test_widening_of_every_code(dtype: str, to: str) -> None:
     x = codes(dtype)
@@ -65,7 +65,7 @@ def test_widening_of_every_code(dtype: str, to: str) -> None:
             assert same(cast(x, dtype, to), x.astype(DTYPES[to].numpy))
 
 
-@pytest.mark.parametrize("dtype", small.STORED)
+@pytest.mark.parametrize("dtype", small_formats.STORED)
 @pytest.mark.parametrize("source", WIDE)
 def test_narrowing_of_other_types(dtype: str, source: str) -> None:
     numbers = np.array([0, 1, 2, 3, 5, 9, 30, 100, 200, 255, 0.5, 1.75], np.float64)
@@ -84,7 +84,7 @@ def test_from_one_stored_type_to_another(source: str, to: str) -> None:
         assert same(cast(x, source, to), convert(x, DTYPES[to]))
 
 
-@pytest.mark.parametrize("dtype", small.STORED)
+@pytest.mark.parametrize("dtype", small_formats.STORED)
 def test_nothing_is_computed(dtype: str) -> None:
     assert [name for name in scalar.ARITY if scalar.supports(name, dtype)] == ["select"]
     with pytest.raises(CodegenError, match=f"'add'.*{dtype}"):

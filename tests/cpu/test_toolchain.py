@@ -11,9 +11,9 @@ import sys
 import numpy as np
 import pytest
 
-from glowtrain.backends.cpu import toolchain
-from glowtrain.backends.cpu.emit import Function, splat_constant, vector
-from glowtrain.backends.cpu.target import COMPUTE_BITS, Target, target_names
+from glowtrain.backends.llvm import toolchain
+from glowtrain.backends.llvm.target import COMPUTE_BITS, Target, target_names
+from glowtrain.backends.llvm.text import Function, splat_constant, vector
 from glowtrain.errors import CodegenError
 
 HOST = Target.host()
@@ -164,7 +164,7 @@ def test_objects_are_the_same_in_another_process() -> None:
     """What is kept on disk needs it."""
     code = (
         "import hashlib, sys; from glowtrain.backends.cpu import toolchain;"
-        "from glowtrain.backends.cpu.target import Target;"
+        "from glowtrain.backends.llvm.target import Target;"
         "object_bytes = toolchain.compile_text(sys.stdin.read(), Target.named('avx2'));"
         "print(hashlib.sha256(object_bytes).hexdigest())"
     )

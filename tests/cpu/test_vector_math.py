@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from glowtrain.backends.cpu import vector_math
-from glowtrain.backends.cpu.target import Target, target_names
-from glowtrain.backends.cpu.toolchain import assembly
+from glowtrain.backends.llvm import vector_math
+from glowtrain.backends.llvm.target import Target, target_names
+from glowtrain.backends.llvm.toolchain import assembly
 
 Array = NDArray[Any]
 FUNCTIONS = [*vector_math.UNARY, *vector_math.BINARY]

@@ -6,7 +6,13 @@ import test_laws as laws
 from planting import Mistake, edit, operator, rule, suite
 
 from glowtrain.graph import reverse
-from glowtrain.ops import along_axis, convolution, loss, normalization, random, recurrent, scan_gradient
+from glowtrain.ops import scan_gradient
+from glowtrain.ops.convolution import convolution
+from glowtrain.ops.indexing import arg_extrema as along_axis
+from glowtrain.ops.normalize import batch_and_layer as normalization
+from glowtrain.ops.objective import loss
+from glowtrain.ops.random import philox as random
+from glowtrain.ops.sequence import recurrent
 
 RULES = [
     Mistake("sign", rule("Tanh", "(g * (1.0", "(-g * (1.0"), operator("Tanh")),

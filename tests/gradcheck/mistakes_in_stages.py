@@ -9,19 +9,23 @@ from typing import Any
 import test_laws as laws
 from planting import Find, Mistake, Patch, edit, edit_everywhere, operator, program, suite
 
-from glowtrain.backends.cpu import codegen
+from glowtrain.backends.cpu import step as codegen
 from glowtrain.backends.cpu.contraction import tile
-from glowtrain.backends.cpu.nest import reduction, writer
+from glowtrain.backends.cpu.loop_nest import reduction, writer
 from glowtrain.grad import training
 from glowtrain.graph import reverse
 from glowtrain.loops import For, Index, Tensor
 from glowtrain.lower import lower
-from glowtrain.ops import transcendental
-from glowtrain.ops.activation import Sigmoid
-from glowtrain.ops.transcendental import Tanh
+from glowtrain.ops.elementwise import transcendental
+from glowtrain.ops.elementwise.activation import Sigmoid
+from glowtrain.ops.elementwise.transcendental import Tanh
 from glowtrain.optim import optimizer, rules, schedules
 from glowtrain.optimize import cse, scan, simplify
-from glowtrain.program import inline, layout, merge, plan, schedule, structure
+from glowtrain.program.analysis import kernel_key as structure
+from glowtrain.program.memory import plan
+from glowtrain.program.passes import layout, schedule
+from glowtrain.program.passes import producer_inlining as inline
+from glowtrain.program.passes.loop_fusion import merge
 from tests.training import test_grad, test_optim
 
 

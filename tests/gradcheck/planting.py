@@ -18,9 +18,9 @@ import pytest
 
 import glowtrain.ops  # noqa: F401  (fills the registry)
 from glowtrain.errors import GlowtrainError
-from glowtrain.gradcheck.operators import check_sample, drawn
-from glowtrain.gradcheck.programs import drawn_case
-from glowtrain.gradcheck.rungs import check_case
+from glowtrain.gradcheck.operators.oracles import check_sample, drawn
+from glowtrain.gradcheck.programs.programs import drawn_case
+from glowtrain.gradcheck.programs.rungs import check_case
 from glowtrain.graph import OPERATORS
 
 Patch = pytest.MonkeyPatch

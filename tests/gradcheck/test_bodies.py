@@ -9,12 +9,12 @@ import pytest
 from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper
 
 from glowtrain.backends.interpreter import evaluate
-from glowtrain.gradcheck.bodies import Body, branch, loop_body
-from glowtrain.gradcheck.composing import Composer
 from glowtrain.gradcheck.draw import SeededDraw
+from glowtrain.gradcheck.programs.bodies import Body, branch, loop_body
+from glowtrain.gradcheck.programs.generator import Composer
 from glowtrain.graph import Graph, Input, Value, constant
 from glowtrain.onnx_io import load, save
-from glowtrain.ops.control import run_body
+from glowtrain.ops.control.scan import run_body
 from glowtrain.types import Array
 
 OPSET = 24

@@ -14,12 +14,12 @@ import glowtrain as gt
 from glowtrain.cli import app
 from glowtrain.errors import VerificationError
 from glowtrain.gradcheck import Check, Report, check_registry
-from glowtrain.gradcheck.coverage import Covered, summary
-from glowtrain.gradcheck.junit import junit_xml
+from glowtrain.gradcheck.operators.coverage import Covered, summary
+from glowtrain.gradcheck.report.junit import junit_xml
 from glowtrain.graph import OPERATORS, Graph, Input, Variable
 from glowtrain.onnx_io import save
-from glowtrain.ops.arithmetic import Floor
-from glowtrain.ops.logic import Cast
+from glowtrain.ops.elementwise.arithmetic import Floor
+from glowtrain.ops.elementwise.logic import Cast
 from glowtrain.types import f32, i64
 
 X = Input(f32[4], "x")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from glowtrain.errors import ShapeError
-from glowtrain.gradcheck.edges import drawn_edge, drawn_example, drawn_short, is_use
-from glowtrain.gradcheck.operators import applied, check_sample
+from glowtrain.gradcheck.operators.edges import drawn_edge, drawn_example, drawn_short, is_use
+from glowtrain.gradcheck.operators.oracles import applied, check_sample
 from glowtrain.graph import OPERATORS, Sample, registered
 from glowtrain.types import Array
 

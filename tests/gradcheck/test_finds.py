@@ -10,27 +10,28 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.errors import ShapeError
-from glowtrain.gradcheck import PROFILES, check, check_sample, composing
-from glowtrain.gradcheck.edges import drawn_edge
-from glowtrain.gradcheck.operators import applied, drawn
-from glowtrain.gradcheck.runtime import NotRun, comparable, runtime
+from glowtrain.gradcheck import PROFILES, check, check_sample
+from glowtrain.gradcheck.operators.edges import drawn_edge
+from glowtrain.gradcheck.operators.onnx_runtime import NotRun, comparable, runtime
+from glowtrain.gradcheck.operators.oracles import applied, drawn
+from glowtrain.gradcheck.programs import generator as composing
 from glowtrain.graph import Graph, Input, Operator, Sample
 from glowtrain.onnx_io import save
-from glowtrain.ops.activation import Relu
-from glowtrain.ops.control import Scan
-from glowtrain.ops.convolution import Conv, ConvTranspose
-from glowtrain.ops.fake_quantize import FakeQuantize
-from glowtrain.ops.fourier import DFT
-from glowtrain.ops.linear_algebra import Det, Elimination
-from glowtrain.ops.logic import Cast, CastLike
-from glowtrain.ops.max_pool import MaxPool
+from glowtrain.ops.contraction.linear_algebra import Det, Elimination
+from glowtrain.ops.control.scan import Scan
+from glowtrain.ops.convolution.convolution import Conv, ConvTranspose
+from glowtrain.ops.elementwise.activation import Relu
+from glowtrain.ops.elementwise.logic import Cast, CastLike
+from glowtrain.ops.elementwise.transcendental import Tanh
 from glowtrain.ops.microsoft.attention import QAttention
 from glowtrain.ops.microsoft.quantized import QLinearAveragePool
 from glowtrain.ops.ml.features import FeatureVectorizer
-from glowtrain.ops.pooling import AveragePool, LpPool
-from glowtrain.ops.recurrent import LSTM
-from glowtrain.ops.resize import Resize
-from glowtrain.ops.transcendental import Tanh
+from glowtrain.ops.pooling.max_pool import MaxPool
+from glowtrain.ops.pooling.pooling import AveragePool, LpPool
+from glowtrain.ops.quantized.fake_quantize import FakeQuantize
+from glowtrain.ops.resample.resize import Resize
+from glowtrain.ops.sequence.recurrent import LSTM
+from glowtrain.ops.signal.fourier import DFT
 from glowtrain.types import Array, DType, f4e2m1, f6e2m3, f6e3m2, f8e5m2, f8e5m2fnuz, i2, i4, type_of, u2, u4
 
 Patch = pytest.MonkeyPatch
@@ -59,7 +60,7 @@ def test_a_model_that_onnx_refuses_is_a_failure(monkeypatch: Patch) -> None:
         model.graph.node[0].op_type = "Not"
         return model
 
-    monkeypatch.setattr("glowtrain.gradcheck.runtime.save", broken)
+    monkeypatch.setattr("glowtrain.gradcheck.operators.onnx_runtime.save", broken)
     (measure,) = check_sample(Sample(Tanh(), (np.ones(3),)), ["onnx runtime"])
     assert measure.status == "failed"
     assert "the saved model is invalid" in measure.detail

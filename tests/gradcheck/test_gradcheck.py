@@ -14,15 +14,15 @@ from glowtrain import losses
 from glowtrain.errors import InputError, VerificationError
 from glowtrain.gradcheck import Report, SeededDraw, check, check_registry
 from glowtrain.gradcheck.draw import MARGIN, placed
-from glowtrain.gradcheck.numeric import compared
-from glowtrain.gradcheck.operators import check_sample
-from glowtrain.gradcheck.report import merged
+from glowtrain.gradcheck.operators.differences import compared
+from glowtrain.gradcheck.operators.oracles import check_sample
+from glowtrain.gradcheck.report.report import merged
 from glowtrain.gradcheck.strategies import samples, smallest
 from glowtrain.graph import Binding, Graph, Input, Operator, Sample, Template, Value, Variable
-from glowtrain.ops.activation import Relu
-from glowtrain.ops.arithmetic import Add, Mul
-from glowtrain.ops.reduction import ReduceSum
-from glowtrain.ops.transcendental import Tanh
+from glowtrain.ops.elementwise.activation import Relu
+from glowtrain.ops.elementwise.arithmetic import Add, Mul
+from glowtrain.ops.elementwise.transcendental import Tanh
+from glowtrain.ops.reduce.reduction import ReduceSum
 from glowtrain.types import f32
 
 Patch = pytest.MonkeyPatch

@@ -11,15 +11,15 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.backends.interpreter import evaluate
-from glowtrain.gradcheck import forms
-from glowtrain.gradcheck.operators import drawn
+from glowtrain.gradcheck.operators import ladder
+from glowtrain.gradcheck.operators.oracles import drawn
 from glowtrain.graph import Graph, Input, Value, constant
-from glowtrain.ops.control import Scan
-from glowtrain.ops.logic import Cast, Where
-from glowtrain.ops.move import Transpose
-from glowtrain.ops.random_draw import RandomNormal
-from glowtrain.ops.recurrent import GRU, LSTM
-from glowtrain.ops.reduction import ReduceSum
+from glowtrain.ops.control.scan import Scan
+from glowtrain.ops.elementwise.logic import Cast, Where
+from glowtrain.ops.random.draws import RandomNormal
+from glowtrain.ops.reduce.reduction import ReduceSum
+from glowtrain.ops.sequence.recurrent import GRU, LSTM
+from glowtrain.ops.tensor.move import Transpose
 from glowtrain.optimize.pipeline import optimize
 from glowtrain.types import f32, f64, type_of
 
@@ -96,7 +96,7 @@ def test_random_draws_differ() -> None:
 
 
 def _native(graph: Graph, inputs: dict[str, np.ndarray], rtol: float = 1e-5) -> None:
-    found = forms.run_compiled(graph, inputs)
+    found = ladder.run_compiled(graph, inputs)
     for name, expected in interpreted(graph, inputs).items():
         np.testing.assert_allclose(found[name], expected, rtol=rtol, atol=1e-6, err_msg=name)
 

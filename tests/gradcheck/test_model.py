@@ -17,13 +17,13 @@ import glowtrain as gt
 from glowtrain.errors import DifferentiationError, InputError
 from glowtrain.figures import LIMIT
 from glowtrain.gradcheck import Report, check
-from glowtrain.gradcheck.html import draw, html_page, write_html
-from glowtrain.gradcheck.junit import junit_xml, write_junit
-from glowtrain.gradcheck.report import Check
+from glowtrain.gradcheck.report.html import draw, html_page, write_html
+from glowtrain.gradcheck.report.junit import junit_xml, write_junit
+from glowtrain.gradcheck.report.report import Check
 from glowtrain.graph import Graph, Input, Variable, reverse
-from glowtrain.ops.activation import Relu
-from glowtrain.ops.arithmetic import Floor
-from glowtrain.ops.logic import Cast
+from glowtrain.ops.elementwise.activation import Relu
+from glowtrain.ops.elementwise.arithmetic import Floor
+from glowtrain.ops.elementwise.logic import Cast
 from glowtrain.types import f32, i64
 
 Patch = pytest.MonkeyPatch

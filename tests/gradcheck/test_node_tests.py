@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import glowtrain as gt
-from glowtrain.gradcheck.conformance import Outcome, matching, run_named, section
+from glowtrain.gradcheck.operators.node_tests import Outcome, matching, run_named, section
 from glowtrain.graph import Graph, Input, Value, constant
-from glowtrain.ops.logic import Where
-from glowtrain.ops.reduction import ReduceSum
-from glowtrain.ops.softmax import Softmax
+from glowtrain.ops.elementwise.logic import Where
+from glowtrain.ops.reduce.reduction import ReduceSum
+from glowtrain.ops.reduce.softmax import Softmax
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "conformance.md"
 SHARE = 10

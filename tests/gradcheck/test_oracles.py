@@ -16,23 +16,23 @@ from glowtrain.cli import app
 from glowtrain.errors import InputError
 from glowtrain.gradcheck import check_registry, check_sample, page
 from glowtrain.gradcheck.draw import SPECIAL, EdgeDraw
-from glowtrain.gradcheck.edges import FINITE, drawn_edge, drawn_example
-from glowtrain.gradcheck.operators import EDGES, SLOPES, drawn, operands_with_gradients
-from glowtrain.gradcheck.runtime import NotRun, runtime
+from glowtrain.gradcheck.operators.edges import FINITE, drawn_edge, drawn_example
+from glowtrain.gradcheck.operators.onnx_runtime import NotRun, runtime
+from glowtrain.gradcheck.operators.oracles import EDGES, SLOPES, drawn, operands_with_gradients
 from glowtrain.graph import OPERATORS, Operator, Sample, Value, operator, registered
 from glowtrain.loops import For, Store, call, select
-from glowtrain.onnx_io.operands import operand_names
-from glowtrain.ops.arithmetic import Abs, Mul
-from glowtrain.ops.contraction import MatMul
-from glowtrain.ops.logic import Cast
-from glowtrain.ops.normalization import BatchNormalization
-from glowtrain.ops.reduction import ReduceSum
-from glowtrain.ops.region import MaxRoiPool
-from glowtrain.ops.sampling import GridSample
-from glowtrain.ops.selection import Unique
-from glowtrain.ops.stop_gradient import StopGradient
-from glowtrain.ops.suppression import NonMaxSuppression
-from glowtrain.ops.transcendental import Exp, Tanh
+from glowtrain.onnx_io.schema.operands import operand_names
+from glowtrain.ops.contraction.products import MatMul
+from glowtrain.ops.detection.suppression import NonMaxSuppression
+from glowtrain.ops.elementwise.arithmetic import Abs, Mul
+from glowtrain.ops.elementwise.logic import Cast
+from glowtrain.ops.elementwise.transcendental import Exp, Tanh
+from glowtrain.ops.indexing.selection import Unique
+from glowtrain.ops.normalize.batch_and_layer import BatchNormalization
+from glowtrain.ops.objective.stop_gradient import StopGradient
+from glowtrain.ops.pooling.regions import MaxRoiPool
+from glowtrain.ops.reduce.reduction import ReduceSum
+from glowtrain.ops.resample.grid_sample import GridSample
 from glowtrain.types import Array, TensorType, f8e4m3fn, f64
 
 Patch = pytest.MonkeyPatch
@@ -64,7 +64,9 @@ def test_oracle_sees_a_wrong_element(oracle: str, size: int, monkeypatch: Patch)
     rule(monkeypatch, Tanh, lambda found, g, y, x: (found[0] * wrong,))
     sample = Sample(Tanh(), (np.linspace(-1, 1, size),))
     if (oracle, size) == ("jacobian", 5000):
-        monkeypatch.setattr("glowtrain.gradcheck.numeric.FULL", 8)  # it looks at some elements, and random directions
+        monkeypatch.setattr(
+            "glowtrain.gradcheck.operators.differences.FULL", 8
+        )  # it looks at some elements, and random directions
     assert statuses(sample, oracle) == {"failed"}
 
 

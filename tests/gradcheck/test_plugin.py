@@ -11,8 +11,8 @@ import numpy as np
 import glowtrain as gt
 from dataclasses import dataclass
 from glowtrain.graph import OPERATORS
-from glowtrain.ops.family import Elementwise
-from glowtrain.ops.transcendental import Tanh
+from glowtrain.ops.core.family import Elementwise
+from glowtrain.ops.elementwise.transcendental import Tanh
 
 class Cubed(Elementwise):
     domain = "test.plugin"

@@ -12,21 +12,21 @@ from planting import Plant, edit, rule
 
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.gradcheck import check_registry
-from glowtrain.gradcheck.case import Case
-from glowtrain.gradcheck.composing import Composer
 from glowtrain.gradcheck.draw import SeededDraw
-from glowtrain.gradcheck.minimal import fails_by, load_case, minimal, save_case
-from glowtrain.gradcheck.programs import drawn_case
-from glowtrain.gradcheck.repeat import main
-from glowtrain.gradcheck.rungs import PROGRAM_ORACLES, Rungs, check_case
+from glowtrain.gradcheck.programs.case import Case
+from glowtrain.gradcheck.programs.generator import Composer
+from glowtrain.gradcheck.programs.programs import drawn_case
+from glowtrain.gradcheck.programs.repeat import main
+from glowtrain.gradcheck.programs.rungs import PROGRAM_ORACLES, Rungs, check_case
+from glowtrain.gradcheck.programs.shrink import fails_by, load_case, minimal, save_case
 from glowtrain.gradcheck.strategies import cases
 from glowtrain.graph import Input, reverse, topological, verify
 from glowtrain.graph.retype import retyped
 from glowtrain.lower import lower as lowering
-from glowtrain.ops.arithmetic import Floor
-from glowtrain.ops.control import Scan
-from glowtrain.ops.logic import Cast
-from glowtrain.ops.reduction import ReduceSum
+from glowtrain.ops.control.scan import Scan
+from glowtrain.ops.elementwise.arithmetic import Floor
+from glowtrain.ops.elementwise.logic import Cast
+from glowtrain.ops.reduce.reduction import ReduceSum
 from glowtrain.types import bf16, boolean, f16, f32, f64, i8, i32
 
 
@@ -148,7 +148,7 @@ def test_a_saved_program_is_the_same_program(tmp_path: Path) -> None:
     for example in range(25):
         case = drawn_case(4, example)
         command = save_case(case, tmp_path / f"program{example}.onnx", "planned", seed=3)
-        assert command == f"python -m glowtrain.gradcheck.repeat {tmp_path / f'program{example}.onnx'}"
+        assert command == f"python -m glowtrain.gradcheck.programs.repeat {tmp_path / f'program{example}.onnx'}"
         saved = load_case(tmp_path / f"program{example}.onnx")
         assert (saved.oracle, saved.seed, saved.case.apart) == ("planned", 3, case.apart)
         assert len(saved.case.parameters) == len(case.parameters)
@@ -199,7 +199,7 @@ def test_a_run_keeps_the_programs_that_fail(tmp_path: Path, monkeypatch: pytest.
     report = check_registry(["Abs"], 1, programs=3, oracles=["types"], keep=tmp_path / "failures")
     detail = next(check.detail for check in report.failures if check.oracle == "gradient")
     (file, *_) = sorted((tmp_path / "failures").glob("program-0-*-gradient.onnx"))
-    assert f"repeat it with: python -m glowtrain.gradcheck.repeat {file}" in detail
+    assert f"repeat it with: python -m glowtrain.gradcheck.programs.repeat {file}" in detail
     assert main([str(file)]) == 1
 
 

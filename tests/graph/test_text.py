@@ -25,14 +25,14 @@ from glowtrain.graph import (
     to_text,
     verify,
 )
-from glowtrain.ops.activation import Shrink
-from glowtrain.ops.arithmetic import Add
-from glowtrain.ops.contraction import Gemm
-from glowtrain.ops.control import Scan
-from glowtrain.ops.logic import Cast, Where
-from glowtrain.ops.move import Concat, Reshape, Transpose
-from glowtrain.ops.split import Split
-from glowtrain.ops.transcendental import Tanh
+from glowtrain.ops.contraction.products import Gemm
+from glowtrain.ops.control.scan import Scan
+from glowtrain.ops.elementwise.activation import Shrink
+from glowtrain.ops.elementwise.arithmetic import Add
+from glowtrain.ops.elementwise.logic import Cast, Where
+from glowtrain.ops.elementwise.transcendental import Tanh
+from glowtrain.ops.tensor.move import Concat, Reshape, Transpose
+from glowtrain.ops.tensor.split import Split
 from glowtrain.types import DTYPES, TensorType, bf16, f32, f64, i64, type_of
 
 NAMES = st.one_of(

@@ -12,9 +12,9 @@ import glowtrain.ops  # noqa: F401  (fills the registry)
 from glowtrain.errors import GraphError
 from glowtrain.graph import Constant, Graph, Input, Node, Operator, Value, Variable, verify
 from glowtrain.graph.binding import Trimmed
-from glowtrain.ops.arithmetic import Add
-from glowtrain.ops.control import Scan
-from glowtrain.ops.transcendental import Tanh
+from glowtrain.ops.control.scan import Scan
+from glowtrain.ops.elementwise.arithmetic import Add
+from glowtrain.ops.elementwise.transcendental import Tanh
 from glowtrain.types import TensorType, f32, i64
 
 X = f32[2, 3]

@@ -9,7 +9,7 @@ from zlib import crc32
 
 import pytest
 
-from glowtrain.onnx_io.conformance import Case, Outcome, matching, report, run
+from glowtrain.onnx_io.checks.conformance import Case, Outcome, matching, report, run
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "conformance.md"
 SHARE, SHARDS = 8, 3

@@ -8,7 +8,7 @@ from onnx_models import model, node, trainable
 
 from glowtrain.graph import Graph
 from glowtrain.onnx_io import load
-from glowtrain.onnx_io.exported import FOLDED, KIND, SIGNATURE, exported_constants
+from glowtrain.onnx_io.read.exported import FOLDED, KIND, SIGNATURE, exported_constants
 
 ARRAYS = {
     name: np.linspace(1, 2, 3, dtype=np.float32)

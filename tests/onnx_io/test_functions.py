@@ -14,7 +14,7 @@ from glowtrain.errors import GlowtrainError, ModelError, UnsupportedOperatorErro
 from glowtrain.graph import Graph, Node, verify
 from glowtrain.graph.operator import OPERATORS
 from glowtrain.onnx_io import load
-from glowtrain.ops.activation import Softplus
+from glowtrain.ops.elementwise.activation import Softplus
 from glowtrain.types import Array
 
 DEFINED: dict[str, Any] = {

@@ -24,10 +24,10 @@ from onnx_models import (
 from glowtrain.errors import BindingError
 from glowtrain.graph import OPERATORS, Constant, Graph, Template
 from glowtrain.onnx_io import load
-from glowtrain.ops.arithmetic import Mul
-from glowtrain.ops.contraction import Gemm
-from glowtrain.ops.control import Scan
-from glowtrain.ops.move import Reshape
+from glowtrain.ops.contraction.products import Gemm
+from glowtrain.ops.control.scan import Scan
+from glowtrain.ops.elementwise.arithmetic import Mul
+from glowtrain.ops.tensor.move import Reshape
 from glowtrain.types import Array, f32
 
 I64 = TensorProto.INT64

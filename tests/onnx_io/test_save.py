@@ -33,14 +33,14 @@ from glowtrain.errors import ModelError, ShapeError
 from glowtrain.gradcheck.draw import SeededDraw
 from glowtrain.graph import Graph, Input, Node, Operator, Template, Variable, constant, registered
 from glowtrain.onnx_io import load, save
-from glowtrain.ops.activation import Gelu, Mish, Swish
-from glowtrain.ops.control import Scan
-from glowtrain.ops.logic import BitwiseAnd
-from glowtrain.ops.pad import Pad
-from glowtrain.ops.random import Dropout
-from glowtrain.ops.reduction import ReduceMean
-from glowtrain.ops.split import Split
-from glowtrain.ops.transcendental import Tanh
+from glowtrain.ops.control.scan import Scan
+from glowtrain.ops.elementwise.activation import Gelu, Mish, Swish
+from glowtrain.ops.elementwise.logic import BitwiseAnd
+from glowtrain.ops.elementwise.transcendental import Tanh
+from glowtrain.ops.random.philox import Dropout
+from glowtrain.ops.reduce.reduction import ReduceMean
+from glowtrain.ops.tensor.pad import Pad
+from glowtrain.ops.tensor.split import Split
 from glowtrain.types import bf16, f16, f32, i64
 
 # What ONNX Runtime's CPU provider, or the onnx package's shape inference, cannot do though ONNX allows it.

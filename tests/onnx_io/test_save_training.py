@@ -24,10 +24,10 @@ from glowtrain.errors import ModelError
 from glowtrain.graph import Graph, Input, Template, Variable, constant, verify
 from glowtrain.graph.reverse import pullback
 from glowtrain.onnx_io import inference, load, make_trainable, save
-from glowtrain.ops.logic import Cast
-from glowtrain.ops.normalization import BatchNormalization
-from glowtrain.ops.random import Dropout, TrainingDropout
-from glowtrain.ops.reduction import ReduceMean
+from glowtrain.ops.elementwise.logic import Cast
+from glowtrain.ops.normalize.batch_and_layer import BatchNormalization
+from glowtrain.ops.random.philox import Dropout, TrainingDropout
+from glowtrain.ops.reduce.reduction import ReduceMean
 from glowtrain.optim import SGD
 from glowtrain.trainer import Trainer
 from glowtrain.types import f32

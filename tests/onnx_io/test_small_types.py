@@ -11,11 +11,11 @@ from onnx import TensorProto, checker, helper, numpy_helper
 import glowtrain as gt
 from glowtrain.errors import ModelError
 from glowtrain.graph import Graph, Input, constant
-from glowtrain.onnx_io.tensors import array_from_tensor, dtype_from_onnx, dtype_to_onnx, tensor_from_array
-from glowtrain.ops.cast import Cast
+from glowtrain.onnx_io.schema.tensors import array_from_tensor, dtype_from_onnx, dtype_to_onnx, tensor_from_array
+from glowtrain.ops.elementwise.cast import Cast
 from glowtrain.ops.microsoft.quantized import QLinearAdd
-from glowtrain.ops.move import Reshape
-from glowtrain.ops.quantization import DequantizeLinear, QuantizeLinear
+from glowtrain.ops.quantized.convert import DequantizeLinear, QuantizeLinear
+from glowtrain.ops.tensor.move import Reshape
 from glowtrain.types import DTYPES, Array, DType, TensorType, f8e5m2, f32, i4, u2, u4
 
 STORED = [dtype for dtype in DTYPES.values() if dtype.is_stored]

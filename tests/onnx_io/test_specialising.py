@@ -17,8 +17,8 @@ import glowtrain as gt
 from glowtrain.errors import BindingError, InputError, ModelError, UnknownValueError
 from glowtrain.graph import OPERATORS, Operand, Ragged, Value
 from glowtrain.onnx_io import load
-from glowtrain.ops.move import Unsqueeze
-from glowtrain.ops.reduction import ReduceSum
+from glowtrain.ops.reduce.reduction import ReduceSum
+from glowtrain.ops.tensor.move import Unsqueeze
 from glowtrain.types import Array
 
 F, I64, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL

@@ -15,7 +15,7 @@ from onnx_models import in_onnx_runtime, interpreted, model, node
 import glowtrain as gt
 from glowtrain.errors import ModelError
 from glowtrain.graph import Graph
-from glowtrain.onnx_io.steps import STEPS
+from glowtrain.onnx_io.read.upgrade.opset_7_up import STEPS
 from glowtrain.types import Array
 
 RANDOM = np.random.default_rng(0)

@@ -12,7 +12,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 import glowtrain as gt
 from glowtrain.errors import ModelError
 from glowtrain.graph import Graph
-from glowtrain.ops.training import Adagrad, Adam, Momentum
+from glowtrain.ops.objective.optimizer_steps import Adagrad, Adam, Momentum
 from glowtrain.types import Array
 
 DOMAIN = "ai.onnx.preview.training"

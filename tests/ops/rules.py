@@ -10,7 +10,7 @@ from glowtrain.backends.interpreter import evaluate
 from glowtrain.graph import Graph, Input, Operator, Value, constant
 from glowtrain.graph.reverse import pullback
 from glowtrain.lower.lower import lower
-from glowtrain.program.evaluate import evaluate as evaluate_program
+from glowtrain.program.interpret.evaluate import evaluate as evaluate_program
 from glowtrain.types import type_of
 
 

@@ -11,9 +11,9 @@ from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import ShapeError
 from glowtrain.graph import Graph, Input, Operator, Value
 from glowtrain.graph.reverse import pullback
-from glowtrain.ops.attention import Attention
-from glowtrain.ops.linear_attention import CausalConvWithState, LinearAttention
-from glowtrain.ops.rotary import RotaryEmbedding, SwiGLU
+from glowtrain.ops.attention.attention import Attention
+from glowtrain.ops.attention.linear import CausalConvWithState, LinearAttention
+from glowtrain.ops.attention.rotary import RotaryEmbedding, SwiGLU
 from glowtrain.types import Array, TensorType, boolean, f16, f32, f64, i64, type_of
 
 RANDOM = np.random.default_rng(0)

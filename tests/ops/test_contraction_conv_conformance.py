@@ -12,7 +12,7 @@ from rules import Dice, as_tuple, reference, run
 import glowtrain.ops
 from glowtrain.graph import OPERATORS, Constant, Input, Operator, Sample
 from glowtrain.graph.reverse import pullback
-from glowtrain.ops.recurrent import GRU, LSTM, RNN
+from glowtrain.ops.sequence.recurrent import GRU, LSTM, RNN
 from glowtrain.types import Array, type_of
 
 OURS = [

@@ -11,10 +11,10 @@ from rules import Dice, reference, run
 from glowtrain.errors import ShapeError
 from glowtrain.graph import Constant, Input, Operator, topological
 from glowtrain.graph.reverse import pullback
-from glowtrain.ops.contraction import Einsum, Gemm, MatMul
-from glowtrain.ops.convolution import Conv, ConvInputGradient, ConvTranspose, ConvWeightGradient
-from glowtrain.ops.max_pool import MaxPool, MaxPoolGradient
-from glowtrain.ops.pooling import AveragePool, LpPool
+from glowtrain.ops.contraction.products import Einsum, Gemm, MatMul
+from glowtrain.ops.convolution.convolution import Conv, ConvInputGradient, ConvTranspose, ConvWeightGradient
+from glowtrain.ops.pooling.max_pool import MaxPool, MaxPoolGradient
+from glowtrain.ops.pooling.pooling import AveragePool, LpPool
 from glowtrain.types import Array, f32, f64, i64, type_of
 
 

@@ -14,8 +14,8 @@ from rules import Dice, as_tuple, reference
 
 import glowtrain.ops  # noqa: F401  (fills the registry)
 from glowtrain.graph import Operator, registered
-from glowtrain.ops.pad import Pad
-from glowtrain.ops.shape import ConstantOfShape, Range
+from glowtrain.ops.tensor.pad import Pad
+from glowtrain.ops.tensor.shape import ConstantOfShape, Range
 from glowtrain.types import Array
 
 FAMILIES = (

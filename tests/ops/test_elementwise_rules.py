@@ -12,7 +12,7 @@ from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import ShapeError
 from glowtrain.graph import Graph, Input, Operator, constant
 from glowtrain.graph.reverse import pullback
-from glowtrain.ops.activation import (
+from glowtrain.ops.elementwise.activation import (
     Celu,
     Elu,
     Gelu,
@@ -27,9 +27,9 @@ from glowtrain.ops.activation import (
     Softplus,
     ThresholdedRelu,
 )
-from glowtrain.ops.arithmetic import Abs, Add, Div, Mod, Pow, Round, Sign
-from glowtrain.ops.extrema import Clip, Max, Min
-from glowtrain.ops.logic import BitShift, BitwiseNot, Cast, IsInf, Not, Where
+from glowtrain.ops.elementwise.arithmetic import Abs, Add, Div, Mod, Pow, Round, Sign
+from glowtrain.ops.elementwise.extrema import Clip, Max, Min
+from glowtrain.ops.elementwise.logic import BitShift, BitwiseNot, Cast, IsInf, Not, Where
 from glowtrain.types import DType, bf16, boolean, f16, f32, f64, i32, i64, u8
 
 

@@ -10,9 +10,9 @@ from rules import gradients, lowered
 
 from glowtrain.errors import ShapeError
 from glowtrain.graph import Operator
-from glowtrain.ops.gather import Gather, GatherElements, GatherND
-from glowtrain.ops.onehot import OneHot
-from glowtrain.ops.scatter import ScatterAdd, ScatterElements, ScatterND
+from glowtrain.ops.indexing.gather import Gather, GatherElements, GatherND
+from glowtrain.ops.indexing.one_hot import OneHot
+from glowtrain.ops.indexing.scatter import ScatterAdd, ScatterElements, ScatterND
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

@@ -12,8 +12,8 @@ from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import ShapeError
 from glowtrain.graph import Constant, Graph, Input, Operator, constant
 from glowtrain.graph.reverse import pullback
-from glowtrain.ops.blocks import DepthToSpace, SpaceToDepth
-from glowtrain.ops.move import (
+from glowtrain.ops.objective.stop_gradient import StopGradient
+from glowtrain.ops.tensor.move import (
     LAST,
     Concat,
     Expand,
@@ -24,10 +24,10 @@ from glowtrain.ops.move import (
     Transpose,
     Unsqueeze,
 )
-from glowtrain.ops.pad import Pad, Tile
-from glowtrain.ops.shape import ConstantOfShape, EyeLike, Range, Shape, Size, Trilu
-from glowtrain.ops.split import Split
-from glowtrain.ops.stop_gradient import StopGradient
+from glowtrain.ops.tensor.pad import Pad, Tile
+from glowtrain.ops.tensor.shape import ConstantOfShape, EyeLike, Range, Shape, Size, Trilu
+from glowtrain.ops.tensor.space_depth import DepthToSpace, SpaceToDepth
+from glowtrain.ops.tensor.split import Split
 from glowtrain.types import f32, f64, i32, i64
 
 

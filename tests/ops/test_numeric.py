@@ -9,23 +9,23 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.errors import InputError, ShapeError
-from glowtrain.gradcheck.operators import check_sample
+from glowtrain.gradcheck.operators.oracles import check_sample
 from glowtrain.graph import Graph, Input, Operator, Sample
 from glowtrain.graph.reverse import pullback
 from glowtrain.lower.expand import expand
-from glowtrain.onnx_io.trainable import make_trainable
-from glowtrain.ops.bitcast import BitCast
-from glowtrain.ops.fourier import DFT, STFT, OverlapAdd
-from glowtrain.ops.fourier_steps import radices
-from glowtrain.ops.linear_algebra import Det, Elimination, Inverse
-from glowtrain.ops.ordered import Sorting
-from glowtrain.ops.padded_sequence import ReverseSequence, TensorScatter
-from glowtrain.ops.random_draw import Bernoulli, Multinomial, RandomNormal, RandomUniform, RandomUniformLike
-from glowtrain.ops.recurrence import CumProd, LinearRecurrence
-from glowtrain.ops.spectral_window import BlackmanWindow, HammingWindow, HannWindow, MelWeightMatrix
-from glowtrain.ops.statistics_normalization import LRN, MeanVarianceNormalization
-from glowtrain.ops.tfidf import TfIdfVectorizer
-from glowtrain.ops.top_k import TopK
+from glowtrain.modes.training_and_inference import make_trainable
+from glowtrain.ops.contraction.linear_algebra import Det, Elimination, Inverse
+from glowtrain.ops.elementwise.bitcast import BitCast
+from glowtrain.ops.indexing.sorting import Sorting
+from glowtrain.ops.indexing.top_k import TopK
+from glowtrain.ops.normalize.local_and_mean_variance import LRN, MeanVarianceNormalization
+from glowtrain.ops.random.draws import Bernoulli, Multinomial, RandomNormal, RandomUniform, RandomUniformLike
+from glowtrain.ops.reduce.scans import CumProd, LinearRecurrence
+from glowtrain.ops.sequence.padded import ReverseSequence, TensorScatter
+from glowtrain.ops.sequence.tfidf import TfIdfVectorizer
+from glowtrain.ops.signal.factorized import radices
+from glowtrain.ops.signal.fourier import DFT, STFT, OverlapAdd
+from glowtrain.ops.signal.windows import BlackmanWindow, HammingWindow, HannWindow, MelWeightMatrix
 from glowtrain.types import Array, DType, bf16, boolean, f16, i16, i64, type_of, u8, u16
 
 

@@ -12,19 +12,19 @@ import glowtrain as gt
 from glowtrain.errors import ShapeError
 from glowtrain.grad import gradients
 from glowtrain.graph import Constant, Graph, Input, Operator, Value, constant
-from glowtrain.ops.activation import Relu
-from glowtrain.ops.arithmetic import Add
-from glowtrain.ops.cast import Cast
-from glowtrain.ops.composite import Composite
-from glowtrain.ops.logic import Equal, Identity
+from glowtrain.ops.core.composite import Composite
+from glowtrain.ops.elementwise.activation import Relu
+from glowtrain.ops.elementwise.arithmetic import Add
+from glowtrain.ops.elementwise.cast import Cast
+from glowtrain.ops.elementwise.logic import Equal, Identity
 from glowtrain.ops.microsoft.fused import FusedConv, FusedGemm
 from glowtrain.ops.microsoft.linear import QGemm
 from glowtrain.ops.microsoft.weights import MatMulNBits
-from glowtrain.ops.move import Concat, Reshape, Slice, Transpose
-from glowtrain.ops.qlinear import QLinearMatMul
-from glowtrain.ops.quantization import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
-from glowtrain.ops.quantized_contraction import ConvInteger, MatMulInteger, recentred
-from glowtrain.ops.reduction import ReduceSum
+from glowtrain.ops.quantized.convert import DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
+from glowtrain.ops.quantized.integer_products import ConvInteger, MatMulInteger, recentred
+from glowtrain.ops.quantized.qlinear import QLinearMatMul
+from glowtrain.ops.reduce.reduction import ReduceSum
+from glowtrain.ops.tensor.move import Concat, Reshape, Slice, Transpose
 from glowtrain.types import Array, TensorType, f4e2m1, f8e4m3fn, f8e8m0, f32, i4, i8, i32, type_of, u2, u8
 
 

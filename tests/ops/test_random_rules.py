@@ -9,7 +9,7 @@ import pytest
 from rules import gradients, run
 
 from glowtrain.graph import constant
-from glowtrain.ops.random import ArrayWords, Dropout, Normal, RandomBits, TrainingDropout, Uniform, philox
+from glowtrain.ops.random.philox import ArrayWords, Dropout, Normal, RandomBits, TrainingDropout, Uniform, philox
 from glowtrain.types import i64
 
 pytestmark = pytest.mark.usefixtures("quiet")

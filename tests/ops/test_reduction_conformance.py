@@ -12,10 +12,10 @@ from onnx.reference import ReferenceEvaluator
 from rules import Dice, as_tuple, lowered
 
 from glowtrain.graph import Operator, registered
-from glowtrain.ops.gather import GatherElements
-from glowtrain.ops.group_normalization import LpNormalization
-from glowtrain.ops.loss import NegativeLogLikelihoodLoss
-from glowtrain.ops.reduction import ReduceLogSumExp
+from glowtrain.ops.indexing.gather import GatherElements
+from glowtrain.ops.normalize.group import LpNormalization
+from glowtrain.ops.objective.loss import NegativeLogLikelihoodLoss
+from glowtrain.ops.reduce.reduction import ReduceLogSumExp
 from glowtrain.types import DType, f16, f32, type_of
 
 MODULES = ("reduction", "along_axis", "index", "onehot", "softmax", "normalization", "group_normalization", "loss")

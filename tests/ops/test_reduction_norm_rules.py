@@ -11,15 +11,17 @@ from rules import gradients, lowered, run
 from glowtrain.errors import ShapeError
 from glowtrain.graph import Input, Operator, constant
 from glowtrain.graph.reverse import pullback
-from glowtrain.ops.along_axis import ArgMax, ArgMin, CumSum
-from glowtrain.ops.gather import Gather, GatherElements, GatherND
-from glowtrain.ops.group_normalization import GroupNormalization, LpNormalization
-from glowtrain.ops.loss import NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss
-from glowtrain.ops.normalization import BatchNormalization, LayerNormalization, UnbiasedBatchNormalization
-from glowtrain.ops.onehot import OneHot
-from glowtrain.ops.pooling import GlobalLpPool, LpPool
-from glowtrain.ops.random import RandomBits, TrainingDropout, Uniform
-from glowtrain.ops.reduction import (
+from glowtrain.ops.indexing.arg_extrema import ArgMax, ArgMin, CumSum
+from glowtrain.ops.indexing.gather import Gather, GatherElements, GatherND
+from glowtrain.ops.indexing.one_hot import OneHot
+from glowtrain.ops.indexing.scatter import ScatterAdd, ScatterND
+from glowtrain.ops.normalize.batch_and_layer import BatchNormalization, LayerNormalization, UnbiasedBatchNormalization
+from glowtrain.ops.normalize.group import GroupNormalization, LpNormalization
+from glowtrain.ops.normalize.local_and_mean_variance import MeanVarianceNormalization
+from glowtrain.ops.objective.loss import NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss
+from glowtrain.ops.pooling.pooling import GlobalLpPool, LpPool
+from glowtrain.ops.random.philox import RandomBits, TrainingDropout, Uniform
+from glowtrain.ops.reduce.reduction import (
     ReduceL2,
     ReduceLogSumExp,
     ReduceMax,
@@ -28,9 +30,7 @@ from glowtrain.ops.reduction import (
     ReduceProd,
     ReduceSum,
 )
-from glowtrain.ops.scatter import ScatterAdd, ScatterND
-from glowtrain.ops.softmax import Hardmax, LogSoftmax, Softmax
-from glowtrain.ops.statistics_normalization import MeanVarianceNormalization
+from glowtrain.ops.reduce.softmax import Hardmax, LogSoftmax, Softmax
 from glowtrain.types import TensorType, bf16, boolean, f16, f32, f64, i32, i64
 
 pytestmark = pytest.mark.usefixtures("quiet")

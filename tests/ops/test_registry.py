@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import glowtrain.ops  # noqa: F401  (fills the registry)
-from glowtrain.gradcheck.operators import GRADIENT, applied, check_sample, described, drawn
-from glowtrain.gradcheck.report import Measure
+from glowtrain.gradcheck.operators.oracles import GRADIENT, applied, check_sample, described, drawn
+from glowtrain.gradcheck.report.report import Measure
 from glowtrain.gradcheck.strategies import samples
 from glowtrain.graph import Operator, Sample, lookup, registered
-from glowtrain.ops.family import Elementwise
+from glowtrain.ops.core.family import Elementwise
 
 EVERY = pytest.mark.parametrize("key", [cls.key() for cls in registered()])
 

@@ -14,8 +14,8 @@ import glowtrain as gt
 from glowtrain.errors import ShapeError
 from glowtrain.graph import Graph, Input
 from glowtrain.lower.expand import expand
-from glowtrain.ops.reduction import ReduceSum
-from glowtrain.ops.resize import MODES, NEAREST_MODES, TRANSFORMATIONS, Resize
+from glowtrain.ops.reduce.reduction import ReduceSum
+from glowtrain.ops.resample.resize import MODES, NEAREST_MODES, TRANSFORMATIONS, Resize
 from glowtrain.types import Array, f32, type_of
 
 SHAPE = (2, 5, 7)

@@ -11,8 +11,8 @@ from rules import run
 from glowtrain.errors import DifferentiationError
 from glowtrain.graph import Constant, Input, Operator
 from glowtrain.graph.reverse import pullback, unbroadcast
-from glowtrain.ops.arithmetic import Add
-from glowtrain.ops.logic import Greater
+from glowtrain.ops.elementwise.arithmetic import Add
+from glowtrain.ops.elementwise.logic import Greater
 from glowtrain.types import f64
 
 

@@ -11,12 +11,12 @@ from onnx.reference import ReferenceEvaluator
 
 import glowtrain as gt
 from glowtrain.graph import Graph, Input, Operator
-from glowtrain.ops.convolution import Conv
-from glowtrain.ops.deform import DeformConv
-from glowtrain.ops.fold import Col2Im, Im2Col, MaxUnpool
-from glowtrain.ops.max_pool import MaxPool
-from glowtrain.ops.region import MaxRoiPool, RoiAlign
-from glowtrain.ops.sampling import AffineGrid, GridSample
+from glowtrain.ops.convolution.convolution import Conv
+from glowtrain.ops.convolution.deformable import DeformConv
+from glowtrain.ops.pooling.columns import Col2Im, Im2Col, MaxUnpool
+from glowtrain.ops.pooling.max_pool import MaxPool
+from glowtrain.ops.pooling.regions import MaxRoiPool, RoiAlign
+from glowtrain.ops.resample.grid_sample import AffineGrid, GridSample
 from glowtrain.types import Array, type_of
 
 RANDOM = np.random.default_rng(0)

@@ -11,8 +11,8 @@ from rules import reference, run
 from glowtrain.errors import ShapeError
 from glowtrain.graph import OPERATORS, Constant, Graph, Input, Operator, topological
 from glowtrain.graph.reverse import pullback
-from glowtrain.ops.control import Scan
-from glowtrain.ops.recurrent import GRU, LSTM, RNN
+from glowtrain.ops.control.scan import Scan
+from glowtrain.ops.sequence.recurrent import GRU, LSTM, RNN
 from glowtrain.types import f32, f64
 
 

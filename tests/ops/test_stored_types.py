@@ -8,9 +8,9 @@ import pytest
 import glowtrain as gt
 import glowtrain.ops
 from glowtrain.errors import ShapeError
-from glowtrain.gradcheck.operators import drawn
+from glowtrain.gradcheck.operators.oracles import drawn
 from glowtrain.graph import Graph, Input, Node, lookup, registered
-from glowtrain.ops.cast import convert
+from glowtrain.ops.elementwise.cast import convert
 from glowtrain.types import Array, DType, f8e4m3fn, i4, type_of
 
 

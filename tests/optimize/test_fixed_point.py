@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 import glowtrain as gt
 from glowtrain.graph import Graph, Input, Value, constant
-from glowtrain.ops.activation import Relu
-from glowtrain.ops.arithmetic import Mul
-from glowtrain.ops.contraction import Gemm, MatMul
-from glowtrain.ops.convolution import Conv
-from glowtrain.ops.move import Reshape
-from glowtrain.ops.pooling import GlobalAveragePool
-from glowtrain.ops.quantization import QuantizeLinear
-from glowtrain.ops.rescale import fixed_point
+from glowtrain.ops.contraction.products import Gemm, MatMul
+from glowtrain.ops.convolution.convolution import Conv
+from glowtrain.ops.elementwise.activation import Relu
+from glowtrain.ops.elementwise.arithmetic import Mul
+from glowtrain.ops.pooling.pooling import GlobalAveragePool
+from glowtrain.ops.quantized.convert import QuantizeLinear
+from glowtrain.ops.quantized.fixed_point import fixed_point
+from glowtrain.ops.tensor.move import Reshape
 from glowtrain.optimize.fixed_point import in_fixed_point
 from glowtrain.types import DType, TensorType, f8e4m3fn, f32, i4, u8
 from tests.optimize.test_integer import operators, quantized, real, weight

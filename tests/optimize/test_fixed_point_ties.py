@@ -8,8 +8,8 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.graph import Graph, Input, Value, constant
-from glowtrain.ops.contraction import MatMul
-from glowtrain.ops.rescale import Rescale
+from glowtrain.ops.contraction.products import MatMul
+from glowtrain.ops.quantized.fixed_point import Rescale
 from glowtrain.types import Array, TensorType, f32, i32
 from tests.optimize.test_integer import quantized, real, weight
 

@@ -12,17 +12,17 @@ from glowtrain.compiler import scheduled
 from glowtrain.graph import Graph, Input, Value, constant
 from glowtrain.lower.expand import expand
 from glowtrain.lower.lower import lower
-from glowtrain.ops.activation import Relu
-from glowtrain.ops.arithmetic import Add, Mul
-from glowtrain.ops.contraction import Gemm, MatMul
-from glowtrain.ops.convolution import Conv
-from glowtrain.ops.extrema import Clip
-from glowtrain.ops.max_pool import MaxPool
-from glowtrain.ops.move import Concat, Reshape, Transpose
-from glowtrain.ops.normalization import BatchNormalization
-from glowtrain.ops.pooling import AveragePool, GlobalAveragePool
-from glowtrain.ops.quantization import DequantizeLinear, QuantizeLinear
-from glowtrain.ops.quantized_contraction import ConvInteger, MatMulInteger
+from glowtrain.ops.contraction.products import Gemm, MatMul
+from glowtrain.ops.convolution.convolution import Conv
+from glowtrain.ops.elementwise.activation import Relu
+from glowtrain.ops.elementwise.arithmetic import Add, Mul
+from glowtrain.ops.elementwise.extrema import Clip
+from glowtrain.ops.normalize.batch_and_layer import BatchNormalization
+from glowtrain.ops.pooling.max_pool import MaxPool
+from glowtrain.ops.pooling.pooling import AveragePool, GlobalAveragePool
+from glowtrain.ops.quantized.convert import DequantizeLinear, QuantizeLinear
+from glowtrain.ops.quantized.integer_products import ConvInteger, MatMulInteger
+from glowtrain.ops.tensor.move import Concat, Reshape, Transpose
 from glowtrain.optimize.integer import in_integers
 from glowtrain.optimize.pipeline import optimize
 from glowtrain.types import Array, TensorType, f32, i8, i32, u8

@@ -14,18 +14,18 @@ from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import GraphError
 from glowtrain.graph import Constant, Graph, Input, Node, Value, Variable, constant, to_text, verify
 from glowtrain.graph.reverse import pullback
-from glowtrain.ops.arithmetic import Add, Div, Mean, Mul, Neg, Pow, Sub, Sum
-from glowtrain.ops.control import Scan
-from glowtrain.ops.extrema import Max, Min
-from glowtrain.ops.logic import Cast, Identity, Not, Where
-from glowtrain.ops.move import Concat, Expand, Flatten, Reshape, Slice, Squeeze, Transpose, Unsqueeze
-from glowtrain.ops.pad import Pad, Tile
-from glowtrain.ops.quantization import DequantizeLinear
-from glowtrain.ops.random import Dropout, RandomBits
-from glowtrain.ops.reduction import ReduceMax, ReduceMean, ReduceSum
-from glowtrain.ops.shape import Shape
-from glowtrain.ops.split import Split
-from glowtrain.ops.transcendental import Exp, Tanh
+from glowtrain.ops.control.scan import Scan
+from glowtrain.ops.elementwise.arithmetic import Add, Div, Mean, Mul, Neg, Pow, Sub, Sum
+from glowtrain.ops.elementwise.extrema import Max, Min
+from glowtrain.ops.elementwise.logic import Cast, Identity, Not, Where
+from glowtrain.ops.elementwise.transcendental import Exp, Tanh
+from glowtrain.ops.quantized.convert import DequantizeLinear
+from glowtrain.ops.random.philox import Dropout, RandomBits
+from glowtrain.ops.reduce.reduction import ReduceMax, ReduceMean, ReduceSum
+from glowtrain.ops.tensor.move import Concat, Expand, Flatten, Reshape, Slice, Squeeze, Transpose, Unsqueeze
+from glowtrain.ops.tensor.pad import Pad, Tile
+from glowtrain.ops.tensor.shape import Shape
+from glowtrain.ops.tensor.split import Split
 from glowtrain.optimize import optimize
 from glowtrain.optimize.cse import MergeEqual
 from glowtrain.optimize.fold import Fold

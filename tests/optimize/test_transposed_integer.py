@@ -19,16 +19,16 @@ from glowtrain.errors import ShapeError
 from glowtrain.graph import Graph, Input, Value, Variable, constant
 from glowtrain.lower.expand import expand
 from glowtrain.lower.lower import lower
-from glowtrain.ops.activation import Relu, Sigmoid
-from glowtrain.ops.convolution import ConvTranspose
-from glowtrain.ops.extrema import Clip
-from glowtrain.ops.quantization import DequantizeLinear, QuantizeLinear
-from glowtrain.ops.quantized_contraction import ConvInteger
-from glowtrain.ops.transposed_integer import ConvTransposeInteger, Interleave
+from glowtrain.ops.convolution.convolution import ConvTranspose
+from glowtrain.ops.elementwise.activation import Relu, Sigmoid
+from glowtrain.ops.elementwise.extrema import Clip
+from glowtrain.ops.quantized.convert import DequantizeLinear, QuantizeLinear
+from glowtrain.ops.quantized.integer_products import ConvInteger
+from glowtrain.ops.quantized.integer_transposed import ConvTransposeInteger, Interleave
 from glowtrain.optimize.integer import in_integers
 from glowtrain.optimize.pipeline import optimize
 from glowtrain.quantization import Recipe, Scheme
-from glowtrain.quantization.qoperator import qoperator
+from glowtrain.quantization.export.qoperator import qoperator
 from glowtrain.types import Array, TensorType, f32, i8, i32, type_of, u8
 from glowtrain.verification import ladder
 

@@ -28,8 +28,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import glowtrain.ops
-from glowtrain.gradcheck.numeric import Probe
-from glowtrain.gradcheck.operators import Applied, applied, described, drawn, operands_with_gradients
+from glowtrain.gradcheck.operators.differences import Probe
+from glowtrain.gradcheck.operators.oracles import Applied, applied, described, drawn, operands_with_gradients
 from glowtrain.graph import Operator, Sample, lookup, registered
 from glowtrain.types import Array
 

@@ -16,9 +16,9 @@ from onnx import ModelProto, helper
 from onnxruntime.capi import onnxruntime_pybind11_state as reasons
 
 import glowtrain as gt
-from glowtrain.gradcheck.operators import drawn
+from glowtrain.gradcheck.operators.oracles import drawn
 from glowtrain.graph import Node, Operator, lookup
-from glowtrain.onnx_io.tensors import dtype_to_onnx
+from glowtrain.onnx_io.schema.tensors import dtype_to_onnx
 from glowtrain.types import Array, DType, dtype_of, i8, type_of, u8
 
 REFUSED = (

@@ -10,7 +10,7 @@ from against_pytorch import BOUND, WITHOUT, check, differentiable, operator_of
 from counterparts import COUNTERPARTS
 
 from glowtrain import stop_gradient
-from glowtrain.ops.transcendental import Tanh
+from glowtrain.ops.elementwise.transcendental import Tanh
 
 EXAMPLES = 40
 APART = {"LSTM": {7}}

@@ -10,22 +10,22 @@ from hypothesis import strategies as st
 
 from glowtrain.graph import Graph, Input, Value, Variable, constant
 from glowtrain.graph.reverse import pullback
-from glowtrain.ops.activation import Relu, Sigmoid
-from glowtrain.ops.arithmetic import Abs, Neg
-from glowtrain.ops.control import Scan
-from glowtrain.ops.convolution import Conv
-from glowtrain.ops.extrema import Max
-from glowtrain.ops.gather import Gather
-from glowtrain.ops.logic import Where
-from glowtrain.ops.move import Concat, Expand, Flatten, Reshape, Slice, Squeeze, Transpose, Unsqueeze
-from glowtrain.ops.normalization import LayerNormalization
-from glowtrain.ops.pad import Pad, Tile
-from glowtrain.ops.pooling import AveragePool
-from glowtrain.ops.reduction import ReduceMax, ReduceMean, ReduceSum
-from glowtrain.ops.scatter import ScatterElements
-from glowtrain.ops.softmax import LogSoftmax, Softmax
-from glowtrain.ops.split import Split
-from glowtrain.ops.transcendental import Tanh
+from glowtrain.ops.control.scan import Scan
+from glowtrain.ops.convolution.convolution import Conv
+from glowtrain.ops.elementwise.activation import Relu, Sigmoid
+from glowtrain.ops.elementwise.arithmetic import Abs, Neg
+from glowtrain.ops.elementwise.extrema import Max
+from glowtrain.ops.elementwise.logic import Where
+from glowtrain.ops.elementwise.transcendental import Tanh
+from glowtrain.ops.indexing.gather import Gather
+from glowtrain.ops.indexing.scatter import ScatterElements
+from glowtrain.ops.normalize.batch_and_layer import LayerNormalization
+from glowtrain.ops.pooling.pooling import AveragePool
+from glowtrain.ops.reduce.reduction import ReduceMax, ReduceMean, ReduceSum
+from glowtrain.ops.reduce.softmax import LogSoftmax, Softmax
+from glowtrain.ops.tensor.move import Concat, Expand, Flatten, Reshape, Slice, Squeeze, Transpose, Unsqueeze
+from glowtrain.ops.tensor.pad import Pad, Tile
+from glowtrain.ops.tensor.split import Split
 from glowtrain.types import TensorType, f64, i64
 
 MAX_ELEMENTS = 400

@@ -23,8 +23,8 @@ from glowtrain.loops import (
     indices_of,
     reduce,
 )
-from glowtrain.program.evaluate import evaluate
-from glowtrain.program.memory import Memory
+from glowtrain.program.interpret.evaluate import evaluate
+from glowtrain.program.interpret.storage import Memory
 from glowtrain.program.program import Kernel, Repeat
 from glowtrain.program.verify import verify
 from glowtrain.types import bf16, f16, f32, f64, i32, i64

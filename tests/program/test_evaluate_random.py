@@ -32,9 +32,9 @@ from glowtrain.loops import (
     indices_of,
     select,
 )
-from glowtrain.program import evaluate as evaluator
-from glowtrain.program import scalar
-from glowtrain.program.evaluate import evaluate
+from glowtrain.program.interpret import evaluate as evaluator
+from glowtrain.program.interpret import functions
+from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.program import Kernel, Program
 from glowtrain.program.verify import verify
 from glowtrain.types import Array, f64, i32, i64
@@ -63,7 +63,7 @@ class Points:
                     place = self.place(index, env)
                     if all(0 <= i < extent for i, extent in zip(place, buffer.shape, strict=True)):
                         array = self.arrays[buffer]
-                        array[place] = scalar.UFUNCS[op](array[place], self.value(value, env))
+                        array[place] = functions.UFUNCS[op](array[place], self.value(value, env))
 
     def place(self, index: Sequence[Expr], env: dict[Any, Any]) -> tuple[int, ...]:
         return tuple(int(self.value(i, env)) for i in index)
@@ -71,7 +71,7 @@ class Points:
     def value(self, expr: Expr, env: dict[Any, Any]) -> Any:
         match expr:
             case Const(value=value, dtype=dtype):
-                return scalar.number(value, dtype)
+                return functions.number(value, dtype)
             case Index():
                 return np.asarray(env[expr], np.int64)
             case Ref():
@@ -81,15 +81,15 @@ class Points:
                 if all(0 <= i < extent for i, extent in zip(place, buffer.shape, strict=True)):
                     return np.asarray(self.arrays[buffer][place])
                 assert fill is not None
-                return scalar.number(fill, buffer.dtype)
+                return functions.number(fill, buffer.dtype)
             case Apply(function=function, arguments=arguments):
-                return scalar.apply(function, [self.value(a, env) for a in arguments])
+                return functions.apply(function, [self.value(a, env) for a in arguments])
             case Cast(value=value, dtype=dtype):
-                return scalar.convert(self.value(value, env), dtype)
+                return functions.convert(self.value(value, env), dtype)
             case Reduce(op=op, indices=indices, body=body):
-                total = scalar.identity(op, body.dtype)
+                total = functions.identity(op, body.dtype)
                 for point in itertools.product(*(range(i.extent) for i in indices)):
-                    total = scalar.UFUNCS[op](
+                    total = functions.UFUNCS[op](
                         total, self.value(body, {**env, **dict(zip(indices, point, strict=True))})
                     )
                 return total

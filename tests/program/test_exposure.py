@@ -11,15 +11,15 @@ from glowtrain.compiler import planned
 from glowtrain.errors import ProgramError
 from glowtrain.graph import Graph, Input, Value
 from glowtrain.loops import Buffer, Const, Expr, For, Index, Load, Store, indices_of
-from glowtrain.ops.control import Scan
-from glowtrain.ops.move import Transpose
-from glowtrain.ops.reduction import ReduceSum
-from glowtrain.ops.suppression import NonMaxSuppression
-from glowtrain.ops.transcendental import Tanh
-from glowtrain.program.exposure import MOST_TRIPS, Exposure
-from glowtrain.program.liveness import live_sets
+from glowtrain.ops.control.scan import Scan
+from glowtrain.ops.detection.suppression import NonMaxSuppression
+from glowtrain.ops.elementwise.transcendental import Tanh
+from glowtrain.ops.reduce.reduction import ReduceSum
+from glowtrain.ops.tensor.move import Transpose
+from glowtrain.program.analysis.exposed_reads import MOST_TRIPS, Exposure
+from glowtrain.program.analysis.liveness import live_sets
+from glowtrain.program.memory.verify_plan import verify_plan
 from glowtrain.program.program import Instruction, Kernel, Program, Repeat
-from glowtrain.program.verify_plan import verify_plan
 from glowtrain.types import f32, i64
 
 

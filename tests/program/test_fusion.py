@@ -18,22 +18,22 @@ from glowtrain.backends import interpreter
 from glowtrain.graph import Constant, Graph, Input, Value, constant
 from glowtrain.lower.expand import expand
 from glowtrain.lower.lower import lower
-from glowtrain.ops.gather import Gather
-from glowtrain.ops.logic import Cast
-from glowtrain.ops.max_pool import MaxPool
-from glowtrain.ops.quantization import DequantizeLinear, QuantizeLinear
-from glowtrain.ops.quantized_contraction import MatMulInteger
-from glowtrain.program.evaluate import evaluate
-from glowtrain.program.fuse import fuse
-from glowtrain.program.inline import inline
-from glowtrain.program.layout import assign_layouts
-from glowtrain.program.merge import merge
-from glowtrain.program.plan import Plan, plan
+from glowtrain.ops.elementwise.logic import Cast
+from glowtrain.ops.indexing.gather import Gather
+from glowtrain.ops.pooling.max_pool import MaxPool
+from glowtrain.ops.quantized.convert import DequantizeLinear, QuantizeLinear
+from glowtrain.ops.quantized.integer_products import MatMulInteger
+from glowtrain.program.interpret.evaluate import evaluate
+from glowtrain.program.memory.plan import Plan, plan
+from glowtrain.program.memory.verify_plan import verify_plan
+from glowtrain.program.passes.layout import assign_layouts
+from glowtrain.program.passes.loop_fusion.fuse import fuse
+from glowtrain.program.passes.loop_fusion.merge import merge
+from glowtrain.program.passes.producer_inlining import inline
+from glowtrain.program.passes.schedule import peak_bytes, schedule
 from glowtrain.program.program import Program
-from glowtrain.program.schedule import peak_bytes, schedule
 from glowtrain.program.text import plan_text
 from glowtrain.program.verify import verify
-from glowtrain.program.verify_plan import verify_plan
 from glowtrain.types import Array, f32, i64, u8
 
 

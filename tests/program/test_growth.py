@@ -11,12 +11,12 @@ import pytest
 
 from glowtrain.graph import Graph, Input, Value
 from glowtrain.lower.lower import lower
-from glowtrain.ops.activation import Relu
-from glowtrain.ops.arithmetic import Sum
-from glowtrain.ops.move import Concat
-from glowtrain.ops.transcendental import Tanh
-from glowtrain.program.fuse import fuse
-from glowtrain.program.layout import assign_layouts
+from glowtrain.ops.elementwise.activation import Relu
+from glowtrain.ops.elementwise.arithmetic import Sum
+from glowtrain.ops.elementwise.transcendental import Tanh
+from glowtrain.ops.tensor.move import Concat
+from glowtrain.program.passes.layout import assign_layouts
+from glowtrain.program.passes.loop_fusion.fuse import fuse
 from glowtrain.types import f32
 
 

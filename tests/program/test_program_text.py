@@ -29,20 +29,20 @@ from glowtrain.loops import (
     unflatten,
 )
 from glowtrain.lower.lower import lower
-from glowtrain.ops.activation import Relu
-from glowtrain.ops.control import Scan
-from glowtrain.ops.convolution import Conv
-from glowtrain.ops.gather import Gather
-from glowtrain.ops.move import Reshape, Transpose
-from glowtrain.ops.normalization import LayerNormalization
-from glowtrain.ops.reduction import ReduceSum
-from glowtrain.ops.softmax import Softmax
-from glowtrain.ops.transcendental import Tanh
-from glowtrain.program.fuse import fuse
-from glowtrain.program.layout import assign_layouts
-from glowtrain.program.plan import plan
+from glowtrain.ops.control.scan import Scan
+from glowtrain.ops.convolution.convolution import Conv
+from glowtrain.ops.elementwise.activation import Relu
+from glowtrain.ops.elementwise.transcendental import Tanh
+from glowtrain.ops.indexing.gather import Gather
+from glowtrain.ops.normalize.batch_and_layer import LayerNormalization
+from glowtrain.ops.reduce.reduction import ReduceSum
+from glowtrain.ops.reduce.softmax import Softmax
+from glowtrain.ops.tensor.move import Reshape, Transpose
+from glowtrain.program.memory.plan import plan
+from glowtrain.program.passes.layout import assign_layouts
+from glowtrain.program.passes.loop_fusion.fuse import fuse
+from glowtrain.program.passes.schedule import schedule
 from glowtrain.program.program import Kernel, Program, Repeat
-from glowtrain.program.schedule import schedule
 from glowtrain.program.text import expression_text, plan_text, statement_text, to_text
 from glowtrain.types import boolean, f32, f64, i64
 

@@ -29,10 +29,10 @@ from glowtrain.loops import (
     reduce,
     select,
 )
-from glowtrain.program.plan import Plan, plan
+from glowtrain.program.memory.plan import Plan, plan
+from glowtrain.program.memory.verify_plan import verify_plan
 from glowtrain.program.program import Kernel, Program, Repeat
 from glowtrain.program.verify import verify
-from glowtrain.program.verify_plan import verify_plan
 from glowtrain.types import boolean, f32, f64, i32, i64
 
 X = Buffer("x", f32[4, 3], "input")

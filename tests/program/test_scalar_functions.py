@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from glowtrain.loops import FUNCTIONS
-from glowtrain.program import scalar
+from glowtrain.program.interpret import functions
 from glowtrain.types import DTYPES, boolean, i8, i32, u8, u32
 
 
 def apply(function: str, *arguments: Any, dtype: Any = i32) -> list[Any]:
     with np.errstate(all="ignore"):
-        result = scalar.apply(function, [np.asarray(a).astype(dtype.numpy) for a in arguments])
+        result = functions.apply(function, [np.asarray(a).astype(dtype.numpy) for a in arguments])
     return list(result.tolist())
 
 
@@ -36,17 +36,17 @@ def test_integer_arithmetic() -> None:
 def test_float_functions_against_the_mathematical_ones() -> None:
     x = np.array([-3.0, -0.5, 0.25, 4.0])
     with np.errstate(all="ignore"):
-        np.testing.assert_allclose(scalar.apply("sigmoid", [x]), 1 / (1 + np.exp(-x)))
-        np.testing.assert_allclose(scalar.apply("softplus", [x]), np.log(1 + np.exp(x)))
-        np.testing.assert_allclose(scalar.apply("erf", [x]), [math.erf(v) for v in x])
-        np.testing.assert_array_equal(scalar.apply("round", [np.array([0.5, 1.5, -2.5])]), [0, 2, -2])
-        np.testing.assert_array_equal(scalar.apply("mod", [np.array([-7.0, 7.0]), np.array([3.0, -3.0])]), [2, -2])
-        np.testing.assert_array_equal(scalar.apply("fmod", [np.array([-7.0, 7.0]), np.array([3.0, -3.0])]), [-1, 1])
-        assert np.isnan(scalar.apply("max", [np.array([np.nan]), np.array([1.0])]))
-        assert np.isnan(scalar.apply("sigmoid", [np.array([np.nan])]))
-        assert scalar.apply("sigmoid", [np.array([-800.0])]) == 0.0
+        np.testing.assert_allclose(functions.apply("sigmoid", [x]), 1 / (1 + np.exp(-x)))
+        np.testing.assert_allclose(functions.apply("softplus", [x]), np.log(1 + np.exp(x)))
+        np.testing.assert_allclose(functions.apply("erf", [x]), [math.erf(v) for v in x])
+        np.testing.assert_array_equal(functions.apply("round", [np.array([0.5, 1.5, -2.5])]), [0, 2, -2])
+        np.testing.assert_array_equal(functions.apply("mod", [np.array([-7.0, 7.0]), np.array([3.0, -3.0])]), [2, -2])
+        np.testing.assert_array_equal(functions.apply("fmod", [np.array([-7.0, 7.0]), np.array([3.0, -3.0])]), [-1, 1])
+        assert np.isnan(functions.apply("max", [np.array([np.nan]), np.array([1.0])]))
+        assert np.isnan(functions.apply("sigmoid", [np.array([np.nan])]))
+        assert functions.apply("sigmoid", [np.array([-800.0])]) == 0.0
 
 
 def test_every_function_of_the_loop_language_is_there() -> None:
-    missing = [name for name in FUNCTIONS if not any(scalar.has(name, dtype) for dtype in DTYPES.values())]
+    missing = [name for name in FUNCTIONS if not any(functions.has(name, dtype) for dtype in DTYPES.values())]
     assert not missing

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from glowtrain.loops import Buffer, Const, Expr, For, Index, Load, Store, Tensor, call, cast, indices_of, reduce
+from glowtrain.program.analysis.kernel_key import structure
 from glowtrain.program.program import Kernel
-from glowtrain.program.structure import structure
 from glowtrain.types import TensorType, f32, f64, i64
 
 Value = Callable[[Buffer, Buffer, Index], Expr]

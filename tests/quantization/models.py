@@ -7,13 +7,13 @@ import numpy as np
 import glowtrain as gt
 from glowtrain import nn
 from glowtrain.graph import Template, Value, Variable, constant
-from glowtrain.ops.activation import HardSwish, Sigmoid
-from glowtrain.ops.contraction import Gemm
-from glowtrain.ops.convolution import ConvTranspose
-from glowtrain.ops.extrema import Clip
-from glowtrain.ops.move import Concat, Transpose, reshape
-from glowtrain.ops.pooling import AveragePool, GlobalAveragePool
-from glowtrain.ops.softmax import Softmax
+from glowtrain.ops.contraction.products import Gemm
+from glowtrain.ops.convolution.convolution import ConvTranspose
+from glowtrain.ops.elementwise.activation import HardSwish, Sigmoid
+from glowtrain.ops.elementwise.extrema import Clip
+from glowtrain.ops.pooling.pooling import AveragePool, GlobalAveragePool
+from glowtrain.ops.reduce.softmax import Softmax
+from glowtrain.ops.tensor.move import Concat, Transpose, reshape
 from glowtrain.types import Array, f32
 
 

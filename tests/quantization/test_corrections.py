@@ -10,11 +10,11 @@ from models import conv_norm, images, mobile, relu6, state_of
 import glowtrain as gt
 from glowtrain import nn
 from glowtrain.graph import Template, Value
-from glowtrain.ops.activation import LeakyRelu
+from glowtrain.ops.elementwise.activation import LeakyRelu
 from glowtrain.quantization import Quantized, Recipe, Scheme, folded
-from glowtrain.quantization.analysis import decibels
-from glowtrain.quantization.equalize import equalized
-from glowtrain.quantization.settled import baked
+from glowtrain.quantization.export.constants import baked
+from glowtrain.quantization.improve.equalize import equalized
+from glowtrain.quantization.improve.sensitivity import decibels
 from glowtrain.types import Array, f32, i4, i8, i16, u16
 
 FOUR = Scheme(i4, "symmetric", "channel", narrow=True)

@@ -10,8 +10,8 @@ import pytest
 import glowtrain as gt
 from glowtrain import nn
 from glowtrain.graph import Graph, Node, Template, Value
-from glowtrain.ops.fake_quantize import FakeQuantize
-from glowtrain.ops.random import Dropout, TrainingDropout
+from glowtrain.ops.quantized.fake_quantize import FakeQuantize
+from glowtrain.ops.random.philox import Dropout, TrainingDropout
 from glowtrain.quantization import Recipe, calibrate, convert, finetune, freeze, prepare_training, save_quantized
 from glowtrain.types import Array, f32
 

@@ -11,10 +11,10 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.gradcheck.draw import SeededDraw
-from glowtrain.gradcheck.operators import check_sample
-from glowtrain.ops.fake_quantize import FakeQuantize
-from glowtrain.ops.family import Grads
-from glowtrain.ops.quantization import DequantizeLinear, QuantizeLinear, limits
+from glowtrain.gradcheck.operators.oracles import check_sample
+from glowtrain.ops.core.family import Grads
+from glowtrain.ops.quantized.convert import DequantizeLinear, QuantizeLinear, limits
+from glowtrain.ops.quantized.fake_quantize import FakeQuantize
 from glowtrain.types import Array, DType, bf16, f16, f32, f64, i4, i8, i16, u4, u8, u16
 
 DTYPES = (i8, u8, i16, u16, i4, u4)

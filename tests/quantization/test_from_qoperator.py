@@ -14,10 +14,10 @@ import glowtrain as gt
 from glowtrain import nn
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Graph, Template, Value
-from glowtrain.ops.activation import LeakyRelu, Sigmoid
-from glowtrain.ops.fake_quantize import FakeQuantize
-from glowtrain.ops.move import Concat
-from glowtrain.ops.pooling import AveragePool, GlobalAveragePool
+from glowtrain.ops.elementwise.activation import LeakyRelu, Sigmoid
+from glowtrain.ops.pooling.pooling import AveragePool, GlobalAveragePool
+from glowtrain.ops.quantized.fake_quantize import FakeQuantize
+from glowtrain.ops.tensor.move import Concat
 from glowtrain.quantization import FORMATS, Recipe, convert, finetune, resume_training, save_quantized
 from glowtrain.types import Array, f32
 

@@ -14,7 +14,7 @@ from onnx import TensorProto
 import glowtrain as gt
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Value, Variable, constant
-from glowtrain.ops.quantization import DequantizeLinear, QuantizeLinear
+from glowtrain.ops.quantized.convert import DequantizeLinear, QuantizeLinear
 from glowtrain.quantization import Quantized, Recipe, Scheme, in_bytes, save_quantized
 from glowtrain.types import f32, i4, i8, u4
 

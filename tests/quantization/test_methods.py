@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from glowtrain.errors import QuantizationError
 from glowtrain.quantization import METHODS, Entropy, MeanSquare, MinMax, MovingAverage, Percentile, Scheme
-from glowtrain.quantization.methods import divergence, squared_error
-from glowtrain.quantization.profile import Histogram, Observed
-from glowtrain.quantization.weights import weight_parameters
+from glowtrain.quantization.calibration.profile import Histogram, Observed
+from glowtrain.quantization.calibration.ranges import divergence, squared_error
+from glowtrain.quantization.placement.weight_scales import weight_parameters
 from glowtrain.types import Array, i4, i8, i16, u8
 
 SCHEMES = [Scheme(u8), Scheme(i8), Scheme(i8, "symmetric"), Scheme(u8, "positive"), Scheme(i8, power_of_two=True)]

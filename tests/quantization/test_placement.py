@@ -11,14 +11,14 @@ from glowtrain import nn
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Graph, Template, Value, Variable, constant
 from glowtrain.onnx_io import inference
-from glowtrain.ops.contraction import MatMul
-from glowtrain.ops.convolution import Conv, ConvTranspose
-from glowtrain.ops.normalization import BatchNormalization
-from glowtrain.ops.pad import Pad
-from glowtrain.ops.reduction import ReduceMean
+from glowtrain.ops.contraction.products import MatMul
+from glowtrain.ops.convolution.convolution import Conv, ConvTranspose
+from glowtrain.ops.normalize.batch_and_layer import BatchNormalization
+from glowtrain.ops.reduce.reduction import ReduceMean
+from glowtrain.ops.tensor.pad import Pad
 from glowtrain.quantization import Recipe, Scheme, folded
-from glowtrain.quantization.placement import Placement, name_of, place
-from glowtrain.quantization.settled import Arrays, baked, matched, named
+from glowtrain.quantization.export.constants import Arrays, baked, matched, named
+from glowtrain.quantization.placement.placement import Placement, name_of, place
 from glowtrain.types import f32, i4, i8, u8
 
 

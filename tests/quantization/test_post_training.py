@@ -17,9 +17,9 @@ from models import branches, images, matrices, mobile, state_of, transformer
 import glowtrain as gt
 from glowtrain.graph import Graph, Template
 from glowtrain.models import build
-from glowtrain.onnx_io.outside import outside_run
+from glowtrain.onnx_io.checks.other_runtimes import outside_run
 from glowtrain.quantization import Quantized, Recipe, Scheme
-from glowtrain.quantization.analysis import decibels
+from glowtrain.quantization.improve.sensitivity import decibels
 from glowtrain.types import Array, i4, i8, i16, u4, u8, u16
 
 X: dict[str, Array] = {

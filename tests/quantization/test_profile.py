@@ -14,7 +14,7 @@ from glowtrain.data import Dataset
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Template, Value
 from glowtrain.quantization import Profile, Recipe, calibrate, folded, prepare
-from glowtrain.quantization.settled import each
+from glowtrain.quantization.export.constants import each
 from glowtrain.types import Array, f32
 
 

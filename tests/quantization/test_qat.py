@@ -15,16 +15,16 @@ from glowtrain import data, nn
 from glowtrain.errors import QuantizationError
 from glowtrain.gradcheck import check
 from glowtrain.graph import Graph, Template, Value
-from glowtrain.ops.arithmetic import Div
-from glowtrain.ops.fake_quantize import FakeQuantize
-from glowtrain.ops.logic import Where
-from glowtrain.ops.normalization import BatchNormalization
-from glowtrain.ops.quantization import DequantizeLinear, QuantizeLinear
-from glowtrain.ops.softmax import Softmax
+from glowtrain.ops.elementwise.arithmetic import Div
+from glowtrain.ops.elementwise.logic import Where
+from glowtrain.ops.normalize.batch_and_layer import BatchNormalization
+from glowtrain.ops.quantized.convert import DequantizeLinear, QuantizeLinear
+from glowtrain.ops.quantized.fake_quantize import FakeQuantize
+from glowtrain.ops.reduce.softmax import Softmax
 from glowtrain.quantization import Profile, Recipe, Scheme, calibrate, convert, prepare
-from glowtrain.quantization.batch_norm import freeze
-from glowtrain.quantization.profile import Observed
-from glowtrain.quantization.qat import learn, prepare_training, resume_training
+from glowtrain.quantization.calibration.profile import Observed
+from glowtrain.quantization.training.batch_norm import freeze
+from glowtrain.quantization.training.qat import learn, prepare_training, resume_training
 from glowtrain.types import Array, i4, i8
 
 LOSS = gt.losses.softmax_cross_entropy("y", output="scores")

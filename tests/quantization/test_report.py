@@ -34,10 +34,10 @@ from glowtrain.quantization import (
     report,
     save_quantized,
 )
-from glowtrain.quantization.analysis import LayerNoise, decibels, sensitivity, signal_to_noise
-from glowtrain.quantization.html import draw_histogram, draw_noise, html_page, observed
-from glowtrain.quantization.profile import Histogram, Observed, Profile
-from glowtrain.quantization.scheme import Parameters
+from glowtrain.quantization.calibration.profile import Histogram, Observed, Profile
+from glowtrain.quantization.improve.sensitivity import LayerNoise, decibels, sensitivity, signal_to_noise
+from glowtrain.quantization.placement.scheme import Parameters
+from glowtrain.quantization.report.html import draw_histogram, draw_noise, html_page, observed
 from glowtrain.types import Array, i4, i16
 
 X = images(16)

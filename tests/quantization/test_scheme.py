@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glowtrain.errors import QuantizationError, ShapeError
-from glowtrain.ops.quantization import limits
+from glowtrain.ops.quantized.convert import limits
 from glowtrain.quantization import Parameters, Scheme
-from glowtrain.quantization.scheme import FORMS, INTEGERS, zero_point_array
+from glowtrain.quantization.placement.scheme import FORMS, INTEGERS, zero_point_array
 from glowtrain.types import f32, i4, i8, i16, u4, u8
 
 schemes = st.builds(

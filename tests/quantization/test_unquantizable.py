@@ -15,8 +15,8 @@ from glowtrain import nn
 from glowtrain.cli import app
 from glowtrain.errors import GlowtrainError, QuantizationError
 from glowtrain.graph import Template, Value, Variable
-from glowtrain.ops.contraction import Gemm
-from glowtrain.ops.transcendental import Exp
+from glowtrain.ops.contraction.products import Gemm
+from glowtrain.ops.elementwise.transcendental import Exp
 from glowtrain.quantization import Recipe, Scheme, calibrate
 from glowtrain.types import Array, f32, f64, i4, i8, u8
 

@@ -12,12 +12,12 @@ import pytest
 import glowtrain as gt
 from glowtrain import nn
 from glowtrain.graph import Template, Value, Variable, constant
-from glowtrain.ops.contraction import Gemm, MatMul
-from glowtrain.ops.convolution import Conv, ConvTranspose
-from glowtrain.ops.extrema import Clip
-from glowtrain.ops.gather import Gather
-from glowtrain.ops.move import Concat, Slice, Transpose
-from glowtrain.ops.split import Split
+from glowtrain.ops.contraction.products import Gemm, MatMul
+from glowtrain.ops.convolution.convolution import Conv, ConvTranspose
+from glowtrain.ops.elementwise.extrema import Clip
+from glowtrain.ops.indexing.gather import Gather
+from glowtrain.ops.tensor.move import Concat, Slice, Transpose
+from glowtrain.ops.tensor.split import Split
 from glowtrain.quantization import Recipe, qoperator
 from glowtrain.types import Array, f32
 

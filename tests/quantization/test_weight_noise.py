@@ -8,10 +8,10 @@ import pytest
 import glowtrain as gt
 from glowtrain import nn
 from glowtrain.graph import Value, Variable
-from glowtrain.ops.contraction import Gemm
-from glowtrain.ops.move import Transpose
+from glowtrain.ops.contraction.products import Gemm
+from glowtrain.ops.tensor.move import Transpose
 from glowtrain.quantization import Recipe, Scheme, signal_to_noise
-from glowtrain.quantization.analysis import decibels
+from glowtrain.quantization.improve.sensitivity import decibels
 from glowtrain.types import Array, f32, i4
 
 

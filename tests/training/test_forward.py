@@ -10,11 +10,11 @@ import pytest
 import glowtrain as gt
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import DifferentiationError
-from glowtrain.gradcheck.operators import applied, drawn
+from glowtrain.gradcheck.operators.oracles import applied, drawn
 from glowtrain.graph import OPERATORS, Graph, Input, Value
 from glowtrain.graph.reverse import pullback
-from glowtrain.ops.along_axis import ArgMax
-from glowtrain.ops.logic import Cast
+from glowtrain.ops.elementwise.logic import Cast
+from glowtrain.ops.indexing.arg_extrema import ArgMax
 
 
 def run(values: Sequence[Value], **arrays: np.ndarray) -> list[np.ndarray]:

@@ -7,8 +7,8 @@ import glowtrain as gt
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import DifferentiationError
 from glowtrain.grad import gradients, reached, stop_gradient, training_graph
-from glowtrain.ops.along_axis import ArgMax
-from glowtrain.ops.logic import Cast
+from glowtrain.ops.elementwise.logic import Cast
+from glowtrain.ops.indexing.arg_extrema import ArgMax
 
 
 def run(value: gt.Value, **arrays: np.ndarray) -> np.ndarray:

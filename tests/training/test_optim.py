@@ -11,7 +11,7 @@ import pytest
 import glowtrain as gt
 from glowtrain.errors import InputError
 from glowtrain.grad import training_graph
-from glowtrain.ops.logic import Cast
+from glowtrain.ops.elementwise.logic import Cast
 from glowtrain.optim import SGD, Adagrad, Adam, AdamW, Constant, Cosine, Exponential, Optimizer, RMSProp, Step, Warmup
 
 STEPS = 100

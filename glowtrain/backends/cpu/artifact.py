@@ -13,9 +13,9 @@ import safetensors
 import safetensors.numpy
 
 from glowtrain.backends.base import aligned
-from glowtrain.backends.cpu.codegen import Code
+from glowtrain.backends.cpu.step import Code
 from glowtrain.loops import Buffer
-from glowtrain.program.plan import Plan
+from glowtrain.program.memory.plan import Plan
 from glowtrain.types import Array, TensorType, parse_type
 
 FIRST_SLOT = 2

@@ -10,13 +10,13 @@ from functools import cached_property
 import numpy as np
 
 from glowtrain.backends.base import Backend, Executable, Instance, State, aligned
-from glowtrain.backends.cpu import toolchain
 from glowtrain.backends.cpu.artifact import FIRST_SLOT, Artifact
 from glowtrain.backends.cpu.cache import Cache, key_of
-from glowtrain.backends.cpu.codegen import ENTRY, Code, generate
-from glowtrain.backends.cpu.target import Target
+from glowtrain.backends.cpu.step import ENTRY, Code, generate
+from glowtrain.backends.llvm import toolchain
+from glowtrain.backends.llvm.target import Target
 from glowtrain.graph import Graph
-from glowtrain.program.plan import Plan
+from glowtrain.program.memory.plan import Plan
 from glowtrain.types import Array
 
 

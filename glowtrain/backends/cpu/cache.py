@@ -13,7 +13,7 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from glowtrain.backends.cpu.artifact import Artifact
-from glowtrain.backends.cpu.target import Target
+from glowtrain.backends.llvm.target import Target
 from glowtrain.files import write_atomically
 from glowtrain.graph import Graph, arrays_of, to_text
 

@@ -13,16 +13,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from glowtrain.graph import Draw, Sample, Value, constant, operator
-from glowtrain.ops.attention import Attention
-from glowtrain.ops.cast import Cast
-from glowtrain.ops.contraction import MatMul
-from glowtrain.ops.logic import GreaterOrEqual, Less, Or
+from glowtrain.ops.attention.attention import Attention
+from glowtrain.ops.contraction.products import MatMul
+from glowtrain.ops.elementwise.cast import Cast
+from glowtrain.ops.elementwise.logic import GreaterOrEqual, Less, Or
 from glowtrain.ops.microsoft.base import Microsoft, draw_scale, integer_product
-from glowtrain.ops.move import Concat, Transpose, reshape
-from glowtrain.ops.quantization import STEPS
-from glowtrain.ops.quantized_contraction import draw_bytes, draw_weight
-from glowtrain.ops.scales import ScalePlaces
-from glowtrain.ops.split import Split
+from glowtrain.ops.quantized.convert import STEPS
+from glowtrain.ops.quantized.integer_products import draw_bytes, draw_weight
+from glowtrain.ops.quantized.scales import ScalePlaces
+from glowtrain.ops.tensor.move import Concat, Transpose, reshape
+from glowtrain.ops.tensor.split import Split
 from glowtrain.types import Array, DType, Shape, TensorType, i8, i32, u8
 
 HIDDEN = -10000.0

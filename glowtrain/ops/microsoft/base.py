@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from glowtrain.graph import Draw, Value
-from glowtrain.ops import quantization as standard
-from glowtrain.ops.cast import Cast
-from glowtrain.ops.composite import Composite
-from glowtrain.ops.move import Transpose, reshape
-from glowtrain.ops.quantization import STEPS
-from glowtrain.ops.quantized_contraction import MatMulInteger, draw_bytes
-from glowtrain.ops.scales import WithScales
+from glowtrain.ops.core.composite import Composite
+from glowtrain.ops.elementwise.cast import Cast
+from glowtrain.ops.quantized import convert as standard
+from glowtrain.ops.quantized.convert import STEPS
+from glowtrain.ops.quantized.integer_products import MatMulInteger, draw_bytes
+from glowtrain.ops.quantized.scales import WithScales
+from glowtrain.ops.tensor.move import Transpose, reshape
 from glowtrain.types import Array, DType, Shape, TensorType, i8, u8
 
 DOMAIN = "com.microsoft"

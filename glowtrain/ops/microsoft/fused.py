@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from glowtrain.graph import Draw, Sample, Value, operator
-from glowtrain.ops.activation import Elu, Gelu, HardSigmoid, LeakyRelu, Relu, Sigmoid, Swish
-from glowtrain.ops.composite import Composite
-from glowtrain.ops.contraction import Gemm, MatMul, swapped
-from glowtrain.ops.convolution import Conv
-from glowtrain.ops.convolution_window import ConvAttributes
-from glowtrain.ops.extrema import Clip
+from glowtrain.ops.contraction.products import Gemm, MatMul, swapped
+from glowtrain.ops.convolution.attributes import ConvAttributes
+from glowtrain.ops.convolution.convolution import Conv
+from glowtrain.ops.core.composite import Composite
+from glowtrain.ops.elementwise.activation import Elu, Gelu, HardSigmoid, LeakyRelu, Relu, Sigmoid, Swish
+from glowtrain.ops.elementwise.extrema import Clip
+from glowtrain.ops.elementwise.transcendental import Tanh
 from glowtrain.ops.microsoft.base import Microsoft
-from glowtrain.ops.move import Transpose, reshape
-from glowtrain.ops.softmax import Softmax
-from glowtrain.ops.transcendental import Tanh
+from glowtrain.ops.reduce.softmax import Softmax
+from glowtrain.ops.tensor.move import Transpose, reshape
 from glowtrain.types import Array, Shape, TensorType
 
 Parameters = tuple[float, ...]

@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
-from glowtrain.ops import quantization as standard
-from glowtrain.ops.cast import Cast
-from glowtrain.ops.convolution_window import ConvAttributes
+from glowtrain.ops.convolution.attributes import ConvAttributes
+from glowtrain.ops.elementwise.cast import Cast
 from glowtrain.ops.microsoft.base import (
     Microsoft,
     Quantized,
@@ -25,11 +24,12 @@ from glowtrain.ops.microsoft.base import (
     integer_product,
     present,
 )
-from glowtrain.ops.move import Transpose, reshape
-from glowtrain.ops.qlinear import QLinearConv
-from glowtrain.ops.quantization import STEPS
-from glowtrain.ops.quantized_contraction import MatMulInteger, draw_bytes, draw_product, draw_weight
-from glowtrain.ops.scales import ScalePlaces
+from glowtrain.ops.quantized import convert as standard
+from glowtrain.ops.quantized.convert import STEPS
+from glowtrain.ops.quantized.integer_products import MatMulInteger, draw_bytes, draw_product, draw_weight
+from glowtrain.ops.quantized.qlinear import QLinearConv
+from glowtrain.ops.quantized.scales import ScalePlaces
+from glowtrain.ops.tensor.move import Transpose, reshape
 from glowtrain.types import Shape, TensorType, i8, i32, u8
 
 

@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from glowtrain.graph import Draw, Sample, Value, operator
-from glowtrain.ops.cast import Cast
+from glowtrain.ops.elementwise.cast import Cast
 from glowtrain.ops.microsoft.base import Microsoft, real
-from glowtrain.ops.move import Transpose, reshape
-from glowtrain.ops.quantization import STEPS, DynamicQuantizeLinear
-from glowtrain.ops.quantized_contraction import BYTES, draw_bytes, draw_weight
-from glowtrain.ops.recurrent import LSTM, Function
-from glowtrain.ops.scales import ScalePlaces
+from glowtrain.ops.quantized.convert import STEPS, DynamicQuantizeLinear
+from glowtrain.ops.quantized.integer_products import BYTES, draw_bytes, draw_weight
+from glowtrain.ops.quantized.scales import ScalePlaces
+from glowtrain.ops.sequence.recurrent import LSTM, Function
+from glowtrain.ops.tensor.move import Transpose, reshape
 from glowtrain.types import Shape, TensorType, i8, u8
 
 

@@ -11,15 +11,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from glowtrain.graph import Draw, Sample, Value, constant, operator
-from glowtrain.ops.cast import Cast
-from glowtrain.ops.composite import Composite
-from glowtrain.ops.gather import Gather
+from glowtrain.ops.core.composite import Composite
+from glowtrain.ops.elementwise.cast import Cast
+from glowtrain.ops.indexing.gather import Gather
 from glowtrain.ops.microsoft.base import (
     Microsoft,
 )
-from glowtrain.ops.move import Slice
-from glowtrain.ops.normalization import LayerNormalization
-from glowtrain.ops.reduction import ReduceMean, ReduceSum
+from glowtrain.ops.normalize.batch_and_layer import LayerNormalization
+from glowtrain.ops.reduce.reduction import ReduceMean, ReduceSum
+from glowtrain.ops.tensor.move import Slice
 from glowtrain.types import TensorType, f32, i32
 
 

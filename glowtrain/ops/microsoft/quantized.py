@@ -13,11 +13,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
-from glowtrain.ops import quantization as standard
-from glowtrain.ops.activation import LeakyRelu, Sigmoid
-from glowtrain.ops.arithmetic import FusedMultiplyAdd
-from glowtrain.ops.cast import Cast
-from glowtrain.ops.logic import Where
+from glowtrain.ops.elementwise.activation import LeakyRelu, Sigmoid
+from glowtrain.ops.elementwise.arithmetic import FusedMultiplyAdd
+from glowtrain.ops.elementwise.cast import Cast
+from glowtrain.ops.elementwise.logic import Where
 from glowtrain.ops.microsoft.base import (
     Quantized,
     channels_behind,
@@ -28,11 +27,12 @@ from glowtrain.ops.microsoft.base import (
     real,
     steps,
 )
-from glowtrain.ops.move import Concat, reshape
-from glowtrain.ops.pooling import AveragePool, draw_pool
-from glowtrain.ops.reduction import ReduceMean, accumulator, as_dtype
-from glowtrain.ops.scales import ScalePlaces
-from glowtrain.ops.softmax import Softmax
+from glowtrain.ops.pooling.pooling import AveragePool, draw_pool
+from glowtrain.ops.quantized import convert as standard
+from glowtrain.ops.quantized.scales import ScalePlaces
+from glowtrain.ops.reduce.reduction import ReduceMean, accumulator, as_dtype
+from glowtrain.ops.reduce.softmax import Softmax
+from glowtrain.ops.tensor.move import Concat, reshape
 from glowtrain.types import Shape, TensorType, i8, u8
 
 

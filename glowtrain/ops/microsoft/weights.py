@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from glowtrain.graph import Constant, Draw, Sample, Value, constant, operator
-from glowtrain.ops.contraction import MatMul, swapped
-from glowtrain.ops.logic import BitShift, BitwiseAnd
+from glowtrain.ops.contraction.products import MatMul, swapped
+from glowtrain.ops.elementwise.logic import BitShift, BitwiseAnd
 from glowtrain.ops.microsoft.base import (
     Microsoft,
 )
-from glowtrain.ops.move import Concat, Expand, Slice, reshape
-from glowtrain.ops.quantization import DequantizeLinear
-from glowtrain.ops.scales import ScalePlaces
+from glowtrain.ops.quantized.convert import DequantizeLinear
+from glowtrain.ops.quantized.scales import ScalePlaces
+from glowtrain.ops.tensor.move import Concat, Expand, Slice, reshape
 from glowtrain.types import DType, TensorType, u8
 
 

@@ -13,14 +13,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from glowtrain.graph import Operator, Value, constant
-from glowtrain.ops.activation import Sigmoid
-from glowtrain.ops.along_axis import ArgMax
-from glowtrain.ops.arithmetic import Abs, Sign, Sqrt
-from glowtrain.ops.gather import Gather
-from glowtrain.ops.logic import Equal, Greater, Where
-from glowtrain.ops.reduction import ReduceMax, ReduceSum, array_as, as_dtype
-from glowtrain.ops.softmax import Softmax
-from glowtrain.ops.transcendental import Exp, Log
+from glowtrain.ops.elementwise.activation import Sigmoid
+from glowtrain.ops.elementwise.arithmetic import Abs, Sign, Sqrt
+from glowtrain.ops.elementwise.logic import Equal, Greater, Where
+from glowtrain.ops.elementwise.transcendental import Exp, Log
+from glowtrain.ops.indexing.arg_extrema import ArgMax
+from glowtrain.ops.indexing.gather import Gather
+from glowtrain.ops.reduce.reduction import ReduceMax, ReduceSum, array_as, as_dtype
+from glowtrain.ops.reduce.softmax import Softmax
 from glowtrain.types import Array, DType, TensorType, f32, f64, i32, i64
 
 DOMAIN = "ai.onnx.ml"

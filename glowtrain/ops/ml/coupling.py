@@ -12,14 +12,14 @@ import itertools
 import numpy as np
 
 from glowtrain.graph import Graph, Input, Value, constant
-from glowtrain.ops.activation import Sigmoid
-from glowtrain.ops.arithmetic import Abs
-from glowtrain.ops.contraction import MatMul
-from glowtrain.ops.control import Scan
-from glowtrain.ops.extrema import Clip
-from glowtrain.ops.logic import GreaterOrEqual, Where
-from glowtrain.ops.move import Slice, Transpose, Unsqueeze, reshape
-from glowtrain.ops.reduction import ReduceMax, ReduceSum, filled
+from glowtrain.ops.contraction.products import MatMul
+from glowtrain.ops.control.scan import Scan
+from glowtrain.ops.elementwise.activation import Sigmoid
+from glowtrain.ops.elementwise.arithmetic import Abs
+from glowtrain.ops.elementwise.extrema import Clip
+from glowtrain.ops.elementwise.logic import GreaterOrEqual, Where
+from glowtrain.ops.reduce.reduction import ReduceMax, ReduceSum, filled
+from glowtrain.ops.tensor.move import Slice, Transpose, Unsqueeze, reshape
 from glowtrain.types import Array, TensorType
 
 LEAST = 1e-7

@@ -13,7 +13,7 @@ from glowtrain.graph import Draw, Sample, Value, operator
 from glowtrain.ops.ml.common import TRANSFORMS, Floats, Ints, Tabular, transform, transformed
 from glowtrain.ops.ml.forest import LEAF, MEMBER, Branches
 from glowtrain.ops.ml.trees import AGGREGATES, STEPS, Ensemble, Votes, checked, draw_features, float_table
-from glowtrain.ops.reduction import as_dtype
+from glowtrain.ops.reduce.reduction import as_dtype
 from glowtrain.types import Array, DType, TensorType, dtype_of, f16, f32, f64
 
 

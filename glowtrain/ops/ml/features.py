@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
-from glowtrain.ops.arithmetic import Abs, Sqrt
-from glowtrain.ops.gather import Gather
-from glowtrain.ops.index import checked
-from glowtrain.ops.logic import Equal, Greater, IsNaN, Where
+from glowtrain.ops.core.index import checked
+from glowtrain.ops.elementwise.arithmetic import Abs, Sqrt
+from glowtrain.ops.elementwise.logic import Equal, Greater, IsNaN, Where
+from glowtrain.ops.indexing.gather import Gather
 from glowtrain.ops.ml.common import (
     DOMAIN,
     NUMBERS,
@@ -27,8 +27,8 @@ from glowtrain.ops.ml.common import (
     result_dtype,
     row,
 )
-from glowtrain.ops.move import Concat, Unsqueeze, reshape
-from glowtrain.ops.reduction import ReduceMax, ReduceSum, as_dtype
+from glowtrain.ops.reduce.reduction import ReduceMax, ReduceSum, as_dtype
+from glowtrain.ops.tensor.move import Concat, Unsqueeze, reshape
 from glowtrain.types import Array, DType, TensorType, dtype_of, f32, f64, i64
 
 STEPS = "its result is piecewise constant"

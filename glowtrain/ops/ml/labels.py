@@ -11,12 +11,12 @@ import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
 from glowtrain.loops import Const, Expr, For, Let, Ref, Statement, Tensor, indices_of, select
-from glowtrain.ops.extrema import Min
-from glowtrain.ops.gather import Gather
-from glowtrain.ops.logic import Equal, IsNaN, Less, Where
+from glowtrain.ops.elementwise.extrema import Min
+from glowtrain.ops.elementwise.logic import Equal, IsNaN, Less, Where
+from glowtrain.ops.indexing.gather import Gather
 from glowtrain.ops.ml.common import DOMAIN, Floats, Ints, Strings, check_integers
-from glowtrain.ops.move import Unsqueeze
-from glowtrain.ops.reduction import ReduceSum, as_dtype
+from glowtrain.ops.reduce.reduction import ReduceSum, as_dtype
+from glowtrain.ops.tensor.move import Unsqueeze
 from glowtrain.types import Array, DType, TensorType, dtype_of, f32, f64, i64
 
 POSITIONS = "positions are integers"

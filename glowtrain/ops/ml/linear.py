@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from glowtrain.graph import Draw, Sample, Value, constant, operator
-from glowtrain.ops.contraction import MatMul
-from glowtrain.ops.logic import Greater
+from glowtrain.ops.contraction.products import MatMul
+from glowtrain.ops.elementwise.logic import Greater
 from glowtrain.ops.ml.common import (
     Floats,
     Ints,
@@ -29,8 +29,8 @@ from glowtrain.ops.ml.common import (
     transform,
     transformed,
 )
-from glowtrain.ops.move import Concat, reshape
-from glowtrain.ops.reduction import as_dtype
+from glowtrain.ops.reduce.reduction import as_dtype
+from glowtrain.ops.tensor.move import Concat, reshape
 from glowtrain.types import Array, DType, Shape, TensorType, dtype_of, f32, f64
 
 

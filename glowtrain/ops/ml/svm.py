@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
-from glowtrain.ops.contraction import MatMul
-from glowtrain.ops.logic import Greater, Where
+from glowtrain.ops.contraction.products import MatMul
+from glowtrain.ops.elementwise.logic import Greater, Where
+from glowtrain.ops.elementwise.transcendental import Exp, Tanh
 from glowtrain.ops.ml.common import (
     Floats,
     Ints,
@@ -31,9 +32,8 @@ from glowtrain.ops.ml.common import (
 )
 from glowtrain.ops.ml.coupling import coupled, coupled_array
 from glowtrain.ops.ml.linear import as_table, draw_rows
-from glowtrain.ops.move import Concat, Unsqueeze, reshape
-from glowtrain.ops.reduction import ReduceSum, as_dtype
-from glowtrain.ops.transcendental import Exp, Tanh
+from glowtrain.ops.reduce.reduction import ReduceSum, as_dtype
+from glowtrain.ops.tensor.move import Concat, Unsqueeze, reshape
 from glowtrain.types import Array, DType, TensorType, dtype_of, f32, f64
 
 KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")

@@ -15,8 +15,8 @@ import numpy as np
 
 from glowtrain.errors import ShapeError
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
-from glowtrain.ops.gather import Gather
-from glowtrain.ops.logic import Greater, IsInf, Where
+from glowtrain.ops.elementwise.logic import Greater, IsInf, Where
+from glowtrain.ops.indexing.gather import Gather
 from glowtrain.ops.ml.common import (
     Floats,
     Ints,
@@ -39,8 +39,8 @@ from glowtrain.ops.ml.common import (
 from glowtrain.ops.ml.forest import LEAF, MEMBER, MODES, Branches, Forest, forest, leaves_reached
 from glowtrain.ops.ml.linear import as_table
 from glowtrain.ops.ml.walk import TreeWalk
-from glowtrain.ops.move import Concat, reshape
-from glowtrain.ops.reduction import ReduceMax, ReduceMin, ReduceSum, as_dtype
+from glowtrain.ops.reduce.reduction import ReduceMax, ReduceMin, ReduceSum, as_dtype
+from glowtrain.ops.tensor.move import Concat, reshape
 from glowtrain.types import Array, DType, TensorType, dtype_of, f32, f64
 
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")

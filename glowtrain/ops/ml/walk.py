@@ -9,11 +9,11 @@ import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
 from glowtrain.loops import Const, Expr, For, Let, Ref, Statement, Tensor, call, cast, indices_of, select
-from glowtrain.ops.family import broadcast_shapes
-from glowtrain.ops.gather import Gather, GatherElements
-from glowtrain.ops.logic import And, IsNaN, LessOrEqual, Not, Or
-from glowtrain.ops.move import Expand, Transpose, reshape
-from glowtrain.ops.reduction import as_dtype
+from glowtrain.ops.core.family import broadcast_shapes
+from glowtrain.ops.elementwise.logic import And, IsNaN, LessOrEqual, Not, Or
+from glowtrain.ops.indexing.gather import Gather, GatherElements
+from glowtrain.ops.reduce.reduction import as_dtype
+from glowtrain.ops.tensor.move import Expand, Transpose, reshape
 from glowtrain.types import Array, TensorType, i32, i64
 
 

@@ -19,7 +19,7 @@ from glowtrain.backends.cpu.contraction.describe import (
 )
 from glowtrain.backends.cpu.contraction.nest import Nest
 from glowtrain.backends.cpu.contraction.words import prepare
-from glowtrain.backends.cpu.target import Target
+from glowtrain.backends.llvm.target import Target
 
 __all__ = ["Access", "Axis", "Clip", "Contraction", "Epilogue", "Kernel", "Machine", "Operand", "generate"]
 

@@ -8,8 +8,8 @@ from math import prod
 from glowtrain.backends.cpu.contraction.clips import Clipping
 from glowtrain.backends.cpu.contraction.lanes import Lanes
 from glowtrain.backends.cpu.contraction.tile import Cursor, Point, Step, Tile
-from glowtrain.backends.cpu.conversion import SIGNED
-from glowtrain.backends.cpu.emit import Text, vector
+from glowtrain.backends.llvm.formats import SIGNED
+from glowtrain.backends.llvm.text import Text, vector
 
 _SIGNS = str(int("80" * 4, 16) - (1 << 32))
 """The sign bits of four bytes, as an i32."""

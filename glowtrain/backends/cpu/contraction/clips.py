@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from glowtrain.backends.cpu.contraction.choose import clipped
 from glowtrain.backends.cpu.contraction.lanes import Lanes
 from glowtrain.backends.cpu.contraction.tile import Cursor, Point, Step, Tile
-from glowtrain.backends.cpu.emit import Function, Text
+from glowtrain.backends.llvm.text import Function, Text
 
 Number = Text | int
 """An i64: a value of the function or a number known now."""

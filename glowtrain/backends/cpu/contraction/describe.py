@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from glowtrain.backends.cpu.contraction.dot import Dot
-from glowtrain.backends.cpu.conversion import SIZE
-from glowtrain.backends.cpu.emit import Function, Text
+from glowtrain.backends.llvm.formats import SIZE
+from glowtrain.backends.llvm.text import Function, Text
 
 if TYPE_CHECKING:
     from glowtrain.backends.cpu.contraction.packing import Packing

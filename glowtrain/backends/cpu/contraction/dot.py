@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from glowtrain.backends.cpu.emit import Function, Text, vector
-from glowtrain.backends.cpu.target import Target
+from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.llvm.text import Function, Text, vector
 
 BYTES = frozenset({"i8", "u8"})
 PAIRS = frozenset({"i8", "u8", "i16"})

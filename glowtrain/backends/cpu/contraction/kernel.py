@@ -12,8 +12,8 @@ from glowtrain.backends.cpu.contraction.clips import Clipping, Number, affine, e
 from glowtrain.backends.cpu.contraction.describe import Epilogue
 from glowtrain.backends.cpu.contraction.lanes import Lanes
 from glowtrain.backends.cpu.contraction.tile import Cursor, Point, Step, Tile, Variant, needed_coordinates
-from glowtrain.backends.cpu.conversion import joined
-from glowtrain.backends.cpu.emit import Function, Text
+from glowtrain.backends.llvm.formats import joined
+from glowtrain.backends.llvm.text import Function, Text
 
 LONGEST_END = 320
 """Instructions of an epilogue that are written out for all vectors of a tile, at most; more go into a loop."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from glowtrain.backends.cpu.conversion import REGISTER, SIZE
-from glowtrain.backends.cpu.emit import Function, Text, lane_mask, vector
+from glowtrain.backends.llvm.formats import REGISTER, SIZE
+from glowtrain.backends.llvm.text import Function, Text, lane_mask, vector
 
 
 @dataclass(frozen=True)

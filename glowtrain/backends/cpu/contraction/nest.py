@@ -14,7 +14,7 @@ from glowtrain.backends.cpu.contraction.packing import Packing, PackingText
 from glowtrain.backends.cpu.contraction.tile import Pattern, Variant, needed_coordinates
 from glowtrain.backends.cpu.contraction.window import WindowText
 from glowtrain.backends.cpu.contraction.words import Prepared, outer_loops, packing
-from glowtrain.backends.cpu.emit import Function, Text
+from glowtrain.backends.llvm.text import Function, Text
 
 
 @dataclass(frozen=True)

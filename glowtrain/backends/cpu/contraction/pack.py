@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from glowtrain.backends.cpu.contraction.lanes import Lanes
-from glowtrain.backends.cpu.emit import Text
+from glowtrain.backends.llvm.text import Text
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from math import prod
 import numpy as np
 
 from glowtrain.backends.cpu.contraction.dot import Dot
-from glowtrain.backends.cpu.conversion import REGISTER, SIZE, interleaved
-from glowtrain.backends.cpu.emit import Function, Text, vector
+from glowtrain.backends.llvm.formats import REGISTER, SIZE, interleaved
+from glowtrain.backends.llvm.text import Function, Text, vector
 from glowtrain.types import Array
 
 Parts = tuple[tuple[int, int], ...]

@@ -8,7 +8,7 @@ from itertools import product
 
 from glowtrain.backends.cpu.contraction.choose import Plan, View
 from glowtrain.backends.cpu.contraction.describe import Epilogue
-from glowtrain.backends.cpu.emit import Text
+from glowtrain.backends.llvm.text import Text
 
 Pattern = tuple[tuple[int, int, int], ...]
 """The (reduction loop, low, high) to which static clips restrict the products of one point; others are whole."""

@@ -11,8 +11,8 @@ from itertools import pairwise
 from math import gcd, prod
 
 from glowtrain.backends.cpu.contraction.describe import Access, Operand
-from glowtrain.backends.cpu.conversion import REGISTER, SIGNED, SIZE
-from glowtrain.backends.cpu.emit import Function, Text, vector
+from glowtrain.backends.llvm.formats import REGISTER, SIGNED, SIZE
+from glowtrain.backends.llvm.text import Function, Text, vector
 
 SLACK = 64
 """Bytes behind a copy that may be read."""

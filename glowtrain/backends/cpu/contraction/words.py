@@ -17,8 +17,8 @@ from glowtrain.backends.cpu.contraction.describe import Access, Clip, Contractio
 from glowtrain.backends.cpu.contraction.dot import Dot, dot_of
 from glowtrain.backends.cpu.contraction.packing import Packing, Parts
 from glowtrain.backends.cpu.contraction.window import Window, halo, window
-from glowtrain.backends.cpu.conversion import SIZE
-from glowtrain.backends.cpu.target import Target
+from glowtrain.backends.llvm.formats import SIZE
+from glowtrain.backends.llvm.target import Target
 
 ROWS = 8
 """Rows from which on it is worth packing an operand that is not constant."""

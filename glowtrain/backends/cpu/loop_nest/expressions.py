@@ -1,0 +1,174 @@
+"""Expressions of the loop language as LLVM values, scalar or along vector lanes.
+
+Everything that is the same for all lanes stays scalar until an operation needs it on lanes. What does not depend on a
+loop is computed before it (see :meth:`Expressions.hoist`); the rest is remembered by scope, so shared sub-expressions
+are computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from glowtrain.backends.cpu.loop_nest.loads import Loads
+from glowtrain.backends.cpu.loop_nest.saturation import saturation
+from glowtrain.backends.cpu.loop_nest.scope import Lanes
+from glowtrain.backends.llvm import scalar
+from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.llvm.text import Function, Text
+from glowtrain.loops import (
+    Accumulate,
+    Affine,
+    Apply,
+    Buffer,
+    Cast,
+    Const,
+    Expr,
+    For,
+    Index,
+    Load,
+    Reduce,
+    Ref,
+    Statement,
+    Store,
+    address,
+    expressions,
+)
+from glowtrain.loops.affine import Atom, Quotient, Remainder
+
+
+class Expressions(Loads):
+    """Writes expressions into a function. ``written``: the buffers that the kernel writes."""
+
+    def __init__(self, f: Function, target: Target, pointers: dict[Buffer, Text], written: Iterable[Buffer]) -> None:
+        super().__init__(f, target, pointers)
+        self.written = frozenset(written)
+        self._volatiles: dict[Expr, bool] = {}
+
+    def emit(self, expr: Expr) -> Lanes:
+        """The value of an expression."""
+        known = self.scopes.get(expr)
+        if known is not None:
+            return known
+        value = self._emit(expr)
+        if not self._volatile(expr):
+            self.scopes.set(expr, value)
+        return value
+
+    def full(self, expr: Expr) -> Text:
+        """The value on all lanes."""
+        return self.lanes(self.emit(expr), expr.dtype.name)
+
+    def _volatile(self, expr: Expr) -> bool:
+        """Whether the value may change between statements: it reads what the kernel writes."""
+        known = self._volatiles.get(expr)
+        if known is None:
+            written = isinstance(expr, Load) and expr.buffer in self.written
+            known = written or any(self._volatile(child) for child in expr.children)
+            self._volatiles[expr] = known
+        return known
+
+    def _emit(self, expr: Expr) -> Lanes:
+        match expr:
+            case Const(value=value, dtype=dtype):
+                return Lanes(scalar.constant(value, dtype.name, 1))
+            case Apply():
+                return self._apply(expr)
+            case Cast():
+                return self._cast(expr)
+            case Load():
+                return self.load(expr)
+            case Reduce():
+                return self.reduce([expr])[0]
+            case Index() if expr is self.context.index:
+                return self._lane_index()
+            case Index(extent=1):
+                return Lanes("0")
+        raise AssertionError(f"{expr} is used outside of its scope in {self.f.name}")
+
+    def _apply(self, expr: Apply) -> Lanes:
+        if expr.function == "bitcast":
+            return self._bitcast(expr)
+        values = [self.emit(argument) for argument in expr.arguments]
+        width = max(value.width for value in values)
+        key = ("apply", expr.function, expr.arguments[-1].dtype.name, *(value.text for value in values), width)
+        known = self.scopes.get(key)
+        if known is None:
+            types = [argument.dtype.name for argument in expr.arguments]
+            texts = [v.text if width == 1 else self.lanes(v, t) for v, t in zip(values, types, strict=True)]
+            text = scalar.apply(self.f, expr.function, texts, types[-1], width, self.target)
+            known = self.scopes.set(key, Lanes(text, width))
+        return known
+
+    def _cast(self, expr: Cast) -> Lanes:
+        value, dtype = expr.value, expr.dtype.name
+        found = saturation(expr)
+        if found is not None:
+            inner = self.emit(found.value)
+            return Lanes(found.emit(self.f, inner.text, dtype, inner.width, self.target), inner.width)
+        inner = self.emit(value)
+        text = scalar.cast(self.f, inner.text, value.dtype.name, dtype, inner.width, self.target)
+        return Lanes(text, inner.width)
+
+    def _bitcast(self, expr: Apply) -> Lanes:
+        (value,) = expr.arguments
+        inner = self.emit(value)
+        text = scalar.bitcast(self.f, inner.text, value.dtype.name, expr.dtype.name, inner.width, self.target)
+        return Lanes(text, inner.width)
+
+    def _lane_index(self) -> Lanes:
+        """The index that runs along the lanes, on lanes."""
+        width = self.context.width
+        numbers = ", ".join(f"i64 {lane}" for lane in range(width))
+        start = scalar.splat(self.f, self.start(), "i64", width)
+        return Lanes(self._value(f"add <{width} x i64> {start}, <{numbers}>"), width)
+
+    def reduce(self, group: Sequence[Reduce]) -> list[Lanes]:
+        """The values of reductions over boxes of equal extents, in one pass over them."""
+        raise NotImplementedError
+
+    def hoist(self, body: Sequence[Statement]) -> None:
+        """Compute what the statements need and what depends on nothing that is still unbound.
+
+        Called when a loop has been opened: what it yields is used in every trip of the loops inside.
+        """
+        seen: set[Expr] = set()
+        for statement in reached(body):
+            for expr in expressions(statement):
+                self._hoist(expr, seen)
+            if isinstance(statement, (Store, Accumulate)):
+                self._hoist_address(address(statement.index, statement.buffer.strides))
+
+    def _hoist(self, expr: Expr, seen: set[Expr]) -> None:
+        if isinstance(expr, (Const, Index, Ref)) or expr in seen or self.scopes.get(expr) is not None:
+            return
+        seen.add(expr)
+        if self.bound(self.free.of(expr)) and not self._volatile(expr):
+            self.emit(expr)
+            return
+        if isinstance(expr, Reduce) and not all(index.extent for index in expr.indices):
+            return
+        for child in expr.children:
+            self._hoist(child, seen)
+        if isinstance(expr, Load):
+            self._hoist_address(self.form(expr))
+
+    def _hoist_address(self, form: Affine) -> None:
+        """Sum the part of an address whose atoms are known; the rest is added inside."""
+        known = tuple((atom, c) for atom, c in form.terms if self._settled(atom))
+        if known and len(known) < len(form.terms):
+            self.scalar_sum(Affine(form.constant, known))
+
+    def _settled(self, atom: Atom) -> bool:
+        """Whether an atom has its value already, the same on all lanes, whatever the kernel writes."""
+        if isinstance(atom, (Quotient, Remainder)):
+            return all(self._settled(inner) for inner, _ in atom.dividend.terms)
+        return self._uniform(self.free.of(atom)) and not self._volatile(atom)
+
+
+def reached(body: Sequence[Statement]) -> Iterator[Statement]:
+    """All statements but those in loops without trips, whose loads may be out of bounds."""
+    for statement in body:
+        if not isinstance(statement, For):
+            yield statement
+        elif all(index.extent for index in statement.indices):
+            yield from reached(statement.body)

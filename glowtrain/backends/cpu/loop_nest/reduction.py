@@ -1,0 +1,320 @@
+"""Reductions: several over one box in one pass, with a fixed order of accumulation.
+
+Along lanes of an outer loop each lane sums for itself; otherwise the reduction itself runs along lanes, which are
+combined half with half at the end. A few partial accumulators hide the latency of additions. Nothing depends on
+addresses or threads, so the bits are the same from run to run; they depend on the width of vectors, unless the
+reduction says its number of partial sums: then both ways give the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from glowtrain.backends.cpu.loop_nest.analysis import loop_order, reduction_step_cost, reductions
+from glowtrain.backends.cpu.loop_nest.expressions import Expressions, reached
+from glowtrain.backends.cpu.loop_nest.scope import Context, Lanes
+from glowtrain.backends.llvm import scalar
+from glowtrain.backends.llvm.text import Text, lane_mask, vector
+from glowtrain.loops import Apply, Expr, Index, Let, Reduce, Ref, Statement, substitute
+from glowtrain.types import DType, boolean
+
+UNROLLED = 16
+"""Boxes of at most this many points are written out."""
+PARTIALS = 4
+"""Independent accumulators."""
+
+
+class Reducing(Expressions):
+    """Expressions that may hold reductions."""
+
+    def reduce(self, group: Sequence[Reduce]) -> list[Lanes]:
+        job = _Job.of(self, group)
+        trips = math.prod(index.extent for index in job.indices)
+        if trips == 0:
+            return [Lanes(scalar.constant(identity(r.op, r.dtype), r.dtype.name, 1)) for r in group]
+        self.hoist(job.statements)
+        if self.context.index is None and trips > 1:
+            lane = _lane_index(job)
+            if lane is not None:
+                return job.across_lanes(lane)
+        if trips == 1 or (trips <= UNROLLED and not job.partials):
+            return job.unrolled()
+        return job.looped()
+
+    def hoist(self, body: Sequence[Statement]) -> None:
+        self.reduce_together(list(reductions(list(reached(body)))))
+        super().hoist(body)
+
+    def reduce_together(self, found: Sequence[Reduce]) -> None:
+        """Compute those reductions that can be computed here, equal boxes in one pass, and remember them."""
+        ready = [reduction for reduction in dict.fromkeys(found) if self._ready(reduction)]
+        inner = {reduction: self._inner(reduction) for reduction in ready}
+        groups: dict[tuple[int, ...], list[Reduce]] = {}
+        for reduction in ready:
+            if not inner[reduction]:
+                groups.setdefault((reduction.partials, *(i.extent for i in reduction.indices)), []).append(reduction)
+        for group in groups.values():
+            for reduction, value in zip(group, self.reduce(group), strict=True):
+                self.scopes.set(reduction, value)
+        waiting = [reduction for reduction in ready if inner[reduction]]
+        if waiting:
+            self.reduce_together([*(part for reduction in waiting for part in inner[reduction]), *waiting])
+
+    def _ready(self, reduction: Reduce) -> bool:
+        known = self.scopes.get(reduction) is not None
+        return not known and self.bound(self.free.of(reduction)) and not self._volatile(reduction)
+
+    def _inner(self, reduction: Reduce) -> list[Reduce]:
+        """Reductions inside that do not depend on this one's indices: they come first."""
+        if not all(index.extent for index in reduction.indices):
+            return []
+        return [part for part in reductions([Let(Ref(reduction.dtype), reduction.body)]) if self._ready(part)]
+
+
+def identity(op: str, dtype: DType) -> bool | int | float:
+    """The value that changes nothing under ``op``."""
+    if op in ("add", "or"):
+        return 0
+    if op in ("mul", "and"):
+        return 1
+    if dtype.is_float:
+        return -math.inf if op == "max" else math.inf
+    if dtype == boolean:
+        return op == "min"
+    bits = dtype.size * 8
+    low, high = (0, (1 << bits) - 1) if dtype.kind == "uint" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+    return low if op == "max" else high
+
+
+@dataclass
+class _Job:
+    """Reductions over one box: the bodies are in terms of the first one's indices."""
+
+    e: Expressions
+    group: Sequence[Reduce]
+    indices: tuple[Index, ...]
+    bodies: list[Expr]
+
+    @staticmethod
+    def of(e: Expressions, group: Sequence[Reduce]) -> _Job:
+        indices = group[0].indices
+        bodies = [group[0].body]
+        bodies += [substitute(r.body, dict(zip(r.indices, indices, strict=True))) for r in group[1:]]
+        return _Job(e, group, indices, bodies)
+
+    @property
+    def partials(self) -> int:
+        """The number of partial sums, where the program says it."""
+        return self.group[0].partials
+
+    @property
+    def statements(self) -> list[Statement]:
+        return [Let(Ref(body.dtype), body) for body in self.bodies]
+
+    def identities(self, width: int) -> list[Text]:
+        return [scalar.constant(identity(r.op, r.dtype), r.dtype.name, width) for r in self.group]
+
+    def types(self, width: int) -> list[str]:
+        return [scalar.register_type(r.dtype.name, width) for r in self.group]
+
+    def point(self, sums: Sequence[Text], mask: Text | None = None) -> list[Text]:
+        """One more element of each reduction, at what the indices are bound to."""
+        return [
+            self._accumulate(r, body, total, mask) for r, body, total in zip(self.group, self.bodies, sums, strict=True)
+        ]
+
+    def _accumulate(self, reduction: Reduce, body: Expr, total: Text, mask: Text | None) -> Text:
+        e, dtype, width = self.e, reduction.dtype.name, self.e.context.width
+        if self.partials:
+            fused = dtype == "f32"  # where there is no such instruction in f64: the same bits, but slow
+        else:
+            fused = dtype in ("f32", "f64") and e.target.has_fma and e.scopes.get(body) is None
+        if fused and reduction.op == "add" and isinstance(body, Apply) and body.function == "mul":
+            operation, operands = "fma", [*(e.full(argument) for argument in body.arguments), total]
+        else:
+            operation, operands = reduction.op, [total, e.full(body)]
+        new = scalar.apply(e.f, operation, operands, dtype, width, e.target)
+        if mask is None:
+            return new
+        type_ = scalar.register_type(dtype, width)
+        return e.f.value(f"select {vector('i1', width)} {mask}, {type_} {new}, {type_} {total}")
+
+    def unrolled(self) -> list[Lanes]:
+        """Every point written out."""
+        e, width = self.e, self.e.context.width
+        sums = self.identities(width)
+        for point in itertools.product(*(range(index.extent) for index in self.indices)):
+            with e.scopes.inner():
+                for index, at in zip(self.indices, point, strict=True):
+                    e.bind(index, Lanes(str(at)))
+                sums = self.point(sums)
+        return [Lanes(total, width) for total in sums]
+
+    def looped(self) -> list[Lanes]:
+        """Loops over the box; with an outer loop along the lanes each lane reduces for itself."""
+        e, width = self.e, self.e.context.width
+        order = loop_order([i for i in self.indices if i.extent > 1], self.statements, e.free)
+        count = self.partials or (PARTIALS if order[-1].extent >= 2 * PARTIALS else 1)
+        sums = self._nest(order, self.identities(width) * count, count)
+        return self._combined(sums, count, width)
+
+    def across_lanes(self, lane: Index) -> list[Lanes]:
+        """The index ``lane`` runs along vector lanes, the others in loops around it."""
+        e = self.e
+        width = lane_width(e, [r.dtype for r in self.group])
+        others = [i for i in self.indices if i is not lane and i.extent > 1]
+        order = loop_order(others, self.statements, e.free)
+        count = PARTIALS if lane.extent >= PARTIALS * width else 1
+        if self.partials:
+            width = min(width, self.partials)
+            count = self.partials // width
+        sums = self._lanes_nest(order, lane, self.identities(width) * count, count, width)
+        combined = self._combined(sums, count, width)
+        return [Lanes(self._horizontal(r, v.text, width)) for r, v in zip(self.group, combined, strict=True)]
+
+    def _combined(self, sums: list[Text], count: int, width: int) -> list[Lanes]:
+        """Partial accumulators combined half with half."""
+        e, n = self.e, len(self.group)
+        parts = [sums[k * n : (k + 1) * n] for k in range(count)]
+        while len(parts) > 1:
+            half = len(parts) // 2
+            pairs = zip(parts[:half], parts[half:], strict=True)
+            parts = [
+                [
+                    scalar.apply(e.f, r.op, [a, b], r.dtype.name, width, e.target)
+                    for r, a, b in zip(self.group, x, y, strict=True)
+                ]
+                for x, y in pairs
+            ]
+        return [Lanes(total, width) for total in parts[0]]
+
+    def _horizontal(self, reduction: Reduce, value: Text, width: int) -> Text:
+        """The lanes of a vector combined, halves with halves."""
+        e, dtype = self.e, reduction.dtype.name
+        while width > 1:
+            type_, half = scalar.register_type(dtype, width), width // 2
+            low, high = (self._half(type_, value, range(s, s + half)) for s in (0, half))
+            if half == 1:
+                low, high = (e.f.value(f"extractelement {type_} {value}, i64 {at}") for at in (0, 1))
+            value = scalar.apply(e.f, reduction.op, [low, high], dtype, half, e.target)
+            width = half
+        return value
+
+    def _half(self, type_: str, value: Text, lanes: range) -> Text:
+        if len(lanes) == 1:
+            return ""
+        picks = ", ".join(f"i32 {lane}" for lane in lanes)
+        return self.e.f.value(f"shufflevector {type_} {value}, {type_} poison, <{len(lanes)} x i32> <{picks}>")
+
+    def _nest(self, order: Sequence[Index], sums: list[Text], count: int) -> list[Text]:
+        e, width = self.e, self.e.context.width
+        index, rest = order[0], order[1:]
+        if not rest:
+            return self._steps(index, sums, count, width, 1)
+        with e.f.loop(index.extent, list(zip(self.types(width) * count, sums, strict=True))) as loop, e.scopes.inner():
+            e.bind(index, Lanes(loop.index))
+            e.hoist(self.statements)
+            loop.next = self._nest(rest, loop.carried, count)
+        return loop.results
+
+    def _lanes_nest(self, order: Sequence[Index], lane: Index, sums: list[Text], count: int, width: int) -> list[Text]:
+        e = self.e
+        if not order:
+            return self._lane_steps(lane, sums, count, width)
+        index, rest = order[0], order[1:]
+        with e.f.loop(index.extent, list(zip(self.types(width) * count, sums, strict=True))) as loop, e.scopes.inner():
+            e.bind(index, Lanes(loop.index))
+            e.hoist(self.statements)
+            loop.next = self._lanes_nest(rest, lane, loop.carried, count, width)
+        return loop.results
+
+    def _lane_steps(self, lane: Index, sums: list[Text], count: int, width: int) -> list[Text]:
+        """Whole vectors, then a masked rest (or one by one where masks are dear)."""
+        e = self.e
+        whole = lane.extent // width * width
+        if whole:
+            sums = self._steps(lane, sums, count, width, width, whole)
+        rest = lane.extent - whole
+        if not rest:
+            return sums
+        at, n = whole // width % count, len(self.group)  # the accumulator whose turn it is
+        tail = self._masked_rest if e.target.masked else self._scalar_rest
+        sums[at * n : (at + 1) * n] = tail(lane, sums[at * n : (at + 1) * n], whole, width, rest)
+        return sums
+
+    def _masked_rest(self, lane: Index, sums: list[Text], start: int, width: int, rest: int) -> list[Text]:
+        mask = lane_mask(width, rest)
+        with self.e.along(Context(lane, width, mask)):
+            self.e.scopes.set(("start", lane), Lanes(str(start)))
+            return self.point(sums, mask)
+
+    def _scalar_rest(self, lane: Index, sums: list[Text], start: int, width: int, rest: int) -> list[Text]:
+        """The last elements one after another, into a vector's lanes 0, 1, ..."""
+        e = self.e
+        types = list(zip(self.types(width), self.types(1), strict=True))
+        for at in range(rest):
+            with e.along(Context()):
+                e.bind(lane, Lanes(str(start + at)))
+                old = [
+                    e.f.value(f"extractelement {whole} {total}, i64 {at}")
+                    for (whole, _), total in zip(types, sums, strict=True)
+                ]
+                new = self.point(old)
+            sums = [
+                e.f.value(f"insertelement {whole} {total}, {one} {value}, i64 {at}")
+                for (whole, one), total, value in zip(types, sums, new, strict=True)
+            ]
+        return sums
+
+    def _steps(
+        self, index: Index, sums: list[Text], count: int, width: int, stride: int, extent: int | None = None
+    ) -> list[Text]:
+        """Steps of ``stride`` along ``index`` up to ``extent``, ``count`` of them a trip."""
+        e = self.e
+        extent = index.extent if extent is None else extent
+        step = stride * count
+        whole = extent // step * step
+        if whole == step:
+            sums = self._trip(index, sums, "0", count, width, stride)
+        elif whole:
+            with e.f.loop(whole, list(zip(self.types(width) * count, sums, strict=True)), step=step) as loop:
+                loop.next = self._trip(index, loop.carried, loop.index, count, width, stride)
+            sums = loop.results
+        rest = (extent - whole) // stride
+        if rest:
+            part = self._trip(index, sums[: rest * len(self.group)], str(whole), rest, width, stride)
+            sums = [*part, *sums[len(part) :]]
+        return sums
+
+    def _trip(self, index: Index, sums: Sequence[Text], start: Text, count: int, width: int, stride: int) -> list[Text]:
+        e, n = self.e, len(self.group)
+        result: list[Text] = []
+        for k in range(count):
+            context = Context(index, width) if stride > 1 else e.context
+            with e.along(context):
+                at = e.sum(start, str(k * stride))
+                if stride > 1:
+                    e.scopes.set(("start", index), Lanes(at))
+                else:
+                    e.bind(index, Lanes(at))
+                result += self.point(sums[k * n : (k + 1) * n])
+        return result
+
+
+def lane_width(e: Expressions, dtypes: Sequence[DType]) -> int:
+    """Lanes for computing in these element types: those of the widest float, or of the widest type without floats."""
+    floats = [dtype for dtype in dtypes if dtype.is_float] or list(dtypes)
+    return min(e.target.width(dtype.name) for dtype in floats)
+
+
+def _lane_index(job: _Job) -> Index | None:
+    """The reduction index that is best run along the lanes; ``None`` where scalar code is as good."""
+    e = job.e
+    width = lane_width(e, [r.dtype for r in job.group])
+    candidates = [index for index in job.indices if index.extent > 1]
+    if width == 1 or not candidates:
+        return None
+    return min(candidates, key=lambda index: reduction_step_cost(job.bodies, index, width, e.free))

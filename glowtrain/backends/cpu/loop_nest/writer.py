@@ -1,0 +1,334 @@
+"""Loop nests as LLVM functions.
+
+Of the loops around flat statements one is chosen to run along vector lanes (see
+:mod:`glowtrain.backends.cpu.loop_nest.analysis`); the others are ordinary loops, those with the longest strides
+outermost. A loop that holds loops is a scalar loop around them: a row program.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from glowtrain.backends.cpu.loop_nest.analysis import (
+    accesses,
+    computed,
+    loop_order,
+    reduction_cost,
+    reductions,
+    slope,
+    vector_cost,
+)
+from glowtrain.backends.cpu.loop_nest.byte_packs import packs
+from glowtrain.backends.cpu.loop_nest.collapse import collapse
+from glowtrain.backends.cpu.loop_nest.reduction import Reducing
+from glowtrain.backends.cpu.loop_nest.saturation import saturation
+from glowtrain.backends.cpu.loop_nest.scope import Context, Lanes
+from glowtrain.backends.llvm import scalar
+from glowtrain.backends.llvm.formats import MEMORY, REGISTER, interleaved
+from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.llvm.text import Function, Text, lane_mask
+from glowtrain.loops import (
+    Accumulate,
+    Affine,
+    Buffer,
+    Cast,
+    Expr,
+    For,
+    Index,
+    Let,
+    Statement,
+    Store,
+    address,
+    affine,
+    expressions,
+    statements,
+    within,
+    writes,
+)
+from glowtrain.types import DType
+
+JAM = 4
+"""Neighbouring vectors that are computed at once: around a reduction, so that cache lines are used while they are
+there; for bytes, so that they are packed together.
+"""
+PLANES = range(2, 5)
+"""How many planes are interleaved into one store."""
+
+
+class Nests:
+    """Writes statements into a function. ``pointers``: addresses of buffers; ``outer``: outer indices."""
+
+    def __init__(
+        self,
+        f: Function,
+        target: Target,
+        pointers: dict[Buffer, Text],
+        body: Sequence[Statement],
+        outer: dict[Index, Text] | None = None,
+    ) -> None:
+        self.f = f
+        self.target = target
+        self.e = Reducing(f, target, pointers, writes(body))
+        self.e.free.lets |= {s.ref: s.value for s in statements(body) if isinstance(s, Let)}
+        for index, text in (outer or {}).items():
+            self.e.bind(index, Lanes(text))
+
+    def write(self, body: Sequence[Statement]) -> None:
+        """All statements, in order."""
+        self.e.hoist([s for s in body if not isinstance(s, For)])
+        for statement in body:
+            if isinstance(statement, For):
+                with self.e.scopes.inner():
+                    self._loop(statement)
+            else:
+                self._together(body)
+                self.statement(statement)
+
+    def _together(self, body: Sequence[Statement]) -> None:
+        """Reductions of these statements that can be computed now share their passes."""
+        self.e.reduce_together(list(reductions([s for s in body if not isinstance(s, For)])))
+
+    def _loop(self, loop: For) -> None:
+        if math.prod(index.extent for index in loop.indices) == 0:
+            return
+        if loop.serial or any(isinstance(statement, For) for statement in loop.body):
+            self.e.hoist(loop.body)
+            self._nested(loop.indices, loop.body, lambda: self.write(loop.body))
+            return
+        loop = collapse(loop, self.e.free)
+        self.e.hoist(loop.body)
+        width = self._width(loop.body)
+        lane = self._lane(loop, width)
+        if lane is None:
+            self._nested(self._ordered(loop.indices, loop.body), loop.body, lambda: self.write(loop.body))
+            return
+        planes = self._plane_index(loop, lane)
+        others = self._ordered([index for index in loop.indices if index not in (lane, planes)], loop.body)
+        if planes is None:
+            self._nested(others, loop.body, lambda: self._lanes(lane, loop.body, width))
+        else:
+            self._nested(others, loop.body, lambda: self._interleaved(lane, planes, loop.body, width))
+
+    def _ordered(self, indices: Sequence[Index], body: Sequence[Statement]) -> Sequence[Index]:
+        """Loop order; accumulation into shared elements keeps the order that the program gives."""
+        accumulates = any(isinstance(statement, Accumulate) for statement in body)
+        return list(indices) if accumulates else loop_order(indices, body, self.e.free)
+
+    def _nested(self, indices: Sequence[Index], body: Sequence[Statement], inner: Callable[[], None]) -> None:
+        """Scalar loops over ``indices`` around ``inner``."""
+        if not indices:
+            inner()
+            return
+        index, rest = indices[0], indices[1:]
+        if index.extent == 1:
+            self.e.bind(index, Lanes("0"))
+            self._nested(rest, body, inner)
+            return
+        with self.f.loop(index.extent) as loop, self.e.scopes.inner():
+            self.e.bind(index, Lanes(loop.index))
+            self.e.hoist(body)
+            self._nested(rest, body, inner)
+
+    # The lane loop
+
+    def _width(self, body: Sequence[Statement]) -> int:
+        """Lanes of a vector: by the widest float that is computed with (by the widest type if there is none), but at
+        most four registers of i64: positions are i64 wherever lanes do not lie side by side.
+        """
+        dtypes = [e.dtype for s in statements(body) for top in expressions_of_value(s) for e in computed(top)]
+        floats: list[DType] = [dtype for dtype in dtypes if dtype.is_float]
+        widths = [self.target.width(dtype.name) for dtype in floats or dtypes]
+        return min([*widths, 4 * self.target.width("i64")]) if widths and self.target.vector_bits else 1
+
+    def _lane(self, loop: For, width: int) -> Index | None:
+        """The loop to run along the lanes, or ``None`` if reductions (or nothing) should."""
+        candidates = [index for index in loop.indices if index.extent > 1 and self._may_run_along_lanes(index, loop)]
+        if width == 1 or not candidates:
+            return None
+        free = self.e.free
+        best = min(candidates, key=lambda index: vector_cost(loop.body, index, width, free))
+        scalar_cost = reduction_cost(loop.body, width, free)
+        return best if vector_cost(loop.body, best, width, free) < scalar_cost else None
+
+    def _may_run_along_lanes(self, index: Index, loop: For) -> bool:
+        targets = [statement for statement in loop.body if isinstance(statement, Accumulate)]
+        last = [other for other in loop.indices if other.extent > 1][-1]
+        return all(self._accumulates_along(index, target, index is last) for target in targets)
+
+    def _accumulates_along(self, index: Index, target: Accumulate, innermost: bool) -> bool:
+        """Accumulation needs distinct elements on the lanes, all of them inside, and each element's order kept: the
+        loop is the innermost one anyway, or an element's subscript tells the lane.
+        """
+        free = self.e.free
+        if slope(address(target.index, target.buffer.strides), index, free) != 1:
+            return False
+        pairs = [(affine(i), n) for i, n in zip(target.index, target.buffer.shape, strict=True) if index in free.of(i)]
+        alone = len(pairs) == 1 and [atom for atom, _ in pairs[0][0].terms] == [index]
+        return (innermost or alone) and all(within(form, extent) for form, extent in pairs)
+
+    def _lanes(self, lane: Index, body: Sequence[Statement], width: int) -> None:
+        """Whole vectors (several at a time around reductions, and for bytes), then the rest."""
+        start = 0
+        several = any(True for _ in reductions(body)) or self._packs(lane, body, JAM * width)
+        for jam in (JAM, 2, 1) if several else (1,):
+            count = (lane.extent - start) // (width * jam)
+            if count:
+                self._vectors(lane, body, start, count, width * jam)
+                start += count * width * jam
+        self._rest(lane, body, start, width)
+
+    def _packs(self, lane: Index, body: Sequence[Statement], width: int) -> bool:
+        """Whether so many lanes become one vector of bytes, and lie side by side."""
+        parts = (part for s in statements(body) for top in expressions_of_value(s) for part in computed(top))
+        casts = [(part, saturation(part)) for part in parts if isinstance(part, Cast)]
+        if not any(found and packs(part.dtype.name, width, found.zero, self.target) for part, found in casts):
+            return False
+        return all(slope(access.form, lane, self.e.free) in (0, 1) for access in accesses(body))
+
+    def _rest(self, lane: Index, body: Sequence[Statement], start: int, width: int) -> None:
+        """What is left of the lanes' loop: less than a vector."""
+        rest = lane.extent - start
+        if rest and self.target.masked:
+            self._at(Context(lane, width, lane_mask(width, rest)), str(start), body)
+        elif rest:
+            self._scalar_rest(lane, body, start)
+
+    def _vectors(self, lane: Index, body: Sequence[Statement], start: int, count: int, width: int) -> None:
+        if count == 1:
+            self._at(Context(lane, width), str(start), body)
+            return
+        with self.f.loop(start + count * width, begin=start, step=width) as loop:
+            self._at(Context(lane, width), loop.index, body)
+
+    def _at(self, context: Context, start: Text, body: Sequence[Statement]) -> None:
+        with self.e.along(context):
+            self.e.scopes.set(("start", context.index), Lanes(start))
+            for statement in body:
+                self._together(body)
+                self.statement(statement)
+
+    def _scalar_rest(self, lane: Index, body: Sequence[Statement], start: int) -> None:
+        with self.f.loop(lane.extent, begin=start) as loop, self.e.scopes.inner():
+            self.e.bind(lane, Lanes(loop.index))
+            for statement in body:
+                self._together(body)
+                self.statement(statement)
+
+    # Planes that are stored as one
+
+    def _plane_index(self, loop: For, lane: Index) -> Index | None:
+        """The index of 2 to 4 neighbours in memory that lie between the elements of neighbouring lanes (the channels of
+        an image that is stored channels last), if the body is one store; ``None`` if there is none.
+        """
+        *lets, store = loop.body
+        plain = all(isinstance(statement, Let) for statement in lets) and not any(True for _ in reductions(loop.body))
+        if not plain or not isinstance(store, Store):
+            return None
+        form, dtype = address(store.index, store.buffer.strides), store.buffer.dtype.name
+        step = slope(form, lane, self.e.free)
+        if step not in PLANES or MEMORY[dtype] != REGISTER[dtype]:
+            return None
+        return next((i for i in loop.indices if i.extent == step and slope(form, i, self.e.free) == 1), None)
+
+    def _interleaved(self, lane: Index, planes: Index, body: Sequence[Statement], width: int) -> None:
+        """Vectors of all planes shuffled into one that is stored at once; the rest plane by plane."""
+        whole = lane.extent // width * width
+        if whole:
+            with self.f.loop(whole, step=width) as loop, self.e.along(Context(lane, width)):
+                self.e.scopes.set(("start", lane), Lanes(loop.index))
+                self._store_interleaved(lane, planes, body)
+        if whole < lane.extent:
+            self._nested([planes], body, lambda: self._rest(lane, body, whole, width))
+
+    def _store_interleaved(self, lane: Index, planes: Index, body: Sequence[Statement]) -> None:
+        *lets, store = body
+        assert isinstance(store, Store)
+        form, vectors, first = address(store.index, store.buffer.strides), [], ""
+        for plane in range(planes.extent):
+            with self.e.scopes.inner():
+                self.e.bind(planes, Lanes(str(plane)))
+                for statement in lets:
+                    self.statement(statement)
+                vectors.append(self.e.full(store.value))
+                first = first or self.e.scalar_sum(form, lane, planes)  # it may be in terms of names of the body
+        dtype, count, width = store.buffer.dtype.name, len(vectors), self.e.context.width
+        pointer = self.e.pointer(store.buffer, self.e.sum(first, self.e.times(self.e.start(), count)))
+        text = interleaved(self.f, REGISTER[dtype], width, vectors)
+        scalar.store(self.f, text, pointer, dtype, count * width, self.target)
+
+    # Statements
+
+    def statement(self, statement: Statement) -> None:
+        """One Let, Store or Accumulate in the present context."""
+        match statement:
+            case Let(ref=ref, value=value):
+                self.e.bind(ref, self.e.emit(value))
+            case Store(buffer=buffer, index=index, value=value):
+                self._store(buffer, index, value)
+            case Accumulate():
+                self._accumulate(statement)
+
+    def _store(self, buffer: Buffer, index: Sequence[Expr], value: Expr) -> None:
+        if buffer.type.size == 0:
+            return
+        form = address(index, buffer.strides)
+        lane = self.e.context.index
+        if lane is None:
+            offset = self.e.scalar_sum(form)
+            scalar.store(
+                self.f, self.e.emit(value).text, self.e.pointer(buffer, offset), buffer.dtype.name, 1, self.target
+            )
+            return
+        text = self.e.full(value)
+        if self.e.step(form) == 1:
+            pointer = self._contiguous(buffer, form, lane)
+            width, mask = self.e.context.width, self.e.context.mask
+            scalar.store(self.f, text, pointer, buffer.dtype.name, width, self.target, mask)
+        else:
+            self._scatter(buffer, form, text)
+
+    def _contiguous(self, buffer: Buffer, form: Affine, lane: Index) -> Text:
+        return self.e.pointer(buffer, self.e.sum(self.e.scalar_sum(form, lane), self.e.start()))
+
+    def _scatter(self, buffer: Buffer, form: Affine, text: Text) -> None:
+        """One store per lane that exists."""
+        dtype, width, mask = buffer.dtype.name, self.e.context.width, self.e.context.mask
+        count = width if mask is None else mask.count("true")
+        type_ = scalar.register_type(dtype, width)
+        for lane, pointer in enumerate(self.e.lane_pointers(buffer, form, count)):
+            one = self.f.value(f"extractelement {type_} {text}, i64 {lane}")
+            scalar.store(self.f, one, pointer, dtype, 1, self.target)
+
+    def _accumulate(self, statement: Accumulate) -> None:
+        """Read, combine, write; nothing where a subscript is outside."""
+        buffer = statement.buffer
+        value = self.e.full(statement.value)
+        pairs = zip(statement.index, buffer.shape, strict=True)
+        conditions = [self.e.inside(i, extent).text for i, extent in pairs if not within(affine(i), extent)]
+        if not conditions:
+            self._combine(statement, value)
+            return
+        condition = conditions[0]
+        for other in conditions[1:]:
+            condition = self.f.value(f"and i1 {condition}, {other}")
+        with self.f.when(condition), self.e.scopes.inner():
+            self._combine(statement, value)
+
+    def _combine(self, statement: Accumulate, value: Text) -> None:
+        buffer, dtype = statement.buffer, statement.buffer.dtype.name
+        form, lane = address(statement.index, buffer.strides), self.e.context.index
+        width, mask = self.e.context.width, self.e.context.mask
+        if lane is None:
+            pointer = self.e.pointer(buffer, self.e.scalar_sum(form))
+        else:
+            pointer = self._contiguous(buffer, form, lane)
+        old = scalar.load(self.f, pointer, dtype, width, self.target, mask)
+        new = scalar.apply(self.f, statement.op, [old, value], dtype, width, self.target)
+        scalar.store(self.f, new, pointer, dtype, width, self.target, mask)
+
+
+def expressions_of_value(statement: Statement) -> tuple[Expr, ...]:
+    """What a statement computes, without its subscripts."""
+    found = expressions(statement)
+    return found[-1:] if isinstance(statement, (Store, Accumulate)) else found

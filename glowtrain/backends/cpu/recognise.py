@@ -1,0 +1,259 @@
+"""Kernels that are contractions: from loop nests to the contraction generator.
+
+A flat nest with one sum of products of two affine loads is a contraction; what else the nest computes from the
+finished sums (bias, activation, optimizer update, further results) becomes the generator's epilogue.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from glowtrain.backends.cpu.contraction import Access, Axis, Clip, Contraction, Operand, dot, generate
+from glowtrain.backends.cpu.contraction import Kernel as Generated
+from glowtrain.backends.cpu.loop_nest.analysis import reductions
+from glowtrain.backends.cpu.loop_nest.scope import Context, Lanes
+from glowtrain.backends.cpu.loop_nest.writer import Nests
+from glowtrain.backends.llvm.formats import MEMORY, REGISTER, SIZE, Vectors, as_stored
+from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.llvm.text import Function, Text
+from glowtrain.loops import (
+    Affine,
+    Buffer,
+    Const,
+    Expr,
+    For,
+    Index,
+    Let,
+    Load,
+    Reduce,
+    Ref,
+    Statement,
+    Store,
+    address,
+    affine,
+    expressions,
+    loads,
+    statements,
+    within,
+)
+from glowtrain.program.analysis.kernel_facts import box, contraction_operands
+from glowtrain.program.program import Kernel
+from glowtrain.types import i8
+
+SMALL = 2048
+"""Contractions of fewer multiplications are not worth kernels of their own."""
+_INSTRUCTIONS: dict[type, int] = {Load: 3, Index: 0, Const: 0, Ref: 0, Reduce: 0}
+
+
+@dataclass(frozen=True)
+class Product:
+    """A kernel seen as a contraction: its loop, sum, operands, and the store that takes the sums."""
+
+    loop: For
+    total: Reduce
+    a: Load
+    b: Load
+    target: Store
+
+    @property
+    def indices(self) -> tuple[Index, ...]:
+        return (*self.loop.indices, *self.total.indices)
+
+    @property
+    def plain(self) -> bool:
+        """Nothing but the sums is stored."""
+        return self.loop.body == (self.target,) and self.target.value is self.total
+
+
+def recognise(kernel: Kernel) -> Product | None:
+    """The kernel as a contraction, if it is one that the generator takes."""
+    loop = box(kernel)
+    if loop is None or not all(isinstance(statement, (Let, Store)) for statement in loop.body):
+        return None
+    totals = list(reductions(loop.body))
+    found = contraction_operands(totals[0]) if len(totals) == 1 else None
+    if found is None:
+        return None
+    total, a, b = found
+    inner = frozenset((*loop.indices, *total.indices))
+    if not all(_takes(load, total, inner) for load in (a, b)) or {a.buffer, b.buffer} & set(kernel.writes):
+        return None
+    if math.prod(i.extent for i in (*loop.indices, *total.indices)) < SMALL:
+        return None
+    target = _target(loop.body, total)
+    return None if target is None else Product(loop, total, a, b, target)
+
+
+def _takes(load: Load, total: Reduce, inner: frozenset[Index]) -> bool:
+    """An element at an affine place: of the sum's own type, padded if at all with zeros; or an integer."""
+    if total.dtype.is_float and (
+        load.dtype != total.dtype or load.dtype.name not in ("f32", "f64") or load.fill not in (None, 0)
+    ):
+        return False
+    pairs = zip((affine(i) for i in load.index), load.buffer.shape, strict=True)
+    known = all(within(form, n) or (form.is_linear and {i for i, _ in form.terms} <= inner) for form, n in pairs)
+    return known and address(load.index, load.buffer.strides).is_linear
+
+
+def _target(body: Sequence[Statement], total: Reduce) -> Store | None:
+    """The store that is made of the sums: nothing here reads its buffer.
+
+    It may hold partial sums, so it has their type; sums of integers are not taken in parts, so theirs may have any.
+    """
+    read = {load.buffer for load in loads(body)}
+    stores = [s for s in body if isinstance(s, Store) and s.buffer not in read]
+    stores = [s for s in stores if address(s.index, s.buffer.strides).is_linear]
+    if total.dtype.is_float:
+        stores = [s for s in stores if s.buffer.dtype == total.dtype]
+    return min(stores, key=lambda s: (s.value is not total, s.buffer.dtype != total.dtype), default=None)
+
+
+def contraction_text(kernel: Kernel, product: Product, name: str, target: Target, outer: Sequence[Index]) -> Generated:
+    """The generated function ``name(c, a, b, workspace, further operands, outer indices)``."""
+    inner = product.indices
+    c, a, b = (_access(inner, address(x.index, x.buffer.strides)) for x in (product.target, product.a, product.b))
+    names, extents = tuple(index.name for index in inner), tuple(index.extent for index in inner)
+    contraction = Contraction(names, extents, c, a, b, _clips(product, inner), product.total.dtype.name)
+    if not product.total.dtype.is_float:
+        operands = _operand(product.a, inner), _operand(product.b, inner)
+        contraction = replace(contraction, operands=operands, result=_stored(product.target.buffer.dtype.name))
+    epilogue = None if product.plain else FusedEpilogue(kernel, product, target, outer)
+    return generate(contraction, name, target, epilogue)
+
+
+def outer_offset(access: Store | Load, inner: Sequence[Index]) -> Affine:
+    """The part of an address that depends on the indices of enclosing repeats: the caller adds it to the pointer."""
+    form = address(access.index, access.buffer.strides)
+    return Affine(0, tuple(term for term in form.terms if term[0] not in inner))
+
+
+def _access(inner: Sequence[Index], form: Affine) -> Access:
+    return Access(form.constant, tuple(form.coefficient(index) for index in inner))
+
+
+def _stored(dtype: str) -> str:
+    """The type of the bits in memory."""
+    return dtype if MEMORY[dtype] == REGISTER[dtype] else f"u{8 * SIZE[dtype]}"
+
+
+def _operand(load: Load, inner: Sequence[Index]) -> Operand:
+    """What generating code for integers must know of an operand beside its addresses."""
+    fixed = load.buffer.kind == "constant" and not outer_offset(load, inner).terms
+    return Operand(load.dtype.name, _axes(load, inner), int(load.fill or 0), fixed, is_small(load.buffer))
+
+
+def is_small(buffer: Buffer) -> bool:
+    """Whether all elements of a constant are known to be so small that more instructions are exact."""
+    if buffer.kind != "constant" or buffer.initial is None or buffer.dtype != i8:
+        return False
+    return bool(np.all(np.abs(buffer.initial.astype(np.int16)) <= dot.SMALL))
+
+
+def _axes(load: Load, inner: Sequence[Index]) -> tuple[Axis, ...]:
+    """The axes in memory along which a load moves: those of its buffer, or of a view of it (none if not known)."""
+    extents, strides = [index.extent for index in inner], load.buffer.strides
+    rest, found = address(load.index, strides), list[Axis]()
+    for subscript, extent, stride in zip(load.index, load.buffer.shape, strides, strict=True):
+        form = affine(subscript)
+        if form.is_linear:
+            rest += form.scale(-stride)
+            axis = Axis(tuple(form.coefficient(index) for index in inner), form.constant, 0, extent, stride)
+            moves = {index for index, _ in form.terms} <= set(inner)
+            low, high = axis.reach(extents)
+            found.append(axis if moves else replace(axis, low=low, high=high))
+    for at, index in enumerate(inner):
+        stride = rest.coefficient(index)
+        if stride < 0:
+            return ()
+        if stride:
+            found.append(Axis(tuple(int(at == loop) for loop in range(len(inner))), 0, 0, index.extent, stride))
+    if rest.constant:
+        found.append(Axis((0,) * len(inner), rest.constant, rest.constant, rest.constant + 1, 1))
+    return tuple(found)
+
+
+def _clips(product: Product, inner: Sequence[Index]) -> tuple[Clip, ...]:
+    clips: dict[Clip, None] = {}
+    for load in (product.a, product.b):
+        for subscript, extent in zip(load.index, load.buffer.shape, strict=True):
+            form = affine(subscript)
+            if load.fill is not None and not within(form, extent):
+                clips[Clip(tuple(form.coefficient(index) for index in inner), form.constant, extent)] = None
+    return tuple(clips)
+
+
+def further_operands(kernel: Kernel, product: Product) -> list[Buffer]:
+    """The buffers of the epilogue."""
+    if product.plain:
+        return []
+    own = (product.target.buffer, product.a.buffer, product.b.buffer)
+    return [buffer for buffer in kernel.operands if buffer not in own]
+
+
+class FusedEpilogue:
+    """The rest of the kernel, computed from the finished sums."""
+
+    def __init__(self, kernel: Kernel, product: Product, target: Target, outer: Sequence[Index]) -> None:
+        self.product = product
+        self.target = target
+        self.outer = tuple(outer)
+        self.operands = further_operands(kernel, product)
+        # The rest may read the operands of the sum at other places: they come again under names of their own.
+        self.again = [b for b in dict.fromkeys((product.a.buffer, product.b.buffer)) if b in _read_beside(product)]
+
+    @property
+    def params(self) -> list[tuple[str, str]]:
+        pointers = [("ptr", f"e{k}") for k in range(len(self.operands) + len(self.again))]
+        return pointers + [("i64", f"t{k}") for k in range(len(self.outer))]
+
+    @property
+    def length(self) -> int:
+        """About how many instructions one vector takes."""
+        return sum(_INSTRUCTIONS.get(type(node), 1) for node in _beside(self.product)) + 3 * len(self.product.loop.body)
+
+    def emit(
+        self, f: Function, value: Text, width: int, coordinates: Sequence[Text | int], lane: int, mask: Text | None
+    ) -> Text:
+        """The lanes that go to C; everything else is stored on the way."""
+        body, indices = self.product.loop.body, self.product.loop.indices
+        pointers = {buffer: f"%e{k}" for k, buffer in enumerate((*self.operands, *self.again))}
+        nests = Nests(f, self.target, pointers, body, {t: f"%t{k}" for k, t in enumerate(self.outer)})
+        e = nests.e
+        along = indices[lane] if 0 <= lane < len(indices) and width > 1 else None
+        for index, at in zip(indices, coordinates, strict=False):
+            if index is not along:
+                e.bind(index, Lanes(str(at)))
+        with e.along(Context(along, width, mask)):
+            if along is not None:
+                e.scopes.set(("start", along), Lanes(str(coordinates[lane])))
+            e.scopes.set(self.product.total, Lanes(value, width))
+            result = value
+            for statement in body:
+                if statement is self.product.target:
+                    result = as_stored(
+                        Vectors(f, width), e.full(statement.value), statement.buffer.dtype.name, self.target
+                    )
+                else:
+                    nests.statement(statement)
+        return result
+
+
+def _read_beside(product: Product) -> set[Buffer]:
+    """Buffers that are read outside of the sum."""
+    return {expr.buffer for expr in _beside(product) if isinstance(expr, Load)}
+
+
+def _beside(product: Product) -> Iterator[Expr]:
+    """What the kernel computes outside of the sum."""
+    seen: set[Expr] = {product.total}
+    stack = [expr for s in statements(product.loop.body) for expr in expressions(s)]
+    while stack:
+        expr = stack.pop()
+        if expr not in seen:
+            seen.add(expr)
+            yield expr
+            stack += expr.children

@@ -1,0 +1,244 @@
+"""A planned program as one LLVM module: a function for every kernel structure, and the step that calls them.
+
+``void @step(ptr table)`` takes a table of pointers: the arena, the workspace, then every buffer that lives outside of
+the arena. Kernels with the same text are emitted once. Parallel loops are run by one thread; a thread pool would take
+the outermost tiles of each kernel.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from glowtrain.backends.cpu.contraction.packing import Packing
+from glowtrain.backends.cpu.loop_nest.expressions import Expressions
+from glowtrain.backends.cpu.loop_nest.scope import Lanes
+from glowtrain.backends.cpu.loop_nest.writer import Nests
+from glowtrain.backends.cpu.recognise import (
+    FusedEpilogue,
+    Product,
+    contraction_text,
+    further_operands,
+    is_small,
+    outer_offset,
+    recognise,
+)
+from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.llvm.text import Function, Text
+from glowtrain.errors import CodegenError
+from glowtrain.loops import Affine, Buffer, Index, Load, Store
+from glowtrain.program.analysis.kernel_key import Key, structure
+from glowtrain.program.memory.plan import Plan
+from glowtrain.program.program import Instruction, Kernel
+from glowtrain.types import TensorType, u8
+
+ENTRY = "step"
+_NAME = "KERNEL"
+_NOWHERE = Affine(0)
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A pointer parameter: a buffer, and an offset in elements that depends on enclosing repeats.
+
+    ``packing``: the form in which a constant is wanted instead of its own.
+    """
+
+    buffer: Buffer
+    offset: Affine = _NOWHERE
+    packing: Packing | None = None
+
+
+@dataclass(frozen=True)
+class Code:
+    """The text of a module; ``externals`` are the buffers in the table after arena and workspace."""
+
+    text: str
+    externals: tuple[Buffer, ...]
+    workspace: int
+    functions: dict[str, str] = field(default_factory=dict)
+    """Function name -> the kernels that use it, for listings."""
+    calls: tuple[str, ...] = ()
+    """The kernel of each call in the step, in order."""
+
+
+def generate(plan: Plan, target: Target, *, profile: bool = False) -> Code:
+    """The module of a planned program. Raises :class:`CodegenError` naming the kernel that cannot be written.
+
+    With ``profile`` the step adds the cycles of each call to an i64 array, whose address is the table's last entry.
+    """
+    return _Module(plan, target, profile).code()
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """One kernel as text with a placeholder name, and how it is called."""
+
+    text: str
+    arguments: list[Argument]
+    outer: list[Index]
+    workspace: int = 0
+    takes_workspace: bool = False
+
+    def on(self, before: Sequence[Buffer], after: Sequence[Buffer]) -> _Unit:
+        """The same code called with other buffers."""
+        new = dict(zip(before, after, strict=True))
+        return replace(self, arguments=[replace(each, buffer=new[each.buffer]) for each in self.arguments])
+
+
+class _Module:
+    def __init__(self, plan: Plan, target: Target, profile: bool = False) -> None:
+        self.plan = plan
+        self.profile = profile
+        self.calls: list[str] = []
+        self.target = target
+        self.texts: dict[str, str] = {}
+        self.units: dict[tuple[Key, tuple[tuple[bool, bool], ...]], tuple[_Unit, list[Buffer]]] = {}
+        self.users: dict[str, list[str]] = {}
+        self.workspace = 0
+        self.smalls: dict[Buffer, bool] = {}
+        self.packed: dict[tuple[Buffer, Packing], Buffer] = {}
+        self.externals = self._externals()
+
+    def _externals(self) -> list[Buffer]:
+        """The buffers outside of the arena; constants in the forms in which they are read."""
+        arguments = [each for unit in self._all_units(self.plan.program.instructions, []) for each in unit.arguments]
+        for each in arguments:
+            if each.packing is not None and (each.buffer, each.packing) not in self.packed:
+                self.packed[each.buffer, each.packing] = packed_constant(each.buffer, each.packing)
+        unread = {buffer for buffer, _ in self.packed} - {each.buffer for each in arguments if each.packing is None}
+        own = [b for b in self.plan.program.buffers if b not in self.plan.offsets and b not in unread]
+        return [*own, *self.packed.values()]
+
+    def _all_units(self, instructions: Sequence[Instruction], outer: list[Index]) -> Iterator[_Unit]:
+        for instruction in instructions:
+            if isinstance(instruction, Kernel):
+                yield self._unit(instruction, outer)
+            elif instruction.index.extent:
+                yield from self._all_units(instruction.body, [*outer, instruction.index])
+
+    def code(self) -> Code:
+        f = Function(ENTRY, [("ptr", "table")])
+        self.step = Expressions(f, self.target, {}, ())
+        self._instructions(self.plan.program.instructions, [])
+        entry = f.finish()
+        functions = {name: ", ".join(dict.fromkeys(users)) for name, users in self.users.items()}
+        texts = [text.replace(_NAME, name) for text, name in self.texts.items()]
+        return Code("\n".join([*texts, entry]), tuple(self.externals), self.workspace, functions, tuple(self.calls))
+
+    def _instructions(self, instructions: Sequence[Instruction], outer: list[Index]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, Kernel):
+                self._call(instruction, outer)
+            elif instruction.index.extent:
+                with self.step.f.loop(instruction.index.extent) as loop, self.step.scopes.inner():
+                    self.step.bind(instruction.index, Lanes(loop.index))
+                    self._instructions(instruction.body, [*outer, instruction.index])
+
+    def _call(self, kernel: Kernel, outer: list[Index]) -> None:
+        unit = self._unit(kernel, outer)
+        name = self._function(unit, kernel)
+        self.workspace = max(self.workspace, unit.workspace)
+        pointers = [self._pointer(argument) for argument in unit.arguments]
+        if unit.takes_workspace:
+            pointers.insert(3, self._slot(1))
+        arguments = [f"ptr {p}" for p in pointers] + [f"i64 {self.step.emit(index).text}" for index in unit.outer]
+        before = self._cycles()
+        self.step.f.line(f"call void @{name}({', '.join(arguments)})")
+        self._count(before)
+        self.calls.append(kernel.name)
+
+    def _unit(self, kernel: Kernel, outer: list[Index]) -> _Unit:
+        """A kernel's code, written once for all kernels of one structure."""
+        known = tuple((buffer.kind == "constant", self._small(buffer)) for buffer in kernel.operands)
+        key = structure(kernel, outer), known
+        if key not in self.units:
+            self.units[key] = _unit(kernel, self.target, outer), kernel.operands
+        unit, operands = self.units[key]
+        return unit.on(operands, kernel.operands)
+
+    def _small(self, buffer: Buffer) -> bool:
+        if buffer not in self.smalls:
+            self.smalls[buffer] = is_small(buffer)
+        return self.smalls[buffer]
+
+    def _cycles(self) -> Text:
+        return self.step.f.value("call i64 @llvm.readcyclecounter()") if self.profile else ""
+
+    def _count(self, before: Text) -> None:
+        """Add the cycles since ``before`` to this call's counter."""
+        if not self.profile:
+            return
+        f = self.step.f
+        passed = f.value(f"sub i64 {self._cycles()}, {before}")
+        counter = f.address(self._slot(2 + len(self.externals)), len(self.calls), 8)
+        total = f.value(f"add i64 {f.value(f'load i64, ptr {counter}, align 8')}, {passed}")
+        f.line(f"store i64 {total}, ptr {counter}, align 8")
+
+    def _function(self, unit: _Unit, kernel: Kernel) -> str:
+        """The name of the function with this text."""
+        if unit.text not in self.texts:
+            hint = re.sub(r"\W", "_", kernel.name)[:40]
+            self.texts[unit.text] = f"k{len(self.texts)}_{hint}"
+        name = self.texts[unit.text]
+        self.users.setdefault(name, []).append(kernel.name)
+        return name
+
+    def _pointer(self, argument: Argument) -> Text:
+        buffer, f = argument.buffer, self.step.f
+        if argument.packing is not None:
+            buffer = self.packed[buffer, argument.packing]
+        if buffer in self.plan.offsets:
+            base = f.value(f"getelementptr inbounds i8, ptr {self._slot(0)}, i64 {self.plan.offsets[buffer]}")
+        else:
+            base = self._slot(2 + self.externals.index(buffer))
+        return f.address(base, self.step.scalar_sum(argument.offset), buffer.dtype.size)
+
+    def _slot(self, number: int) -> Text:
+        f = self.step.f
+        at = f.address("%table", number, 8)
+        return f.value(f"load ptr, ptr {at}, align 8")
+
+
+def packed_constant(buffer: Buffer, packing: Packing) -> Buffer:
+    """A constant in another form, as bytes."""
+    assert buffer.initial is not None
+    memory = np.ascontiguousarray(np.transpose(buffer.initial, buffer.layout)).reshape(-1)
+    data = packing.apply(memory)
+    return Buffer(f"{buffer.name}.packed", TensorType(u8, data.shape), "constant", initial=data)
+
+
+def _unit(kernel: Kernel, target: Target, outer: list[Index]) -> _Unit:
+    """Write one kernel: by the contraction generator where it fits, as a general nest elsewhere."""
+    try:
+        product = recognise(kernel)
+        return _general(kernel, target, outer) if product is None else _contraction(kernel, product, target, outer)
+    except CodegenError as error:
+        raise CodegenError(f"kernel {kernel.name}: {error}") from error
+
+
+def _general(kernel: Kernel, target: Target, outer: list[Index]) -> _Unit:
+    operands = kernel.operands
+    params = [("ptr noalias", f"p{k}") for k in range(len(operands))] + [("i64", f"t{k}") for k in range(len(outer))]
+    f = Function(_NAME, params, linkage="internal")
+    pointers = {buffer: f"%p{k}" for k, buffer in enumerate(operands)}
+    Nests(f, target, pointers, kernel.body, {t: f"%t{k}" for k, t in enumerate(outer)}).write(kernel.body)
+    return _Unit(f.finish(), [Argument(buffer) for buffer in operands], outer)
+
+
+def _contraction(kernel: Kernel, product: Product, target: Target, outer: list[Index]) -> _Unit:
+    generated = contraction_text(kernel, product, _NAME, target, outer)
+    inner = product.indices
+    accesses: tuple[Store | Load, ...] = (product.target, product.a, product.b)
+    arguments = [Argument(access.buffer, outer_offset(access, inner)) for access in accesses]
+    if generated.packed is not None:
+        at, packing = generated.packed
+        arguments[1 + at] = Argument(arguments[1 + at].buffer, packing=packing)
+    if product.plain:
+        return _Unit(generated.text, arguments, [], generated.workspace, takes_workspace=True)
+    arguments += [Argument(buffer) for buffer in further_operands(kernel, product)]
+    arguments += [Argument(buffer) for buffer in FusedEpilogue(kernel, product, target, outer).again]
+    return _Unit(generated.text, arguments, outer, generated.workspace, takes_workspace=True)

@@ -1,0 +1,131 @@
+"""The scalar functions of the loop language as LLVM code, for every element type.
+
+:func:`apply` is the one table from a function's name to instructions. f16 and bf16 are computed in f32 and rounded
+after each operation (for one operation of +, -, *, / and sqrt the result is the correctly rounded one, since f32 has
+more than twice their digits).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from glowtrain.backends.llvm import vector_math
+from glowtrain.backends.llvm.formats import (
+    FLOATS,
+    REGISTER,
+    SIGNED,
+    SIZE,
+    UNSIGNED,
+    bitcast,
+    cast,
+    constant,
+    load,
+    register_type,
+    round_to,
+    splat,
+    store,
+)
+from glowtrain.backends.llvm.integers import BOOL, INTEGER, Integers, mulhi_u32
+from glowtrain.backends.llvm.small_formats import STORED
+from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.llvm.text import Function, Text, vector
+from glowtrain.errors import CodegenError
+
+DTYPES: tuple[str, ...] = tuple(REGISTER)
+
+COMPARISONS: Mapping[str, tuple[str, str, str]] = {
+    "eq": ("oeq", "eq", "eq"),
+    "ne": ("une", "ne", "ne"),
+    "lt": ("olt", "slt", "ult"),
+    "le": ("ole", "sle", "ule"),
+    "gt": ("ogt", "sgt", "ugt"),
+    "ge": ("oge", "sge", "uge"),
+}
+"""Predicates for floats, signed and unsigned integers; the result is bool."""
+
+_ARITHMETIC: Mapping[str, str] = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+_EXACT = frozenset({"neg", "abs", "sign", "min", "max", "floor", "ceil", "trunc", "round", "fmod"})
+_TESTS = ("isnan", "isinf")
+
+ARITY: Mapping[str, int] = {
+    **dict.fromkeys(vector_math.UNARY, 1),
+    **dict.fromkeys(vector_math.BINARY, 2),
+    **dict.fromkeys(_ARITHMETIC, 2),
+    **dict.fromkeys(INTEGER, 2),
+    **dict.fromkeys(COMPARISONS, 2),
+    **dict.fromkeys(_TESTS, 1),
+    "neg": 1, "abs": 1, "sign": 1, "not": 1, "select": 3, "mulhi_u32": 2, "fma": 3,
+}  # fmt: skip
+"""Number of arguments of each function."""
+
+
+def supports(name: str, dtype: str) -> bool:
+    """Whether :func:`apply` takes this function for operands of ``dtype``."""
+    if name == "select" or dtype in STORED:
+        return name == "select"
+    if name in COMPARISONS:
+        return True
+    if name == "mulhi_u32":
+        return dtype == "u32"
+    if dtype in FLOATS:
+        return (
+            name in vector_math.UNARY or name in vector_math.BINARY or name in _ARITHMETIC or name in (*_TESTS, "fma")
+        )
+    return name in (BOOL if dtype == "bool" else INTEGER)
+
+
+def result_dtype(name: str, dtype: str) -> str:
+    """The element type of the result for operands of ``dtype``."""
+    return "bool" if name in COMPARISONS or name in _TESTS else dtype
+
+
+def apply(f: Function, name: str, args: Sequence[Text], dtype: str, width: int, target: Target) -> Text:
+    """Append the function ``name`` of ``width`` lanes; returns the result's text.
+
+    ``dtype`` is the operands' element type (of the last two for ``select``, whose first is bool). Integer division
+    truncates towards zero and gives 0 for division by zero; shifts by more than the size give 0. Raises
+    :class:`CodegenError` for a function that the type does not have.
+    """
+    if not supports(name, dtype) or len(args) != ARITY[name]:
+        raise CodegenError(
+            f"function {f.name}: scalar function {name!r} with {len(args)} arguments is not defined for {dtype}"
+        )
+    if name == "select":
+        type_ = register_type(dtype, width)
+        return f.value(f"select {vector('i1', width)} {args[0]}, {type_} {args[1]}, {type_} {args[2]}")
+    if name in COMPARISONS:
+        return _compare(f, name, args, dtype, width)
+    if dtype in FLOATS:
+        return _float(f, name, args, dtype, width, target)
+    integers = Integers(f, dtype, width)
+    if name == "mulhi_u32":
+        return mulhi_u32(integers, *args)
+    return (BOOL if dtype == "bool" else INTEGER)[name](integers, *args)
+
+
+def _compare(f: Function, name: str, args: Sequence[Text], dtype: str, width: int) -> Text:
+    for_float, signed, unsigned = COMPARISONS[name]
+    operation = f"fcmp {for_float}" if dtype in FLOATS else f"icmp {signed if dtype in SIGNED else unsigned}"
+    return f.value(f"{operation} {register_type(dtype, width)} {args[0]}, {args[1]}")
+
+
+def _float(f: Function, name: str, args: Sequence[Text], dtype: str, width: int, target: Target) -> Text:
+    scalar = REGISTER[dtype]
+    lanes = vector_math.Lanes(f, vector_math.FORMATS[scalar], width, target)
+    if name == "isnan":
+        return lanes.is_nan(args[0])
+    if name == "isinf":
+        return lanes.compare("oeq", lanes.abs(args[0]), lanes.number(float("inf")))
+    if name in _ARITHMETIC:
+        result = f.value(f"{_ARITHMETIC[name]} {vector(scalar, width)} {args[0]}, {args[1]}")
+    elif name == "fma":
+        result = lanes.fused(*args)
+    else:
+        result = vector_math.emit(f, name, list(args), scalar, width, target)
+    return result if name in _EXACT else round_to(f, result, dtype, width, target)
+
+
+__all__ = [
+    "ARITY", "COMPARISONS", "DTYPES", "FLOATS", "REGISTER", "SIGNED", "SIZE", "UNSIGNED", "apply", "bitcast", "cast",
+    "constant", "load", "register_type", "result_dtype", "splat", "store", "supports",
+]  # fmt: skip

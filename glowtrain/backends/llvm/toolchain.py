@@ -1,0 +1,195 @@
+"""From LLVM text to callable machine code: one path for running, caching and object files.
+
+Text is parsed, verified and turned into an object by the code generator alone (level 1): the text is in final shape, an
+optimisation pipeline behind it gains nothing. The object is what a cache keeps, what a linker links and what ORC loads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import llvmlite.binding as llvm
+
+from glowtrain.backends.llvm.target import Target
+from glowtrain.errors import CodegenError
+
+OPTIMIZATION = 1
+"""Level of LLVM's code generator; 2 and 3 give no faster code for text in final shape, 0 spills everything."""
+
+_LIBRARY_MATH = frozenset(
+    {
+        *("exp", "exp2", "exp10", "log", "log2", "log10", "pow", "powi", "sin", "cos", "sincos", "tan", "asin", "acos"),
+        *("atan", "atan2", "sinh", "cosh", "tanh", "ldexp", "frexp", "modf"),
+    }
+)
+_TARGET_FAMILIES: Mapping[str, frozenset[str]] = {
+    "x86.avx512.vpdpbusd": frozenset({"avx512vnni", "avxvnni"}),
+    "x86.avx512.vpdpwssd": frozenset({"avx512vnni", "avxvnni"}),
+    "x86.avx512bf16.": frozenset({"avx512bf16"}),
+    "x86.avx512.": frozenset({"avx512f"}),
+    "x86.avx2.": frozenset({"avx2"}),
+    "x86.avx.": frozenset({"avx2"}),
+    "x86.sse2.": frozenset({"sse2", "avx2", "avx512f"}),
+    "x86.sse": frozenset({"avx2", "avx512f"}),
+    "aarch64.neon.sdot": frozenset({"dotprod"}),
+    "aarch64.neon.udot": frozenset({"dotprod"}),
+    "aarch64.neon.usdot": frozenset({"i8mm"}),
+    "aarch64.neon.bf": frozenset({"bf16"}),
+}
+_TARGET_PREFIXES = ("x86.", "aarch64.", "arm.", "riscv.", "wasm.", "nvvm.", "amdgcn.", "ppc.")
+
+
+class Library:
+    """Loaded machine code. It stays in memory while this object lives; addresses must not be used after."""
+
+    def __init__(self, tracker: llvm.ResourceTracker, names: Sequence[str]) -> None:
+        self._tracker = tracker
+        self._addresses = {name: tracker[name] for name in names}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._addresses)
+
+    def address(self, name: str) -> int:
+        """The address of an exported symbol. Raises :class:`CodegenError` where it was not exported."""
+        if name not in self._addresses:
+            raise CodegenError(
+                f"function {name!r} is not exported by this library; it has {', '.join(self._addresses)}"
+            )
+        return self._addresses[name]
+
+    def function(self, name: str, n_pointer_args: int) -> Callable[..., None]:
+        """A callable that takes ``n_pointer_args`` addresses (int) and returns nothing.
+
+        The GIL is released while it runs.
+        """
+        prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * n_pointer_args)
+        call: Callable[..., None] = prototype(self.address(name))
+        call.__dict__["library"] = self
+        return call
+
+
+def pointer_table(addresses: Sequence[int | None]) -> ctypes.Array[ctypes.c_void_p]:
+    """A C array of pointers, made once: a slot may be set between calls. Its address is ``ctypes.addressof(table)``."""
+    return (ctypes.c_void_p * len(addresses))(*addresses)
+
+
+def compile_text(text: str, target: Target) -> bytes:
+    """The object of the functions in ``text`` (definitions and globals; header and attributes are added).
+
+    Raises :class:`CodegenError` that names the function for text that LLVM rejects and for intrinsics that the target
+    lacks.
+    """
+    return _machine(target).emit_object(_parse(text, target))
+
+
+def assembly(text: str, target: Target) -> str:
+    """The assembler text of the functions in ``text``. Raises :class:`CodegenError` like :func:`compile_text`."""
+    return _machine(target).emit_assembly(_parse(text, target))
+
+
+def load(object_bytes: bytes, exports: Sequence[str], imports: Mapping[str, int] | None = None) -> Library:
+    """Link an object into this process. ``imports`` gives addresses of symbols that the process does not have itself.
+
+    Raises :class:`CodegenError` where a symbol is missing (LLVM prints its name on the error stream).
+    """
+    builder = llvm.JITLibraryBuilder().add_object_img(object_bytes).add_current_process()
+    for name in exports:
+        builder.export_symbol(name)
+    for name, address in (imports or {}).items():
+        builder.import_symbol(name, address)
+    try:
+        return Library(builder.link(_jit(), f"glowtrain{next(_library_numbers)}"), tuple(exports))
+    except RuntimeError as error:
+        raise CodegenError(f"native code with {', '.join(exports)} cannot be linked: {error}") from error
+
+
+def build(text: str, target: Target, exports: Sequence[str]) -> Library:
+    """Compile and load."""
+    return load(compile_text(text, target), exports)
+
+
+def module_text(text: str, target: Target) -> str:
+    """``text`` with the target's data layout, triple and, unless it has them, function attributes."""
+    header = f'target datalayout = "{_machine(target).target_data}"\ntarget triple = "{target.triple}"\n'
+    attributes = "" if "attributes #0" in text else f"\n{target.attributes()}\n"
+    return f"{header}{text}{attributes}"
+
+
+_library_numbers = itertools.count()
+
+
+@functools.cache
+def _initialize() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+
+
+@functools.lru_cache(maxsize=32)
+def _machine(target: Target) -> llvm.TargetMachine:
+    """The code generator of a target. The small code model and position-independent code suit ORC and linkers alike."""
+    _initialize()
+    model = "medium" if target.triple.startswith("riscv") else "default"
+    reloc = "static" if "-none-" in target.triple else "pic"
+    machine = llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.cpu, features=target.features, opt=OPTIMIZATION, reloc=reloc, codemodel=model, abiname=target.abi
+    )
+    machine.set_asm_verbosity(False)
+    return machine
+
+
+@functools.cache
+def _jit() -> llvm.LLJIT:
+    host = Target.host()
+    return llvm.create_lljit_compiler(_machine(host), use_jit_link="windows" not in host.triple)
+
+
+def _parse(text: str, target: Target) -> llvm.ModuleRef:
+    _check_intrinsics(text, target)
+    whole = module_text(text, target)
+    try:
+        module = llvm.parse_assembly(whole, llvm.create_context())
+    except RuntimeError as error:
+        raise CodegenError(f"{_where(whole, str(error))}: {error}") from error
+    try:
+        module.verify()
+    except RuntimeError as error:
+        raise CodegenError(f"invalid code in one of the functions {', '.join(_functions(whole))}: {error}") from error
+    return module
+
+
+def _functions(text: str) -> list[str]:
+    return re.findall(r"^define [^@]*@([\w.$\-]+)", text, re.MULTILINE)
+
+
+def _where(text: str, message: str) -> str:
+    """The function around the line that a parser's message names."""
+    line = re.search(r"<string>:(\d+):", message)
+    above = "\n".join(text.splitlines()[: int(line[1])]) if line else text
+    names = _functions(above)
+    return f"function {names[-1]}" if names else "module"
+
+
+def _check_intrinsics(text: str, target: Target) -> None:
+    """Refuse what would end the process in the code generator, or call a maths library."""
+    for name in set(re.findall(r"@llvm\.([\w.]+)", text)):
+        reason = _refusal(name, target)
+        if reason:
+            user = _where(text[: text.index(f"@llvm.{name}")], "")
+            raise CodegenError(f"{user}: intrinsic llvm.{name} {reason} (target {target.name})")
+
+
+def _refusal(name: str, target: Target) -> str:
+    stem = name.split(".")[0]
+    if stem in _LIBRARY_MATH:
+        return "is a call of a maths library; use vector_math"
+    if stem in ("fma", "fmuladd") and not target.has_fma:
+        return "is a call of a maths library on a target without fused multiply-add"
+    if not name.startswith(_TARGET_PREFIXES):
+        return ""
+    families = next((needed for prefix, needed in _TARGET_FAMILIES.items() if name.startswith(prefix)), frozenset())
+    return "" if families & target.families else "is not available here"

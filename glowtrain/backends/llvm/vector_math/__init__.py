@@ -1,0 +1,73 @@
+"""Vector mathematics: what processors lack as instructions, written in those they have.
+
+LLVM offers no vector exp, log, tanh, sin and so on (it would call the C library lane by lane), so each is a recipe of
+exactly defined operations for single and double, at any number of lanes. A lane's bits do not depend on the width,
+nor on the target as long as it has fused multiply-add. A recipe may begin new basic blocks in the function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.llvm.text import Function, Text
+from glowtrain.backends.llvm.vector_math import elementary, exponential, trigonometric
+from glowtrain.backends.llvm.vector_math.lanes import DOUBLE, FORMATS, SINGLE, Format, Lanes
+
+UNARY: Mapping[str, Callable[[Lanes, Text], Text]] = {
+    "abs": elementary.absolute,
+    "neg": elementary.negative,
+    "sign": elementary.sign,
+    "sqrt": elementary.sqrt,
+    "rsqrt": elementary.rsqrt,
+    "reciprocal": elementary.reciprocal,
+    "floor": elementary.floor,
+    "ceil": elementary.ceil,
+    "trunc": elementary.trunc,
+    "round": elementary.round_half_even,
+    "exp": exponential.exp,
+    "exp2": exponential.exp2,
+    "expm1": exponential.expm1,
+    "log": exponential.log,
+    "log2": exponential.log2,
+    "log1p": exponential.log1p,
+    "sigmoid": exponential.sigmoid,
+    "softplus": exponential.softplus,
+    "tanh": exponential.tanh,
+    "sinh": exponential.sinh,
+    "cosh": exponential.cosh,
+    "asinh": exponential.asinh,
+    "acosh": exponential.acosh,
+    "atanh": exponential.atanh,
+    "erf": exponential.erf,
+    "sin": trigonometric.sin,
+    "cos": trigonometric.cos,
+    "tan": trigonometric.tan,
+    "asin": trigonometric.asin,
+    "acos": trigonometric.acos,
+    "atan": trigonometric.atan,
+}
+"""Functions of one float argument."""
+
+BINARY: Mapping[str, Callable[[Lanes, Text, Text], Text]] = {
+    "min": elementary.minimum,
+    "max": elementary.maximum,
+    "fmod": elementary.fmod,
+    "mod": elementary.mod,
+    "pow": exponential.pow,
+}
+"""Functions of two float arguments."""
+
+
+def emit(f: Function, name: str, args: tuple[Text, ...] | list[Text], scalar: str, width: int, target: Target) -> Text:
+    """Append ``name`` of ``width`` lanes of ``scalar`` (``float`` or ``double``) to ``f``.
+
+    Returns the result's text.
+    """
+    lanes = Lanes(f, FORMATS[scalar], width, target)
+    if len(args) == 1:
+        return UNARY[name](lanes, args[0])
+    return BINARY[name](lanes, args[0], args[1])
+
+
+__all__ = ["BINARY", "DOUBLE", "FORMATS", "SINGLE", "UNARY", "Format", "Lanes", "emit"]

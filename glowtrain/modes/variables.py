@@ -1,0 +1,25 @@
+"""Values for the variables of a graph, by name: those of a trained model, given with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from glowtrain.graph import Graph
+from glowtrain.modes.training_and_inference import COUNTER, SEED
+from glowtrain.optim.optimizer import MICRO, STEP
+from glowtrain.words import unknown
+
+COUNTERS = frozenset([SEED, COUNTER, STEP, MICRO])
+
+
+def unknown_variables(graph: Graph, names: Iterable[str]) -> str:
+    """Which names are of no variable of a graph, as a message; empty if all are known.
+
+    What a training step adds to a model (counters, and the optimizer's ``<parameter>.<slot>``) is known too:
+    ``trainer.variables()`` holds it beside the parameters.
+    """
+    known = [variable.name for variable in graph.variables]
+    slots = tuple(f"{name}." for name in known)
+    strange = [name for name in names if name not in COUNTERS and not (slots and name.startswith(slots))]
+    problem = unknown(strange, known, "variable")
+    return f"{graph.name} has {problem}" if problem else ""

@@ -1,0 +1,1 @@
+"""ONNX's own tests, what is supported, and other runtimes' answers."""

@@ -1,0 +1,142 @@
+"""Load ONNX models as graphs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
+
+from glowtrain.errors import BindingError, ModelError, ShapeError, UnknownValueError, UnsupportedOperatorError
+from glowtrain.graph import Binding, Graph, Structure, Template
+from glowtrain.graph.template import whole_extents
+from glowtrain.onnx_io.read.build import BUILT_IN, Builder, Recipe
+from glowtrain.onnx_io.read.exported import exported_constants
+from glowtrain.onnx_io.read.parameters import class_of, key_of, roles, stated_variables, untie
+from glowtrain.onnx_io.read.source import Model, Source, describe, read, subgraphs
+from glowtrain.onnx_io.read.upgrade.upgrade import light, upgrade
+from glowtrain.onnx_io.schema.tensors import array_from_sparse, array_from_tensor, dtype_from_onnx
+from glowtrain.types import Array, Spec
+
+_SMALL = 1024
+"""Elements up to which an initializer is shown to the converter."""
+
+
+def load(
+    source: Source,
+    dims: Mapping[str, int] | None = None,
+    *,
+    values: Mapping[str, Any] | None = None,
+    name: str = "",
+) -> Graph | Template:
+    """Load an ONNX model from a path, bytes or a ModelProto.
+
+    ``dims`` binds symbolic dimensions by name; a dimension without a name is called ``<input>_<axis>``. With all bound
+    the result is a :class:`Graph`, else a :class:`Template` that gives a graph for each binding of the rest. ``values``
+    gives the elements of inputs on which shapes depend (the ``shape`` of a Reshape that is an input), which makes them
+    constants; a template is also what comes of a model that needs more of these, or that takes sequences. A compiled
+    template finds what it needs in each call. Operator sets from 1 up are converted to the newest. Float initializers
+    become variables by the rule of :mod:`glowtrain.onnx_io.read.parameters`.
+
+    Raises :class:`ModelError` for what is broken, :class:`UnsupportedOperatorError` naming all operators that are not
+    supported, and :class:`BindingError` for dimensions that the model does not have.
+    """
+    template = _template(read(source), name)
+    bound = whole_extents(template.name, dims or {})
+    unknown = [symbol for symbol in bound if symbol not in template.symbols]
+    if unknown:
+        known = ", ".join(template.symbols) or "none"
+        raise BindingError(f"{template.name}: there is no dimension {', '.join(unknown)}; the model has: {known}")
+    rest = template.partly(bound, values or {}) if bound or values else template
+    if rest.symbols or rest.structures:
+        return rest
+    try:
+        return template.bind(bound, values) if bound or values else template.build(Binding())
+    except UnknownValueError:
+        return rest
+
+
+def _template(model: Model, name: str) -> Template:
+    arrays, stated = _initializers(model.proto.graph, model.folder), stated_variables(model.proto, model.title)
+    fixed = exported_constants(model.proto.graph)
+    model = Model(light(model.proto, _SMALL), model.title, model.folder)
+    graph = upgrade(model).graph
+    _check_supported(graph, model.title)
+    arrays |= _initializers(graph, model.folder)
+    untie(graph, arrays, {*stated, *fixed})
+    declared = [value for value in graph.input if value.name not in arrays]
+    inputs = {value.name: _spec(value, model.title) for value in declared if value.type.HasField("tensor_type")}
+    structures = {value.name: _structure(value, model.title) for value in declared if value.name not in inputs}
+    title = name or model.proto.graph.name or "model"
+    found = roles(graph, arrays, stated, fixed)
+    recipe = Recipe(graph, inputs, structures, arrays, found, title, model.title, model.folder)
+    return Template(title, inputs, lambda binding: Builder(recipe, binding).graph(), structures)
+
+
+def _initializers(graph: GraphProto, folder: Path | None) -> dict[str, Array]:
+    arrays = {tensor.name: _initializer(tensor, folder) for tensor in graph.initializer}
+    for sparse in graph.sparse_initializer:
+        arrays[sparse.values.name] = array_from_sparse(sparse, folder)
+    return arrays
+
+
+def _initializer(tensor: TensorProto, folder: Path | None) -> Array:
+    return array_from_tensor(tensor, folder, "initializer")
+
+
+def _structure(value: ValueInfoProto, title: str) -> Structure:
+    """The declared type of an input that is a sequence or optional."""
+    kind, type_ = "", value.type
+    while not type_.HasField("tensor_type"):
+        field = type_.WhichOneof("value")
+        kind = f"{kind} {str(field).removesuffix('_type')}".strip()
+        if kind not in ("sequence", "optional", "optional sequence"):
+            raise ModelError(f"{title}: input {value.name!r} is not a tensor but a {field or 'value without type'}")
+        type_ = getattr(type_, str(field)).elem_type
+    dtype = dtype_from_onnx(type_.tensor_type.elem_type, f"{title}: input {value.name!r}")
+    return Structure(kind, Spec(dtype))  # type: ignore[arg-type]  # the loop leaves only these kinds
+
+
+def _spec(value: ValueInfoProto, title: str) -> Spec:
+    """The declared type of an input; extents that are not given get names."""
+    what, tensor = f"{title}: input {value.name!r}", value.type.tensor_type
+    if not tensor.HasField("shape"):
+        raise ModelError(f"{what} has no shape; set one with symbolic dimensions, e.g. ['batch', 784]")
+    extents: list[int | str] = []
+    for axis, extent in enumerate(tensor.shape.dim):
+        known = extent.HasField("dim_value") and extent.dim_value >= 0
+        extents.append(extent.dim_value if known else _named(extent.dim_param) or f"{value.name}_{axis}")
+    spec = Spec(dtype_from_onnx(tensor.elem_type, what), tuple(extents))
+    try:
+        spec.bind(dict.fromkeys(spec.symbols, 1))
+    except ShapeError as error:
+        raise ModelError(f"{what}: {error}") from None
+    return spec
+
+
+def _named(symbol: str) -> str:
+    """A dimension's name; empty for what exporters write for every dimension that they do not know (``?``)."""
+    return symbol if symbol != "None" and any(character.isalpha() for character in symbol) else ""
+
+
+def _check_supported(graph: GraphProto, title: str) -> None:
+    missing: dict[str, list[str]] = defaultdict(list)
+    for node in _operators(graph):
+        if key_of(node) not in BUILT_IN and class_of(node) is None:
+            missing[key_of(node)].append(describe(node))
+    if missing:
+        lines = [f"{key}: {', '.join(nodes[:5])}{' ...' if len(nodes) > 5 else ''}" for key, nodes in missing.items()]
+        others = any("." in key and not key.startswith("ai.onnx.") for key in missing)
+        hint = "\nOperators of your own: docs/custom-operators.md says how to register them" if others else ""
+        raise UnsupportedOperatorError(
+            f"{title} uses operators that are not supported:" + "".join(f"\n  - {line}" for line in lines) + hint
+        )
+
+
+def _operators(graph: GraphProto) -> Iterator[NodeProto]:
+    for node in graph.node:
+        yield node
+        for body in subgraphs(node):
+            yield from _operators(body)

@@ -1,0 +1,131 @@
+"""Sequences and optionals: resolved while loading, since their structure is known when a model is compiled."""
+
+from __future__ import annotations
+
+from onnx import NodeProto
+
+from glowtrain.errors import ModelError
+from glowtrain.graph import Value, constant
+from glowtrain.onnx_io.read.build import Builder, Known, attributes_of, built_in
+from glowtrain.onnx_io.read.control import branch
+from glowtrain.ops.tensor.move import Concat, Squeeze, Unsqueeze
+from glowtrain.ops.tensor.split import Split
+
+MOST_PIECES = 1 << 16
+"""Pieces into which a tensor is split: more come of damaged extents only."""
+
+
+@built_in("SequenceConstruct")
+def _construct(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    return (tuple(builder.tensor(name, builder.what(node)) for name in node.input),)
+
+
+@built_in("SequenceEmpty")
+def _empty(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    return ((),)
+
+
+@built_in("SequenceLength")
+def _length(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    return (constant(len(_first(builder, node))),)
+
+
+@built_in("SequenceAt")
+def _at(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    sequence = _first(builder, node)
+    return (sequence[_place(builder, node, 1, len(sequence), len(sequence) - 1)],)
+
+
+@built_in("SequenceInsert")
+def _insert(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    sequence = _first(builder, node)
+    place = _place(builder, node, 2, len(sequence), len(sequence))
+    return ((*sequence[:place], builder.tensor(node.input[1], builder.what(node)), *sequence[place:]),)
+
+
+@built_in("SequenceErase")
+def _erase(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    sequence = _first(builder, node)
+    place = _place(builder, node, 1, len(sequence), len(sequence) - 1)
+    return ((*sequence[:place], *sequence[place + 1 :]),)
+
+
+def _first(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    return builder.sequence(node.input[0], builder.what(node))
+
+
+def _place(builder: Builder, node: NodeProto, operand: int, length: int, last: int) -> int:
+    """A position in a sequence, counted from the end where negative; the last one where it is not given."""
+    given = builder.constant(node, operand, "position")
+    if given is None:
+        return last
+    place = int(given.reshape(()).item())
+    if not -length <= place <= last:
+        raise ModelError(f"{builder.what(node)}: position {place} is outside a sequence of {length}")
+    return place + length if place < 0 else place
+
+
+@built_in("ConcatFromSequence")
+def _concat(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    attributes = attributes_of(builder, node)
+    axis, parts = attributes["axis"], [part for part in _first(builder, node) if isinstance(part, Value)]
+    if not parts:
+        raise ModelError(f"{builder.what(node)}: the sequence is empty")
+    if attributes.get("new_axis", 0):
+        parts = [builder.made(Unsqueeze(axes=(axis,)), [part], node)[0] for part in parts]
+    return builder.made(Concat(axis=axis), list(parts), node)
+
+
+@built_in("SplitToSequence")
+def _split(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    """Pieces of the sizes given, of one size (the last may be smaller), or of extent 1."""
+    x = builder.tensor(node.input[0], builder.what(node))
+    attributes = attributes_of(builder, node)
+    axis = attributes.get("axis", 0)
+    extent, split = x.shape[axis], builder.constant(node, 1, "split")
+    if split is not None and split.ndim == 1:
+        sizes = tuple(int(size) for size in split)
+    else:
+        chunk = 1 if split is None else int(split)
+        if extent > chunk * MOST_PIECES:
+            pieces_of = f"{extent} elements in pieces of {chunk}"
+            raise ModelError(f"{builder.what(node)}: {pieces_of}; there can be {MOST_PIECES} of them")
+        sizes = tuple(min(chunk, extent - start) for start in range(0, extent, chunk))
+    pieces = builder.made(Split(split=sizes, axis=axis), [x], node)
+    if split is None and not attributes.get("keepdims", 1):
+        pieces = tuple(builder.made(Squeeze(axes=(axis,)), [piece], node)[0] for piece in pieces)
+    return (pieces,)
+
+
+@built_in("SequenceMap")
+def _map(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    """The body, built for each element; further operands that are no sequences are the same for all."""
+    body = attributes_of(builder, node)["body"]
+    length = len(_first(builder, node))
+    operands = [builder.read(name) for name in node.input]
+    if len(operands) != len(body.input):
+        raise ModelError(f"{builder.what(node)}: its body takes {len(body.input)} inputs, not {len(operands)}")
+    lists = [value if isinstance(value, tuple) else (value,) * length for value in operands]
+    if any(len(items) != length for items in lists):
+        raise ModelError(f"{builder.what(node)}: the sequences have different lengths")
+    results = [branch(builder, body, items) for items in zip(*lists, strict=True)]
+    return tuple(tuple(result[place] for result in results) for place in range(len(body.output)))
+
+
+@built_in("Optional")
+def _optional(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    return (builder.read(node.input[0]) if node.input and node.input[0] else None,)
+
+
+@built_in("OptionalGetElement")
+def _get_element(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    value = builder.read(node.input[0])
+    if value is None:
+        raise ModelError(f"{builder.what(node)} reads {node.input[0]!r}, which is absent")
+    return (value,)
+
+
+@built_in("OptionalHasElement")
+def _has_element(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    present = bool(node.input) and bool(node.input[0]) and builder.read(node.input[0]) is not None
+    return (constant(present),)

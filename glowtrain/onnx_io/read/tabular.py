@@ -1,0 +1,59 @@
+"""ai.onnx.ml where it leaves tensors of numbers: strings and maps.
+
+A ZipMap, which exporters of scikit-learn put after a classifier, is the tensor that it reads: column k of it holds the
+values of label k. What maps strings is refused, and so are labels that are strings where something reads them.
+"""
+
+from __future__ import annotations
+
+from onnx import NodeProto
+
+from glowtrain.errors import UnsupportedOperatorError
+from glowtrain.onnx_io.read.build import Builder, Known, Rule, built_in
+from glowtrain.onnx_io.read.source import reads
+
+DOMAIN = "ai.onnx.ml"
+CLASSIFIERS = ("LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier")
+REFUSED = {
+    f"{DOMAIN}.CategoryMapper": "it maps between strings and integers; give the integers to what follows it",
+    f"{DOMAIN}.CastMap": "it reads a map; give the model a tensor with the map's values",
+    f"{DOMAIN}.DictVectorizer": "it reads a map; give the model a tensor with the map's values",
+}
+"""Operators, by registry key, that will not be supported, and why."""
+
+
+@built_in(f"{DOMAIN}.ZipMap")
+def _zip_map(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    """the tensor that it reads: column k holds the values of label k"""
+    return (builder.tensor(node.input[0], builder.what(node)),)
+
+
+def _classifier(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    """A classifier whose labels are strings gives scores only."""
+    strings = any(attribute.name == "classlabels_strings" and attribute.strings for attribute in node.attribute)
+    label = node.output[0] if node.output else ""
+    if strings and label and _is_read(builder, label):
+        raise UnsupportedOperatorError(
+            f"{builder.what(node)}: its labels are strings, but tensors hold numbers. Train with integer labels, or "
+            f"take {label!r} out of the model's outputs (onnx.utils.extract_model): the scores' columns are in the "
+            "order of classlabels_strings"
+        )
+    return builder.apply(node)
+
+
+def _is_read(builder: Builder, name: str) -> bool:
+    graph = builder.recipe.proto
+    return any(value.name == name for value in graph.output) or any(name in reads(other) for other in graph.node)
+
+
+def _refusal(reason: str) -> Rule:
+    def refuse(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+        raise UnsupportedOperatorError(f"{builder.what(node)} is not supported: {reason}")
+
+    return refuse
+
+
+for _name in CLASSIFIERS:
+    built_in(f"{DOMAIN}.{_name}")(_classifier)
+for _key, _reason in REFUSED.items():
+    built_in(_key)(_refusal(_reason))

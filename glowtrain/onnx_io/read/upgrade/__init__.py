@@ -1,0 +1,1 @@
+"""Models of older operator sets, brought to the newest."""

@@ -1,0 +1,72 @@
+"""Old forms of operators that depend on the operands' types: rules for the nodes that stand for them while loading.
+
+:mod:`glowtrain.onnx_io.read.upgrade.opset_7_up` and :mod:`glowtrain.onnx_io.read.upgrade.opset_1_to_6` make these
+nodes.
+"""
+
+from __future__ import annotations
+
+from onnx import NodeProto, helper
+
+from glowtrain.errors import ModelError
+from glowtrain.graph import Value
+from glowtrain.onnx_io.read.build import Builder, Known, attributes_of, built_in
+from glowtrain.onnx_io.read.upgrade.opset_7_up import OWN_DOMAIN
+from glowtrain.ops.tensor.move import Expand, Flatten, Reshape, Unsqueeze
+
+
+@built_in(f"{OWN_DOMAIN}.FlattenedSoftmax")
+@built_in(f"{OWN_DOMAIN}.FlattenedLogSoftmax")
+@built_in(f"{OWN_DOMAIN}.FlattenedHardmax")
+def _flattened(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    """Until operator set 12 a Softmax ran over all axes from ``axis`` on, taken together."""
+    what = builder.what(node)
+    kind, axis = node.op_type.removeprefix("Flattened"), attributes_of(builder, node)["axis"]
+    x = builder.tensor(node.input[0], what)
+    if not -x.rank <= axis <= x.rank:
+        raise ModelError(f"{what}: axis={axis} of an operand of rank {x.rank}")
+    start = axis + x.rank if axis < 0 else axis
+    plain = helper.make_node(kind, list(node.input), list(node.output), node.name, axis=-1)
+    if start == x.rank - 1:
+        return builder.apply(plain)
+    (flat,) = builder.made(Flatten(axis=start), [x], node)
+    plain.input[0] = f"{node.output[0]}.flat"
+    builder.known[plain.input[0]] = flat
+    (y,) = builder.apply(plain)
+    assert isinstance(y, Value)
+    return builder.made(Reshape(shape=x.shape, allowzero=True), [y], node)
+
+
+@built_in(f"{OWN_DOMAIN}.GroupParameter")
+def _group_parameter(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    """A scale or bias with one element for each group, as one with one for each channel of the first operand."""
+    x, parameter = (builder.tensor(name, builder.what(node)) for name in node.input)
+    groups = attributes_of(builder, node)["num_groups"]
+    if x.rank < 2 or groups < 1 or x.shape[1] % groups or parameter.shape != (groups,):
+        raise ModelError(
+            f"{builder.what(node)}: {list(parameter.shape)} is not one element for each of {groups} groups of the "
+            f"channels of {x.type}"
+        )
+    channels = x.shape[1]
+    wide = Expand(shape=(groups, channels // groups))(Reshape(shape=(groups, 1))(parameter))
+    return builder.made(Reshape(shape=(channels,)), [wide], node)
+
+
+@built_in(f"{OWN_DOMAIN}.AlignedOperand")
+def _aligned(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    """The second operand with axes of extent 1 after its own, so that these start at ``axis`` of the first operand."""
+    left, right = (builder.tensor(name, builder.what(node)) for name in node.input)
+    axis = attributes_of(builder, node)["axis"]
+    missing = left.rank - (axis + left.rank if axis < 0 else axis) - right.rank
+    if missing <= 0:
+        return (right,)
+    return builder.made(Unsqueeze(axes=tuple(range(right.rank, right.rank + missing))), [right], node)
+
+
+@built_in(f"{OWN_DOMAIN}.AlignedSlope")
+def _slope(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    """A slope of rank 1 has one element for each channel (axis 1): axes of extent 1 are put after it."""
+    x, slope = (builder.tensor(name, builder.what(node)) for name in node.input)
+    if slope.rank != 1 or x.rank <= 2:
+        return (slope,)
+    return builder.made(Unsqueeze(axes=tuple(range(1, x.rank - 1))), [slope], node)

@@ -1,0 +1,1 @@
+"""What reading and writing share: tensors, attributes and operands as ONNX defines them."""

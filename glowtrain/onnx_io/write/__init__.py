@@ -1,0 +1,1 @@
+"""From a graph to an ONNX file."""

@@ -1,0 +1,289 @@
+"""Write graphs as ONNX nodes, operators that ONNX lacks as functions of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from onnx import FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto, defs, helper
+
+from glowtrain.errors import ModelError
+from glowtrain.graph import Constant, Graph, Node, Operator, Value
+from glowtrain.graph.binding import Trimmed
+from glowtrain.onnx_io.schema.tensors import dtype_to_onnx, tensor_from_array
+from glowtrain.onnx_io.write.encodings import OWN_DOMAIN, Extents, Form, form_of, own_form, schema_of
+from glowtrain.onnx_io.write.older_opsets import decomposed, decomposes
+from glowtrain.onnx_io.write.symbols import Symbols
+from glowtrain.ops.control.scan import Scan
+from glowtrain.optimize.cse import exact_attributes
+from glowtrain.types import Array, TensorType
+
+OPTIONAL = defs.OpSchema.FormalParameterOption.Optional
+
+
+def value_info(name: str, type_: TensorType, dims: Extents | None = None) -> ValueInfoProto:
+    """A declared type; ``dims`` replaces extents by names."""
+    return helper.make_tensor_value_info(name, dtype_to_onnx(type_.dtype), list(type_.shape if dims is None else dims))
+
+
+@dataclass
+class Names:
+    """Names that are taken, and fresh ones."""
+
+    taken: set[str] = field(default_factory=set)
+
+    def reserve(self, name: str, what: str) -> str:
+        """Take exactly this name. Raises :class:`ModelError` if something else has it."""
+        if name in self.taken:
+            raise ModelError(f"cannot save: {what} is called {name!r}, and so is another value; rename one of them")
+        self.taken.add(name)
+        return name
+
+    def fresh(self, hint: str) -> str:
+        """A name that is not taken, like ``hint``."""
+        name, number = hint, 0
+        while name in self.taken:
+            number += 1
+            name = f"{hint}_{number}"
+        self.taken.add(name)
+        return name
+
+
+@dataclass
+class Functions:
+    """The functions of a model: one for each operator on operands of given types."""
+
+    opset: int
+    protos: dict[str, FunctionProto] = field(default_factory=dict)
+    known: dict[Hashable, str] = field(default_factory=dict)
+    names: Names = field(default_factory=Names)
+    missing: dict[str, Node] = field(default_factory=dict)
+    """Operators that can be written neither way, each with a node."""
+    domains: dict[str, int] = field(default_factory=dict)
+    """Versions of the other domains whose operators are used."""
+    kept: frozenset[str] = frozenset()
+    """Domains whose operators are written as they are, although they have decompositions."""
+
+    def imports(self, functions: bool) -> list[OperatorSetIdProto]:
+        """The operator sets that the nodes written so far use, with the functions' own or without."""
+        own = {OWN_DOMAIN: 1} if functions else {}
+        return [helper.make_opsetid(*entry) for entry in {"": self.opset, **own, **self.domains}.items()]
+
+    def name_of(self, node: Node) -> str | None:
+        """The function that stands for a node's operator, made if need be; ``None`` if it has no decomposition."""
+        operator, types = node.operator, tuple(None if value is None else value.type for value in node.inputs)
+        key = (type(operator), exact_attributes(operator), types)
+        if key not in self.known:
+            if not decomposes(operator):
+                self.missing.setdefault(operator.key(), node)
+                return None
+            name = self.known[key] = self.names.fresh(operator.onnx)
+            self.protos[name] = self._function(name, operator, decomposed(node))
+        return self.known[key]
+
+    def _function(self, name: str, operator: Operator, graph: Graph) -> FunctionProto:
+        writer = Writer(self, Names(), constants_as_nodes=True)
+        writer.declare(graph)
+        writer.body(graph)
+        return helper.make_function(
+            OWN_DOMAIN,
+            name,
+            [value.name for value in graph.inputs],
+            list(graph.outputs),
+            writer.nodes,
+            self.imports(functions=True),
+            doc_string=str(operator),
+        )
+
+
+@dataclass
+class Writer:
+    """Writes the nodes of one graph, or of one function, whose constants are nodes."""
+
+    functions: Functions
+    names: Names
+    constants_as_nodes: bool = False
+    symbols: Symbols = field(default_factory=Symbols)
+    known: dict[Value, str] = field(default_factory=dict)
+    nodes: list[NodeProto] = field(default_factory=list)
+    initializers: list[TensorProto] = field(default_factory=list)
+    arrays: dict[tuple[str, tuple[int, ...], bytes], str] = field(default_factory=dict)
+    shapes: dict[Extents, str] = field(default_factory=dict)
+    measured: dict[str, str] = field(default_factory=dict)
+    read: set[Value] = field(default_factory=set)
+    """Values that some node or output reads: optional results that nobody reads are not written."""
+
+    def declare(self, graph: Graph) -> None:
+        """Fix the names of inputs, variables and outputs."""
+        leaves: Iterable[Value] = (*graph.inputs, *graph.variables)
+        for value in leaves:
+            self.known[value] = self.names.reserve(value.name, f"the {type(value).__name__.lower()}")
+        for name, value in graph.outputs.items():
+            if self.known.get(value) == name:
+                continue
+            self.names.reserve(name, "the output")
+            if value.node is not None and value not in self.known:
+                self.known[value] = name
+
+    def body(self, graph: Graph) -> None:
+        """Write the nodes, and a copy for every output that shares its value with another name."""
+        self.read.update(_read(graph))
+        for node in graph.nodes:
+            self.node(node)
+        for name, value in graph.outputs.items():
+            if self.name(value) != name:
+                self.nodes.append(helper.make_node("Identity", [self.name(value)], [name]))
+
+    def name(self, value: Value) -> str:
+        """The name of a value; constants are written when they are first used."""
+        if value not in self.known:
+            if isinstance(value, Constant):
+                self.known[value] = self.constant_value(value)
+            else:
+                hint = value.name or (value.node.operator.onnx if value.node else "value")
+                self.known[value] = self.names.fresh(hint)
+        return self.known[value]
+
+    def constant_value(self, value: Constant) -> str:
+        """The name of a constant; one whose shape varies is filled with its number."""
+        extents = self.symbols.constants.get(value)
+        if extents is None:
+            return self.constant(value.array, value.name or "constant")
+        name = self.names.fresh(value.name or "constant")
+        number = tensor_from_array(value.array.reshape(-1)[:1], "")
+        self.nodes.append(helper.make_node("ConstantOfShape", [self.shape(extents)], [name], value=number))
+        return name
+
+    def shape(self, extents: Extents) -> str:
+        """The name of a list of extents, computed from the shapes of inputs where they are symbolic."""
+        if all(isinstance(extent, int) for extent in extents):
+            return self.constant(np.array(extents, np.int64), "shape")
+        if extents not in self.shapes:
+            parts = [self.extent(extent) for extent in extents]
+            name = self.shapes[extents] = self.names.fresh("shape")
+            self.nodes.append(helper.make_node("Concat", parts, [name], axis=0))
+        return self.shapes[extents]
+
+    def extent(self, extent: int | str) -> str:
+        """The name of one extent, as a list of length 1."""
+        if isinstance(extent, int):
+            return self.constant(np.array([extent], np.int64), "extent")
+        if extent not in self.measured:
+            source, axis = self.symbols.sources[extent]
+            name = self.measured[extent] = self.names.fresh(extent)
+            self.nodes.append(helper.make_node("Shape", [source], [name], start=axis, end=axis + 1))
+        return self.measured[extent]
+
+    def constant(self, array: Array, hint: str) -> str:
+        """The name of a constant; equal ones are written once.
+
+        Float tensors are written as nodes: float initializers are taken for parameters when a model is loaded. Signed
+        bytes are never shared: ONNX Runtime converts the zero points of weights to unsigned ones, each under one name.
+        """
+        key = (array.dtype.name, array.shape, array.tobytes())
+        if key not in self.arrays or array.dtype == np.int8:
+            name = self.arrays[key] = self.names.fresh(hint)
+            tensor = tensor_from_array(array, name)
+            if self.constants_as_nodes or (array.dtype.kind not in "iub" and array.ndim):
+                self.nodes.append(helper.make_node("Constant", [], [name], value=tensor))
+            else:
+                self.initializers.append(tensor)
+        return self.arrays[key]
+
+    def trimmed(self, result: Trimmed, whole: str) -> None:
+        """Write an output that is another cut to the size that was found."""
+        one, zero, axis = (self.constant(np.array([n], np.int64), "extent") for n in (1, 0, result.axis))
+        end = self.names.fresh(f"{result.size}.end")
+        self.nodes.append(helper.make_node("Reshape", [result.size, one], [end]))
+        self.nodes.append(helper.make_node("Slice", [whole, zero, end, axis], [result.output]))
+
+    def node(self, node: Node) -> None:
+        types = [None if value is None else value.type for value in node.inputs]
+        operands = ["" if value is None else self.name(value) for value in node.inputs]
+        outputs = [self.name(value) for value in self.written(node)]
+        if isinstance(node.operator, Scan) and node.operator.num_captured:
+            self.nodes.append(self.scan(node.operator, operands, outputs, node.name))
+            return
+        form = form_of(node.operator, types, self.functions.opset, self.symbols.fields.get(node))
+        if form is None and (node.operator.domain in self.functions.kept or not decomposes(node.operator)):
+            form = own_form(node.operator, len(operands))
+        if form is not None:
+            self.nodes.append(self.standard(form, operands, outputs, node.name))
+            return
+        function = self.functions.name_of(node)
+        if function is not None:
+            present = [name for name in operands if name]
+            self.nodes.append(helper.make_node(function, present, outputs, node.name, domain=OWN_DOMAIN))
+
+    def written(self, node: Node) -> tuple[Value, ...]:
+        """The results without the last ones that are optional and that nobody reads: other runtimes have integer
+        kernels for MaxPool, but not for its indices."""
+        schema = schema_of(node.operator, self.functions.opset)
+        count = len(node.outputs)
+        while schema is not None and count > 1 and node.outputs[count - 1] not in self.read:
+            if count > len(schema.outputs) or schema.outputs[count - 1].option != OPTIONAL:
+                break
+            count -= 1
+        return node.outputs[:count]
+
+    def standard(
+        self,
+        form: Form,
+        operands: list[str],
+        outputs: list[str],
+        name: str,
+        captured: Mapping[Value, str] | None = None,
+    ) -> NodeProto:
+        inputs = []
+        for item in form.inputs:
+            if isinstance(item, int):
+                inputs.append(operands[item])
+            elif isinstance(item, tuple):
+                inputs.append(self.shape(item))
+            else:
+                inputs.append("" if item is None else self.constant(item, f"{outputs[0]}.{len(inputs)}"))
+        node = helper.make_node(form.op_type, inputs, outputs, name, domain=form.domain or None)
+        if form.domain:
+            self.functions.domains[form.domain] = max(form.version, self.functions.domains.get(form.domain, 0))
+        node.attribute.extend(form.attributes)
+        for key, body in form.bodies.items():
+            node.attribute.append(helper.make_attribute(key, self.subgraph(body, captured or {})))
+        return node
+
+    def scan(self, operator: Scan, operands: list[str], outputs: list[str], name: str) -> NodeProto:
+        """Scan: in ONNX the body reads captured values by the names that they have outside."""
+        cut = len(operands) - operator.num_captured
+        inner = operator.body.inputs[:cut]
+        captured: dict[Value, str] = dict(zip(operator.body.inputs[cut:], operands[cut:], strict=True))
+        plain = operator.replace(body=operator.body.with_(inputs=inner), num_captured=0)
+        form = form_of(plain, [value.type for value in inner], self.functions.opset)
+        assert form is not None
+        return self.standard(form, operands[:cut], outputs, name, captured)
+
+    def subgraph(self, body: Graph, captured: Mapping[Value, str]) -> GraphProto:
+        """A graph that is an attribute. Its names differ from all others, since ONNX shares scopes."""
+        inner = Writer(self.functions, self.names, self.constants_as_nodes, known=dict(captured))
+        inner.known.update({value: self.names.fresh(value.name or "x") for value in body.inputs})
+        outputs = {self.names.fresh(name): value for name, value in body.outputs.items()}
+        for name, value in outputs.items():
+            if value.node is not None:
+                inner.known.setdefault(value, name)
+        inner.body(body.with_(outputs=outputs))
+        return helper.make_graph(
+            inner.nodes,
+            body.name,
+            [value_info(inner.known[value], value.type) for value in body.inputs],
+            [value_info(name, value.type) for name, value in outputs.items()],
+            inner.initializers,
+        )
+
+
+def _read(graph: Graph) -> Iterator[Value]:
+    """The values that a graph's nodes and outputs read, and those that graphs inside of it do."""
+    yield from graph.roots
+    for node in graph.nodes:
+        yield from (value for value in node.inputs if value is not None)
+        for field_value in node.operator.attributes().values():
+            if isinstance(field_value, Graph):
+                yield from _read(field_value)

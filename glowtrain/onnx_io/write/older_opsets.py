@@ -1,0 +1,133 @@
+"""Forms that operators take in older operator sets, where the current one is not there yet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from onnx import defs
+
+from glowtrain.graph import Graph, Input, Node, Operator, Value
+from glowtrain.onnx_io.write.tabular import tabular_form
+from glowtrain.ops.elementwise.activation import Gelu, HardSigmoid, HardSwish, Mish, Sigmoid, Softplus, Swish
+from glowtrain.ops.elementwise.transcendental import Erf, Tanh
+from glowtrain.ops.resample.grid_sample import GridSample
+from glowtrain.ops.resample.resize import Resize
+from glowtrain.ops.tensor.pad import Pad
+from glowtrain.ops.tensor.split import Split
+from glowtrain.types import TensorType
+
+Types = Sequence[TensorType | None]
+_CUBIC = 0.044715
+
+
+def written_form(operator: Operator, types: Types, schema: defs.OpSchema) -> Operator | None:
+    """The same operator in the attributes that a definition has; ``None`` if it cannot say it."""
+    form = _FORMS.get(operator.key())
+    if form is not None:
+        return form(operator, types, schema)
+    return tabular_form(operator, types, schema) if operator.domain == "ai.onnx.ml" else operator
+
+
+def decomposes(operator: Operator) -> bool:
+    """Whether an operator can be written as simpler ones."""
+    return operator.has("decompose") or operator.key() in _DECOMPOSITIONS
+
+
+def decomposed(node: Node) -> Graph:
+    """A node's operator in simpler ones, as a graph: inputs x0, x1, ... and outputs y0, y1, ..."""
+    inputs = [None if value is None else Input(value.type, f"x{place}") for place, value in enumerate(node.inputs)]
+    rule: Any = _DECOMPOSITIONS.get(node.operator.key())
+    results = node.operator.decompose(*inputs) if rule is None else rule(node.operator, *inputs)
+    values = results if isinstance(results, tuple) else (results,)
+    outputs = {f"y{place}": value for place, value in enumerate(values)}
+    return Graph(tuple(value for value in inputs if value is not None), outputs)
+
+
+def _split_by_sizes(operator: Operator, types: Types, schema: defs.OpSchema) -> Operator:
+    """Opset 18 added ``num_outputs``; sizes say the same everywhere, and unequal ones without doubt."""
+    assert isinstance(operator, Split)
+    (x,) = types
+    if x is None or operator.num_outputs is None:
+        return operator
+    sizes = operator.sizes(x)
+    if "num_outputs" in schema.attributes and len(set(sizes)) == 1:
+        return operator
+    return Split(split=sizes, axis=operator.axis)
+
+
+def _pad_every_axis(operator: Operator, types: Types, schema: defs.OpSchema) -> Operator:
+    """Opset 18 added ``axes``."""
+    assert isinstance(operator, Pad)
+    x = types[0]
+    if x is None or operator.axes is None or len(schema.inputs) > 3:
+        return operator
+    before, after = zip(*operator.margins(x), strict=True)
+    return operator.replace(pads=(*before, *after), axes=None)
+
+
+def _with_hidden_size(operator: Operator, types: Types, schema: defs.OpSchema) -> Operator:
+    """Other runtimes want ``hidden_size`` though it follows from the recurrent weights [directions, ..., hidden]."""
+    recurrent = types[2]
+    return operator if recurrent is None else operator.replace(hidden_size=recurrent.shape[-1])
+
+
+def _sampled_images(operator: Operator, types: Types, schema: defs.OpSchema) -> Operator | None:
+    """Opset 20 named the modes by what they do in any number of dimensions; before there were images only."""
+    assert isinstance(operator, GridSample)
+    x = types[0]
+    if schema.since_version >= 20:
+        return operator.replace(mode=operator.kernel)
+    if x is None or x.rank != 4:
+        return None
+    return operator.replace(mode={"linear": "bilinear", "cubic": "bicubic"}.get(operator.kernel, operator.kernel))
+
+
+def _resized(operator: Operator, types: Types, schema: defs.OpSchema) -> Operator | None:
+    """Opset 13 dropped a coordinate transformation, opset 19 added one."""
+    assert isinstance(operator, Resize)
+    mode, version = operator.coordinate_transformation_mode, schema.since_version
+    known = version >= 19 if mode == "half_pixel_symmetric" else version < 13 or mode != "tf_half_pixel_for_nn"
+    return operator if known else None
+
+
+_FORMS: dict[str, Callable[[Operator, Types, defs.OpSchema], Operator | None]] = {
+    "Split": _split_by_sizes,
+    "Pad": _pad_every_axis,
+    "GridSample": _sampled_images,
+    "Resize": _resized,
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), _with_hidden_size),
+}
+
+
+def _gelu(operator: Gelu, x: Value) -> Value:
+    if operator.approximate == "none":
+        twice: Value = Erf()(x * math.sqrt(0.5)) + 1.0
+    else:
+        twice = Tanh()((x + x * x * x * _CUBIC) * math.sqrt(2 / math.pi)) + 1.0
+    return x * twice * 0.5
+
+
+def _swish(operator: Swish, x: Value) -> Value:
+    gate: Value = Sigmoid()(x * operator.alpha)
+    return x * gate
+
+
+def _mish(operator: Mish, x: Value) -> Value:
+    gate: Value = Tanh()(Softplus()(x))
+    return x * gate
+
+
+def _hard_swish(operator: HardSwish, x: Value) -> Value:
+    gate: Value = HardSigmoid(alpha=1 / 6, beta=0.5)(x)
+    return x * gate
+
+
+_DECOMPOSITIONS: dict[str, Callable[..., Value]] = {
+    "Gelu": _gelu,
+    "HardSwish": _hard_swish,
+    "Mish": _mish,
+    "Swish": _swish,
+}
+"""Operators that are younger than opset 13 and compile without being decomposed."""

@@ -1,0 +1,1 @@
+"""What families of operators are made of; no operator is defined here."""

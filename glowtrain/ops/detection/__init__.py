@@ -1,0 +1,1 @@
+"""Boxes: suppression of overlapping ones."""

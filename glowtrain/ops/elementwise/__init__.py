@@ -1,0 +1,1 @@
+"""Operators on every element: arithmetic, logic, activations, casts."""

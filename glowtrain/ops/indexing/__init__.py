@@ -1,0 +1,1 @@
+"""Operators whose indices are data: gather, scatter, selection, sorting."""

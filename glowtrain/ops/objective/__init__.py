@@ -1,0 +1,1 @@
+"""Losses, ONNX's optimizer operators, and StopGradient."""

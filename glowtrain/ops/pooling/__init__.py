@@ -1,0 +1,1 @@
+"""Pooling, regions of interest, columns of patches."""

@@ -1,0 +1,1 @@
+"""Random draws by a counter-based generator."""

@@ -1,0 +1,1 @@
+"""Resizing and sampling at real coordinates."""

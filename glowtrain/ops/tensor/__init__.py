@@ -1,0 +1,1 @@
+"""Moving elements: transpose, reshape, slice, split, pad."""

@@ -1,0 +1,106 @@
+"""Which elements of a buffer are written: exact, by marking them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+
+from glowtrain.loops import Buffer, Expr, For, Index, Load, Ref, Statement, Store, walk
+from glowtrain.program.interpret.storage import Memory
+from glowtrain.program.interpret.vectorize import Evaluation, Facts, Scope, strided
+from glowtrain.program.program import Instruction, Kernel, Program
+from glowtrain.types import Array
+
+MAX_POINTS = 1 << 24
+"""A store whose places are not affine is not followed over more points than this."""
+
+Stores = Iterator[tuple[Store, tuple[Index, ...]]]
+
+
+def stores_of(body: Sequence[Statement], around: tuple[Index, ...] = ()) -> Stores:
+    """Every store with the indices of the loops around it."""
+    for statement in body:
+        if isinstance(statement, For):
+            yield from stores_of(statement.body, (*around, *statement.indices))
+        elif isinstance(statement, Store):
+            yield statement, around
+
+
+def program_stores(instructions: Sequence[Instruction], around: tuple[Index, ...] = ()) -> Stores:
+    """Every store of a program, with the indices of repeats too."""
+    for instruction in instructions:
+        if isinstance(instruction, Kernel):
+            yield from stores_of(instruction.body, around)
+        else:
+            yield from program_stores(instruction.body, (*around, instruction.index))
+
+
+def covered(buffer: Buffer, stores: Stores, *, unknown: bool = False) -> Array:
+    """For each element of the buffer, whether one of the stores writes it.
+
+    ``unknown`` is what a store to places that depend on data counts as: covering everything, or nothing.
+    """
+    mask = np.zeros(buffer.shape, np.bool_)
+    for store, around in stores:
+        if store.buffer is buffer and not mask.all() and all(index.extent for index in around):
+            mark(mask, store.index, around, unknown=unknown)
+    return mask
+
+
+def overwrites(kernel: Kernel) -> frozenset[Buffer]:
+    """The activations of which a kernel writes every element before it reads any."""
+    read = set(kernel.reads)
+    candidates = [b for b in kernel.writes if b.kind == "activation"]
+    return frozenset(
+        b for b in candidates if _first_is_store(kernel.body, b, read) and covered(b, stores_of(kernel.body)).all()
+    )
+
+
+def _first_is_store(body: Sequence[Statement], buffer: Buffer, read: set[Buffer]) -> bool:
+    """A buffer that the kernel also reads is overwritten only if a whole nest of plain stores comes first."""
+    if buffer not in read:
+        return True
+    for position, statement in enumerate(body):
+        kernel = Kernel("", (statement,))
+        if buffer in kernel.reads:
+            return False
+        if buffer in kernel.writes:
+            return bool(covered(buffer, stores_of(body[: position + 1])).all())
+    return False
+
+
+def mark(
+    mask: Array,
+    places: Sequence[Expr],
+    around: Sequence[Index],
+    *,
+    unknown: bool,
+    fixed: Mapping[Index, int] = MappingProxyType({}),
+) -> None:
+    """Mark the elements at ``places`` (one expression for each axis), for all values of the indices ``around``, those
+    in ``fixed`` at one value. Places that depend on data mark everything if ``unknown``, or nothing."""
+    facts, outer = Facts(), Scope().at(tuple(fixed), tuple(fixed.values()))
+    scope = outer.opened(around, [(0, index.extent) for index in around])
+    forms = [facts.form(i) for i in places]
+    ranges = [scope.range_of(form) for form in forms]
+    if all(r is not None and r[0] >= 0 and r[1] < extent for r, extent in zip(ranges, mask.shape, strict=True)):
+        strided(mask, forms, [0] * mask.ndim, scope, writeable=True)[...] = True
+        return
+    used = frozenset[Index]().union(*(facts.free(i) for i in places)) - set(fixed)
+    if math.prod(index.extent for index in used) > MAX_POINTS or any(depends_on_data(i) for i in places):
+        mask |= unknown
+        return
+    narrow = outer.opened(tuple(used), [(0, index.extent) for index in used])
+    index, inside = Evaluation(Memory(_EMPTY, {}, {}, None), facts, {}, narrow).subscripts(places, mask.shape)
+    mask[tuple(np.broadcast_to(i, inside.shape)[inside] for i in index)] = True
+
+
+def depends_on_data(expr: Expr) -> bool:
+    """Whether an expression depends on more than loop indices."""
+    return any(isinstance(node, (Load, Ref)) for node in walk(expr))
+
+
+_EMPTY = Program("", {}, {}, {}, ())

@@ -1,0 +1,1 @@
+"""Program to program: layout, producer inlining, loop fusion, schedule."""

@@ -1,0 +1,1 @@
+"""Kernels over equal boxes become one."""

@@ -1,0 +1,205 @@
+"""Two kernels over the same index box in one loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from glowtrain.loops import (
+    Buffer,
+    Const,
+    Expr,
+    For,
+    Index,
+    Let,
+    Load,
+    Ref,
+    Statement,
+    Store,
+    address,
+    affine,
+    expression,
+    flatten,
+    needs_check,
+    rewrite_body,
+    unflatten,
+)
+from glowtrain.program.analysis.kernel_facts import box, contraction_operands, covers, row_major
+from glowtrain.program.program import Kernel
+
+MAX_OPERANDS = 24
+"""A merged kernel keeps at most this many buffers: more pointers than registers gain nothing."""
+MAX_NODES = 400
+"""A merged kernel has at most this many expressions: LLVM's time grows faster than its code."""
+MAX_STATEMENTS = 40
+"""A merged kernel is at most this long: beyond that nothing is left in registers anyway."""
+
+
+class Box:
+    """A kernel that is one parallel loop over names and stores, and what joining asks about it (found once)."""
+
+    def __init__(self, name: str, loop: For) -> None:
+        self.kernel = Kernel(name, (loop,))
+        self.loop = loop
+
+    @staticmethod
+    def of(kernel: Kernel) -> Box | None:
+        """``None`` for a kernel that is anything else."""
+        loop = box(kernel)
+        if loop is None or not all(isinstance(statement, (Let, Store)) for statement in loop.body):
+            return None
+        found = Box(kernel.name, loop)
+        found.kernel = kernel
+        return found
+
+    @property
+    def body(self) -> tuple[Statement, ...]:
+        return self.loop.body
+
+    @property
+    def indices(self) -> tuple[Index, ...]:
+        return self.loop.indices
+
+    @cached_property
+    def size(self) -> int:
+        """Points of the box."""
+        return math.prod(index.extent for index in self.indices)
+
+    @property
+    def nodes(self) -> int:
+        """Expressions, by the statement."""
+        return self.kernel.survey.size
+
+    @property
+    def loads(self) -> tuple[Load, ...]:
+        return self.kernel.survey.loads
+
+    @property
+    def reduces(self) -> bool:
+        return bool(self.kernel.survey.reductions)
+
+    @cached_property
+    def contracts(self) -> bool:
+        """Whether it holds a contraction."""
+        return any(contraction_operands(found) for found in self.kernel.survey.reductions)
+
+    @cached_property
+    def stores(self) -> dict[Buffer, Store]:
+        return {s.buffer: s for s in self.body if isinstance(s, Store)}
+
+
+def joined(a: Box, b: Box) -> Kernel | None:
+    """``a`` then ``b`` in one loop, or ``None`` where their boxes, accesses or costs do not fit."""
+    if a.size != b.size or not a.stores.keys().isdisjoint(b.stores) or not _affordable(a, b):
+        return None
+    match = _match(a, b)
+    if match is None:
+        return None
+    renamed = Box(b.kernel.name, For(a.indices, rewrite_body(b.body, match.get)))
+    if not _same_element(a, renamed) or not _hazard_free(a, renamed):
+        return None
+    if a.nodes + renamed.nodes > MAX_NODES:
+        return None
+    return Kernel(_name(a.kernel.name, b.kernel.name), (For(a.indices, _forwarded(a, renamed)),))
+
+
+def _affordable(a: Box, b: Box) -> bool:
+    """Whether the result stays within bounds, and contractions keep their form: one at most, and only at the start."""
+    if len(a.body) + len(b.body) > MAX_STATEMENTS or len(a.kernel.touched | b.kernel.touched) > MAX_OPERANDS:
+        return False
+    return not b.reduces or not (b.contracts or a.contracts)
+
+
+def _name(a: str, b: str) -> str:
+    names = dict.fromkeys([*a.split("+"), *b.split("+")])
+    return "+".join(list(names)[:6])
+
+
+def _match(a: Box, b: Box) -> dict[Expr, Expr] | None:
+    """What to put for the second loop's indices so that it runs over the first one's box."""
+    link = next((load for load in b.loads if load.buffer in a.stores), None)
+    if link is None:
+        return _sibling_match(a, b)
+    store = a.stores[link.buffer]
+    if needs_check(link) or not covers(store, a.indices):
+        return None
+    return _reindex(store.index, store.buffer.shape, link, b.loop)
+
+
+def _reindex(at: Sequence[Expr], shape: Sequence[int], load: Load, b: For) -> dict[Expr, Expr] | None:
+    """The second box seen from the first, if the load runs through the buffer as the box runs through its points."""
+    direct: dict[Expr, Expr] = {i: j for i, j in zip(load.index, at, strict=True) if isinstance(i, Index)}
+    if set(direct) == {i for i in b.indices if i.extent > 1} | set(direct) and all(
+        isinstance(i, Index) or (isinstance(i, Const) and extent == 1)
+        for i, extent in zip(load.index, shape, strict=True)
+    ):
+        return {**{i: Const(0, i.dtype) for i in b.indices if i.extent == 1}, **direct}
+    extents = [index.extent for index in b.indices]
+    if address(load.index, row_major(shape)) != address(b.indices, row_major(extents)):
+        return None
+    places = unflatten(flatten(at, shape), extents)
+    return {index: expression(affine(place)) for index, place in zip(b.indices, places, strict=True)}
+
+
+def _sibling_match(a: Box, b: Box) -> dict[Expr, Expr] | None:
+    """Siblings: equal extents in order, and they read a large buffer in common."""
+    if [i.extent for i in a.indices] != [i.extent for i in b.indices]:
+        return None
+    if a.contracts or a.reduces != b.reduces:
+        return None
+    common = set(a.kernel.reads) & set(b.kernel.reads)
+    if not any(buffer.type.size >= max(a.size, 1) for buffer in common):
+        return None
+    return dict(zip(b.indices, a.indices, strict=True))
+
+
+def _same_element(a: Box, renamed: Box) -> bool:
+    """Whether the second body reads what the first writes at the very element just written."""
+    return all(
+        load.fill is None and _same(load, a.stores[load.buffer]) for load in renamed.loads if load.buffer in a.stores
+    )
+
+
+def _hazard_free(a: Box, renamed: Box) -> bool:
+    """Whether the second body's writes leave alone what the first reads elsewhere."""
+    stores = renamed.stores
+    read = {load.buffer for load in a.loads}
+    if not all(store.buffer.type.size == a.size for store in stores.values() if store.buffer in read):
+        return False
+    return all(_same(load, stores[load.buffer]) for load in (*a.loads, *renamed.loads) if load.buffer in stores)
+
+
+def _same(load: Load, store: Store) -> bool:
+    """Whether both mean the same element of their buffer."""
+    strides = row_major(store.buffer.shape)
+    return load.index == store.index or address(load.index, strides) == address(store.index, strides)
+
+
+@dataclass
+class _Forward:
+    """Values stored so far, by buffer."""
+
+    refs: dict[Buffer, Expr]
+
+    def change(self, expr: Expr) -> Expr | None:
+        return self.refs.get(expr.buffer) if isinstance(expr, Load) else None
+
+
+def _forwarded(a: Box, b: Box) -> tuple[Statement, ...]:
+    """Both bodies, with loads of what the first stores replaced by the stored scalars."""
+    read = {load.buffer for load in b.loads}
+    body: list[Statement] = []
+    refs: dict[Buffer, Expr] = {}
+    for statement in a.body:
+        if isinstance(statement, Store) and statement.buffer in read:
+            value = statement.value
+            if not isinstance(value, (Ref, Const)):
+                ref = Ref(value.dtype, statement.buffer.name)
+                body.append(Let(ref, value))
+                value = ref
+            refs[statement.buffer] = value
+            statement = Store(statement.buffer, statement.index, value)
+        body.append(statement)
+    return (*body, *rewrite_body(b.body, _Forward(refs).change))

@@ -1,0 +1,315 @@
+"""Forward inlining: where a buffer is only an expression of its subscripts, its readers compute the expression
+themselves.
+
+Moves (transpose, reshape, slice, broadcast, padding as filled loads) are always inlined, also into the operands of
+contractions as long as addresses stay affine: that makes them views. They go first, so that what contractions read
+through them is known when arithmetic is inlined, which is done only where nothing dear is computed twice.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from glowtrain.loops import (
+    Buffer,
+    Cast,
+    Const,
+    Expr,
+    For,
+    Load,
+    Reduce,
+    Statement,
+    affine,
+    expressions,
+    needs_check,
+    rewrite,
+    rewrite_body,
+    select,
+    substitute,
+    walk,
+    within,
+)
+from glowtrain.program.analysis.kernel_facts import (
+    Definition,
+    contraction_operands,
+    definition,
+    is_cheap,
+    is_linear,
+    is_move,
+)
+from glowtrain.program.program import Instruction, Kernel, Repeat
+
+LARGEST = 96
+"""An expression of more nodes is not inlined any further."""
+
+
+def inline(instructions: Sequence[Instruction], kept: frozenset[Buffer] = frozenset()) -> tuple[Instruction, ...]:
+    """Inline producers into their readers; kernels that nobody needs any more are dropped.
+
+    ``kept``: buffers read from outside these instructions.
+    """
+    known: list[Instruction] = []
+    for instruction in instructions:
+        if isinstance(instruction, Repeat):
+            outside = frozenset(b for other in instructions if other is not instruction for b in other.reads) | kept
+            known.append(Repeat(instruction.name, instruction.index, inline(instruction.body, outside)))
+        else:
+            known.append(Kernel(instruction.name, rewrite_body(instruction.body, fold_constants)))
+    return _without_dead(_Inlining(known).run(), kept)
+
+
+def fold_constants(expr: Expr) -> Expr | None:
+    """A load from a constant buffer whose elements are all equal is that number."""
+    if (
+        isinstance(expr, Load)
+        and expr.buffer.kind == "constant"
+        and expr.fill is None
+        and expr.buffer.initial is not None
+    ):
+        initial = expr.buffer.initial
+        if initial.size and (initial.size == 1 or bool(np.all(initial == initial.flat[0]))):
+            return Const(
+                initial.flat[0].item() if initial.dtype.kind in "biuf" else float(initial.flat[0]), expr.buffer.dtype
+            )
+    return None
+
+
+@dataclass
+class _Use:
+    """One load of a buffer: how often it runs, and whether a contraction reads it directly."""
+
+    load: Load
+    trips: int
+    operand: bool
+
+
+class _Reader:
+    """An instruction into which definitions go. They wait, so that many of them cost one rewriting."""
+
+    def __init__(self, instruction: Instruction) -> None:
+        self._instruction = instruction
+        self._waiting: dict[Buffer, Definition] = {}
+        self._hidden: set[Buffer] = set()
+        self._uses: dict[Buffer, list[_Use]] | None = None
+
+    @property
+    def instruction(self) -> Instruction:
+        """The instruction with everything inlined."""
+        if self._waiting:
+            self._instruction = _inlined(self._instruction, self._waiting)
+            self._waiting, self._hidden, self._uses = {}, set(), None
+        return self._instruction
+
+    @property
+    def writes(self) -> list[Buffer]:
+        """The buffers that it writes, which inlining does not change."""
+        return self._instruction.writes
+
+    def inline(self, buffer: Buffer, found: Definition, sources: Sequence[Buffer]) -> None:
+        """Let ``found`` stand for the loads of ``buffer``; it reads ``sources``."""
+        self._waiting[buffer] = found
+        self._hidden.update(sources)
+
+    def uses(self, buffer: Buffer) -> list[_Use]:
+        """The loads of a buffer. What waits is inlined first if it has some, or stands in their subscripts."""
+        if buffer in self._hidden or any(self._changes(use.load) for use in self._known().get(buffer, ())):
+            self._instruction = self.instruction
+        return self._known().get(buffer, [])
+
+    def _known(self) -> dict[Buffer, list[_Use]]:
+        if self._uses is None:
+            self._uses = {}
+            for use in _uses(self._instruction):
+                self._uses.setdefault(use.load.buffer, []).append(use)
+        return self._uses
+
+    def _changes(self, load: Load) -> bool:
+        inner = (node for subscript in load.index for node in walk(subscript))
+        return any(isinstance(node, Load) and node.buffer in self._waiting for node in inner)
+
+
+class _Inlining:
+    """The instructions so far, and who reads and writes each buffer (positions)."""
+
+    def __init__(self, instructions: Sequence[Instruction]) -> None:
+        self.known = [_Reader(instruction) for instruction in instructions]
+        self.readers: dict[Buffer, set[int]] = {}
+        self.writers: dict[Buffer, set[int]] = {}
+        for position, instruction in enumerate(instructions):
+            for buffer in instruction.reads:
+                self.readers.setdefault(buffer, set()).add(position)
+            for buffer in instruction.writes:
+                self.writers.setdefault(buffer, set()).add(position)
+
+    def run(self) -> list[Instruction]:
+        """Moves first, then arithmetic, each from the first instruction to the last."""
+        for moves in (True, False):
+            for position in range(len(self.known)):
+                self._inline(position, moves)
+        return [reader.instruction for reader in self.known]
+
+    def _inline(self, position: int, moves: bool) -> None:
+        producer = self.known[position].instruction
+        if not isinstance(producer, Kernel) or len(producer.writes) != 1 or producer.survey.reductions:
+            return
+        (buffer,) = producer.writes
+        found = definition(producer) if buffer.kind == "activation" and self.readers.get(buffer) else None
+        if found is None or is_move(found.value) != moves:
+            return
+        if buffer in producer.reads or self.writers[buffer] != {position}:
+            return
+        if not moves and self._narrows_a_sum(producer, position, buffer):
+            return
+        readers = sorted(self.readers.get(buffer, ()))
+        safe = [reader for reader in readers if self._unchanged(producer, position, reader)]
+        uses = {reader: self.known[reader].uses(buffer) for reader in safe}
+        for reader in _chosen(buffer, found, uses, all_readers=len(safe) == len(readers)):
+            self.known[reader].inline(buffer, found, producer.reads)
+            self.readers[buffer].discard(reader)
+            for source in producer.reads:
+                self.readers[source].add(reader)
+
+    def _narrows_a_sum(self, producer: Kernel, position: int, buffer: Buffer) -> bool:
+        """Whether the producer makes fewer bytes of the results of a reduction that nothing else reads: it belongs
+        behind the sums, in their kernel, so that those are not stored."""
+        return any(
+            source.kind == "activation"
+            and source.type.size == buffer.type.size
+            and source.dtype.size > buffer.dtype.size
+            and all(reader == position or not self._wanted(reader) for reader in self.readers[source])
+            and all(self._reduces(writer) for writer in self.writers.get(source, ()))
+            for source in producer.reads
+        )
+
+    def _wanted(self, position: int) -> bool:
+        """Whether anybody reads what an instruction writes; after inlining its last reader may be gone."""
+        return any(b.kind != "activation" or self.readers.get(b) for b in self.known[position].writes)
+
+    def _reduces(self, position: int) -> bool:
+        instruction = self.known[position].instruction
+        return isinstance(instruction, Kernel) and bool(instruction.survey.reductions)
+
+    def _unchanged(self, producer: Instruction, position: int, reader: int) -> bool:
+        """Whether what the producer read is still there when (and while) the reader runs."""
+        return not any(
+            position < writer <= reader for buffer in producer.reads for writer in self.writers.get(buffer, ())
+        )
+
+
+def _chosen(buffer: Buffer, found: Definition, uses: dict[int, list[_Use]], all_readers: bool) -> list[int]:
+    """The readers into which the definition goes."""
+    if is_move(found.value):
+        return [i for i, at in uses.items() if all(_movable(use, buffer, found) for use in at)]
+    every = [use for at in uses.values() for use in at]
+    if any(use.operand for use in every) or _is_large(found.value):
+        return []
+    trips = sum(use.trips for use in every)
+    if any(needs_check(use.load) for use in every):  # a look-up: worth a check where it skips most of the table
+        return list(uses) if all_readers and 2 * trips <= buffer.type.size else []
+    # A thin expression reads at most one tensor of the buffer's size: its readers read that one instead.
+    source = sum(b.type.size for b in {node.buffer for node in _loads(found.value)})
+    thin = is_cheap(found.value) and source * 4 <= buffer.type.size * 5
+    if (all_readers and trips <= buffer.type.size) or (thin and trips <= 4 * buffer.type.size):
+        return list(uses)
+    return []
+
+
+def _is_large(expr: Expr) -> bool:
+    """Whether an expression is long enough to be worth a buffer: chains of any length stay within bounds that way."""
+    return sum(1 for _ in walk(expr)) > LARGEST
+
+
+def _movable(use: _Use, buffer: Buffer, found: Definition) -> bool:
+    if needs_check(use.load):
+        return False
+    if isinstance(found.value, Const):
+        return not use.operand
+    new = found.at(use.load.index)
+    if use.operand:
+        return isinstance(new, Load) and is_linear(new)
+    return is_linear(new) or not is_linear(use.load) if isinstance(new, Load) else True
+
+
+def _inlined(instruction: Instruction, definitions: Mapping[Buffer, Definition]) -> Instruction:
+    if isinstance(instruction, Repeat):
+        return Repeat(instruction.name, instruction.index, tuple(_inlined(i, definitions) for i in instruction.body))
+
+    def change(expr: Expr) -> Expr | None:
+        found = definitions.get(expr.buffer) if isinstance(expr, Load) else None
+        return _at(found, expr) if found is not None and isinstance(expr, Load) else None
+
+    return Kernel(instruction.name, rewrite_body(instruction.body, change))
+
+
+def _at(found: Definition, load: Load) -> Expr:
+    """What a load gives: the definition there, or outside of the buffer the fill."""
+    if not needs_check(load) or load.fill is None:
+        return found.at(load.index)
+    pairs = zip(load.index, load.buffer.shape, strict=True)
+    open_ = [(index, extent) for index, extent in pairs if not within(affine(index), extent)]
+    inside = functools.reduce(operator.and_, (side for index, extent in open_ for side in (index >= 0, index < extent)))
+    filled = rewrite(
+        found.value, lambda e: Load(e.buffer, e.index, 0) if isinstance(e, Load) and e.fill is None else None
+    )
+    return select(inside, substitute(filled, dict(found.indices_at(load.index))), Const(load.fill, load.dtype))
+
+
+def _loads(expr: Expr) -> list[Load]:
+    return [node for node in walk(expr) if isinstance(node, Load)]
+
+
+def _uses(instruction: Instruction, trips: int = 1) -> list[_Use]:
+    """Every load of an instruction."""
+    if isinstance(instruction, Repeat):
+        times = trips * instruction.index.extent
+        return [use for inner in instruction.body for use in _uses(inner, times)]
+    found: list[_Use] = []
+    _statement_uses(instruction.body, trips, found)
+    return found
+
+
+def _statement_uses(body: Sequence[Statement], trips: int, found: list[_Use]) -> None:
+    for statement in body:
+        if isinstance(statement, For):
+            _statement_uses(statement.body, trips * math.prod(index.extent for index in statement.indices), found)
+        else:
+            seen: set[Expr] = set()
+            for expr in expressions(statement):
+                found += _expression_uses(expr, trips, seen)
+
+
+def _expression_uses(expr: Expr, trips: int, seen: set[Expr]) -> Iterator[_Use]:
+    """The loads in an expression; in a reduction they run more often, and a contraction reads its operands."""
+    stack = [(expr, trips, False)]
+    while stack:
+        node, times, operand = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, Load):
+            yield _Use(node, times, operand)
+        if isinstance(node, Reduce):
+            times *= math.prod(index.extent for index in node.indices)
+            operand = contraction_operands(node) is not None
+            below = node.body.children if operand else node.children
+        else:
+            operand = operand and isinstance(node, Cast)
+            below = node.children
+        stack += [(child, times, operand) for child in reversed(below)]
+
+
+def _without_dead(instructions: Sequence[Instruction], kept: frozenset[Buffer]) -> tuple[Instruction, ...]:
+    """Drop kernels whose results are activations that nobody reads."""
+    alive: list[Instruction] = []
+    needed = set(kept)
+    for instruction in reversed(instructions):
+        if any(b.kind != "activation" or b in needed for b in instruction.writes):
+            alive.append(instruction)
+            needed.update(instruction.reads)
+    return tuple(reversed(alive))

@@ -1,0 +1,1 @@
+"""Quantized models as files: QDQ and QOperator encodings."""

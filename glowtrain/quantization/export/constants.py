@@ -1,0 +1,204 @@
+"""What is known of a graph before it runs: values that no input reaches, and unique names for all others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar, overload
+
+import numpy as np
+
+from glowtrain.errors import QuantizationError
+from glowtrain.graph import Constant, Graph, Node, Template, Value, Variable, topological
+from glowtrain.modes.variables import unknown_variables
+from glowtrain.ops.random.philox import Dropout
+from glowtrain.optimize.rewrite import replaced
+from glowtrain.quantization.checks import check_model
+from glowtrain.types import Array
+
+Model = TypeVar("Model", Graph, Template)
+
+
+@dataclass
+class Arrays:
+    """The elements of constants and variables, and of what is computed from them alone.
+
+    ``state`` holds variables' values by name; the others have their initial ones.
+    """
+
+    state: Mapping[str, Array] = field(default_factory=dict)
+    known: dict[Value, Array | None] = field(default_factory=dict)
+
+    def of(self, value: Value) -> Array | None:
+        """The elements; ``None`` where they depend on an input or are drawn at random."""
+        for node in topological([value], boundary=self.known.keys()):
+            self._compute(node)
+        return self._leaf(value) if value.node is None else self.known[value]
+
+    def required(self, value: Value) -> Array:
+        """The elements. Raises :class:`QuantizationError` where they are not known."""
+        array = self.of(value)
+        if array is None:
+            raise QuantizationError(f"{value!r} depends on the model's inputs, so its elements are not known")
+        return array
+
+    def _leaf(self, value: Value) -> Array | None:
+        if isinstance(value, Constant):
+            return value.array
+        if not isinstance(value, Variable):
+            return None
+        array = self.state.get(value.name, value.initial)
+        if not value.type.accepts(array):
+            given = f"{array.dtype}{list(array.shape)}"
+            raise QuantizationError(f"variable {value.name!r} is {value.type}, but its value is {given}")
+        return array
+
+    def _operand(self, value: Value | None) -> Array | None:
+        if value is None:
+            return None
+        return self._leaf(value) if value.node is None else self.known[value]
+
+    def _compute(self, node: Node) -> None:
+        operands = [self._operand(value) for value in node.inputs]
+        missing = any(array is None for array, value in zip(operands, node.inputs, strict=True) if value is not None)
+        if missing or node.operator.random or node.operator.control:
+            self.known.update(dict.fromkeys(node.outputs))
+            return
+        with np.errstate(all="ignore"):
+            results = node.operator.reference(*operands)
+        arrays = results if isinstance(results, tuple) else (results,)
+        self.known.update(zip(node.outputs, map(np.asarray, arrays), strict=True))
+
+
+def baked(graph: Graph, state: Mapping[str, Array]) -> Graph:
+    """The graph with variables that begin with the values in ``state``. Raises :class:`QuantizationError` for values
+    of another type, or of variables that there are not."""
+    if problem := unknown_variables(graph, state):
+        raise QuantizationError(f"state is for other variables: {problem}")
+    arrays = Arrays(state)
+    changed = {variable: arrays.required(variable) for variable in graph.variables if variable.name in state}
+    fresh: dict[Value, Value] = {old: Variable(old.name, array, old.trainable) for old, array in changed.items()}
+    return graph.substituted(fresh) if fresh else graph
+
+
+def settled(graph: Graph) -> set[Value]:
+    """The values that no input reaches: parameters, constants, and what is computed from them."""
+    found: set[Value] = {value for value in graph.leaves if isinstance(value, (Constant, Variable))}
+    for node in graph.nodes:
+        if not node.operator.random and all(value is None or value in found for value in node.inputs):
+            found.update(node.outputs)
+    return found
+
+
+def named(graph: Graph) -> Graph:
+    """A copy in which every value that is computed has a name of its own, the same one for every binding.
+
+    Names that are there stay. Others are those of the layer whose parameters are read, else the operator's. Dropout
+    changes none of the others' names.
+    """
+    fresh = Names({value.name for value in (*graph.inputs, *graph.variables)})
+    results = ((_before_dropout(value), name) for name, value in graph.outputs.items())
+    said = {value: name for value, name in results if value.node is not None}
+
+    def rename(node: Node, known: Mapping[Value, Value]) -> tuple[Value, ...]:
+        copy = refreshed(node, known)
+        for old, new in zip(node.outputs, copy.outputs, strict=True):
+            new.name = fresh.take(said.get(old) or old.name or node.name or _layer(node) or node.operator.onnx)
+        return copy.outputs
+
+    return transformed(graph, rename)
+
+
+def _before_dropout(value: Value) -> Value:
+    while value.node is not None and isinstance(value.node.operator, Dropout) and value.node.inputs[0] is not None:
+        value = value.node.inputs[0]
+    return value
+
+
+def _layer(node: Node) -> str:
+    """The name that a layer's parameters begin with: ``stage1.conv`` for ``stage1.conv.weight``."""
+    return next((v.name.rpartition(".")[0] for v in node.inputs if isinstance(v, Variable)), "")
+
+
+@dataclass
+class Names:
+    """Names that are taken."""
+
+    taken: set[str] = field(default_factory=set)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def take(self, hint: str) -> str:
+        """``hint``, or ``hint.<number>`` where that is taken."""
+        name = hint
+        while name in self.taken:
+            self.counts[hint] = self.counts.get(hint, 0) + 1
+            name = f"{hint}.{self.counts[hint]}"
+        self.taken.add(name)
+        return name
+
+
+def refreshed(node: Node, known: Mapping[Value, Value]) -> Node:
+    """A new node with the same operator and names, on the operands' replacements."""
+    operands = [None if value is None else known.get(value, value) for value in node.inputs]
+    fresh = Node(node.operator, operands, node.name)
+    for old, new in zip(node.outputs, fresh.outputs, strict=True):
+        new.name = old.name
+    return fresh
+
+
+Change = Callable[[Node, Mapping[Value, Value]], "tuple[Value, ...] | None"]
+"""Given a node of the old graph and the new values of its operands: new values of its results, or ``None``."""
+
+
+def transformed(graph: Graph, change: Change) -> Graph:
+    """The graph with ``change`` applied to every node, operands first; unlike
+    :func:`~glowtrain.optimize.rewrite.rewrite` it shows the old nodes, so that their readers can be looked at."""
+    known: dict[Value, Value] = {}
+    for node in graph.nodes:
+        results = change(node, known)
+        if results is None and any(value in known for value in node.inputs):
+            results = refreshed(node, known).outputs
+        if results is not None:
+            known.update(zip(node.outputs, results, strict=True))
+    return replaced(graph, known)
+
+
+@overload
+def each(model: Graph, change: Callable[[Graph], Graph]) -> Graph: ...
+@overload
+def each(model: Template, change: Callable[[Graph], Graph]) -> Template: ...
+def each(model: Graph | Template, change: Callable[[Graph], Graph]) -> Graph | Template:
+    """Change a graph, and also what its template will build. Raises :class:`QuantizationError` for other models."""
+    check_model(model)
+    if isinstance(model, Template):
+        return model.map(change)
+    template = None if model.template is None else model.template.map(change)
+    return change(model).with_(template=template)
+
+
+def only_reader(graph: Graph, value: Value) -> Node | None:
+    """The node that alone reads a value which is no result of the graph; ``None`` if there are others."""
+    readers = graph.users.get(value, ())
+    if len(readers) != 1 or value in graph.roots or sum(operand is value for operand in readers[0].inputs) != 1:
+        return None
+    return readers[0]
+
+
+def matched(pattern_names: Collection[str], patterns: Collection[str]) -> bool:
+    """Whether one of the names is one of the patterns, or fits it (``*`` stands for any characters)."""
+    return any(_fits(name, pattern) for name in pattern_names for pattern in patterns)
+
+
+def _fits(name: str, pattern: str) -> bool:
+    head, *rest = pattern.split("*")
+    if not rest:
+        return name == pattern
+    if not name.startswith(head):
+        return False
+    place = len(head)
+    for part in rest[:-1]:
+        found = name.find(part, place)
+        if found < 0:
+            return False
+        place = found + len(part)
+    return len(name) - place >= len(rest[-1]) and name.endswith(rest[-1])

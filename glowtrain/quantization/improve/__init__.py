@@ -1,0 +1,1 @@
+"""Better accuracy without training: equalization, bias correction, AdaRound, sensitivity."""

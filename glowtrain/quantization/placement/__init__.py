@@ -1,0 +1,1 @@
+"""Which values are rounded, and on which grid."""

@@ -1,0 +1,162 @@
+"""The report on a quantized model: sizes, accuracies, noise by layer, sensitivities, and what stays in float."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from glowtrain.errors import QuantizationError
+from glowtrain.files import write_atomically
+from glowtrain.onnx_io import save
+from glowtrain.quantization.calibration.profile import Profile
+from glowtrain.quantization.improve.sensitivity import (
+    LayerNoise,
+    Sensitivity,
+    decibel_text,
+    sensitivity,
+    signal_to_noise,
+)
+from glowtrain.quantization.placement.placement import Kept
+from glowtrain.quantization.placement.scheme import Parameters
+from glowtrain.quantization.post_training import Quantized, bound
+from glowtrain.quantization.report.html import html_page
+
+MEASURED = 8
+"""Calibration batches over which noise and sensitivities are measured."""
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What is known of a quantized model. ``accuracies`` are parts of 1 by the name of the form they were measured on;
+    sizes are those of the ONNX files, in bytes."""
+
+    title: str
+    recipe: str
+    float_bytes: int
+    quantized_bytes: int
+    layers: Sequence[LayerNoise]
+    sensitivities: Sequence[Sensitivity]
+    kept: Sequence[Kept]
+    profile: Profile
+    parameters: Mapping[str, Parameters]
+    accuracies: Mapping[str, float] = field(default_factory=dict)
+
+    def summary(self) -> str:
+        """Sizes, accuracies and the noise of the results, in a few lines."""
+        lines = [
+            f"{self.title}: {self.recipe}",
+            f"size {self.float_bytes:,} -> {self.quantized_bytes:,} bytes ({self._change()})",
+        ]
+        lines += [f"accuracy {name}: {100 * value:.2f} %" for name, value in self.accuracies.items()]
+        lines += [f"{row.name}: {decibel_text(row.decibels)} dB" for row in self.layers if row.operator == "output"]
+        lines += [f"in floating point: {len(self.kept)} of the operators"] if self.kept else []
+        return "\n".join(lines)
+
+    def _change(self) -> str:
+        """How the sizes compare: scales and zero points can make a small model larger."""
+        if self.quantized_bytes > self.float_bytes:
+            return f"{self.quantized_bytes / max(self.float_bytes, 1):.2f} times larger"
+        return f"{self.float_bytes / max(self.quantized_bytes, 1):.2f} times smaller"
+
+    def tables(self) -> RenderableType:
+        """The report for a terminal."""
+        return Group(self.summary(), *(_table(*each) for each in self.rows()))
+
+    def rows(self) -> Iterator[tuple[str, dict[str, str], list[list[str]]]]:
+        """The tables that have rows: title, headings with the kind of their cells ("number" or ""), and rows."""
+        words = decibel_text
+        noise = [[row.name, row.operator, words(row.decibels), words(row.weight_decibels)] for row in self.layers]
+        ranking = [[row.name, row.operator, words(row.alone), words(row.without)] for row in self.sensitivities]
+        kept = [[entry.name, entry.operator, entry.reason] for entry in self.kept]
+        for title, heads, numbers, rows in (
+            ("Signal to noise (dB)", ["value", "made by"], ["activations", "weights"], noise),
+            ("Sensitivity: results' dB", ["layer", "operator"], ["only this rounded", "all but this"], ranking),
+            ("In floating point", ["name", "operator", "reason"], [], kept),
+        ):
+            if rows:
+                yield title, dict.fromkeys(heads, "") | dict.fromkeys(numbers, "number"), rows
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; infinite decibels are ``None``."""
+        return {
+            "title": self.title,
+            "recipe": self.recipe,
+            "float_bytes": self.float_bytes,
+            "quantized_bytes": self.quantized_bytes,
+            "accuracies": dict(self.accuracies),
+            "layers": [_plain(row) for row in self.layers],
+            "sensitivities": [_plain(row) for row in self.sensitivities],
+            "kept": [_plain(row) for row in self.kept],
+        }
+
+    def write_html(self, path: str | os.PathLike[str]) -> None:
+        """Write the report as one HTML page with plots. Raises :class:`QuantizationError` if it cannot be written, and
+        :class:`InputError` without matplotlib (the ``plot`` extra)."""
+        _write(Path(path), html_page(self))
+
+    def write_json(self, path: str | os.PathLike[str]) -> None:
+        """Write :meth:`to_json`. Raises :class:`QuantizationError` if it cannot be written."""
+        _write(Path(path), json.dumps(self.to_json(), indent=1) + "\n")
+
+
+def report(
+    quantized: Quantized,
+    *,
+    accuracies: Mapping[str, float] | None = None,
+    sensitivities: bool = True,
+) -> Report:
+    """Measure a quantized model over a few of its calibration batches.
+
+    ``accuracies`` are shown as they are, see :func:`~glowtrain.quantization.improve.sensitivity.accuracy`. Ranking
+    layers runs the model twice for each of them; ``sensitivities=False`` leaves that out.
+    """
+    if not hasattr(quantized, "exact"):
+        raise QuantizationError(f"a report is of what gt.quantize gives, not of a {type(quantized).__name__}")
+    fed, ready = quantized.data[:MEASURED], quantized.ready
+    noise = signal_to_noise(quantized.exact, ready, fed)
+    ranking = sensitivity(quantized.exact, ready, fed) if sensitivities else []
+    before, after = (save(bound(model, fed[0])).ByteSize() for model in (quantized.exact, quantized.model))
+    return Report(
+        quantized.example.graph.name,
+        str(quantized.recipe),
+        before,
+        after,
+        noise,
+        ranking,
+        quantized.kept,
+        quantized.profile,
+        quantized.example.parameters,
+        accuracies or {},
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise QuantizationError(f"cannot write the report {path}: {error.strerror}") from None
+
+
+def _table(title: str, columns: Mapping[str, str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for column, kind in columns.items():
+        table.add_column(column, justify="right" if kind == "number" else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _plain(row: LayerNoise | Sensitivity | Kept) -> dict[str, Any]:
+    return {name: None if _is_infinite(value) else value for name, value in vars(row).items()}
+
+
+def _is_infinite(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)

@@ -1,0 +1,1 @@
+"""Training with rounding in the loop."""

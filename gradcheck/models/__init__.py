@@ -1,0 +1,1 @@
+"""Gradients of a model of the user's."""

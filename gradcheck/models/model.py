@@ -1,0 +1,290 @@
+"""A person's own model: every parameter and every float input against differences of the loss in f64.
+
+The model is checked in its training form, as the trainer would run it. A loss that is not smooth at the point (a Relu
+exactly at 0, a tie) has no derivative there; where the two sides' slopes differ and the rule lies between them this is
+reported as a kink and not as a failure. A failure names the node that is to blame
+(:mod:`glowtrain.gradcheck.models.blame`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from glowtrain.backends.base import check_inputs
+from glowtrain.backends.interpreter import evaluate
+from glowtrain.errors import InputError
+from glowtrain.grad.gradients import check_scalar
+from glowtrain.gradcheck.models.blame import INNOCENT, Blame, cut_by
+from glowtrain.gradcheck.operators import ladder
+from glowtrain.gradcheck.operators.straight_through import held
+from glowtrain.gradcheck.report.report import Check, Measure, Report, Status, merged
+from glowtrain.graph import Graph, Input, Template, Value, Variable, constant, no_model
+from glowtrain.graph.retype import widened
+from glowtrain.graph.reverse import pullback
+from glowtrain.losses import Attached, Loss, LossFunction, as_loss, output_of
+from glowtrain.modes.training_and_inference import make_trainable
+from glowtrain.onnx_io import load
+from glowtrain.ops.objective.stop_gradient import StopGradient
+from glowtrain.ops.reduce.reduction import ReduceMean
+from glowtrain.types import Array, TensorType, f64
+
+STEPS = (1e-4, 1e-5, 1e-6, 1e-7)
+"""Steps relative to a parameter's size; the first at which rule and differences agree counts: kinks lie outside it."""
+TOLERANCE = 1e-5
+"""Relative tolerance of a slope, beside the rounding of the loss."""
+EXTENT = 3
+"""What symbolic dimensions are set to when neither inputs nor dims say."""
+
+
+def check(
+    model: Graph | Template | str | Path,
+    inputs: Mapping[str, Array] | None = None,
+    loss: str | Loss | LossFunction | None = None,
+    *,
+    output: str | None = None,
+    dims: Mapping[str, int] | None = None,
+    seed: int = 0,
+    directions: int = 3,
+    compiled: bool = True,
+) -> Report:
+    """Check the gradient of a model's loss for each trainable parameter and float input.
+
+    ``model``: a graph, a template, or the path of an ONNX file. ``inputs`` holds data by name (the loss's targets too);
+    what is missing is drawn. Without a loss, a weighted mean of ``output`` is taken, or of all float outputs.
+    ``directions``: random ones for each parameter, beside single elements. With ``compiled``, native code's gradients
+    are compared with those in f64. What a StopGradient holds back counts as a constant. Raises :class:`InputError` for
+    inputs that do not fit, for trainable variables of integers, and where there is nothing to check;
+    :class:`DifferentiationError` for a loss that is no scalar, and for an operator without a rule.
+    """
+    begin = time.perf_counter()
+    if loss is not None and output is not None:
+        raise InputError("give a loss or an output, not both")
+    subject = _Subject(_bound(model, inputs, dims), dict(inputs or {}), loss, output, seed)
+    checks = [check for name in subject.names for check in subject.checked(name, directions)]
+    if compiled:
+        checks += subject.native()
+    return Report(tuple(checks), seed, directions, time.perf_counter() - begin)
+
+
+def _bound(
+    model: Graph | Template | str | Path, inputs: Mapping[str, Array] | None, dims: Mapping[str, int] | None
+) -> Graph:
+    if isinstance(model, (str, Path)):
+        model = load(model, dims)
+    if isinstance(model, Graph):
+        return model
+    if not isinstance(model, Template):
+        raise InputError(f"check takes a graph, a template or a path, {no_model(model)}")
+    shapes = {name: np.shape(array) for name, array in (inputs or {}).items() if name in model.inputs}
+    return model.bind({**dict.fromkeys(model.symbols, EXTENT), **model.dims_for(shapes), **(dims or {})})
+
+
+class _Subject:
+    """The loss of a model in training form: as it is, and in f64."""
+
+    def __init__(
+        self,
+        model: Graph,
+        inputs: Mapping[str, Array],
+        loss: str | Loss | LossFunction | None,
+        output: str | None,
+        seed: int,
+    ) -> None:
+        self.random = np.random.default_rng(seed)
+        trained = make_trainable(model, seed=seed)
+        _refuse_integers(trained)
+        attached = _attached(trained, loss, output, self.random)
+        check_scalar(attached.value)
+        self.narrow = Graph((*trained.inputs, *attached.targets), {"loss": attached.value}, name=model.name)
+        unknown = [name for name in inputs if name not in {v.name for v in self.narrow.inputs}]
+        if unknown:
+            subject = f"{model.name} with its loss" if attached.targets else model.name
+            known = ", ".join(v.name for v in self.narrow.inputs) or "none"
+            raise InputError(f"{subject} has no input {', '.join(map(repr, unknown))}; it has {known}")
+        drawn = {v.name: _data(v.type, self.random) for v in self.narrow.inputs if v.name not in inputs}
+        self.arrays = check_inputs(self.narrow, {**inputs, **drawn})
+        self.wide = widened(self.narrow).graph
+        self.loss = self.wide.outputs["loss"]
+        self.numbers = {v.name: self.arrays[v.name].astype(v.dtype.numpy) for v in self.wide.inputs}
+        if not self.wanted:
+            raise InputError(f"{model.name} has no trainable parameter and no float input: there is nothing to check")
+
+    @cached_property
+    def wanted(self) -> dict[str, Value]:
+        """What gradients are checked for: trainable parameters, float inputs."""
+        leaves: tuple[Value, ...] = (*(v for v in self.wide.variables if v.trainable), *self.wide.inputs)
+        return {value.name: value for value in leaves if value.dtype == f64 and value.type.size}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.wanted)
+
+    @cached_property
+    def rules(self) -> dict[str, Value | None]:
+        """The gradients by name, as graph code; ``None`` where none flows."""
+        found = pullback([self.loss], [constant(1.0, f64)], list(self.wanted.values()))
+        return dict(zip(self.wanted, found, strict=True))
+
+    @cached_property
+    def known(self) -> dict[Value, Array]:
+        """Every value in f64, the gradients among them."""
+        rules = {f"d {name}": rule for name, rule in self.rules.items() if rule is not None}
+        return evaluate(self.wide.with_(outputs={**self.wide.outputs, **rules}), self.numbers)
+
+    def gradient(self, name: str) -> Array:
+        """The gradient by the rules; zeros where none flows."""
+        rule = self.rules[name]
+        return np.zeros(self.wanted[name].shape) if rule is None else self.known[rule]
+
+    def checked(self, name: str, directions: int) -> list[Check]:
+        """The gradient for one parameter or input along random directions and single elements."""
+        leaf = self.wanted[name]
+        point, gradient = self.known[leaf], self.gradient(name)
+        size = max(float(np.sqrt(np.mean(np.square(point)))), 1e-2)
+        kind = "parameter" if isinstance(leaf, Variable) else "input"
+        where = f"{kind} {leaf.type}"
+        if self.rules[name] is None:
+            return [self._cut(name, where)]
+        measures = [self._along(name, point, gradient, d * size) for d in self._directions(gradient, directions)]
+        checks = merged(name, [(where, measure) for measure in measures])
+        return [self._blamed(c, self.blame.of(leaf)) if c.status == "failed" else c for c in checks]
+
+    def _cut(self, name: str, where: str) -> Check:
+        """That no gradient reaches a parameter or input, and why: a failure where an operator cuts off a parameter."""
+        leaf = self.wanted[name]
+        cuts = [node for node in cut_by(self.loss, leaf) if not isinstance(node.operator, StopGradient)]
+        told = "; ".join(f"{node}: {node.operator.reason or 'its result is not a float'}" for node in cuts)
+        status: Status = "failed" if cuts and isinstance(leaf, Variable) else "absent"
+        why = f"it is cut by {told}" if cuts else "the loss does not depend on it, or through a StopGradient only"
+        return Check(name, "gradient", status, 0, 0.0, 0.0, f"{where}: no gradient reaches it; {why}")
+
+    def _blamed(self, check: Check, verdict: str) -> Check:
+        return replace(check, detail=f"{check.detail}; {verdict}")
+
+    @cached_property
+    def blame(self) -> Blame:
+        return Blame(self.wide, self.loss, self.known, np.random.default_rng(0))
+
+    def _directions(self, gradient: Array, count: int) -> Iterator[Array]:
+        """Random signs; then the element with the largest gradient and a random one."""
+        for _ in range(count):
+            yield self.random.choice([-1.0, 1.0], gradient.shape)
+        for place in {int(np.argmax(np.abs(gradient))), int(self.random.integers(gradient.size))}:
+            unit = np.zeros(gradient.size)
+            unit[place] = 1.0
+            yield unit.reshape(gradient.shape)
+
+    def _along(self, name: str, point: Array, gradient: Array, direction: Array) -> Measure:
+        expected = float(np.vdot(gradient, direction))
+        natural = float(np.linalg.norm(gradient * direction))
+        slopes = []
+        for step in STEPS:
+            left, right = (self._loss_at(name, point + t * direction) for t in (-step, step))
+            slopes.append(_slope((left, float(self.known[self.loss]), right), step, expected, natural))
+            if slopes[-1].ratio <= 1:
+                return Measure("gradient", slopes[-1].error, slopes[-1].ratio)
+        before, last = slopes[-2:]
+        if last.gap > max(0.3 * before.gap, 100 * last.tolerance) and self.blame.of(self.wanted[name]) == INNOCENT:
+            told = f"a kink at this point: slopes {last.left:.6g} and {last.right:.6g} on its sides"
+            return Measure("gradient", detail=told, kind="kink")
+        told = f"rule {expected:.9g}, differences {last.central:.9g}"
+        return Measure("gradient", last.error, last.ratio, told)
+
+    def _loss_at(self, name: str, array: Array) -> float:
+        leaf = self.wanted[name]
+        inputs = {**self.numbers, name: array} if isinstance(leaf, Input) else self.numbers
+        known = evaluate(self.held, inputs, {name: array} if isinstance(leaf, Variable) else None)
+        return float(known[self.held.outputs["loss"]])
+
+    @cached_property
+    def held(self) -> Graph:
+        """The loss as differences see it."""
+        return held(Graph(self.wide.inputs, {"loss": self.loss}, name=self.wide.name), self.numbers)
+
+    def native(self) -> Iterator[Check]:
+        """Gradients of native code in the model's own types against those in f64."""
+        by_name = {value.name: value for value in (*self.narrow.variables, *self.narrow.inputs)}
+        wanted = [by_name[name] for name in self.names]
+        loss = self.narrow.outputs["loss"]
+        found = pullback([loss], [constant(1.0, loss.dtype)], wanted)
+        rules = {name: rule for name, rule in zip(self.names, found, strict=True) if rule is not None}
+        narrow = self.narrow.with_(outputs=rules)
+        measures = ladder.close_in("compiled", ladder.run_compiled, narrow, widened(narrow).graph, self.arrays)
+        for name, measure in zip(rules, measures, strict=True):
+            for check in merged(name, [("", measure)]):
+                failed = check.status == "failed"
+                yield self._blamed(check, self.blame.compiled) if failed else check
+
+
+@dataclass(frozen=True)
+class _Slope:
+    """Slopes of the loss along a direction: at the point, to its left and right; how far the rule is from the first."""
+
+    central: float
+    left: float
+    right: float
+    error: float
+    tolerance: float
+
+    @property
+    def ratio(self) -> float:
+        return self.error / self.tolerance if np.isfinite(self.error) else np.inf
+
+    @property
+    def gap(self) -> float:
+        """How far the two sides disagree: of a smooth loss this shrinks with the step."""
+        return abs(self.right - self.left)
+
+
+def _slope(loss: tuple[float, float, float], step: float, expected: float, natural: float) -> _Slope:
+    """From the loss one step before the point, at it and one step after it."""
+    left, right = (loss[1] - loss[0]) / step, (loss[2] - loss[1]) / step
+    central = (loss[2] - loss[0]) / (2 * step)
+    rounding = 1e-14 * max(abs(value) for value in loss) / step
+    tolerance = TOLERANCE * max(abs(expected), natural) + rounding + 1e-12
+    return _Slope(central, left, right, abs(central - expected), tolerance)
+
+
+def _refuse_integers(model: Graph) -> None:
+    """Raise :class:`InputError` naming trainable variables that no gradient can change."""
+    wrong = [f"{v.name} ({v.type})" for v in model.variables if v.trainable and not v.dtype.is_float]
+    if wrong:
+        raise InputError(
+            f"{model.name}: {', '.join(wrong)}: trainable, but not of a float type, so there is no gradient; "
+            "make it trainable=False, or a float that the model casts"
+        )
+
+
+def _attached(
+    model: Graph, loss: str | Loss | LossFunction | None, output: str | None, random: np.random.Generator
+) -> Attached:
+    if loss is not None:
+        return as_loss(loss).attach(model)
+    chosen = list(model.outputs.values()) if output is None else [output_of(model, output)]
+    return Attached((), _weighted_mean(model.name, chosen, random))
+
+
+def _weighted_mean(name: str, outputs: Sequence[Value], random: np.random.Generator) -> Value:
+    """A loss that sees every element of every float output with a weight of its own."""
+    total: Value | None = None
+    for output in outputs:
+        if output.dtype.is_float:
+            weights = constant(random.uniform(0.5, 1.5, output.shape), output.dtype)
+            term: Value = ReduceMean(axes=None, keepdims=False)(output * weights)
+            total = term if total is None or total.dtype != term.dtype else total + term
+    if total is None:
+        raise InputError(f"{name} has no float output; pass a loss")
+    return total
+
+
+def _data(type_: TensorType, random: np.random.Generator) -> Array:
+    """Numbers for an input: standard normal floats; 0 or 1 for integers, which any label or token may be."""
+    if type_.dtype.is_float:
+        return np.asarray(random.standard_normal(type_.shape)).astype(type_.dtype.numpy)
+    return np.asarray(random.integers(0, 2, type_.shape)).astype(type_.dtype.numpy)

@@ -1,0 +1,1 @@
+"""Every operator's gradient, by independent oracles."""

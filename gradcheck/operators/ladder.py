@@ -1,0 +1,96 @@
+"""The forms that the compiler gives a graph - lowered, planned, native - against what the interpreter gives.
+
+How much rounding explains is :func:`glowtrain.verification.exact.bound`'s to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from glowtrain.backends.interpreter import evaluate
+from glowtrain.compiler import compile as compiled
+from glowtrain.compiler import planned
+from glowtrain.gradcheck.operators.differences import compared
+from glowtrain.gradcheck.report.report import Measure
+from glowtrain.graph import Graph, Value
+from glowtrain.lower.lower import lower
+from glowtrain.program.interpret.evaluate import evaluate as run_program
+from glowtrain.types import Array
+from glowtrain.verification.exact import Arrays, Bound, bound, finite_size, longest_reduction
+
+EXACT = 16.0
+"""Multiples of the bound that are allowed where no wider type says how much rounding is natural."""
+LAST = 3
+"""How many operations back cancellation is allowed for."""
+
+Runner = Callable[[Graph, Arrays], Arrays]
+
+
+def run_lowered(graph: Graph, inputs: Arrays) -> Arrays:
+    """Outputs by the evaluator on the program as lowered."""
+    return run_program(lower(graph), inputs)[0]
+
+
+def run_planned(graph: Graph, inputs: Arrays) -> Arrays:
+    """Outputs by the evaluator on the optimized, fused and planned program, in its arena."""
+    plan = planned(graph, check=True)
+    return run_program(plan.program, inputs, plan=plan)[0]
+
+
+def run_compiled(graph: Graph, inputs: Arrays) -> Arrays:
+    """Outputs of the native code."""
+    return compiled(graph, "cpu")(inputs)
+
+
+def same_in_f64(oracle: str, run: Runner, graph: Graph, inputs: Arrays) -> Iterator[Measure]:
+    """One measure per output of ``run`` against the interpreter, almost exact."""
+    known, found = evaluate(graph, inputs), run(graph, inputs)
+    for name, value in graph.outputs.items():
+        yield compared(oracle, found[name], known[value], exact_tolerance(value, known, graph), name)
+
+
+def exact_tolerance(value: Value, known: Mapping[Value, Array], graph: Graph) -> float:
+    """How far another order of evaluation may be from the interpreter's value, in its own type."""
+    return EXACT * bound(known[value], known[value], longest_reduction(graph), scale(value, known) + 1e-6).tolerance
+
+
+def scale(value: Value, known: Mapping[Value, Array], last: int = LAST) -> float:
+    """The largest element of a value and of what its last operations read: what cancels leaves its rounding behind."""
+    found, latest = {value}, [value]
+    for _ in range(last):
+        operands = (
+            x for v in latest if v.node is not None for x in v.node.inputs if x is not None and x.dtype.is_float
+        )
+        latest = [x for x in operands if x not in found]
+        found.update(latest)
+    return max(finite_size(np.asarray(known[part], np.float64)) for part in found)
+
+
+def close_in(
+    oracle: str, run: Runner, narrow: Graph, wide: Graph, inputs: Arrays, slack: float = 1.0
+) -> Iterator[Measure]:
+    """One measure per output of ``run`` on a narrow graph, against the interpreter on the same graph in f64.
+
+    ``inputs`` have the narrow graph's types; the wide graph gets the same numbers. ``slack``: how many times the error
+    that rounding explains is allowed.
+    """
+    with np.errstate(all="ignore"):
+        widened = {v.name: np.asarray(inputs[v.name]).astype(v.dtype.numpy) for v in wide.inputs}
+        exact, natural = evaluate(wide, widened), evaluate(narrow, inputs)
+    found, length = run(narrow, inputs), longest_reduction(narrow)
+    for (name, value), other in zip(wide.outputs.items(), narrow.outputs.values(), strict=True):
+        allowed = bound(natural[other], exact[value], length, scale(value, exact))
+        yield within(oracle, found[name], replace(allowed, tolerance=slack * allowed.tolerance), name)
+
+
+def within(oracle: str, found: Array, allowed: Bound, label: str) -> Measure:
+    """The measure of a result that may be as far from what is expected as rounding explains."""
+    return compared(oracle, found, allowed.expected, allowed.tolerance, label)
+
+
+def feeds(graph: Graph, arrays: Sequence[Array]) -> dict[str, Array]:
+    """Arrays by input name, in order."""
+    return {value.name: np.ascontiguousarray(a) if a.ndim else a for value, a in zip(graph.inputs, arrays, strict=True)}

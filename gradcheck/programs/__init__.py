@@ -1,0 +1,1 @@
+"""Random programs up the ladder."""

@@ -1,0 +1,241 @@
+"""A random training step on every rung of the walk: interpreter, optimized, lowered, fused, planned, native code.
+
+Native code takes a few steps, each from the state that the last one left; the other rungs take the first of them.
+Expected is the interpreter's result with all floats in f64; how far the interpreter is off in the program's own types
+says how much rounding is natural.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from glowtrain.backends.base import State
+from glowtrain.backends.cpu.backend import NativeGraph, NativeInstance
+from glowtrain.backends.interpreter import evaluate
+from glowtrain.backends.llvm.target import Target
+from glowtrain.compiler import scheduled
+from glowtrain.gradcheck.operators import ladder
+from glowtrain.gradcheck.operators.differences import check_directions, check_gradient, compared
+from glowtrain.gradcheck.operators.oracles import MISTAKES, failure
+from glowtrain.gradcheck.programs.case import Case
+from glowtrain.gradcheck.report.report import Measure
+from glowtrain.graph import Graph, Value, verify
+from glowtrain.graph.retype import widened
+from glowtrain.lower.expand import expand
+from glowtrain.lower.lower import lower
+from glowtrain.optimize.pipeline import optimize
+from glowtrain.program.interpret.evaluate import evaluate as run_program
+from glowtrain.program.memory.plan import Plan, plan
+from glowtrain.program.memory.verify_plan import verify_plan
+from glowtrain.program.program import Program
+from glowtrain.types import Array, f64
+from glowtrain.verification.exact import EPSILON, ROUNDINGS, Arrays, Bound, Known, bound, longest_reduction
+
+STEPS = 3
+"""Steps that native code trains: each reads what the last one has left."""
+DRIFT = 1600.0
+"""How much more than one operator's rounding a whole step in f64 may be off by, where nothing says what is natural."""
+DEPTH = 8
+"""How many operations back cancellation is allowed for."""
+
+Runner = Callable[[Arrays], dict[str, Array]]
+"""A step: results and new state by name, for inputs by name; the state is kept."""
+
+
+def check_case(case: Case, oracles: Sequence[str], seed: int = 0) -> Iterator[Measure]:
+    """The measures of some of :data:`PROGRAM_ORACLES`; an oracle that raises counts as failed."""
+    rungs = Rungs(case)
+    for oracle in oracles:
+        try:
+            yield from PROGRAM_ORACLES[oracle](rungs, np.random.default_rng(seed))
+        except MISTAKES as error:
+            yield failure(oracle, error)
+
+
+@dataclass
+class Rungs:
+    """The forms that the compiler gives a case's step, each made once."""
+
+    case: Case
+
+    @property
+    def graph(self) -> Graph:
+        return self.case.step
+
+    @cached_property
+    def optimized(self) -> Graph:
+        graph = optimize(expand(self.graph))
+        verify(graph)
+        return graph
+
+    @cached_property
+    def lowered(self) -> Program:
+        return lower(self.optimized)
+
+    @cached_property
+    def fused(self) -> Program:
+        return scheduled(self.lowered)
+
+    @cached_property
+    def plan(self) -> Plan:
+        result = plan(self.fused)
+        verify_plan(result)
+        return result
+
+    @cached_property
+    def expected(self) -> list[Known]:
+        """Every value after each step, in the program's own types and in f64."""
+        own = interpreted(self.graph, self.case.feeds)
+        if all(value.dtype == f64 or not value.dtype.is_float for value in _values(self.graph)):
+            return [Known(self.graph, values, values, feeds, state) for values, feeds, state in own]
+        wide = widened(self.graph)
+        exact = interpreted(wide.graph, {v.name: _as(self.case.feeds[v.name], v) for v in wide.graph.inputs})
+        steps = []
+        for (values, feeds, state), (known, _, _) in zip(own, exact, strict=True):
+            same = {old: known[new] for old, new in wide.values.items() if new in known}
+            steps.append(Known(self.graph, values, same, feeds, state))
+        return steps
+
+    @cached_property
+    def bounds(self) -> list[dict[str, Bound]]:
+        """What outputs and new values of variables may be after each step, by name."""
+        names, length = named(self.graph), longest_reduction(self.graph)
+        coarsest = {name: _coarsest(value) for name, value in names.items()}
+        return [
+            {name: within(value, known, length, coarsest[name]) for name, value in names.items()}
+            for known in self.expected
+        ]
+
+    @cached_property
+    def unplanned(self) -> dict[str, Array]:
+        """What a step of the fused program gives, every buffer on its own."""
+        return self.evaluated(self.fused)
+
+    def evaluated(self, program: Program, planned: Plan | None = None) -> dict[str, Array]:
+        """What a step gives in the evaluator, over the plan's arena if there is one."""
+        state = {variable.name: variable.initial for variable in self.graph.variables}
+        found, after = run_program(program, self.case.feeds, state, planned)
+        return {**state, **found, **after}  # a variable that nothing needs is not in the program
+
+    def compare(self, oracle: str, run: Runner, steps: int = 1) -> Iterator[Measure]:
+        """What a form gives in each of the steps, against what is expected."""
+        names = named(self.graph)
+        for number, allowed in enumerate(self.bounds[:steps]):
+            found = run(self.case.feeds)
+            for name, bounds in allowed.items():
+                label = f"step {number}, {name}"
+                measure = compared(oracle, found[name], bounds.expected, bounds.tolerance, label)
+                if measure.ratio > 1 and self.expected[number].beside_a_kink(names[name], found[name]) <= 1:
+                    measure = Measure(oracle, detail=f"{label}: a kink is near", kind="kink")
+                yield measure
+
+
+def named(graph: Graph) -> dict[str, Value]:
+    """Outputs and new values of variables, by name."""
+    return {**graph.outputs, **{variable.name: value for variable, value in graph.updates.items()}}
+
+
+def within(value: Value, known: Known, length: float, coarsest: float) -> Bound:
+    """How far a result may be from its value in f64. ``coarsest``: the largest epsilon of what it is computed from."""
+    natural, exact = known.values[value], known.exact[value]
+    size = ladder.scale(value, known.exact, DEPTH)
+    allowed = bound(natural, exact, length, size)
+    if coarsest == EPSILON["f64"]:
+        return Bound(allowed.expected, DRIFT * bound(natural, exact, length, size + 1e-6).tolerance)
+    if coarsest <= EPSILON.get(value.dtype.name, 1.0):
+        return allowed
+    return Bound(allowed.expected, allowed.tolerance + ROUNDINGS * math.sqrt(length) * coarsest * size)
+
+
+def _coarsest(value: Value) -> float:
+    """The largest epsilon of a value and of all that it is computed from."""
+    floats = (part.dtype.name for part in _values(Graph((), {"y": value})) if part.dtype.is_float)
+    return max((EPSILON[name] for name in floats), default=0.0)
+
+
+def interpreted(graph: Graph, feeds: Arrays) -> Iterator[tuple[dict[Value, Array], Arrays, Arrays]]:
+    """Every value in each of the steps in the interpreter, with the inputs and the state before it."""
+    state = {variable.name: variable.initial for variable in graph.variables}
+    for _ in range(STEPS):
+        known, before = evaluate(graph, feeds, state), dict(state)
+        state.update({variable.name: known[value] for variable, value in graph.updates.items()})
+        yield known, feeds, before
+
+
+def _values(graph: Graph) -> Iterator[Value]:
+    """All values, those in bodies too."""
+    yield from graph.leaves
+    for node in graph.nodes:
+        yield from node.outputs
+        for body in node.operator.attributes().values():
+            if isinstance(body, Graph):
+                yield from _values(body)
+
+
+def _as(array: Array, value: Value) -> Array:
+    return np.asarray(array).astype(value.dtype.numpy)
+
+
+def _gradient(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
+    """The gradient of the losses against differences: along random directions of all inputs, and where those do not
+    agree, or meet a kink, for each input."""
+    probe = rungs.case.probe
+    found = list(check_directions(probe, random, "gradient"))
+    if any(measure.status != "passed" for measure in found):
+        found = list(check_gradient(probe, random, "gradient", full=8))
+    yield from found
+
+
+def _optimized(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
+    """A step of the optimized graph in the interpreter."""
+    known, names = evaluate(rungs.optimized, rungs.case.feeds), named(rungs.optimized)
+    yield from rungs.compare("optimized", lambda feeds: {name: known[value] for name, value in names.items()})
+
+
+def _lowered(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
+    """A step of the program as it is lowered, in the evaluator."""
+    found = rungs.evaluated(rungs.lowered)
+    yield from rungs.compare("lowered", lambda feeds: found)
+
+
+def _fused(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
+    """A step of the program as it is laid out, fused and scheduled, every buffer on its own."""
+    yield from rungs.compare("fused", lambda feeds: rungs.unplanned)
+
+
+def _planned(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
+    """A step of the planned program in its arena: the same bits as without the plan."""
+    found = rungs.evaluated(rungs.fused, rungs.plan)
+    yield from rungs.compare("planned", lambda feeds: found)
+    for name, array in rungs.unplanned.items():
+        if found[name].tobytes() != array.tobytes():
+            yield Measure("planned", np.inf, np.inf, f"{name}: other bits in the arena than without")
+
+
+def _compiled(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
+    """Steps of native code."""
+    native = NativeGraph(rungs.graph, lambda: rungs.plan, Target.host())
+    state = State({variable.name: variable.initial for variable in rungs.graph.variables})
+    instance = NativeInstance(native, state)
+
+    def run(feeds: Arrays) -> dict[str, Array]:
+        arrays = {name: np.ascontiguousarray(array) for name, array in feeds.items()}
+        return {**instance.run(arrays), **{name: state.read(name) for name in state.names}}
+
+    yield from rungs.compare("compiled", run, STEPS)
+
+
+PROGRAM_ORACLES: dict[str, Callable[[Rungs, np.random.Generator], Iterator[Measure]]] = {
+    "gradient": _gradient,
+    "optimized": _optimized,
+    "lowered": _lowered,
+    "fused": _fused,
+    "planned": _planned,
+    "compiled": _compiled,
+}
+"""The oracles for random programs: the gradient, and every rung."""

@@ -1,0 +1,1 @@
+"""What was compared, in text, HTML and JUnit XML."""
