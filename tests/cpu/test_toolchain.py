@@ -163,7 +163,7 @@ def test_fingerprints_tell_targets_apart() -> None:
 def test_objects_are_the_same_in_another_process() -> None:
     """What is kept on disk needs it."""
     code = (
-        "import hashlib, sys; from glowtrain.backends.cpu import toolchain;"
+        "import hashlib, sys; from glowtrain.backends.llvm import toolchain;"
         "from glowtrain.backends.llvm.target import Target;"
         "object_bytes = toolchain.compile_text(sys.stdin.read(), Target.named('avx2'));"
         "print(hashlib.sha256(object_bytes).hexdigest())"

@@ -112,7 +112,7 @@ def test_tails_of_reductions() -> None:
     """Sums over extents that no vector width divides, beside numbers that must not count."""
     for extent in (1, 5, 19, 35):
         x = Input(f32[6, extent + 7], "x")
-        rows = gt.ops.move.Slice(starts=(0,), ends=(extent,), axes=(1,))(x)
+        rows = gt.ops.tensor.move.Slice(starts=(0,), ends=(extent,), axes=(1,))(x)
         y = ReduceSum(axes=(1,), keepdims=False)(gt.nn.tanh(rows))
         _native(Graph((x,), {"y": y}), {"x": np.linspace(-1, 5, 6 * (extent + 7), dtype=np.float32).reshape(6, -1)})
 

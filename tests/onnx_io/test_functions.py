@@ -79,7 +79,7 @@ def test_gradient_follows_the_definition(monkeypatch: pytest.MonkeyPatch) -> Non
     pulled = []
     for each in (graph, defined):
         (x,), (y,) = each.inputs, each.outputs.values()
-        total = gt.ops.reduction.ReduceSum(keepdims=False)(y * y)
+        total = gt.ops.reduce.reduction.ReduceSum(keepdims=False)(y * y)
         (gradient,) = gt.grad.gradients(total, [x])
         pulled.append(interpreted(each.with_(outputs={"gradient": gradient}), inputs)["gradient"])
     np.testing.assert_allclose(pulled[1], pulled[0], rtol=1e-5, atol=1e-6)

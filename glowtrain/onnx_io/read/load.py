@@ -12,10 +12,12 @@ from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 from glowtrain.errors import BindingError, ModelError, ShapeError, UnknownValueError, UnsupportedOperatorError
 from glowtrain.graph import Binding, Graph, Structure, Template
 from glowtrain.graph.template import whole_extents
+from glowtrain.onnx_io.read import control, flex_attention, functions, gradient, sequences, tabular  # noqa: F401  (they enter their rules in BUILT_IN)
 from glowtrain.onnx_io.read.build import BUILT_IN, Builder, Recipe
 from glowtrain.onnx_io.read.exported import exported_constants
 from glowtrain.onnx_io.read.parameters import class_of, key_of, roles, stated_variables, untie
 from glowtrain.onnx_io.read.source import Model, Source, describe, read, subgraphs
+from glowtrain.onnx_io.read.upgrade import typed  # noqa: F401  (likewise)
 from glowtrain.onnx_io.read.upgrade.upgrade import light, upgrade
 from glowtrain.onnx_io.schema.tensors import array_from_sparse, array_from_tensor, dtype_from_onnx
 from glowtrain.types import Array, Spec
