@@ -10,12 +10,15 @@ import numpy as np
 from emulated_pc import Job
 
 import glowtrain as gt
-from glowtrain.backends.cpu.artifact import Artifact, Slot
-from glowtrain.backends.cpu.backend import Cpu, NativeInstance
+from glowtrain.backends.cpu.artifact import NativeArtifact, Slot
+from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.cpu.step import ENTRY
 from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.state import aligned
+from glowtrain.compiler.walk import planned
 from glowtrain.graph import Graph, Template
 from glowtrain.program.memory.plan import Plan
+from glowtrain.stages import DEFAULT
 
 Change = Callable[[bytes], bytes]
 
@@ -30,18 +33,21 @@ class Model:
     """A model compiled for a target and for inputs."""
 
     plan: Plan
-    artifact: Artifact
+    artifact: NativeArtifact
     variables: Mapping[str, np.ndarray]
     feed: Mapping[str, np.ndarray]
 
     @classmethod
     def of(cls, model: Graph | Template, target: Target, feed: Mapping[str, np.ndarray]) -> Model:
-        function = gt.compile(model, Cpu(target))
-        instance = function.instance_for(feed)[1]
-        assert isinstance(instance, NativeInstance)
-        artifact = instance.executable.artifact
-        variables = {s.name: function.state.storage(s.name, s.layout) for s in artifact.slots if s.kind == "variable"}
-        return cls(instance.executable.plan, artifact, variables, feed)
+        graph = gt.compile(model, "interpreter").specialised(feed).graph
+        backend = Cpu(target)
+        plan = planned(graph)
+        artifact = backend.compile(plan, DEFAULT)
+        layouts = {slot.name: slot.layout for slot in artifact.slots if slot.kind == "variable"}
+        variables = {
+            v.name: aligned(np.transpose(v.initial, layouts[v.name])) for v in graph.variables if v.name in layouts
+        }
+        return cls(plan, artifact, variables, feed)
 
     def job(
         self, folder: Path, code: Change = unchanged, weight: Change = unchanged, counters: np.ndarray | None = None

@@ -27,6 +27,7 @@ from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.toolchain import compile_text
 from glowtrain.graph import Template
 from glowtrain.program.program import Kernel
+from glowtrain.stages import Options
 
 
 def counted(path: Path, target: Target, pc: Pc) -> list[tuple[Kernel, int]]:
@@ -35,7 +36,7 @@ def counted(path: Path, target: Target, pc: Pc) -> list[tuple[Kernel, int]]:
     graph = loaded.bind(dict.fromkeys(loaded.symbols, 1)) if isinstance(loaded, Template) else loaded
     feed = {value.name: np.zeros(value.shape, value.dtype.numpy) for value in graph.inputs}
     model = Model.of(graph, target, feed)
-    code = generate(model.plan, target, profile=True)
+    code = generate(model.plan, target, Options(profile=True))
     counters = np.zeros(len(code.calls), np.int64)
     kernels = [kernel for kernel in model.plan.program.instructions if isinstance(kernel, Kernel)]
     if tuple(kernel.name for kernel in kernels) != code.calls:

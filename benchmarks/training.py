@@ -139,7 +139,9 @@ def _trainer(module: Any, example: Any) -> tuple[Any, float]:
 
 def trainer_plan(trainer: Any, inputs: dict[str, Any]) -> Any:
     """The memory plan of a trainer's compiled step."""
-    return trainer._step.instance_for(inputs)[1].executable.plan
+    from glowtrain.compiler.walk import planned
+
+    return planned(trainer._step.specialised(inputs).graph)
 
 
 def torch_engine(name: str, module: Any, pairs: list[tuple[Any, Any]]) -> Engine:
@@ -176,29 +178,16 @@ PEERS: dict[str, Callable[[str, Any, list[tuple[Any, Any]]], Engine]] = {"jax": 
 
 
 def stage_times(graph: Any) -> dict[str, float]:
-    """Seconds of each stage of compiling a graph."""
-    from glowtrain.backends.cpu.step import ENTRY, generate
-    from glowtrain.backends.llvm import toolchain
-    from glowtrain.backends.llvm.target import Target
-    from glowtrain.lower.lower import lower
-    from glowtrain.optimize.pipeline import optimize
-    from glowtrain.program.memory.plan import plan
-    from glowtrain.program.passes.layout import assign_layouts
-    from glowtrain.program.passes.loop_fusion.fuse import fuse
-    from glowtrain.program.passes.schedule import schedule
+    """Seconds of each stage of compiling a graph, and of loading what came out."""
+    from glowtrain.backends.cpu.backend import Cpu
+    from glowtrain.compiler.walk import WALK, walk
 
-    target = Target.host()
-    walk: list[tuple[str, Callable[[Any], Any]]] = [
-        ("optimize", optimize), ("lower", lower), ("layout", assign_layouts), ("fuse", fuse), ("schedule", schedule),
-        ("plan", plan), ("generate", lambda found: generate(found, target)),
-        ("llvm", lambda code: toolchain.build(code.text, target, [ENTRY])),
-    ]  # fmt: skip
-    spent: dict[str, float] = {}
-    for name, stage in walk:
-        start = time.perf_counter()
-        graph = stage(graph)
-        spent[name] = time.perf_counter() - start
-    return spent
+    backend = Cpu()
+    arrivals = list(walk(graph, stages=backend.stages(WALK)))
+    start = time.perf_counter()
+    backend.load(arrivals[-1].result)
+    loading = time.perf_counter() - start
+    return {arrival.stage.name: arrival.seconds for arrival in arrivals} | {"load": loading}
 
 
 def machine() -> dict[str, str]:

@@ -16,7 +16,7 @@ import checkout  # noqa: F401  finds glowtrain
 import numpy as np
 
 import glowtrain as gt
-from glowtrain.compiler import planned
+from glowtrain.compiler.walk import planned
 from glowtrain.types import Array
 
 BATCH = 64

@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from glowtrain.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from glowtrain import data, errors, grad, gradcheck, losses, nn, onnx_io, ops, optim, quantization
     from glowtrain.backends.cpu.backend import Cpu
@@ -19,10 +21,9 @@ if TYPE_CHECKING:
     from glowtrain.nn import model
     from glowtrain.onnx_io import load, save
     from glowtrain.quantization import quantize
+    from glowtrain.stages import Options
     from glowtrain.trainer import Trainer
     from glowtrain.types import Spec, TensorType, bf16, boolean, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
-
-__version__ = "0.1.0"
 
 _TYPES = "bf16 boolean f16 f32 f64 i8 i16 i32 i64 u8 u16 u32 u64 Spec TensorType"
 _GRAPH = "Graph Input Operator Template Value Variable constant operator parse verify"
@@ -35,6 +36,7 @@ _HOMES = {
     "compile": "glowtrain.compiler",
     "gradients": "glowtrain.grad",
     "jvp": "glowtrain.grad",
+    "Options": "glowtrain.stages",
     "load": "glowtrain.onnx_io",
     "model": "glowtrain.nn",
     "quantize": "glowtrain.quantization",
@@ -49,6 +51,7 @@ __all__ = [
     "Graph",
     "Input",
     "Operator",
+    "Options",
     "Spec",
     "Template",
     "TensorType",

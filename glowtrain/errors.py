@@ -65,6 +65,14 @@ class CodegenError(GlowtrainError):
     """Native code could not be produced; the message names the function."""
 
 
+class ArtifactError(GlowtrainError):
+    """Compiled code cannot be read or loaded: damaged, of another version, or for another processor."""
+
+
+class BackendError(GlowtrainError):
+    """A package that offers a backend cannot be imported, or what it offers is not one."""
+
+
 class NonFiniteError(GlowtrainError):
     """The loss became NaN or infinite; the message names the first value that went bad."""
 

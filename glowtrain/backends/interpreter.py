@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from glowtrain.backends.base import Backend, Executable, Instance, State
-from glowtrain.graph import Constant, Graph, Node, Value, Variable
-from glowtrain.program.memory.plan import Plan
+from glowtrain.backends.base import Artifact, Backend, Compile, Executable, Instance
+from glowtrain.backends.container import pack, unpack
+from glowtrain.backends.state import State
+from glowtrain.errors import ArtifactError
+from glowtrain.graph import Constant, Graph, Node, Value, Variable, arrays_of, parse, to_text
+from glowtrain.stages import Options, Stage
 from glowtrain.types import Array
 
 
@@ -18,14 +22,49 @@ class Interpreter(Backend):
 
     name = "interpreter"
 
-    def compile(self, graph: Graph, plan: Callable[[], Plan]) -> Executable:
-        return InterpretedGraph(graph)
+    def stages(self, walk: Sequence[Stage]) -> tuple[Stage, ...]:
+        """Only what may change results: the arithmetic of quantized values."""
+        integers = (stage for stage in walk if stage.name == "integers")
+        return (*integers, Stage("compiled", "the graph as it is", lambda o: Compile(self, o)))
+
+    def compile(self, subject: Graph, options: Options) -> GraphArtifact:
+        return GraphArtifact(subject)
+
+    def read(self, data: bytes) -> GraphArtifact:
+        return GraphArtifact.from_bytes(data)
+
+    def load(self, artifact: Artifact) -> InterpretedGraph:
+        if not isinstance(artifact, GraphArtifact):
+            raise ArtifactError(f"backend interpreter loads what it compiled, not {type(artifact).__name__}")
+        return InterpretedGraph(artifact.graph)
+
+
+@dataclass(frozen=True)
+class GraphArtifact(Artifact):
+    """The graph itself."""
+
+    graph: Graph
+
+    def to_bytes(self) -> bytes:
+        return pack("interpreter", arrays_of(self.graph), {"graph": to_text(self.graph)})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> GraphArtifact:
+        """Read :meth:`to_bytes`. Raises :class:`ArtifactError` for anything else."""
+        arrays, facts = unpack("interpreter", data)
+        return cls(parse(facts["graph"], arrays))
+
+    def __str__(self) -> str:
+        return to_text(self.graph)
 
 
 class InterpretedGraph(Executable):
     """The graph itself."""
 
-    def bind(self, state: State) -> Instance:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+
+    def bind(self, state: State) -> InterpretedInstance:
         return InterpretedInstance(self.graph, state)
 
 

@@ -13,6 +13,7 @@ import typer
 from rich.padding import Padding
 
 from glowtrain import data, losses, models, optim, quantization
+from glowtrain.backends.discovery import backend_of
 from glowtrain.cli import summary
 from glowtrain.cli.console import command, nbytes, out, seconds
 from glowtrain.cli.files import check_writable
@@ -98,8 +99,8 @@ def _trainer(digits: data.Dataset, epochs: int) -> Trainer:
 def _compile(trainer: Trainer) -> None:
     """Show the walk of the training step in numbers."""
     _say("compiling", f"forward, backward and Adam for a batch of {BATCH}, as one native function:")
-    walk = summary.walk(trainer.forms.step_of(_bound(trainer.forms.model, BATCH)))
-    out.print(Padding(summary.stages(walk), (0, 0, 0, INDENT), expand=False))
+    step = trainer.forms.step_of(_bound(trainer.forms.model, BATCH))
+    out.print(Padding(summary.stages(step, backend_of("cpu")), (0, 0, 0, INDENT), expand=False))
 
 
 def _bound(model: Graph | Template, batch: int) -> Graph:

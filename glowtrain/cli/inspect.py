@@ -3,53 +3,40 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from glowtrain import data
-from glowtrain.backends.cpu.step import Code, generate
-from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.toolchain import assembly, module_text
+from glowtrain.backends.base import Backend
+from glowtrain.backends.discovery import backend_of
 from glowtrain.cli import options
 from glowtrain.cli.console import command
 from glowtrain.cli.models import open_graph, parse_dims
 from glowtrain.cli.profile import profile
 from glowtrain.cli.summary import summary
 from glowtrain.cli.training import loss_of, optimizer_of
-from glowtrain.compiler import planned
-from glowtrain.graph import Graph, to_text
-from glowtrain.lower.expand import expand
-from glowtrain.lower.lower import lower
-from glowtrain.optimize.integer import in_integers
-from glowtrain.optimize.pipeline import optimize
-from glowtrain.program.text import plan_text
-from glowtrain.program.text import to_text as program_text
+from glowtrain.compiler import walk
+from glowtrain.compiler.walk import WALK, arrive, until
+from glowtrain.graph import Graph
+from glowtrain.stages import Options
 from glowtrain.trainer.forms import Forms
 
 
-class Stage(StrEnum):
-    """A stage of the walk that can be printed; ``summary`` and ``profile`` look across them."""
+def stage_names(backend: Backend) -> tuple[str, ...]:
+    """What ``--stage`` takes: the graph, each stage of the backend's walk, its further texts, and what looks across."""
+    return ("summary", "graph", *(stage.name for stage in backend.stages(WALK)), *backend.views, "profile")
 
-    summary = "summary"
-    graph = "graph"
-    integers = "integers"
-    optimized = "optimized"
-    lowered = "lowered"
-    program = "program"
-    plan = "plan"
-    llvm = "llvm"
-    asm = "asm"
-    profile = "profile"
+
+STAGES = ", ".join(stage_names(backend_of("cpu")))
 
 
 @command
 def inspect(
     model: options.Model,
-    stage: Annotated[Stage, typer.Option(help="What to print.")] = Stage.summary,
+    stage: Annotated[str, typer.Option(metavar="S", help=f"What to print: {STAGES}.")] = "summary",
     train: Annotated[bool, typer.Option("--train", help="The whole training step instead of the model.")] = False,
+    backend: options.Backend = "cpu",
     dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
     dataset: Annotated[
         str | None, typer.Option("--data", metavar="D", help="Shapes of a built-in model follow this data set.")
@@ -63,9 +50,8 @@ def inspect(
 ) -> None:
     """Print what a stage of the compiler makes of a model, or a summary of all of them.
 
-    The stages, in order: graph, integers (what is quantized is computed so), optimized, lowered, program (fused, laid
-    out, scheduled), plan (memory), llvm, asm. The stage profile runs the compiled step and counts the processor's
-    cycles in each kernel.
+    Another backend may have other stages after plan. The stage profile runs the compiled step and counts the
+    processor's cycles in each kernel.
 
     Examples:
 
@@ -75,18 +61,26 @@ def inspect(
 
     glowtrain inspect model.onnx --train --stage profile --dims batch=128
     """
+    chosen = backend_of(backend)
+    if stage not in stage_names(chosen):
+        raise typer.BadParameter(
+            f"there is no stage {stage!r}; choose from {', '.join(stage_names(chosen))}", param_hint="--stage"
+        )
     loaded = data.load(dataset, data_dir) if dataset is not None else None
     graph = open_graph(model, parse_dims(dims), loaded)
     if train:
         graph = training_step(graph, loss, output, trainable, optimizer, momentum)
-    if stage is not Stage.graph:
-        graph = in_integers(graph)
-    if stage is Stage.summary:
-        summary(graph)
-    elif stage is Stage.profile:
-        profile(graph)
+    show(graph, stage, chosen)
+
+
+def show(graph: Graph, stage: str, backend: Backend) -> None:
+    """Print one of :func:`stage_names`."""
+    if stage == "summary":
+        summary(graph, backend)
+    elif stage == "profile":
+        profile(graph, backend)
     else:
-        sys.stdout.write(TEXTS[stage](graph))
+        sys.stdout.write(text_of(graph, stage, backend))
 
 
 def training_step(
@@ -97,19 +91,11 @@ def training_step(
     return Forms(graph, loss_of(loss, output), rule, trainable or None, 0, unbiased=False).step_of(graph)
 
 
-def code(graph: Graph) -> Code:
-    """The native code of a graph for this machine, as text."""
-    return generate(planned(graph), Target.host())
-
-
-TEXTS: dict[Stage, Callable[[Graph], str]] = {
-    Stage.graph: to_text,
-    Stage.integers: to_text,
-    Stage.optimized: lambda graph: to_text(optimize(expand(graph))),
-    Stage.lowered: lambda graph: program_text(lower(optimize(expand(graph)))),
-    Stage.program: lambda graph: program_text(planned(graph).program),
-    Stage.plan: lambda graph: plan_text(planned(graph)),
-    Stage.llvm: lambda graph: module_text(code(graph).text, Target.host()),
-    Stage.asm: lambda graph: assembly(code(graph).text, Target.host()),
-}
-"""The text of each stage that has one."""
+def text_of(graph: Graph, stage: str, backend: Backend) -> str:
+    """The text of what stands at a stage."""
+    if stage == "graph":
+        return str(graph)
+    view = backend.views.get(stage)
+    stages = until(stage if view is None else view.stage, backend.stages(WALK))
+    result = arrive(graph, Options(facts=backend.facts), stages)
+    return walk.text_of(result) if view is None else view.text(result)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from glowtrain import losses, models
-from glowtrain.compiler import BACKENDS
+from glowtrain.backends.discovery import backend_names
 from glowtrain.data import NAMES
 from glowtrain.optim import OPTIMIZERS
 
@@ -27,7 +27,7 @@ Dims = Annotated[
     list[str],
     typer.Option("--dims", metavar="NAME=N", help="Bind a symbolic dimension of the file (repeatable)."),
 ]
-Backend = Annotated[str, typer.Option(metavar="B", help=f"One of {', '.join(BACKENDS)}.")]
+Backend = Annotated[str, typer.Option(metavar="B", help=f"One of {', '.join(backend_names())}.")]
 Seed = Annotated[int, typer.Option(min=0, help="Fixes initial values, the order of examples and dropout.")]
 Loss = Annotated[
     str,

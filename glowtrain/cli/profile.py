@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
-import time
 from collections import defaultdict
 
 import numpy as np
 
-from glowtrain.backends.cpu.backend import NativeGraph, NativeInstance
-from glowtrain.backends.cpu.step import ENTRY, generate
-from glowtrain.backends.llvm import toolchain
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.base import Backend, Profile
+from glowtrain.backends.state import State
 from glowtrain.cli.console import out, seconds, table
-from glowtrain.compiler import planned
+from glowtrain.compiler.specialisation import executable_of
 from glowtrain.graph import Graph
 from glowtrain.optim import HYPER
+from glowtrain.stages import Options
 from glowtrain.types import Array, TensorType
 from glowtrain.words import plural
 
@@ -24,9 +21,10 @@ SHARE_LISTED = 0.002
 """Kernels with a smaller share of the time are added up in one line."""
 
 
-def profile(graph: Graph, runs: int = RUNS) -> None:
+def profile(graph: Graph, backend: Backend, runs: int = RUNS) -> None:
     """Run a graph on made-up inputs and print where the time goes, the most expensive kernels first."""
-    calls, cycles, elapsed = measure(graph, runs)
+    found = measure(graph, backend, runs)
+    calls, cycles, elapsed = found.calls, found.cycles, found.seconds
     spent: dict[str, float] = defaultdict(float)
     count: dict[str, int] = defaultdict(int)
     for name, value in zip(calls, cycles, strict=True):
@@ -49,26 +47,11 @@ def profile(graph: Graph, runs: int = RUNS) -> None:
     out.print(f"{called}, {seconds(elapsed)} a run (the fastest of {runs} on made-up inputs)")
 
 
-def measure(graph: Graph, runs: int = RUNS) -> tuple[tuple[str, ...], Array, float]:
-    """The kernel of each call, its cycles in the fastest of ``runs`` runs, and that run's seconds."""
-    native = NativeGraph(graph, lambda: planned(graph), Target.host())
-    instance = native.bind(native.initial_state())
-    assert isinstance(instance, NativeInstance)
-    inputs = made_up(graph)
-    instance.run(inputs)
-    code = generate(native.plan, native.target, profile=True)
-    step = toolchain.build(code.text, native.target, [ENTRY]).function(ENTRY, 1)
-    counters = np.zeros(max(1, len(code.calls)), np.int64)
-    slots = toolchain.pointer_table([*instance.table, counters.ctypes.data])
-    best, fastest = counters.copy(), float("inf")
-    for _ in range(runs):
-        counters[:] = 0
-        began = time.perf_counter()
-        step(ctypes.addressof(slots))
-        elapsed = time.perf_counter() - began
-        if elapsed < fastest:
-            best, fastest = counters.copy(), elapsed
-    return code.calls, best[: len(code.calls)], fastest
+def measure(graph: Graph, backend: Backend, runs: int = RUNS) -> Profile:
+    """The fastest of ``runs`` runs of a graph, counted."""
+    options = Options(facts=backend.facts, profile=True)
+    state = State({variable.name: variable.initial for variable in graph.variables})
+    return executable_of(graph, backend, options).bind(state).profile(made_up(graph), runs)
 
 
 def made_up(graph: Graph) -> dict[str, Array]:

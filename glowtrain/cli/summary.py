@@ -2,92 +2,49 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any
 
 from rich.table import Table
 
-from glowtrain.backends.cpu.step import Code, generate
-from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.toolchain import compile_text
+from glowtrain.backends.base import Backend
 from glowtrain.cli.console import nbytes, out, seconds, table
-from glowtrain.compiler import planned
+from glowtrain.compiler.walk import WALK, walk
 from glowtrain.graph import Graph
-from glowtrain.lower.expand import expand
-from glowtrain.lower.lower import lower
-from glowtrain.optimize.pipeline import optimize
 from glowtrain.program.memory.plan import Plan
 from glowtrain.program.program import Program
+from glowtrain.stages import Options
 from glowtrain.words import plural
 
-Result = TypeVar("Result")
 LISTED = 40
 """Variables that are listed at most."""
 
 
-@dataclass
-class Walk:
-    """Every stage's result for one graph, and the seconds that each took."""
-
-    graph: Graph
-    optimized: Graph
-    lowered: Program
-    plan: Plan
-    code: Code
-    object_bytes: int
-    spent: dict[str, float] = field(default_factory=dict)
-
-
-def walk(graph: Graph) -> Walk:
-    """Take a graph through all stages."""
-    spent: dict[str, float] = {}
-
-    def timed(stage: str, function: Callable[[], Result]) -> Result:
-        began = time.perf_counter()
-        result = function()
-        spent[stage] = time.perf_counter() - began
-        return result
-
-    target = Target.host()
-    optimized = timed("optimized", lambda: optimize(expand(graph)))
-    lowered = timed("lowered", lambda: lower(optimized))
-    plan = timed("plan", lambda: planned(optimized))
-    code = timed("llvm", lambda: generate(plan, target))
-    size = len(timed("object", lambda: compile_text(code.text, target)))
-    return Walk(graph, optimized, lowered, plan, code, size, spent)
-
-
-def summary(graph: Graph) -> None:
+def summary(graph: Graph, backend: Backend) -> None:
     """Print the walk of a graph in numbers, then its interface."""
-    out.print(stages(walk(graph)))
+    out.print(stages(graph, backend))
     out.print()
     _interface(graph)
 
 
-def stages(walk: Walk) -> Table:
-    """One line a stage."""
+def stages(graph: Graph, backend: Backend) -> Table:
+    """One line a stage: what came out, and the seconds that its pass took."""
     listed = table("stage", "what came out", "time>")
-    for stage, text in rows(walk).items():
-        spent = walk.spent.get(stage)
-        listed.add_row(stage, text, "" if spent is None else seconds(spent))
+    listed.add_row("graph", in_numbers(graph, backend), "")
+    for arrival in walk(graph, Options(facts=backend.facts), backend.stages(WALK)):
+        listed.add_row(arrival.stage.name, in_numbers(arrival.result, backend), seconds(arrival.seconds))
     return listed
 
 
-def rows(walk: Walk) -> dict[str, str]:
-    """What each stage came to."""
-    plan = walk.plan
-    kernels, loops = sum(1 for _ in plan.program.kernels), sum(1 for _ in walk.lowered.kernels)
-    arena = f"arena {plan.arena:,} bytes, {plan.overhead:.3f} × the peak of what is alive"
-    return {
-        "graph": f"{plural(len(walk.graph.nodes), 'operator')}, {plural(len(walk.graph.variables), 'variable')}",
-        "optimized": f"{plural(len(walk.optimized.nodes), 'operator')}, composites written out",
-        "lowered": f"{plural(loops, 'kernel')} of loop nests",
-        "plan": f"{plural(kernels, 'kernel')} after fusion; {arena}",
-        "llvm": f"{plural(len(walk.code.functions), 'function')}, {plural(len(walk.code.text.splitlines()), 'line')}",
-        "object": f"{nbytes(walk.object_bytes)} of machine code for {Target.host().cpu}",
-    }
+def in_numbers(result: Any, backend: Backend) -> str:
+    """What a stage came to."""
+    match result:
+        case Graph():
+            return f"{plural(len(result.nodes), 'operator')}, {plural(len(result.variables), 'variable')}"
+        case Program():
+            return plural(sum(1 for _ in result.kernels), "kernel")
+        case Plan():
+            return f"arena {result.arena:,} bytes, {result.overhead:.3f} × the peak of what is alive"
+    return backend.in_numbers(result)
 
 
 def _interface(graph: Graph) -> None:

@@ -19,7 +19,7 @@ from glowtrain.errors import GlowtrainError, PluginError
 GROUP = "glowtrain.operators"
 """The group of entry points."""
 
-_FAILURES = (
+FAILURES = (
     GlowtrainError,
     ArithmeticError,
     AssertionError,
@@ -46,9 +46,13 @@ def load_domain(domain: str) -> None:
 def _load(entry: EntryPoint) -> None:
     try:
         entry.load()
-    except _FAILURES as error:
-        package = "an unnamed package" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
+    except FAILURES as error:
         raise PluginError(
-            f"the operators of {entry.name!r} cannot be loaded: importing {entry.value!r} of {package} "
+            f"the operators of {entry.name!r} cannot be loaded: importing {entry.value!r} of {package_of(entry)} "
             f"failed with {type(error).__name__}: {error}"
         ) from error
+
+
+def package_of(entry: EntryPoint) -> str:
+    """The package that offers an entry point, with its version."""
+    return "an unnamed package" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from glowtrain.graph import Graph, Node, Value
 from glowtrain.optimize.rewrite import rewrite
+
+
+@dataclass(frozen=True)
+class Expand:
+    """The pass: only operators that are lowered are left."""
+
+    def run(self, graph: Graph) -> Graph:
+        """The changed graph."""
+        return expand(graph)
 
 
 def expand(graph: Graph) -> Graph:

@@ -1,7 +1,7 @@
 """Graph to Program: every node becomes loop nests over buffers, every Scan a repeat.
 
-Operators without ``lower`` are replaced by their decomposition first (:func:`expand`). Nothing is optimised here:
-each node writes its own buffers; fusion removes most of them.
+Operators without ``lower`` were replaced by their decomposition before. Nothing is optimised here: each node writes its
+own buffers; fusion removes most of them.
 """
 
 from __future__ import annotations
@@ -12,27 +12,30 @@ from dataclasses import dataclass, field
 from glowtrain.errors import CodegenError
 from glowtrain.graph import Constant, Graph, Node, Value, Variable
 from glowtrain.loops import Buffer, Const, Expr, For, Index, Names, Statement, Tensor, indices_of
-from glowtrain.lower.expand import expand
 from glowtrain.ops.control.scan import Scan
 from glowtrain.program.program import Instruction, Kernel, Program, Repeat
 from glowtrain.types import i64
 
 
-def lower(graph: Graph) -> Program:
-    """The program that computes a graph.
+@dataclass(frozen=True)
+class Lower:
+    """The pass from a graph to a program."""
 
-    Raises :class:`CodegenError` for an operator with neither ``lower`` nor ``decompose``.
-    """
-    return lower_with_buffers(graph)[0]
+    def run(self, graph: Graph) -> Program:
+        """The program that computes a graph, every value in a buffer of its own.
+
+        Raises :class:`CodegenError` for an operator that has no lowering (:class:`~glowtrain.lower.expand.Expand`
+        replaces those that have a decomposition).
+        """
+        return _Lowering(graph).program()
 
 
-def lower_with_buffers(graph: Graph) -> tuple[Program, dict[Value, Buffer]]:
-    """The program, and the buffer that holds each value of the (expanded) graph; values inside of Scans have none."""
-    graph = expand(graph)
+def values_by_buffer(graph: Graph) -> dict[str, Value]:
+    """The value that each buffer of the lowered graph holds, by the buffer's name; values inside of Scans have none."""
     lowering = _Lowering(graph)
-    program = lowering.program()
+    lowering.program()
     values = (*graph.leaves, *(value for node in graph.nodes for value in node.outputs))
-    return program, {value: lowering.tensors[value].buffer for value in values}
+    return {lowering.tensors[value].buffer.name: value for value in values}
 
 
 @dataclass
@@ -102,7 +105,7 @@ class _Lowering:
         if isinstance(operator, Scan):
             return self._scan(operator, node, inputs)
         if not operator.has("lower"):
-            raise CodegenError(f"{node} has neither a lowering nor a decomposition")
+            raise CodegenError(f"{node} has no lowering; an operator needs lower or decompose")
         outputs = tuple(self._output(node, value) for value in node.outputs)
         kernels = split(self.kernels.fresh(operator.onnx.lower()), operator.lower(outputs, *inputs))
         wishes = operator.layouts(*(None if value is None else value.type for value in node.inputs))

@@ -1,5 +1,5 @@
 """Passes over graphs: each a frozen dataclass with ``run(graph) -> graph``; :func:`optimize` runs them all."""
 
-from glowtrain.optimize.pipeline import PASSES, Pass, optimize
+from glowtrain.optimize.pipeline import PASSES, optimize
 
-__all__ = ["PASSES", "Pass", "optimize"]
+__all__ = ["PASSES", "optimize"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,6 +31,15 @@ TERM_BITS = 21
 RESCALED = frozenset({i8, u8, i16, u16})
 LARGEST = 2.0 ** (BITS - 1)
 """Factors from here on, and those that are not above 0, stay in floats."""
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """The pass: :class:`~glowtrain.optimize.integer.Integers`, with sums rescaled by integers alone."""
+
+    def run(self, graph: Graph) -> Graph:
+        """The changed graph."""
+        return in_fixed_point(graph)
 
 
 def in_fixed_point(graph: Graph) -> Graph:

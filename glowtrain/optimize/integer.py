@@ -59,6 +59,15 @@ SAME_SCALE = 1e-6
 """Relative difference up to which a bias counts as given in units of s_x s_w."""
 
 
+@dataclass(frozen=True)
+class Integers:
+    """The pass: what is quantized is computed with the integers themselves."""
+
+    def run(self, graph: Graph) -> Graph:
+        """The changed graph."""
+        return in_integers(graph)
+
+
 def in_integers(graph: Graph) -> Graph:
     """The graph with every rule of this module applied; the same object if none fits."""
     return rewrite(graph, _change)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Protocol
 
 from glowtrain.errors import GlowtrainError, GraphError
 from glowtrain.graph import Graph, verify
@@ -13,20 +12,25 @@ from glowtrain.optimize.cse import MergeEqual
 from glowtrain.optimize.fold import Fold
 from glowtrain.optimize.scan import DropUnreadStacks, MergeScans
 from glowtrain.optimize.simplify import Simplify
-
-
-class Pass(Protocol):
-    """A step from graph to graph: a frozen dataclass; it gives back the same object if it changes nothing."""
-
-    def run(self, graph: Graph) -> Graph:
-        """The changed graph."""
-
+from glowtrain.stages import Pass
 
 PASSES: tuple[Pass, ...] = (Fold(), Simplify(), MergeEqual(), MergeScans(), DropUnreadStacks())
 """The default passes, in order. All are exact: results keep their bits."""
 
 ROUNDS = 20
 """Times that all passes run at most; a graph that still changes then is left as it is."""
+
+
+@dataclass(frozen=True)
+class Optimize:
+    """All of ``passes``, again and again; with ``check`` the verifier runs after each."""
+
+    passes: tuple[Pass, ...] = PASSES
+    check: bool = False
+
+    def run(self, graph: Graph) -> Graph:
+        """The changed graph."""
+        return optimize(graph, self.passes, check=self.check)
 
 
 def optimize(graph: Graph, passes: Sequence[Pass] = PASSES, *, check: bool = False) -> Graph:

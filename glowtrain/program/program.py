@@ -7,7 +7,7 @@ instruction ::= Kernel(statements)                    loop nests (see glowtrain.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from glowtrain.loops import (
@@ -140,6 +140,11 @@ class Program:
             seen.update(dict.fromkeys(instruction.operands))
         seen.update(dict.fromkeys(self.outputs.values()))
         return list(seen)
+
+    def trimmed(self) -> Program:
+        """The program without constants that nothing touches."""
+        touched = frozenset[Buffer]().union(*(instruction.touched for instruction in self.instructions))
+        return replace(self, constants=tuple(buffer for buffer in self.constants if buffer in touched))
 
     @property
     def kernels(self) -> Iterator[Kernel]:

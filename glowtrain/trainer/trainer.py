@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from glowtrain import data
-from glowtrain.backends.base import Backend, State
+from glowtrain.backends.base import Backend
+from glowtrain.backends.state import State
 from glowtrain.compiler import Function, compile
 from glowtrain.errors import GlowtrainError, InputError, NonFiniteError
 from glowtrain.grad.training import LOSS
@@ -104,12 +105,12 @@ class Trainer:
         if not math.isfinite(loss):
             raise NonFiniteError(f"the loss is {loss}: {self._diagnosis(arrays)}")
         if self._binding is None:
-            self._binding = self._step.instance_for(arrays)[0].binding
+            self._binding = self._step.specialised(arrays).graph.binding
         return loss
 
     def prepare(self, inputs: Mapping[str, Any]) -> None:
         """Compile the step for a batch's shapes now; :meth:`step` does so when it first meets them."""
-        self._step.instance_for(self._arrays(inputs, self.forms.names))
+        self._step.specialised(self._arrays(inputs, self.forms.names))
 
     def gradients(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """The gradient of the loss on one batch for each trained parameter, by name; nothing is updated."""
@@ -371,7 +372,7 @@ class Trainer:
         return self.forms.example
 
     def _diagnosis(self, arrays: Mapping[str, Array]) -> str:
-        graph, _ = self._step.instance_for(arrays)
+        graph = self._step.specialised(arrays).graph
         return first_bad(graph, graph.outputs[LOSS], {**arrays, **self.hyper.inputs}, self.variables())
 
 

@@ -1,9 +1,11 @@
-"""The ladder: a graph run in ever more compiled forms, each compared with the one in double precision.
+"""The ladder: a graph at ever later stages of the compiler, each compared with the one in double precision.
 
-    reference (f64) - interpreter - [integers] - optimized - lowered - fused - planned (in the arena) - compiled
+    reference (f64) - interpreter - [integers] - optimized - lowered - program - plan (in the arena) - compiled
 
-Where a quantized graph can be computed in integers, that form is a rung, and the reference of those after it: a sum of
-integers is exact, so what is dequantized from a wrong integer is far outside of what rounding explains.
+The rungs after the second are the stages of the walk (:mod:`glowtrain.compiler.walk`) that change something; minor ones
+are looked at where the next one differs. Where a quantized graph can be computed in integers, that graph is a rung, and
+the reference of those after it: a sum of integers is exact, so what is dequantized from a wrong integer is far outside
+of what rounding explains.
 
 A result may be as far from the reference as the interpreter's own rounding explains, and a few roundings more for
 another order of summation. The report names the first rung that differs, and the node or instruction where it begins
@@ -16,25 +18,24 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
-from glowtrain.compiler import scheduled
+from glowtrain.backends.base import Artifact, Backend, Instance
+from glowtrain.backends.discovery import backend_of
+from glowtrain.compiler.walk import WALK, Arrival, after, arrive, take
 from glowtrain.errors import GlowtrainError, InputError
 from glowtrain.graph import Graph, Node, Value
 from glowtrain.loops import Buffer
-from glowtrain.lower.expand import expand
-from glowtrain.lower.lower import lower_with_buffers
+from glowtrain.lower.lower import values_by_buffer
 from glowtrain.modes.variables import unknown_variables
-from glowtrain.optimize.integer import in_integers
-from glowtrain.optimize.pipeline import optimize
 from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.interpret.storage import Memory
-from glowtrain.program.memory.plan import Plan, plan
-from glowtrain.program.memory.verify_plan import verify_plan
+from glowtrain.program.memory.plan import Plan
 from glowtrain.program.program import Instruction, Program
-from glowtrain.program.verify import verify
+from glowtrain.stages import Options
 from glowtrain.types import Array
 from glowtrain.verification.exact import (
     Arrays,
@@ -46,7 +47,7 @@ from glowtrain.verification.exact import (
     results_of,
     run_in_both,
 )
-from glowtrain.verification.native import in_arena, run_native, unshared
+from glowtrain.verification.native import in_arena, run_loaded, unshared
 from glowtrain.verification.report import Report, Rung
 
 _Result = TypeVar("_Result")
@@ -55,17 +56,17 @@ CLEAR = 1000.0
 """An intermediate value differs where its error is above this, or above the square root of the worst result's error."""
 
 
-def ladder(graph: Graph, inputs: Arrays, state: Arrays | None = None) -> Report:
-    """Run a graph once on every rung, for inputs by name and variables by name (initial values where ``state`` has
-    none).
+def ladder(graph: Graph, inputs: Arrays, state: Arrays | None = None, backend: str | Backend = "cpu") -> Report:
+    """Run a graph once on every rung of a backend's walk, for inputs by name and variables by name (initial values
+    where ``state`` has none).
 
     Every rung's outputs and new variables are compared with those of the reference in f64. Raises
     :class:`InputError` for values of variables that there are not.
     """
     if problem := unknown_variables(graph, state or ()):
         raise InputError(f"state is for other variables: {problem}")
-    climb = _Climb(graph, inputs, {**{v.name: v.initial for v in graph.variables}, **(state or {})})
-    return climb.report()
+    values = {**{v.name: v.initial for v in graph.variables}, **(state or {})}
+    return _Climb(graph, inputs, values, backend_of(backend)).report()
 
 
 def random_inputs(graph: Graph, seed: int = 0, high: Mapping[str, int] | None = None) -> dict[str, Array]:
@@ -90,10 +91,16 @@ class _Climb:
     graph: Graph
     inputs: Arrays
     state: Arrays
+    backend: Backend
     rungs: list[Rung] = field(default_factory=list)
     place: str = ""
+    passed: list[Arrival] = field(default_factory=list)
+    """Minor stages since the last rung."""
     program: Program | None = None
+    plan: Plan | None = None
     """What the present rung runs, from the lowered one on."""
+    values: dict[str, Value] = field(default_factory=dict)
+    """The value of the latest graph that each buffer of the lowered program holds, by the buffer's name."""
 
     def report(self) -> Report:
         with np.errstate(all="ignore"):
@@ -102,40 +109,34 @@ class _Climb:
 
     def _climb(self) -> None:
         start = time.perf_counter()
-        self.base = run_in_both(self.graph, self.inputs, self.state)
+        self.base = self.known = run_in_both(self.graph, self.inputs, self.state)
         self.rungs.append(Rung("reference", time.perf_counter() - start))
         self._interpreter()
-        self._integers()
-        optimized = self._try("optimized", lambda: optimize(expand(self.graph), check=True))
-        if optimized is None:
-            return
-        known = run_in_both(optimized, self.inputs, self.state)
-        self._compare("optimized", _results(optimized, known.values), lambda clear: self._first_value(known, clear))
-        self._programs(optimized, known)
+        subject: Any = self.graph
+        for stage in self.backend.stages(WALK):
+            arrival = self._try(stage.name, partial(take, subject, self._options, stage))
+            if arrival is None:
+                return
+            if arrival.result is not subject or (self.passed and not stage.minor):
+                self._arrived(arrival)
+            subject = arrival.result
 
-    def _integers(self) -> None:
-        """The graph as backends get it; where it differs from the one given, it is what they are compared with."""
-        integers = in_integers(self.graph)
-        if integers is self.graph:
-            return
-        self._started = time.perf_counter()
-        known = run_in_both(integers, self.inputs, self.state)
-        self._compare("integers", _results(integers, known.values), lambda clear: self._first_value(known, clear))
-        self.graph, self.base = integers, known
+    @property
+    def _options(self) -> Options:
+        return Options(facts=self.backend.facts, check=True)
 
-    def _programs(self, graph: Graph, known: Known) -> None:
-        lowered, buffers = lower_with_buffers(graph)
-        values = {buffer: value for value, buffer in buffers.items() if value in known.values}
-        self._program("lowered", lowered, None, known, values)
-        fused = self._try("fused", lambda: scheduled(lowered, check=True))
-        if fused is None:
+    def _arrived(self, arrival: Arrival) -> None:
+        """A rung; where it differs, the minor stages before it as well."""
+        if arrival.stage.minor:
+            self.passed.append(arrival)
             return
-        self._program("fused", fused, None, known, values)
-        planned = plan(fused)
-        self._program("planned", fused, planned, known, values)
-        native = self._try("compiled", lambda: _native(graph, planned, self.inputs, self.state))
-        if native is not None:
-            self._compare("compiled", native, lambda clear: self._first_native(fused, known, values, clear))
+        before, place = list(self.rungs), self.place
+        self._rung(arrival)
+        if self.passed and not self.rungs[-1].ok and all(rung.ok for rung in before):
+            self.rungs, self.place = before, place
+            for each in (*self.passed, arrival):
+                self._rung(each)
+        self.passed = []
 
     # ---- rungs
 
@@ -150,30 +151,58 @@ class _Climb:
                 worst, at = error, _describe(node)
         self.rungs.append(Rung("interpreter", time.perf_counter() - start, worst, at))
 
-    def _program(
-        self, name: str, program: Program, planned: Plan | None, known: Known, values: Mapping[Buffer, Value]
-    ) -> None:
-        self.program = program
+    def _rung(self, arrival: Arrival) -> None:
+        self._started = time.perf_counter()
+        match arrival.result:
+            case Graph():
+                self._graph(arrival)
+            case Program() | Plan():
+                self._program(arrival)
+            case Artifact():
+                self._compiled(arrival)
 
-        def run() -> Arrays:
-            if planned is None:
-                verify(program)
-            else:
-                verify_plan(planned)
-            outputs, state = evaluate(program, self.inputs, self.state, plan=planned)
-            return _named(outputs, {variable: state[variable] for variable in program.updates})
+    def _graph(self, arrival: Arrival) -> None:
+        known = run_in_both(arrival.result, self.inputs, self.state)
+        self._compare(arrival.stage.name, _results(arrival.result, known.values), partial(self._first_value, known))
+        self.known = known
+        if not arrival.stage.exact:
+            self.graph, self.base = arrival.result, known
 
-        found = self._try(name, run)
+    def _program(self, arrival: Arrival) -> None:
+        if self.program is None:
+            self._lowered()
+        result = arrival.result
+        self.program, self.plan = (result.program, result) if isinstance(result, Plan) else (result, None)
+        found = self._try(arrival.stage.name, self._evaluated)
         if found is not None:
-            self._compare(name, found, lambda clear: self._first_instruction(program, planned, known, values, clear))
+            self._compare(arrival.stage.name, found, self._first_instruction)
+
+    def _lowered(self) -> None:
+        """From here on buffers hold the values of the latest graph, which a minor stage may have made."""
+        graphs = [each.result for each in self.passed if isinstance(each.result, Graph)]
+        if graphs:
+            self.known = run_in_both(graphs[-1], self.inputs, self.state)
+        self.values = values_by_buffer(self.known.graph)
+
+    def _evaluated(self) -> Arrays:
+        assert self.program is not None
+        outputs, state = evaluate(self.program, self.inputs, self.state, plan=self.plan)
+        return _named(outputs, {variable: state[variable] for variable in self.program.updates})
+
+    def _compiled(self, arrival: Arrival) -> None:
+        given = self.backend, arrival.result, self.graph, self.inputs, self.state
+        found = self._try(arrival.stage.name, lambda: run_loaded(*given))
+        if found is not None:
+            outputs, variables, instance = found
+            self._compare(arrival.stage.name, _named(outputs, variables), partial(self._first_native, instance))
 
     def _try(self, name: str, run: Callable[[], _Result]) -> _Result | None:
         """The result, or a bad rung that says what is not well formed."""
-        self._started = time.perf_counter()
+        started = time.perf_counter()
         try:
             return run()
         except GlowtrainError as error:
-            self.rungs.append(Rung(name, time.perf_counter() - self._started, math.inf, problem=str(error)))
+            self.rungs.append(Rung(name, time.perf_counter() - started, math.inf, problem=str(error)))
             return None
 
     def _compare(self, name: str, found: Arrays, locate: Callable[[float], str]) -> None:
@@ -202,57 +231,55 @@ class _Climb:
     # ---- where a rung begins to differ (``clear``: the error of an intermediate value that counts)
 
     def _first_value(self, known: Known, clear: float) -> str:
-        """The first value of the optimized graph that differs from the one of its name."""
+        """The first value of a later graph that differs from the one of its name."""
         named = {value.name: value for node in self.graph.nodes for value in node.outputs if value.name}
         for node in known.graph.nodes:
             for value in node.outputs:
                 old = named.get(value.name)
-                if (
-                    old is not None
-                    and old.type == value.type
-                    and not self.base.error(old, known.values[value]) <= clear
-                ):
+                if old is None or old.type != value.type:
+                    continue
+                if not self.base.error(old, known.values[value]) <= clear:
                     return f"value {value.name} of node {_describe(node)}"
         return ""
 
-    def _first_instruction(
-        self, program: Program, planned: Plan | None, known: Known, values: Mapping[Buffer, Value], clear: float
-    ) -> str:
+    def _first_instruction(self, clear: float) -> str:
+        assert self.program is not None
         found: list[str] = []
 
         def watch(instruction: Instruction, memory: Memory) -> None:
             for buffer in () if found else instruction.writes:
-                value = values.get(buffer)
-                if (
-                    value is not None
-                    and buffer.kind == "activation"
-                    and not known.error(value, memory.read(buffer)) <= clear
-                ):
+                value = self._value(buffer)
+                if value is not None and not self.known.error(value, memory.read(buffer)) <= clear:
                     found.append(_instruction(instruction, buffer))
 
-        evaluate(program, self.inputs, self.state, plan=planned, watch=watch)
+        evaluate(self.program, self.inputs, self.state, plan=self.plan, watch=watch)
         return found[0] if found else ""
 
-    def _first_native(self, program: Program, known: Known, values: Mapping[Buffer, Value], clear: float) -> str:
+    def _first_native(self, instance: Instance, clear: float) -> str:
         """Run the native code over an arena in which nothing is overwritten, and look through it in order."""
-        _, _, instance = run_native(known.graph, unshared(program), self.inputs, self.state)
-        for buffer, (instruction, array) in _final_contents(program, self.inputs, self.state).items():
-            native, value = in_arena(instance, buffer), values.get(buffer)
-            length = longest_reduction(known.graph)
-            error = distance(native, array, array, length) if value is None else known.error(value, native)
+        if self.program is None or self.plan is None or instance.arena is None:
+            return ""
+        plan = unshared(self.program)
+        artifact = arrive(plan, self._options, after("plan", self.backend.stages(WALK)))
+        _, _, apart = run_loaded(self.backend, artifact, self.graph, self.inputs, self.state)
+        assert apart.arena is not None
+        length = longest_reduction(self.known.graph)
+        for buffer, (instruction, array) in _final_contents(self.program, self.inputs, self.state).items():
+            native, value = in_arena(apart.arena, plan, buffer), self._value(buffer)
+            error = distance(native, array, array, length) if value is None else self.known.error(value, native)
             if not error <= clear:
                 return _instruction(instruction, buffer)
         return ""
+
+    def _value(self, buffer: Buffer) -> Value | None:
+        """The value that an activation holds, if it is one of the graph's."""
+        value = self.values.get(buffer.name) if buffer.kind == "activation" else None
+        return value if value in self.known.values else None
 
 
 def _named(outputs: Arrays, variables: Arrays) -> Arrays:
     """Results by what they are called in reports."""
     return {**{f"output {n}": a for n, a in outputs.items()}, **{f"variable {n}": a for n, a in variables.items()}}
-
-
-def _native(graph: Graph, planned: Plan, inputs: Arrays, state: Arrays) -> Arrays:
-    outputs, variables, _ = run_native(graph, planned, inputs, state)
-    return _named(outputs, variables)
 
 
 def _results(graph: Graph, values: Mapping[Value, Array]) -> Arrays:

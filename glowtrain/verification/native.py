@@ -1,12 +1,12 @@
-"""The top rung: native code, and what it leaves in memory."""
+"""The top rung: what a backend made, run, and what it leaves in memory."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from glowtrain.backends.base import State, check_inputs
-from glowtrain.backends.cpu.backend import NativeGraph, NativeInstance
-from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.base import Artifact, Backend, Instance
+from glowtrain.backends.inputs import check_inputs
+from glowtrain.backends.state import State
 from glowtrain.graph import Graph
 from glowtrain.loops import Buffer
 from glowtrain.program.memory.plan import ALIGNMENT, Plan
@@ -15,11 +15,12 @@ from glowtrain.types import Array
 from glowtrain.verification.exact import Arrays
 
 
-def run_native(graph: Graph, planned: Plan, inputs: Arrays, state: Arrays) -> tuple[Arrays, Arrays, NativeInstance]:
-    """Outputs and updated variables of the compiled code, and the instance that it ran in."""
-    executable = NativeGraph(graph, lambda: planned, Target.host())
+def run_loaded(
+    backend: Backend, artifact: Artifact, graph: Graph, inputs: Arrays, state: Arrays
+) -> tuple[Arrays, Arrays, Instance]:
+    """Outputs and updated variables of compiled code, and the instance that it ran in."""
     store = State({name: np.asarray(array) for name, array in state.items()})
-    instance = NativeInstance(executable, store)
+    instance = backend.load(artifact).bind(store)
     outputs = instance.run(check_inputs(graph, inputs))
     return outputs, {v.name: store.read(v.name) for v in graph.updates}, instance
 
@@ -34,9 +35,9 @@ def unshared(program: Program) -> Plan:
     return Plan(program, offsets, end, end)
 
 
-def in_arena(instance: NativeInstance, buffer: Buffer) -> Array:
+def in_arena(arena: Array, plan: Plan, buffer: Buffer) -> Array:
     """The contents of an activation."""
-    offset = instance.executable.plan.offsets[buffer]
+    offset = plan.offsets[buffer]
     physical = [buffer.shape[axis] for axis in buffer.layout]
-    memory = instance.arena[offset : offset + buffer.type.nbytes].view(buffer.dtype.numpy)
+    memory = arena[offset : offset + buffer.type.nbytes].view(buffer.dtype.numpy)
     return np.ascontiguousarray(memory.reshape(physical).transpose(np.argsort(buffer.layout)))

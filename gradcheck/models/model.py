@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from glowtrain.backends.base import check_inputs
+from glowtrain.backends.inputs import check_inputs
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import InputError
 from glowtrain.grad.gradients import check_scalar

@@ -12,12 +12,13 @@ import numpy as np
 
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.compiler import compile as compiled
-from glowtrain.compiler import planned
+from glowtrain.compiler.walk import arrive, select
 from glowtrain.gradcheck.operators.differences import compared
 from glowtrain.gradcheck.report.report import Measure
 from glowtrain.graph import Graph, Value
-from glowtrain.lower.lower import lower
 from glowtrain.program.interpret.evaluate import evaluate as run_program
+from glowtrain.program.memory.plan import Plan
+from glowtrain.stages import Options
 from glowtrain.types import Array
 from glowtrain.verification.exact import Arrays, Bound, bound, finite_size, longest_reduction
 
@@ -30,13 +31,13 @@ Runner = Callable[[Graph, Arrays], Arrays]
 
 
 def run_lowered(graph: Graph, inputs: Arrays) -> Arrays:
-    """Outputs by the evaluator on the program as lowered."""
-    return run_program(lower(graph), inputs)[0]
+    """Outputs by the evaluator on the program as lowered, without any optimization."""
+    return run_program(arrive(graph, stages=select("expanded", "lowered")), inputs)[0]
 
 
 def run_planned(graph: Graph, inputs: Arrays) -> Arrays:
     """Outputs by the evaluator on the optimized, fused and planned program, in its arena."""
-    plan = planned(graph, check=True)
+    plan: Plan = arrive(graph, Options(check=True))
     return run_program(plan.program, inputs, plan=plan)[0]
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from glowtrain.backends.base import check_inputs
+from glowtrain.backends.inputs import check_inputs
 from glowtrain.compiler import compile as compiled
 from glowtrain.errors import GlowtrainError
 from glowtrain.gradcheck.models.blame import cut_by
@@ -155,7 +155,7 @@ class Subject:
 def bound(test: NodeTest, call: int = 0) -> tuple[Graph, list[Array]]:
     """A test's graph for the data of a call, initializers made inputs, and the data of all inputs."""
     model, given = test.load(), test.calls[call]
-    graph, _ = compiled(model, "interpreter").instance_for(given)
+    graph = compiled(model, "interpreter").specialised(given).graph
     rest = {name: value for name, value in given.items() if name not in graph.binding.values}
     if isinstance(model, Template):
         rest = dict(spread(model.structures, rest))

@@ -9,30 +9,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from glowtrain.backends.base import State
-from glowtrain.backends.cpu.backend import NativeGraph, NativeInstance
+from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.interpreter import evaluate
-from glowtrain.backends.llvm.target import Target
-from glowtrain.compiler import scheduled
+from glowtrain.backends.state import State
+from glowtrain.compiler.walk import WALK, walk
 from glowtrain.gradcheck.operators import ladder
 from glowtrain.gradcheck.operators.differences import check_directions, check_gradient, compared
 from glowtrain.gradcheck.operators.oracles import MISTAKES, failure
 from glowtrain.gradcheck.programs.case import Case
 from glowtrain.gradcheck.report.report import Measure
-from glowtrain.graph import Graph, Value, verify
+from glowtrain.graph import Graph, Value
 from glowtrain.graph.retype import widened
-from glowtrain.lower.expand import expand
-from glowtrain.lower.lower import lower
-from glowtrain.optimize.pipeline import optimize
 from glowtrain.program.interpret.evaluate import evaluate as run_program
-from glowtrain.program.memory.plan import Plan, plan
-from glowtrain.program.memory.verify_plan import verify_plan
+from glowtrain.program.memory.plan import Plan
 from glowtrain.program.program import Program
+from glowtrain.stages import Options
 from glowtrain.types import Array, f64
 from glowtrain.verification.exact import EPSILON, ROUNDINGS, Arrays, Bound, Known, bound, longest_reduction
 
@@ -57,35 +53,40 @@ def check_case(case: Case, oracles: Sequence[str], seed: int = 0) -> Iterator[Me
             yield failure(oracle, error)
 
 
-@dataclass
 class Rungs:
-    """The forms that the compiler gives a case's step, each made once."""
+    """The stages of the compiler for a case's step, each made when it is first asked for, and verified."""
 
-    case: Case
+    def __init__(self, case: Case, backend: str = "cpu") -> None:
+        self.case = case
+        self.backend = backend_of(backend)
+        options = Options(facts=self.backend.facts, check=True)
+        self._walk = walk(case.step, options, self.backend.stages(WALK))
+        self._results: dict[str, Any] = {}
+        self._error: Exception | None = None
+
+    def at(self, stage: str) -> Any:
+        """What stands at a stage. Raises what a stage before it raised."""
+        while stage not in self._results:
+            if self._error is not None:
+                raise self._error
+            try:
+                arrival = next(self._walk)
+            except MISTAKES as error:
+                self._error = error
+                raise
+            self._results[arrival.stage.name] = arrival.result
+        return self._results[stage]
 
     @property
     def graph(self) -> Graph:
-        return self.case.step
-
-    @cached_property
-    def optimized(self) -> Graph:
-        graph = optimize(expand(self.graph))
-        verify(graph)
+        """The step as it is compiled: where something is quantized, in integers. It is what later stages must give."""
+        graph: Graph = self.at("integers")
         return graph
 
-    @cached_property
-    def lowered(self) -> Program:
-        return lower(self.optimized)
-
-    @cached_property
-    def fused(self) -> Program:
-        return scheduled(self.lowered)
-
-    @cached_property
+    @property
     def plan(self) -> Plan:
-        result = plan(self.fused)
-        verify_plan(result)
-        return result
+        plan: Plan = self.at("plan")
+        return plan
 
     @cached_property
     def expected(self) -> list[Known]:
@@ -113,8 +114,8 @@ class Rungs:
 
     @cached_property
     def unplanned(self) -> dict[str, Array]:
-        """What a step of the fused program gives, every buffer on its own."""
-        return self.evaluated(self.fused)
+        """What a step of the finished program gives, every buffer on its own."""
+        return self.evaluated(self.at("program"))
 
     def evaluated(self, program: Program, planned: Plan | None = None) -> dict[str, Array]:
         """What a step gives in the evaluator, over the plan's arena if there is one."""
@@ -191,37 +192,48 @@ def _gradient(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
     yield from found
 
 
+def _integers(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
+    """A step with what is quantized in integers, against the step as it was given."""
+    given, graph = rungs.case.step, rungs.graph
+    if graph is given:
+        return
+    found, known = evaluate(graph, rungs.case.feeds), evaluate(given, rungs.case.feeds)
+    for name, value in named(given).items():
+        tolerance = ladder.exact_tolerance(value, known, given)
+        yield compared("integers", found[named(graph)[name]], known[value], tolerance, name)
+
+
 def _optimized(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
     """A step of the optimized graph in the interpreter."""
-    known, names = evaluate(rungs.optimized, rungs.case.feeds), named(rungs.optimized)
+    graph: Graph = rungs.at("optimized")
+    known, names = evaluate(graph, rungs.case.feeds), named(graph)
     yield from rungs.compare("optimized", lambda feeds: {name: known[value] for name, value in names.items()})
 
 
 def _lowered(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
     """A step of the program as it is lowered, in the evaluator."""
-    found = rungs.evaluated(rungs.lowered)
+    found = rungs.evaluated(rungs.at("lowered"))
     yield from rungs.compare("lowered", lambda feeds: found)
 
 
-def _fused(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
+def _program(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
     """A step of the program as it is laid out, fused and scheduled, every buffer on its own."""
-    yield from rungs.compare("fused", lambda feeds: rungs.unplanned)
+    yield from rungs.compare("program", lambda feeds: rungs.unplanned)
 
 
 def _planned(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
     """A step of the planned program in its arena: the same bits as without the plan."""
-    found = rungs.evaluated(rungs.fused, rungs.plan)
-    yield from rungs.compare("planned", lambda feeds: found)
+    found = rungs.evaluated(rungs.plan.program, rungs.plan)
+    yield from rungs.compare("plan", lambda feeds: found)
     for name, array in rungs.unplanned.items():
         if found[name].tobytes() != array.tobytes():
-            yield Measure("planned", np.inf, np.inf, f"{name}: other bits in the arena than without")
+            yield Measure("plan", np.inf, np.inf, f"{name}: other bits in the arena than without")
 
 
 def _compiled(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
-    """Steps of native code."""
-    native = NativeGraph(rungs.graph, lambda: rungs.plan, Target.host())
+    """Steps of what the backend compiled."""
     state = State({variable.name: variable.initial for variable in rungs.graph.variables})
-    instance = NativeInstance(native, state)
+    instance = rungs.backend.load(rungs.at("compiled")).bind(state)
 
     def run(feeds: Arrays) -> dict[str, Array]:
         arrays = {name: np.ascontiguousarray(array) for name, array in feeds.items()}
@@ -232,10 +244,11 @@ def _compiled(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
 
 PROGRAM_ORACLES: dict[str, Callable[[Rungs, np.random.Generator], Iterator[Measure]]] = {
     "gradient": _gradient,
+    "integers": _integers,
     "optimized": _optimized,
     "lowered": _lowered,
-    "fused": _fused,
-    "planned": _planned,
+    "program": _program,
+    "plan": _planned,
     "compiled": _compiled,
 }
 """The oracles for random programs: the gradient, and every rung."""

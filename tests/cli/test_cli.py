@@ -227,7 +227,7 @@ def test_directory_as_output(tmp_path: Path) -> None:
         (("--data", "digits", "--optimizer", "adam", "--momentum", "0.9"), "adam has no --momentum"),
         (("--data", "digits", "--schedule", "wavy"), "choose from constant"),
         (("--data", "digits", "--loss", "hinge"), "hinge"),
-        (("--data", "digits", "--backend", "tpu"), "interpreter, cpu"),
+        (("--data", "digits", "--backend", "tpu"), "cpu, interpreter"),
         (("--data", "digits", "--dims", "batch"), "NAME=EXTENT"),
         (("--data", "digits", "--dims", "time=3"), "time"),
         (("--data", "digits", "--trainable", "nothing.*"), "nothing.*"),

@@ -15,6 +15,7 @@ from glowtrain.backends.llvm.toolchain import build, pointer_table
 from glowtrain.loops import Buffer
 from glowtrain.program.memory.plan import Plan
 from glowtrain.program.program import Program
+from glowtrain.stages import Options
 from glowtrain.types import Array
 
 CANARY = 0xA5
@@ -85,7 +86,7 @@ class Native:
     def __init__(self, program: Program, target: Target, plan: Plan | None = None, profile: bool = False) -> None:
         self.program = program
         self.plan = spread(program) if plan is None else plan
-        self.code = generate(self.plan, target, profile=profile)
+        self.code = generate(self.plan, target, Options(profile=profile))
         self.step = build(self.code.text, target, [ENTRY]).function(ENTRY, 1)
 
     @property

@@ -11,9 +11,12 @@ from pathlib import Path
 import numpy as np
 
 import glowtrain as gt
-from glowtrain.backends.cpu.backend import NativeInstance
-from glowtrain.compiler import backend_of, compile_graph
+from glowtrain.backends.cpu.backend import Cpu
+from glowtrain.backends.cpu.executable import NativeInstance
+from glowtrain.backends.state import State
+from glowtrain.compiler.specialisation import executable_of
 from glowtrain.graph import Graph
+from glowtrain.stages import DEFAULT
 from glowtrain.types import Array
 
 
@@ -71,8 +74,8 @@ def training_step() -> tuple[Graph, dict[str, Array]]:
 def instance() -> tuple[NativeInstance, dict[str, Array]]:
     """A bound training step and its inputs."""
     graph, inputs = training_step()
-    executable = compile_graph(graph, backend_of("cpu"))
-    bound = executable.bind(executable.initial_state())
+    state = State({variable.name: variable.initial for variable in graph.variables})
+    bound = executable_of(graph, Cpu(), DEFAULT).bind(state)
     assert isinstance(bound, NativeInstance)
     return bound, inputs
 

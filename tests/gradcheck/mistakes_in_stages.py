@@ -25,7 +25,7 @@ from glowtrain.program.analysis import kernel_key as structure
 from glowtrain.program.memory import plan
 from glowtrain.program.passes import layout, schedule
 from glowtrain.program.passes import producer_inlining as inline
-from glowtrain.program.passes.loop_fusion import merge
+from glowtrain.program.passes.loop_fusion import fuse as merge
 from tests.training import test_grad, test_optim
 
 
@@ -123,7 +123,7 @@ LOWERING = [
     Mistake(
         "stale value",
         edit(lower._Lowering, "_stage", ('tensor.buffer.kind != "variable" or', "True or")),
-        program("planned"),
+        program("plan"),
     ),
     Mistake(
         "last step of a scan in the wrong slot",
@@ -147,19 +147,19 @@ LOWERING = [
             "_intervals",
             ("return intervals", "return {buffer: (first, first) for buffer, (first, _) in intervals.items()}"),
         ),
-        program("planned"),
+        program("plan"),
     ),
     Mistake(
         "buffers that end where others begin",
         edit(
             plan, "_place", ("if intervals[other][0] <= last and first <=", "if intervals[other][0] < last and first <")
         ),
-        program("planned"),
+        program("plan"),
     ),
     Mistake(
         "sizes rounded down",
         edit(plan, "_rounded", ("-(-max(size, 1) // ALIGNMENT)", "(size // ALIGNMENT)")),
-        program("planned"),
+        program("plan"),
     ),
     Mistake(
         "carried buffer planned as local",
@@ -173,7 +173,7 @@ LOWERING = [
     Mistake(
         "write overtakes a read",
         edit(schedule, "predecessors", ("before.update(readers.get(buffer, ()))", "pass")),
-        program("planned", seed=1),
+        program("plan", seed=1),
     ),
     Mistake(
         "read overtakes a write",
@@ -182,17 +182,17 @@ LOWERING = [
             "predecessors",
             ("{writer[buffer] for buffer in instruction.operands if buffer in writer}", "set()"),
         ),
-        program("planned"),
+        program("plan"),
     ),
     Mistake(
         "inlined past an update",
         edit(inline._Inlining, "_unchanged", ("not any(", "True or not any(")),
-        program("planned"),
+        program("plan"),
     ),
     Mistake(
         "merged past what lies between",
         edit(merge._Merging, "_place", ("if conflict(first, instruction):", "if False:")),
-        program("planned"),
+        program("plan"),
     ),
     Mistake(
         "layout of the caller's arrays changed",
@@ -202,7 +202,7 @@ LOWERING = [
     Mistake(
         "uneven constants folded to one",
         edit(inline, "fold_constants", ("initial.size == 1 or bool(np.all(initial == initial.flat[0]))", "True")),
-        program("planned"),
+        program("plan"),
     ),
 ]
 

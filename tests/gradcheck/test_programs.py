@@ -147,10 +147,10 @@ def test_retyped_there_and_back() -> None:
 def test_a_saved_program_is_the_same_program(tmp_path: Path) -> None:
     for example in range(25):
         case = drawn_case(4, example)
-        command = save_case(case, tmp_path / f"program{example}.onnx", "planned", seed=3)
+        command = save_case(case, tmp_path / f"program{example}.onnx", "plan", seed=3)
         assert command == f"python -m glowtrain.gradcheck.programs.repeat {tmp_path / f'program{example}.onnx'}"
         saved = load_case(tmp_path / f"program{example}.onnx")
-        assert (saved.oracle, saved.seed, saved.case.apart) == ("planned", 3, case.apart)
+        assert (saved.oracle, saved.seed, saved.case.apart) == ("plan", 3, case.apart)
         assert len(saved.case.parameters) == len(case.parameters)
         assert len(saved.case.states) == len(case.states)
         before, after = (evaluate(each.step, each.feeds) for each in (case, saved.case))
@@ -166,7 +166,7 @@ def test_a_saved_program_is_the_same_program(tmp_path: Path) -> None:
     [
         ("gradient", 8, edit(reverse._Walk, "add", ("known + cotangent", "known + cotangent + cotangent"))),
         ("gradient", 2, rule("Mul", "g * b, g * a", "g * a, g * b")),
-        ("planned", 1, edit(lowering._Lowering, "_stage", ('tensor.buffer.kind != "variable" or', "True or"))),
+        ("plan", 1, edit(lowering._Lowering, "_stage", ('tensor.buffer.kind != "variable" or', "True or"))),
     ],
 )
 def test_failures_become_small_and_repeat(
@@ -221,6 +221,6 @@ def test_other_bits_in_the_arena_fail(monkeypatch: pytest.MonkeyPatch) -> None:
         name: np.nextafter(array, 9) if array.dtype.kind == "f" else array for name, array in rungs.unplanned.items()
     }
     monkeypatch.setattr(Rungs, "unplanned", near)
-    (failed, *_) = failures(case, "planned")
+    (failed, *_) = failures(case, "plan")
     assert "other bits in the arena" in failed
-    assert not failures(case, "fused")
+    assert not failures(case, "program")

@@ -105,7 +105,7 @@ def _run(loaded: Graph | Template, backend: str | Backend, inputs: Inputs) -> di
     if sum(np.asarray(value, object).nbytes for value in inputs.values()) > LARGEST_RUN:
         return None
     function = gt.compile(loaded, "interpreter")
-    graph, _ = function.instance_for(inputs)
+    graph = function.specialised(inputs).graph
     values = [value.type.nbytes for node_ in graph.nodes for value in node_.outputs]
     if sum(values) + sum(value.type.nbytes for value in graph.leaves) > LARGEST_RUN:
         return None

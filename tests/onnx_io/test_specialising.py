@@ -76,9 +76,9 @@ class TestValues:
 
     def test_one_specialisation_for_each_value(self) -> None:
         function = gt.compile(load(self.reshaping()))
-        first = function.instance_for({"x": X, "s": np.array([4, 3])})
-        assert function.instance_for({"x": X + 1, "s": np.array([4, 3])}) is first
-        assert function.instance_for({"x": X, "s": np.array([3, 4])}) is not first
+        first = function.specialised({"x": X, "s": np.array([4, 3])})
+        assert function.specialised({"x": X + 1, "s": np.array([4, 3])}) is first
+        assert function.specialised({"x": X, "s": np.array([3, 4])}) is not first
 
     def test_values_bound_when_loading_are_no_inputs(self) -> None:
         graph = load(self.reshaping(), values={"s": [6, 2]})

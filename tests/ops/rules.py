@@ -9,9 +9,9 @@ import numpy as np
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.graph import Graph, Input, Operator, Value, constant
 from glowtrain.graph.reverse import pullback
-from glowtrain.lower.lower import lower
 from glowtrain.program.interpret.evaluate import evaluate as evaluate_program
 from glowtrain.types import type_of
+from tests.stages import lower
 
 
 def run(outputs: list[Value], feeds: dict[Input, Any]) -> list[Any]:

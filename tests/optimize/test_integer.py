@@ -8,10 +8,8 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.backends.interpreter import evaluate
-from glowtrain.compiler import scheduled
 from glowtrain.graph import Graph, Input, Value, constant
 from glowtrain.lower.expand import expand
-from glowtrain.lower.lower import lower
 from glowtrain.ops.contraction.products import Gemm, MatMul
 from glowtrain.ops.convolution.convolution import Conv
 from glowtrain.ops.elementwise.activation import Relu
@@ -26,6 +24,7 @@ from glowtrain.ops.tensor.move import Concat, Reshape, Transpose
 from glowtrain.optimize.integer import in_integers
 from glowtrain.optimize.pipeline import optimize
 from glowtrain.types import Array, TensorType, f32, i8, i32, u8
+from tests.stages import lower, scheduled
 
 
 def scale_of(value: float) -> Value:

@@ -14,11 +14,9 @@ from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_
 import glowtrain as gt
 from glowtrain import nn
 from glowtrain.backends.interpreter import evaluate
-from glowtrain.compiler import scheduled
 from glowtrain.errors import ShapeError
 from glowtrain.graph import Graph, Input, Value, Variable, constant
 from glowtrain.lower.expand import expand
-from glowtrain.lower.lower import lower
 from glowtrain.ops.convolution.convolution import ConvTranspose
 from glowtrain.ops.elementwise.activation import Relu, Sigmoid
 from glowtrain.ops.elementwise.extrema import Clip
@@ -31,6 +29,7 @@ from glowtrain.quantization import Recipe, Scheme
 from glowtrain.quantization.export.qoperator import qoperator
 from glowtrain.types import Array, TensorType, f32, i8, i32, type_of, u8
 from glowtrain.verification import ladder
+from tests.stages import lower, scheduled
 
 RANDOM = np.random.default_rng(11)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from glowtrain.compiler import planned
+from glowtrain.compiler.walk import planned
 from glowtrain.errors import ProgramError
 from glowtrain.graph import Graph, Input, Value
 from glowtrain.loops import Buffer, Const, Expr, For, Index, Load, Store, indices_of
@@ -20,6 +20,7 @@ from glowtrain.program.analysis.exposed_reads import MOST_TRIPS, Exposure
 from glowtrain.program.analysis.liveness import live_sets
 from glowtrain.program.memory.verify_plan import verify_plan
 from glowtrain.program.program import Instruction, Kernel, Program, Repeat
+from glowtrain.stages import Options
 from glowtrain.types import f32, i64
 
 
@@ -53,7 +54,7 @@ GRAPHS = {"slots and stacks": loop_in_a_loop(), "by data": loop_by_data()}
 
 @pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
 def test_plans_of_loops_in_loops_are_found_right(graph: Graph) -> None:
-    planned(graph, check=True)
+    planned(graph, Options(check=True))
 
 
 def test_an_overlap_in_an_inner_loop_is_found() -> None:

@@ -17,7 +17,6 @@ from random_graphs import GraphDraw, Integers, drawn, permutation, seeded
 from glowtrain.backends import interpreter
 from glowtrain.graph import Constant, Graph, Input, Value, constant
 from glowtrain.lower.expand import expand
-from glowtrain.lower.lower import lower
 from glowtrain.ops.elementwise.logic import Cast
 from glowtrain.ops.indexing.gather import Gather
 from glowtrain.ops.pooling.max_pool import MaxPool
@@ -27,14 +26,14 @@ from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.memory.plan import Plan, plan
 from glowtrain.program.memory.verify_plan import verify_plan
 from glowtrain.program.passes.layout import assign_layouts
-from glowtrain.program.passes.loop_fusion.fuse import fuse
-from glowtrain.program.passes.loop_fusion.merge import merge
+from glowtrain.program.passes.loop_fusion.fuse import merge
 from glowtrain.program.passes.producer_inlining import inline
 from glowtrain.program.passes.schedule import peak_bytes, schedule
 from glowtrain.program.program import Program
 from glowtrain.program.text import plan_text
 from glowtrain.program.verify import verify
 from glowtrain.types import Array, f32, i64, u8
+from tests.stages import fuse, lower
 
 
 def stages(graph: Graph, integer: Integers) -> Iterator[tuple[str, Program, Plan | None]]:

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from glowtrain.graph import Graph, Input, Value
-from glowtrain.lower.lower import lower
 from glowtrain.ops.elementwise.activation import Relu
 from glowtrain.ops.elementwise.arithmetic import Sum
 from glowtrain.ops.elementwise.transcendental import Tanh
 from glowtrain.ops.tensor.move import Concat
 from glowtrain.program.passes.layout import assign_layouts
-from glowtrain.program.passes.loop_fusion.fuse import fuse
 from glowtrain.types import f32
+from tests.stages import fuse, lower
 
 
 def calls_in(work: Callable[[], Any]) -> int:

@@ -14,17 +14,16 @@ from glowtrain.backends import interpreter
 from glowtrain.errors import ProgramError
 from glowtrain.graph import Graph, Input, Variable
 from glowtrain.loops import Buffer, For, Load, Store, indices_of
-from glowtrain.lower.lower import lower
 from glowtrain.ops.convolution.convolution import Conv
 from glowtrain.ops.elementwise.transcendental import Tanh
 from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.memory.plan import ALIGNMENT, Plan, plan
 from glowtrain.program.memory.verify_plan import verify_plan
 from glowtrain.program.passes.layout import assign_layouts
-from glowtrain.program.passes.loop_fusion.fuse import fuse
 from glowtrain.program.passes.schedule import peak_bytes, schedule
 from glowtrain.program.program import Instruction, Kernel, Program, Repeat
 from glowtrain.types import Array, f32
+from tests.stages import fuse, lower
 
 SEEDS = range(200, 225)
 

@@ -28,7 +28,6 @@ from glowtrain.loops import (
     select,
     unflatten,
 )
-from glowtrain.lower.lower import lower
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.convolution.convolution import Conv
 from glowtrain.ops.elementwise.activation import Relu
@@ -40,11 +39,11 @@ from glowtrain.ops.reduce.softmax import Softmax
 from glowtrain.ops.tensor.move import Reshape, Transpose
 from glowtrain.program.memory.plan import plan
 from glowtrain.program.passes.layout import assign_layouts
-from glowtrain.program.passes.loop_fusion.fuse import fuse
 from glowtrain.program.passes.schedule import schedule
 from glowtrain.program.program import Kernel, Program, Repeat
 from glowtrain.program.text import expression_text, plan_text, statement_text, to_text
 from glowtrain.types import boolean, f32, f64, i64
+from tests.stages import fuse, lower
 
 Golden = Callable[[str, str], None]
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import glowtrain as gt
-from glowtrain.compiler import BACKENDS
+from glowtrain.backends.discovery import backend_names
 
 
-@pytest.fixture(params=sorted(BACKENDS))
+@pytest.fixture(params=sorted(backend_names()))
 def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -1,19 +1,23 @@
-"""What is left of a graph once it is compiled: machine code, memory sizes, and the table of what lives outside of the
-arena. It can be kept as a file (safetensors: arrays, and the rest as JSON in the header)."""
+"""What is left of a graph once it is compiled for a processor: machine code, memory sizes, and the table of what lives
+outside of the arena.
+
+The object code exports one function, ``void PREFIXstep(ptr table)``. The table holds pointers of the processor's width:
+the arena, the workspace, then each of :attr:`NativeArtifact.slots` in order; all are aligned to 64 bytes.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 import numpy as np
-import safetensors
-import safetensors.numpy
 
-from glowtrain.backends.base import aligned
+from glowtrain.backends.base import Artifact
+from glowtrain.backends.container import pack, unpack
 from glowtrain.backends.cpu.step import Code
+from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.state import aligned
+from glowtrain.errors import ArtifactError
 from glowtrain.loops import Buffer
 from glowtrain.program.memory.plan import Plan
 from glowtrain.types import Array, TensorType, parse_type
@@ -33,61 +37,75 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Artifact:
+class NativeArtifact(Artifact):
     """A compiled graph without its compiler's data structures.
 
     ``slots`` are the entries of the pointer table after the first two; ``outputs`` has the types of all outputs, also
-    of those that the code never writes; ``constants`` hold memory as the code reads it, aligned.
+    of those that the code never writes; ``constants`` hold memory as the code reads it, aligned; ``calls`` names the
+    kernel of each call, in order, where the code counts their cycles.
     """
 
     code: bytes
+    target: Target
+    entry: str
     arena: int
     workspace: int
     slots: tuple[Slot, ...]
     outputs: dict[str, TensorType]
     constants: dict[str, Array] = field(repr=False)
+    calls: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, object_bytes: bytes, plan: Plan, code: Code) -> Artifact:
+    def of(cls, object_bytes: bytes, code: Code) -> NativeArtifact:
         """The artifact of a planned program and its machine code."""
+        plan = code.plan
         names = _names(plan)
-        slots = tuple(_slot(buffer, place, names) for place, buffer in enumerate(code.externals))
+        slots = tuple(_slot(buffer, number, names) for number, buffer in enumerate(code.externals))
         constants = {
             slot.name: aligned(np.transpose(buffer.initial, buffer.layout))
             for slot, buffer in zip(slots, code.externals, strict=True)
             if slot.kind == "constant" and buffer.initial is not None
         }
         outputs = {name: buffer.type for name, buffer in plan.program.outputs.items()}
-        return cls(object_bytes, plan.arena, code.workspace, slots, outputs, constants)
+        calls = code.calls if code.profile else ()
+        return cls(object_bytes, code.target, code.entry, plan.arena, code.workspace, slots, outputs, constants, calls)
 
     def to_bytes(self) -> bytes:
-        """The artifact as a safetensors file."""
         facts = {
+            "target": {**asdict(self.target), "families": sorted(self.target.families)},
+            "entry": self.entry,
             "arena": self.arena,
             "workspace": self.workspace,
             "slots": [[slot.kind, slot.name, str(slot.type), slot.layout] for slot in self.slots],
             "outputs": {name: str(type_) for name, type_ in self.outputs.items()},
+            "calls": self.calls,
         }
-        arrays = {name: array.reshape(-1).view(np.uint8) for name, array in self.constants.items()}
-        arrays["code"] = np.frombuffer(self.code, np.uint8)
-        data: bytes = safetensors.numpy.save(arrays, metadata={"facts": json.dumps(facts)})
-        return data
+        return pack("cpu", {**self.constants, "code": np.frombuffer(self.code, np.uint8)}, facts)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Artifact:
-        """Read :meth:`to_bytes`. Raises ``ValueError`` for anything else."""
+    def from_bytes(cls, data: bytes) -> NativeArtifact:
+        """Read :meth:`to_bytes`. Raises :class:`ArtifactError` for anything else."""
+        arrays, facts = unpack("cpu", data)
         try:
-            arrays = safetensors.numpy.load(data)
-            length = int.from_bytes(data[:8], "little")
-            facts = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["facts"])
-            slots = tuple(
-                Slot(kind, name, parse_type(text), tuple(layout)) for kind, name, text, layout in facts["slots"]
-            )
-            outputs = {name: parse_type(text) for name, text in facts["outputs"].items()}
-        except (safetensors.SafetensorError, KeyError, TypeError) as error:
-            raise ValueError(f"not a compiled graph: {error}") from None
-        constants = {slot.name: _constant(arrays[slot.name], slot) for slot in slots if slot.kind == "constant"}
-        return cls(arrays["code"].tobytes(), facts["arena"], facts["workspace"], slots, outputs, constants)
+            return cls._from(arrays, facts)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ArtifactError(f"compiled code does not say all that it should: {error!r}") from None
+
+    @classmethod
+    def _from(cls, arrays: dict[str, Array], facts: dict[str, Any]) -> NativeArtifact:
+        target = Target(**{**facts["target"], "families": frozenset(facts["target"]["families"])})
+        slots = tuple(Slot(kind, name, parse_type(text), tuple(layout)) for kind, name, text, layout in facts["slots"])
+        outputs = {name: parse_type(text) for name, text in facts["outputs"].items()}
+        constants = {slot.name: aligned(arrays[slot.name]) for slot in slots if slot.kind == "constant"}
+        code, calls = arrays["code"].tobytes(), tuple(facts["calls"])
+        sizes = facts["arena"], facts["workspace"]
+        return cls(code, target, facts["entry"], *sizes, slots, outputs, constants, calls)
+
+    def __str__(self) -> str:
+        size = f"{len(self.code):,} bytes of machine code for {self.target.cpu}"
+        lines = [f"{self.entry}: {size}, arena {self.arena:,}, workspace {self.workspace:,} bytes"]
+        lines += [f"{n:>4}  {s.kind:<8}  {s.name}: {s.type}" for n, s in enumerate(self.slots, FIRST_SLOT)]
+        return "\n".join(lines) + "\n"
 
 
 def _names(plan: Plan) -> dict[Buffer, str]:
@@ -96,14 +114,9 @@ def _names(plan: Plan) -> dict[Buffer, str]:
     return {buffer: name for name, buffer in pairs}
 
 
-def _slot(buffer: Buffer, place: int, names: dict[Buffer, str]) -> Slot:
+def _slot(buffer: Buffer, number: int, names: dict[Buffer, str]) -> Slot:
     if buffer.kind == "constant":
-        return Slot("constant", f"constant.{place}", buffer.type, buffer.layout)
+        return Slot("constant", f"constant.{number}", buffer.type, buffer.layout)
     if buffer in names and buffer.kind != "activation":
         return Slot(buffer.kind, names[buffer], buffer.type, buffer.layout)
     return Slot("unused", buffer.name, buffer.type, buffer.layout)
-
-
-def _constant(data: Array, slot: Slot) -> Array:
-    shape: Sequence[int] = [slot.type.shape[axis] for axis in slot.layout]
-    return aligned(data.view(slot.type.dtype.numpy).reshape(shape))

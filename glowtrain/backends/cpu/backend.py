@@ -1,118 +1,100 @@
-"""The cpu backend: a planned program as native code in this process."""
+"""The cpu backend: a planned program as native code, for this processor or another."""
 
 from __future__ import annotations
 
-import ctypes
 import os
-from collections.abc import Callable, Mapping
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
-
-from glowtrain.backends.base import Backend, Executable, Instance, State, aligned
-from glowtrain.backends.cpu.artifact import FIRST_SLOT, Artifact
-from glowtrain.backends.cpu.cache import Cache, key_of
-from glowtrain.backends.cpu.step import ENTRY, Code, generate
+from glowtrain.backends.base import Artifact, Backend, Executable, View
+from glowtrain.backends.cache import Cache
+from glowtrain.backends.cpu.artifact import NativeArtifact
+from glowtrain.backends.cpu.executable import NativeExecutable
+from glowtrain.backends.cpu.step import Code, generate
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.target import Target
-from glowtrain.graph import Graph
+from glowtrain.errors import ArtifactError
 from glowtrain.program.memory.plan import Plan
-from glowtrain.types import Array
+from glowtrain.stages import Options, Stage
+from glowtrain.words import plural
 
 
 class Cpu(Backend):
-    """Native code for the processor this process runs on (or a narrower target that it can run).
+    """Native code for a processor: the one this process runs on, or a :class:`Target` (also by name).
 
-    With a ``cache`` folder, compiled graphs are kept there and found again by later processes.
+    Code for another processor can be compiled, kept and linked, but not loaded here. With a ``cache`` folder, compiled
+    graphs are kept there and found again by later processes.
     """
 
     name = "cpu"
 
-    def __init__(self, target: Target | None = None, cache: str | os.PathLike[str] | None = None) -> None:
-        self.target = Target.host() if target is None else target
+    def __init__(self, target: Target | str | None = None, cache: str | os.PathLike[str] | None = None) -> None:
+        self.target = Target.named(target) if isinstance(target, str) else target or Target.host()
         self.cache = None if cache is None else Cache(cache)
 
-    def compile(self, graph: Graph, plan: Callable[[], Plan]) -> Executable:
-        if self.cache is None:
-            return NativeGraph(graph, plan, self.target)
-        key = key_of(graph, self.target)
-        kept = self.cache.get(key)
-        native = NativeGraph(graph, plan, self.target, kept)
-        if kept is None:
-            self.cache.put(key, native.artifact)
-        return native
+    @property
+    def fingerprint(self) -> str:
+        return f"cpu {toolchain.version()} {self.target.fingerprint}"
+
+    @property
+    def views(self) -> Mapping[str, View]:
+        return {"asm": View("llvm", "the assembler text", assembly_of)}
+
+    def stages(self, walk: Sequence[Stage]) -> tuple[Stage, ...]:
+        return (
+            *walk,
+            Stage("llvm", "a function for each kernel structure", lambda o: GenerateCode(self.target, o)),
+            Stage("compiled", "machine code", lambda o: EmitObject()),
+        )
+
+    def in_numbers(self, result: Any) -> str:
+        match result:
+            case Code():
+                lines = plural(len(result.text.splitlines()), "line")
+                return f"{plural(len(result.functions), 'function')}, {lines} of LLVM text"
+            case NativeArtifact():
+                return f"{len(result.code):,} bytes of machine code for {result.target.cpu or result.target.name}"
+        return ""
+
+    def compile(self, subject: Plan, options: Options) -> NativeArtifact:
+        return EmitObject().run(GenerateCode(self.target, options).run(subject))
+
+    def read(self, data: bytes) -> NativeArtifact:
+        return NativeArtifact.from_bytes(data)
+
+    def load(self, artifact: Artifact) -> Executable:
+        if not isinstance(artifact, NativeArtifact):
+            raise ArtifactError(f"backend cpu loads what it compiled, not {type(artifact).__name__}")
+        if not artifact.target.runs_here:
+            raise ArtifactError(
+                f"compiled for {artifact.target.name} ({artifact.target.triple}, {artifact.target.cpu}), which the "
+                f"processor of this process, {Target.host().cpu}, cannot run"
+            )
+        return NativeExecutable(artifact)
 
 
-class NativeGraph(Executable):
-    """A compiled graph: an artifact, loaded. ``plan`` and ``code`` can be looked at; they are made again if need be."""
+@dataclass(frozen=True)
+class GenerateCode:
+    """The pass from a plan to LLVM text."""
 
-    def __init__(
-        self, graph: Graph, plan: Callable[[], Plan], target: Target, artifact: Artifact | None = None
-    ) -> None:
-        super().__init__(graph)
-        self._plan = plan
-        self.target = target
-        self.artifact = self._compiled() if artifact is None else artifact
-        self.library = toolchain.load(self.artifact.code, [ENTRY])
-        self.step = self.library.function(ENTRY, 1)
+    target: Target
+    options: Options
 
-    @cached_property
-    def plan(self) -> Plan:
-        """The planned program."""
-        return self._plan()
-
-    @cached_property
-    def code(self) -> Code:
-        """The text that was compiled."""
-        return generate(self.plan, self.target)
-
-    def _compiled(self) -> Artifact:
-        return Artifact.of(toolchain.compile_text(self.code.text, self.target), self.plan, self.code)
-
-    def bind(self, state: State) -> Instance:
-        return NativeInstance(self, state)
+    def run(self, plan: Plan) -> Code:
+        """The module. Raises :class:`CodegenError` naming the kernel that cannot be written."""
+        return generate(plan, self.target, self.options)
 
 
-class NativeInstance(Instance):
-    """Arena, outputs and pointer table of its own; a call allocates nothing but copies of the outputs."""
+@dataclass(frozen=True)
+class EmitObject:
+    """The pass from LLVM text to machine code."""
 
-    def __init__(self, executable: NativeGraph, state: State) -> None:
-        self.executable = executable
-        self.state = state
-        artifact = executable.artifact
-        self.arena = aligned(np.zeros(artifact.arena, np.uint8))
-        self.workspace = aligned(np.zeros(artifact.workspace, np.uint8))
-        self.outputs = {name: aligned(np.zeros(t.shape, t.dtype.numpy)) for name, t in artifact.outputs.items()}
-        self.table = toolchain.pointer_table([None] * (FIRST_SLOT + len(artifact.slots)))
-        self._address = ctypes.addressof(self.table)
-        self._fixed: dict[int, Array] = {0: self.arena, 1: self.workspace}
-        self._inputs: list[tuple[str, int]] = []
-        self._variables: list[tuple[str, tuple[int, ...], int]] = []
-        for place, slot in enumerate(artifact.slots, FIRST_SLOT):
-            match slot.kind:
-                case "input":
-                    self._inputs.append((slot.name, place))
-                case "variable":
-                    self._variables.append((slot.name, slot.layout, place))
-                case "output":
-                    self._fixed[place] = self.outputs[slot.name]
-                case "constant":
-                    self._fixed[place] = artifact.constants[slot.name]
-        for place, array in self._fixed.items():
-            self.table[place] = array.ctypes.data
-        self._bound: list[Array] = []
+    def run(self, code: Code) -> NativeArtifact:
+        """The artifact. Raises :class:`CodegenError` that names the function for text that LLVM rejects."""
+        return NativeArtifact.of(toolchain.compile_text(code.text, code.target), code)
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        self._bind_variables()
-        for name, slot in self._inputs:
-            self.table[slot] = inputs[name].ctypes.data
-        self.executable.step(self._address)
-        return {name: array.copy() for name, array in self.outputs.items()}
 
-    def _bind_variables(self) -> None:
-        """Point at the state's memory; it only moves when another executable wants another layout."""
-        storage = [self.state.storage(name, layout) for name, layout, _ in self._variables]
-        if len(storage) != len(self._bound) or any(a is not b for a, b in zip(storage, self._bound, strict=True)):
-            self._bound = storage
-            for array, (_, _, slot) in zip(storage, self._variables, strict=True):
-                self.table[slot] = array.ctypes.data
+def assembly_of(code: Code) -> str:
+    """The assembler text of a module."""
+    return toolchain.assembly(code.text, code.target)

@@ -1,8 +1,8 @@
 """A planned program as one LLVM module: a function for every kernel structure, and the step that calls them.
 
-``void @step(ptr table)`` takes a table of pointers: the arena, the workspace, then every buffer that lives outside of
-the arena. Kernels with the same text are emitted once. Parallel loops are run by one thread; a thread pool would take
-the outermost tiles of each kernel.
+``void @PREFIXstep(ptr table)`` takes a table of pointers: the arena, the workspace, then every buffer that lives
+outside of the arena. Kernels with the same text are emitted once. Parallel loops are run by one thread; a thread pool
+would take the outermost tiles of each kernel.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ from glowtrain.backends.cpu.recognise import (
 )
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import Function, Text
+from glowtrain.backends.llvm.toolchain import module_text
 from glowtrain.errors import CodegenError
 from glowtrain.loops import Affine, Buffer, Index, Load, Store
 from glowtrain.program.analysis.kernel_key import Key, structure
 from glowtrain.program.memory.plan import Plan
 from glowtrain.program.program import Instruction, Kernel
+from glowtrain.stages import DEFAULT, Options
 from glowtrain.types import TensorType, u8
 
 ENTRY = "step"
+"""The function that runs everything; ``Options.prefix`` stands before it."""
 _NAME = "KERNEL"
 _NOWHERE = Affine(0)
 
@@ -54,8 +57,13 @@ class Argument:
 
 @dataclass(frozen=True)
 class Code:
-    """The text of a module; ``externals`` are the buffers in the table after arena and workspace."""
+    """The text of a module, and the plan that it carries out; ``externals`` are the buffers in the table after arena
+    and workspace, ``profile`` whether a table of cycle counters is the entry after them."""
 
+    plan: Plan
+    target: Target
+    entry: str
+    profile: bool
     text: str
     externals: tuple[Buffer, ...]
     workspace: int
@@ -64,13 +72,17 @@ class Code:
     calls: tuple[str, ...] = ()
     """The kernel of each call in the step, in order."""
 
+    def __str__(self) -> str:
+        return module_text(self.text, self.target)
 
-def generate(plan: Plan, target: Target, *, profile: bool = False) -> Code:
+
+def generate(plan: Plan, target: Target, options: Options = DEFAULT) -> Code:
     """The module of a planned program. Raises :class:`CodegenError` naming the kernel that cannot be written.
 
-    With ``profile`` the step adds the cycles of each call to an i64 array, whose address is the table's last entry.
+    With ``options.profile`` the step adds the cycles of each call to an i64 array, whose address is the table's last
+    entry.
     """
-    return _Module(plan, target, profile).code()
+    return _Module(plan, target, options).code()
 
 
 @dataclass(frozen=True)
@@ -90,9 +102,10 @@ class _Unit:
 
 
 class _Module:
-    def __init__(self, plan: Plan, target: Target, profile: bool = False) -> None:
+    def __init__(self, plan: Plan, target: Target, options: Options) -> None:
         self.plan = plan
-        self.profile = profile
+        self.profile = options.profile
+        self.entry = f"{options.prefix}{ENTRY}"
         self.calls: list[str] = []
         self.target = target
         self.texts: dict[str, str] = {}
@@ -121,13 +134,15 @@ class _Module:
                 yield from self._all_units(instruction.body, [*outer, instruction.index])
 
     def code(self) -> Code:
-        f = Function(ENTRY, [("ptr", "table")])
+        f = Function(self.entry, [("ptr", "table")])
         self.step = Expressions(f, self.target, {}, ())
         self._instructions(self.plan.program.instructions, [])
         entry = f.finish()
         functions = {name: ", ".join(dict.fromkeys(users)) for name, users in self.users.items()}
         texts = [text.replace(_NAME, name) for text, name in self.texts.items()]
-        return Code("\n".join([*texts, entry]), tuple(self.externals), self.workspace, functions, tuple(self.calls))
+        text = "\n".join([*texts, entry])
+        own = self.plan, self.target, self.entry, self.profile
+        return Code(*own, text, tuple(self.externals), self.workspace, functions, tuple(self.calls))
 
     def _instructions(self, instructions: Sequence[Instruction], outer: list[Index]) -> None:
         for instruction in instructions:
@@ -198,9 +213,9 @@ class _Module:
         return f.address(base, self.step.scalar_sum(argument.offset), buffer.dtype.size)
 
     def _slot(self, number: int) -> Text:
-        f = self.step.f
-        at = f.address("%table", number, 8)
-        return f.value(f"load ptr, ptr {at}, align 8")
+        f, size = self.step.f, self.target.pointer_bits // 8
+        at = f.address("%table", number, size)
+        return f.value(f"load ptr, ptr {at}, align {size}")
 
 
 def packed_constant(buffer: Buffer, packing: Packing) -> Buffer:

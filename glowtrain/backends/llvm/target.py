@@ -38,7 +38,7 @@ class Target:
     wanted; ``masked`` says whether masked loads and stores are cheap (elsewhere a scalar tail loop is better);
     ``has_half`` whether conversions between f16 and f32 are instructions; ``has_rounding`` whether rounding to
     integers (floor, ceil) is; ``families`` names the groups of target intrinsics that may be used; ``abi`` is LLVM's
-    ABI name where the triple does not imply it.
+    ABI name where the triple does not imply it; ``pointer_bits`` the width of addresses.
     """
 
     name: str
@@ -53,6 +53,7 @@ class Target:
     has_rounding: bool = True
     families: frozenset[str] = frozenset()
     abi: str = ""
+    pointer_bits: int = 64
 
     @staticmethod
     def host() -> Target:
@@ -190,7 +191,7 @@ def _table() -> dict[str, Target]:
             False,
             abi="lp64d",
         ),
-        Target("cortex-m7", "thumbv7em-none-eabihf", "cortex-m7", "", 0, 16, False, True, True),
+        Target("cortex-m7", "thumbv7em-none-eabihf", "cortex-m7", "", 0, 16, False, True, True, pointer_bits=32),
         Target("generic", "x86_64-unknown-linux-gnu", "", "", 0, 16, False, False, False, False),
     ]
     return {target.name: target for target in all_of}

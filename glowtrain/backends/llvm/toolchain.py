@@ -12,6 +12,7 @@ import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+import llvmlite
 import llvmlite.binding as llvm
 
 from glowtrain.backends.llvm.target import Target
@@ -71,6 +72,11 @@ class Library:
         call: Callable[..., None] = prototype(self.address(name))
         call.__dict__["library"] = self
         return call
+
+
+def version() -> str:
+    """The versions of what makes machine code."""
+    return f"llvmlite {llvmlite.__version__} LLVM {'.'.join(map(str, llvm.llvm_version_info))}"
 
 
 def pointer_table(addresses: Sequence[int | None]) -> ctypes.Array[ctypes.c_void_p]:

@@ -35,6 +35,15 @@ class Plan:
         return self.arena / self.peak if self.peak else 1.0
 
 
+@dataclass(frozen=True)
+class PlanMemory:
+    """The pass: an offset for every activation."""
+
+    def run(self, program: Program) -> Plan:
+        """The planned program."""
+        return plan(program)
+
+
 def plan(program: Program) -> Plan:
     """Place every activation."""
     intervals = _intervals(program.instructions)

@@ -9,11 +9,23 @@ outputs are row-major: they belong to the caller.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from glowtrain.loops import Buffer, Expr, Load, Store, loads, statements, walk
 from glowtrain.program.program import Kernel, Program
 
 Layout = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class AssignLayouts:
+    """The pass: layouts as operators prefer them, or with ``preferred`` False all row-major."""
+
+    preferred: bool = True
+
+    def run(self, program: Program) -> Program:
+        """The program with layouts."""
+        return assign_layouts(program) if self.preferred else program
 
 
 def assign_layouts(program: Program) -> Program:

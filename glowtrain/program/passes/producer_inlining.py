@@ -12,7 +12,7 @@ import functools
 import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -43,13 +43,25 @@ from glowtrain.program.analysis.kernel_facts import (
     is_linear,
     is_move,
 )
-from glowtrain.program.program import Instruction, Kernel, Repeat
-
-LARGEST = 96
-"""An expression of more nodes is not inlined any further."""
+from glowtrain.program.program import Instruction, Kernel, Program, Repeat
+from glowtrain.stages import Facts
 
 
-def inline(instructions: Sequence[Instruction], kept: frozenset[Buffer] = frozenset()) -> tuple[Instruction, ...]:
+@dataclass(frozen=True)
+class InlineProducers:
+    """The pass. An expression of more than ``largest`` nodes is not inlined any further."""
+
+    largest: int = Facts.max_inlined
+
+    def run(self, program: Program) -> Program:
+        """The same program in fewer kernels."""
+        outputs = frozenset(program.outputs.values())
+        return replace(program, instructions=inline(program.instructions, outputs, self.largest)).trimmed()
+
+
+def inline(
+    instructions: Sequence[Instruction], kept: frozenset[Buffer] = frozenset(), largest: int = Facts.max_inlined
+) -> tuple[Instruction, ...]:
     """Inline producers into their readers; kernels that nobody needs any more are dropped.
 
     ``kept``: buffers read from outside these instructions.
@@ -58,10 +70,10 @@ def inline(instructions: Sequence[Instruction], kept: frozenset[Buffer] = frozen
     for instruction in instructions:
         if isinstance(instruction, Repeat):
             outside = frozenset(b for other in instructions if other is not instruction for b in other.reads) | kept
-            known.append(Repeat(instruction.name, instruction.index, inline(instruction.body, outside)))
+            known.append(Repeat(instruction.name, instruction.index, inline(instruction.body, outside, largest)))
         else:
             known.append(Kernel(instruction.name, rewrite_body(instruction.body, fold_constants)))
-    return _without_dead(_Inlining(known).run(), kept)
+    return _without_dead(_Inlining(known, largest).run(), kept)
 
 
 def fold_constants(expr: Expr) -> Expr | None:
@@ -137,8 +149,9 @@ class _Reader:
 class _Inlining:
     """The instructions so far, and who reads and writes each buffer (positions)."""
 
-    def __init__(self, instructions: Sequence[Instruction]) -> None:
+    def __init__(self, instructions: Sequence[Instruction], largest: int) -> None:
         self.known = [_Reader(instruction) for instruction in instructions]
+        self.largest = largest
         self.readers: dict[Buffer, set[int]] = {}
         self.writers: dict[Buffer, set[int]] = {}
         for position, instruction in enumerate(instructions):
@@ -164,7 +177,7 @@ class _Inlining:
             return
         if buffer in producer.reads or self.writers[buffer] != {position}:
             return
-        if not moves and self._narrows_a_sum(producer, position, buffer):
+        if not moves and (self._is_large(found.value) or self._narrows_a_sum(producer, position, buffer)):
             return
         readers = sorted(self.readers.get(buffer, ()))
         safe = [reader for reader in readers if self._unchanged(producer, position, reader)]
@@ -174,6 +187,10 @@ class _Inlining:
             self.readers[buffer].discard(reader)
             for source in producer.reads:
                 self.readers[source].add(reader)
+
+    def _is_large(self, expr: Expr) -> bool:
+        """Whether an expression is worth a buffer: chains of any length stay within bounds that way."""
+        return sum(1 for _ in walk(expr)) > self.largest
 
     def _narrows_a_sum(self, producer: Kernel, position: int, buffer: Buffer) -> bool:
         """Whether the producer makes fewer bytes of the results of a reduction that nothing else reads: it belongs
@@ -207,7 +224,7 @@ def _chosen(buffer: Buffer, found: Definition, uses: dict[int, list[_Use]], all_
     if is_move(found.value):
         return [i for i, at in uses.items() if all(_movable(use, buffer, found) for use in at)]
     every = [use for at in uses.values() for use in at]
-    if any(use.operand for use in every) or _is_large(found.value):
+    if any(use.operand for use in every):
         return []
     trips = sum(use.trips for use in every)
     if any(needs_check(use.load) for use in every):  # a look-up: worth a check where it skips most of the table
@@ -218,11 +235,6 @@ def _chosen(buffer: Buffer, found: Definition, uses: dict[int, list[_Use]], all_
     if (all_readers and trips <= buffer.type.size) or (thin and trips <= 4 * buffer.type.size):
         return list(uses)
     return []
-
-
-def _is_large(expr: Expr) -> bool:
-    """Whether an expression is long enough to be worth a buffer: chains of any length stay within bounds that way."""
-    return sum(1 for _ in walk(expr)) > LARGEST
 
 
 def _movable(use: _Use, buffer: Buffer, found: Definition) -> bool:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from glowtrain.backends.base import Backend, State
+from glowtrain.backends.base import Backend
+from glowtrain.backends.state import State
 from glowtrain.compiler import compile
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Graph, Template, Value, Variable

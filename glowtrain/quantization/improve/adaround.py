@@ -51,7 +51,7 @@ def round_weights(
     wanted = compile(each(floats, lambda graph: _form(ready(graph), "float")), backend)
     rounded = compile(each(floats, lambda graph: _form(ready(graph), "rounded")), backend)
     wanted(fed[0])
-    graph, _ = rounded.instance_for(fed[0])
+    graph = rounded.specialised(fed[0]).graph
     found, parameters = dict[str, Array](), dict[str, Parameters]()
     for layer in _layers(ready(_float_graph(floats, graph))):
         examples = list(_examples(layer.name, wanted, rounded, fed))

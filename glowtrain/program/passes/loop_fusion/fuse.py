@@ -1,19 +1,218 @@
-"""Fusion: inline moves and arithmetic into readers, then merge kernels over equal boxes."""
+"""Merging of kernels that run over the same index box into one.
+
+A producer and its elementwise readers become one loop in which the intermediate is a scalar: the epilogue of a
+contraction, an optimizer's several states, a copy into a variable or an output (which thereby becomes an update in
+place). Siblings that read the same data share the pass over it, e.g. the two sums of a batch normalisation's
+gradient.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from glowtrain.loops import Buffer
-from glowtrain.program.passes.loop_fusion.merge import merge
-from glowtrain.program.passes.producer_inlining import inline
-from glowtrain.program.program import Program
+from glowtrain.loops import Buffer, Expr, For, Let, Ref, Statement, Store, expressions, statements, walk
+from glowtrain.program.analysis.kernel_facts import conflict, contractions
+from glowtrain.program.passes.loop_fusion.join import LIMITS, Box, Limits, joined
+from glowtrain.program.program import Instruction, Kernel, Program, Repeat
 
 
-def fuse(program: Program) -> Program:
-    """The same program in fewer kernels."""
-    outputs = frozenset(program.outputs.values())
-    instructions = merge(inline(program.instructions, outputs), outputs)
-    touched = frozenset[Buffer]().union(*(instruction.touched for instruction in instructions))
-    constants = tuple(buffer for buffer in program.constants if buffer in touched)
-    return replace(program, instructions=instructions, constants=constants)
+@dataclass(frozen=True)
+class FuseLoops:
+    """The pass, with limits of what one kernel may become."""
+
+    limits: Limits = LIMITS
+
+    def run(self, program: Program) -> Program:
+        """The same program in fewer kernels."""
+        outputs = frozenset(program.outputs.values())
+        return replace(program, instructions=merge(program.instructions, outputs, self.limits)).trimmed()
+
+
+def merge(
+    instructions: Sequence[Instruction], kept: frozenset[Buffer] = frozenset(), limits: Limits = LIMITS
+) -> tuple[Instruction, ...]:
+    """Merge kernels until nothing fits any more. ``kept``: buffers read from outside these instructions."""
+    prepared: list[Instruction] = []
+    for instruction in instructions:
+        if isinstance(instruction, Repeat):
+            outside = frozenset(b for other in instructions if other is not instruction for b in other.reads) | kept
+            instruction = Repeat(instruction.name, instruction.index, merge(instruction.body, outside, limits))
+        prepared.append(instruction)
+    return tuple(_Merging(prepared, kept, limits).run())
+
+
+class _Merging:
+    """The instructions in order, with holes where two became one, and who reads and writes each buffer."""
+
+    def __init__(self, instructions: Sequence[Instruction], kept: frozenset[Buffer], limits: Limits) -> None:
+        self.limits = limits
+        self.order: list[Instruction | None] = list(instructions)
+        self.kept = kept
+        self.at = {instruction: position for position, instruction in enumerate(instructions)}
+        self.readers: dict[Buffer, set[Instruction]] = {}
+        self.writers: dict[Buffer, set[Instruction]] = {}
+        self.boxes: dict[Instruction, Box | None] = {}
+        for instruction in instructions:
+            self._enter(instruction)
+
+    def _enter(self, instruction: Instruction) -> None:
+        for buffer in instruction.reads:
+            self.readers.setdefault(buffer, set()).add(instruction)
+        for buffer in instruction.writes:
+            self.writers.setdefault(buffer, set()).add(instruction)
+
+    def _leave(self, instruction: Instruction) -> None:
+        for buffer in instruction.reads:
+            self.readers[buffer].remove(instruction)
+        for buffer in instruction.writes:
+            self.writers[buffer].remove(instruction)
+
+    def run(self) -> list[Instruction]:
+        for instruction in list(self.at):
+            self._trim(instruction)
+        position = 0
+        while position < len(self.order):
+            first = self.order[position]
+            if first is None or not self._absorb(first):
+                position += 1
+        return [instruction for instruction in self.order if instruction is not None]
+
+    def _trim(self, instruction: Instruction) -> None:
+        """Drop what a kernel of several results stores for nobody, such as the places that MaxPool's backward needs."""
+        box = self._box(instruction)
+        if box is None or len(box.stores) < 2:
+            return
+        kernel = self._without_private(box.kernel)
+        if kernel is instruction or not kernel.writes:
+            return
+        self._leave(instruction)
+        self._enter(kernel)
+        position = self.at[kernel] = self.at.pop(instruction)
+        self.order[position] = kernel
+
+    def _absorb(self, first: Instruction) -> bool:
+        """Merge one later kernel into ``first``, if any fits."""
+        a = self._box(first)
+        if a is None:
+            return False
+        for second in self._followers(a):
+            b = self._box(second)
+            kernel = joined(a, b, self.limits) if b is not None else None
+            if kernel is not None and self._place(first, second, kernel):
+                return True
+        return False
+
+    def _box(self, instruction: Instruction) -> Box | None:
+        if instruction not in self.boxes:
+            self.boxes[instruction] = Box.of(instruction) if isinstance(instruction, Kernel) else None
+        return self.boxes[instruction]
+
+    def _followers(self, first: Box) -> list[Instruction]:
+        """Later instructions that read what ``first`` writes, or much of what it reads; none that writes it too."""
+        position = self.at[first.kernel]
+        shared = [*first.kernel.writes, *(b for b in first.kernel.reads if b.type.size >= first.size)]
+        found = {r for buffer in shared for r in self.readers.get(buffer, ()) if self.at[r] > position}
+        for buffer in first.kernel.writes:
+            found -= self.writers[buffer]
+        return sorted(found, key=self.at.__getitem__)
+
+    def _place(self, first: Instruction, second: Instruction, merged: Kernel) -> bool:
+        """Put ``merged`` in place of both, with what the later one needs moved before it. False if order forbids it."""
+        before: list[Instruction] = []
+        for instruction in self._needed(first, second):
+            if conflict(first, instruction):
+                return False
+            before.append(instruction)
+        self._leave(first)
+        self._leave(second)
+        merged = self._without_private(merged)
+        self._enter(merged)
+        self._rearrange(self.at.pop(first), self.at.pop(second), before, merged)
+        return True
+
+    def _needed(self, first: Instruction, second: Instruction) -> Iterator[Instruction]:
+        """What lies between the two and must run before the second, last ones first."""
+        waiting: list[int] = []
+        found: set[int] = set()
+        low, instruction = self.at[first], second
+        while True:
+            high = self.at[instruction]
+            for other in self._conflicting(instruction):
+                place = self.at[other]
+                if low < place < high and place not in found:
+                    found.add(place)
+                    heapq.heappush(waiting, -place)
+            if not waiting:
+                return
+            following = self.order[-heapq.heappop(waiting)]
+            assert following is not None
+            instruction = following
+            yield instruction
+
+    def _conflicting(self, instruction: Instruction) -> Iterable[Instruction]:
+        """Instructions, earlier and later ones, whose order with this one counts."""
+        for buffer in instruction.operands:
+            yield from self.writers.get(buffer, ())
+        for buffer in instruction.writes:
+            yield from self.readers.get(buffer, ())
+
+    def _rearrange(self, low: int, high: int, before: list[Instruction], merged: Kernel) -> None:
+        """In the places from ``low`` to ``high``: what must come before, the merged kernel, the rest, a hole."""
+        if not before:
+            self.order[low], self.order[high], self.at[merged] = merged, None, low
+            return
+        moved = set(before)
+        rest = [i for i in self.order[low + 1 : high] if i is not None and i not in moved]
+        placed: list[Instruction] = [*reversed(before), merged, *rest]
+        self.order[low : high + 1] = [*placed, *[None] * (high + 1 - low - len(placed))]
+        self.at.update(zip(placed, range(low, high), strict=False))
+
+    def _without_private(self, kernel: Kernel) -> Kernel:
+        """Drop stores to activations that nobody reads."""
+        loop = Box.of(kernel)
+        assert loop is not None
+        stores = [s for s in loop.body if isinstance(s, Store) and not self._private(s.buffer, kernel)]
+        sums = _partial_sums(loop.body, kernel) if loop.contracts else None
+        if sums is not None and not any(_holds_sums(s, sums, kernel) for s in stores):
+            stores.append(sums)
+        body = tuple(s for s in loop.body if not isinstance(s, Store) or s in stores)
+        if len(body) == len(loop.body):
+            return kernel
+        return Kernel(kernel.name, (For(loop.indices, _used_lets(body)),))
+
+    def _private(self, buffer: Buffer, kernel: Kernel) -> bool:
+        """Whether nothing but ``kernel`` itself could want this buffer's contents."""
+        read = buffer in kernel.reads or bool(self.readers.get(buffer))
+        return buffer.kind == "activation" and buffer not in self.kept and not read
+
+
+def _partial_sums(body: Sequence[Statement], kernel: Kernel) -> Store | None:
+    """A store that nothing in the kernel reads, of the sums' type if there is one: a blocked contraction keeps its
+    partial sums there. Sums of integers are never taken in parts.
+    """
+    unread = [s for s in body if isinstance(s, Store) and s.buffer not in kernel.reads]
+    (total, _, _), *_ = contractions(body)
+    if not total.dtype.is_float:
+        return None
+    return min(unread, key=lambda s: s.buffer.dtype != total.dtype, default=None)
+
+
+def _holds_sums(store: Store, sums: Store, kernel: Kernel) -> bool:
+    """Whether partial sums can be kept in this store as well as in ``sums``."""
+    return store.buffer not in kernel.reads and store.buffer.dtype == sums.buffer.dtype
+
+
+def _used_lets(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """Drop names that nothing uses."""
+    used: set[Expr] = set()
+    kept: list[Statement] = []
+    for statement in reversed(body):
+        if isinstance(statement, Let) and statement.ref not in used:
+            continue
+        kept.append(statement)
+        used.update(
+            node for s in statements([statement]) for e in expressions(s) for node in walk(e) if isinstance(node, Ref)
+        )
+    return tuple(reversed(kept))

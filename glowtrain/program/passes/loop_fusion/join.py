@@ -28,13 +28,24 @@ from glowtrain.loops import (
 )
 from glowtrain.program.analysis.kernel_facts import box, contraction_operands, covers, row_major
 from glowtrain.program.program import Kernel
+from glowtrain.stages import Facts
 
-MAX_OPERANDS = 24
-"""A merged kernel keeps at most this many buffers: more pointers than registers gain nothing."""
-MAX_NODES = 400
-"""A merged kernel has at most this many expressions: LLVM's time grows faster than its code."""
-MAX_STATEMENTS = 40
-"""A merged kernel is at most this long: beyond that nothing is left in registers anyway."""
+
+@dataclass(frozen=True)
+class Limits:
+    """How large a fused kernel may become; see :class:`~glowtrain.stages.Facts`."""
+
+    operands: int = Facts.max_operands
+    expressions: int = Facts.max_expressions
+    statements: int = Facts.max_statements
+
+
+LIMITS = Limits()
+"""Those of one CPU core."""
+
+
+LIMITS = Limits()
+"""Those of one CPU core."""
 
 
 class Box:
@@ -90,9 +101,9 @@ class Box:
         return {s.buffer: s for s in self.body if isinstance(s, Store)}
 
 
-def joined(a: Box, b: Box) -> Kernel | None:
+def joined(a: Box, b: Box, limits: Limits) -> Kernel | None:
     """``a`` then ``b`` in one loop, or ``None`` where their boxes, accesses or costs do not fit."""
-    if a.size != b.size or not a.stores.keys().isdisjoint(b.stores) or not _affordable(a, b):
+    if a.size != b.size or not a.stores.keys().isdisjoint(b.stores) or not _affordable(a, b, limits):
         return None
     match = _match(a, b)
     if match is None:
@@ -100,14 +111,14 @@ def joined(a: Box, b: Box) -> Kernel | None:
     renamed = Box(b.kernel.name, For(a.indices, rewrite_body(b.body, match.get)))
     if not _same_element(a, renamed) or not _hazard_free(a, renamed):
         return None
-    if a.nodes + renamed.nodes > MAX_NODES:
+    if a.nodes + renamed.nodes > limits.expressions:
         return None
     return Kernel(_name(a.kernel.name, b.kernel.name), (For(a.indices, _forwarded(a, renamed)),))
 
 
-def _affordable(a: Box, b: Box) -> bool:
+def _affordable(a: Box, b: Box, limits: Limits) -> bool:
     """Whether the result stays within bounds, and contractions keep their form: one at most, and only at the start."""
-    if len(a.body) + len(b.body) > MAX_STATEMENTS or len(a.kernel.touched | b.kernel.touched) > MAX_OPERANDS:
+    if len(a.body) + len(b.body) > limits.statements or len(a.kernel.touched | b.kernel.touched) > limits.operands:
         return False
     return not b.reduces or not (b.contracts or a.contracts)
 

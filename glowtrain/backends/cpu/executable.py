@@ -1,0 +1,95 @@
+"""Native code in this process: loaded, bound to memory, run."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Mapping
+
+import numpy as np
+
+from glowtrain.backends.base import Executable, Instance, Profile
+from glowtrain.backends.cpu.artifact import FIRST_SLOT, NativeArtifact
+from glowtrain.backends.llvm import toolchain
+from glowtrain.backends.state import State, aligned
+from glowtrain.types import Array
+
+
+class NativeExecutable(Executable):
+    """An artifact whose code is in this process. The code leaves with the last reference."""
+
+    def __init__(self, artifact: NativeArtifact) -> None:
+        self.artifact = artifact
+        self.library = toolchain.load(artifact.code, [artifact.entry])
+        self.step = self.library.function(artifact.entry, 1)
+        self.layouts = {slot.name: slot.layout for slot in artifact.slots if slot.kind == "variable"}
+
+    def bind(self, state: State) -> NativeInstance:
+        return NativeInstance(self, state)
+
+
+class NativeInstance(Instance):
+    """Arena, outputs and pointer table of its own; a call allocates nothing but copies of the outputs."""
+
+    def __init__(self, executable: NativeExecutable, state: State) -> None:
+        self.executable = executable
+        self.state = state
+        artifact = executable.artifact
+        self.arena: Array = aligned(np.zeros(artifact.arena, np.uint8))
+        self.workspace = aligned(np.zeros(artifact.workspace, np.uint8))
+        self.outputs = {name: aligned(np.zeros(t.shape, t.dtype.numpy)) for name, t in artifact.outputs.items()}
+        self.counters = np.zeros(len(artifact.calls), np.int64)
+        self._fixed: dict[int, Array] = {0: self.arena, 1: self.workspace}
+        self._inputs: list[tuple[str, int]] = []
+        self._variables: list[tuple[str, tuple[int, ...], int]] = []
+        self._place_slots(artifact)
+        self._bound: list[Array] = []
+
+    def _place_slots(self, artifact: NativeArtifact) -> None:
+        for number, slot in enumerate(artifact.slots, FIRST_SLOT):
+            match slot.kind:
+                case "input":
+                    self._inputs.append((slot.name, number))
+                case "variable":
+                    self._variables.append((slot.name, slot.layout, number))
+                case "output":
+                    self._fixed[number] = self.outputs[slot.name]
+                case "constant":
+                    self._fixed[number] = artifact.constants[slot.name]
+        count = FIRST_SLOT + len(artifact.slots)
+        if artifact.calls:
+            self._fixed[count] = self.counters
+        self.table = toolchain.pointer_table([None] * (count + bool(artifact.calls)))
+        self._address = ctypes.addressof(self.table)
+        for number, array in self._fixed.items():
+            self.table[number] = array.ctypes.data
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        self._bind_variables()
+        for name, slot in self._inputs:
+            self.table[slot] = inputs[name].ctypes.data
+        self.executable.step(self._address)
+        return {name: array.copy() for name, array in self.outputs.items()}
+
+    def profile(self, inputs: Mapping[str, Array], runs: int) -> Profile:
+        calls = self.executable.artifact.calls
+        if not calls:
+            return super().profile(inputs, runs)
+        self.run(inputs)
+        best = Profile(calls, self.counters.copy(), float("inf"))
+        for _ in range(runs):
+            self.counters[:] = 0
+            began = time.perf_counter()
+            self.executable.step(self._address)
+            elapsed = time.perf_counter() - began
+            if elapsed < best.seconds:
+                best = Profile(calls, self.counters.copy(), elapsed)
+        return best
+
+    def _bind_variables(self) -> None:
+        """Point at the state's memory; it only moves when another executable wants another layout."""
+        storage = [self.state.storage(name, layout) for name, layout, _ in self._variables]
+        if len(storage) != len(self._bound) or any(a is not b for a, b in zip(storage, self._bound, strict=True)):
+            self._bound = storage
+            for array, (_, _, slot) in zip(storage, self._variables, strict=True):
+                self.table[slot] = array.ctypes.data

@@ -1,0 +1,51 @@
+"""A call's inputs as arrays of exactly the declared types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from glowtrain.errors import InputError
+from glowtrain.graph import Graph
+from glowtrain.graph.places import index_problems
+from glowtrain.types import Array, Shape, TensorType
+
+
+def check_inputs(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
+    """The inputs as contiguous arrays of exactly the declared types.
+
+    Python numbers and lists are converted. Raises :class:`InputError` naming missing, unknown and ill-typed inputs, and
+    indices that are out of range.
+    """
+    if not isinstance(inputs, Mapping):
+        raise InputError(f"{graph.name}: inputs must be a dict from names to arrays, not a {type(inputs).__name__}")
+    declared = {value.name: value.type for value in graph.inputs}
+    problems = [f"{name!r} is missing ({type_})" for name, type_ in declared.items() if name not in inputs]
+    problems += [
+        f"{name!r} is not an input (inputs: {', '.join(declared) or 'none'})" for name in inputs if name not in declared
+    ]
+    arrays = {name: as_array(inputs[name], type_) for name, type_ in declared.items() if name in inputs}
+    for name, array in arrays.items():
+        if not declared[name].accepts(array):
+            problems.append(f"{name!r} must be {declared[name]}, not {array.dtype}{list(array.shape)}")
+    problems = problems or index_problems(graph, arrays)
+    if problems:
+        raise InputError(f"{graph.name}: " + "; ".join(problems))
+    return arrays
+
+
+def shape_of(value: Any) -> Shape:
+    """The shape that an input will have as an array. Raises :class:`InputError` for lists that are no tensor."""
+    try:
+        return tuple(np.shape(value))
+    except ValueError as error:
+        raise InputError(f"a list has rows of different lengths, which is not a tensor: {error}") from None
+
+
+def as_array(value: Any, type_: TensorType) -> Array:
+    """A call's input as an array; Python numbers and lists take the declared element type."""
+    if isinstance(value, (bool, int, float, list, tuple)):
+        return np.asarray(value, type_.dtype.numpy)
+    return np.asarray(value, order="C")

@@ -1,0 +1,137 @@
+"""The values of variables, shared by everything that is compiled over them, and the lock that orders access."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from threading import Condition, get_ident
+
+import numpy as np
+
+from glowtrain.errors import InputError
+from glowtrain.types import Array
+
+
+class ReadWriteLock:
+    """Many readers or one writer. A thread that holds the lock may take it again in the same way, a writer also for
+    reading; a reader must not take it for writing: it would wait for itself.
+
+    Who waits to write goes before readers that come later, so that readers in turns cannot keep a writer out.
+    """
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._readers: dict[int, int] = {}
+        self._waiting = 0
+        self._writer: int | None = None
+        self._depth = 0
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Hold the lock beside other readers."""
+        own = get_ident()
+        if self._writer == own:
+            yield
+            return
+        with self._changed:
+            while own not in self._readers and (self._writer is not None or self._waiting):
+                self._changed.wait()
+            self._readers[own] = self._readers.get(own, 0) + 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._readers[own] -= 1
+                if not self._readers[own]:
+                    del self._readers[own]
+                    self._changed.notify_all()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the lock alone."""
+        with self._changed:
+            if self._writer != get_ident():
+                self._waiting += 1
+                try:
+                    while self._writer is not None or self._readers:
+                        self._changed.wait()
+                finally:
+                    self._waiting -= 1
+                self._writer = get_ident()
+            self._depth += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._depth -= 1
+                if not self._depth:
+                    self._writer = None
+                    self._changed.notify_all()
+
+
+class State:
+    """The values of variables, by name. Reads and writes copy; the storage itself is shared by instances.
+
+    ``layouts`` holds, for each variable, the order of its logical axes in memory (an executable may ask for another).
+    ``lock`` is held by whoever runs over the state, for reading or writing: native code runs without Python's global
+    lock.
+    """
+
+    def __init__(self, variables: Mapping[str, Array]) -> None:
+        self.lock = ReadWriteLock()
+        self._storage = {name: aligned(array) for name, array in variables.items()}
+        self._layouts = {name: tuple(range(array.ndim)) for name, array in self._storage.items()}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._storage
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._storage)
+
+    def read(self, name: str) -> Array:
+        """A row-major copy of a variable."""
+        with self.lock.reading():
+            return np.array(np.transpose(self._storage[name], np.argsort(self._layouts[name])), order="C")
+
+    def write(self, name: str, array: Array) -> None:
+        """Set a variable, in place. Raises :class:`InputError` for an unknown name or another shape or dtype."""
+        if name not in self._storage:
+            raise InputError(f"there is no variable {name!r}; the state holds {', '.join(self._storage)}")
+        with self.lock.writing():
+            view = np.transpose(self._storage[name], np.argsort(self._layouts[name]))
+            if view.shape != array.shape or view.dtype != array.dtype:
+                types = f"{view.dtype}{list(view.shape)}, not {array.dtype}{list(array.shape)}"
+                raise InputError(f"variable {name} is {types}")
+            view[...] = array
+
+    def add(self, name: str, initial: Array) -> None:
+        """Take in a variable that the state does not hold yet."""
+        with self.lock.writing():
+            self._storage[name] = aligned(initial)
+            self._layouts[name] = tuple(range(initial.ndim))
+
+    def fits(self, layouts: Mapping[str, tuple[int, ...]]) -> bool:
+        """Whether variables lie in memory as ``layouts`` says (by name)."""
+        return all(self._layouts[name] == layout for name, layout in layouts.items())
+
+    def storage(self, name: str, layout: tuple[int, ...]) -> Array:
+        """The variable's memory with its axes in the order of ``layout``.
+
+        Where it lies otherwise it is rearranged first: the caller holds the lock for writing, unless the layout
+        :meth:`fits`.
+        """
+        if self._layouts[name] != layout:
+            logical = np.transpose(self._storage[name], np.argsort(self._layouts[name]))
+            self._storage[name] = aligned(np.transpose(logical, layout))
+            self._layouts[name] = layout
+        return self._storage[name]
+
+
+def aligned(array: Array, alignment: int = 64) -> Array:
+    """A contiguous copy whose data begins at a multiple of ``alignment`` bytes."""
+    memory = np.empty(array.nbytes + alignment, np.uint8)
+    start = -memory.ctypes.data % alignment
+    result: Array = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    result[...] = array
+    return result

@@ -1,0 +1,151 @@
+"""compile(), and the functions that it returns: models that calls' inputs specialise."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from threading import RLock
+from typing import Any
+
+from glowtrain.backends.base import Artifact, Backend
+from glowtrain.backends.discovery import backend_of
+from glowtrain.backends.inputs import as_array, check_inputs, shape_of
+from glowtrain.backends.state import State
+from glowtrain.compiler.specialisation import Specialisation
+from glowtrain.compiler.walk import WALK, arrive
+from glowtrain.errors import InputError, UnknownValueError
+from glowtrain.graph import Binding, Graph, Template, no_model
+from glowtrain.graph.binding import Key, collected, spread
+from glowtrain.stages import Options
+from glowtrain.types import Array, TensorType
+from glowtrain.words import kind_of
+
+SPECIALISATIONS = 32
+"""Bindings of a template that a function keeps compiled, unless it is told another number."""
+
+
+def compile(
+    model: Graph | Template,
+    backend: str | Backend = "cpu",
+    state: State | None = None,
+    *,
+    fixed_point: bool = False,
+    specialisations: int = SPECIALISATIONS,
+) -> Function:
+    """Compile a graph, or a template that each call's inputs bind.
+
+    The result maps inputs by name to outputs by name. Functions compiled with the same ``state`` share their variables.
+    With ``fixed_point`` the sums of quantized products are rescaled by integers alone, as processors without floating
+    point do; results can be one unit from those without it. A template is compiled anew for each binding;
+    ``specialisations`` of them are kept, and the one that was used longest ago goes first.
+    """
+    resolved = backend_of(backend)
+    options = Options(facts=resolved.facts, fixed_point=fixed_point)
+    return Function(model, resolved, state, options, specialisations)
+
+
+def compile_artifact(
+    graph: Graph, backend: str | Backend = "cpu", *, prefix: str = "", fixed_point: bool = False
+) -> Artifact:
+    """What a backend makes of a graph, without loading it: for any processor, to be kept or linked.
+
+    ``prefix`` begins all exported symbols, so that several artifacts can be linked into one program. Raises
+    :class:`InputError` for a prefix that cannot begin a C identifier.
+    """
+    resolved = backend_of(backend)
+    options = Options(facts=resolved.facts, fixed_point=fixed_point, prefix=prefix)
+    artifact: Artifact = arrive(graph, options, resolved.stages(WALK))
+    return artifact
+
+
+class Function:
+    """A compiled model: ``f({"x": x})["y"]``. One specialisation for each binding of a template, all over one state.
+
+    It can be called from several threads: calls run at the same time where the model updates nothing.
+    """
+
+    def __init__(
+        self,
+        model: Graph | Template,
+        backend: Backend,
+        state: State | None = None,
+        options: Options | None = None,
+        specialisations: int = SPECIALISATIONS,
+    ) -> None:
+        if not isinstance(model, (Graph, Template)):
+            raise InputError(f"compile takes a graph or a template, {no_model(model)}")
+        if state is not None and not isinstance(state, State):
+            raise InputError(f"compile takes variables as a State, not {kind_of(state)}; see backends.state.State")
+        if specialisations < 1:
+            raise InputError(f"a function keeps at least 1 specialisation, not {specialisations}")
+        self.model = model
+        self.backend = backend
+        self.options = options or Options(facts=backend.facts)
+        self.state = state if state is not None else State({})
+        self.limit = specialisations
+        self._kept: OrderedDict[Key, Specialisation] = OrderedDict()
+        self._lock = RLock()
+        self._decisive: tuple[str, ...] = ()
+        """Inputs whose elements decide about shapes, as far as they were met."""
+        if isinstance(model, Graph):
+            self._specialise((), model)
+
+    def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Outputs by name: arrays, lists of arrays for sequences.
+
+        Raises :class:`InputError` for a wrong name, shape or dtype.
+        """
+        special = self.specialised(inputs)
+        graph = special.graph
+        outputs = special.run(check_inputs(graph, self._feeds(graph, inputs)))
+        return outputs if graph.results is None else collected(graph.results, outputs)
+
+    def _feeds(self, graph: Graph, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the graph reads of a call's inputs."""
+        if isinstance(self.model, Graph):
+            return inputs
+        rest = {name: value for name, value in inputs.items() if name not in graph.binding.values}
+        return dict(spread(self.model.structures, rest))
+
+    def specialised(self, inputs: Mapping[str, Any]) -> Specialisation:
+        """The specialisation that the inputs bind, compiled at its first use.
+
+        Which inputs' elements decide about shapes is learnt from the errors of building without them.
+        """
+        with self._lock:
+            if isinstance(self.model, Graph):
+                return self._kept[()]
+            binding = self._binding(self.model, inputs)
+            while True:
+                binding = binding.with_values({name: _value(self.model, name, inputs) for name in self._decisive})
+                if binding.key in self._kept:
+                    self._kept.move_to_end(binding.key)
+                    return self._kept[binding.key]
+                try:
+                    self._specialise(binding.key, self.model.bound(binding))
+                except UnknownValueError as error:
+                    self._decisive += error.names
+
+    def _binding(self, template: Template, inputs: Mapping[str, Any]) -> Binding:
+        missing = [name for name in (*template.inputs, *template.structures) if name not in inputs]
+        if missing:
+            raise InputError(f"{template.name}: input {', '.join(map(repr, missing))} is missing")
+        dims = template.dims_for({name: shape_of(inputs[name]) for name in template.inputs})
+        parts = {name: structure.parts(name, inputs[name]) for name, structure in template.structures.items()}
+        return Binding(dims, {}, parts)
+
+    def _specialise(self, key: Key, graph: Graph) -> None:
+        self._kept[key] = Specialisation(graph, self.backend, self.options, self.state)
+        while len(self._kept) > self.limit:
+            self._kept.popitem(last=False)
+
+
+def _value(template: Template, name: str, inputs: Mapping[str, Any]) -> Array:
+    """The elements of an input. Raises :class:`InputError` for another dtype than the model declares."""
+    dtype = template.inputs[name].dtype
+    array = as_array(inputs[name], TensorType(dtype))
+    if array.dtype != dtype.numpy:
+        raise InputError(
+            f"{template.name}: {name!r} must be {template.inputs[name]}, not {array.dtype}{list(array.shape)}"
+        )
+    return array

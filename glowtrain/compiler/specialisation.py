@@ -1,0 +1,99 @@
+"""One graph, compiled: an executable, and as many instances as run it at the same time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from threading import Lock
+
+from glowtrain.backends.base import Backend, Executable, Instance
+from glowtrain.backends.cache import key_of
+from glowtrain.backends.state import State
+from glowtrain.compiler.walk import WALK, arrive
+from glowtrain.errors import ArtifactError, InputError
+from glowtrain.graph import Graph
+from glowtrain.stages import Options
+from glowtrain.types import Array
+
+IDLE = os.cpu_count() or 1
+"""Instances that are kept for later calls: more of them never run at once."""
+
+
+class Specialisation:
+    """A graph compiled over a state.
+
+    Calls of a graph that updates nothing run beside each other, each in an instance of its own; calls of one that
+    updates variables take turns with all others over the same state.
+    """
+
+    def __init__(self, graph: Graph, backend: Backend, options: Options, state: State) -> None:
+        with enough_memory(graph):
+            self.graph = graph
+            self.state = state
+            self.executable = executable_of(graph, backend, options)
+            for variable in graph.variables:
+                if variable.name not in state:
+                    state.add(variable.name, variable.initial)
+            self._idle: list[Instance] = [self.executable.bind(state)]
+            self._lock = Lock()
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Outputs for inputs of exactly the graph's types."""
+        with self._turn(), enough_memory(self.graph), self.instance() as instance:
+            return instance.run(inputs)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Hold the state's lock: alone where variables change, or have to be laid out otherwise first."""
+        lock = self.state.lock
+        if not self.graph.updates:
+            with lock.reading():
+                if self.state.fits(self.executable.layouts):
+                    yield
+                    return
+        with lock.writing():
+            yield
+
+    @contextmanager
+    def instance(self) -> Iterator[Instance]:
+        """An instance that nobody else uses meanwhile."""
+        with self._lock:
+            instance = self._idle.pop() if self._idle else None
+        instance = instance or self.executable.bind(self.state)
+        try:
+            yield instance
+        finally:
+            with self._lock:
+                if len(self._idle) < IDLE:
+                    self._idle.append(instance)
+
+
+def executable_of(graph: Graph, backend: Backend, options: Options) -> Executable:
+    """A graph, compiled and loaded; from the backend's cache where it is there."""
+    if backend.cache is None:
+        return backend.load(arrive(graph, options, backend.stages(WALK)))
+    key = key_of(graph, backend.fingerprint, options)
+    data = backend.cache.get(key)
+    if data is not None:
+        try:
+            return backend.load(backend.read(data))
+        except ArtifactError:
+            data = None  # damaged: it is made again, and written over
+    artifact = arrive(graph, options, backend.stages(WALK))
+    backend.cache.put(key, artifact.to_bytes())
+    return backend.load(artifact)
+
+
+@contextmanager
+def enough_memory(graph: Graph) -> Iterator[None]:
+    """Raise :class:`InputError` naming the largest tensor of a graph where memory does not suffice."""
+    try:
+        yield
+    except MemoryError:
+        values = (value for node in graph.nodes for value in node.outputs)
+        largest = max((*graph.inputs, *graph.variables, *values), key=lambda value: value.type.nbytes)
+        raise InputError(
+            f"{graph.name}: there is not enough memory: its largest tensor is {largest.type}, {largest.type.nbytes:,} "
+            "bytes; use smaller dimensions"
+        ) from None

@@ -1,0 +1,161 @@
+"""The walk: from a graph to what a backend runs, as a table of stages. Whoever compiles, prints, times or checks stages
+goes through this table, so that all see the same compiler.
+
+    Graph -> integers -> expanded -> optimized -> lowered -> layout -> inlined -> fused -> program -> plan -> (backend)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from glowtrain.errors import GraphError
+from glowtrain.graph import Graph
+from glowtrain.graph import verify as verify_graph
+from glowtrain.lower.expand import Expand
+from glowtrain.lower.lower import Lower
+from glowtrain.optimize.fixed_point import FixedPoint
+from glowtrain.optimize.integer import Integers
+from glowtrain.optimize.pipeline import Optimize
+from glowtrain.program.memory.plan import Plan, PlanMemory
+from glowtrain.program.memory.verify_plan import verify_plan
+from glowtrain.program.passes.layout import AssignLayouts
+from glowtrain.program.passes.loop_fusion.fuse import FuseLoops
+from glowtrain.program.passes.loop_fusion.join import Limits
+from glowtrain.program.passes.producer_inlining import InlineProducers
+from glowtrain.program.passes.schedule import Schedule
+from glowtrain.program.program import Program
+from glowtrain.program.text import plan_text
+from glowtrain.program.text import to_text as program_text
+from glowtrain.program.verify import verify as verify_program
+from glowtrain.stages import DEFAULT, Options, Pass, Stage
+
+
+def _integers(options: Options) -> Pass:
+    return FixedPoint() if options.fixed_point else Integers()
+
+
+def _layout(options: Options) -> Pass:
+    return AssignLayouts(options.facts.preferred_layouts)
+
+
+def _inlined(options: Options) -> Pass:
+    return InlineProducers(options.facts.max_inlined)
+
+
+def _fused(options: Options) -> Pass:
+    facts = options.facts
+    return FuseLoops(Limits(facts.max_operands, facts.max_expressions, facts.max_statements))
+
+
+WALK: tuple[Stage, ...] = (
+    Stage("integers", "what is quantized, in integers", _integers, exact=False),
+    Stage("expanded", "composite operators written out", lambda options: Expand(), minor=True),
+    Stage("optimized", "the graph, simplified", lambda options: Optimize(check=options.check)),
+    Stage("lowered", "a loop nest for each operator", lambda options: Lower()),
+    Stage("layout", "axes in the order in which they are stored", _layout, minor=True),
+    Stage("inlined", "producers inlined into their readers", _inlined, minor=True),
+    Stage("fused", "loops over equal boxes fused", _fused, minor=True),
+    Stage("program", "in an order with a small peak of memory", lambda options: Schedule()),
+    Stage("plan", "every activation placed in one arena", lambda options: PlanMemory()),
+)
+"""The neutral stages, in order; a backend adds its own, and may replace some (:meth:`Backend.stages`)."""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """What stands at a stage, and the seconds that its pass took (without verifiers)."""
+
+    stage: Stage
+    result: Any
+    seconds: float
+
+
+def walk(subject: Any, options: Options = DEFAULT, stages: Sequence[Stage] = WALK) -> Iterator[Arrival]:
+    """Take a graph, or what an earlier stage made of one, through ``stages``.
+
+    With ``options.check`` the verifier of each result runs; a :class:`GraphError` names the stage that broke it.
+    """
+    for stage in stages:
+        arrival = take(subject, options, stage)
+        yield arrival
+        subject = arrival.result
+
+
+def take(subject: Any, options: Options, stage: Stage) -> Arrival:
+    """One stage of :func:`walk`."""
+    step = stage.make(options)
+    began = time.perf_counter()
+    result = step.run(subject)
+    seconds = time.perf_counter() - began
+    if options.check:
+        verify(result, stage.name)
+    return Arrival(stage, result, seconds)
+
+
+def arrive(subject: Any, options: Options = DEFAULT, stages: Sequence[Stage] = WALK) -> Any:
+    """What the last of ``stages`` makes of ``subject``."""
+    for arrival in walk(subject, options, stages):
+        subject = arrival.result
+    return subject
+
+
+def planned(graph: Graph, options: Options = DEFAULT) -> Plan:
+    """The plan of a graph, by the neutral stages."""
+    plan: Plan = arrive(graph, options)
+    return plan
+
+
+def select(*names: str, stages: Sequence[Stage] = WALK) -> tuple[Stage, ...]:
+    """Some stages of a walk by name, in the walk's order. Raises :class:`KeyError` for a name that is not there."""
+    if unknown := set(names) - {stage.name for stage in stages}:
+        raise KeyError(f"no stage {', '.join(sorted(unknown))}; there are {', '.join(s.name for s in stages)}")
+    return tuple(stage for stage in stages if stage.name in names)
+
+
+def until(name: str, stages: Sequence[Stage] = WALK) -> tuple[Stage, ...]:
+    """The stages up to the one of this name, that one included."""
+    return tuple(stages[: _position(name, stages) + 1])
+
+
+def after(name: str, stages: Sequence[Stage] = WALK) -> tuple[Stage, ...]:
+    """The stages behind the one of this name."""
+    return tuple(stages[_position(name, stages) + 1 :])
+
+
+def _position(name: str, stages: Sequence[Stage]) -> int:
+    (stage,) = select(name, stages=stages)
+    return list(stages).index(stage)
+
+
+def text_of(result: Any) -> str:
+    """The text of what stands at a stage."""
+    match result:
+        case Program():
+            return program_text(result)
+        case Plan():
+            return plan_text(result)
+    return str(result)
+
+
+def verify(result: Any, stage: str) -> None:
+    """Run the verifier of a stage's result; what a backend made of a plan has none here.
+
+    Raises :class:`GraphError` that names the stage.
+    """
+    match result:
+        case Graph():
+            _verify_graph(result, stage)
+        case Program():
+            verify_program(result, stage)
+        case Plan():
+            verify_plan(result)
+
+
+def _verify_graph(graph: Graph, stage: str) -> None:
+    try:
+        verify_graph(graph)
+    except GraphError as error:
+        raise GraphError(f"after stage {stage}: {error}") from error

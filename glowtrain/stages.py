@@ -1,0 +1,81 @@
+"""What a compilation is made of: a backend's facts, the caller's options, passes, and the stages that apply them.
+
+The stages themselves stand in one table, :data:`glowtrain.compiler.walk.WALK`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
+
+from glowtrain.errors import InputError
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What passes, which know no processor, take from a backend. The defaults are those of one core of a CPU."""
+
+    max_operands: int = 24
+    """Buffers that a fused kernel may touch: more pointers than registers gain nothing."""
+    max_expressions: int = 400
+    """Expressions that a fused kernel may have: LLVM's time grows faster than its code."""
+    max_statements: int = 40
+    """Statements that a fused kernel may have: beyond that nothing is left in registers anyway."""
+    max_inlined: int = 96
+    """Expressions that an inlined producer may have."""
+    preferred_layouts: bool = True
+    """Whether buffers get the layouts that operators prefer (a convolution: channels last) or stay row-major."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Everything beside the graph and the backend that may change what is compiled; part of every cache key.
+
+    ``fixed_point``: sums of quantized products are rescaled by integers alone. ``prefix`` begins every symbol that
+    compiled code exports. ``profile``: compiled code counts the cycles of each of its calls. ``check``: the verifier
+    of each stage runs on what it made (it changes nothing that is compiled). Raises :class:`InputError` for a prefix
+    that is not the beginning of a C identifier.
+    """
+
+    facts: Facts = Facts()
+    fixed_point: bool = False
+    prefix: str = ""
+    profile: bool = False
+    check: bool = False
+
+    def __post_init__(self) -> None:
+        if self.prefix and not (self.prefix.isascii() and self.prefix.isidentifier()):
+            raise InputError(f"prefix {self.prefix!r} must begin a C identifier: letters, digits and _, no digit first")
+
+    @property
+    def key(self) -> str:
+        """Equal for options that compile to the same."""
+        decisive = (entry.name for entry in fields(self) if entry.name != "check")
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in decisive)
+
+
+DEFAULT = Options()
+"""One CPU core's facts, and nothing asked for."""
+
+
+class Pass(Protocol):
+    """One step of a compilation: a frozen dataclass whose fields are its options."""
+
+    def run(self, subject: Any, /) -> Any:
+        """The result. ``subject`` stays as it is; it comes back where there is nothing to do."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A named place in the walk. ``says``: what stands there, in a few words; ``make``: the pass that leads to it.
+
+    A ``minor`` stage is compared with the reference only where the next one differs, to say which of them it was.
+    What a stage that is not ``exact`` makes is what those after it are compared with.
+    """
+
+    name: str
+    says: str
+    make: Callable[[Options], Pass]
+    minor: bool = False
+    exact: bool = True
