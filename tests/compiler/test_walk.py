@@ -1,0 +1,128 @@
+"""The walk is one table: who goes through it, what it says, and that nobody writes it out again."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import glowtrain as gt
+from glowtrain.backends.discovery import backend_of
+from glowtrain.cli.inspect import stage_names, text_of
+from glowtrain.cli.profile import measure
+from glowtrain.compiler.walk import WALK, after, arrive, select, until, walk
+from glowtrain.errors import BackendError, GraphError
+from glowtrain.graph import Graph, Input
+from glowtrain.stages import Facts, Options, Stage
+from glowtrain.verification import ladder, random_inputs
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = [
+    path for room in ("glowtrain", "grad", "gradcheck", "optim", "benchmarks") for path in (ROOT / room).rglob("*.py")
+]
+PASSES = {
+    "glowtrain.optimize.integer": {"Integers", "in_integers"},
+    "glowtrain.optimize.fixed_point": {"FixedPoint", "in_fixed_point"},
+    "glowtrain.optimize.pipeline": {"Optimize", "optimize"},
+    "glowtrain.lower.expand": {"Expand", "expand"},
+    "glowtrain.lower.lower": {"Lower"},
+    "glowtrain.program.passes.layout": {"AssignLayouts", "assign_layouts"},
+    "glowtrain.program.passes.producer_inlining": {"InlineProducers", "inline"},
+    "glowtrain.program.passes.loop_fusion.fuse": {"FuseLoops", "merge"},
+    "glowtrain.program.passes.schedule": {"Schedule", "schedule"},
+    "glowtrain.program.memory.plan": {"PlanMemory", "plan"},
+}
+"""What takes a model from one stage to the next, by module."""
+BELOW = {
+    ("glowtrain/optimize/fixed_point.py", "in_integers"),
+    ("glowtrain/optimize/__init__.py", "optimize"),
+}
+"""A pass that begins with another one, and the package's face."""
+
+
+def uses(path: Path) -> Iterator[tuple[str, str]]:
+    """What a module imports of the passes."""
+    name = path.relative_to(ROOT).as_posix()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module in PASSES:
+            yield from ((name, alias.name) for alias in node.names if alias.name in PASSES[node.module])
+
+
+def test_passes_are_composed_in_one_module() -> None:
+    found = {use for path in SOURCES for use in uses(path)} - BELOW
+    assert {name for name, _ in found} == {"glowtrain/compiler/walk.py"}, sorted(found)
+    assert len(found) == len(PASSES), "a pass that is in no stage"
+
+
+def graph() -> Graph:
+    x = Input(gt.f32[4, 8], "x")
+    return Graph((x,), {"y": gt.nn.softmax(gt.nn.relu(x) * 2.0)})
+
+
+def test_every_stage_has_a_result_a_text_and_seconds() -> None:
+    cpu = gt.Cpu()
+    arrivals = list(walk(graph(), Options(check=True), cpu.stages(WALK)))
+    assert [arrival.stage.name for arrival in arrivals] == [s.name for s in (*WALK, *after("plan", cpu.stages(WALK)))]
+    assert all(arrival.seconds >= 0 and arrival.stage.says for arrival in arrivals)
+    for name in set(stage_names(cpu)) - {"summary", "profile"}:
+        assert len(text_of(graph(), name, cpu)) > 20, name
+
+
+def test_names_choose_stages() -> None:
+    assert [s.name for s in until("lowered")] == ["integers", "expanded", "optimized", "lowered"]
+    assert [s.name for s in after("fused")] == ["program", "plan"]
+    assert [s.name for s in select("plan", "layout")] == ["layout", "plan"]
+    with pytest.raises(KeyError, match="no stage nowhere; there are integers, expanded"):
+        until("nowhere")
+
+
+def test_facts_reach_the_passes() -> None:
+    """What a kernel may hold, and layouts."""
+
+    def kernels(**facts: int) -> int:
+        return len(arrive(graph(), Options(facts=Facts(**facts)), until("program")).instructions)
+
+    assert kernels() < kernels(max_inlined=0) < kernels(max_inlined=0, max_operands=1)
+    assert kernels(max_inlined=0) < kernels(max_inlined=0, max_expressions=1)
+    assert kernels(max_inlined=0) < kernels(max_inlined=0, max_statements=1)
+    x, w = Input(gt.f32[1, 8, 9, 9], "x"), gt.Variable("w", np.ones((8, 8, 3, 3), np.float32))
+    convolution = Graph((x,), {"y": gt.nn.relu(gt.ops.convolution.convolution.Conv()(x, w))})
+    for preferred in (True, False):
+        plan = arrive(convolution, Options(facts=Facts(preferred_layouts=preferred)))
+        assert any(b.layout != tuple(range(b.type.rank)) for b in plan.program.buffers) is preferred
+
+
+def test_what_decides_about_code_is_part_of_the_key() -> None:
+    same = Options(check=True), Options()
+    assert len({options.key for options in same}) == 1
+    others = Options(fixed_point=True), Options(prefix="a"), Options(profile=True), Options(Facts(max_operands=3))
+    assert len({options.key for options in (*same, *others)}) == 5
+
+
+def test_a_graph_that_a_stage_broke_is_refused_with_its_name() -> None:
+    class Breaks:
+        def run(self, subject: Graph) -> Graph:
+            unknown = Input(gt.f32[2], "unknown")
+            return subject.with_(outputs={"y": unknown + 1.0})
+
+    stage = Stage("broken", "", lambda options: Breaks())
+    with pytest.raises(GraphError, match="after stage broken"):
+        arrive(graph(), Options(check=True), [stage])
+
+
+@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+def test_every_backend_climbs(backend: str) -> None:
+    report = ladder(graph(), random_inputs(graph()), backend=backend)
+    report.require()
+    assert report.rungs[-1].name == "compiled"
+
+
+def test_cycles_are_counted_by_backends_that_can() -> None:
+    profile = measure(graph(), gt.Cpu(), runs=2)
+    assert len(profile.calls) == len(profile.cycles) > 0
+    assert (profile.cycles > 0).all()
+    with pytest.raises(BackendError, match="counts no cycles; use backend cpu"):
+        measure(graph(), backend_of("interpreter"))
