@@ -85,7 +85,7 @@ class Fit:
         self._check_position()
         self._check_outputs()
         self.target = options.epochs if options.resumed else trainer.position.epoch + options.epochs
-        self.log = Log(options.log, append=options.resumed)
+        self.log = Log(options.log, done=trainer.position.epoch if options.resumed else None)
         self.interrupts = Interrupts()
         self.prepared: set[int] = set()
         """Sizes of batches that the step is compiled for."""

@@ -88,19 +88,36 @@ def check_plot(path: Path) -> None:
 
 
 class Log:
-    """A file of JSON lines, one for each epoch; a resumed run appends. ``None`` as the path: no log."""
+    """A file of JSON lines, one for each epoch. ``None`` as the path: no log.
 
-    def __init__(self, path: str | Path | None, *, append: bool) -> None:
+    A run that goes on after ``done`` epochs appends; lines of later epochs, which it writes again, are removed first: a
+    run can end between an epoch's line and its checkpoint. With ``done=None`` the file begins anew.
+    """
+
+    def __init__(self, path: str | Path | None, *, done: int | None) -> None:
         self.path = None if path is None else Path(path)
         if self.path is not None:
             check_writable(self.path)
-            if not append:
+            if done is None:
                 self._write("", "w")
+            elif self.path.is_file():
+                self._keep(done)
 
     def add(self, record: Record) -> None:
         """Append a line. Raises :class:`CheckpointError` if the file cannot be written."""
         if self.path is not None:
             self._write(json.dumps(record) + "\n", "a")
+
+    def _keep(self, done: int) -> None:
+        """Remove the lines of epochs after ``done``, and one that was broken off."""
+        assert self.path is not None
+        try:
+            before = self.path.read_bytes()
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: the log cannot be read: {error.strerror or error}") from error
+        kept = b"".join(line.rstrip(b"\n") + b"\n" for line in before.splitlines(keepends=True) if _stays(line, done))
+        if kept != before:
+            write_atomically(self.path, kept)
 
     def _write(self, text: str, mode: str) -> None:
         assert self.path is not None
@@ -109,3 +126,13 @@ class Log:
                 file.write(text)
         except OSError as error:
             raise CheckpointError(f"{self.path}: the log cannot be written: {error.strerror or error}") from error
+
+
+def _stays(line: bytes, done: int) -> bool:
+    """Whether a line is of one of the first ``done`` epochs, or whole and none of ours."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return line.endswith(b"\n")
+    epoch = record.get("epoch") if isinstance(record, dict) else None
+    return not isinstance(epoch, (int, float)) or epoch <= done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -113,6 +114,42 @@ def test_the_signal_waits_for_the_end_of_the_step(mlp: gt.Template, points: Poin
     restored = trainer_of(mlp)
     restored.restore(path)
     assert restored.position == trainer.position
+
+
+@pytest.mark.parametrize("torn", ["", '{"epoch": 3, "lo'], ids=["whole lines", "a line broken off"])
+def test_a_kill_between_an_epochs_line_and_its_checkpoint(
+    mlp: gt.Template, points: Points, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torn: str
+) -> None:
+    path, log, save = tmp_path / "run.safetensors", tmp_path / "log.jsonl", gt.Trainer.save
+
+    def killed(self: gt.Trainer, path: Path) -> None:
+        if self.position.epoch == 2:
+            raise RuntimeError("killed")
+        save(self, path)
+
+    monkeypatch.setattr(gt.Trainer, "save", killed)
+    with pytest.raises(RuntimeError, match="killed"):
+        trainer_of(mlp).fit(points, 4, 8, checkpoint=path, log=log)
+    monkeypatch.undo()
+    assert len(log.read_text().splitlines()) == 2
+    log.write_text(log.read_text().replace("{", "a note\n{", 1) + torn)
+    history = trainer_of(mlp).fit(points, 4, 8, checkpoint=path, resume=True, log=log)
+    note, *lines = log.read_text().splitlines()
+    assert note == "a note"
+    assert [json.loads(line)["loss"] for line in lines] == history.loss
+    assert len(lines) == 4
+
+
+def test_a_resumed_run_takes_a_pipe_as_its_log(mlp: gt.Template, points: Points, tmp_path: Path) -> None:
+    path, pipe = tmp_path / "run.safetensors", tmp_path / "pipe"
+    trainer_of(mlp).fit(points, 1, 8, checkpoint=path)
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        trainer_of(mlp).fit(points, 2, 8, checkpoint=path, resume=True, log=pipe)
+        assert json.loads(os.read(reader, 1 << 16))["epoch"] == 2
+    finally:
+        os.close(reader)
 
 
 def test_foreign_checkpoints_are_refused(mlp: gt.Template, cnn: gt.Template, points: Points, tmp_path: Path) -> None:
