@@ -2,17 +2,22 @@
 
     tensors   every variable by name (parameters, optimizer's slots, counters, running statistics), row-major;
               "best:<name>" where the best parameters are kept
-    metadata  "glowtrain": JSON with the format's number, seed, position, hyperparameters, history and fingerprint
+    metadata  "glowtrain": JSON with the format's number, seed, position, hyperparameters, history, fingerprint, and
+              SHA-256 of all that and of the tensors
 
-Nothing in it depends on time or machine, so equal runs write equal bytes.
+Nothing in it depends on time or machine, so equal runs write equal bytes. Files of format 1, without the checksum and
+with a fingerprint that has only the names of the model's operators, are read as well.
 Source of the container format: https://github.com/huggingface/safetensors (format section).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+import math
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +26,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as serialize
 
 from glowtrain.errors import CheckpointError
+from glowtrain.files import is_stream
 from glowtrain.trainer.files import write_atomically
 from glowtrain.types import Array, type_of
 
-FORMAT = 1
+FORMAT = 2
+READ = (1, FORMAT)
+"""The formats that can be read."""
 KEY = "glowtrain"
 BEST = "best:"
 """Prefix of the names of the best parameters so far."""
@@ -74,7 +82,16 @@ def write(path: Path, checkpoint: Checkpoint) -> None:
     tensors = {_key(name): array for name, array in checkpoint.variables.items()}
     tensors |= {BEST + name: array for name, array in checkpoint.best.items()}
     shaped = {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in tensors.items()}
+    about["sha256"] = _checksum(about, shaped)
     write_atomically(path, serialize(shaped, {KEY: json.dumps(about, sort_keys=True)}))
+
+
+def _checksum(about: Mapping[str, Any], tensors: Mapping[str, Array]) -> str:
+    found = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    for name, array in sorted(tensors.items()):
+        found.update(f"\0{name} {array.dtype} {array.shape}\0".encode())
+        found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return found.hexdigest()
 
 
 def _key(name: str) -> str:
@@ -84,32 +101,85 @@ def _key(name: str) -> str:
 
 def read(path: Path) -> Checkpoint:
     """Read a checkpoint. Raises :class:`CheckpointError` for a file that is missing, broken or of another program."""
+    if is_stream(path):
+        raise CheckpointError(f"{path}: not a regular file, so no checkpoint can be read from it")
     try:
         with safe_open(path, framework="numpy") as file:
             about = json.loads((file.metadata() or {}).get(KEY, "null"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: no such file") from error
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not a whole safetensors file ({error})") from error
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
+    if not isinstance(about, dict) or about.get("format") not in READ:
         raise CheckpointError(f"{path}: a safetensors file, but not a checkpoint of glowtrain (format {FORMAT})")
+    if about["format"] != 1 and about.pop("sha256", None) != _checksum(about, tensors):
+        raise CheckpointError(f"{path}: the file is damaged: its content is not what was written; take an earlier one")
     return _checkpoint(about, tensors, path)
 
 
 def _checkpoint(about: dict[str, Any], tensors: dict[str, Array], path: Path) -> Checkpoint:
-    try:
-        return Checkpoint(
-            {name.removeprefix(PLAIN): array for name, array in tensors.items() if not name.startswith(BEST)},
-            about["seed"],
-            about["fingerprint"],
-            Position(**about["position"]),
-            about["hyper"],
-            about["history"],
-            {name.removeprefix(BEST): array for name, array in tensors.items() if name.startswith(BEST)},
-        )
-    except (KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}: the checkpoint's metadata are incomplete ({error})") from error
+    wrong = [f"{name} must be {meaning}" for name, (meaning, fits) in _METADATA.items() if not fits(about.get(name))]
+    if wrong:
+        raise CheckpointError(f"{path}: the checkpoint's metadata are wrong: {'; '.join(wrong)}")
+    return Checkpoint(
+        {name.removeprefix(PLAIN): array for name, array in tensors.items() if not name.startswith(BEST)},
+        about["seed"],
+        about["fingerprint"],
+        Position(**about["position"]),
+        about["hyper"],
+        about["history"],
+        {name.removeprefix(BEST): array for name, array in tensors.items() if name.startswith(BEST)},
+    )
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) or (_is_whole(value) and abs(value) <= sys.float_info.max)
+
+
+def _is_table(value: Any, fits: Callable[[Any], bool]) -> bool:
+    return isinstance(value, dict) and all(map(fits, value.values()))
+
+
+def _is_position(value: Any) -> bool:
+    counts = {item.name for item in fields(Position)} - {"loss_sum"}
+    return (
+        isinstance(value, dict)
+        and value.keys() == {*counts, "loss_sum"}
+        and all(_is_whole(value[name]) and value[name] >= 0 for name in counts)
+        and _is_number(value["loss_sum"])
+        and math.isfinite(value["loss_sum"])
+    )
+
+
+def _is_record(value: Any) -> bool:
+    """Whether a value is a record of an epoch; a callback may have added what it likes."""
+    return (
+        isinstance(value, dict)
+        and {"epoch", "loss"} <= value.keys()
+        and all(_is_number(value[name]) for name in ("epoch", "loss", "val_loss") if name in value)
+    )
+
+
+def _is_history(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_record, value))
+
+
+_METADATA: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "seed": ("a whole number", _is_whole),
+    "fingerprint": ("texts by name", lambda value: _is_table(value, lambda text: isinstance(text, str))),
+    "position": ("the counts of a position, from 0 up, and a finite loss_sum", _is_position),
+    "hyper": ("numbers by name", lambda value: _is_table(value, _is_number)),
+    "history": (
+        "records whose losses are numbers",
+        lambda value: isinstance(value, list) and all(map(_is_record, value)),
+    ),
+}
+"""What the metadata must hold: the meaning of each entry, and a test of it."""
 
 
 def check_belongs(checkpoint: Checkpoint, own: Checkpoint, path: Path) -> None:
@@ -122,6 +192,8 @@ def check_belongs(checkpoint: Checkpoint, own: Checkpoint, path: Path) -> None:
     if checkpoint.seed != own.seed:
         problems.append(f"it was written with seed={checkpoint.seed}, this trainer has seed={own.seed}")
     problems += _different(checkpoint.variables, own.variables)
+    present = {name: array for name, array in own.variables.items() if name in checkpoint.best}
+    problems += _different(checkpoint.best, present, "best variable")
     if checkpoint.hyper.keys() != own.hyper.keys():
         names = ", ".join(sorted(checkpoint.hyper.keys() ^ own.hyper.keys()))
         problems.append(f"the optimizer's hyperparameters differ: {names}")
@@ -131,17 +203,17 @@ def check_belongs(checkpoint: Checkpoint, own: Checkpoint, path: Path) -> None:
         raise CheckpointError(f"{path}: does not belong to this training run:{listed}")
 
 
-def _different(found: Mapping[str, Array], own: Mapping[str, Array]) -> list[str]:
+def _different(found: Mapping[str, Array], own: Mapping[str, Array], what: str = "variable") -> list[str]:
     problems = []
-    for what, names in (
+    for where, names in (
         ("here, but not in the checkpoint", [name for name in own if name not in found]),
         ("in the checkpoint, but not here", [name for name in found if name not in own]),
     ):
         if names:
             shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-            problems.append(f"variables {what}: {shown}")
+            problems.append(f"{what}s {where}: {shown}")
     for name in sorted(found.keys() & own.keys()):
         theirs, ours = type_of(found[name]), type_of(own[name])
         if theirs != ours:
-            problems.append(f"variable {name!r} is {theirs} in the checkpoint, {ours} here")
+            problems.append(f"{what} {name!r} is {theirs} in the checkpoint, {ours} here")
     return problems

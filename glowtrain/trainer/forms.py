@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
-from glowtrain.errors import BindingError, InputError, ShapeError
+from glowtrain.errors import BindingError, GlowtrainError, InputError, ShapeError
 from glowtrain.grad import gradient_graph, loss_graph, training_graph
 from glowtrain.graph import Graph, Template, Value, Variable
 from glowtrain.losses import Loss
@@ -47,18 +47,25 @@ class Forms:
         """The model at some binding: that of the given graph, else the first of :data:`PROBES` that fits."""
         if isinstance(self.model, Graph):
             return self.model
-        problems = []
-        for extent in PROBES:
-            try:
-                return self.model.bind(dict.fromkeys(self.model.symbols, extent))
-            except (ShapeError, BindingError) as error:
-                problems.append(error)
-        raise problems[0]
+        return _probed(self.model)
+
+    @cached_property
+    def canonical(self) -> Graph:
+        """The model at a binding that does not depend on how the given graph was bound, where one can be found."""
+        binding = self.example.binding
+        if self.template is None or binding.values or binding.parts:
+            return self.example
+        try:
+            found = _probed(self.template)
+            self.loss.attach(self.trained(found))
+        except GlowtrainError:
+            return self.example  # the model or the loss has no meaning at other extents
+        return found
 
     @cached_property
     def parameters(self) -> tuple[str, ...]:
         """Names of what is trained."""
-        return tuple(variable.name for variable in select(self._trained(self.example).variables, self.trainable))
+        return tuple(variable.name for variable in select(self.trained(self.example).variables, self.trainable))
 
     @property
     def specs(self) -> dict[str, Spec]:
@@ -78,18 +85,18 @@ class Forms:
 
     def step_of(self, model: Graph) -> Graph:
         """One training step of a bound model."""
-        trained = self._trained(model)
+        trained = self.trained(model)
         attached = self.loss.attach(trained)
-        return training_graph(trained, attached.value, attached.targets, self._selected(trained), self.optimizer)
+        return training_graph(trained, attached.value, attached.targets, self.selected(trained), self.optimizer)
 
     def gradients(self) -> Graph | Template:
         """The gradients of all parameters for a batch."""
         return self._derived(self._gradients_of)
 
     def _gradients_of(self, model: Graph) -> Graph:
-        trained = self._trained(model)
+        trained = self.trained(model)
         attached = self.loss.attach(trained)
-        return gradient_graph(trained, attached.value, attached.targets, self._selected(trained))
+        return gradient_graph(trained, attached.value, attached.targets, self.selected(trained))
 
     def evaluation(self) -> Graph | Template:
         """Loss and metrics of the inference form."""
@@ -104,10 +111,12 @@ class Forms:
         """The inference form."""
         return self._derived(inference)
 
-    def _trained(self, model: Graph) -> Graph:
+    def trained(self, model: Graph) -> Graph:
+        """The training form of a bound model."""
         return make_trainable(model, unbiased=self.unbiased, seed=self.seed)
 
-    def _selected(self, trained: Graph) -> list[Variable]:
+    def selected(self, trained: Graph) -> list[Variable]:
+        """The variables of a training form that are trained."""
         chosen = set(self.parameters)
         return [variable for variable in trained.variables if variable.name in chosen and variable.trainable]
 
@@ -115,6 +124,17 @@ class Forms:
         if self.template is None:
             return change(self.example)
         return self.template.map(change)
+
+
+def _probed(template: Template) -> Graph:
+    """A template at the first of :data:`PROBES` that fits. Raises what the first did if none does."""
+    problems = []
+    for extent in PROBES:
+        try:
+            return template.bind(dict.fromkeys(template.symbols, extent))
+        except (ShapeError, BindingError) as error:
+            problems.append(error)
+    raise problems[0]
 
 
 def select(variables: Sequence[Variable], trainable: Trainable) -> list[Variable]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -15,7 +14,7 @@ from glowtrain import data
 from glowtrain.backends.base import Backend
 from glowtrain.backends.state import State
 from glowtrain.compiler import Function, compile
-from glowtrain.errors import GlowtrainError, InputError, NonFiniteError
+from glowtrain.errors import CheckpointError, GlowtrainError, InputError, NonFiniteError
 from glowtrain.grad.training import LOSS
 from glowtrain.graph import Binding, Graph, Template, no_model
 from glowtrain.graph.places import index_problems
@@ -26,6 +25,7 @@ from glowtrain.trainer import checkpoint as checkpoints
 from glowtrain.trainer.checkpoint import Checkpoint, Position
 from glowtrain.trainer.diagnose import first_bad
 from glowtrain.trainer.feed import Data, named, validation_of
+from glowtrain.trainer.fingerprint import fingerprint
 from glowtrain.trainer.fit import Callback, Fit, Options
 from glowtrain.trainer.forms import Forms, Trainable, with_values
 from glowtrain.trainer.history import History
@@ -243,6 +243,7 @@ class Trainer:
         """
         found = checkpoints.read(Path(path))
         checkpoints.check_belongs(found, self._checkpoint(), Path(path))
+        self._check_hyper(found.hyper, Path(path))
         for name, array in found.variables.items():
             self.state.write(name, array)
         self.hyper.update(found.hyper)
@@ -250,6 +251,13 @@ class Trainer:
         self.position = found.position
         self._best = found.best
         self.whole = True
+
+    def _check_hyper(self, hyper: Mapping[str, float], path: Path) -> None:
+        try:
+            for name, value in hyper.items():
+                self.optimizer.check(name, value)
+        except InputError as error:
+            raise CheckpointError(f"{path}: {error}") from None
 
     def keep_best(self) -> None:
         """Remember the present parameters and running statistics as the best."""
@@ -274,14 +282,7 @@ class Trainer:
 
     @cached_property
     def _fingerprint(self) -> dict[str, str]:
-        """What must be the same for a checkpoint to fit, beside the variables."""
-        operators = [node.operator.key() for node in inference(self.forms.example).nodes]
-        return {
-            "model": f"{len(operators)} operators, {_digest(operators)}",
-            "loss": self.loss.describe(),
-            "optimizer": f"{self.optimizer.name}, accumulate={self.optimizer.accumulate}",
-            "trained parameters": f"{len(self.forms.parameters)}, {_digest(self.forms.parameters)}",
-        }
+        return fingerprint(self.forms)
 
     # --- functions compiled when first needed ------------------------------------------------------------------------
 
@@ -374,10 +375,6 @@ class Trainer:
     def _diagnosis(self, arrays: Mapping[str, Array]) -> str:
         graph = self._step.specialised(arrays).graph
         return first_bad(graph, graph.outputs[LOSS], {**arrays, **self.hyper.inputs}, self.variables())
-
-
-def _digest(names: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
 
 
 def _numpy_name(dtype: DType) -> str:

@@ -1,0 +1,89 @@
+"""What a graph computes as a short text: equal for graphs that are built alike, whatever their values are called."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from glowtrain.graph.graph import Graph, topological
+from glowtrain.graph.operator import Operator
+from glowtrain.graph.value import Constant, Input, Node, Value, Variable
+from glowtrain.types import Array
+
+
+def digest(roots: Mapping[str, Value], given: Mapping[Value, str] | None = None) -> str:
+    """16 hexadecimal digits for what ``roots`` are computed by, down to the leaves and to the values of ``given``.
+
+    Operators, attributes, types, operands and constants count; so do the names of roots, inputs and variables, and the
+    texts in ``given``. Names of other values and of nodes do not, nor do initial values of variables.
+    """
+    return _Digest(given or {}).of(roots)
+
+
+class _Digest:
+    """Numbers values in the order in which they are met, and collects a line for each leaf and node."""
+
+    def __init__(self, given: Mapping[Value, str]) -> None:
+        self.hash = hashlib.sha256()
+        self.numbers: dict[Value, int] = {}
+        self.given = given
+
+    def of(self, roots: Mapping[str, Value]) -> str:
+        for node in topological(roots.values(), self.given):
+            self.node(node)
+        for name, value in roots.items():
+            self.line("root", name, self.number(value))
+        return self.hash.hexdigest()[:16]
+
+    def node(self, node: Node) -> None:
+        operands = [None if value is None else self.number(value) for value in node.inputs]
+        self.line(node.operator.key(), _attributes(node.operator), operands, _types(node.outputs))
+        for output in node.outputs:
+            self.numbers.setdefault(output, len(self.numbers))
+
+    def number(self, value: Value) -> int:
+        if value not in self.numbers:
+            self.line(*self.leaf(value))
+            self.numbers[value] = len(self.numbers)
+        return self.numbers[value]
+
+    def leaf(self, value: Value) -> tuple[Any, ...]:
+        if value in self.given:
+            return "given", self.given[value], str(value.type)
+        match value:
+            case Input():
+                return "input", value.name, str(value.type)
+            case Variable():
+                return "variable", value.name, str(value.type), value.trainable
+            case Constant():
+                return "constant", str(value.type), _content(value.array)
+        raise AssertionError(f"{value!r} is computed by a node that was not visited")
+
+    def line(self, *parts: Any) -> None:
+        self.hash.update(f"{parts!r}\n".encode())
+
+
+def _attributes(operator: Operator) -> list[tuple[str, str]]:
+    """The attributes that are not at their defaults, so that new ones with defaults change nothing."""
+    return [(name, _attribute(value)) for name, value in sorted(operator.stated().items())]
+
+
+def _attribute(value: Any) -> str:
+    if isinstance(value, Graph):
+        inputs: dict[Value, str] = {value: str(index) for index, value in enumerate(value.inputs)}
+        outputs = {str(index): value for index, value in enumerate(value.outputs.values())}
+        return f"{_types(value.inputs)} {digest(outputs, inputs)}"
+    if isinstance(value, tuple):
+        return f"[{','.join(map(_attribute, value))}]"
+    return repr(value)
+
+
+def _types(values: Iterable[Value]) -> list[str]:
+    return [str(value.type) for value in values]
+
+
+def _content(array: Array) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
