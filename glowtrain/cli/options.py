@@ -105,7 +105,7 @@ Out = Annotated[
 ]
 Checkpoint = Annotated[
     Path | None,
-    typer.Option(metavar="F", help="Written after every epoch and at Ctrl-C.", rich_help_panel=OUTPUT),
+    typer.Option(metavar="F", help="Written after every epoch, at Ctrl-C and at SIGTERM.", rich_help_panel=OUTPUT),
 ]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on from the checkpoint if there is one.", rich_help_panel=OUTPUT)

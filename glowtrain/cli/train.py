@@ -19,6 +19,7 @@ from glowtrain.onnx_io import save
 from glowtrain.trainer import Trainer
 from glowtrain.trainer.fit import Moment
 from glowtrain.trainer.history import check_plot
+from glowtrain.trainer.interrupts import Terminated
 from glowtrain.trainer.progress import line
 from glowtrain.types import Array
 from glowtrain.words import plural
@@ -132,7 +133,7 @@ def _fit(
     batch_size: int,
     patience: int | None,
 ) -> None:
-    """Train; at Ctrl-C say how to go on."""
+    """Train; at Ctrl-C or SIGTERM say how to go on."""
     training, validation = arrays
     try:
         trainer.fit(
@@ -140,7 +141,7 @@ def _fit(
             checkpoint=files.checkpoint, resume=files.resume, log=files.log, plot=files.plot,
             callbacks=[_PlainLines(epochs)],
         )  # fmt: skip
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated):
         saved = files.checkpoint is not None
         kept = f"; go on with --checkpoint {files.checkpoint} --resume" if saved else "; nothing was saved"
         note(f"{trainer.history.stopped}{kept}")

@@ -16,7 +16,7 @@ from glowtrain.errors import CheckpointError, InputError, NonFiniteError
 from glowtrain.trainer.checkpoint import Position
 from glowtrain.trainer.files import check_writable
 from glowtrain.trainer.history import History, Log, Record, check_plot
-from glowtrain.trainer.interrupts import Interrupts
+from glowtrain.trainer.interrupts import Interrupts, Terminated
 from glowtrain.trainer.progress import Display
 from glowtrain.types import Array
 
@@ -106,7 +106,7 @@ class Fit:
             try:
                 while self.position.epoch < self.target and not self._out_of_patience():
                     self._epoch(display)
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, Terminated):
                 self._interrupted(display)
                 raise
             except NonFiniteError as error:

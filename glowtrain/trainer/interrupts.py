@@ -1,4 +1,4 @@
-"""Ctrl-C between steps, never in the middle of one."""
+"""Ctrl-C and the wish to end (SIGTERM) between steps, never in the middle of one."""
 
 from __future__ import annotations
 
@@ -8,38 +8,54 @@ from types import FrameType, TracebackType
 from typing import Any
 
 
-class Interrupts:
-    """While active, the first Ctrl-C only asks to stop; :meth:`check` obeys between steps. A second one acts at once.
+class Terminated(SystemExit):
+    """SIGTERM was received: the process ends with the status that shells give for it, 128 + 15."""
 
-    Outside the main thread, where signals cannot be caught, it does nothing.
+    def __init__(self) -> None:
+        super().__init__(128 + signal.SIGTERM)
+
+
+class Interrupts:
+    """While active, the first Ctrl-C or SIGTERM only asks to stop; :meth:`check` obeys between steps.
+
+    A second one acts at once, and one that no :meth:`check` obeyed acts at the end. A program that handles SIGTERM
+    itself goes on doing so. Outside the main thread, where signals cannot be caught, this does nothing.
     """
 
     def __init__(self) -> None:
-        self.requested = False
-        self._before: Any = None
-        self._active = False
+        self.requested: int | None = None
+        """The signal that was received and not obeyed yet."""
+        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._request)
-            self._active = True
+            self._catch(signal.SIGINT)
+            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+                self._catch(signal.SIGTERM)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._restore()
+        if self.requested is not None and error is None:
+            signal.raise_signal(self.requested)
 
     def check(self) -> None:
-        """Raise ``KeyboardInterrupt`` if one was asked for."""
-        if self.requested:
+        """Raise ``KeyboardInterrupt`` or :class:`Terminated` if a signal asked for it."""
+        number, self.requested = self.requested, None
+        if number == signal.SIGTERM:
+            raise Terminated
+        if number is not None:
             raise KeyboardInterrupt
 
+    def _catch(self, number: int) -> None:
+        self._before[number] = signal.signal(number, self._request)
+
     def _request(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
+        self.requested = number
         self._restore()
 
     def _restore(self) -> None:
-        if self._active:
-            signal.signal(signal.SIGINT, self._before)
-            self._active = False
+        while self._before:
+            signal.signal(*self._before.popitem())

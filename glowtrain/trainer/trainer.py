@@ -164,10 +164,11 @@ class Trainer:
         ``examples`` and ``validation``: (x, y), arrays by input name, or a :class:`~glowtrain.data.Dataset`, whose own
         validation part is the default. Training stops early after ``patience`` epochs in which the validation loss did
         not fall by more than ``min_delta``; ``restore_best`` then takes the best epoch's parameters. ``checkpoint`` is
-        written after each epoch, each ``checkpoint_every`` batches, and at Ctrl-C. With ``resume``, an existing
-        checkpoint is restored first and ``epochs`` is the number in all, so the same call finishes an interrupted run,
-        to the same bits. ``log``: a file of JSON lines; ``plot``: a PNG of the losses; ``progress``: None shows a bar
-        on terminals. Callbacks get a :class:`~glowtrain.trainer.fit.Moment` after each batch and each epoch.
+        written after each epoch, each ``checkpoint_every`` batches, and at Ctrl-C or SIGTERM, which act after the
+        present step. With ``resume``, an existing checkpoint is restored first and ``epochs`` is the number in all, so
+        the same call finishes an interrupted run, to the same bits. ``log``: a file of JSON lines; ``plot``: a PNG of
+        the losses; ``progress``: None shows a bar on terminals. Callbacks get a
+        :class:`~glowtrain.trainer.fit.Moment` after each batch and each epoch.
 
         Raises :class:`InputError`, :class:`DataError`, :class:`CheckpointError` before training where the fault can be
         found there, and :class:`NonFiniteError` with the parameters from before the bad step.

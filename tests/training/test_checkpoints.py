@@ -18,6 +18,7 @@ from trainers import Points, images, trainer_of
 import glowtrain as gt
 from glowtrain.backends.interpreter import InterpretedInstance
 from glowtrain.errors import CheckpointError
+from glowtrain.trainer.checkpoint import read
 from glowtrain.trainer.fit import Moment
 
 
@@ -114,6 +115,56 @@ def test_the_signal_waits_for_the_end_of_the_step(mlp: gt.Template, points: Poin
     restored = trainer_of(mlp)
     restored.restore(path)
     assert restored.position == trainer.position
+
+
+def test_a_signal_after_the_last_step_acts_at_the_end(mlp: gt.Template, points: Points) -> None:
+    trainer = trainer_of(mlp)
+
+    def send(moment: Moment) -> None:
+        if moment.record is not None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(points, 1, 8, callbacks=[send])
+    assert trainer.history.stopped == "1 epochs are done"
+
+
+ENDED = """
+import os, signal, sys, numpy as np, glowtrain as gt
+@gt.model(x=gt.f32["batch", 2])
+def net(x):
+    return gt.nn.linear(x, 1)
+def send(moment):
+    if moment.batch == 2 and (moment.record is not None) == {at_the_end}:
+        os.kill(os.getpid(), signal.SIGTERM)
+signal.signal(signal.SIGTERM, {handler})
+trainer = gt.Trainer(net, gt.losses.mse(), gt.optim.SGD(), backend="interpreter")
+try:
+    trainer.fit((np.ones((4, 2), "f4"), np.ones((4, 1), "f4")), 1, 2, checkpoint=sys.argv[1], callbacks=[send])
+finally:
+    print(trainer.history.stopped)
+"""
+
+
+@pytest.mark.parametrize(
+    ("handler", "at_the_end", "status", "said"),
+    [
+        ("signal.SIG_DFL", False, 143, "interrupted in epoch 1 after batch 2 of 2\n"),
+        ("signal.SIG_DFL", True, -signal.SIGTERM, ""),
+        ("lambda number, frame: print('handled')", False, 0, "handled\n1 epochs are done\n"),
+        ("signal.SIG_IGN", False, 0, "1 epochs are done\n"),
+    ],
+    ids=["between steps", "after the last", "handled", "ignored"],
+)
+def test_sigterm_ends_the_process_with_a_checkpoint(
+    tmp_path: Path, handler: str, at_the_end: bool, status: int, said: str
+) -> None:
+    path = tmp_path / "run.safetensors"
+    program = ENDED.format(handler=handler, at_the_end=at_the_end)
+    found = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout, found.stderr) == (status, said, "")
+    position = read(path).position
+    assert (position.epoch, position.batch) == ((0, 2) if status == 143 else (1, 0))
 
 
 @pytest.mark.parametrize("torn", ["", '{"epoch": 3, "lo'], ids=["whole lines", "a line broken off"])
