@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pickle import PicklingError
 
 
 class GlowtrainError(Exception):
@@ -83,6 +84,10 @@ class DataError(GlowtrainError):
 
 class CheckpointError(GlowtrainError):
     """A checkpoint cannot be written, read or does not belong to this training run."""
+
+
+class UnpicklableError(GlowtrainError, PicklingError):
+    """Something cannot be pickled as it is; the message says which part, and what to do."""
 
 
 class VerificationError(GlowtrainError):

@@ -9,7 +9,7 @@ after its operands. Every update reads the variables' values from before the cal
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -119,6 +119,10 @@ class Graph:
             outputs=dict(zip(self.outputs, values[:count], strict=True)),
             updates={target: value for target, value in updates if isinstance(target, Variable)},
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields, after all nodes: pickle and copy then meet each node after its operands, however deep it is."""
+        return {"nodes": self.nodes, **{item.name: getattr(self, item.name) for item in fields(self)}}
 
     def __str__(self) -> str:
         from glowtrain.graph.text import to_text  # noqa: PLC0415  (the text form is written in terms of graphs)

@@ -65,6 +65,10 @@ class Template:
     build: Callable[[Binding], Graph]
     structures: dict[str, Structure] = field(default_factory=dict)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Template:
+        """The template: it is immutable."""
+        return self
+
     @property
     def symbols(self) -> tuple[str, ...]:
         """Names of the symbolic dimensions."""
@@ -102,7 +106,7 @@ class Template:
 
     def map(self, change: Callable[[Graph], Graph]) -> Template:
         """The template of the changed graphs."""
-        return replace(self, build=lambda binding: change(self.bound(binding)))
+        return replace(self, build=_Changed(self, change))
 
     def partly(self, dims: Mapping[str, int], values: Mapping[str, Any]) -> Template:
         """The template that is left when some dimensions and the elements of some inputs are bound."""
@@ -115,11 +119,7 @@ class Template:
             for name, spec in self.inputs.items()
             if name not in known
         }
-
-        def build(binding: Binding) -> Graph:
-            return self.build(replace(binding, dims={**dims, **binding.dims}).with_values(known))
-
-        return replace(self, inputs=inputs, build=build)
+        return replace(self, inputs=inputs, build=_Partly(self.build, dict(dims), known))
 
     def _checked_values(self, values: Mapping[str, Any], dims: Mapping[str, int]) -> dict[str, Array]:
         unknown = [name for name in values if name not in self.inputs]
@@ -158,3 +158,26 @@ class Template:
                         f"{self.name}: input {name} has shape {tuple(shape)} but {what} is {known} ({spec})"
                     )
         return dims
+
+
+@dataclass(frozen=True, eq=False)
+class _Changed:
+    """Builds another template's graphs, changed."""
+
+    template: Template
+    change: Callable[[Graph], Graph]
+
+    def __call__(self, binding: Binding) -> Graph:
+        return self.change(self.template.bound(binding))
+
+
+@dataclass(frozen=True, eq=False)
+class _Partly:
+    """Builds graphs of which some dimensions and the elements of some inputs are bound."""
+
+    build: Callable[[Binding], Graph]
+    dims: Mapping[str, int]
+    values: Mapping[str, Array]
+
+    def __call__(self, binding: Binding) -> Graph:
+        return self.build(replace(binding, dims={**self.dims, **binding.dims}).with_values(self.values))

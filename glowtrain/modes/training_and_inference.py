@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar, overload
 
 import numpy as np
@@ -31,7 +32,7 @@ def make_trainable(model: Graph | Template, *, unbiased: bool = False, seed: int
     with the batch's population variance, or with ``unbiased`` as in PyTorch. Dropout drops, other elements in every
     step, and random operators draw other numbers: their counter is a variable that each step increments.
     """
-    return _apply(model, lambda graph: _Trainable(unbiased, seed).graph(graph))
+    return _apply(model, partial(_training_form, unbiased=unbiased, seed=seed))
 
 
 @overload
@@ -44,7 +45,15 @@ def inference(model: Graph | Template, *, dropout: bool = False) -> Graph | Temp
     With ``dropout`` Dropout stays where it is, in the form that changes nothing until a model is trained.
     """
     change = _with_dropout if dropout else _inference_node
-    return _apply(model, lambda graph: rewrite(graph.with_(updates={}), change))
+    return _apply(model, partial(_inference_form, change=change))
+
+
+def _training_form(graph: Graph, *, unbiased: bool, seed: int) -> Graph:
+    return _Trainable(unbiased, seed).graph(graph)
+
+
+def _inference_form(graph: Graph, *, change: Callable[[Node], Sequence[Value] | None]) -> Graph:
+    return rewrite(graph.with_(updates={}), change)
 
 
 def _apply(model: Graph | Template, change: Callable[[Graph], Graph]) -> Graph | Template:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from glowtrain.errors import BindingError, GraphError, InputError, ShapeError
-from glowtrain.graph import Graph, Input, Template, Value, Variable
+from glowtrain.errors import BindingError, GraphError, InputError, ShapeError, UnpicklableError
+from glowtrain.graph import Binding, Graph, Input, Template, Value, Variable
 from glowtrain.nn.checks import check_extents
 from glowtrain.nn.initializers import FanIn, Initializer, Request, zeros
 from glowtrain.types import Array, DType, Shape, Spec, TensorType, f32
@@ -63,11 +65,48 @@ def model(*, seed: int = 0, **inputs: Spec | TensorType) -> Callable[[ModelFunct
     specs = {name: Spec(spec.dtype, tuple(spec.shape)) for name, spec in inputs.items()}
 
     def decorate(function: ModelFunction) -> Template:
-        store = Store(seed)
         _check_arguments(function, list(specs))
-        return Template(function.__name__, specs, lambda binding: _build(function, specs, store, binding.dims))
+        return Template(function.__name__, specs, ModelBuild(function, specs, Store(seed)))
 
     return decorate
+
+
+@dataclass(frozen=True, eq=False)
+class ModelBuild:
+    """Builds the graphs of a decorated function. It is pickled by the function's name, as functions are."""
+
+    function: ModelFunction
+    specs: Mapping[str, Spec]
+    store: Store
+
+    def __call__(self, binding: Binding) -> Graph:
+        return _build(self.function, self.specs, self.store, binding.dims)
+
+    def __reduce__(self) -> tuple[Callable[[str, str], ModelBuild], tuple[str, str]]:
+        module, name = self.function.__module__, self.function.__qualname__
+        if _named_build(module, name) is not self:
+            raise UnpicklableError(
+                f"model {name}: pickle cannot find it by its name in {module}; decorate a function at the top of a "
+                "module, under its own name, or bind its dimensions, save the graph (gt.save) and load that (gt.load)"
+            )
+        return load_build, (module, name)
+
+
+def load_build(module: str, name: str) -> ModelBuild:
+    """What builds the model that a module has under a name. Raises :class:`UnpicklableError` if there is none."""
+    import_module(module)
+    found = _named_build(module, name)
+    if found is None:
+        raise UnpicklableError(f"{module}.{name} is not a model any more (a function under @gt.model)")
+    return found
+
+
+def _named_build(module: str, name: str) -> ModelBuild | None:
+    found: Any = sys.modules[module]
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    build = getattr(found, "build", None)
+    return build if isinstance(build, ModelBuild) else None
 
 
 def _check_arguments(function: ModelFunction, names: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from glowtrain.errors import BindingError, GlowtrainError, InputError, ShapeError
@@ -168,5 +168,5 @@ def with_values(graph: Graph, values: Mapping[str, Array]) -> Graph:
         for variable in graph.variables
         if variable.name in values
     }
-    template = None if graph.template is None else graph.template.map(lambda built: with_values(built, values))
+    template = None if graph.template is None else graph.template.map(partial(with_values, values=values))
     return graph.substituted(fresh).with_(template=template)

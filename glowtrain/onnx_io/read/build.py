@@ -69,6 +69,10 @@ class Recipe:
     title: str
     folder: Path | None
 
+    def build(self, binding: Binding) -> Graph:
+        """The graph of a binding."""
+        return Builder(self, binding).graph()
+
 
 @dataclass
 class Builder:

@@ -13,7 +13,7 @@ from glowtrain.errors import BindingError, ModelError, ShapeError, UnknownValueE
 from glowtrain.graph import Binding, Graph, Structure, Template
 from glowtrain.graph.template import whole_extents
 from glowtrain.onnx_io.read import control, flex_attention, functions, gradient, sequences, tabular  # noqa: F401  (they enter their rules in BUILT_IN)
-from glowtrain.onnx_io.read.build import BUILT_IN, Builder, Recipe
+from glowtrain.onnx_io.read.build import BUILT_IN, Recipe
 from glowtrain.onnx_io.read.exported import exported_constants
 from glowtrain.onnx_io.read.parameters import class_of, key_of, roles, stated_variables, untie
 from glowtrain.onnx_io.read.source import Model, Source, describe, read, subgraphs
@@ -74,7 +74,7 @@ def _template(model: Model, name: str) -> Template:
     title = name or model.proto.graph.name or "model"
     found = roles(graph, arrays, stated, fixed)
     recipe = Recipe(graph, inputs, structures, arrays, found, title, model.title, model.folder)
-    return Template(title, inputs, lambda binding: Builder(recipe, binding).graph(), structures)
+    return Template(title, inputs, recipe.build, structures)
 
 
 def _initializers(graph: GraphProto, folder: Path | None) -> dict[str, Array]:
