@@ -82,6 +82,11 @@ class State:
         self._storage = {name: aligned(array) for name, array in variables.items()}
         self._layouts = {name: tuple(range(array.ndim)) for name, array in self._storage.items()}
 
+    def __reduce__(self) -> tuple[type[State], tuple[dict[str, Array]]]:
+        """The values; memory and layouts are made anew."""
+        with self.lock.reading():
+            return State, ({name: self.read(name) for name in self.names},)
+
     def __contains__(self, name: str) -> bool:
         return name in self._storage
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import replace
 from threading import RLock
 from typing import Any
 
@@ -16,6 +18,7 @@ from glowtrain.compiler.walk import WALK, arrive
 from glowtrain.errors import InputError, UnknownValueError
 from glowtrain.graph import Binding, Graph, Template, no_model
 from glowtrain.graph.binding import Key, collected, spread
+from glowtrain.pickling import check_pickles
 from glowtrain.stages import Options
 from glowtrain.types import Array, TensorType
 from glowtrain.words import kind_of
@@ -90,6 +93,19 @@ class Function:
         if isinstance(model, Graph):
             self._specialise((), model)
 
+    def __reduce__(self) -> tuple[Callable[..., Function], tuple[Any, ...]]:
+        """Model, backend, options and the variables' values: it is compiled anew where it is read.
+
+        What a graph was bound from stays behind. Raises :class:`UnpicklableError` for a model without a name.
+        """
+        model = self.model.with_(template=None) if isinstance(self.model, Graph) else self.model
+        check_pickles(model, "the compiled model", "save it (gt.save) and compile what gt.load reads")
+        return _made_anew, (model, self.backend, self.state, self.options, self.limit)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Function:
+        """The same model, which is immutable, over variables of its own."""
+        return Function(self.model, self.backend, deepcopy(self.state, memo), self.options, self.limit)
+
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Outputs by name: arrays, lists of arrays for sequences.
 
@@ -138,6 +154,11 @@ class Function:
         self._kept[key] = Specialisation(graph, self.backend, self.options, self.state)
         while len(self._kept) > self.limit:
             self._kept.popitem(last=False)
+
+
+def _made_anew(model: Graph | Template, backend: Backend, state: State, options: Options, limit: int) -> Function:
+    """A function as it was pickled, by the facts of the backend that is here."""
+    return Function(model, backend, state, replace(options, facts=backend.facts), limit)
 
 
 def _value(template: Template, name: str, inputs: Mapping[str, Any]) -> Array:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from glowtrain.onnx_io import inference
 from glowtrain.optim import Optimizer
 from glowtrain.trainer import checkpoint as checkpoints
 from glowtrain.trainer.checkpoint import Checkpoint, Position
+from glowtrain.trainer.copies import Progress, Settings, check_settings, made_anew
 from glowtrain.trainer.diagnose import first_bad
 from glowtrain.trainer.feed import Data, named, validation_of
 from glowtrain.trainer.fingerprint import fingerprint
@@ -84,6 +86,52 @@ class Trainer:
         self._step = compile(step, backend, self.state)
         self._best: dict[str, Array] = {}
         self._binding: Binding | None = None
+
+    # --- copies ------------------------------------------------------------------------------------------------------
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """What it was made of and how far it is: the step is compiled anew where it is read.
+
+        Raises :class:`UnpicklableError` for a model, loss or optimizer that has no name at the top of a module.
+        """
+        check_settings(self._settings)
+        return made_anew, (type(self), self._settings, self._progress)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """The same model, loss and optimizer, which are immutable, with a state of its own."""
+        return made_anew(type(self), self._settings, deepcopy(self._progress, memo))
+
+    @property
+    def _settings(self) -> Settings:
+        """The arguments it was made with."""
+        forms = self.forms
+        return {
+            "model": forms.model,
+            "loss": self.loss,
+            "optimizer": self.optimizer,
+            "trainable": forms.trainable,
+            "backend": self.backend,
+            "seed": self.seed,
+            "unbiased": forms.unbiased,
+        }
+
+    @property
+    def _progress(self) -> Progress:
+        """What steps have changed."""
+        return Progress(
+            self.variables(), dict(self.hyper), self.history, self.position, self._best, self._binding, self.whole
+        )
+
+    def take(self, progress: Progress) -> None:
+        """Go to where another trainer of the same settings is."""
+        for name, array in progress.variables.items():
+            self.state.write(name, array)
+        self.hyper.update(progress.hyper)
+        self.history = progress.history
+        self.position = progress.position
+        self._best = progress.best
+        self._binding = progress.binding
+        self.whole = progress.whole
 
     # --- one batch ---------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from glowtrain.backends.base import Artifact, Backend, Executable, View
@@ -32,6 +33,11 @@ class Cpu(Backend):
     def __init__(self, target: Target | str | None = None, cache: str | os.PathLike[str] | None = None) -> None:
         self.target = Target.named(target) if isinstance(target, str) else target or Target.host()
         self.cache = None if cache is None else Cache(cache)
+
+    def __reduce__(self) -> tuple[type[Cpu], tuple[Target | None, Path | None]]:
+        """By what it was made of: the host is then the processor of the process that reads it."""
+        target = None if self.target == Target.host() else self.target
+        return Cpu, (target, None if self.cache is None else self.cache.folder)
 
     @property
     def fingerprint(self) -> str:
