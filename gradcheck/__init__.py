@@ -4,7 +4,6 @@
 ``glowtrain.gradcheck.strategies`` holds hypothesis strategies for tests (it needs the extra ``gradcheck``).
 """
 
-import glowtrain.ops  # noqa: F401  (fills the registry)
 from glowtrain.gradcheck.draw import SeededDraw
 from glowtrain.gradcheck.models.model import check
 from glowtrain.gradcheck.operators.oracles import ORACLES, check_sample

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-import glowtrain.ops  # noqa: F401  (fills the registry)
 from glowtrain.gradcheck.models.model import check
 from glowtrain.gradcheck.operators.oracles import ORACLES, check_sample
 from glowtrain.gradcheck.operators.registry import check_registry

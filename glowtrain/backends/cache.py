@@ -11,7 +11,7 @@ from pathlib import Path
 
 from glowtrain.errors import InputError
 from glowtrain.files import write_atomically
-from glowtrain.graph import Graph, arrays_of, to_text
+from glowtrain.graph import Graph
 from glowtrain.stages import Options
 
 COMPILER = ("backends", "compiler", "graph", "loops", "lower", "ops", "optimize", "program", "stages.py", "types.py")
@@ -48,13 +48,7 @@ def key_of(graph: Graph, fingerprint: str, options: Options) -> str:
     """The content hash of what decides about an artifact: the graph with its constants, the backend's fingerprint, the
     options, the compiler's own sources and those of operators from elsewhere. Initial values of variables do not count.
     """
-    content = hashlib.sha256()
-    content.update(f"{fingerprint}\0{options.key}\0{_compiler()}\0{to_text(graph)}".encode())
-    variables = {variable.name for variable in graph.variables}
-    for name, array in sorted(arrays_of(graph).items()):
-        if name not in variables:
-            content.update(f"\0{name}\0".encode())
-            content.update(array.tobytes())
+    content = hashlib.sha256(f"{fingerprint}\0{options.key}\0{_compiler()}\0{graph.key}".encode())
     for module in sorted({type(node.operator).__module__ for node in graph.nodes}):
         content.update(_foreign(module))
     return content.hexdigest()

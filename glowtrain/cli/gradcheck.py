@@ -21,7 +21,7 @@ from glowtrain.figures import check_drawing
 from glowtrain.gradcheck import RegistryReport, Report, check, check_registry, page
 from glowtrain.gradcheck.report.html import write_html
 from glowtrain.gradcheck.report.junit import write_junit
-from glowtrain.graph import OPERATORS, lookup
+from glowtrain.graph import lookup, registered
 from glowtrain.trainer.files import write_atomically
 
 BATCH = 3
@@ -159,7 +159,9 @@ def registry(
     """Check operators by name, or all of them and random programs, or programs alone, telling how far it is."""
     unknown = [name for name in names or () if lookup(name) is None]
     if unknown:
-        raise InputError(f"there is no operator {', '.join(unknown)}; there are: {', '.join(sorted(OPERATORS))}")
+        raise InputError(
+            f"there is no operator {', '.join(unknown)}; there are: {', '.join(cls.key() for cls in registered())}"
+        )
     columns = (
         TextColumn("checking"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         TextColumn("{task.description}"),

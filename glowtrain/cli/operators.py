@@ -27,7 +27,7 @@ def operators(
 
     glowtrain operators --output operator-support.md
     """
-    from glowtrain.onnx_io.checks.support import table  # noqa: PLC0415  (fills the registry)
+    from glowtrain.onnx_io.checks.support import table  # noqa: PLC0415  (makes a table of all of ONNX)
 
     text = table(samples)
     if output is not None:
@@ -38,6 +38,6 @@ def operators(
 
 def samples(cls: type[Operator]) -> Iterator[Sample]:
     """Uses of an operator, always the same."""
-    from glowtrain.gradcheck.operators.oracles import drawn  # noqa: PLC0415  (fills the registry)
+    from glowtrain.gradcheck.operators.oracles import drawn  # noqa: PLC0415  (makes a table of all of ONNX)
 
     return (drawn(cls, 0, 2 * example) for example in range(EXAMPLES))

@@ -2,8 +2,9 @@
 
 from glowtrain.graph.binding import Binding, Structure
 from glowtrain.graph.graph import Graph, rebuild, topological
-from glowtrain.graph.operator import OPERATORS, Draw, Operator, Sample, lookup, operator, registered, static
+from glowtrain.graph.operator import Draw, Operator, Sample, static
 from glowtrain.graph.ragged import Operand, Ragged
+from glowtrain.graph.registry import OPERATORS, Named, class_of, lookup, operator, registered
 from glowtrain.graph.template import Template, no_graph, no_model
 from glowtrain.graph.text import arrays_of, parse, to_text
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable, apply, constant
@@ -16,6 +17,7 @@ __all__ = [
     "Draw",
     "Graph",
     "Input",
+    "Named",
     "Node",
     "Operand",
     "Operator",
@@ -27,6 +29,7 @@ __all__ = [
     "Variable",
     "apply",
     "arrays_of",
+    "class_of",
     "constant",
     "lookup",
     "no_graph",

@@ -13,6 +13,9 @@ from glowtrain.graph.operator import Operator
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
 from glowtrain.types import Array
 
+DIGITS = 16
+"""Length of the digests that are written down."""
+
 
 def digest(roots: Mapping[str, Value], given: Mapping[Value, str] | None = None) -> str:
     """16 hexadecimal digits for what ``roots`` are computed by, down to the leaves and to the values of ``given``.
@@ -20,7 +23,16 @@ def digest(roots: Mapping[str, Value], given: Mapping[Value, str] | None = None)
     Operators, attributes, types, operands and constants count; so do the names of roots, inputs and variables, and the
     texts in ``given``. Names of other values and of nodes do not, nor do initial values of variables.
     """
-    return _Digest(given or {}).of(roots)
+    return _Digest(given or {}).of(roots)[:DIGITS]
+
+
+def structural_key(graph: Graph) -> str:
+    """64 hexadecimal digits for all that decides what a graph computes: :func:`digest` of outputs and updates, and the
+    inputs in their order."""
+    hasher = _Digest({})
+    hasher.line("inputs", [(value.name, str(value.type)) for value in graph.inputs])
+    updates = {f"update {variable.name}": value for variable, value in graph.updates.items()}
+    return hasher.of({**{f"output {name}": value for name, value in graph.outputs.items()}, **updates})
 
 
 class _Digest:
@@ -36,7 +48,7 @@ class _Digest:
             self.node(node)
         for name, value in roots.items():
             self.line("root", name, self.number(value))
-        return self.hash.hexdigest()[:16]
+        return self.hash.hexdigest()
 
     def node(self, node: Node) -> None:
         operands = [None if value is None else self.number(value) for value in node.inputs]

@@ -69,6 +69,13 @@ class Graph:
     def constants(self) -> tuple[Constant, ...]:
         return tuple(value for value in self.leaves if isinstance(value, Constant))
 
+    @cached_property
+    def key(self) -> str:
+        """Equal for graphs that compute the same in the same way, whatever their nodes and inner values are called."""
+        from glowtrain.graph.digest import structural_key  # noqa: PLC0415  (it is written in terms of graphs)
+
+        return structural_key(self)
+
     @property
     def trimmed(self) -> dict[str, Trimmed]:
         """The outputs whose size is found at run time, by name."""

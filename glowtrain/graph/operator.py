@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
-from glowtrain.errors import ModelError, PluginError, ShapeError
-from glowtrain.graph.plugins import load_domain
+from glowtrain.errors import ModelError, ShapeError
 from glowtrain.graph.ragged import Operand, Ragged, broadcast, whole
 from glowtrain.types import Array, DType, TensorType
 
@@ -266,51 +265,3 @@ def format_attribute(value: Any) -> str:
     if isinstance(value, DType):
         return value.name
     return f"@{value.name}"
-
-
-OPERATORS: dict[str, type[Operator]] = {}
-"""Every registered operator by :meth:`Operator.key`."""
-
-Class = TypeVar("Class", bound=type[Operator])
-
-
-def operator(cls: Class) -> Class:
-    """Class decorator: enter the operator in the registry (under its class name unless ``onnx`` says otherwise).
-
-    Raises :class:`PluginError` for a class that is not an operator, and ``ValueError`` for a name that is taken.
-    """
-    _check_class(cls)
-    if "onnx" not in vars(cls):
-        cls.onnx = cls.__name__
-    key = cls.key()
-    if key in OPERATORS and OPERATORS[key].__qualname__ != cls.__qualname__:
-        raise ValueError(f"operator {key} is already registered by {OPERATORS[key].__module__}")
-    OPERATORS[key] = cls
-    return cls
-
-
-def _check_class(cls: type[Operator]) -> None:
-    name = f"{cls.__module__}.{cls.__qualname__}"
-    if not issubclass(cls, Operator):
-        raise PluginError(f"{name} cannot be registered: an operator is a subclass of glowtrain.Operator")
-    if "__dataclass_params__" not in vars(cls) or not vars(cls)["__dataclass_params__"].frozen:
-        raise PluginError(f"{name} cannot be registered: put @dataclass(frozen=True) between @operator and the class")
-    missing = [method for method in ("infer", "reference") if not cls.has(method)]
-    if missing:
-        raise PluginError(f"{name} cannot be registered: it has no {' and no '.join(missing)}")
-
-
-def lookup(key: str) -> type[Operator] | None:
-    """The operator registered under ``key``, if any; one of another domain may come from an installed package.
-
-    Raises :class:`PluginError` if that package cannot be imported.
-    """
-    domain = key.rpartition(".")[0]
-    if key not in OPERATORS and domain:
-        load_domain(domain)
-    return OPERATORS.get(key)
-
-
-def registered(where: Callable[[type[Operator]], bool] = lambda cls: True) -> Iterator[type[Operator]]:
-    """All registered operators that satisfy ``where``, by name."""
-    return (OPERATORS[key] for key in sorted(OPERATORS) if where(OPERATORS[key]))

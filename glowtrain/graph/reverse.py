@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 
 from glowtrain.errors import DifferentiationError
 from glowtrain.graph.graph import topological
-from glowtrain.graph.operator import OPERATORS
+from glowtrain.graph.registry import Named
 from glowtrain.graph.value import Node, Value, apply
 from glowtrain.types import Shape
+
+REDUCE_SUM, RESHAPE = Named("ReduceSum"), Named("Reshape")
 
 
 def pullback(
@@ -111,7 +113,7 @@ def unbroadcast(gradient: Value, shape: Shape) -> Value:
     extra = gradient.rank - len(shape)
     stretched = (axis + extra for axis, extent in enumerate(shape) if extent != gradient.shape[axis + extra])
     axes = (*range(extra), *stretched)
-    summed: Value = apply(OPERATORS["ReduceSum"](axes=axes, keepdims=True), (gradient,))  # type: ignore[call-arg]
+    summed: Value = apply(REDUCE_SUM(axes=axes, keepdims=True), (gradient,))
     if extra:
-        summed = apply(OPERATORS["Reshape"](shape=shape, allowzero=0 in shape), (summed,))  # type: ignore[call-arg]
+        summed = apply(RESHAPE(shape=shape, allowzero=0 in shape), (summed,))
     return summed

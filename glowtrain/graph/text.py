@@ -29,7 +29,8 @@ import numpy as np
 
 from glowtrain.errors import GraphError, ShapeError, TextError
 from glowtrain.graph.graph import Graph
-from glowtrain.graph.operator import Operator, format_attribute, lookup
+from glowtrain.graph.operator import Operator, format_attribute
+from glowtrain.graph.registry import lookup
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
 from glowtrain.types import DTYPES, Array, TensorType, parse_type
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from glowtrain.errors import GraphError
-from glowtrain.graph.operator import OPERATORS, Operator
+from glowtrain.graph.operator import Operator
+from glowtrain.graph.registry import Named
 from glowtrain.types import Array, DType, TensorType, type_of
 
 
@@ -202,10 +203,10 @@ def _operand(value: Any, dtype: DType | None) -> Value | None:
 
 
 def _binary(key: str, left: Any, right: Any) -> Value:
-    result: Value = apply(OPERATORS[key](), (left, right))
+    result: Value = apply(Named(key)(), (left, right))
     return result
 
 
 def _unary(key: str, value: Value) -> Value:
-    result: Value = apply(OPERATORS[key](), (value,))
+    result: Value = apply(Named(key)(), (value,))
     return result

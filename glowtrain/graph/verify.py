@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from glowtrain.errors import GraphError, ShapeError
 from glowtrain.graph.binding import Trimmed, parts_of
 from glowtrain.graph.graph import Graph
-from glowtrain.graph.operator import lookup
+from glowtrain.graph.registry import lookup
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
 from glowtrain.types import Array, TensorType
 

@@ -15,7 +15,8 @@ Change = Callable[[Node], Sequence[Value] | None]
 def rewrite(graph: Graph, change: Change, *, bodies: bool = True) -> Graph:
     """The graph with ``change`` applied to every node, with ``bodies`` also in graphs that are attributes.
 
-    Gives the same object if nothing changed. Names of replaced values pass to their replacements where these have none.
+    Gives the same object if nothing changed. Names of replaced values pass to their replacements where these have none
+    and are new; the given graph stays as it is.
     """
     return _Rewriter(change, bodies).graph(graph)
 
@@ -26,11 +27,14 @@ class _Rewriter:
 
     change: Change
     inside: bool
+    given: set[Value] = field(default_factory=set)
+    """Values of the graph that is rewritten: they stay as they are, names included."""
     known: dict[Value, Value] = field(default_factory=dict)
     done: set[Node] = field(default_factory=set)
     bodies: dict[Graph, Graph] = field(default_factory=dict)
 
     def graph(self, graph: Graph) -> Graph:
+        self.given.update(graph.leaves, *(node.outputs for node in graph.nodes))
         for node in graph.nodes:
             if node not in self.done:
                 self.done.add(node)
@@ -45,7 +49,8 @@ class _Rewriter:
         for old, new in zip(node.outputs, fresh.outputs if values is None else values, strict=True):
             if new is not old:
                 self.known[old] = new
-                new.name = new.name or old.name
+                if new not in self.given:
+                    new.name = new.name or old.name
 
     def refreshed(self, node: Node) -> Node:
         """The node over its operands' replacements; the same object where nothing changed."""

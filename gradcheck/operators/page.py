@@ -11,7 +11,7 @@ from glowtrain.gradcheck.operators.onnx_runtime import DIFFERENT, IN_PART
 from glowtrain.gradcheck.operators.oracles import SLOPES
 from glowtrain.gradcheck.operators.registry import RegistryReport
 from glowtrain.gradcheck.report.report import Check
-from glowtrain.graph import OPERATORS, registered
+from glowtrain.graph import class_of, registered
 from glowtrain.onnx_io.schema.operands import operand_names
 from glowtrain.words import plural
 
@@ -39,7 +39,7 @@ ABOUT = """\
 def page(report: RegistryReport, command: str) -> str:
     """The report as Markdown; ``command`` makes it again."""
     found = {entry.operator: entry for entry in report.covered}
-    smooth = [key for key, entry in found.items() if OPERATORS[key].differentiable]
+    smooth = [key for key, entry in found.items() if class_of(key).differentiable]
     lines = [
         "# Gradients",
         "",
@@ -55,7 +55,7 @@ def page(report: RegistryReport, command: str) -> str:
         f"| operator | operands with gradients | {' | '.join(SLOPES)} | forms | ONNX Runtime | worst error |",
         f"|---|---|{'---|' * len(SLOPES)}---|---|---|",
         *(_row(found[key], report.of(key)) for key in smooth),
-        *_without(key for key in found if not OPERATORS[key].differentiable),
+        *_without(key for key in found if not class_of(key).differentiable),
         *_finite(),
         *_different(),
     ]
@@ -84,7 +84,7 @@ def _row(entry: Covered, checks: Iterable[Check]) -> str:
     forms = _mark([by[oracle] for oracle in FORMS if oracle in by])
     elsewhere = _mark([by["onnx runtime"]] if "onnx runtime" in by else [])
     worst = max((by[oracle].error for oracle in SLOPES if oracle in by), default=0.0)
-    operands = ", ".join(operand_names(OPERATORS[entry.operator], sorted(entry.gradients))) or "–"
+    operands = ", ".join(operand_names(class_of(entry.operator), sorted(entry.gradients))) or "–"
     return f"| {entry.operator} | {operands} | {' | '.join(marks)} | {forms} | {elsewhere} | {rounded(worst)} |"
 
 
@@ -108,7 +108,7 @@ def rounded(error: float) -> str:
 
 def _without(keys: Iterable[str]) -> Iterator[str]:
     yield from ("", "## Operators without gradients", "", "| operator | why |", "|---|---|")
-    yield from (f"| {key} | {OPERATORS[key].reason} |" for key in keys)
+    yield from (f"| {key} | {class_of(key).reason} |" for key in keys)
 
 
 def _finite() -> Iterator[str]:

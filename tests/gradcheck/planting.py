@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-import glowtrain.ops  # noqa: F401  (fills the registry)
 from glowtrain.errors import GlowtrainError
 from glowtrain.gradcheck.operators.oracles import check_sample, drawn
 from glowtrain.gradcheck.programs.programs import drawn_case

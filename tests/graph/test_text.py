@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import glowtrain.ops  # noqa: F401  (fills the registry)
 from glowtrain.errors import TextError
 from glowtrain.gradcheck.draw import SeededDraw
 from glowtrain.graph import (

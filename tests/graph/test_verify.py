@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-import glowtrain.ops  # noqa: F401  (fills the registry)
 from glowtrain.errors import GraphError
 from glowtrain.graph import Constant, Graph, Input, Node, Operator, Value, Variable, verify
 from glowtrain.graph.binding import Trimmed

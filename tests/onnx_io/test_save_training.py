@@ -18,7 +18,6 @@ from onnx_models import (
     variables,
 )
 
-import glowtrain.ops  # noqa: F401  (fills the registry)
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import ModelError
 from glowtrain.graph import Graph, Input, Template, Variable, constant, verify

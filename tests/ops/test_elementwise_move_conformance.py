@@ -12,7 +12,6 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from rules import Dice, as_tuple, reference
 
-import glowtrain.ops  # noqa: F401  (fills the registry)
 from glowtrain.graph import Operator, registered
 from glowtrain.ops.tensor.pad import Pad
 from glowtrain.ops.tensor.shape import ConstantOfShape, Range

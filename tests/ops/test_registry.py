@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import glowtrain.ops  # noqa: F401  (fills the registry)
 from glowtrain.gradcheck.operators.oracles import GRADIENT, applied, check_sample, described, drawn
 from glowtrain.gradcheck.report.report import Measure
 from glowtrain.gradcheck.strategies import samples

@@ -16,7 +16,7 @@ import numpy as np
 from onnx import defs
 
 from glowtrain.errors import GlowtrainError
-from glowtrain.graph import OPERATORS, Operator, Sample
+from glowtrain.graph import Operator, Sample, lookup, registered
 from glowtrain.onnx_io.read import functions, tabular
 from glowtrain.onnx_io.read.build import BUILT_IN
 from glowtrain.onnx_io.read.source import OLDEST_OPSET
@@ -97,12 +97,12 @@ def _section(domain: str, samples: Samples) -> Iterator[str]:
 
 def _names(domain: str) -> set[str]:
     """Supported operators of a domain, without its prefix."""
-    found = {cls.onnx for cls in OPERATORS.values() if cls.domain == domain and not _stands_for(cls)}
+    found = {cls.onnx for cls in registered() if cls.domain == domain and not _stands_for(cls)}
     prefix = f"{domain}." if domain else ""
     for key in BUILT_IN:
         if _domain_of(key) == domain and key not in tabular.REFUSED:
             found.add(key.removeprefix(prefix))
-    return found | ({cls.onnx for cls in OPERATORS.values() if _stands_for(cls)} if not domain else set())
+    return found | ({cls.onnx for cls in registered() if _stands_for(cls)} if not domain else set())
 
 
 def _domain_of(key: str) -> str:
@@ -116,9 +116,9 @@ def _stands_for(cls: type[Operator]) -> bool:
 
 def _row(domain: str, name: str, samples: Samples) -> Row:
     key = f"{domain}.{name}" if domain else name
-    cls = OPERATORS.get(key)
+    cls = lookup(key)
     if cls is None and not domain:
-        cls = OPERATORS.get(f"glowtrain.{name}")
+        cls = lookup(f"glowtrain.{name}")
     if cls is None:
         body = BUILT_IN[key] is functions.built
         note = "" if body else _first_line(BUILT_IN[key]).removeprefix(f"{name}: ")
@@ -173,7 +173,7 @@ def _twins(name: str) -> str:
     """Integer operators in the registry that stand for one on floats."""
     names = (f"QLinear{name}", f"{name}Integer", f"Q{name}", f"DynamicQuantize{name}", f"{name}Integer16")
     keys = (key for candidate in names for key in (candidate, f"com.microsoft.{candidate}"))
-    return ", ".join(dict.fromkeys(OPERATORS[key].onnx for key in keys if key in OPERATORS))
+    return ", ".join(dict.fromkeys(cls.onnx for cls in map(lookup, keys) if cls is not None))
 
 
 def _notes(cls: type[Operator]) -> Iterator[str]:

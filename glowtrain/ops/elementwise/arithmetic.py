@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from glowtrain.graph import OPERATORS, Constant, Draw, Sample, Value, operator
+from glowtrain.graph import Constant, Draw, Named, Sample, Value, operator
 from glowtrain.graph.operator import Quantized
 from glowtrain.loops import Expr, call, cast, select
 from glowtrain.ops.core.family import Elementwise, Grads, broadcastable
@@ -179,7 +179,7 @@ def _constant_power_gradient(g: Value, x: Value, k: float) -> Value | None:
 
 def _log(x: Value) -> Value:
     """log(x) for a base whose exponent is trained."""
-    result: Value = OPERATORS["Log"]()(x)
+    result: Value = Named("Log")()(x)
     return result
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from glowtrain.errors import ModelError
-from glowtrain.graph import OPERATORS, Draw, Operand, Operator, Ragged, Sample, Value, operator
+from glowtrain.graph import Draw, Named, Operand, Operator, Ragged, Sample, Value, operator
 from glowtrain.graph.operator import Quantized
 from glowtrain.graph.places import Places
 from glowtrain.graph.ragged import whole
@@ -72,8 +72,7 @@ class Gather(GatherAlongAxis):
         return np.take(data, checked(self, indices, data.shape[axis]), axis=axis)
 
     def vjp(self, g: Value, y: Value, data: Value, indices: Value) -> Grads:
-        scatter: Any = OPERATORS["glowtrain.ScatterAdd"]
-        return scatter(shape=data.shape, axis=self.axis % data.rank)(indices, g), None
+        return Named("glowtrain.ScatterAdd")(shape=data.shape, axis=self.axis % data.rank)(indices, g), None
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
         (data, indices), (y,) = inputs, outputs
@@ -126,8 +125,7 @@ class GatherElements(GatherAlongAxis):
         return data[element_places(self, axis, data.shape, indices)]
 
     def vjp(self, g: Value, y: Value, data: Value, indices: Value) -> Grads:
-        scatter: Any = OPERATORS["ScatterElements"]
-        return scatter(axis=self.axis, reduction="add")(filled(0, data.type), indices, g), None
+        return Named("ScatterElements")(axis=self.axis, reduction="add")(filled(0, data.type), indices, g), None
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
         (data, indices), (y,) = inputs, outputs
@@ -177,8 +175,7 @@ class GatherND(Operator):
         return np.asarray(data[(*batch, *np.moveaxis(places, -1, 0))])
 
     def vjp(self, g: Value, y: Value, data: Value, indices: Value) -> Grads:
-        scatter: Any = OPERATORS["ScatterND"]
-        return scatter(reduction="add")(filled(0, data.type), self._full_indices(indices), g), None
+        return Named("ScatterND")(reduction="add")(filled(0, data.type), self._full_indices(indices), g), None
 
     def _full_indices(self, indices: Value) -> Value:
         """Index tuples with the batch coordinates in front."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.graph import OPERATORS, Draw, Operator, Sample, Value, operator, static
+from glowtrain.graph import Draw, Named, Operator, Sample, Value, operator, static
 from glowtrain.loops import (
     Const,
     Expr,
@@ -91,7 +91,7 @@ class Ordered(Operator):
     def standard(self, x: Value) -> tuple[Value, Value]:
         """The same by ONNX's operator."""
         fields = {name: getattr(self, name) for name in ("k", "axis", "largest", "sorted")}
-        result: tuple[Value, Value] = OPERATORS["TopK"](**fields)(x)
+        result: tuple[Value, Value] = Named("TopK")(**fields)(x)
         return result
 
     @classmethod

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from glowtrain.errors import ModelError, ShapeError
-from glowtrain.graph import OPERATORS, Draw, Operand, Operator, Ragged, Sample, Value, constant, operator, static
+from glowtrain.graph import Draw, Named, Operand, Operator, Ragged, Sample, Value, constant, operator, static
 from glowtrain.graph.operator import Quantized
 from glowtrain.graph.ragged import ragged_of
 from glowtrain.loops import Expr, For, Statement, Tensor, flatten, indices_of, unflatten
@@ -21,6 +21,7 @@ from glowtrain.ops.core.family import Grads, Move, broadcast_shapes, normalize_a
 from glowtrain.types import Array, Shape, TensorType, i64
 
 Ints = tuple[int, ...]
+REDUCE_SUM, PAD, MIN, SPLIT = Named("ReduceSum"), Named("Pad"), Named("Min"), Named("Split")
 LAST = (1 << 63) - 1
 """INT64_MAX: as a Slice's end, "up to the last element"."""
 
@@ -29,7 +30,7 @@ def sum_axes(x: Value, axes: Sequence[int], keepdims: bool = False) -> Value:
     """The sum over some axes."""
     if not axes:
         return x
-    result: Value = OPERATORS["ReduceSum"](axes=tuple(axes), keepdims=keepdims)(x)  # type: ignore[call-arg]
+    result: Value = REDUCE_SUM(axes=tuple(axes), keepdims=keepdims)(x)
     return result
 
 
@@ -45,7 +46,7 @@ def pad(x: Value, pads: Sequence[int]) -> Value:
     """``x`` with zeros around it: ``pads`` are those before every axis, then those after (negative ones crop)."""
     if not any(pads):
         return x
-    result: Value = OPERATORS["Pad"](pads=tuple(pads))(x)  # type: ignore[call-arg]
+    result: Value = PAD(pads=tuple(pads))(x)
     return result
 
 
@@ -321,7 +322,7 @@ class Slice(Move):
         start, end, step = self.starts[place], self.ends[place], 1 if self.steps is None else self.steps[place]
         if start != 0 or step != 1 or end < 0:
             raise ModelError("Slice of an axis whose size is found at run time takes only the first elements")
-        size = data.size if end == LAST else OPERATORS["Min"]()(data.size, constant(np.int64(min(end, extent))))
+        size = data.size if end == LAST else MIN()(data.size, constant(np.int64(min(end, extent))))
         return Ragged(result, data.axis, size)
 
     @classmethod
@@ -401,7 +402,7 @@ class Concat(Operator):
             return (g,)
         axis = self.axis % y.rank
         sizes = tuple(x.shape[axis] for x in inputs)
-        parts: Grads = OPERATORS["Split"](split=sizes, axis=axis)(g)  # type: ignore[call-arg]
+        parts: Grads = SPLIT(split=sizes, axis=axis)(g)
         return parts
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
