@@ -2,342 +2,297 @@
 
 from __future__ import annotations
 
-import test_laws as laws
-from planting import Mistake, edit, operator, rule, suite
+from typing import Any
 
-from glowtrain.graph import reverse
-from glowtrain.ops import scan_gradient
+import numpy as np
+import test_laws as laws
+from changes import (
+    Change,
+    always,
+    around,
+    constant,
+    flip,
+    instead,
+    keep,
+    negate,
+    never,
+    result,
+    rewrite,
+    scale,
+    swap,
+    wrap,
+)
+from planting import Mistake, ones, operator, suite
+
+import glowtrain as gt
+from glowtrain.grad import stop_gradient
+from glowtrain.graph import Value, reverse
+from glowtrain.ops.attention.attention import Attention
+from glowtrain.ops.contraction.products import Gemm, MatMul, swapped
 from glowtrain.ops.convolution import convolution
-from glowtrain.ops.indexing import arg_extrema as along_axis
-from glowtrain.ops.normalize import batch_and_layer as normalization
-from glowtrain.ops.objective import loss
-from glowtrain.ops.random import philox as random
-from glowtrain.ops.sequence import recurrent
+from glowtrain.ops.elementwise.activation import Elu, Gelu, LeakyRelu, PRelu, Relu, Sigmoid
+from glowtrain.ops.elementwise.arithmetic import Abs, Div, Mul, Pow, Sqrt, Sub
+from glowtrain.ops.elementwise.extrema import Clip, Max
+from glowtrain.ops.elementwise.logic import Where
+from glowtrain.ops.elementwise.transcendental import Exp, Tanh
+from glowtrain.ops.indexing.arg_extrema import CumSum
+from glowtrain.ops.indexing.scatter import ScatterAdd, ScatterElements
+from glowtrain.ops.indexing.top_k import TopK
+from glowtrain.ops.normalize.batch_and_layer import BatchNormalization, LayerNormalization, RMSNormalization
+from glowtrain.ops.objective.loss import NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss
+from glowtrain.ops.pooling.max_pool import MaxPoolGradient
+from glowtrain.ops.pooling.pooling import AveragePool
+from glowtrain.ops.random import philox
+from glowtrain.ops.reduce.reduction import ReduceL2, ReduceLogSumExp, ReduceMax, ReduceMean
+from glowtrain.ops.reduce.softmax import LogSoftmax, Softmax
+from glowtrain.ops.scan_gradient import ScanGradient
+from glowtrain.ops.sequence.recurrent import GRU, LSTM, Recurrent
+from glowtrain.ops.tensor.move import Concat, Slice, Transpose, reshape
+from glowtrain.ops.tensor.pad import Pad
+from glowtrain.types import Shape
+
+OVERWRITE = rewrite("np.add.at(A, B, C)", "A.__setitem__(B, C)")
+
+
+def second_half_first(pads: tuple[int, ...]) -> tuple[int, ...]:
+    return pads[len(pads) // 2 :] + pads[: len(pads) // 2]
+
+
+def last_first(parts: tuple[Value, ...]) -> tuple[Value, ...]:
+    """In reversed order, where types allow it."""
+    return parts[::-1] if len({part.type for part in parts}) == 1 else parts
+
+
+def square_as_it_was(right: Value) -> Value:
+    """Not transposed, where shapes allow it."""
+    return swapped(right) if right.shape[-1] == right.shape[-2] else right
+
+
+def in_order_of_rank(vjp: Any, self: TopK, g: Any, y: Any, x: Value) -> Any:
+    """The rank of each chosen element for its index."""
+    ranks = np.indices(y[1].shape)[self.axis]
+    return vjp(self, g, (y[0], y[1] * 0 + gt.constant(ranks)), x)
+
+
+def without_updates(vjp: Any, self: ScatterElements, *args: Value) -> Any:
+    """No gradient for what is added."""
+    gradients = vjp(self, *args)
+    return (*gradients[:2], None) if self.reduction == "add" else gradients
+
+
+def broadcast_undone_by(reduction: Any) -> Change:
+    """Another reduction than the sum."""
+
+    def unbroadcast(gradient: Value, shape: Shape) -> Value:
+        extra = gradient.rank - len(shape)
+        axes = tuple(a for a, n in enumerate(gradient.shape) if a < extra or n != shape[a - extra])
+        return reshape(reduction(axes=axes)(gradient), shape) if axes else gradient
+
+    return instead(unbroadcast)
+
 
 RULES = [
-    Mistake("sign", rule("Tanh", "(g * (1.0", "(-g * (1.0"), operator("Tanh")),
-    Mistake("factor near 1", rule("Tanh", "1.0 - y", "1.0001 - y"), operator("Tanh")),
-    Mistake("input for output", rule("Sigmoid", "g * y * (1.0 - y)", "g * x * (1.0 - x)"), operator("Sigmoid")),
-    Mistake("dropped factor", rule("Exp", "g * y", "g"), operator("Exp")),
-    Mistake("missing half", rule("Sqrt", "g * 0.5 / y", "g / y"), operator("Sqrt")),
+    Mistake("sign", Tanh.vjp, negate("_ * (1.0 - _)"), operator("Tanh")),
+    Mistake("factor near 1", Tanh.vjp, scale("X - _", 1.0001), operator("Tanh")),
+    Mistake("input for output", Sigmoid.vjp, instead(lambda _, g, y, x: (g * x * (1.0 - x),)), operator("Sigmoid")),
+    Mistake("dropped factor", Exp.vjp, keep("X * _"), operator("Exp")),
+    Mistake("missing half", Sqrt.vjp, keep("X * 0.5"), operator("Sqrt")),
+    Mistake("factors swapped", Mul.vjp, swap("X, Y"), operator("Mul")),
+    Mistake("swapped arguments", Div.vjp, swap("X, Y"), operator("Div")),
+    Mistake("sign of the second operand", Sub.vjp, keep("-X"), operator("Sub")),
+    Mistake("gradient of an operand lost", Pow.vjp, result(lambda grads: (grads[0], None)), operator("Pow")),
+    Mistake("missing mask", Relu.vjp, keep("Where()(_, X, 0.0)"), operator("Relu")),
+    Mistake("inverted mask", LeakyRelu.vjp, flip("_ > 0.0"), operator("LeakyRelu")),
+    Mistake("attribute ignored", Elu.vjp, constant("self.alpha", 1.0), operator("Elu")),
+    Mistake("wrong mode", Gelu.vjp, flip("self.approximate == _"), operator("Gelu")),
+    Mistake("swapped branches", Where.vjp, swap("None, X, Y"), operator("Where")),
     Mistake(
-        "swapped arguments", rule("Div", "return first, -(first * y)", "return -(first * y), first"), operator("Div")
+        "slope without its input", PRelu.vjp, rewrite("Where()(A, 0.0, B * _)", "Where()(A, 0.0, B)"), operator("PRelu")
     ),
-    Mistake("sign of the second operand", rule("Sub", "g, -g", "g, g"), operator("Sub")),
-    Mistake(
-        "gradient of an operand lost", rule("Pow", "Cast(exponent.dtype)(g * y * _log(base))", "None"), operator("Pow")
-    ),
-    Mistake("missing mask", rule("Relu", "Where()(y > 0.0, g, 0.0)", "g"), operator("Relu")),
-    Mistake("inverted mask", rule("LeakyRelu", "x > 0.0", "x < 0.0"), operator("LeakyRelu")),
-    Mistake("attribute ignored", rule("Elu", "y + self.alpha", "y + 1.0"), operator("Elu")),
-    Mistake("wrong mode", rule("Gelu", '== "none"', '!= "none"'), operator("Gelu")),
-    Mistake(
-        "swapped branches",
-        rule(
-            "Where",
-            "self(condition, g, 0.0), self(condition, 0.0, g)",
-            "self(condition, 0.0, g), self(condition, g, 0.0)",
-        ),
-        operator("Where"),
-    ),
-    Mistake("slope without its input", rule("PRelu", "g * x)", "g)"), operator("PRelu")),
-    Mistake(
-        "gradient outside of the bounds",
-        rule("Clip", "Where()((x >= low) & (x <= high), g, 0.0)", "g"),
-        operator("Clip"),
-    ),
+    Mistake("gradient outside of the bounds", Clip.vjp, keep("Where()((_ >= _) & (_ <= _), X, 0.0)"), operator("Clip")),
     Mistake(
         "whole gradient to every operand",
-        rule("Max", "Where()(c, share, 0.0) for c in chosen", "g for c in chosen"),
+        Max.vjp,
+        instead(lambda _, g, y, *inputs: (g,) * len(inputs)),
         operator("Max"),
     ),
-    Mistake("derivative of abs without sign", rule("Abs", "g * Sign()(x)", "g"), operator("Abs")),
+    Mistake("derivative of abs without sign", Abs.vjp, keep("X * Sign()(_)"), operator("Abs")),
     Mistake(
         "upstream gradient ignored",
-        rule("Softmax", "weighted = g * y", "weighted = (g * 0.0 + 1.0) * y"),
+        Softmax.vjp,
+        around(lambda vjp, self, g, y, x: vjp(self, ones(g), y, x)),
         operator("Softmax"),
     ),
-    Mistake("wrong axis", rule("Softmax", "axes=(self.axis,)", "axes=(0,)"), operator("Softmax")),
-    Mistake(
-        "dropped term",
-        rule("LogSoftmax", "g - Exp()(y) * ReduceSum(axes=(self.axis,))(g)", "g"),
-        operator("LogSoftmax"),
-    ),
-    Mistake(
-        "constant for second order",
-        rule("Tanh", "y * y", "__import__('glowtrain').stop_gradient(y) * y"),
-        operator("Tanh", "second order"),
-    ),
-    Mistake(
-        "detached in the second order",
-        rule("Exp", "g * y", "g * __import__('glowtrain').stop_gradient(y)"),
-        operator("Exp", "second order"),
-    ),
+    Mistake("wrong axis", Softmax.vjp, constant("self.axis", 0), operator("Softmax")),
+    Mistake("dropped term", LogSoftmax.vjp, keep("X - _"), operator("LogSoftmax")),
+    Mistake("constant for second order", Tanh.vjp, wrap("_ - X * _", stop_gradient), operator("Tanh", "second order")),
+    Mistake("detached in the second order", Exp.vjp, wrap("_ * X", stop_gradient), operator("Exp", "second order")),
 ]
 
 SHAPES = [
-    Mistake("missing 1/n", rule("ReduceMean", " / self.count(x.type)", ""), operator("ReduceMean")),
-    Mistake("norm without division", rule("ReduceL2", "g / Where()(zero, 1.0, y)", "g"), operator("ReduceL2")),
-    Mistake(
-        "log-sum-exp without weights",
-        rule("ReduceLogSumExp", " * Exp()(x - self.kept(y, x))", " + 0.0 * x"),
-        operator("ReduceLogSumExp"),
-    ),
-    Mistake(
-        "every element counts as the maximum",
-        rule("ReduceMax", "chosen * (self", "(chosen * 0.0 + 1.0) * (self"),
-        operator("ReduceMax"),
-    ),
-    Mistake("wrong scan direction", rule("CumSum", "not self.reverse", "self.reverse"), operator("CumSum")),
+    Mistake("missing 1/n", ReduceMean.vjp, keep("X / self.count(_)"), operator("ReduceMean")),
+    Mistake("norm without division", ReduceL2.vjp, keep("X / Where()(_, 1.0, _)"), operator("ReduceL2")),
+    Mistake("log-sum-exp without weights", ReduceLogSumExp.vjp, wrap("Exp()(_)", ones), operator("ReduceLogSumExp")),
+    Mistake("every element counts as the maximum", ReduceMax.vjp, wrap("X * (_ / _)", ones), operator("ReduceMax")),
+    Mistake("wrong scan direction", CumSum.vjp, keep("not X"), operator("CumSum")),
     Mistake(
         "exclusive flag lost",
-        edit(along_axis.CumSum, "vjp", ("reverse=not", "exclusive=False, reverse=not")),
+        CumSum.vjp,
+        rewrite("self.replace(reverse=A)", "self.replace(exclusive=False, reverse=A)"),
         operator("CumSum"),
     ),
     Mistake(
-        "permutation not inverted",
-        rule("Transpose", "tuple(order.index(axis) for axis in range(x.rank))", "tuple(order)"),
-        operator("Transpose"),
+        "permutation not inverted", Transpose.vjp, instead(lambda self, g, y, x: (self(g),)), operator("Transpose")
     ),
-    Mistake(
-        "pieces in the wrong order",
-        rule("Concat", "return parts", "return parts[::-1] if len(set(sizes)) == 1 else parts"),
-        operator("Concat"),
-    ),
-    Mistake("backward steps taken forwards", rule("Slice", "reverse(g, backward)", "g"), operator("Slice")),
+    Mistake("pieces in the wrong order", Concat.vjp, result(last_first), operator("Concat")),
+    Mistake("backward steps taken forwards", Slice.vjp, keep("reverse(X, _)"), operator("Slice")),
     Mistake(
         "margins of a reflection dropped",
-        rule("Pad", "for run in runs(positions)]", "for run in runs(positions)][:1]", "_fold"),
+        Pad,
+        wrap("functools.reduce(lambda _, _: _ + _, X)", lambda pieces: pieces[:1]),
         operator("Pad"),
     ),
     Mistake(
-        "constant of the padding has no gradient",
-        rule("Pad", "self._value_gradient(g, x, v)", "0.0 * v"),
-        operator("Pad"),
+        "constant of the padding has no gradient", Pad.vjp, scale("None if _ is None else X", 0.0), operator("Pad")
     ),
-    Mistake(
-        "repeated index overwrites",
-        rule("glowtrain.ScatterAdd", "np.add.at(result, where, updates)", "result[where] = updates", "reference"),
-        operator("Gather"),
-    ),
-    Mistake(
-        "update without its gradient",
-        rule("ScatterElements", "return g, None, self.gather(g, indices)", "return g, None, None"),
-        operator("ScatterElements"),
-    ),
+    Mistake("repeated index overwrites", ScatterAdd.reference, OVERWRITE, operator("Gather")),
+    Mistake("update without its gradient", ScatterElements.vjp, around(without_updates), operator("ScatterElements")),
     Mistake(
         "overwritten places keep their gradient",
-        rule("ScatterElements", 'self.onto(g, indices, zeros, "none"), None', "g, None"),
+        ScatterElements.vjp,
+        keep('self.onto(X, _, _, "none")'),
         operator("ScatterElements"),
     ),
-    Mistake(
-        "gradient of the chosen k in order of rank",
-        rule(
-            "TopK",
-            "y[1], g[0])",
-            "y[1] * 0 + __import__('glowtrain').constant(__import__('numpy').indices(y[1].shape)[self.axis]), g[0])",
-        ),
-        operator("TopK"),
-    ),
-    Mistake(
-        "broadcast sum keeps one element", edit(reverse, "unbroadcast", ("ReduceSum", "ReduceMax")), operator("Add")
-    ),
-    Mistake("broadcast sum is a mean", edit(reverse, "unbroadcast", ("ReduceSum", "ReduceMean")), operator("Mul")),
+    Mistake("gradient of the chosen k in order of rank", TopK.vjp, around(in_order_of_rank), operator("TopK")),
+    Mistake("broadcast sum keeps one element", reverse.unbroadcast, broadcast_undone_by(ReduceMax), operator("Add")),
+    Mistake("broadcast sum is a mean", reverse.unbroadcast, broadcast_undone_by(ReduceMean), operator("Mul")),
     Mistake(
         "broadcast sum over the leading axes only",
-        edit(reverse, "unbroadcast", ("axes = (*range(extra), *stretched)", "axes = (*range(extra),)")),
+        reverse.unbroadcast,
+        constant("(*range(_), *X)", ()),
         operator("Add"),
     ),
 ]
 
 CONTRACTIONS = [
+    Mistake("transposed factor", MatMul.vjp, wrap("_ @ X", square_as_it_was), operator("MatMul")),
     Mistake(
-        "transposed factor",
-        rule("MatMul", "g @ swapped(right)", "g @ (right if right.shape[-1] == right.shape[-2] else swapped(right))"),
-        operator("MatMul"),
+        "transposition flag ignored", Gemm.vjp, constant("Gemm(..., transA=X, transB=True)", False), operator("Gemm")
     ),
-    Mistake(
-        "transposition flag ignored",
-        rule("Gemm", "transA=self.transB, transB=True", "transA=False, transB=True"),
-        operator("Gemm"),
-    ),
-    Mistake(
-        "alpha dropped",
-        rule("Gemm", "da = Gemm(alpha=self.alpha, transB=not", "da = Gemm(transB=not"),
-        operator("Gemm"),
-    ),
-    Mistake("beta dropped", rule("Gemm", "dc if self.beta == 1 else dc * self.beta", "dc"), operator("Gemm")),
+    Mistake("alpha dropped", Gemm.vjp, constant("Gemm(alpha=X, transB=not _)", 1.0), operator("Gemm")),
+    Mistake("beta dropped", Gemm.vjp, keep("X * self.beta"), operator("Gemm")),
     Mistake(
         "dilations ignored",
-        edit(convolution, "_weight_gradient", ("geometry.dilations", "(1,) * len(geometry.kernel)")),
+        convolution._weight_gradient,
+        wrap("_.dilations", lambda each: (1,) * len(each)),
         operator("Conv"),
     ),
     Mistake(
-        "padding at the wrong end",
-        edit(
-            convolution,
-            "_input_gradient",
-            ("geometry.pads", "geometry.pads[len(geometry.kernel):] + geometry.pads[: len(geometry.kernel)]"),
-        ),
-        operator("Conv"),
+        "padding at the wrong end", convolution._input_gradient, wrap("_.pads", second_half_first), operator("Conv")
     ),
     Mistake(
         "bias gradient of one example",
-        edit(
-            convolution,
-            "_bias_gradients",
-            ("ReduceSum(axes=axes, keepdims=False)(g)", "ReduceSum(axes=axes, keepdims=False)(g) / g.shape[0]"),
-        ),
+        convolution._bias_gradients,
+        rewrite("ReduceSum(axes=A, keepdims=False)(B)", "ReduceSum(axes=A, keepdims=False)(B) / B.shape[0]"),
         operator("Conv"),
     ),
     Mistake(
         "winner of a window ignored",
-        rule(
-            "glowtrain.MaxPoolGradient",
-            "np.add.at(flat, indices.reshape(-1)",
-            "np.add.at(flat, np.sort(indices.reshape(-1))",
-            "reference",
-        ),
+        MaxPoolGradient.reference,
+        wrap("np.add.at(_, X, _)", np.sort),
         operator("MaxPool"),
     ),
-    Mistake(
-        "overlapping windows overwrite",
-        rule(
-            "glowtrain.MaxPoolGradient",
-            "np.add.at(flat, indices.reshape(-1), widened(g).reshape(-1))",
-            "flat[indices.reshape(-1)] = widened(g).reshape(-1)",
-            "reference",
-        ),
-        operator("MaxPool"),
-    ),
+    Mistake("overlapping windows overwrite", MaxPoolGradient.reference, OVERWRITE, operator("MaxPool")),
     Mistake(
         "padding counted in the mean",
-        rule(
-            "AveragePool", "self.counts(geometry)", "self.replace(count_include_pad=True).counts(geometry)", "decompose"
-        ),
+        AveragePool.decompose,
+        rewrite("self.counts(A)", "self.replace(count_include_pad=True).counts(A)"),
         operator("AveragePool"),
     ),
 ]
 
 LAYERS = [
-    Mistake(
-        "mean held constant",
-        rule("LayerNormalization", "scaled - mean_of(scaled) - normal", "scaled - normal"),
-        operator("LayerNormalization"),
-    ),
+    Mistake("mean held constant", LayerNormalization.vjp, keep("X - _(X)"), operator("LayerNormalization")),
     Mistake(
         "deviation held constant",
-        rule("RMSNormalization", "scaled - normal * ReduceMean(axes=self.rows(x))(scaled * normal)", "scaled"),
+        RMSNormalization.vjp,
+        keep("X - _ * ReduceMean(...)(_)"),
         operator("RMSNormalization"),
     ),
-    Mistake(
-        "scale missing",
-        rule("RMSNormalization", "g_wide * as_dtype(scale, wide.dtype)", "g_wide"),
-        operator("RMSNormalization"),
-    ),
+    Mistake("scale missing", RMSNormalization.vjp, keep("X * as_dtype(_, _)"), operator("RMSNormalization")),
     Mistake(
         "stale statistics in the gradient",
-        edit(
-            normalization.BatchNormalization,
-            "_training_vjp",
-            ("g_wide - along_bias / n - normal * (along_scale / n)", "g_wide"),
-        ),
+        BatchNormalization._training_vjp,
+        keep("X - _ / _ - _ * (_ / _)"),
         operator("BatchNormalization"),
     ),
     Mistake(
         "momentum of the statistics reversed",
-        edit(
-            normalization.BatchNormalization,
-            "_blend",
-            (
-                "wide * self.momentum + batch * (1 - self.momentum)",
-                "wide * (1 - self.momentum) + batch * self.momentum",
-            ),
-        ),
+        BatchNormalization._blend,
+        swap("X * self.momentum + Y * (1 - self.momentum)"),
         operator("BatchNormalization", "evaluator"),
     ),
     Mistake(
         "stale statistics in the result",
-        edit(normalization.BatchNormalization, "decompose", ("self._blend(mean, batch_mean)", "mean")),
+        BatchNormalization.decompose,
+        rewrite("A, self._blend(B, _), C", "A, B, C"),
         operator("BatchNormalization", "evaluator"),
     ),
-    Mistake(
-        "mask of dropout missing",
-        edit(
-            random, "_dropout_grads", ("Where()(y[1], g / as_dtype(kept, x.dtype), 0.0)", "g / as_dtype(kept, x.dtype)")
-        ),
-        operator("Dropout"),
-    ),
-    Mistake(
-        "scale of dropout missing",
-        edit(random, "_dropout_grads", ("g / as_dtype(kept, x.dtype)", "g")),
-        operator("Dropout"),
-    ),
+    Mistake("mask of dropout missing", philox._dropout_grads, keep("Where()(_, X, 0.0)"), operator("Dropout")),
+    Mistake("scale of dropout missing", philox._dropout_grads, keep("X / as_dtype(_, _)"), operator("Dropout")),
     Mistake(
         "ignored labels count",
-        edit(
-            loss.NegativeLogLikelihoodLoss, "pull_weights", ("each = Where()(self._ignored(labels), 0.0, each)", "pass")
-        ),
+        NegativeLogLikelihoodLoss.pull_weights,
+        keep("Where()(self._ignored(_), 0.0, X)"),
         operator("NegativeLogLikelihoodLoss", examples=60),
     ),
     Mistake(
         "mean over the batch and not the weights",
-        edit(
-            loss.SoftmaxCrossEntropyLoss,
-            "pull",
-            ("each / self._together(labels, counts)", "each / float(labels.type.size)"),
-        ),
+        SoftmaxCrossEntropyLoss.pull,
+        rewrite("A / self._together(B, _)", "A / float(B.type.size)"),
         operator("SoftmaxCrossEntropyLoss"),
     ),
     Mistake(
         "label not subtracted",
-        rule("SoftmaxCrossEntropyLoss", " - as_dtype(is_label(labels, scores.shape[1]), each.dtype)", ""),
+        SoftmaxCrossEntropyLoss.vjp,
+        keep("X - as_dtype(is_label(...), _)"),
         operator("SoftmaxCrossEntropyLoss"),
     ),
     Mistake(
         "scale of attention missing",
-        rule("Attention", "as_dtype(q, wide) *", "as_dtype(q, wide) + 0.0 *", "decompose"),
+        Attention.decompose,
+        keep("X * score_scale(...)"),
         operator("Attention", "decomposition"),
     ),
     Mistake(
-        "mask of attention missing",
-        rule("Attention", "biased = hidden.apply(capped)", "biased = capped", "decompose"),
-        operator("Attention", "decomposition"),
+        "mask of attention missing", Attention.decompose, keep("_.apply(X)"), operator("Attention", "decomposition")
     ),
     Mistake(
         "gates in the wrong order",
-        edit(recurrent.LSTM, "cell", ("i, o, forget, new =", "i, forget, o, new =")),
+        LSTM.cell,
+        wrap("_pieces(_, 4)", lambda p: (p[0], p[2], p[1], p[3])),
         suite(laws.test_lstm_follows_onnx),
     ),
-    Mistake(
-        "update gate inverted",
-        edit(recurrent.GRU, "cell", ("(1 - z) * new + z * h", "z * new + (1 - z) * h")),
-        suite(laws.test_gru_follows_onnx),
-    ),
+    Mistake("update gate inverted", GRU.cell, swap("(1 - A) * X + A * Y"), suite(laws.test_gru_follows_onnx)),
     Mistake(
         "reversed direction runs forwards",
-        edit(recurrent.Recurrent, "_direction", ('self.direction == "reverse" or place == 1', "False")),
+        Recurrent._direction,
+        never('self.direction == "reverse" or _ == 1'),
         operator("RNN", "decomposition"),
     ),
     Mistake(
         "slices of a scan read in the wrong direction",
-        edit(
-            scan_gradient.ScanGradient, "_direction", ("self.scan.input_directions[", "1 - self.scan.input_directions[")
-        ),
+        ScanGradient,
+        wrap("_.input_directions[_]", lambda direction: 1 - direction),
         operator("Scan"),
     ),
     Mistake(
-        "final cotangent of a state lost",
-        edit(scan_gradient.ScanGradient, "_final", ("if cotangent is None", "if True")),
-        operator("Scan"),
+        "final cotangent of a state lost", ScanGradient._final, always("filled(0.0, _) if X else _"), operator("Scan")
     ),
     Mistake(
         "sum over time lost",
-        edit(
-            scan_gradient.ScanGradient,
-            "gradients",
-            ("[total + self._step_gradient(value) for", "[self._step_gradient(value) + 0.0 * total for"),
-        ),
+        ScanGradient.gradients,
+        scale("X + self._step_gradient(_)", 0.0),
         operator("GRU", examples=12),
     ),
 ]

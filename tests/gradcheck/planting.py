@@ -1,78 +1,50 @@
 """Planting a mistake in the product's code, and the checks of the suite that should see it.
 
-A mistake is an edit of one function: a snippet, which must stand there exactly once, is replaced by another. So it is
-the one that a person could have made, and a refactoring that removes the snippet says so.
+A mistake names what it changes (a function by its import; or a class or a module, somewhere in which the pattern
+stands) and how (``changes.py``), by behaviour or by syntax and never by the text of the source. So renamed locals,
+other line breaks and expressions that got a name of their own leave it as it is, and where the code has become another
+the mistake says so.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
-import sys
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from changes import Change, NotPlanted
 
 from glowtrain.errors import GlowtrainError
 from glowtrain.gradcheck.operators.oracles import check_sample, drawn
 from glowtrain.gradcheck.programs.programs import drawn_case
 from glowtrain.gradcheck.programs.rungs import check_case
-from glowtrain.graph import OPERATORS
+from glowtrain.graph import OPERATORS, Value
 
-Patch = pytest.MonkeyPatch
-Plant = Callable[[Patch], None]
 Find = Callable[[], bool]
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """A known kind of mistake, how to make it, and the check that must find it (and finds nothing without it)."""
+    """A known kind of mistake: what it changes, how, and the check that must find it (and finds nothing without it)."""
 
     name: str
-    plant: Plant
+    what: Any
+    how: Change
     find: Find
 
-
-def edit(owner: Any, name: str, *changes: tuple[str, str]) -> Plant:
-    """Replace snippets in the source of ``owner.name``, a function of a module or of a class (or a base of it)."""
-
-    def plant(patch: Patch) -> None:
-        home = next(cls for cls in owner.__mro__ if name in vars(cls)) if isinstance(owner, type) else owner
-        member = vars(home)[name]
-        function = member.fget if isinstance(member, property) else getattr(member, "func", member)
-        function = getattr(function, "__func__", function)
-        patch.setattr(home, name, _edited(function, name, changes))
-
-    return plant
+    def plant(self, patch: pytest.MonkeyPatch) -> None:
+        """Make it until ``patch`` is undone. Raises :class:`NotPlanted` if it does not fit the code."""
+        try:
+            self.how.plant(self.what, patch)
+        except NotPlanted as error:
+            raise NotPlanted(f'the mistake "{self.name}" does not fit the code: {error}') from None
 
 
-def edit_everywhere(owner: Any, name: str, *changes: tuple[str, str]) -> Plant:
-    """The same for a function that others hold by reference (in a table, by an import of its name)."""
-
-    def plant(patch: Patch) -> None:
-        function = vars(owner)[name]
-        patch.setattr(function, "__code__", _edited(function, name, changes).__code__)
-
-    return plant
-
-
-def _edited(function: Any, name: str, changes: tuple[tuple[str, str], ...]) -> Any:
-    source = textwrap.dedent(inspect.getsource(function))
-    for old, new in changes:
-        assert source.count(old) == 1, f"{function.__qualname__}: {old!r} stands there {source.count(old)} times"
-        source = source.replace(old, new)
-    assert function.__closure__ is None, f"{function.__qualname__} cannot be edited: it reads names around it"
-    found: dict[str, Any] = {}
-    exec(compile(source, f"<edited {function.__qualname__}>", "exec"), vars(sys.modules[function.__module__]), found)
-    return found[name]
-
-
-def rule(key: str, old: str, new: str, name: str = "vjp") -> Plant:
-    """An edit of an operator's gradient rule, or another of its methods."""
-    return edit(OPERATORS[key], name, (old, new))
+def ones(value: Value) -> Value:
+    """1 everywhere, of the value's type."""
+    return value * 0.0 + 1.0
 
 
 def operator(key: str, oracle: str = "jacobian", examples: int = 24) -> Find:

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from changes import Change, constant, keep, scale
 from matplotlib.figure import Figure
-from planting import edit, rule
+from mistakes import known
 
 import glowtrain as gt
 from glowtrain.errors import DifferentiationError, InputError
@@ -20,10 +21,12 @@ from glowtrain.gradcheck import Report, check
 from glowtrain.gradcheck.report.html import draw, html_page, write_html
 from glowtrain.gradcheck.report.junit import junit_xml, write_junit
 from glowtrain.gradcheck.report.report import Check
-from glowtrain.graph import Graph, Input, Variable, reverse
+from glowtrain.graph import Graph, Input, Variable
 from glowtrain.ops.elementwise.activation import Relu
 from glowtrain.ops.elementwise.arithmetic import Floor
 from glowtrain.ops.elementwise.logic import Cast
+from glowtrain.ops.elementwise.transcendental import Tanh
+from glowtrain.ops.reduce.softmax import Softmax
 from glowtrain.types import f32, i64
 
 Patch = pytest.MonkeyPatch
@@ -46,32 +49,32 @@ def of(report: Report, subject: str, oracle: str = "gradient") -> Check:
 
 
 @pytest.mark.parametrize(
-    ("key", "old", "new", "told"),
+    ("rule", "change", "told"),
     [
-        ("Relu", "Where()(y > 0.0, g, 0.0)", "g", "the rule of Relu(f64[4,5]) is wrong"),
-        ("Tanh", "1.0 - y", "1.5 - y", "the rule of Tanh(f64[4,5]) is wrong"),
-        ("Softmax", "axes=(self.axis,)", "axes=(0,)", "the rule of Softmax"),
+        (Relu.vjp, keep("Where()(_, X, 0.0)"), "the rule of Relu(f64[4,5]) is wrong"),
+        (Tanh.vjp, scale("X - _", 1.5), "the rule of Tanh(f64[4,5]) is wrong"),
+        (Softmax.vjp, constant("self.axis", 0), "the rule of Softmax"),
     ],
 )
-def test_the_node_with_the_wrong_rule_is_named(key: str, old: str, new: str, told: str, monkeypatch: Patch) -> None:
+def test_the_node_with_the_wrong_rule_is_named(rule: Any, change: Change, told: str, monkeypatch: Patch) -> None:
     assert check(network(), compiled=False).passed
-    rule(key, old, new)(monkeypatch)
+    change.plant(rule, monkeypatch)
     report = check(network(), compiled=False)
     assert not report.passed
     assert all(told in failure.detail for failure in report.failures)
-    assert ("w2" in {failure.subject for failure in report.failures}) == (key == "Softmax")
+    assert ("w2" in {failure.subject for failure in report.failures}) == (rule is Softmax.vjp)
 
 
 def test_names_of_nodes_from_a_file_are_told(tmp_path: Path, monkeypatch: Patch) -> None:
     gt.save(network(), tmp_path / "network.onnx")
     assert check(tmp_path / "network.onnx", compiled=False).passed
-    rule("Relu", "Where()(y > 0.0, g, 0.0)", "g")(monkeypatch)
+    known("missing mask").plant(monkeypatch)
     report = check(str(tmp_path / "network.onnx"), compiled=False)
     assert "of node" in of(report, "w1").detail or "Relu(f64[4,5])" in of(report, "w1").detail
 
 
 def test_a_wrong_sum_is_told_where_every_rule_is_right(monkeypatch: Patch) -> None:
-    edit(reverse._Walk, "add", ("cotangent if known is None else known + cotangent", "cotangent"))(monkeypatch)
+    known("lost accumulation").plant(monkeypatch)
     detail = of(check(network(), compiled=False), "w1").detail
     assert "gradients for the result of MatMul(f64[4,6], f64[6,5]) are summed wrongly over its 2 readers" in detail
 
