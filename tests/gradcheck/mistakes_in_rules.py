@@ -192,7 +192,7 @@ CONTRACTIONS = [
     ),
     Mistake(
         "bias gradient of one example",
-        convolution._bias_gradients,
+        convolution,
         rewrite("ReduceSum(axes=A, keepdims=False)(B)", "ReduceSum(axes=A, keepdims=False)(B) / B.shape[0]"),
         operator("Conv"),
     ),
@@ -222,7 +222,7 @@ LAYERS = [
     Mistake("scale missing", RMSNormalization.vjp, keep("X * as_dtype(_, _)"), operator("RMSNormalization")),
     Mistake(
         "stale statistics in the gradient",
-        BatchNormalization._training_vjp,
+        BatchNormalization,
         keep("X - _ / _ - _ * (_ / _)"),
         operator("BatchNormalization"),
     ),
