@@ -9,7 +9,7 @@ the mistake says so.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from glowtrain.errors import GlowtrainError
 from glowtrain.gradcheck.operators.oracles import check_sample, drawn
 from glowtrain.gradcheck.programs.programs import drawn_case
 from glowtrain.gradcheck.programs.rungs import check_case
+from glowtrain.gradcheck.report.report import Measure
 from glowtrain.graph import OPERATORS, Value
 
 Find = Callable[[], bool]
@@ -62,6 +63,11 @@ def suite(test: Callable[..., None], *arguments: Any) -> Find:
     return _Test(test, arguments)
 
 
+def _wrong(measures: Iterable[Measure]) -> bool:
+    """Whether something is found wrong: code that no longer runs at all is no mistake worth planting."""
+    return any(m.status == "failed" and not m.detail.startswith(("AttributeError", "TypeError")) for m in measures)
+
+
 @dataclass(frozen=True)
 class _Operator:
     key: str
@@ -71,7 +77,7 @@ class _Operator:
     def __call__(self) -> bool:
         for example in range(self.examples):
             sample = drawn(OPERATORS[self.key], 0, example)
-            if any(measure.status == "failed" for measure in check_sample(sample, [self.oracle])):
+            if _wrong(check_sample(sample, [self.oracle])):
                 return True
         return False
 
@@ -84,7 +90,7 @@ class _Program:
 
     def __call__(self) -> bool:
         for example in range(self.examples):
-            if any(m.status == "failed" for m in check_case(drawn_case(self.seed, example), [self.oracle])):
+            if _wrong(check_case(drawn_case(self.seed, example), [self.oracle])):
                 return True
         return False
 
