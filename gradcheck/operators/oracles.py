@@ -25,7 +25,7 @@ from glowtrain.gradcheck.operators.differences import (
 )
 from glowtrain.gradcheck.operators.onnx_runtime import SLACK, NotRun, comparable, run_by_onnx_runtime
 from glowtrain.gradcheck.report.report import Measure
-from glowtrain.graph import Graph, Input, Node, Operator, Sample, Value
+from glowtrain.graph import Graph, Input, Node, Operator, Sample, Value, constant
 from glowtrain.graph.retype import retyped
 from glowtrain.types import Array, DType, bf16, dtype_of, f16, f32, f64, type_of
 from glowtrain.verification.exact import EPSILON
@@ -74,9 +74,23 @@ def types(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
 
 
 def jacobian(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
-    """The gradient rule against differences of the reference."""
+    """The gradient rule against differences of the reference: for everything at once, for one result while nothing
+    reads the others, and for one operand while the others are constants of the graph, which a rule may look into."""
     if use.operator.differentiable:
         yield from check_gradient(use.probe, random, "jacobian")
+        if len(use.probe.results) > 1:
+            alone = replace(use.probe, results=(int(random.choice(use.probe.results)),))
+            yield from check_gradient(alone, random, "jacobian")
+        if use.probe.wanted and len(use.probe.inputs) > 1:
+            yield from check_gradient(_beside_constants(use, int(random.choice(use.probe.wanted))), random, "jacobian")
+
+
+def _beside_constants(use: Applied, place: int) -> Probe:
+    """The operator as a function of one operand."""
+    own = use.probe
+    values = [x if k == place else constant(own.arrays[k]) for k, x in enumerate(own.inputs)]
+    node = Node(use.operator, use.operands(values))
+    return probe((own.arrays[place],), node.outputs, (own.inputs[place],))
 
 
 def directions(use: Applied, random: np.random.Generator) -> Iterator[Measure]:

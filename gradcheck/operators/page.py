@@ -21,6 +21,7 @@ FORMS = ("evaluator", "planned", "compiled", "compiled f64", "compiled f16", "co
 ABOUT = """\
 - **jacobian**: every column of the Jacobian (of large operands some, and random directions), and **directions**: all
   operands moved at once, against central differences in f64, extrapolated once (tolerance 1e-7 + 1e-6 of the slope).
+  The first also for one result while nothing reads the others, and for one operand beside constants.
 - **complex step**: against Im f(x + ih) / h, where the reference is analytic: no rounding to speak of (1e-10).
 - **forward**: <c, J d> by `gt.jvp` against <J^T c, d> by the gradient rule (1e-10).
 - **second order**: the gradient's own gradient rule, for operands and cotangents, against differences of the gradient.

@@ -11,6 +11,7 @@ from glowtrain.errors import ShapeError
 from glowtrain.gradcheck.operators.edges import drawn_edge, drawn_example, drawn_short, is_use
 from glowtrain.gradcheck.operators.oracles import applied, check_sample
 from glowtrain.graph import OPERATORS, Sample, registered
+from glowtrain.ops.control.scan import Scan
 from glowtrain.types import Array
 
 ORACLES = ("types", "jacobian", "forward", "evaluator", "planned", "compiled")
@@ -47,6 +48,21 @@ def test_extents_that_a_sample_draws_as_it_likes_are_cut(key: str) -> None:
 def test_a_part_of_the_examples_has_short_axes() -> None:
     drawn = [drawn_example(OPERATORS["Conv"], 0, example) for example in range(40)]
     assert any(np.size(array) == 0 for sample in drawn for array in sample.inputs if array is not None)
+
+
+def test_some_samples_end_before_an_absent_operand() -> None:
+    drawn = [drawn_example(OPERATORS["Dropout"], 0, example) for example in range(10)]
+    assert {tuple(array is None for array in sample.inputs) for sample in drawn} == {
+        (False,),
+        (False, True),
+        (False,) * 2,
+    }
+
+
+def test_some_scans_have_one_result() -> None:
+    drawn = [drawn_example(OPERATORS["Scan"], 0, example).operator for example in range(24)]
+    counts = {(scan.num_states, scan.num_scan_outputs) for scan in drawn if isinstance(scan, Scan)}
+    assert counts == {(2, 2), (1, 0), (0, 1)}
 
 
 NO_OPERANDS, BY_ATTRIBUTES = "no operands", "extents stand in attributes: see SIZES"

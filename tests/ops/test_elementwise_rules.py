@@ -114,10 +114,13 @@ class TestKinks:
         assert (low, high) == (1.0, 1.0)
 
     def test_clip_with_one_bound(self) -> None:
-        for_x, absent, high = all_gradients(Clip(), [0.0, 2.0], None, 1.0)
-        np.testing.assert_array_equal(for_x, [1.0, 0.0])
+        for_x, absent, high = all_gradients(Clip(), [0.0, 1.0, 2.0], None, 1.0)
+        np.testing.assert_array_equal(for_x, [1.0, 1.0, 0.0])
         assert absent is None
         assert high == 1.0
+        for_x, low = all_gradients(Clip(), [0.0, 1.0, 2.0], 1.0)
+        np.testing.assert_array_equal(for_x, [0.0, 1.0, 1.0])
+        assert low == 1.0
 
     def test_clip_with_crossed_bounds(self) -> None:
         np.testing.assert_array_equal(reference(Clip(), [-5.0, 0.0, 5.0], 1.0, -1.0), [-1.0, -1.0, -1.0])

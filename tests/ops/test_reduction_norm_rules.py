@@ -137,6 +137,13 @@ def test_softmax_is_shift_invariant_and_normal() -> None:
     assert np.isnan(Softmax().reference(np.full((1, 2), -np.inf))).all()
 
 
+def test_softmax_of_a_row_masked_whole_has_gradient_zero_where_nothing_reads_it() -> None:
+    x = np.array([[-np.inf, -np.inf], [0.0, 0.0]])
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_allclose(gradients(Softmax(), [x], g=[[0.0, 0.0], [2.0, 1.0]]), [[0, 0], [0.25, -0.25]])
+        assert np.isnan(gradients(Softmax(), [x], g=[[1.0, 1.0], [2.0, 1.0]])[0]).all()
+
+
 def test_hardmax_takes_the_first_of_equals() -> None:
     assert Hardmax(axis=0).reference(np.array([[1.0, 2.0], [1.0, 3.0]])).tolist() == [[1, 0], [0, 1]]
 

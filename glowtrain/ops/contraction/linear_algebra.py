@@ -249,7 +249,7 @@ class Det(Operator):
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        n = draw.choice((1, 2, 3, 4, 4, LARGEST_MINORS + 1)) if draw.integer(0, 3) else 0
+        n = draw.choice((0, 1, 2, 3, 4, 4, LARGEST_MINORS + 1, LARGEST_MINORS + 1))
         batch = draw.shape(max_rank=2, max_extent=3) if n < 5 else ()
         x = draw.floats((*batch, n, n))
         if n > 1 and math.prod(batch) and draw.integer(0, 2) == 0:

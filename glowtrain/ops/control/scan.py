@@ -183,7 +183,9 @@ class Scan(Operator):
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        """A recurrence h' = tanh(h a + x B + m), counting its steps, with every direction and axis."""
+        """A recurrence h' = tanh(h a + x B + m), counting its steps, with every direction and axis; or one result."""
+        if draw.integer(0, 3) == 0:
+            return cls._sample_of_one_result(draw)
         batch, inner, width, steps = (draw.integer(1, 3) for _ in range(4))
         body = _sample_body(batch, inner, width)
         axes, directions = tuple(draw.integer(0, 2) for _ in range(4)), tuple(draw.integer(0, 1) for _ in range(4))
@@ -192,6 +194,18 @@ class Scan(Operator):
         scan = cls(body, 2, axes[:2], axes[2:], directions[:2], directions[2:], num_captured=2)
         states = (draw.floats((batch, width)), np.zeros((), np.int64))
         return Sample(scan, (*states, *scanned, draw.floats((width,)), draw.floats((inner, width))))
+
+    @classmethod
+    def _sample_of_one_result(cls, draw: Draw) -> Sample:
+        """h' = tanh(h x) without a stack, or the stack of y = x tanh(x) without a state."""
+        width, steps, axis, direction = draw.integer(1, 3), draw.integer(1, 3), draw.integer(0, 1), draw.integer(0, 1)
+        h, x = Input(f64[width], "h"), Input(f64[width], "x")
+        scanned = draw.floats((width, steps) if axis else (steps, width))
+        if draw.boolean():
+            body = Graph((h, x), {"h.next": Tanh()(h * x)}, name="recurrence")
+            return Sample(cls(body, 1, (axis,), (), (direction,)), (draw.floats((width,)), scanned))
+        body = Graph((x,), {"y": x * Tanh()(x)}, name="map")
+        return Sample(cls(body, 1, (axis,), (axis,), (direction,), (direction,)), (scanned,))
 
 
 def _sample_body(batch: int, inner: int, width: int) -> Graph:

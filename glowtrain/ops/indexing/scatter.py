@@ -106,10 +106,12 @@ class ScatterAdd(Operator):
         return Sample(cls(shape, axis), (indices, draw.floats((*shape[:axis], *indices.shape, *shape[axis + 1 :]))))
 
 
-def _draw_apart(draw: Draw, first: tuple[int, ...], second: tuple[int, ...]) -> tuple[Array, Array]:
-    """Two arrays with no ties within or between them."""
+def _draw_both(draw: Draw, first: tuple[int, ...], second: tuple[int, ...], reduction: str) -> tuple[Array, Array]:
+    """Data and updates: whole numbers, of which many are equal, for "none"; else no ties within or between them."""
     size = math.prod(first)
     flat = draw.floats((size + math.prod(second),))
+    if reduction == "none":
+        flat = np.round(flat)
     return flat[:size].reshape(first), flat[size:].reshape(second)
 
 
@@ -241,7 +243,7 @@ class ScatterElements(Scatter):
     def sample(cls, draw: Draw) -> Sample:
         reduction = draw.choice(REDUCTIONS)
         shape, axis, indices = draw_element_indices(draw, unique=reduction == "none")
-        data, updates = _draw_apart(draw, shape, indices.shape)
+        data, updates = _draw_both(draw, shape, indices.shape, reduction)
         return Sample(cls(axis, reduction), (data, indices, updates))
 
 
@@ -296,5 +298,5 @@ class ScatterND(Scatter):
         else:
             lead = draw.shape(max_rank=2)
             indices = np.stack([draw_indices(draw, lead, shape[t]) for t in range(depth)], axis=-1)
-        data, updates = _draw_apart(draw, shape, (*indices.shape[:-1], *shape[depth:]))
+        data, updates = _draw_both(draw, shape, (*indices.shape[:-1], *shape[depth:]), reduction)
         return Sample(cls(reduction), (data, indices, updates))
