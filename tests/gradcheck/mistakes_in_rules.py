@@ -16,6 +16,7 @@ from changes import (
     keep,
     negate,
     never,
+    off_by_one,
     result,
     rewrite,
     scale,
@@ -28,15 +29,17 @@ import glowtrain as gt
 from glowtrain.grad import stop_gradient
 from glowtrain.graph import Value, reverse
 from glowtrain.ops.attention.attention import Attention
+from glowtrain.ops.contraction.linear_algebra import Det
 from glowtrain.ops.contraction.products import Gemm, MatMul, swapped
 from glowtrain.ops.convolution import convolution
+from glowtrain.ops.elementwise import arithmetic
 from glowtrain.ops.elementwise.activation import Elu, Gelu, LeakyRelu, PRelu, Relu, Sigmoid
 from glowtrain.ops.elementwise.arithmetic import Abs, Div, Mul, Pow, Sqrt, Sub
 from glowtrain.ops.elementwise.extrema import Clip, Max
 from glowtrain.ops.elementwise.logic import Where
 from glowtrain.ops.elementwise.transcendental import Exp, Tanh
 from glowtrain.ops.indexing.arg_extrema import CumSum
-from glowtrain.ops.indexing.scatter import ScatterAdd, ScatterElements
+from glowtrain.ops.indexing.scatter import Scatter, ScatterAdd, ScatterElements
 from glowtrain.ops.indexing.top_k import TopK
 from glowtrain.ops.normalize.batch_and_layer import BatchNormalization, LayerNormalization, RMSNormalization
 from glowtrain.ops.objective.loss import NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss
@@ -49,6 +52,7 @@ from glowtrain.ops.scan_gradient import ScanGradient
 from glowtrain.ops.sequence.recurrent import GRU, LSTM, Recurrent
 from glowtrain.ops.tensor.move import Concat, Slice, Transpose, reshape
 from glowtrain.ops.tensor.pad import Pad
+from glowtrain.ops.tensor.split import Split
 from glowtrain.types import Shape
 
 OVERWRITE = rewrite("np.add.at(A, B, C)", "A.__setitem__(B, C)")
@@ -59,8 +63,10 @@ def second_half_first(pads: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def last_first(parts: tuple[Value, ...]) -> tuple[Value, ...]:
-    """In reversed order, where types allow it."""
-    return parts[::-1] if len({part.type for part in parts}) == 1 else parts
+    """The first and the last in each other's places, where types allow it."""
+    if len(parts) == 1 or parts[0].type != parts[-1].type:
+        return parts
+    return (parts[-1], *parts[1:-1], parts[0])
 
 
 def square_as_it_was(right: Value) -> Value:
@@ -297,4 +303,17 @@ LAYERS = [
     ),
 ]
 
-IN_RULES = [*RULES, *SHAPES, *CONTRACTIONS, *LAYERS]
+RARE = [
+    Mistake("unread piece taken for ones", Split.vjp, wrap("zeros(_)", ones), operator("Split")),
+    Mistake("known exponent counts half", arithmetic, keep("X * 2.0"), operator("Pow")),
+    Mistake("inverse of a large matrix not transposed", Det.vjp, keep("swapped(X)"), operator("Det", examples=10)),
+    Mistake("equal values take each other's gradient", Scatter.vjp, never('_ == "none"'), operator("ScatterND")),
+    Mistake(
+        "gradient for an operand that is not there",
+        NegativeLogLikelihoodLoss.vjp,
+        off_by_one("_[: X + len(_)]"),
+        operator("NegativeLogLikelihoodLoss"),
+    ),
+]
+
+IN_RULES = [*RULES, *SHAPES, *CONTRACTIONS, *LAYERS, *RARE]
