@@ -157,6 +157,23 @@ class Program:
         return to_text(self)
 
 
+@dataclass(frozen=True)
+class Plan:
+    """A program with its activations placed. ``arena`` and ``peak`` are bytes; ``peak`` is the largest sum of live
+    buffers.
+    """
+
+    program: Program
+    offsets: dict[Buffer, int]
+    arena: int
+    peak: int
+
+    @property
+    def overhead(self) -> float:
+        """Arena over peak: 1.0 is perfect."""
+        return self.arena / self.peak if self.peak else 1.0
+
+
 def kernels_of(instructions: Sequence[Instruction]) -> Iterator[Kernel]:
     """All kernels among instructions, nested ones too."""
     for instruction in instructions:

@@ -16,8 +16,9 @@ from glowtrain.ops.detection.suppression import NonMaxSuppression
 from glowtrain.ops.elementwise.transcendental import Tanh
 from glowtrain.ops.reduce.reduction import ReduceSum
 from glowtrain.ops.tensor.move import Transpose
-from glowtrain.program.analysis.exposed_reads import MOST_TRIPS, Exposure
+from glowtrain.program.analysis.exposed_reads import Exposure
 from glowtrain.program.analysis.liveness import live_sets
+from glowtrain.program.analysis.write_coverage import MOST_TRIPS
 from glowtrain.program.memory.verify_plan import verify_plan
 from glowtrain.program.program import Instruction, Kernel, Program, Repeat
 from glowtrain.stages import Options

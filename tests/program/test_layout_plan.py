@@ -13,7 +13,7 @@ from random_graphs import GraphDraw, seeded
 from glowtrain.backends import interpreter
 from glowtrain.errors import ProgramError
 from glowtrain.graph import Graph, Input, Variable
-from glowtrain.loops import Buffer, For, Load, Store, indices_of
+from glowtrain.loops import Buffer, Const, For, Index, Load, Store, indices_of
 from glowtrain.ops.convolution.convolution import Conv
 from glowtrain.ops.elementwise.transcendental import Tanh
 from glowtrain.program.interpret.evaluate import evaluate
@@ -22,7 +22,7 @@ from glowtrain.program.memory.verify_plan import verify_plan
 from glowtrain.program.passes.layout import assign_layouts
 from glowtrain.program.passes.schedule import peak_bytes, schedule
 from glowtrain.program.program import Instruction, Kernel, Program, Repeat
-from glowtrain.types import Array, f32
+from glowtrain.types import Array, f32, i64
 from tests.stages import fuse, lower
 
 SEEDS = range(200, 225)
@@ -168,6 +168,38 @@ def test_a_small_buffer_goes_into_the_best_gap() -> None:
     """Of two holes the one that fits exactly is taken, so the next large buffer still finds the other."""
     planned = plan(chain([64, 512, 64, 512, 64]))
     assert planned.arena == planned.peak == 4 * (64 + 512)
+
+
+def partly_written(trips: int = 3, stride: int = 1) -> Program:
+    """b[t] = x[t]; c = 2 b[0]; d = c + 1; y[t] = d[0] for every t: b's first row is carried through all trips."""
+    shape = (trips, 64)
+    x, y = Buffer("x", f32[shape], "input"), Buffer("y", f32[shape], "output")
+    b, c, d = (Buffer(name, f32[shape]) for name in "bcd")
+    t, zero = Index(trips, "t"), Const(0, i64)
+    i, j, k, m = indices_of((64,)), indices_of(shape), indices_of(shape), indices_of((64,))
+    body = (
+        Kernel("one_row", (For(i, (Store(b, (t * stride % trips, i[0]), Load(x, (t, i[0]))),)),)),
+        Kernel("all_rows", (For(j, (Store(c, j, Load(b, (zero, j[1])) * 2),)),)),
+        Kernel("next", (For(k, (Store(d, k, Load(c, k) + 1),)),)),
+        Kernel("last", (For(m, (Store(y, (t, m[0]), Load(d, (zero, m[0]))),)),)),
+    )
+    return Program("p", {"x": x}, {"y": y}, {}, (Repeat("loop", t, body),))
+
+
+@pytest.mark.parametrize(("trips", "stride"), [(3, 1), (3, 2), (70, 1)])
+def test_what_one_trip_writes_in_part_lives_through_all_of_them(trips: int, stride: int) -> None:
+    """A store to row t writes one row in each trip, and not the whole buffer in every trip."""
+    program = partly_written(trips, stride)
+    planned = plan(program)
+    verify_plan(planned)
+    feeds = {"x": np.random.default_rng(5).normal(size=(trips, 64)).astype(np.float32)}
+    expected, _ = evaluate(program, feeds)
+    got, _ = evaluate(program, feeds, plan=planned)
+    np.testing.assert_array_equal(got["y"], expected["y"])
+    b, d = (next(k for k in planned.offsets if k.name == name) for name in "bd")
+    wrong = replace(planned, offsets={**planned.offsets, d: planned.offsets[b]})
+    with pytest.raises(ProgramError, match="b .* and activation d .* share memory but both are alive"):
+        verify_plan(wrong)
 
 
 def test_schedule_puts_readers_next_to_writers() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from glowtrain.loops import Accumulate, Buffer, Index, statements
 from glowtrain.program.analysis.write_coverage import (
+    MOST_TRIPS,
+    NO_TRIP,
+    Trip,
     covered,
     depends_on_data,
     mark,
@@ -19,11 +22,6 @@ from glowtrain.program.analysis.write_coverage import (
 from glowtrain.program.interpret.vectorize import Facts
 from glowtrain.program.program import Instruction, Kernel, Repeat, kernels_of
 from glowtrain.types import Array
-
-MOST_TRIPS = 64
-"""Trips that are followed one by one; a longer repeat counts as reading first all that it reads."""
-
-Trip = Mapping[Index, int]
 
 
 @dataclass
@@ -43,9 +41,9 @@ class Exposure:
         found = cls(buffer)
         if buffer not in repeat.writes:
             for kernel in kernels_of([repeat]):
-                found.read |= reads(kernel, buffer, {})
+                found.read |= reads(kernel, buffer, NO_TRIP)
         elif buffer in repeat.reads:
-            found._follow([repeat], {})
+            found._follow([repeat], NO_TRIP)
         else:
             found.written |= covered(buffer, program_stores([repeat]))
         return found
@@ -56,7 +54,7 @@ class Exposure:
                 continue
             if isinstance(instruction, Kernel):
                 self._visit(instruction, trip)
-            elif instruction.index.extent > MOST_TRIPS:
+            elif instruction.index.extent > MOST_TRIPS:  # counts as reading first all that it may read
                 self.read |= ~self.written
             else:
                 for step in range(instruction.index.extent):
@@ -65,9 +63,7 @@ class Exposure:
     def _visit(self, kernel: Kernel, trip: Trip) -> None:
         if self.buffer in kernel.reads and self.buffer not in overwrites(kernel):
             self.read |= reads(kernel, self.buffer, trip) & ~self.written
-        for store, around in stores_of(kernel.body):
-            if store.buffer is self.buffer and all(index.extent for index in around):
-                mark(self.written, store.index, around, unknown=False, fixed=trip)
+        self.written |= covered(self.buffer, stores_of(kernel.body), trip=trip)
 
 
 def reads(kernel: Kernel, buffer: Buffer, trip: Trip) -> Array:

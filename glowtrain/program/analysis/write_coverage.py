@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -12,15 +13,21 @@ from glowtrain.loops import Buffer, Expr, For, Index, Load, Ref, Statement, Stor
 from glowtrain.program.interpret.storage import Memory
 from glowtrain.program.interpret.vectorize import Evaluation, Facts, Scope, strided
 from glowtrain.program.program import Instruction, Kernel, Program
-from glowtrain.types import Array
+from glowtrain.types import Array, Shape
 
 MAX_POINTS = 1 << 24
 """A store whose places are not affine is not followed over more points than this."""
 
-Stores = Iterator[tuple[Store, tuple[Index, ...]]]
+MOST_TRIPS = 64
+"""Trips of repeats that are followed one by one."""
+
+Written = tuple[Store, tuple[Index, ...]]
+"""A store, and the indices of the loops around it."""
+Trip = Mapping[Index, int]
+NO_TRIP: Trip = MappingProxyType({})
 
 
-def stores_of(body: Sequence[Statement], around: tuple[Index, ...] = ()) -> Stores:
+def stores_of(body: Sequence[Statement], around: tuple[Index, ...] = ()) -> Iterator[Written]:
     """Every store with the indices of the loops around it."""
     for statement in body:
         if isinstance(statement, For):
@@ -29,7 +36,7 @@ def stores_of(body: Sequence[Statement], around: tuple[Index, ...] = ()) -> Stor
             yield statement, around
 
 
-def program_stores(instructions: Sequence[Instruction], around: tuple[Index, ...] = ()) -> Stores:
+def program_stores(instructions: Sequence[Instruction], around: tuple[Index, ...] = ()) -> Iterator[Written]:
     """Every store of a program, with the indices of repeats too."""
     for instruction in instructions:
         if isinstance(instruction, Kernel):
@@ -38,20 +45,37 @@ def program_stores(instructions: Sequence[Instruction], around: tuple[Index, ...
             yield from program_stores(instruction.body, (*around, instruction.index))
 
 
-def covered(buffer: Buffer, stores: Stores, *, unknown: bool = False) -> Array:
+def covered(buffer: Buffer, stores: Iterable[Written], *, unknown: bool = False, trip: Trip = NO_TRIP) -> Array:
     """For each element of the buffer, whether one of the stores writes it.
 
-    ``unknown`` is what a store to places that depend on data counts as: covering everything, or nothing.
+    ``trip`` holds the values of indices of repeats. Of the others that the loops around a store do not bind, one trip
+    sees one value: such a store covers what it writes for each of them, and nothing where they have more than
+    :data:`MOST_TRIPS` values. ``unknown`` is what a store to places that depend on data counts as: covering
+    everything, or nothing.
     """
     mask = np.zeros(buffer.shape, np.bool_)
     for store, around in stores:
         if store.buffer is buffer and not mask.all() and all(index.extent for index in around):
-            mark(mask, store.index, around, unknown=unknown)
+            mask |= _always(mask.shape, store, around, unknown, trip)
     return mask
 
 
+def _always(shape: Shape, store: Store, around: Sequence[Index], unknown: bool, trip: Trip) -> Array:
+    """What a store writes for each value of the indices that neither its loops nor ``trip`` bind."""
+    facts = Facts()
+    free = tuple(frozenset[Index]().union(*(facts.free(i) for i in store.index)) - set(around) - set(trip))
+    always = np.ones(shape, np.bool_)
+    if math.prod(index.extent for index in free) > MOST_TRIPS:
+        return ~always
+    for values in itertools.product(*(range(index.extent) for index in free)):
+        once = np.zeros(shape, np.bool_)
+        mark(once, store.index, around, unknown=unknown, fixed={**trip, **dict(zip(free, values, strict=True))})
+        always &= once
+    return always
+
+
 def overwrites(kernel: Kernel) -> frozenset[Buffer]:
-    """The activations of which a kernel writes every element before it reads any."""
+    """The activations of which a kernel writes every element before it reads any, in each trip of repeats around it."""
     read = set(kernel.reads)
     candidates = [b for b in kernel.writes if b.kind == "activation"]
     return frozenset(
@@ -78,7 +102,7 @@ def mark(
     around: Sequence[Index],
     *,
     unknown: bool,
-    fixed: Mapping[Index, int] = MappingProxyType({}),
+    fixed: Trip = NO_TRIP,
 ) -> None:
     """Mark the elements at ``places`` (one expression for each axis), for all values of the indices ``around``, those
     in ``fixed`` at one value. Places that depend on data mark everything if ``unknown``, or nothing."""

@@ -33,8 +33,7 @@ from glowtrain.loops import (
 from glowtrain.program.interpret import functions
 from glowtrain.program.interpret.storage import Memory
 from glowtrain.program.interpret.vectorize import Evaluation, Facts, Scope, strided
-from glowtrain.program.memory.plan import Plan
-from glowtrain.program.program import Instruction, Kernel, Program, Repeat
+from glowtrain.program.program import Instruction, Kernel, Plan, Program, Repeat
 from glowtrain.types import Array
 
 MAX_POINTS = 1 << 21

@@ -13,8 +13,7 @@ import numpy as np
 
 from glowtrain.errors import InputError
 from glowtrain.loops import Buffer
-from glowtrain.program.memory.plan import Plan
-from glowtrain.program.program import Program
+from glowtrain.program.program import Plan, Program
 from glowtrain.types import SMALL_INTEGERS, Array, dtype_of
 
 

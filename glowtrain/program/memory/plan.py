@@ -11,28 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from glowtrain.loops import Buffer
-from glowtrain.program.program import Instruction, Program, Repeat
+from glowtrain.program.analysis.write_coverage import Written, covered, program_stores
+from glowtrain.program.program import Instruction, Plan, Program, Repeat
+
+__all__ = ["ALIGNMENT", "Plan", "PlanMemory", "plan"]
 
 ALIGNMENT = 64
 
 Interval = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A program with its activations placed. ``arena`` and ``peak`` are bytes; ``peak`` is the largest sum of live
-    buffers.
-    """
-
-    program: Program
-    offsets: dict[Buffer, int]
-    arena: int
-    peak: int
-
-    @property
-    def overhead(self) -> float:
-        """Arena over peak: 1.0 is perfect."""
-        return self.arena / self.peak if self.peak else 1.0
 
 
 @dataclass(frozen=True)
@@ -85,7 +71,7 @@ def _number(
         if isinstance(instruction, Repeat):
             inner = _counts(instruction.body)
             position = _number(instruction.body, position, intervals, inner)
-            local = {b for b in inner if outside.get(b, 0) == 1 and _written_first(instruction.body, b)}
+            local = {b for b in inner if outside.get(b, 0) == 1 and not _carries(instruction.body, b)}
             spanning: Iterable[Buffer] = (b for b in instruction.operands if b not in local)
         else:
             position += 1
@@ -97,14 +83,20 @@ def _number(
     return position
 
 
-def _written_first(body: Sequence[Instruction], buffer: Buffer) -> bool:
-    """Whether a trip writes the whole buffer before it reads it, so that nothing is carried over."""
+def _carries(body: Sequence[Instruction], buffer: Buffer, before: Sequence[Written] = ()) -> bool:
+    """Whether a trip may read of the buffer what this trip has not written, so that contents are carried over.
+
+    It does not if stores of the trip, together with those in ``before``, write the whole buffer before any read.
+    """
+    stores = list(before)
     for instruction in body:
         if buffer in instruction.reads:
-            return False
-        if buffer in instruction.writes:
-            return True
-    return True
+            if covered(buffer, stores).all():
+                return False
+            if not isinstance(instruction, Repeat) or _carries(instruction.body, buffer, stores):
+                return True
+        stores += program_stores([instruction])
+    return False
 
 
 def _place(order: Sequence[Buffer], intervals: dict[Buffer, Interval]) -> tuple[dict[Buffer, int], int]:
