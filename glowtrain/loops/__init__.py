@@ -36,6 +36,7 @@ from glowtrain.loops.traversal import (
     statements,
     substitute,
     walk,
+    with_buffers,
     writes,
 )
 
@@ -79,6 +80,7 @@ __all__ = [
     "substitute",
     "unflatten",
     "walk",
+    "with_buffers",
     "within",
     "writes",
 ]

@@ -25,9 +25,9 @@ Number = bool | int | float
 BufferKind = Literal["input", "output", "constant", "variable", "activation"]
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Buffer:
-    """A typed piece of memory.
+    """A typed piece of memory. It never changes; a pass that wants another layout puts a new buffer in its place.
 
     ``layout`` is the order of the logical axes in memory, outermost first; subscripts are always logical.
     ``initial`` holds the contents of constants and the start value of variables.
@@ -40,7 +40,7 @@ class Buffer:
     initial: Array | None = None
 
     def __post_init__(self) -> None:
-        self.layout = self.layout or tuple(range(self.type.rank))
+        object.__setattr__(self, "layout", self.layout or tuple(range(self.type.rank)))
 
     @property
     def dtype(self) -> DType:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from glowtrain.loops.language import (
@@ -67,25 +68,45 @@ def substitute(expr: Expr, mapping: dict[Any, Expr]) -> Expr:
 
 def rewrite_body(body: Sequence[Statement], change: Callable[[Expr], Expr | None]) -> tuple[Statement, ...]:
     """The same statements with every expression rewritten (see :func:`rewrite`); sharing is kept."""
-    known: dict[Expr, Expr] = {}
-    return tuple(_rewrite_statement(statement, change, known) for statement in body)
+    return _Rewriting(change).body(body)
 
 
-def _rewrite_statement(
-    statement: Statement, change: Callable[[Expr], Expr | None], known: dict[Expr, Expr]
-) -> Statement:
-    def new(expr: Expr) -> Expr:
-        return rewrite(expr, change, known)
+def with_buffers(body: Sequence[Statement], new: Mapping[Buffer, Buffer]) -> tuple[Statement, ...]:
+    """The same statements on other buffers: those that ``new`` gives for theirs."""
 
-    match statement:
-        case For(indices, body, serial):
-            return For(indices, tuple(_rewrite_statement(inner, change, known) for inner in body), serial)
-        case Let(ref, value):
-            return Let(ref, new(value))
-        case Store(buffer, index, value):
-            return Store(buffer, tuple(map(new, index)), new(value))
-        case Accumulate(op, buffer, index, value):
-            return Accumulate(op, buffer, tuple(map(new, index)), new(value))
+    def change(expr: Expr) -> Expr | None:
+        return Load(new[expr.buffer], expr.index, expr.fill) if isinstance(expr, Load) and expr.buffer in new else None
+
+    return _Rewriting(change, new).body(body)
+
+
+@dataclass
+class _Rewriting:
+    """Statements with every expression rewritten, and with other buffers to write to."""
+
+    change: Callable[[Expr], Expr | None]
+    buffers: Mapping[Buffer, Buffer] = field(default_factory=dict)
+    known: dict[Expr, Expr] = field(default_factory=dict)
+
+    def body(self, body: Sequence[Statement]) -> tuple[Statement, ...]:
+        return tuple(self.statement(statement) for statement in body)
+
+    def statement(self, statement: Statement) -> Statement:
+        match statement:
+            case For(indices, body, serial):
+                return For(indices, self.body(body), serial)
+            case Let(ref, value):
+                return Let(ref, self.expr(value))
+            case Store(buffer, index, value):
+                return Store(self.target(buffer), tuple(map(self.expr, index)), self.expr(value))
+            case Accumulate(op, buffer, index, value):
+                return Accumulate(op, self.target(buffer), tuple(map(self.expr, index)), self.expr(value))
+
+    def expr(self, expr: Expr) -> Expr:
+        return rewrite(expr, self.change, self.known)
+
+    def target(self, buffer: Buffer) -> Buffer:
+        return self.buffers.get(buffer, buffer)
 
 
 def walk(expr: Expr) -> Iterator[Expr]:

@@ -6,9 +6,10 @@ instruction ::= Kernel(statements)                    loop nests (see glowtrain.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Self
 
 from glowtrain.loops import (
     Accumulate,
@@ -21,6 +22,7 @@ from glowtrain.loops import (
     expressions,
     statements,
     walk,
+    with_buffers,
     writes,
 )
 
@@ -36,6 +38,13 @@ class Step:
     @cached_property
     def writes(self) -> list[Buffer]:
         """The buffers that are written, each once, in order."""
+        raise NotImplementedError
+
+    def with_buffers(self, new: Mapping[Buffer, Buffer]) -> Self:
+        """The same on other buffers; itself where it touches none of those that ``new`` replaces."""
+        return self if new.keys().isdisjoint(self.touched) else self._on(new)
+
+    def _on(self, new: Mapping[Buffer, Buffer]) -> Self:
         raise NotImplementedError
 
     @cached_property
@@ -94,6 +103,9 @@ class Kernel(Step):
     def writes(self) -> list[Buffer]:
         return writes(self.body)
 
+    def _on(self, new: Mapping[Buffer, Buffer]) -> Self:
+        return replace(self, body=with_buffers(self.body, new))
+
 
 @dataclass(frozen=True, eq=False)
 class Repeat(Step):
@@ -110,6 +122,9 @@ class Repeat(Step):
     @cached_property
     def writes(self) -> list[Buffer]:
         return list(dict.fromkeys(buffer for instruction in self.body for buffer in instruction.writes))
+
+    def _on(self, new: Mapping[Buffer, Buffer]) -> Self:
+        return replace(self, body=tuple(instruction.with_buffers(new) for instruction in self.body))
 
 
 Instruction = Kernel | Repeat
@@ -150,6 +165,22 @@ class Program:
     def kernels(self) -> Iterator[Kernel]:
         """All kernels, those inside of repeats too, in order."""
         return kernels_of(self.instructions)
+
+    def with_buffers(self, new: Mapping[Buffer, Buffer]) -> Program:
+        """The same program on other buffers: those that ``new`` gives for its own."""
+
+        def replaced(buffers: Mapping[str, Buffer]) -> dict[str, Buffer]:
+            return {name: new.get(buffer, buffer) for name, buffer in buffers.items()}
+
+        return replace(
+            self,
+            inputs=replaced(self.inputs),
+            outputs=replaced(self.outputs),
+            variables=replaced(self.variables),
+            instructions=tuple(instruction.with_buffers(new) for instruction in self.instructions),
+            constants=tuple(new.get(buffer, buffer) for buffer in self.constants),
+            preferences=tuple((new.get(buffer, buffer), layout) for buffer, layout in self.preferences),
+        )
 
     def __str__(self) -> str:
         from glowtrain.program.text import to_text  # noqa: PLC0415  (the text form is written in terms of programs)

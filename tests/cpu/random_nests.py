@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -344,7 +345,7 @@ class Programs:
         shape = tuple(i.extent for i in indices)
         name = f"v{len(self.variables)}"
         v = Buffer(name, TensorType(dtype, shape), "variable", self.order(len(shape)))
-        v.initial = self.array(v)
+        v = replace(v, initial=self.array(v))
         self.variables[name] = v
         y, z = self.result(dtype, shape, "output"), self.result(dtype, shape, "output")
         body, scope = self.lets(tuple((i, i.extent) for i in indices))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -211,7 +212,7 @@ def test_kernels_of_small_weights_are_told_apart() -> None:
     """Instructions that are exact for weights of seven bits only are not shared with others."""
     w, v = known("w", i8, 40, 24), known("v", i8, 40, 24)
     assert v.initial is not None
-    v.initial = np.clip(v.initial, -64, 64)
+    v = replace(v, initial=np.clip(v.initial, -64, 64))
     kernels = [
         renamed(matmul(16, 24, 40, "sums", b, (u8, i8), f"of_{name}"), Buffer(name, i32[16, 24], "output"))
         for name, b in (("y", v), ("z", w))

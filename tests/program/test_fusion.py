@@ -6,7 +6,7 @@ random graphs, evaluated after each pass and compared with the interpreter.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from random_graphs import GraphDraw, Integers, drawn, permutation, seeded
 from glowtrain.backends import interpreter
 from glowtrain.graph import Constant, Graph, Input, Value, constant
 from glowtrain.lower.expand import expand
+from glowtrain.ops.convolution.convolution import Conv
 from glowtrain.ops.elementwise.logic import Cast
 from glowtrain.ops.indexing.gather import Gather
 from glowtrain.ops.pooling.max_pool import MaxPool
@@ -30,7 +31,7 @@ from glowtrain.program.passes.loop_fusion.fuse import merge
 from glowtrain.program.passes.producer_inlining import inline
 from glowtrain.program.passes.schedule import peak_bytes, schedule
 from glowtrain.program.program import Program
-from glowtrain.program.text import plan_text
+from glowtrain.program.text import plan_text, to_text
 from glowtrain.program.verify import verify
 from glowtrain.types import Array, f32, i64, u8
 from tests.stages import fuse, lower
@@ -92,6 +93,39 @@ def test_every_pass_keeps_the_meaning_of_random_graphs(data: st.DataObject) -> N
 def test_every_pass_keeps_the_meaning_of_larger_graphs(seed: int) -> None:
     drawing = GraphDraw(seeded(seed))
     check(drawing, drawing.graph(25))
+
+
+@given(st.data())
+def test_no_pass_changes_the_program_that_it_is_given(data: st.DataObject) -> None:
+    """Layouts too belong to the program that a pass returns."""
+    drawing = GraphDraw(drawn(data))
+    lowered = lower(drawing.graph())
+    wishes = [(b, permutation(drawing.integer, b.type.rank)) for b in lowered.buffers if b.type.rank > 1]
+    program = replace(lowered, preferences=tuple(wishes))
+    for stage in (assign_layouts, fuse, schedule):
+        before = to_text(program)
+        result = stage(program)
+        assert to_text(program) == before, stage.__name__
+        program = result
+    before = to_text(program)
+    plan(program)
+    assert to_text(program) == before
+
+
+def test_layouts_that_are_assigned_stand_in_new_buffers() -> None:
+    """Kernels that touch none of them are kept as they are."""
+    x, w = Input(f32[2, 3, 8, 8], "x"), Constant(np.ones((4, 3, 3, 3), np.float32), "w")
+    lowered = lower(Graph((x,), {"y": Conv()(x, w), "z": x * 2}))
+    program = assign_layouts(lowered)
+    old, new = ({b.name: b for b in p.buffers} for p in (lowered, program))
+    assert new["w"].layout == (2, 3, 1, 0)
+    assert old["w"].layout == (0, 1, 2, 3)
+    assert new["w"].initial is old["w"].initial
+    assert [b is new[b.name] for b in program.constants] == [True, True]
+    kernels = [(k in program.instructions, old["w"] in k.touched) for k in lowered.instructions if k.name != "copy"]
+    assert kernels == [(False, True), (True, False)]
+    with pytest.raises(FrozenInstanceError):
+        old["w"].layout = (0, 1, 2, 3)  # type: ignore[misc]
 
 
 @given(st.data())

@@ -9,7 +9,7 @@ outputs are row-major: they belong to the caller.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from glowtrain.loops import Buffer, Expr, Load, Store, loads, statements, walk
 from glowtrain.program.program import Kernel, Program
@@ -29,7 +29,7 @@ class AssignLayouts:
 
 
 def assign_layouts(program: Program) -> Program:
-    """Set every buffer's layout from the preferences and the groups (in place; the program is returned)."""
+    """The program with every buffer in the layout that the preferences and the groups give it."""
     groups = _Groups()
     for kernel in program.kernels:
         for a, b in _same_place(kernel):
@@ -38,11 +38,12 @@ def assign_layouts(program: Program) -> Program:
     for buffer, layout in program.preferences:
         if _free(buffer):
             chosen.setdefault(groups.find(buffer), layout)
+    new: dict[Buffer, Buffer] = {}
     for buffer in program.buffers:
-        shared = chosen.get(groups.find(buffer))
-        if shared is not None and _free(buffer) and len(shared) == buffer.type.rank:
-            buffer.layout = shared
-    return program
+        shared = chosen.get(groups.find(buffer), buffer.layout)
+        if shared != buffer.layout and _free(buffer) and len(shared) == buffer.type.rank:
+            new[buffer] = replace(buffer, layout=shared)
+    return program.with_buffers(new) if new else program
 
 
 def _free(buffer: Buffer) -> bool:
