@@ -1,8 +1,8 @@
 """The loop language, walks over it, and the affine analysis of its subscripts."""
 
 from glowtrain.loops.affine import Affine, address, affine, expression, flatten, needs_check, unflatten, within
+from glowtrain.loops.functions import FUNCTIONS
 from glowtrain.loops.language import (
-    FUNCTIONS,
     Accumulate,
     Apply,
     Buffer,

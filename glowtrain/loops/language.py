@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from glowtrain.loops.functions import FUNCTIONS, PREDICATES
 from glowtrain.types import Array, DType, Shape, TensorType, boolean, i64
 
 Number = bool | int | float
@@ -170,7 +171,7 @@ class Load(Expr):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Apply(Expr):
-    """A scalar function of :data:`FUNCTIONS`."""
+    """A scalar function of :data:`glowtrain.loops.FUNCTIONS`."""
 
     function: str
     arguments: tuple[Expr, ...]
@@ -257,35 +258,6 @@ class Accumulate:
 
 
 Statement = For | Let | Store | Accumulate
-
-COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
-PREDICATES = COMPARISONS | {"isnan", "isinf"}
-FUNCTIONS = (
-    PREDICATES
-    | {
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "mod",
-        "fmod",
-        "neg",
-        "abs",
-        "sign",
-        "min",
-        "max",
-        "pow",
-        "and",
-        "or",
-        "xor",
-        "not",
-        "select",
-    }
-    | {"shift_left", "shift_right", "mulhi_u32", "fma", "bitcast"}
-    | {"exp", "log", "log1p", "expm1", "tanh", "sigmoid", "erf", "softplus", "sqrt", "rsqrt", "reciprocal"}
-    | {"sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh"}
-    | {"floor", "ceil", "round", "trunc"}
-)
 
 
 def call(function: str, *arguments: Expr | Number) -> Expr:

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from glowtrain.graph import Constant, Node, Value, constant, rebuild
-from glowtrain.loops import Apply, Const, walk
+from glowtrain.loops import FUNCTIONS, Apply, Const, walk
+from glowtrain.loops.functions import Cost
 from glowtrain.ops.core.family import Elementwise
 from glowtrain.ops.quantized.convert import DequantizeLinear, QuantizeLinear, limits
 from glowtrain.ops.quantized.integer_products import BYTES
@@ -20,8 +21,6 @@ from glowtrain.ops.quantized.lookup import Lookup
 from glowtrain.optimize.fold import evaluate
 from glowtrain.types import Array
 
-CHEAP = frozenset({"add", "sub", "mul", "neg", "abs", "min", "max", "select", "not", "and", "or", "fma"})
-CHEAP |= frozenset({"eq", "ne", "lt", "le", "gt", "ge", "floor", "ceil", "round", "trunc"})
 LONGEST = 32
 """Nodes of a function at most."""
 
@@ -89,7 +88,7 @@ def _is_costly(node: Node) -> bool:
         return False
     arguments = [None if value is None else Const(1, value.dtype) for value in node.inputs]
     parts = walk(node.operator.scalar(*arguments))
-    return any(isinstance(part, Apply) and part.function not in CHEAP for part in parts)
+    return any(isinstance(part, Apply) and FUNCTIONS[part.function].cost == Cost.EXPENSIVE for part in parts)
 
 
 def _table(node: Node, source: Value) -> Array:

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from glowtrain.loops import (
+    FUNCTIONS,
     Accumulate,
     Affine,
     Apply,
@@ -53,11 +54,6 @@ LINE = 118
 MESSAGE = 160
 """Expressions in messages are cut after this many characters."""
 
-_INFIX = {
-    "or": ("|", 1), "xor": ("^", 2), "and": ("&", 3),
-    "eq": ("==", 4), "ne": ("!=", 4), "lt": ("<", 4), "le": ("<=", 4), "gt": (">", 4), "ge": (">=", 4),
-    "add": ("+", 5), "sub": ("-", 5), "mul": ("*", 6), "div": ("/", 6), "mod": ("%", 6),
-}  # fmt: skip
 _UNARY = 7
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "max", "min": "min", "and": "all", "or": "any"}
 _ACCUMULATE = {"add": "+=", "mul": "*="}
@@ -284,10 +280,11 @@ class _Scope:
         raise TypeError(f"{expr!r} is not an expression")
 
     def _apply(self, function: str, arguments: Sequence[Expr], level: int) -> str:
-        if function in _INFIX and len(arguments) == 2:
-            sign, own = _INFIX[function]
-            left = self.text(arguments[0], own + (own == 4))
-            text = f"{left} {sign} {self.text(arguments[1], own + 1)}"
+        record = FUNCTIONS.get(function)
+        if record is not None and record.infix and len(arguments) == 2:
+            own = record.level
+            left = self.text(arguments[0], own + record.predicate)
+            text = f"{left} {record.infix} {self.text(arguments[1], own + 1)}"
             return f"({text})" if own < level else text
         if function == "neg":
             text = f"-{self.text(arguments[0], _UNARY)}"

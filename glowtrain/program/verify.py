@@ -32,7 +32,6 @@ from glowtrain.loops import (
     within,
     writes,
 )
-from glowtrain.loops.language import PREDICATES
 from glowtrain.program.analysis.write_coverage import covered, depends_on_data, program_stores
 from glowtrain.program.interpret import functions
 from glowtrain.program.interpret.storage import Memory
@@ -43,12 +42,6 @@ from glowtrain.types import boolean, i64
 
 MAX_POINTS = 1 << 22
 """Subscripts whose ranges the affine analysis does not find are computed at up to this many points."""
-
-_ARITY = {"neg": 1, "abs": 1, "sign": 1, "not": 1, "isnan": 1, "isinf": 1, "select": 3, "fma": 3}
-_BINARY = frozenset(
-    {"add", "sub", "mul", "div", "mod", "fmod", "min", "max", "pow", "and", "or", "xor", "shift_left", "shift_right"}
-    | {"eq", "ne", "lt", "le", "gt", "ge", "mulhi_u32"}
-)
 
 
 def verify(program: Program, stage: str = "") -> None:
@@ -375,9 +368,9 @@ def _application(node: Apply) -> Iterator[str]:
     if function not in FUNCTIONS:
         yield f"{function} is no function of the loop language"
         return
-    arity = 2 if function in _BINARY else _ARITY.get(function, 1)
-    if len(arguments) != arity:
-        yield f"{function} takes {arity} operands, not {len(arguments)}"
+    record = FUNCTIONS[function]
+    if len(arguments) != record.arity:
+        yield f"{function} takes {record.arity} operands, not {len(arguments)}"
         return
     if function == "select" and arguments[0].dtype != boolean:
         yield f"the condition of a select is {arguments[0].dtype}, not bool"
@@ -389,10 +382,10 @@ def _application(node: Apply) -> Iterator[str]:
         if node.dtype.size != typed[0].dtype.size:
             yield f"bitcast of {typed[0].dtype} to {node.dtype}; their sizes must be equal"
         return
-    result = boolean if function in PREDICATES else typed[0].dtype
+    result = boolean if record.predicate else typed[0].dtype
     if node.dtype != result:
         yield f"{function} of {typed[0].dtype} gives {result}, not {node.dtype}"
-    if not functions.has(function, typed[0].dtype):
+    if not record.takes(typed[0].dtype):
         yield f"{function} is not defined for {typed[0].dtype}"
 
 

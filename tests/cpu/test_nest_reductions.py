@@ -23,7 +23,7 @@ from glowtrain.loops import (
     reduce,
     substitute,
 )
-from glowtrain.ops.elementwise.arithmetic import fused_multiply_add
+from glowtrain.loops.functions import fused_multiply_add
 from glowtrain.program.interpret import functions
 from glowtrain.program.verify import verify
 from glowtrain.types import DTYPES, Array, DType, TensorType, boolean, f32, f64

@@ -18,13 +18,13 @@ from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import Function
 from glowtrain.backends.llvm.toolchain import build
 from glowtrain.errors import CodegenError
-from glowtrain.ops.elementwise.arithmetic import fused_multiply_add
+from glowtrain.loops.functions import FUNCTIONS, fused_multiply_add
 from glowtrain.types import DTYPES
 
 Array = NDArray[Any]
 HOST = Target.host()
 COMPUTED = [dtype for dtype in scalar.DTYPES if dtype not in STORED]  # for the others see test_small.py
-PAIRS = [(name, dtype) for name in scalar.ARITY for dtype in COMPUTED if scalar.supports(name, dtype)]
+PAIRS = [(name, dtype) for name in FUNCTIONS for dtype in COMPUTED if scalar.supports(name, dtype)]
 
 
 def _divide(a: Array, b: Array) -> Array:
@@ -104,7 +104,7 @@ def _values(dtype: str, seed: int) -> Array:
 
 
 def _arguments(name: str, dtype: str) -> list[Array]:
-    args = [_values(dtype, seed) for seed in range(scalar.ARITY[name])]
+    args = [_values(dtype, seed) for seed in range(FUNCTIONS[name].arity)]
     if name == "select":
         args[0] = np.random.default_rng(9).integers(0, 2, len(args[1])).astype(bool)
     if name == "pow" and dtype not in scalar.FLOATS:
@@ -131,7 +131,14 @@ def _close(got: Array, wanted: Array, dtype: str, ulps: float) -> Array:
 
 
 def test_every_function_has_a_reference() -> None:
-    assert set(scalar.ARITY) == set(FLOAT) | set(INTEGER)
+    assert set(FUNCTIONS) - {"bitcast"} == set(FLOAT) | set(INTEGER)
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_every_function_of_the_language_is_native_on_its_types(name: str) -> None:
+    """A bitcast is a conversion for the code generator, see :func:`scalar.bitcast`."""
+    types = {dtype.name for dtype in FUNCTIONS[name].types} & set(COMPUTED)
+    assert name == "bitcast" or types == {dtype for dtype in types if scalar.supports(name, dtype)}
 
 
 @pytest.mark.parametrize(("name", "dtype"), PAIRS)

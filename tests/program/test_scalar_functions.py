@@ -6,10 +6,12 @@ import math
 from typing import Any
 
 import numpy as np
+import pytest
 
 from glowtrain.loops import FUNCTIONS
+from glowtrain.loops.functions import ScalarFunction
 from glowtrain.program.interpret import functions
-from glowtrain.types import DTYPES, boolean, i8, i32, u8, u32
+from glowtrain.types import DTYPES, boolean, dtype_of, i8, i32, u8, u32
 
 
 def apply(function: str, *arguments: Any, dtype: Any = i32) -> list[Any]:
@@ -47,6 +49,17 @@ def test_float_functions_against_the_mathematical_ones() -> None:
         assert functions.apply("sigmoid", [np.array([-800.0])]) == 0.0
 
 
-def test_every_function_of_the_loop_language_is_there() -> None:
-    missing = [name for name in FUNCTIONS if not any(functions.has(name, dtype) for dtype in DTYPES.values())]
-    assert not missing
+COMPUTED = [dtype for dtype in DTYPES.values() if not dtype.is_stored]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_every_function_has_a_meaning_on_each_of_its_types(function: ScalarFunction) -> None:
+    """Results have the operands' type, or are bool."""
+    for dtype in function.types & set(COMPUTED):
+        arguments = [np.ones(3, dtype.numpy) for _ in range(function.arity)]
+        if function.name == "select":
+            arguments[0] = np.array([True, False, True])
+        with np.errstate(all="ignore"):
+            result = function.on(arguments)
+        assert dtype_of(result.dtype) == (boolean if function.predicate else dtype)
+        assert result.shape == (3,)

@@ -30,6 +30,7 @@ from glowtrain.backends.llvm.small_formats import STORED
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import Function, Text, vector
 from glowtrain.errors import CodegenError
+from glowtrain.loops import FUNCTIONS
 
 DTYPES: tuple[str, ...] = tuple(REGISTER)
 
@@ -46,17 +47,6 @@ COMPARISONS: Mapping[str, tuple[str, str, str]] = {
 _ARITHMETIC: Mapping[str, str] = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _EXACT = frozenset({"neg", "abs", "sign", "min", "max", "floor", "ceil", "trunc", "round", "fmod"})
 _TESTS = ("isnan", "isinf")
-
-ARITY: Mapping[str, int] = {
-    **dict.fromkeys(vector_math.UNARY, 1),
-    **dict.fromkeys(vector_math.BINARY, 2),
-    **dict.fromkeys(_ARITHMETIC, 2),
-    **dict.fromkeys(INTEGER, 2),
-    **dict.fromkeys(COMPARISONS, 2),
-    **dict.fromkeys(_TESTS, 1),
-    "neg": 1, "abs": 1, "sign": 1, "not": 1, "select": 3, "mulhi_u32": 2, "fma": 3,
-}  # fmt: skip
-"""Number of arguments of each function."""
 
 
 def supports(name: str, dtype: str) -> bool:
@@ -76,7 +66,7 @@ def supports(name: str, dtype: str) -> bool:
 
 def result_dtype(name: str, dtype: str) -> str:
     """The element type of the result for operands of ``dtype``."""
-    return "bool" if name in COMPARISONS or name in _TESTS else dtype
+    return "bool" if FUNCTIONS[name].predicate else dtype
 
 
 def apply(f: Function, name: str, args: Sequence[Text], dtype: str, width: int, target: Target) -> Text:
@@ -86,7 +76,7 @@ def apply(f: Function, name: str, args: Sequence[Text], dtype: str, width: int, 
     truncates towards zero and gives 0 for division by zero; shifts by more than the size give 0. Raises
     :class:`CodegenError` for a function that the type does not have.
     """
-    if not supports(name, dtype) or len(args) != ARITY[name]:
+    if not supports(name, dtype) or len(args) != FUNCTIONS[name].arity:
         raise CodegenError(
             f"function {f.name}: scalar function {name!r} with {len(args)} arguments is not defined for {dtype}"
         )
@@ -126,6 +116,6 @@ def _float(f: Function, name: str, args: Sequence[Text], dtype: str, width: int,
 
 
 __all__ = [
-    "ARITY", "COMPARISONS", "DTYPES", "FLOATS", "REGISTER", "SIGNED", "SIZE", "UNSIGNED", "apply", "bitcast", "cast",
+    "COMPARISONS", "DTYPES", "FLOATS", "REGISTER", "SIGNED", "SIZE", "UNSIGNED", "apply", "bitcast", "cast",
     "constant", "load", "register_type", "result_dtype", "splat", "store", "supports",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ import numpy as np
 from glowtrain.graph import Constant, Draw, Named, Sample, Value, operator
 from glowtrain.graph.operator import Quantized
 from glowtrain.loops import Expr, call, cast, select
+from glowtrain.loops.functions import fused_multiply_add
 from glowtrain.ops.core.family import Elementwise, Grads, broadcastable
 from glowtrain.ops.elementwise.logic import NUMERIC, Cast, Equal, Where
 from glowtrain.types import Array, TensorType, f32, f64, i64
@@ -356,23 +357,6 @@ def pairwise(combine: Callable[[Expr, Expr], Expr], operands: Sequence[Expr]) ->
 
 
 _LONGEST_CHAIN = 32
-
-
-def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
-    """a · b + c of arrays in f32, rounded once.
-
-    The product is exact in f64; the sum is rounded to odd there (Boldo and Melquiond, Emulation of FMA and correctly
-    rounded sums, 2008), by its error (Knuth's TwoSum), so that rounding to f32 is that of the exact number.
-    """
-    with np.errstate(all="ignore"):
-        product, addend = np.broadcast_arrays(a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64))
-        total = np.asarray(product + addend)
-        rest = total - product
-        error = (product - (total - rest)) + (addend - rest)
-        bits = total.view(np.int64)
-        inexact = np.isfinite(total) & (error != 0) & (bits & 1 == 0)
-        odd = np.where(inexact, bits + np.where((error > 0) == (total > 0), 1, -1), bits)
-        return odd.view(np.float64).astype(np.float32)
 
 
 @operator

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from glowtrain.loops import (
+    FUNCTIONS,
     Apply,
     Cast,
     Const,
@@ -26,12 +27,9 @@ from glowtrain.loops import (
     substitute,
     walk,
 )
+from glowtrain.loops.functions import Cost
 from glowtrain.program.program import Instruction, Kernel
 from glowtrain.types import i8, i16, i32, u8, u16
-
-CHEAP = frozenset(
-    {"add", "sub", "mul", "neg", "abs", "min", "max", "select", "not", "and", "or", "eq", "ne", "lt", "le", "gt", "ge"}
-)
 
 INTEGERS = frozenset({i8, u8, i16, u16, i32})
 """Types of which contractions with sums in i32 are made."""
@@ -118,7 +116,11 @@ def is_move(expr: Expr) -> bool:
 def is_cheap(expr: Expr) -> bool:
     """Costs no more than a few cycles per element."""
     nodes = [node for node in walk(expr) if isinstance(node, (Apply, Reduce))]
-    return len(nodes) <= 6 and all(isinstance(node, Apply) and node.function in CHEAP for node in nodes)
+    return len(nodes) <= 6 and all(map(_takes_one_step, nodes))
+
+
+def _takes_one_step(node: Expr) -> bool:
+    return isinstance(node, Apply) and FUNCTIONS[node.function].cost == Cost.CHEAP
 
 
 def contraction_operands(expr: Expr) -> tuple[Reduce, Load, Load] | None:

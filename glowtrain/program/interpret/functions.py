@@ -1,19 +1,14 @@
-"""The scalar functions of the loop language on NumPy arrays.
-
-f16 and bf16 are computed in f32 and rounded after each operation. Integer division truncates; division by zero gives
-0 and shifts by more than the size give 0 (-1 for negative numbers shifted right): every input has a result.
-"""
+"""Scalar functions, conversions, constants and reductions of the loop language on NumPy arrays."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
 from glowtrain.errors import ProgramError
-from glowtrain.ops.elementwise.arithmetic import fused_multiply_add
+from glowtrain.loops import FUNCTIONS
 from glowtrain.types import Array, DType, boolean, dtype_of, f32, wide_of
 
 UFUNCS: Mapping[str, np.ufunc] = {
@@ -29,30 +24,7 @@ UFUNCS: Mapping[str, np.ufunc] = {
 
 def apply(function: str, arguments: list[Array]) -> Array:
     """A function of :data:`glowtrain.loops.FUNCTIONS` on arrays of one element type (that broadcast)."""
-    if function == "select":
-        return np.where(arguments[0], arguments[1], arguments[2])
-    dtype = arguments[0].dtype
-    if function in _COMPARISONS:
-        return np.asarray(_COMPARISONS[function](*arguments))
-    if dtype.kind in "iub":
-        return np.asarray(_INTEGER[function](*arguments)).astype(dtype, copy=False)
-    if function == "fma":
-        return fused_multiply_add(*arguments)
-    if dtype == np.float32 or dtype == np.float64:
-        return np.asarray(_FLOAT[function](*arguments)).astype(dtype, copy=False)
-    wide = [argument.astype(np.float32) for argument in arguments]
-    return np.asarray(_FLOAT[function](*wide)).astype(dtype)
-
-
-def has(function: str, dtype: DType) -> bool:
-    """Whether :func:`apply` takes the function for operands of this element type."""
-    if function in ("select", "bitcast") or dtype.is_stored:
-        return function in ("select", "bitcast")
-    if function in _COMPARISONS:
-        return True
-    if function == "fma":
-        return dtype == f32
-    return function in (_FLOAT if dtype.is_float else _INTEGER)
+    return FUNCTIONS[function].on(arguments)
 
 
 def reinterpret(array: Array, dtype: DType) -> Array:
@@ -109,109 +81,3 @@ def combine(op: str, array: Array, axes: tuple[int, ...]) -> Array:
     else:
         reduced = np.asarray(UFUNCS[op].reduce(array, axis=axes, dtype=array.dtype))
     return reduced
-
-
-def _sigmoid(x: Array) -> Array:
-    small = np.exp(-np.abs(x))
-    return np.where(np.isnan(x), x, np.where(x >= 0, 1 / (1 + small), small / (1 + small)))
-
-
-def _erf(x: Array) -> Array:
-    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x.astype(np.float64))).astype(np.float64)
-
-
-def _divide(a: Array, b: Array) -> Array:
-    rounds_up = (np.fmod(a, b) != 0) & ((a < 0) != (b < 0))
-    return np.where(b == 0, 0, np.floor_divide(a, b) + rounds_up)
-
-
-def _power(base: Array, exponent: Array) -> Array:
-    """By repeated squaring, wrapping; a negative exponent gives the true power cut to an integer."""
-    base, exponent = np.broadcast_arrays(base, exponent)
-    negative = exponent < 0
-    left = np.where(negative, exponent & 1, exponent)
-    result, factor = np.ones_like(base), base.copy()
-    while left.any():
-        result = np.where(left & 1 != 0, result * factor, result)
-        factor, left = factor * factor, left >> 1
-    return np.where(negative & (np.abs(base) != 1), 0, result)
-
-
-def _multiply_high(a: Array, b: Array) -> Array:
-    """The upper half of the 64-bit product of two u32."""
-    return a.astype(np.uint64) * b.astype(np.uint64) >> np.uint64(32)
-
-
-_COMPARISONS: Mapping[str, Callable[..., Any]] = {
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "isnan": lambda x: np.isnan(x) if x.dtype.kind not in "iub" else np.zeros(x.shape, np.bool_),
-    "isinf": lambda x: np.isinf(x) if x.dtype.kind not in "iub" else np.zeros(x.shape, np.bool_),
-}
-
-_FLOAT: Mapping[str, Callable[..., Any]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.true_divide,
-    "mod": np.remainder,
-    "fmod": np.fmod,
-    "pow": np.power,
-    "min": np.minimum,
-    "max": np.maximum,
-    "neg": np.negative,
-    "abs": np.abs,
-    "sign": np.sign,
-    "exp": np.exp,
-    "log": np.log,
-    "log1p": np.log1p,
-    "expm1": np.expm1,
-    "tanh": np.tanh,
-    "sigmoid": _sigmoid,
-    "erf": _erf,
-    "softplus": lambda x: np.logaddexp(x, np.zeros_like(x)),
-    "sqrt": np.sqrt,
-    "rsqrt": lambda x: 1 / np.sqrt(x),
-    "reciprocal": lambda x: 1 / x,
-    "sin": np.sin,
-    "cos": np.cos,
-    "tan": np.tan,
-    "asin": np.arcsin,
-    "acos": np.arccos,
-    "atan": np.arctan,
-    "sinh": np.sinh,
-    "cosh": np.cosh,
-    "asinh": np.arcsinh,
-    "acosh": np.arccosh,
-    "atanh": np.arctanh,
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "round": np.rint,
-    "trunc": np.trunc,
-}
-
-_INTEGER: Mapping[str, Callable[..., Any]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": _divide,
-    "mod": np.remainder,
-    "fmod": np.fmod,
-    "pow": _power,
-    "min": np.minimum,
-    "max": np.maximum,
-    "neg": np.negative,
-    "abs": np.abs,
-    "sign": np.sign,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-    "not": np.invert,
-    "shift_left": np.left_shift,
-    "shift_right": np.right_shift,
-    "mulhi_u32": _multiply_high,
-}

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from glowtrain.loops import (
+    FUNCTIONS,
     Accumulate,
     Affine,
     Apply,
@@ -24,14 +25,12 @@ from glowtrain.loops import (
     walk,
 )
 from glowtrain.loops.affine import Atom, Quotient, Remainder
+from glowtrain.loops.functions import Cost
 
 GATHER = 1.5
 """Cost of one lane of a gather or scatter, in vector operations."""
 HEAVY = 8.0
 """Cost of a transcendental function, in vector operations."""
-LIGHT = frozenset(
-    {"add", "sub", "mul", "neg", "abs", "min", "max", "select", "and", "or", "not", "eq", "ne", "lt", "le", "gt", "ge"}
-)
 
 
 @dataclass
@@ -137,7 +136,7 @@ def _arithmetic(body: Iterable[Statement]) -> float:
     nodes = {
         node for statement in body for expr in expressions(statement) for node in walk(expr) if isinstance(node, Apply)
     }
-    return sum(1.0 if node.function in LIGHT else HEAVY for node in nodes)
+    return sum(1.0 if FUNCTIONS[node.function].cost == Cost.CHEAP else HEAVY for node in nodes)
 
 
 def computed(expr: Expr) -> Iterator[Expr]:

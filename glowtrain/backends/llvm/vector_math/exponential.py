@@ -52,17 +52,6 @@ def exp(m: Lanes, x: Text) -> Text:
     return _exp_scaled(m, clamp(m, x, _constants(m).exp_low, _constants(m).exp_high))
 
 
-def exp2(m: Lanes, x: Text) -> Text:
-    """2**x: the integer part goes to the exponent, the rest is exp's polynomial."""
-    limit = float(m.format.bias + 1)
-    x = clamp(m, x, -limit - m.format.mantissa - 3, limit)
-    n, shifted = m.nearest(x, 1.0)
-    r = m.mul(m.sub(x, n), m.number(math.log(2.0)))
-    exponent = m.int_sub(shifted, m.integer(m.format.bits_of(m.format.magic) - 2 * m.format.bias))
-    tail = m.fma(m.mul(r, r), m.polynomial(r, _constants(m).expm1), r)
-    return m.scale(m.add(tail, m.number(1.0)), exponent)
-
-
 def expm1(m: Lanes, x: Text) -> Text:
     """exp(x) - 1 without cancellation: 2 * (2**(n-1) * (exp(r) - 1) + (2**(n-1) - 1/2)); -0 stays -0."""
     inside = clamp(m, x, _constants(m).expm1_low, _constants(m).expm1_high)
@@ -128,13 +117,6 @@ def log(m: Lanes, x: Text) -> Text:
     span = m.format.bits_of(math.inf) - first
     rare = m.int_compare("uge", m.int_sub(m.bits(x), m.integer(first)), m.integer(span))
     return m.where_rare(rare, [_log_normal(m, x)], lambda: [_log_any(m, x)], [m.type])[0]
-
-
-def log2(m: Lanes, x: Text) -> Text:
-    """k + log(r)/ln2 with x = 2**k * r: exact at powers of two."""
-    k, r = _log_split_any(m, x)
-    result = m.fma(_log_of(m, m.number(0.0), r), m.number(math.log2(math.e)), k)
-    return _log_specials(m, x, result)
 
 
 def log1p(m: Lanes, x: Text) -> Text:
