@@ -27,7 +27,7 @@ class ProgramError(GraphError):
 
 
 class TextError(GlowtrainError):
-    """The text form of a graph cannot be parsed; the message names the line."""
+    """The text form of a graph or program cannot be parsed; the message names the line."""
 
 
 class ModelError(GlowtrainError):

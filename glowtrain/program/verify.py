@@ -37,7 +37,7 @@ from glowtrain.program.interpret import functions
 from glowtrain.program.interpret.storage import Memory
 from glowtrain.program.interpret.vectorize import Evaluation, Facts, Scope
 from glowtrain.program.program import Instruction, Kernel, Program, describe
-from glowtrain.program.text import expression_text, statement_text
+from glowtrain.program.statement_text import expression_text, statement_text
 from glowtrain.types import boolean, i64
 
 MAX_POINTS = 1 << 22

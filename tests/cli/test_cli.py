@@ -123,7 +123,7 @@ def test_run_predicts(trained: Path, tmp_path: Path) -> None:
         ("optimized", r"<- %"),
         ("lowered", r"kernel gemm:"),
         ("program", r"kernel gemm\+"),
-        ("plan", r"arena [\d,]+ bytes, peak [\d,]+ bytes, overhead 1\.0"),
+        ("plan", r"arena [\d,]+ bytes, peak [\d,]+ bytes\n; overhead 1\.0"),
         ("llvm", r"define void @step\(ptr"),
         ("asm", r"\bret"),
         ("profile", r"kernel calls"),

@@ -41,8 +41,9 @@ from glowtrain.program.memory.plan import plan
 from glowtrain.program.passes.layout import assign_layouts
 from glowtrain.program.passes.schedule import schedule
 from glowtrain.program.program import Kernel, Program, Repeat
-from glowtrain.program.text import expression_text, plan_text, statement_text, to_text
-from glowtrain.types import boolean, f32, f64, i64
+from glowtrain.program.statement_text import expression_text, statement_text
+from glowtrain.program.text import plan_text, to_text
+from glowtrain.types import boolean, f32, f64, i32, i64
 from tests.stages import fuse, lower
 
 Golden = Callable[[str, str], None]
@@ -71,12 +72,24 @@ def test_arithmetic_has_as_few_parentheses_as_it_needs() -> None:
 
 
 def test_numbers_are_the_shortest_of_their_type() -> None:
-    assert [text(Const(v, f32)) for v in (0.1, 1.0, -2.5, float("inf"), float("nan"), 0.7978845608028654)] == [
-        "0.1", "1", "-2.5", "inf", "nan", "0.7978846",
-    ]  # fmt: skip
-    assert text(Const(0.7978845608028654, f64)) == "0.7978845608028654"
+    x = Load(X, (P, Q))
+    assert [text(x * v) for v in (0.1, 1.0, -2.5, float("inf"), float("nan"), 0.7978845608028654)] == [
+        f"x[i0, i1] * {shown}" for shown in ("0.1", "1", "-2.5", "inf", "nan", "0.7978846")
+    ]
+    assert text(cast(x, f64) + 0.7978845608028654) == "f64(x[i0, i1]) + 0.7978845608028654"
     assert text(Const(True, boolean)) == "true"
+    assert text(-Const(2.0, f32) * x) == "-(2) * x[i0, i1]"
+
+
+def test_a_number_says_its_type_where_nothing_beside_it_does() -> None:
+    y = Buffer("y", f32[4, 3], "output")
+    assert statement_text(Store(y, (P, Q), Const(0.5, f32)), (P, Q)) == "y[i0, i1] = 0.5"
+    assert statement_text(Store(y, (P, Q), Const(0.5, f64)), (P, Q)) == "y[i0, i1] = 0.5:f64"
+    assert statement_text(Let(Ref(f32, "half"), Const(0.5, f32))) == "let half = 0.5:f32"
     assert text(cast(Const(-3, i64), f32)) == "f32(-3)"
+    assert text(cast(Const(-3, i32), f32)) == "f32(-3:i32)"
+    assert text(Const(2.0, f32) < Const(3.0, f32)) == "2:f32 < 3"
+    assert text(reduce("add", (3,), lambda r: Const(1.0, f32))) == "sum(r0<3: 1:f32)"
 
 
 def test_subscripts_are_affine() -> None:
@@ -89,7 +102,8 @@ def test_subscripts_are_affine() -> None:
 def test_reductions_and_what_they_share() -> None:
     mean = Ref(f32, "mean")
     square = reduce("add", (3,), lambda r: _square(Load(X, (P, r)) - mean))
-    assert statement_text(Let(mean, square), (P,)) == "let mean = sum(r0<3: with s = x[i0, r0] - mean?; s * s)"
+    variance = Let(Ref(f32, "variance"), square)
+    assert statement_text(variance, (P,)) == "let variance = sum(r0<3: with s = x[i0, r0] - mean?; s * s)"
     assert text(reduce("max", (2, 2), lambda r, s: Load(X, (r, s)))) == "max(r0<2, r1<2: x[r0, r1])"
     assert text(reduce("and", (3,), lambda r: Load(X, (P, r)) < 1)) == "all(r0<3: x[i0, r0] < 1)"
 
