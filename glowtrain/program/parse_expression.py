@@ -147,13 +147,14 @@ class Expressions:
 
     def _is_box(self) -> bool:
         """Whether indices with their extents follow, ended by a colon: ``max(i<3: ...)``, not ``max(i<3, j<4)``."""
-        at = self.line.at + 1
-        tokens = self.line.tokens
-        while tokens[at].text != ":":
-            if tokens[at].kind not in (NAME, STRING, NUMBER) and tokens[at].text not in ("<", ","):
-                return False
-            at += 1
-        return True
+        line, start = self.line, self.line.at
+        line.at += 1
+        while line.ahead(NAME, "<", NUMBER) or line.ahead(STRING, "<", NUMBER):
+            line.at += 3
+            line.accept(",")
+        is_box = line.ahead(":") or line.ahead("by", NUMBER, ":")
+        line.at = start
+        return is_box
 
     def _reduce(self, op: str) -> Parsed:
         line = self.line

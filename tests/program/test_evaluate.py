@@ -1,8 +1,6 @@
-"""The evaluator on kernels by hand."""
+"""The evaluator on kernels by hand; what runs on every engine stands in texts/."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import pytest
@@ -10,11 +8,9 @@ from programs import program
 
 from glowtrain.errors import InputError, ProgramError
 from glowtrain.loops import (
-    Accumulate,
     Buffer,
     Const,
     For,
-    Index,
     Let,
     Load,
     Ref,
@@ -25,9 +21,7 @@ from glowtrain.loops import (
 )
 from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.interpret.storage import Memory
-from glowtrain.program.program import Kernel, Repeat
-from glowtrain.program.verify import verify
-from glowtrain.types import bf16, f16, f32, f64, i32, i64
+from glowtrain.types import f32, f64, i32, i64
 
 RANDOM = np.random.default_rng(7)
 
@@ -64,28 +58,6 @@ def test_a_padded_convolution() -> None:
     np.testing.assert_allclose(evaluate(p, arrays)[0]["y"], expected)
 
 
-def test_a_sum_over_an_index_that_does_not_occur_counts_its_extent() -> None:
-    x, y = Buffer("x", f64[3], "input"), Buffer("y", f64[3, 2], "output")
-    (i,) = indices_of((3,))
-    product, plain = (
-        reduce("add", (5,), body) for body in (lambda r: Load(x, (i,)) * Load(x, (i,)), lambda r: Load(x, (i,)))
-    )
-    p = program(
-        [For((i,), (Store(y, (i, Const(0, i64)), product), Store(y, (i, Const(1, i64)), plain)))],
-        inputs=[x],
-        outputs=[y],
-    )
-    outputs, _ = evaluate(p, {"x": np.array([1.0, 2.0, 3.0])})
-    np.testing.assert_array_equal(outputs["y"], [[5, 5], [20, 10], [45, 15]])
-
-
-@pytest.mark.parametrize(("op", "expected"), [("add", 0), ("mul", 1), ("max", -math.inf), ("min", math.inf)])
-def test_a_reduction_of_nothing_gives_the_identity(op: str, expected: float) -> None:
-    x, y = Buffer("x", f32[0], "input"), Buffer("y", f32[()], "output")
-    p = program([Store(y, (), reduce(op, (0,), lambda r: Load(x, (r,))))], inputs=[x], outputs=[y])
-    assert evaluate(p, {"x": np.zeros(0, np.float32)})[0]["y"] == expected
-
-
 def test_a_let_keeps_the_value_from_before_a_store() -> None:
     """An update in place whose old value is used afterwards, as in a merged optimizer kernel."""
     v, y = Buffer("v", f32[4], "variable", initial=np.arange(4, dtype=np.float32)), Buffer("y", f32[4], "output")
@@ -101,40 +73,6 @@ def test_a_let_keeps_the_value_from_before_a_store() -> None:
     np.testing.assert_array_equal(state["v"], [3, 7, 11, 15])
 
 
-def test_accumulation_counts_repeats_and_drops_places_outside() -> None:
-    at, y = Buffer("at", i64[5], "input"), Buffer("y", f32[3], "output")
-    (z,), (i,) = indices_of((3,)), indices_of((5,))
-    body = [
-        For((z,), (Store(y, (z,), Const(0, f32)),)),
-        For((i,), (Accumulate("add", y, (Load(at, (i,)),), Const(1.0, f32)),)),
-    ]
-    outputs, _ = evaluate(program(body, inputs=[at], outputs=[y]), {"at": np.array([2, 0, 2, 3, -1])})
-    np.testing.assert_array_equal(outputs["y"], [1, 0, 2])
-
-
-def test_serial_loops_see_their_own_stores() -> None:
-    y = Buffer("y", i64[8], "output")
-    (i,) = indices_of((8,))
-    value = Load(y, (i - 1,), 1) + Load(y, (i - 2,), 0)
-    outputs, _ = evaluate(program([For((i,), (Store(y, (i,), value),), serial=True)], outputs=[y]), {})
-    np.testing.assert_array_equal(outputs["y"], [1, 1, 2, 3, 5, 8, 13, 21])
-
-
-def test_a_repeat_carries_buffers_from_step_to_step() -> None:
-    """Running sums: two slots of a state, as Scan is lowered."""
-    x, state, y = Buffer("x", f64[4, 2], "input"), Buffer("state", f64[2, 2]), Buffer("y", f64[4, 2], "output")
-    t, (z,), (i,) = Index(4, "t"), indices_of((2,)), indices_of((2,))
-    start = Kernel("start", (For((z,), (Store(state, (Const(0, i64), z), Const(0, f64)),)),))
-    total = Load(state, (t % 2, i)) + Load(x, (t, i))
-    step = Kernel(
-        "step", (For((i,), (Store(state, ((t + 1) % 2, i), total), Store(y, (t, i), Load(state, ((t + 1) % 2, i))))),)
-    )
-    p = program(start, Repeat("scan", t, (step,)), inputs=[x], outputs=[y])
-    verify(p)
-    array = RANDOM.normal(size=(4, 2))
-    np.testing.assert_allclose(evaluate(p, {"x": array})[0]["y"], np.cumsum(array, axis=0))
-
-
 def test_layouts_do_not_change_results_but_the_memory() -> None:
     x, t, y = (
         Buffer("x", f32[2, 3, 4], "input"),
@@ -146,20 +84,6 @@ def test_layouts_do_not_change_results_but_the_memory() -> None:
     array = RANDOM.normal(size=(2, 3, 4)).astype(np.float32)
     np.testing.assert_array_equal(evaluate(p, {"x": array})[0]["y"], array)
     assert Memory(p, {"x": array}, {}, None)[t].strides == (48, 4, 12)
-
-
-def test_half_precision_is_rounded_after_every_operation() -> None:
-    for dtype in (f16, bf16):
-        x, y = Buffer("x", dtype[1], "input"), Buffer("y", dtype[1], "output")
-        (i,) = indices_of((1,))
-        p = program([For((i,), (Store(y, (i,), Load(x, (i,)) * 3 + 1 - Load(x, (i,)) * 3),))], inputs=[x], outputs=[y])
-        array = np.asarray([1365.0 if dtype is f16 else 341.0]).astype(dtype.numpy)
-        three = (array.astype(np.float32) * 3).astype(dtype.numpy).astype(np.float32)
-        expected = ((three + 1).astype(dtype.numpy).astype(np.float32) - three).astype(dtype.numpy)
-        got = evaluate(p, {"x": array})[0]["y"]
-        assert got.dtype == dtype.numpy
-        assert got == expected
-        assert float(got[0]) != 1.0
 
 
 def test_accesses_outside_are_errors() -> None:

@@ -13,16 +13,17 @@ from random_graphs import GraphDraw, seeded
 from glowtrain.backends import interpreter
 from glowtrain.errors import ProgramError
 from glowtrain.graph import Graph, Input, Variable
-from glowtrain.loops import Buffer, Const, For, Index, Load, Store, indices_of
+from glowtrain.loops import Buffer, For, Load, Store, indices_of
 from glowtrain.ops.convolution.convolution import Conv
 from glowtrain.ops.elementwise.transcendental import Tanh
 from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.memory.plan import ALIGNMENT, Plan, plan
 from glowtrain.program.memory.verify_plan import verify_plan
+from glowtrain.program.parse import parse
 from glowtrain.program.passes.layout import assign_layouts
 from glowtrain.program.passes.schedule import peak_bytes, schedule
 from glowtrain.program.program import Instruction, Kernel, Program, Repeat
-from glowtrain.types import Array, f32, i64
+from glowtrain.types import Array, f32
 from tests.stages import fuse, lower
 
 SEEDS = range(200, 225)
@@ -170,26 +171,29 @@ def test_a_small_buffer_goes_into_the_best_gap() -> None:
     assert planned.arena == planned.peak == 4 * (64 + 512)
 
 
-def partly_written(trips: int = 3, stride: int = 1) -> Program:
-    """b[t] = x[t]; c = 2 b[0]; d = c + 1; y[t] = d[0] for every t: b's first row is carried through all trips."""
-    shape = (trips, 64)
-    x, y = Buffer("x", f32[shape], "input"), Buffer("y", f32[shape], "output")
-    b, c, d = (Buffer(name, f32[shape]) for name in "bcd")
-    t, zero = Index(trips, "t"), Const(0, i64)
-    i, j, k, m = indices_of((64,)), indices_of(shape), indices_of(shape), indices_of((64,))
-    body = (
-        Kernel("one_row", (For(i, (Store(b, (t * stride % trips, i[0]), Load(x, (t, i[0]))),)),)),
-        Kernel("all_rows", (For(j, (Store(c, j, Load(b, (zero, j[1])) * 2),)),)),
-        Kernel("next", (For(k, (Store(d, k, Load(c, k) + 1),)),)),
-        Kernel("last", (For(m, (Store(y, (t, m[0]), Load(d, (zero, m[0]))),)),)),
-    )
-    return Program("p", {"x": x}, {"y": y}, {}, (Repeat("loop", t, body),))
+PARTLY_WRITTEN = """program p
+  input      x: f32[{trips},64]
+  output     y: f32[{trips},64]
+  activation b: f32[{trips},64]
+  activation c: f32[{trips},64]
+  activation d: f32[{trips},64]
+repeat loop t<{trips}:
+  kernel one_row:
+    for i<64: b[{stride}*t % {trips}, i] = x[t, i]
+  kernel all_rows:
+    for i<{trips}, j<64: c[i, j] = b[0, j] * 2
+  kernel next:
+    for i<{trips}, j<64: d[i, j] = c[i, j] + 1
+  kernel last:
+    for i<64: y[t, i] = d[0, i]
+"""
+"""The first row of b is carried through all trips."""
 
 
 @pytest.mark.parametrize(("trips", "stride"), [(3, 1), (3, 2), (70, 1)])
 def test_what_one_trip_writes_in_part_lives_through_all_of_them(trips: int, stride: int) -> None:
     """A store to row t writes one row in each trip, and not the whole buffer in every trip."""
-    program = partly_written(trips, stride)
+    program = parse(PARTLY_WRITTEN.format(trips=trips, stride=stride))
     planned = plan(program)
     verify_plan(planned)
     feeds = {"x": np.random.default_rng(5).normal(size=(trips, 64)).astype(np.float32)}
