@@ -12,7 +12,7 @@ from onnx_models import in_onnx_runtime, interpreted, model, node, random_inputs
 import glowtrain as gt
 from glowtrain.errors import GlowtrainError, ModelError, UnsupportedOperatorError
 from glowtrain.graph import Graph, Node, verify
-from glowtrain.graph.operator import OPERATORS
+from glowtrain.graph.registry import OPERATORS
 from glowtrain.onnx_io import load
 from glowtrain.ops.elementwise.activation import Softplus
 from glowtrain.types import Array

@@ -13,8 +13,7 @@ from test_program_text import attention, convolution, mlp, recurrence
 
 from glowtrain.errors import ProgramError, TextError
 from glowtrain.gradcheck.draw import SeededDraw
-from glowtrain.graph import Graph, Input, Node
-from glowtrain.graph.operator import Operator, registered
+from glowtrain.graph import Graph, Input, Node, Operator, registered
 from glowtrain.loops import Apply, Buffer, Const, Expr, For, Index, Load, Reduce, Statement, Store, call, indices_of
 from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.memory.plan import plan
