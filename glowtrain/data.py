@@ -140,6 +140,11 @@ def npz(path: str | Path) -> Dataset:
 
     ``NAME_train`` stands for ``NAME``, ``NAME_test`` and ``NAME_val`` for ``NAME_valid``, as other tools write them.
     """
+    return Dataset(str(path), *npz_parts(path))
+
+
+def npz_parts(path: str | Path) -> tuple[dict[str, Array], dict[str, Array]]:
+    """The arrays of an ``.npz`` file to train on and for validation, by name: whatever they are, also no examples."""
     train: dict[str, Array] = {}
     valid: dict[str, Array] = {}
     for stored_name, array in read_npz(path).items():
@@ -148,7 +153,7 @@ def npz(path: str | Path) -> Dataset:
         if name in part:
             raise DataError(f"{path}: {stored_name!r} is a second array for {name!r}; remove or rename one")
         part[name] = array
-    return Dataset(str(path), train, valid)
+    return train, valid
 
 
 def batches(

@@ -12,10 +12,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from glowtrain.cli import gradcheck_options as given
 from glowtrain.cli import options
 from glowtrain.cli.console import command, err, out
+from glowtrain.cli.feed import examples_in, some_inputs_in
 from glowtrain.cli.files import check_writable
-from glowtrain.cli.models import input_specs, open_graph, open_model, parse_dims
-from glowtrain.cli.training import Feed, loss_of
-from glowtrain.data import read_npz
+from glowtrain.cli.models import open_graph, open_model, parse_dims
+from glowtrain.cli.training import loss_of
 from glowtrain.errors import InputError
 from glowtrain.figures import check_drawing
 from glowtrain.gradcheck import RegistryReport, Report, check, check_registry, page
@@ -23,6 +23,7 @@ from glowtrain.gradcheck.report.html import write_html
 from glowtrain.gradcheck.report.junit import write_junit
 from glowtrain.graph import lookup, registered
 from glowtrain.trainer.files import write_atomically
+from glowtrain.trainer.forms import specs_of
 
 BATCH = 3
 """Examples in a batch when a model of one's own is checked: enough for statistics, few enough to be quick."""
@@ -133,9 +134,7 @@ def of_model(
     if input_path is None:
         return check(open_graph(model, dims, batch=BATCH), loss=named, output=chosen, seed=seed)
     network = open_model(model, dims)
-    specs = input_specs(network)
-    feed = Feed(specs, () if named is None else named.targets)
-    arrays = feed.present(read_npz(input_path))
+    arrays = some_inputs_in(examples_in(input_path, specs_of(network)), network, named)
     return check(network, arrays, named, output=chosen, seed=seed)
 
 

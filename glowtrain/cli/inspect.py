@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from glowtrain import data
 from glowtrain.backends.base import Backend
 from glowtrain.backends.discovery import backend_of
 from glowtrain.cli import options
 from glowtrain.cli.console import command
+from glowtrain.cli.feed import stored
 from glowtrain.cli.models import open_graph, parse_dims
 from glowtrain.cli.profile import profile
 from glowtrain.cli.summary import summary
@@ -66,7 +66,7 @@ def inspect(
         raise typer.BadParameter(
             f"there is no stage {stage!r}; choose from {', '.join(stage_names(chosen))}", param_hint="--stage"
         )
-    loaded = data.load(dataset, data_dir) if dataset is not None else None
+    loaded = stored(dataset, data_dir).train if dataset is not None else None
     graph = open_graph(model, parse_dims(dims), loaded)
     if train:
         graph = training_step(graph, loss, output, trainable, optimizer, momentum)

@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from glowtrain import data, models
+from glowtrain import models
 from glowtrain.cli.console import note
 from glowtrain.errors import BindingError, InputError, ModelError
 from glowtrain.graph import Graph, Template
 from glowtrain.onnx_io import load
-from glowtrain.types import Spec
-
-DEFAULT_BATCH = 64
-"""The extent that symbolic dimensions get where a command needs a graph and none was given."""
+from glowtrain.trainer.forms import DEFAULT_BATCH
+from glowtrain.types import Array
 
 
 def open_model(
-    model: str, dims: Mapping[str, int], dataset: data.Dataset | None = None, seed: int = 0
+    model: str, dims: Mapping[str, int], examples: Mapping[str, Array] | None = None, seed: int = 0
 ) -> Graph | Template:
-    """The model of a MODEL argument; a built-in one takes its shapes from the data. Raises :class:`ModelError`."""
+    """The model of a MODEL argument; a built-in one takes its shapes from examples. Raises :class:`ModelError`."""
     if model in models.MODELS and not Path(model).exists():
-        return _bound(_built_in(model, dataset, seed), dims)
+        return _bound(_built_in(model, examples, seed), dims)
     if not Path(model).exists():
         known = ", ".join(models.MODELS)
         raise ModelError(f"{model}: no such file (and no model of that name comes with Glowtrain; there are: {known})")
@@ -29,10 +27,10 @@ def open_model(
 
 
 def open_graph(
-    model: str, dims: Mapping[str, int], dataset: data.Dataset | None = None, *, batch: int = DEFAULT_BATCH
+    model: str, dims: Mapping[str, int], examples: Mapping[str, Array] | None = None, *, batch: int = DEFAULT_BATCH
 ) -> Graph:
     """The model as a graph: symbolic dimensions without a value become ``batch``, with a note."""
-    return as_graph(open_model(model, dims, dataset), batch)
+    return as_graph(open_model(model, dims, examples), batch)
 
 
 def as_graph(model: Graph | Template, batch: int = DEFAULT_BATCH) -> Graph:
@@ -56,13 +54,6 @@ def parse_dims(options: Sequence[str]) -> dict[str, int]:
     return dims
 
 
-def input_specs(model: Graph | Template) -> dict[str, Spec]:
-    """The model's inputs by name; extents may be symbolic."""
-    if isinstance(model, Template):
-        return dict(model.inputs)
-    return {value.name: Spec(value.dtype, value.shape) for value in model.inputs}
-
-
 def _bound(template: Template, dims: Mapping[str, int]) -> Graph | Template:
     unknown = [name for name in dims if name not in template.symbols]
     if unknown:
@@ -71,13 +62,14 @@ def _bound(template: Template, dims: Mapping[str, int]) -> Graph | Template:
     return template.bind(dims) if dims else template
 
 
-def _built_in(name: str, dataset: data.Dataset | None, seed: int) -> Template:
-    if dataset is None:
+def _built_in(name: str, examples: Mapping[str, Array] | None, seed: int) -> Template:
+    if examples is None:
         return models.build(name, seed=seed)
-    example = dataset.x.shape[1:]
-    if len(example) != 3 or dataset.y.dtype.kind not in "iu" or dataset.y.ndim != 1:
+    x, y = examples.get("x"), examples.get("y")
+    if x is None or y is None or x.ndim != 4 or y.dtype.kind not in "iu" or y.ndim != 1 or not y.size:
+        found = ", ".join(f"{key} {array.dtype}{list(array.shape)}" for key, array in examples.items())
         raise InputError(
-            f"{name} takes images x[n,channels,height,width] and labels y[n], not x{list(dataset.x.shape)} and "
-            f"y {dataset.y.dtype}{list(dataset.y.shape)}; give an ONNX file for other data"
+            f"{name} takes images x[n,channels,height,width] and labels y[n], not {found}; "
+            "give an ONNX file for other data"
         )
-    return models.build(name, tuple(example), int(dataset.y.max()) + 1, seed)
+    return models.build(name, x.shape[1:], int(y.max()) + 1, seed)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from glowtrain import data
 from glowtrain import quantization as q
 from glowtrain.cli import options
 from glowtrain.cli import quantize_options as given
 from glowtrain.cli.console import command
-from glowtrain.cli.models import input_specs, open_model, parse_dims
+from glowtrain.cli.feed import feed, stored
+from glowtrain.cli.models import open_model, parse_dims
 from glowtrain.cli.quantizing import (
     Files,
     Finetuning,
@@ -17,10 +17,11 @@ from glowtrain.cli.quantizing import (
     saying_what_is_lost,
     weight_scheme,
 )
-from glowtrain.cli.training import feed, loss_of
+from glowtrain.cli.training import loss_of
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Template
 from glowtrain.quantization.training.qat import prepare_training, resume_training
+from glowtrain.trainer.forms import specs_of
 from glowtrain.types import DTYPES
 
 EXAMPLES = 1024
@@ -82,11 +83,11 @@ def quantize(
     training = Finetuning(qat, frozen, batch_size, optimizer, lr, schedule)
     files.check()
     training.check(after_training=equalize or correct_bias or round_weights > 0)
-    loaded = data.load(calibrate, data_dir)
-    network = open_model(model, parse_dims(dims), loaded, seed)
+    loaded = stored(calibrate, data_dir)
+    network = open_model(model, parse_dims(dims), loaded.train, seed)
     rule = loss_of(loss, output)
     labelled = qat or labels or any(name in loaded.train for name in (*rule.targets, "y"))
-    arrays = feed(loaded, input_specs(network), rule if labelled else None, labels)
+    fed = feed(loaded, specs_of(network), rule if labelled else None, labels)
     recipe = q.Recipe(
         activation_scheme(DTYPES[activations], symmetric=symmetric, power_of_two=power_of_two),
         weight_scheme(DTYPES[weights], block, per_channel=per_channel, power_of_two=power_of_two),
@@ -95,7 +96,7 @@ def quantize(
     )  # fmt: skip
     if opset is not None:
         recipe.check_opset(opset, as_bytes=as_bytes)
-    run = Run(network, arrays, recipe, rule, backend, seed)
+    run = Run(network, (fed.train, fed.valid), recipe, rule, backend, seed)
     with saying_what_is_lost(files):
         if is_quantized(network):
             result: Graph | Template = _trained_on(run, training, files, model, sensitivity=sensitivity)

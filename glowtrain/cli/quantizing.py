@@ -14,7 +14,6 @@ import typer
 from glowtrain import quantization as q
 from glowtrain.cli.console import INTERRUPTED, err, nbytes, out
 from glowtrain.cli.files import check_writable
-from glowtrain.cli.models import input_specs
 from glowtrain.cli.quantize_options import Format
 from glowtrain.cli.training import optimizer_of, schedule_of
 from glowtrain.errors import InputError
@@ -26,6 +25,7 @@ from glowtrain.quantization.calibration.batches import Batch, batches
 from glowtrain.quantization.export.files import save_quantized
 from glowtrain.quantization.placement.scheme import ACTIVATIONS, WEIGHTS, Granularity
 from glowtrain.quantization.training.qat import finetune
+from glowtrain.trainer.forms import specs_of
 from glowtrain.types import Array, DType
 from glowtrain.words import plural
 
@@ -187,7 +187,7 @@ class Run:
         out.print(f"wrote {files.model}: {files.form}, {nbytes(size)}", markup=False)
 
     def _inputs(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        return {name: arrays[name] for name in input_specs(self.network)}
+        return {name: arrays[name] for name in specs_of(self.network)}
 
     def _measure(self, name: str, model: Graph | Template) -> None:
         """The accuracy on validation data, if they have labels."""

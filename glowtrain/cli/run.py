@@ -12,13 +12,13 @@ import typer
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.cli import options
 from glowtrain.cli.console import command, out, seconds
+from glowtrain.cli.feed import examples_in, inputs_in
 from glowtrain.cli.files import check_writable, write_arrays
-from glowtrain.cli.models import input_specs, open_model, parse_dims
-from glowtrain.cli.training import fitted
+from glowtrain.cli.models import open_model, parse_dims
 from glowtrain.compiler import compile
-from glowtrain.data import read_npz
 from glowtrain.errors import InputError
 from glowtrain.graph.binding import part_name
+from glowtrain.trainer.forms import specs_of
 from glowtrain.types import Array, type_of
 
 
@@ -38,10 +38,8 @@ def run(
     Example: glowtrain run trained.onnx --input images.npz --output scores.npz
     """
     check_writable(output_path)
-    arrays = read_npz(input_path)
     network = open_model(model, parse_dims(dims))
-    specs = input_specs(network)
-    arrays = {name: fitted(array, specs[name]) if name in specs else array for name, array in arrays.items()}
+    arrays = inputs_in(examples_in(input_path, specs_of(network)), network)
     predict = compile(network, backend if cache is None else kept_in(cache, backend))
     predict(arrays)
     began = time.perf_counter()

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from glowtrain import data
 from glowtrain.cli import options
 from glowtrain.cli.console import command, note, out, seconds
+from glowtrain.cli.feed import Fed, feed, stored
 from glowtrain.cli.files import check_writable
-from glowtrain.cli.models import input_specs, open_model, parse_dims
-from glowtrain.cli.training import feed, loss_of, optimizer_of, schedule_of
+from glowtrain.cli.models import open_model, parse_dims
+from glowtrain.cli.training import loss_of, optimizer_of, schedule_of
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
 from glowtrain.onnx_io import save
 from glowtrain.trainer import Trainer
 from glowtrain.trainer.fit import Moment
+from glowtrain.trainer.forms import specs_of
 from glowtrain.trainer.history import check_plot
 from glowtrain.trainer.interrupts import Terminated
 from glowtrain.trainer.progress import line
-from glowtrain.types import Array
 from glowtrain.words import plural
 
 
@@ -73,19 +72,20 @@ def train(
     """
     files = Files(out_path, checkpoint, resume, log, plot, step_out, opset)
     files.check()
-    loaded = data.load(dataset, data_dir)
-    network = open_model(model, parse_dims(dims), loaded, seed)
-    updates = max(1, epochs * math.ceil(len(loaded) / batch_size) // accumulate)
+    loaded = stored(dataset, data_dir)
+    network = open_model(model, parse_dims(dims), loaded.train, seed)
+    chosen = loss_of(loss, output)
+    fed = feed(loaded, specs_of(network), chosen, labels)
+    updates = max(1, epochs * math.ceil(len(fed) / batch_size) // accumulate)
     rule = optimizer_of(
         optimizer, schedule_of(schedule, updates, warmup), lr=lr, momentum=momentum, nesterov=nesterov or None,
         weight_decay=weight_decay, no_decay=tuple(no_decay) or None, clip_norm=clip_norm, clip_value=clip_value,
         accumulate=accumulate,
     )  # fmt: skip
-    trainer = Trainer(network, loss_of(loss, output), rule, trainable or None, backend, seed)
-    arrays = feed(loaded, input_specs(network), trainer.loss, labels)
+    trainer = Trainer(network, chosen, rule, trainable or None, backend, seed)
     files.check_savable(trainer)
-    _announce(trainer, network.name, loaded)
-    _fit(trainer, arrays, files, epochs, batch_size, patience)
+    _announce(trainer, network.name, f"{plural(len(fed), 'example')} of {loaded.name}")
+    _fit(trainer, fed, files, epochs, batch_size, patience)
     files.write(trainer)
 
 
@@ -127,20 +127,21 @@ class Files:
 
 def _fit(
     trainer: Trainer,
-    arrays: tuple[Mapping[str, Array], Mapping[str, Array] | None],
+    fed: Fed,
     files: Files,
     epochs: int,
     batch_size: int,
     patience: int | None,
 ) -> None:
     """Train; at Ctrl-C or SIGTERM say how to go on."""
-    training, validation = arrays
     try:
         trainer.fit(
-            training, epochs, batch_size, validation, patience=patience, restore_best=patience is not None,
+            fed.train, epochs, batch_size, fed.valid, patience=patience, restore_best=patience is not None,
             checkpoint=files.checkpoint, resume=files.resume, log=files.log, plot=files.plot,
             callbacks=[_PlainLines(epochs)],
         )  # fmt: skip
+    except InputError as error:
+        raise InputError(fed.explained(str(error))) from None
     except (KeyboardInterrupt, Terminated):
         saved = files.checkpoint is not None
         kept = f"; go on with --checkpoint {files.checkpoint} --resume" if saved else "; nothing was saved"
@@ -159,7 +160,7 @@ class _PlainLines:
             out.print(line(moment.record, self.epochs), markup=False)
 
 
-def _announce(trainer: Trainer, name: str, dataset: data.Dataset) -> None:
+def _announce(trainer: Trainer, name: str, examples: str) -> None:
     trained = set(trainer.forms.parameters)
     shapes = {name: array.size for name, array in trainer.parameters().items()}
     count = sum(size for name, size in shapes.items() if name in trained)
@@ -167,7 +168,7 @@ def _announce(trainer: Trainer, name: str, dataset: data.Dataset) -> None:
     out.print(
         f"{name}: {plural(count, 'parameter')} in {plural(len(trained), 'tensor')}"
         + (f", {frozen:,} frozen" if frozen else "")
-        + f"; {plural(len(dataset), 'example')} of {dataset.name}; {trainer.optimizer.name} on {trainer.backend}",
+        + f"; {examples}; {trainer.optimizer.name} on {trainer.backend}",
         markup=False,
     )
 

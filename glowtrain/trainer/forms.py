@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
 from typing import Any
@@ -19,6 +20,9 @@ Trainable = Sequence[str] | Callable[[str], bool] | None
 
 PROBES = (2, 1, 3, 4, 8, 16, 32, 64, 128)
 """Extents tried for symbolic dimensions to learn a template's variables before data says what they are."""
+
+DEFAULT_BATCH = 64
+"""Examples in a batch where neither a person nor the model says how many."""
 
 
 class Forms:
@@ -47,7 +51,7 @@ class Forms:
         """The model at some binding: that of the given graph, else the first of :data:`PROBES` that fits."""
         if isinstance(self.model, Graph):
             return self.model
-        return _probed(self.model)
+        return example_of(self.model)
 
     @cached_property
     def canonical(self) -> Graph:
@@ -56,7 +60,7 @@ class Forms:
         if self.template is None or binding.values or binding.parts:
             return self.example
         try:
-            found = _probed(self.template)
+            found = example_of(self.template)
             self.loss.attach(self.trained(found))
         except GlowtrainError:
             return self.example  # the model or the loss has no meaning at other extents
@@ -70,14 +74,17 @@ class Forms:
     @property
     def specs(self) -> dict[str, Spec]:
         """The model's data inputs, with symbolic dimensions where they can be bound anew."""
-        if self.template is not None:
-            return dict(self.template.inputs)
-        return {value.name: Spec(value.dtype, value.shape) for value in self.example.inputs}
+        return specs_of(self.example if self.template is None else self.template)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of all data inputs: the model's, then the loss's."""
         return (*self.specs, *self.loss.targets)
+
+    @cached_property
+    def targets(self) -> dict[str, Spec]:
+        """The types of the loss's targets, with symbolic extents where a binding decides them."""
+        return target_specs(self.example, self.loss)
 
     def step(self) -> Graph | Template:
         """One training step."""
@@ -126,8 +133,8 @@ class Forms:
         return self.template.map(change)
 
 
-def _probed(template: Template) -> Graph:
-    """A template at the first of :data:`PROBES` that fits. Raises what the first did if none does."""
+def example_of(template: Template) -> Graph:
+    """A graph of a template: with all dimensions bound to the first of :data:`PROBES` that fits."""
     problems = []
     for extent in PROBES:
         try:
@@ -135,6 +142,70 @@ def _probed(template: Template) -> Graph:
         except (ShapeError, BindingError) as error:
             problems.append(error)
     raise problems[0]
+
+
+def fixed_batch(specs: Mapping[str, Spec]) -> int | None:
+    """The batch size that a model's inputs are bound to for good, if they are."""
+    extents = [spec.shape[0] for spec in specs.values() if spec.shape]
+    return extents[0] if extents and isinstance(extents[0], int) else None
+
+
+def specs_of(model: Graph | Template) -> dict[str, Spec]:
+    """A model's inputs by name, as they are bound."""
+    if isinstance(model, Template):
+        return dict(model.inputs)
+    return {value.name: Spec(value.dtype, value.shape) for value in model.inputs}
+
+
+def default_batch(model: Graph | Template) -> int:
+    """The batch size where none was asked for: what the model is bound to, else :data:`DEFAULT_BATCH`."""
+    return fixed_batch(specs_of(model)) or DEFAULT_BATCH
+
+
+def target_specs(bound: Graph, loss: Loss) -> dict[str, Spec]:
+    """The types of a loss's targets on a model, by name; extents that the model's template leaves open are symbols.
+
+    Which those are is learnt from the targets of another binding.
+    """
+    targets = {value.name: value.type for value in loss.attach(inference(bound)).targets}
+    if bound.template is None or not bound.dims:
+        return {name: Spec(type_.dtype, type_.shape) for name, type_ in targets.items()}
+    other = _bound_otherwise(bound)
+    others = {value.name: value.type for value in loss.attach(inference(other)).targets}
+    return {
+        name: Spec(type_.dtype, tuple(map(_Symbols(bound, other), type_.shape, others[name].shape)))
+        for name, type_ in targets.items()
+    }
+
+
+@dataclass(frozen=True)
+class _Symbols:
+    """From an extent in two bindings of a template to what it is in the template."""
+
+    first: Graph
+    second: Graph
+
+    def __call__(self, first: int, second: int) -> int | str:
+        if first == second and first not in self.first.dims.values():
+            return first
+        for name, extent in self.first.dims.items():
+            if (first, second) == (extent, self.second.dims[name]):
+                return name
+        return first if first == second else "..."
+
+
+def _bound_otherwise(bound: Graph) -> Graph:
+    """The model with as many of its dimensions bound otherwise as it takes; the same graph where it takes no others."""
+    assert bound.template is not None
+    distinct = [{name: n + k for k, (name, n) in enumerate(bound.dims.items(), start)} for start in (1, 5)]
+    uniform = [dict.fromkeys(bound.dims, extent) for extent in PROBES]
+    for dims in (*distinct, *uniform):
+        try:
+            if not any(dims[name] == extent for name, extent in bound.dims.items()):
+                return bound.template.bind(dims)
+        except (ShapeError, BindingError):
+            continue
+    return bound
 
 
 def select(variables: Sequence[Variable], trainable: Trainable) -> list[Variable]:

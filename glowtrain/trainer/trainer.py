@@ -23,18 +23,17 @@ from glowtrain.losses import Loss, LossFunction, as_loss
 from glowtrain.onnx_io import inference
 from glowtrain.optim import Optimizer
 from glowtrain.trainer import checkpoint as checkpoints
+from glowtrain.trainer.arrays import converted, mismatch, with_unit_axes
 from glowtrain.trainer.checkpoint import Checkpoint, Position
 from glowtrain.trainer.copies import Progress, Settings, check_settings, made_anew
 from glowtrain.trainer.diagnose import first_bad
-from glowtrain.trainer.feed import Data, named, validation_of
+from glowtrain.trainer.feed import Data, held_out, named, validation_of
 from glowtrain.trainer.fingerprint import fingerprint
 from glowtrain.trainer.fit import Callback, Fit, Options
-from glowtrain.trainer.forms import Forms, Trainable, with_values
+from glowtrain.trainer.forms import Forms, Trainable, default_batch, fixed_batch, with_values
 from glowtrain.trainer.history import History
 from glowtrain.trainer.hyper import Hyper
-from glowtrain.types import Array, DType, Spec, bf16
-
-DEFAULT_BATCH = 32
+from glowtrain.types import Array, Spec
 
 
 class Trainer:
@@ -176,8 +175,12 @@ class Trainer:
     # --- whole data sets ---------------------------------------------------------------------------------------------
 
     def evaluate(self, examples: Data, *, batch_size: int | None = None) -> dict[str, float]:
-        """Means over examples of the loss and its metrics (``accuracy``), by the inference form."""
-        arrays = named(examples, self.forms.names)
+        """Means over examples of the loss and its metrics (``accuracy``), by the inference form.
+
+        Of a :class:`~glowtrain.data.Dataset` the validation part is measured, if it has one: ``dataset.train`` is the
+        other.
+        """
+        arrays = named(held_out(examples), *self._names)
         size = self._batch_size(batch_size)
         self._check_arrays(arrays, size)
         sums: dict[str, float] = {}
@@ -243,12 +246,12 @@ class Trainer:
             callbacks=tuple(callbacks),
             resumed=resumed,
         )
-        arrays = named(examples, self.forms.names)
-        held_out = validation_of(examples, validation, self.forms.names)
+        arrays = named(examples, *self._names)
+        validating = validation_of(examples, validation, *self._names)
         self._check_arrays(arrays, options.batch_size, drop_last=drop_last)
-        if held_out is not None:
-            self._check_arrays(held_out, options.batch_size)
-        return Fit(self, arrays, held_out, options).run()
+        if validating is not None:
+            self._check_arrays(validating, options.batch_size)
+        return Fit(self, arrays, validating, options).run()
 
     # --- results -----------------------------------------------------------------------------------------------------
 
@@ -365,18 +368,21 @@ class Trainer:
         return {name: self._array(name, inputs[name]) for name in names}
 
     def _array(self, name: str, value: Any) -> Array:
-        if isinstance(value, (list, tuple, int, float)) and name in self.forms.specs:
-            return np.asarray(value, self.forms.specs[name].dtype.numpy)
-        return np.asarray(value)
+        """A value as an input takes it (:mod:`glowtrain.trainer.arrays`)."""
+        targets = self._targets
+        spec = targets[name] if name in targets else self.forms.specs[name]
+        if isinstance(value, (list, tuple, int, float)) and name not in targets:
+            return np.asarray(value, spec.dtype.numpy)
+        array = converted(name, np.asarray(value), spec.dtype)
+        return with_unit_axes(array, spec) if name in targets else array
 
     def _check_arrays(self, arrays: Mapping[str, Array], size: int, *, drop_last: bool = False) -> None:
         """Check a whole data set before anything runs: types, labels, and that the last batch fits."""
-        declared: dict[str, Spec] = dict(self.forms.specs)
-        declared |= self._targets
-        problems = [_mismatch(name, array, declared[name]) for name, array in arrays.items()]
+        self.loss.check(self.forms.example, arrays)
+        problems = [mismatch(name, arrays[name], spec) for name, spec in self.forms.specs.items()]
+        problems += [mismatch(name, with_unit_axes(arrays[name], spec), spec) for name, spec in self._targets.items()]
         if any(problems):
             raise InputError("; ".join(filter(None, problems)))
-        self.loss.check(self.forms.example, arrays)
         problems = index_problems(self._example_step, arrays, fixed=True)
         if problems:
             raise InputError("; ".join(problems))
@@ -390,29 +396,21 @@ class Trainer:
                 "or export and load it with a symbolic batch dimension (docs/exporting.md)"
             )
 
-    @cached_property
+    @property
+    def _names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Names of the model's inputs, and of the loss's targets."""
+        return tuple(self.forms.specs), self.loss.targets
+
+    @property
     def _targets(self) -> dict[str, Spec]:
-        """The types of the targets; with a template, extents are not known before a batch is there."""
-        inputs = self.loss.attach(inference(self.forms.example)).targets
-        if self.forms.template is None:
-            return {value.name: Spec(value.dtype, value.shape) for value in inputs}
-        free = ("batch", "...", "....", ".....")
-        return {value.name: Spec(value.dtype, free[: value.rank]) for value in inputs}
+        return self.forms.targets
 
     @cached_property
     def _fixed_batch(self) -> int | None:
-        """The batch size that the model is bound to for good, if it is."""
-        extents = [spec.shape[0] for spec in self.forms.specs.values() if spec.shape]
-        return extents[0] if extents and isinstance(extents[0], int) else None
+        return fixed_batch(self.forms.specs)
 
     def _batch_size(self, wanted: int | None) -> int:
-        if wanted is not None:
-            return wanted
-        if self._fixed_batch is not None:
-            return self._fixed_batch
-        model = self.forms.model
-        sizes = [value.shape[0] for value in model.inputs if value.shape] if isinstance(model, Graph) else []
-        return sizes[0] if sizes else DEFAULT_BATCH
+        return default_batch(self.forms.model) if wanted is None else wanted
 
     def _bound(self) -> Graph:
         """The model as the first step bound it, else as it was given."""
@@ -426,16 +424,3 @@ class Trainer:
         return first_bad(graph, graph.outputs[LOSS], {**arrays, **self.hyper.inputs}, self.variables())
 
 
-def _numpy_name(dtype: DType) -> str:
-    """What the element type is called in Python."""
-    return f"{'ml_dtypes' if dtype == bf16 else 'np'}.{dtype.numpy.name}"
-
-
-def _mismatch(name: str, array: Array, spec: Spec) -> str:
-    """What is wrong with the examples' type; empty if nothing. The first extent, the batch, may be anything."""
-    extents = zip(array.shape[1:], spec.shape[1:], strict=False)
-    fits = array.ndim == len(spec.shape) and all(isinstance(want, str) or have == want for have, want in extents)
-    if fits and array.dtype == spec.dtype.numpy:
-        return ""
-    advice = "" if array.dtype == spec.dtype.numpy else f"; convert it with .astype({_numpy_name(spec.dtype)})"
-    return f"{name!r} must be {spec}, not {array.dtype}[{','.join(map(str, array.shape))}]{advice}"

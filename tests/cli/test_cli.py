@@ -16,10 +16,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from glowtrain.cli import app
-from glowtrain.cli.models import input_specs
 from glowtrain.data import digits
 from glowtrain.graph import Graph, Input
 from glowtrain.onnx_io import load, save
+from glowtrain.trainer.forms import specs_of
 from glowtrain.types import bf16
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,7 +90,7 @@ def test_train_learns_and_says_so(tmp_path: Path) -> None:
     assert records[-1]["val_accuracy"] > 0.9
     assert said.count("epoch ") >= 3
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert {"labels", "hyper.lr"} <= set(input_specs(load(step)))
+    assert {"labels", "hyper.lr"} <= set(specs_of(load(step)))
 
 
 def test_resume_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -275,8 +275,7 @@ def test_run_keeps_compiled_code(trained: Path, tmp_path: Path) -> None:
 def test_run_checks_names_shapes_and_types(trained: Path, tmp_path: Path) -> None:
     image = np.zeros((2, 1, 8, 8), np.float32)
     for arrays, expected in (
-        ({"images": image}, "'x' is missing"),
-        ({"x": image, "more": image}, "'more'"),
+        ({"images": image, "more": image}, "no array for the model's input 'x'"),
         ({"x": image[:, :, :4]}, "8"),
         ({"x": image.astype(np.complex64)}, "complex64"),
     ):

@@ -94,9 +94,8 @@ def test_only_what_is_trainable_changes(mlp: gt.Template, points: Points) -> Non
     ("change", "message"),
     [
         ({"labels": np.array([0, 3])}, r"'labels' must hold classes from 0 to 2 .* label 3 is at \[1\]"),
-        ({"labels": np.array([0, 1], np.int32)}, r"'labels' must be i64\[2\]"),
         ({"labels": np.array([0, 1, 2])}, r"'labels' must be i64\[2\]"),
-        ({"x": np.zeros((2, 6))}, r"'x' must be f32\[2,6\], not float64"),
+        ({"x": np.zeros((2, 6), complex)}, r"'x' must be f32\[2,6\], not complex128"),
         ({"x": np.zeros((2, 5), np.float32)}, "x has shape .2, 5. but"),
         ({"z": np.zeros(2)}, "'z' is not an input: the inputs are 'x', 'labels'"),
     ],
@@ -143,22 +142,19 @@ def test_data_by_name_by_place_and_as_a_data_set(mlp: gt.Template, points: Point
     forms: list[Any] = [
         (x, y),
         {"labels": y, "x": x},
+        {"y": y, "x": x},
         Dataset("d", {"x": x, "y": y}),
         Dataset("d", {"labels": y, "x": x}),
     ]
     losses = [trainer_of(mlp).fit(form, batch_size=8).loss for form in forms]
-    assert losses == losses[:1] * 4
+    assert losses == losses[:1] * 5
     with_validation = trainer_of(mlp).fit(Dataset("d", {"x": x, "y": y}, {"x": x[:5], "y": y[:5]}))
     assert "val_loss" in with_validation.last
     for wrong, message in (
         ((x,), "data has 1 arrays, but the model and its loss take 'x', 'labels': pass a tuple in this order"),
-        ({"x": x, "y": y}, "data has 'x', 'y', but"),
+        ({"x": x, "y": y, "z": y}, "data has 'x', 'y', 'z', but"),
         (x, "data is a ndarray"),
         ((x, y[:-1]), "different numbers of examples"),
-        (
-            (x.astype(np.float64), y),
-            r"'x' must be f32\[batch,6\], not float64\[22,6\]; convert it with \.astype\(np\.float32\)",
-        ),
         ((x, y + 1), "'labels' must hold classes from 0 to 2"),
     ):
         with pytest.raises(gt.GlowtrainError, match=message):
@@ -421,12 +417,3 @@ def test_running_statistics_of_bf16_images_are_f32(points: Points) -> None:
     mean = trainer.variables()["batch_norm.mean"]
     assert mean.dtype == np.float32
     np.testing.assert_allclose(mean, x[:32].mean(), rtol=0.01)
-
-
-def test_a_wrong_dtype_says_what_to_call() -> None:
-    @gt.model(x=gt.bf16["batch", 4])
-    def narrow(x: gt.Value) -> gt.Value:
-        return gt.nn.linear(x, 3)
-
-    with pytest.raises(InputError, match=r"convert it with \.astype\(ml_dtypes\.bfloat16\)"):
-        trainer_of(narrow).fit((np.zeros((8, 4), np.float32), np.zeros(8, np.int64)), progress=False)

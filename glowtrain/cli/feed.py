@@ -1,0 +1,148 @@
+"""Which array of a file goes to which input of a model and target of its loss."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from glowtrain import data
+from glowtrain.cli.console import note
+from glowtrain.data import Dataset
+from glowtrain.errors import DataError, InputError
+from glowtrain.graph import Graph, Template
+from glowtrain.losses import Loss
+from glowtrain.trainer.arrays import converted, mismatch, shaped, transposition, with_unit_axes
+from glowtrain.trainer.feed import sources
+from glowtrain.trainer.forms import example_of, specs_of, target_specs
+from glowtrain.types import Array, Spec
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The arrays of a data set as they are stored, before a model and its loss say which of them are examples."""
+
+    name: str
+    train: Mapping[str, Array]
+    valid: Mapping[str, Array]
+
+
+def stored(name: str, data_dir: Path | None = None) -> Stored:
+    """The data set of a --data option. Raises :class:`DataError`."""
+    if name.endswith(".npz"):
+        return Stored(name, *data.npz_parts(name))
+    known = data.load(name, data_dir)
+    return Stored(known.name, known.train, known.valid)
+
+
+@dataclass(frozen=True)
+class Fed:
+    """The arrays that a model and its loss take, by the names of inputs and targets."""
+
+    train: dict[str, Array]
+    valid: dict[str, Array] | None
+    sources: dict[str, str]
+    """The name in the file of each."""
+
+    def __len__(self) -> int:
+        return data.count_examples(self.train)
+
+    def explained(self, message: str) -> str:
+        """A message about inputs and targets, with their names in the file where these are others."""
+        renamed = [f"{name!r} is {source} in the data" for name, source in self.sources.items() if name != source]
+        told = [text for text in renamed if text.split(" is ")[0] in message]
+        return f"{message} ({', '.join(told)})" if told else message
+
+
+def feed(found: Stored, specs: Mapping[str, Spec], loss: Loss | None, labels: str | None) -> Fed:
+    """The training and validation arrays of a data set for a model and its loss, if there is one.
+
+    Raises :class:`DataError` for arrays that are missing or no examples, :class:`InputError` for transposed ones.
+    """
+    targets = loss.targets if loss else ()
+    taken = sources(found.train, tuple(specs), targets, labels)
+    _check_all(found.train, taken, specs, targets, found.name, labels)
+    valid: dict[str, Array] = {}
+    if any(source in found.valid for source in taken.values()):
+        there = {name: source for name, source in taken.items() if source in found.valid}
+        _check_all(found.valid, there, specs, targets, f"{found.name} (validation)", labels)
+        valid = {source: found.valid[source] for source in taken.values()}
+    examples = Dataset(found.name, {source: found.train[source] for source in taken.values()}, valid)
+    say_unused([name for name in found.train if name not in taken.values()])
+    return Fed(_fitted(examples.train, taken, specs), _fitted(valid, taken, specs) if valid else None, taken)
+
+
+def examples_in(path: Path, names: Collection[str]) -> dict[str, Array]:
+    """The arrays of a file by name: those that are called as inputs are, and of others what is not for validation."""
+    everything = data.read_npz(path)
+    return data.npz_parts(path)[0] | {name: everything[name] for name in names if name in everything}
+
+
+def inputs_in(arrays: Mapping[str, Array], network: Graph | Template) -> dict[str, Array]:
+    """The arrays of a file that inputs take, fitted to them. Raises :class:`DataError` and :class:`InputError`."""
+    specs = specs_of(network)
+    structures = network.structures if isinstance(network, Template) else {}
+    plain = {name: array for name, array in arrays.items() if name not in structures}
+    taken = sources(plain, tuple(specs), ())
+    _check_all(plain, taken, specs, (), "the input", None)
+    say_unused([name for name in plain if name not in taken.values()])
+    structured = {name: arrays[name] for name in structures if name in arrays}
+    return _fitted(plain, taken, specs) | structured
+
+
+def some_inputs_in(arrays: Mapping[str, Array], network: Graph | Template, loss: Loss | None) -> dict[str, Array]:
+    """Those inputs and targets that a file has an array for, fitted to them.
+
+    What is neither keeps its name, unless nothing is missing: then it is left out.
+    """
+    specs, targets = specs_of(network), loss.targets if loss else ()
+    named = sources(arrays, tuple(specs), targets)
+    taken = {name: source for name, source in named.items() if source in (name, "x", "y")}
+    found = _fitted(arrays, taken, specs)
+    if loss is not None and any(name in taken for name in targets):
+        wanted = target_specs(network if isinstance(network, Graph) else example_of(network), loss)
+        for name, spec in wanted.items():
+            if name in taken:
+                found[name] = with_unit_axes(converted(taken[name], found[name], spec.dtype), spec)
+    unused = [name for name in arrays if name not in taken.values()]
+    if all(name in taken for name in (*specs, *targets)):
+        say_unused(unused)
+        return found
+    return found | {name: arrays[name] for name in unused}
+
+
+def say_unused(names: Collection[str]) -> None:
+    """Say which arrays nothing takes: it may be a name that is misspelt."""
+    if names:
+        note(f"not used: {', '.join(names)}")
+
+
+def fitted(name: str, array: Array, spec: Spec) -> Array:
+    """An array as an input takes it. Raises :class:`InputError` where its axes are in another order."""
+    array = shaped(array, spec)
+    if transposition(array.shape, spec):
+        raise InputError(mismatch(name, array, spec))
+    return converted(name, array, spec.dtype)
+
+
+def _fitted(part: Mapping[str, Array], taken: Mapping[str, str], specs: Mapping[str, Spec]) -> dict[str, Array]:
+    """The arrays by the names of inputs, as these take them, and of targets, as they are."""
+    return {
+        name: fitted(source, part[source], specs[name]) if name in specs else part[source]
+        for name, source in taken.items()
+    }
+
+
+def _check_all(
+    part: Mapping[str, Array], taken: Mapping[str, str], specs: Mapping[str, Spec], targets: Collection[str],
+    title: str, labels: str | None,
+) -> None:  # fmt: skip
+    """Raise :class:`DataError` unless each input and each target has an array."""
+    listed = ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in part.items()) or "no arrays"
+    for name, spec in specs.items():
+        if name not in taken:
+            raise DataError(f"{title} has {listed}, but no array for the model's input {name!r} ({spec})")
+    for name in targets:
+        if name not in taken:
+            wanted = labels or ("y" if len(targets) == 1 else name)
+            raise DataError(f"{title} has {listed}, but no {wanted!r} for the loss; name it with --labels")
