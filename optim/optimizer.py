@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields
 from fnmatch import fnmatchcase
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from glowtrain.ops.elementwise.arithmetic import Sqrt
 from glowtrain.ops.elementwise.extrema import Clip, Min
 from glowtrain.ops.elementwise.logic import Cast, Equal, Where
 from glowtrain.ops.reduce.reduction import ReduceSumSquare, accumulator, as_dtype
-from glowtrain.optim.schedules import Schedule
+from glowtrain.optim.schedules import SCHEDULE, Schedule
 from glowtrain.types import DType, f32, f64, i64
 
 HYPER = "hyper."
@@ -61,8 +61,16 @@ class Optimizer(ABC):
     clip_norm: float | None = None
     accumulate: int = field(default=1, metadata={"fixed": True})
 
+    given: ClassVar[frozenset[str]] = frozenset()
+    """Which settings were given when the optimizer was made; the others are defaults. (Each optimizer has its own.)"""
     decoupled: ClassVar[bool] = False
     """Weight decay acts on the parameter and not through the gradient."""
+
+    def __new__(cls, *args: Any, **settings: Any) -> Self:
+        optimizer = super().__new__(cls)
+        by_place = [item.name for item in fields(cls) if not item.kw_only]
+        object.__setattr__(optimizer, "given", frozenset(by_place[: len(args)]) | settings.keys())
+        return optimizer
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -84,6 +92,10 @@ class Optimizer(ABC):
         own = {item.name: getattr(self, item.name) for item in fields(self) if not item.metadata.get("fixed")}
         numbers = {name: float(value) for name, value in own.items() if self._is_number(value) and self.uses(name)}
         return {**numbers, **(self.schedule.hyper() if self.schedule else {})}
+
+    def chosen(self) -> dict[str, float]:
+        """Those hyperparameters that were given, a schedule's among them."""
+        return {name: value for name, value in self.hyper().items() if name in self.given or name.startswith(SCHEDULE)}
 
     def check(self, name: str, value: float) -> None:
         """Raise :class:`InputError` for a value that a hyperparameter cannot have."""

@@ -22,6 +22,9 @@ from glowtrain.ops.elementwise.extrema import Min
 from glowtrain.ops.elementwise.logic import Where
 from glowtrain.ops.elementwise.transcendental import Cos
 
+SCHEDULE = "schedule."
+"""Prefix of the names of a schedule's hyperparameters."""
+
 Numbers = Mapping[str, Value]
 Take = Callable[["Leaf"], Numbers]
 
@@ -71,7 +74,7 @@ class Schedule(ABC):
         for leaf in self.leaves():
             name = type(leaf).__name__.lower()
             seen[name] += 1
-            result.append((f"schedule.{name}" + (str(seen[name]) if seen[name] > 1 else ""), leaf))
+            result.append((f"{SCHEDULE}{name}" + (str(seen[name]) if seen[name] > 1 else ""), leaf))
         return result
 
 

@@ -108,7 +108,15 @@ Checkpoint = Annotated[
     typer.Option(metavar="F", help="Written after every epoch, at Ctrl-C and at SIGTERM.", rich_help_panel=OUTPUT),
 ]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on from the checkpoint if there is one.", rich_help_panel=OUTPUT)
+    bool,
+    typer.Option(
+        "--resume",
+        help="Go on from the checkpoint if there is one; a --lr takes effect.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Begin anew in place of an existing checkpoint.", rich_help_panel=OUTPUT)
 ]
 Log = Annotated[Path | None, typer.Option(metavar="F", help="JSON lines, one an epoch.", rich_help_panel=OUTPUT)]
 Plot = Annotated[Path | None, typer.Option(metavar="F", help="Loss curves as a PNG.", rich_help_panel=OUTPUT)]

@@ -6,8 +6,10 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import typer
+
 from glowtrain.cli import options
-from glowtrain.cli.console import command, note, out, seconds
+from glowtrain.cli.console import INTERRUPTED, command, note, out, seconds
 from glowtrain.cli.feed import Fed, feed, stored
 from glowtrain.cli.files import check_writable
 from glowtrain.cli.models import open_model, parse_dims
@@ -15,7 +17,8 @@ from glowtrain.cli.training import loss_of, optimizer_of, schedule_of
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
 from glowtrain.onnx_io import save
-from glowtrain.trainer import Trainer
+from glowtrain.trainer import History, Trainer
+from glowtrain.trainer.checkpoint import Position
 from glowtrain.trainer.fit import Moment
 from glowtrain.trainer.forms import specs_of
 from glowtrain.trainer.history import check_plot
@@ -53,6 +56,7 @@ def train(
     warmup: options.WarmupSteps = 0,
     checkpoint: options.Checkpoint = None,
     resume: options.Resume = False,
+    overwrite: options.Overwrite = False,
     log: options.Log = None,
     plot: options.Plot = None,
     step_out: options.StepOut = None,
@@ -70,7 +74,7 @@ def train(
 
     glowtrain train cnn --data digits --epochs 10 --checkpoint run.safetensors --resume --out trained.onnx
     """
-    files = Files(out_path, checkpoint, resume, log, plot, step_out, opset)
+    files = Files(out_path, checkpoint, resume, overwrite, log, plot, step_out, opset)
     files.check()
     loaded = stored(dataset, data_dir)
     network = open_model(model, parse_dims(dims), loaded.train, seed)
@@ -96,6 +100,7 @@ class Files:
     model: Path
     checkpoint: Path | None
     resume: bool
+    overwrite: bool
     log: Path | None
     plot: Path | None
     step: Path | None
@@ -105,6 +110,12 @@ class Files:
         """Raise :class:`InputError` before anything is loaded for a file that could not be written."""
         if self.resume and self.checkpoint is None:
             raise InputError("--resume needs --checkpoint F, the file to go on from")
+        if self.resume and self.overwrite:
+            raise InputError("give --resume or --overwrite, not both")
+        if self.checkpoint is not None and self.checkpoint.is_file() and not (self.resume or self.overwrite):
+            raise InputError(
+                f"{self.checkpoint} exists: --resume goes on from it, --overwrite begins anew in its place"
+            )
         check_writable(self.model, self.checkpoint, self.log, self.step)
         if self.plot is not None:
             check_plot(self.plot)
@@ -118,8 +129,7 @@ class Files:
     def write(self, trainer: Trainer) -> None:
         """Save the trained model, and the step if it was asked for, and say so."""
         save(trainer.model(), self.model, opset=self.opset)
-        spent = sum(trainer.history["seconds"])
-        out.print(f"{trainer.history.stopped}, {seconds(spent)}; wrote {self.model}", markup=False)
+        out.print(f"{_stopped(trainer.history)}; wrote {self.model}", markup=False)
         if self.step is not None:
             save(trainer.graph, self.step, opset=self.opset)
             out.print(f"wrote {self.step}: the training step, {_inputs(trainer.graph)}", markup=False)
@@ -133,7 +143,7 @@ def _fit(
     batch_size: int,
     patience: int | None,
 ) -> None:
-    """Train; at Ctrl-C or SIGTERM say how to go on."""
+    """Train; at Ctrl-C or SIGTERM keep what there is."""
     try:
         trainer.fit(
             fed.train, epochs, batch_size, fed.valid, patience=patience, restore_best=patience is not None,
@@ -142,11 +152,22 @@ def _fit(
         )  # fmt: skip
     except InputError as error:
         raise InputError(fed.explained(str(error))) from None
-    except (KeyboardInterrupt, Terminated):
-        saved = files.checkpoint is not None
-        kept = f"; go on with --checkpoint {files.checkpoint} --resume" if saved else "; nothing was saved"
-        note(f"{trainer.history.stopped}{kept}")
-        raise
+    except (KeyboardInterrupt, Terminated) as wish:
+        _keep(trainer, files)
+        if isinstance(wish, Terminated):
+            raise
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _keep(trainer: Trainer, files: Files) -> None:
+    """After Ctrl-C or SIGTERM: say how to go on from the checkpoint; without one, save the model as it is."""
+    if files.checkpoint is not None:
+        note(f"go on with --checkpoint {files.checkpoint} --resume; {files.model} was not written")
+    elif trainer.whole and trainer.position != Position():
+        save(trainer.model(), files.model, opset=files.opset)
+        note(f"wrote {files.model}: the model as it is now (with --checkpoint F a run can go on)")
+    else:
+        note(f"{files.model} was not written")
 
 
 class _PlainLines:
@@ -171,6 +192,12 @@ def _announce(trainer: Trainer, name: str, examples: str) -> None:
         + f"; {examples}; {trainer.optimizer.name} on {trainer.backend}",
         markup=False,
     )
+
+
+def _stopped(history: History) -> str:
+    """Why training ended, and how long its epochs of this run took."""
+    spent = history["seconds"]
+    return f"{history.stopped}, {seconds(sum(spent))}" if spent else history.stopped
 
 
 def _inputs(graph: Graph) -> str:

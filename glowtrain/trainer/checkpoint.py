@@ -60,6 +60,8 @@ class Checkpoint:
     fingerprint: dict[str, str]
     position: Position = field(default_factory=Position)
     hyper: dict[str, float] = field(default_factory=dict)
+    began: dict[str, float] = field(default_factory=dict)
+    """The hyperparameters that the optimizer was made with."""
     history: list[dict[str, float]] = field(default_factory=list)
     best: dict[str, Array] = field(default_factory=dict)
 
@@ -76,6 +78,7 @@ def write(path: Path, checkpoint: Checkpoint) -> None:
         "seed": checkpoint.seed,
         "position": asdict(checkpoint.position),
         "hyper": checkpoint.hyper,
+        "began": checkpoint.began,
         "history": checkpoint.history,
         "fingerprint": checkpoint.fingerprint,
     }
@@ -119,6 +122,7 @@ def read(path: Path) -> Checkpoint:
 
 
 def _checkpoint(about: dict[str, Any], tensors: dict[str, Array], path: Path) -> Checkpoint:
+    about = {"began": about.get("hyper"), **about}
     wrong = [f"{name} must be {meaning}" for name, (meaning, fits) in _METADATA.items() if not fits(about.get(name))]
     if wrong:
         raise CheckpointError(f"{path}: the checkpoint's metadata are wrong: {'; '.join(wrong)}")
@@ -128,6 +132,7 @@ def _checkpoint(about: dict[str, Any], tensors: dict[str, Array], path: Path) ->
         about["fingerprint"],
         Position(**about["position"]),
         about["hyper"],
+        about["began"],
         about["history"],
         {name.removeprefix(BEST): array for name, array in tensors.items() if name.startswith(BEST)},
     )
@@ -174,6 +179,7 @@ _METADATA: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "fingerprint": ("texts by name", lambda value: _is_table(value, lambda text: isinstance(text, str))),
     "position": ("the counts of a position, from 0 up, and a finite loss_sum", _is_position),
     "hyper": ("numbers by name", lambda value: _is_table(value, _is_number)),
+    "began": ("numbers by name", lambda value: _is_table(value, _is_number)),
     "history": (
         "records whose losses are numbers",
         lambda value: isinstance(value, list) and all(map(_is_record, value)),

@@ -19,6 +19,7 @@ from glowtrain.trainer.history import History, Log, Record, check_plot
 from glowtrain.trainer.interrupts import Interrupts, Terminated
 from glowtrain.trainer.progress import Display
 from glowtrain.types import Array
+from glowtrain.words import plural
 
 if TYPE_CHECKING:
     from glowtrain.trainer.trainer import Trainer
@@ -101,8 +102,10 @@ class Fit:
     def run(self) -> History:
         """Train to the target epoch, until patience runs out, or until something is wrong."""
         done = self.position.epoch * self.batches + self.position.batch
-        self.history.stopped = f"{self.target} epochs are done"
+        self.history.stopped = self._nothing_to_do() or _done(self.target)
         with self.interrupts, Display(self.options.progress, self.target * self.batches, done) as display:
+            if self.options.resumed:
+                display.say(self.history.resumed)
             try:
                 while self.position.epoch < self.target and not self._out_of_patience():
                     self._epoch(display)
@@ -208,11 +211,20 @@ class Fit:
         self.history.stopped = where
         if self.options.checkpoint is not None and self.trainer.whole:
             self._checkpoint()
-            display.say(f"{where}; {self.options.checkpoint} holds everything up to there: resume to go on")
+            where += f"; {self.options.checkpoint} holds everything up to there: resume to go on"
         elif self.options.checkpoint is not None:
-            display.say(f"{where}; {self.options.checkpoint} is as it was")
-        else:
-            display.say(f"{where}; nothing was saved (checkpoint=)")
+            where += f"; {self.options.checkpoint} is as it was"
+        elif self.trainer.whole:
+            where += "; the parameters are those of that moment"
+        display.say(where)
+
+    def _nothing_to_do(self) -> str:
+        """Why no epoch is left to train, if none is."""
+        done = self.position.epoch
+        if not self.options.resumed or done < self.target:
+            return ""
+        asked = "they were" if done == self.target else f"{self.target} were"
+        return f"the checkpoint's run has {plural(done, 'epoch')} already, and {asked} asked for"
 
     def _last_good(self) -> str:
         where = (
@@ -246,3 +258,7 @@ class Fit:
             check_writable(self.options.checkpoint, self.trainer.nbytes)
         if self.options.plot is not None:
             check_plot(self.options.plot)
+
+
+def _done(epochs: int) -> str:
+    return f"{plural(epochs, 'epoch')} {'is' if epochs == 1 else 'are'} done"

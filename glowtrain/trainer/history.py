@@ -24,11 +24,12 @@ TIMINGS = ("seconds", "examples_per_second")
 @dataclass
 class History:
     """One record for each epoch: ``epoch`` (from 1), ``loss``, with validation ``val_loss`` and ``val_<metric>``,
-    ``seconds`` and ``examples_per_second`` (of this run's epochs; neither compiling nor validation counts). ``stopped``
-    says why training ended."""
+    ``seconds`` and ``examples_per_second`` (of this run's epochs; neither compiling nor validation counts). ``resumed``
+    says where a restored run goes on, and with which other hyperparameters; ``stopped`` says why training ended."""
 
     records: list[Record] = field(default_factory=list)
     stopped: str = ""
+    resumed: str = ""
 
     def __len__(self) -> int:
         return len(self.records)

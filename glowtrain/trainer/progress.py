@@ -13,11 +13,12 @@ from glowtrain.trainer.history import Record
 class Display:
     """A progress bar on a terminal, and epoch lines; silent when ``visible`` is false.
 
-    ``visible=None`` shows it where the output is a terminal.
+    ``visible=None`` shows both where the output is a terminal; what :meth:`say` tells is printed elsewhere, too.
     """
 
     def __init__(self, visible: bool | None, total: int, done: int, console: Console | None = None) -> None:
         self.console = console or Console()
+        self.tells = visible is not False
         self.visible = self.console.is_terminal if visible is None else visible
         columns = (
             TextColumn("{task.description}"),
@@ -50,7 +51,7 @@ class Display:
 
     def say(self, text: str) -> None:
         """A message of its own."""
-        if self.visible:
+        if self.tells:
             self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 

@@ -83,6 +83,7 @@ class Trainer:
         variables = (*self._example_step.variables, *inference(self.forms.example).variables)
         self.state = State({variable.name: variable.initial for variable in variables})
         self._step = compile(step, backend, self.state)
+        self._began = optimizer.hyper()
         self._best: dict[str, Array] = {}
         self._binding: Binding | None = None
 
@@ -290,6 +291,9 @@ class Trainer:
     def restore(self, path: str | Path) -> None:
         """Take everything from a checkpoint of this run: training goes on as if it had not been interrupted.
 
+        Hyperparameters that this trainer's optimizer was given take effect where the run began with others:
+        ``Adam(lr=1e-4)`` goes on with that rate, ``Adam()`` with the run's own. ``history.resumed`` says so.
+
         Raises :class:`CheckpointError` if the file is broken or is of another model, loss, optimizer or seed; the
         trainer is then unchanged.
         """
@@ -298,8 +302,11 @@ class Trainer:
         self._check_hyper(found.hyper, Path(path))
         for name, array in found.variables.items():
             self.state.write(name, array)
-        self.hyper.update(found.hyper)
+        changed = {name: value for name, value in self.optimizer.chosen().items() if value != found.began.get(name)}
+        self.hyper.update({**found.hyper, **changed})
+        self._began = {**found.began, **changed}
         self.history = History(found.history)
+        self.history.resumed = _going_on(found, changed)
         self.position = found.position
         self._best = found.best
         self.whole = True
@@ -328,6 +335,7 @@ class Trainer:
             self._fingerprint,
             self.position,
             dict(self.hyper),
+            self._began,
             self.history.deterministic(),
             self._best,
         )
@@ -424,3 +432,9 @@ class Trainer:
         return first_bad(graph, graph.outputs[LOSS], {**arrays, **self.hyper.inputs}, self.variables())
 
 
+def _going_on(checkpoint: Checkpoint, changed: Mapping[str, float]) -> str:
+    """Where a run goes on, and with which other hyperparameters than it had."""
+    position = checkpoint.position
+    where = f"going on in epoch {position.epoch + 1}" + (f" after batch {position.batch}" if position.batch else "")
+    told = [f"{name} {value:g} instead of {checkpoint.hyper[name]:g}" for name, value in changed.items()]
+    return f"{where}, with {', '.join(told)}" if told else where

@@ -293,3 +293,73 @@ def test_the_plot_is_a_picture(mlp: gt.Template, points: Points, tmp_path: Path)
     pytest.importorskip("matplotlib")
     trainer_of(mlp).fit(points, 2, 8, validation=points, plot=tmp_path / "loss.png")
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+# --- hyperparameters of a resumed run --------------------------------------------------------------------------------
+
+
+def _half_a_run(mlp: gt.Template, points: Points, path: Path, **settings: Any) -> gt.Trainer:
+    trainer = trainer_of(mlp, optimizer=gt.optim.Adam(lr=0.01, **settings))
+    trainer.fit(points, 2, 8, checkpoint=path)
+    return trainer
+
+
+def _resumed(mlp: gt.Template, points: Points, path: Path, optimizer: gt.optim.Optimizer) -> gt.Trainer:
+    trainer = trainer_of(mlp, optimizer=optimizer)
+    trainer.fit(points, 4, 8, checkpoint=path, resume=True, progress=False)
+    return trainer
+
+
+def test_a_rate_that_is_given_takes_effect_when_a_run_goes_on(
+    mlp: gt.Template, points: Points, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.safetensors"
+    by_hand = _half_a_run(mlp, points, path)
+    by_hand.hyper["lr"] = 0.001
+    by_hand.fit(points, 2, 8)
+    resumed = trainer_of(mlp, optimizer=gt.optim.Adam(lr=0.001))
+    resumed.fit(points, 4, 8, checkpoint=path, resume=True)
+    assert resumed.history.deterministic() == by_hand.history.deterministic()
+    assert resumed.history.resumed == "going on in epoch 3, with lr 0.001 instead of 0.01"
+    assert resumed.history.resumed in capsys.readouterr().out
+    further = _resumed(mlp, points, path, gt.optim.Adam())
+    assert further.hyper["lr"] == 0.001
+
+
+def test_a_rate_that_is_not_given_is_the_runs_own(mlp: gt.Template, points: Points, tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    whole = _half_a_run(mlp, points, path)
+    whole.fit(points, 2, 8)
+    resumed = _resumed(mlp, points, path, gt.optim.Adam())
+    assert resumed.hyper["lr"] == 0.01
+    assert resumed.history.deterministic() == whole.history.deterministic()
+    assert resumed.history.resumed == "going on in epoch 3"
+
+
+def test_a_rate_that_a_run_changed_itself_stays_changed(mlp: gt.Template, points: Points, tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    trainer = trainer_of(mlp, optimizer=gt.optim.Adam(lr=0.01))
+    trainer.fit(points, 1, 8)
+    trainer.hyper["lr"] = 0.005
+    trainer.fit(points, 1, 8, checkpoint=path)
+    assert _resumed(mlp, points, path, gt.optim.Adam(lr=0.01)).hyper["lr"] == 0.005
+
+
+def test_a_longer_schedule_takes_effect(mlp: gt.Template, points: Points, tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    _half_a_run(mlp, points, path, schedule=gt.optim.Cosine(6))
+    resumed = _resumed(mlp, points, path, gt.optim.Adam(schedule=gt.optim.Cosine(12), clip_norm=None))
+    assert dict(resumed.hyper)["schedule.cosine.steps"] == 12
+    assert resumed.hyper["lr"] == 0.01
+    assert resumed.history.resumed.endswith("with schedule.cosine.steps 12 instead of 6")
+    assert resumed.history.loss[3] < resumed.history.loss[2] < resumed.history.loss[1]
+
+
+def test_fewer_epochs_than_there_are_is_said(mlp: gt.Template, points: Points, tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    _half_a_run(mlp, points, path)
+    for epochs, asked in ((1, "1 were"), (2, "they were")):
+        trainer = trainer_of(mlp)
+        trainer.fit(points, epochs, 8, checkpoint=path, resume=True)
+        assert trainer.history.stopped == f"the checkpoint's run has 2 epochs already, and {asked} asked for"
+        assert trainer.position.epoch == 2
