@@ -11,6 +11,7 @@ from glowtrain import losses, models
 from glowtrain.backends.discovery import backend_names
 from glowtrain.data import NAMES
 from glowtrain.optim import OPTIMIZERS
+from glowtrain.trainer.forms import DEFAULT_BATCH
 
 TRAINING = "Training"
 OPTIMIZER = "Optimizer"
@@ -57,7 +58,18 @@ Trainable = Annotated[
     ),
 ]
 Epochs = Annotated[int, typer.Option(min=0, metavar="N", help="Passes over the data.")]
-BatchSize = Annotated[int, typer.Option(min=1, metavar="B")]
+BatchSize = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="B", help=f"Examples in a batch ({DEFAULT_BATCH}, or what the model is fixed to)."),
+]
+DropLast = Annotated[
+    bool,
+    typer.Option(
+        "--drop-last",
+        help="Leave out an epoch's last, short batch; of validation data, too, where the model's batch is fixed.",
+        rich_help_panel=TRAINING,
+    ),
+]
 Patience = Annotated[
     int | None,
     typer.Option(min=1, metavar="N", help="Stop after N epochs without progress.", rich_help_panel=TRAINING),

@@ -52,7 +52,8 @@ def quantize(
     round_weights: given.RoundWeights = 0,
     qat: given.Epochs = 0,
     frozen: given.FrozenEpochs = None,
-    batch_size: given.BatchSize = 64,
+    batch_size: options.BatchSize = None,
+    drop_last: options.DropLast = False,
     optimizer: given.OptimizerName = "adam",
     lr: given.LearningRate = 2e-4,
     schedule: given.ScheduleName = "cosine",
@@ -80,7 +81,7 @@ def quantize(
     glowtrain quantize trained.onnx --calibrate fashion-mnist --weights i4 --qat 5 --out int4.onnx
     """
     files = Files(out_path, profile, report, json_path, form, opset, as_bytes)
-    training = Finetuning(qat, frozen, batch_size, optimizer, lr, schedule)
+    training = Finetuning(qat, frozen, batch_size, drop_last, optimizer, lr, schedule)
     files.check()
     training.check(after_training=equalize or correct_bias or round_weights > 0)
     loaded = stored(calibrate, data_dir)

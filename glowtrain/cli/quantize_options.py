@@ -102,7 +102,6 @@ FrozenEpochs = Annotated[
         rich_help_panel=TRAINING,
     ),
 ]
-BatchSize = Annotated[int, typer.Option(min=1, metavar="B", rich_help_panel=TRAINING)]
 OptimizerName = Annotated[str, typer.Option(metavar="O", rich_help_panel=TRAINING)]
 LearningRate = Annotated[float, typer.Option(metavar="R", help="Learning rate.", rich_help_panel=TRAINING)]
 ScheduleName = Annotated[str, typer.Option(metavar="S", rich_help_panel=TRAINING)]

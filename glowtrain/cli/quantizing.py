@@ -25,7 +25,7 @@ from glowtrain.quantization.calibration.batches import Batch, batches
 from glowtrain.quantization.export.files import save_quantized
 from glowtrain.quantization.placement.scheme import ACTIVATIONS, WEIGHTS, Granularity
 from glowtrain.quantization.training.qat import finetune
-from glowtrain.trainer.forms import specs_of
+from glowtrain.trainer.forms import default_batch, specs_of
 from glowtrain.types import Array, DType
 from glowtrain.words import plural
 
@@ -63,7 +63,8 @@ class Finetuning:
 
     epochs: int
     frozen: int | None
-    batch_size: int
+    batch_size: int | None
+    drop_last: bool
     optimizer: str
     lr: float
     schedule: str
@@ -82,9 +83,10 @@ class Finetuning:
         """The last epochs, with BatchNormalization frozen."""
         return self.epochs // 3 if self.frozen is None else self.frozen
 
-    def rule(self, examples: int) -> Optimizer:
-        """The optimizer for so many examples."""
-        updates = self.epochs * math.ceil(examples / self.batch_size)
+    def rule(self, model: Graph | Template, examples: int) -> Optimizer:
+        """The optimizer for a model and so many examples."""
+        size = default_batch(model) if self.batch_size is None else self.batch_size
+        updates = self.epochs * (examples // size if self.drop_last else math.ceil(examples / size))
         return optimizer_of(self.optimizer, schedule_of(self.schedule, updates, 0), lr=self.lr)
 
 
@@ -152,10 +154,11 @@ class Run:
     def trained(self, ready: Graph | Template, training: Finetuning) -> Graph:
         """The model after training with rounding."""
         arrays, validation = self.arrays
+        count = len(next(iter(arrays.values())))
         trainer = finetune(
-            ready, arrays, self.loss, training.rule(len(next(iter(arrays.values())))),
+            ready, arrays, self.loss, training.rule(ready, count),
             epochs=training.epochs, frozen_epochs=training.frozen_epochs, batch_size=training.batch_size,
-            validation=validation, backend=self.backend, seed=self.seed,
+            drop_last=training.drop_last, validation=validation, backend=self.backend, seed=self.seed,
         )  # fmt: skip
         result = q.convert(trainer.model())
         assert isinstance(result, Graph)

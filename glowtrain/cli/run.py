@@ -19,6 +19,7 @@ from glowtrain.compiler import compile
 from glowtrain.errors import InputError
 from glowtrain.graph.binding import part_name
 from glowtrain.trainer.forms import specs_of
+from glowtrain.trainer.predict import Predictor
 from glowtrain.types import Array, type_of
 
 
@@ -27,6 +28,7 @@ def run(
     model: options.Model,
     input_path: Annotated[Path, typer.Option("--input", metavar="IN.npz", help="An array for each input, by name.")],
     output_path: Annotated[Path, typer.Option("--output", metavar="OUT.npz", help="Where the outputs go, by name.")],
+    batch_size: options.BatchSize = None,
     dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
     backend: options.Backend = "cpu",
     cache: Annotated[
@@ -35,15 +37,17 @@ def run(
 ) -> None:
     """Run a model on arrays: floats and integers in the model's own types, whatever those in the file are.
 
+    Many examples are run in batches, unless the model's results for one depend on the others.
+
     Example: glowtrain run trained.onnx --input images.npz --output scores.npz
     """
     check_writable(output_path)
     network = open_model(model, parse_dims(dims))
     arrays = inputs_in(examples_in(input_path, specs_of(network)), network)
-    predict = compile(network, backend if cache is None else kept_in(cache, backend))
-    predict(arrays)
+    predict = Predictor(compile(network, backend if cache is None else kept_in(cache, backend)))
+    predict.prepare(arrays, batch_size)
     began = time.perf_counter()
-    outputs = dict(flat(predict(arrays)))
+    outputs = dict(flat(predict(arrays, batch_size)))
     spent = time.perf_counter() - began
     write_arrays(output_path, outputs)
     shown = ", ".join(f"{name} {type_of(array)}" for name, array in outputs.items())

@@ -20,7 +20,7 @@ from glowtrain.onnx_io import save
 from glowtrain.trainer import History, Trainer
 from glowtrain.trainer.checkpoint import Position
 from glowtrain.trainer.fit import Moment
-from glowtrain.trainer.forms import specs_of
+from glowtrain.trainer.forms import DEFAULT_EPOCHS, default_batch, specs_of
 from glowtrain.trainer.history import check_plot
 from glowtrain.trainer.interrupts import Terminated
 from glowtrain.trainer.progress import line
@@ -32,8 +32,9 @@ def train(
     model: options.Model,
     dataset: options.Data,
     out_path: options.Out,
-    epochs: options.Epochs = 3,
-    batch_size: options.BatchSize = 64,
+    epochs: options.Epochs = DEFAULT_EPOCHS,
+    batch_size: options.BatchSize = None,
+    drop_last: options.DropLast = False,
     data_dir: options.DataDir = None,
     dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
     backend: options.Backend = "cpu",
@@ -80,7 +81,9 @@ def train(
     network = open_model(model, parse_dims(dims), loaded.train, seed)
     chosen = loss_of(loss, output)
     fed = feed(loaded, specs_of(network), chosen, labels)
-    updates = max(1, epochs * math.ceil(len(fed) / batch_size) // accumulate)
+    size = default_batch(network) if batch_size is None else batch_size
+    batches = len(fed) // size if drop_last else math.ceil(len(fed) / size)
+    updates = max(1, epochs * batches // accumulate)
     rule = optimizer_of(
         optimizer, schedule_of(schedule, updates, warmup), lr=lr, momentum=momentum, nesterov=nesterov or None,
         weight_decay=weight_decay, no_decay=tuple(no_decay) or None, clip_norm=clip_norm, clip_value=clip_value,
@@ -89,7 +92,7 @@ def train(
     trainer = Trainer(network, chosen, rule, trainable or None, backend, seed)
     files.check_savable(trainer)
     _announce(trainer, network.name, f"{plural(len(fed), 'example')} of {loaded.name}")
-    _fit(trainer, fed, files, epochs, batch_size, patience)
+    _fit(trainer, fed, files, epochs, size, patience, drop_last=drop_last)
     files.write(trainer)
 
 
@@ -142,11 +145,14 @@ def _fit(
     epochs: int,
     batch_size: int,
     patience: int | None,
+    *,
+    drop_last: bool,
 ) -> None:
     """Train; at Ctrl-C or SIGTERM keep what there is."""
     try:
         trainer.fit(
             fed.train, epochs, batch_size, fed.valid, patience=patience, restore_best=patience is not None,
+            drop_last=drop_last,
             checkpoint=files.checkpoint, resume=files.resume, log=files.log, plot=files.plot,
             callbacks=[_PlainLines(epochs)],
         )  # fmt: skip

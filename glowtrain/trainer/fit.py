@@ -166,7 +166,9 @@ class Fit:
         position = self.position
         record: Record = {"epoch": position.epoch + 1, "loss": position.loss_sum / max(position.examples, 1)}
         if self.validation is not None:
-            found = self.trainer.evaluate(self.validation, batch_size=self.options.batch_size)
+            found = self.trainer.evaluate(
+                self.validation, batch_size=self.options.batch_size, drop_last=self.options.drop_last
+            )
             record |= {f"val_{name}": value for name, value in found.items()}
         return record
 

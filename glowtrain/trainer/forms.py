@@ -24,6 +24,9 @@ PROBES = (2, 1, 3, 4, 8, 16, 32, 64, 128)
 DEFAULT_BATCH = 64
 """Examples in a batch where neither a person nor the model says how many."""
 
+DEFAULT_EPOCHS = 3
+"""Epochs where nobody says how many."""
+
 
 class Forms:
     """A model with its loss and optimizer, and the graphs made of them, for each binding of the dimensions."""

@@ -30,9 +30,10 @@ from glowtrain.trainer.diagnose import first_bad
 from glowtrain.trainer.feed import Data, held_out, named, validation_of
 from glowtrain.trainer.fingerprint import fingerprint
 from glowtrain.trainer.fit import Callback, Fit, Options
-from glowtrain.trainer.forms import Forms, Trainable, default_batch, fixed_batch, with_values
+from glowtrain.trainer.forms import DEFAULT_EPOCHS, Forms, Trainable, default_batch, fixed_batch, with_values
 from glowtrain.trainer.history import History
 from glowtrain.trainer.hyper import Hyper
+from glowtrain.trainer.predict import Predictor
 from glowtrain.types import Array, Spec
 
 
@@ -164,26 +165,32 @@ class Trainer:
         """The gradient of the loss on one batch for each trained parameter, by name; nothing is updated."""
         return self._gradients(self._checked(inputs))
 
-    def predict(self, inputs: Mapping[str, Any] | Array) -> dict[str, Array]:
-        """The outputs of the inference form with the present parameters. An array stands for the only input."""
+    def predict(self, inputs: Mapping[str, Any] | Array, *, batch_size: int | None = None) -> dict[str, Array]:
+        """The outputs of the inference form with the present parameters. An array stands for the only input.
+
+        More than ``batch_size`` examples (64, or what the model is fixed to) are run in batches of that size, where the
+        outputs are one for each example and do not depend on the others; see :mod:`glowtrain.trainer.predict`.
+        """
         if isinstance(inputs, np.ndarray):
             names = tuple(self.forms.specs)
             if len(names) != 1:
                 raise InputError(f"the model has {len(names)} inputs ({', '.join(names)}): pass a dict")
             inputs = {names[0]: inputs}
-        return self._predict(self._arrays(inputs, tuple(self.forms.specs)))
+        return self._predict(self._arrays(inputs, tuple(self.forms.specs)), batch_size)
 
     # --- whole data sets ---------------------------------------------------------------------------------------------
 
-    def evaluate(self, examples: Data, *, batch_size: int | None = None) -> dict[str, float]:
+    def evaluate(self, examples: Data, *, batch_size: int | None = None, drop_last: bool = False) -> dict[str, float]:
         """Means over examples of the loss and its metrics (``accuracy``), by the inference form.
 
         Of a :class:`~glowtrain.data.Dataset` the validation part is measured, if it has one: ``dataset.train`` is the
-        other.
+        other. ``drop_last`` leaves out a last, short batch that a model with a fixed batch cannot take.
         """
         arrays = named(held_out(examples), *self._names)
         size = self._batch_size(batch_size)
-        self._check_arrays(arrays, size)
+        self._check_arrays(arrays, size, drop_last=drop_last)
+        if drop_last and self._fixed_batch is not None:
+            arrays = _whole_batches(arrays, size)
         sums: dict[str, float] = {}
         for batch in data.batches(arrays, size, seed=0, epoch=0, shuffle=False):
             count = data.count_examples(batch)
@@ -194,7 +201,7 @@ class Trainer:
     def fit(
         self,
         examples: Data,
-        epochs: int = 1,
+        epochs: int = DEFAULT_EPOCHS,
         batch_size: int | None = None,
         validation: Data | None = None,
         *,
@@ -211,15 +218,16 @@ class Trainer:
         progress: bool | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> History:
-        """Train for ``epochs`` more epochs, in mini-batches of ``batch_size`` (32, or what the model is fixed to).
+        """Train for ``epochs`` more epochs, in mini-batches of ``batch_size`` (64, or what the model is fixed to).
 
         ``examples`` and ``validation``: (x, y), arrays by input name, or a :class:`~glowtrain.data.Dataset`, whose own
         validation part is the default. Training stops early after ``patience`` epochs in which the validation loss did
         not fall by more than ``min_delta``; ``restore_best`` then takes the best epoch's parameters. ``checkpoint`` is
         written after each epoch, each ``checkpoint_every`` batches, and at Ctrl-C or SIGTERM, which act after the
         present step. With ``resume``, an existing checkpoint is restored first and ``epochs`` is the number in all, so
-        the same call finishes an interrupted run, to the same bits. ``log``: a file of JSON lines; ``plot``: a PNG of
-        the losses; ``progress``: None shows a bar on terminals. Callbacks get a
+        the same call finishes an interrupted run, to the same bits. ``drop_last`` leaves out the last, short batch of
+        an epoch, and of validation data where the model's batch is fixed. ``log``: a file of JSON lines; ``plot``: a
+        PNG of the losses; ``progress``: None shows a bar on terminals. Callbacks get a
         :class:`~glowtrain.trainer.fit.Moment` after each batch and each epoch.
 
         Raises :class:`InputError`, :class:`DataError`, :class:`CheckpointError` before training where the fault can be
@@ -251,7 +259,7 @@ class Trainer:
         validating = validation_of(examples, validation, *self._names)
         self._check_arrays(arrays, options.batch_size, drop_last=drop_last)
         if validating is not None:
-            self._check_arrays(validating, options.batch_size)
+            self._check_arrays(validating, options.batch_size, drop_last=drop_last)
         return Fit(self, arrays, validating, options).run()
 
     # --- results -----------------------------------------------------------------------------------------------------
@@ -355,8 +363,8 @@ class Trainer:
         return compile(self.forms.evaluation(), self.backend, self.state)
 
     @cached_property
-    def _predict(self) -> Function:
-        return compile(self.forms.prediction(), self.backend, self.state)
+    def _predict(self) -> Predictor:
+        return Predictor(compile(self.forms.prediction(), self.backend, self.state))
 
     # --- checks ------------------------------------------------------------------------------------------------------
 
@@ -396,7 +404,7 @@ class Trainer:
             raise InputError("; ".join(problems))
         rest = data.count_examples(arrays) % size
         if self._fixed_batch is not None and (size != self._fixed_batch or (rest and not drop_last)):
-            what, instead = f"a last batch of {rest}", "leave it out (drop_last=True)"
+            what, instead = f"a last batch of {rest}", "leave it out (drop_last=True, --drop-last)"
             if size != self._fixed_batch:
                 what, instead = f"batch_size={size}", f"train with a batch size of {self._fixed_batch}"
             raise InputError(
@@ -438,3 +446,11 @@ def _going_on(checkpoint: Checkpoint, changed: Mapping[str, float]) -> str:
     where = f"going on in epoch {position.epoch + 1}" + (f" after batch {position.batch}" if position.batch else "")
     told = [f"{name} {value:g} instead of {checkpoint.hyper[name]:g}" for name, value in changed.items()]
     return f"{where}, with {', '.join(told)}" if told else where
+
+
+def _whole_batches(arrays: Mapping[str, Array], size: int) -> dict[str, Array]:
+    """The examples that fill batches. Raises :class:`InputError` if there is none."""
+    count = data.count_examples(arrays)
+    if count < size:
+        raise InputError(f"{count} examples do not fill one batch of {size}, which is what the model takes")
+    return {name: array[: count - count % size] for name, array in arrays.items()}

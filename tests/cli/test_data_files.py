@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -144,3 +145,83 @@ def test_a_flat_target_and_integers_are_a_column_of_floats(tmp_path: Path) -> No
         done("train", tmp_path / "line.onnx", "--data", file, "--loss", "mse", "--out", out)
         done("gradcheck", tmp_path / "line.onnx", "--input", file, "--loss", "mse")
     assert (tmp_path / "flat.onnx").read_bytes() == (tmp_path / "column.onnx").read_bytes()
+
+
+# --- a fixed batch ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fixed(tmp_path: Path) -> Path:
+    """A classifier of 5 examples x f32[5,4] at once, as an ordinary export writes it."""
+
+    @gt.model(x=gt.f32["batch", 4])
+    def five(x: gt.Value) -> dict[str, gt.Value]:
+        return {"scores": gt.nn.linear(x, 3)}
+
+    path = tmp_path / "fixed.onnx"
+    gt.save(five.bind({"batch": 5}).with_(template=None), path)
+    return path
+
+
+def rows(path: Path, count: int, valid: int) -> Path:
+    random = np.random.default_rng(8)
+    x, y = random.normal(size=(count + valid, 4)).astype(np.float32), random.integers(0, 3, count + valid)
+    np.savez(path, x=x[:count], y=y[:count], x_valid=x[count:], y_valid=y[count:])
+    return path
+
+
+def test_a_models_fixed_batch_is_the_default(fixed: Path, tmp_path: Path) -> None:
+    file, log = rows(tmp_path / "d.npz", 20, 10), tmp_path / "log.jsonl"
+    done("train", fixed, "--data", file, "--out", tmp_path / "out.onnx", "--log", log)
+    assert [line["epoch"] for line in map(json.loads, log.read_text().splitlines())] == [1, 2, 3]
+
+
+def test_short_batches_of_a_fixed_model_can_be_left_out(fixed: Path, tmp_path: Path) -> None:
+    file, whole = rows(tmp_path / "d.npz", 22, 12), tmp_path / "whole.npz"
+    assert "cannot take a last batch of 2: leave it out (drop_last=True, --drop-last)" in refused(
+        "train", fixed, "--data", file, "--out", tmp_path / "out.onnx"
+    )
+    found = np.load(file)
+    np.savez(whole, x=found["x"], y=found["y"], x_valid=found["x_valid"][:10], y_valid=found["y_valid"][:10])
+    logs = []
+    for number, name in enumerate((file, whole)):
+        log = tmp_path / f"{number}.jsonl"
+        done("train", fixed, "--data", name, "--drop-last", "--out", tmp_path / f"{number}.onnx", "--log", log)
+        logs.append([json.loads(line)["val_loss"] for line in log.read_text().splitlines()])
+    assert logs[0] == logs[1]
+    short = rows(tmp_path / "short.npz", 20, 3)
+    said = refused("train", fixed, "--data", short, "--drop-last", "--out", tmp_path / "out.onnx")
+    assert "3 examples do not fill one batch of 5" in said
+
+
+def test_short_batches_can_be_left_out_of_any_model(model: Path, tmp_path: Path) -> None:
+    seen = []
+    for drop in ((), ("--drop-last",)):
+        step = tmp_path / "step.onnx"
+        arguments = ("--batch-size", 6, "--epochs", 1, "--out", tmp_path / "o.onnx", "--step-out", step)
+        done("train", model, "--data", data(tmp_path / "d.npz"), *arguments, *drop)
+        steps = next(v for v in gt.load(step).variables if v.name == "optimizer.step")
+        seen.append(int(steps.initial))
+    assert seen == [3, 2]
+
+
+@pytest.mark.parametrize("count", [3, 5, 13])
+def test_run_gives_a_fixed_model_its_batches(fixed: Path, tmp_path: Path, count: int) -> None:
+    x = np.random.default_rng(2).normal(size=(count, 4)).astype(np.float32)
+    np.savez(tmp_path / "x.npz", x=x)
+    said = done("run", fixed, "--input", tmp_path / "x.npz", "--output", tmp_path / "p.npz")
+    assert f"scores f32[{count},3]" in said
+    weights = {variable.name: variable.initial for variable in gt.load(fixed).variables}
+    expected = x @ weights["linear.weight"] + weights["linear.bias"]
+    np.testing.assert_allclose(np.load(tmp_path / "p.npz")["scores"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_run_works_in_batches(model: Path, tmp_path: Path) -> None:
+    file = data(tmp_path / "d.npz")
+    found = []
+    for size in ((), ("--batch-size", 3)):
+        done("run", model, "--input", file, "--output", tmp_path / "p.npz", *size)
+        found.append(np.load(tmp_path / "p.npz")["scores"])
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-5, atol=1e-6)
+    said = refused("run", model, "--dims", "batch=4", "--batch-size", 3, "--input", file, "--output", tmp_path / "p")
+    assert "the model's batch is fixed at 4: it cannot be 3" in said

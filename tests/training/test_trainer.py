@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import time
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from trainers import Points, images, trainer_of
 
 import glowtrain as gt
 from glowtrain.backends.interpreter import Interpreter
+from glowtrain.cli.train import train
 from glowtrain.data import Dataset
 from glowtrain.errors import DifferentiationError, InputError, NonFiniteError
 from glowtrain.trainer.fit import Moment
@@ -199,8 +201,22 @@ def test_a_model_with_a_fixed_batch(mlp: gt.Template, points: Points) -> None:
     with pytest.raises(InputError, match="cannot take batch_size=4"):
         trainer.fit(points, batch_size=4)
     examples: list[int] = []
-    trainer.fit(points, drop_last=True, callbacks=[lambda moment: examples.append(moment.batch)])
+    x, y = points
+    history = trainer.fit(
+        points, 1, validation=points, drop_last=True, callbacks=[lambda moment: examples.append(moment.batch)]
+    )
     assert examples == [1, 2, 2]
+    assert history.last["val_loss"] == trainer.evaluate((x[:16], y[:16]))["loss"]
+    with pytest.raises(InputError, match="5 examples do not fill one batch of 8"):
+        trainer.evaluate((x[:5], y[:5]), drop_last=True)
+
+
+def test_defaults_are_those_of_the_command_line(mlp: gt.Template, points: Points) -> None:
+    x, y = (np.concatenate([array] * 4) for array in points)
+    seen: list[tuple[int, int]] = []
+    trainer_of(mlp).fit((x, y), callbacks=[lambda moment: seen.append((moment.epoch, moment.batches))])
+    assert set(seen) == {(1, 2), (2, 2), (3, 2)}
+    assert {signature(train).parameters[name].default for name in ("epochs", "batch_size")} == {3, None}
 
 
 def test_a_bound_graph_takes_other_batches_through_its_template(mlp: gt.Template, points: Points) -> None:

@@ -109,6 +109,7 @@ def finetune(
     epochs: int,
     frozen_epochs: int = 0,
     batch_size: int | None = None,
+    drop_last: bool = False,
     validation: Data | None = None,
     backend: str | Backend = "cpu",
     seed: int = 0,
@@ -126,7 +127,9 @@ def finetune(
         raise QuantizationError(f"frozen_epochs must be from 0 to the {epochs} epochs, not {frozen_epochs}")
 
     def fit(trainer: Trainer, count: int) -> None:
-        trainer.fit(examples, count, batch_size, validation, callbacks=callbacks, progress=progress)
+        trainer.fit(
+            examples, count, batch_size, validation, drop_last=drop_last, callbacks=callbacks, progress=progress
+        )
 
     check_model(model)
     trainer = Trainer(model, loss, optimizer, backend=backend, seed=seed)

@@ -1,0 +1,143 @@
+"""Predictions for any number of examples in a bounded memory: batches of one size, which are compiled once.
+
+All batches are of that size, so what an example gets does not depend on how many there are (with another batch size a
+sum may be taken in another order).
+
+Batches are allowed where what a model says about an example does not depend on the others beside it. Most models are
+so, but the first axis can also be time, and a model may take a mean over it. So it is tried, with the first batch:
+the first and the last example must give the same bits among other examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from glowtrain.compiler import Function
+from glowtrain.errors import BindingError, InputError, ShapeError, UnknownValueError
+from glowtrain.graph import Graph
+from glowtrain.trainer.forms import DEFAULT_BATCH, example_of, fixed_batch, specs_of
+from glowtrain.types import Array
+
+Arrays = Mapping[str, Array]
+
+
+class Predictor:
+    """A compiled model for any number of examples. ``independent`` says whether they are, as far as that is known."""
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self.specs = specs_of(function.model)
+        self.fixed = fixed_batch(self.specs)
+        self.independent: bool | None = None
+
+    def __call__(self, inputs: Arrays, batch_size: int | None = None) -> dict[str, Any]:
+        """Outputs by name, for all examples.
+
+        A model with a fixed batch gets batches of that size. Others get the examples at once if they are no more than
+        ``batch_size`` (:data:`~glowtrain.trainer.forms.DEFAULT_BATCH`) or depend on each other. Raises
+        :class:`InputError` for batches that are asked for, or needed, where examples depend on each other.
+        """
+        size, count = self._size(batch_size), self._examples(inputs)
+        if not self._divides(count, size):
+            return self.function(inputs)
+        assert count is not None
+        if not self._may_divide(inputs, size):
+            self._refuse(batch_size, count)
+            return self.function(inputs)
+        return _joined([self.function(batch) for batch in _batches(inputs, count, size)], count)
+
+    def prepare(self, inputs: Arrays, batch_size: int | None = None) -> None:
+        """Compile now what the same call would compile, and try what it would try."""
+        size, count = self._size(batch_size), self._examples(inputs)
+        divided = self._divides(count, size) and self._may_divide(inputs, size)
+        self.function.instance_for(next(_batches(inputs, count or 0, size)) if divided else inputs)
+
+    def _divides(self, count: int | None, size: int) -> bool:
+        """Whether so many examples are to be run in batches of ``size``."""
+        return count is not None and (count != size if self.fixed is not None else count > size)
+
+    def _size(self, batch_size: int | None) -> int:
+        self._check_size(batch_size)
+        if self.fixed is not None:
+            return self.fixed
+        return DEFAULT_BATCH if batch_size is None else batch_size
+
+    def _check_size(self, batch_size: Any) -> None:
+        if batch_size is not None and (not isinstance(batch_size, (int, np.integer)) or batch_size < 1):
+            raise InputError(f"predict: batch_size must be a whole number of at least 1, not {batch_size!r}")
+        if batch_size is not None and self.fixed is not None and batch_size != self.fixed:
+            raise InputError(f"the model's batch is fixed at {self.fixed}: it cannot be {batch_size}")
+
+    def _refuse(self, batch_size: int | None, count: int) -> None:
+        why = "its outputs are not one for each example, or depend on the examples beside it"
+        if self.fixed is not None:
+            raise InputError(f"the model's batch is fixed at {self.fixed}, so it does not take {count} examples: {why}")
+        if batch_size is not None:
+            raise InputError(f"the model cannot run in batches of {batch_size}: {why}; leave the batch size out")
+
+    def _examples(self, inputs: Arrays) -> int | None:
+        """How many examples there are; None where the inputs have no axis of examples in common."""
+        shapes = [np.shape(inputs[name]) for name in self.specs if name in inputs]
+        first = {spec.shape[:1] for spec in self.specs.values()}
+        alike = len(first) == 1 and first != {()} and all(shape[:1] == shapes[0][:1] != () for shape in shapes)
+        return shapes[0][0] if alike and shapes and inputs.keys() == self.specs.keys() else None
+
+    def _may_divide(self, inputs: Arrays, size: int) -> bool:
+        """Whether every output is one for each example, and the same in other company; learnt once."""
+        if self.independent is None and self._gives_one_each(size):
+            batch = next(_batches(inputs, len(next(iter(inputs.values()))), size))
+            self.independent = size == 1 or self._same_in_other_company(batch, size)
+        return bool(self.independent)
+
+    def _gives_one_each(self, size: int) -> bool:
+        """Whether the first extent of every output is that of the inputs."""
+        example = self._example
+        if example is None or example.results is not None:
+            return False
+        extent = example.inputs[0].shape[0]
+        return all(value.shape[:1] == (extent,) for value in example.outputs.values())
+
+    @cached_property
+    def _example(self) -> Graph | None:
+        """The model at some batch size; None if it takes more than dimensions to bind it."""
+        model = self.function.model
+        if isinstance(model, Graph):
+            return model
+        try:
+            return example_of(model)
+        except (BindingError, ShapeError, UnknownValueError):
+            return None
+
+    def _same_in_other_company(self, batch: Arrays, size: int) -> bool | None:
+        """Whether the first and the last example give the same bits among others; None if there are no others."""
+        expected = self.function(batch)
+        for place in (0, size - 1):
+            other = {name: _around(array, place) for name, array in batch.items()}
+            if all(np.array_equal(array, batch[name]) for name, array in other.items()):
+                return None
+            found = self.function(other)
+            if any(found[name][place].tobytes() != array[place].tobytes() for name, array in expected.items()):
+                return False
+        return True
+
+
+def _around(array: Array, place: int) -> Array:
+    """Other examples beside the one at ``place``: other numbers, or for integers, which may be indices, other rows."""
+    other = 1 - array if array.dtype.kind == "f" else np.roll(array, 1, axis=0)
+    other[place] = array[place]
+    return other
+
+
+def _batches(inputs: Arrays, count: int, size: int) -> Iterator[dict[str, Array]]:
+    """All examples in batches of ``size``; the last is filled up with copies of the last example."""
+    for start in range(0, count, size):
+        places = np.minimum(np.arange(start, start + size), count - 1)
+        yield {name: np.take(array, places, axis=0) for name, array in inputs.items()}
+
+
+def _joined(parts: list[dict[str, Array]], count: int) -> dict[str, Array]:
+    return {name: np.concatenate([part[name] for part in parts])[:count] for name in parts[0]}
