@@ -8,6 +8,7 @@ terms.
 
 from __future__ import annotations
 
+import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -215,6 +216,13 @@ class ClassLoss(OutputLoss):
         prediction = output_of(model, self.output).type
         classes = prediction.shape[self.class_axis(prediction)]
         labels = np.asarray(arrays[self.target])
+        axis = self.class_axis(prediction)
+        if labels.ndim == prediction.rank and labels.shape[axis] == classes > 1:
+            last = -1 if axis == prediction.rank - 1 else axis
+            raise InputError(
+                f"{self.target!r} must be the number of a class for each sample, but looks one-hot, "
+                f"{labels.dtype}{list(labels.shape)}: use .argmax({last})"
+            )
         if labels.dtype.kind not in "iu":
             raise InputError(f"{self.target!r} must be integers (i64), one class per sample, not {labels.dtype}")
         if labels.size and labels.min() >= 0 and labels.max() < classes:
@@ -257,6 +265,14 @@ class ModelOutput(Loss):
         return ()
 
     def attach(self, model: Graph) -> Attached:
+        if self.output not in model.outputs:
+            nearest = difflib.get_close_matches(self.output, NAMED, 1)
+            losses = f"the nearest is {nearest[0]!r}" if nearest else f"there are: {', '.join(NAMED)}"
+            outputs = ", ".join(map(repr, model.outputs)) or "none"
+            raise InputError(
+                f"there is no loss {self.output!r} ({losses}), and {model.name} has no output {self.output!r}; "
+                f"it has {outputs}"
+            )
         return Attached((), scalar(output_of(model, self.output), f"output {self.output!r}"))
 
 
@@ -350,15 +366,28 @@ NAMED: dict[str, Callable[..., Loss]] = {
 """The losses by name."""
 
 
+def by_name(name: str, output: str | None = None) -> Loss:
+    """The loss of that name in :data:`NAMED`, on an ``output`` of the model, else the model's scalar output."""
+    return NAMED[name](output=output) if name in NAMED else ModelOutput(name)
+
+
 def as_loss(loss: str | Loss | LossFunction) -> Loss:
-    """A loss from what a trainer takes: a loss, the name of a scalar output of the model, or a function."""
+    """A loss from what a trainer takes: a loss, its name, the name of a scalar output of the model, or a function."""
     if isinstance(loss, Loss):
         return loss
     if isinstance(loss, str):
-        return ModelOutput(loss)
+        return by_name(loss)
     if callable(loss):
+        _refuse_maker(loss)
         return Custom(loss, {})
-    raise InputError(f"loss must be one of gt.losses, the name of an output or a function, not {loss!r}")
+    raise InputError(f"loss must be one of gt.losses, the name of one or of an output, or a function, not {loss!r}")
+
+
+def _refuse_maker(function: Any) -> None:
+    """Raise :class:`InputError` for what makes a loss in place of one."""
+    if function in NAMED.values() or (isinstance(function, type) and issubclass(function, Loss)):
+        name = function.__name__
+        raise InputError(f"{name} makes a loss and is not one itself: call it, as in gt.losses.{name}()")
 
 
 def output_of(model: Graph, name: str | None) -> Value:

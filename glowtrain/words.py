@@ -27,10 +27,10 @@ def listed(names: Collection[str]) -> str:
     return shown if len(names) <= LISTED else f"{shown} and {len(names) - LISTED:,} more"
 
 
-def unknown(names: Iterable[str], known: Collection[str], noun: str) -> str:
+def unknown(names: Iterable[str], known: Collection[str], noun: str, rest: str = "it has") -> str:
     """``no variable 'w.bais' (the nearest is 'w.bias')``: the names that are not known; empty if all are.
 
-    Where one of them resembles no known name, the known ones follow.
+    Where one of them resembles no known name, the known ones follow, after ``rest``.
     """
     strange = [name for name in names if name not in known]
     if not strange:
@@ -38,5 +38,5 @@ def unknown(names: Iterable[str], known: Collection[str], noun: str) -> str:
     near = {name: difflib.get_close_matches(name, known, 1) for name in strange}
     told = [f"{name!r} (the nearest is {near[name][0]!r})" if near[name] else repr(name) for name in strange]
     more = f" and {len(told) - LISTED:,} more" if len(told) > LISTED else ""
-    rest = "" if all(near.values()) else f"; it has {listed(known)}"
-    return f"no {noun} {', '.join(told[:LISTED])}{more}{rest}"
+    others = "" if all(near.values()) else f"; {rest} {listed(known)}"
+    return f"no {noun} {', '.join(told[:LISTED])}{more}{others}"

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from glowtrain import losses
 from glowtrain.cli import gradcheck_options as given
 from glowtrain.cli import options
 from glowtrain.cli.console import command, err, out
 from glowtrain.cli.feed import examples_in, some_inputs_in
 from glowtrain.cli.files import check_writable
 from glowtrain.cli.models import open_graph, open_model, parse_dims
-from glowtrain.cli.training import loss_of
 from glowtrain.errors import InputError
 from glowtrain.figures import check_drawing
 from glowtrain.gradcheck import RegistryReport, Report, check, check_registry, page
@@ -24,6 +24,7 @@ from glowtrain.gradcheck.report.junit import write_junit
 from glowtrain.graph import lookup, registered
 from glowtrain.trainer.files import write_atomically
 from glowtrain.trainer.forms import specs_of
+from glowtrain.words import unknown
 
 BATCH = 3
 """Examples in a batch when a model of one's own is checked: enough for statistics, few enough to be quick."""
@@ -129,7 +130,7 @@ def of_model(
     model: str, dims: Mapping[str, int], seed: int, input_path: Path | None, loss: str | None, output: str | None
 ) -> Report:
     """Check a person's own model. Inputs give extents that ``dims`` does not; without them those are :data:`BATCH`."""
-    named = None if loss is None else loss_of(loss, output)
+    named = None if loss is None else losses.by_name(loss, output)
     chosen = output if loss is None else None
     if input_path is None:
         return check(open_graph(model, dims, batch=BATCH), loss=named, output=chosen, seed=seed)
@@ -156,11 +157,10 @@ def registry(
     *, programs: int | None = None, first: int = 0,
 ) -> RegistryReport:  # fmt: skip
     """Check operators by name, or all of them and random programs, or programs alone, telling how far it is."""
-    unknown = [name for name in names or () if lookup(name) is None]
-    if unknown:
-        raise InputError(
-            f"there is no operator {', '.join(unknown)}; there are: {', '.join(cls.key() for cls in registered())}"
-        )
+    missing = [name for name in names or () if lookup(name) is None]
+    strange = unknown(missing, [cls.key() for cls in registered()], "operator", "there are")
+    if strange:
+        raise InputError(f"there is {strange} (glowtrain operators lists them)")
     columns = (
         TextColumn("checking"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         TextColumn("{task.description}"),

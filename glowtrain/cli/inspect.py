@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from glowtrain import losses
 from glowtrain.backends.base import Backend
 from glowtrain.backends.discovery import backend_of
 from glowtrain.cli import options
@@ -15,7 +16,7 @@ from glowtrain.cli.feed import stored
 from glowtrain.cli.models import open_graph, parse_dims
 from glowtrain.cli.profile import profile
 from glowtrain.cli.summary import summary
-from glowtrain.cli.training import loss_of, optimizer_of
+from glowtrain.cli.training import optimizer_of
 from glowtrain.compiler import walk
 from glowtrain.compiler.walk import WALK, arrive, until
 from glowtrain.graph import Graph
@@ -88,7 +89,7 @@ def training_step(
 ) -> Graph:
     """The training step that ``train`` would compile for a graph."""
     rule = optimizer_of(optimizer, momentum=momentum)
-    return Forms(graph, loss_of(loss, output), rule, trainable or None, 0, unbiased=False).step_of(graph)
+    return Forms(graph, losses.by_name(loss, output), rule, trainable or None, 0, unbiased=False).step_of(graph)
 
 
 def text_of(graph: Graph, stage: str, backend: Backend) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from glowtrain import losses
 from glowtrain import quantization as q
 from glowtrain.cli import options
 from glowtrain.cli import quantize_options as given
@@ -17,7 +18,6 @@ from glowtrain.cli.quantizing import (
     saying_what_is_lost,
     weight_scheme,
 )
-from glowtrain.cli.training import loss_of
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Template
 from glowtrain.quantization.training.qat import prepare_training, resume_training
@@ -86,7 +86,7 @@ def quantize(
     training.check(after_training=equalize or correct_bias or round_weights > 0)
     loaded = stored(calibrate, data_dir)
     network = open_model(model, parse_dims(dims), loaded.train, seed)
-    rule = loss_of(loss, output)
+    rule = losses.by_name(loss, output)
     labelled = qat or labels or any(name in loaded.train for name in (*rule.targets, "y"))
     fed = feed(loaded, specs_of(network), rule if labelled else None, labels)
     recipe = q.Recipe(

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import typer
 
+from glowtrain import losses
 from glowtrain.cli import options
 from glowtrain.cli.console import INTERRUPTED, command, note, out, seconds
 from glowtrain.cli.feed import Fed, feed, stored
 from glowtrain.cli.files import check_writable
 from glowtrain.cli.models import open_model, parse_dims
-from glowtrain.cli.training import loss_of, optimizer_of, schedule_of
+from glowtrain.cli.training import optimizer_of, schedule_of
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
 from glowtrain.onnx_io import save
@@ -79,7 +80,7 @@ def train(
     files.check()
     loaded = stored(dataset, data_dir)
     network = open_model(model, parse_dims(dims), loaded.train, seed)
-    chosen = loss_of(loss, output)
+    chosen = losses.by_name(loss, output)
     fed = feed(loaded, specs_of(network), chosen, labels)
     size = default_batch(network) if batch_size is None else batch_size
     batches = len(fed) // size if drop_last else math.ceil(len(fed) / size)

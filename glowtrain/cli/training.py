@@ -1,4 +1,4 @@
-"""What training options mean: a loss, and an optimizer with its schedule."""
+"""What training options mean: an optimizer with its schedule."""
 
 from __future__ import annotations
 
@@ -6,21 +6,13 @@ import dataclasses
 import math
 from typing import Any
 
-from glowtrain import losses, optim
+from glowtrain import optim
 from glowtrain.errors import InputError
-from glowtrain.losses import Loss
 from glowtrain.optim import OPTIMIZERS, Optimizer, Schedule
 
 SCHEDULES = ("constant", "cosine", "step", "exponential")
 FINAL_FACTOR = 0.01
 """Where an exponential schedule ends, as a factor on the learning rate."""
-
-
-def loss_of(name: str, output: str | None = None) -> Loss:
-    """A loss by its name, or the scalar output of the model that is called so."""
-    if name in losses.NAMED:
-        return losses.NAMED[name](output=output)
-    return losses.ModelOutput(name)
 
 
 def optimizer_of(name: str, schedule: Schedule | None = None, **settings: Any) -> Optimizer:

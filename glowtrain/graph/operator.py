@@ -138,7 +138,7 @@ class Operator:
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
         """Loop nests that write ``outputs`` from input :class:`~glowtrain.loops.Tensor` s."""
-        raise NotImplementedError
+        raise self.lacks("lower", "its loops; or a decompose")
 
     def lowers(self, *inputs: Value | None) -> bool:
         """Whether this use is lowered; otherwise it is replaced by its decomposition."""
@@ -226,6 +226,13 @@ class Operator:
     def fail(self, rule: str, *inputs: TensorType | None) -> ShapeError:
         """The error for a broken rule, naming the operator, its attributes and the operand types."""
         return ShapeError(f"{self.on(*inputs)}: {rule}")
+
+    def lacks(self, method: str, meaning: str) -> PluginError:
+        """The error for a method that is needed to compile the operator and that its class does not have."""
+        name = type(self).__name__
+        return PluginError(
+            f"{self.key()} cannot be compiled: give the class {name} a {method} ({meaning}), see docs/operators.md"
+        )
 
     def on(self, *inputs: TensorType | None) -> str:
         """The operator with its operand types, for messages: ``Concat{axis=0}(f32[2], f32[3])``."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from glowtrain.errors import DifferentiationError
 from glowtrain.graph.graph import topological
@@ -62,7 +63,7 @@ class _Walk:
         if operator.has("vjp"):
             single = len(node.outputs) == 1
             g, y = (cotangents[0], node.outputs[0]) if single else (cotangents, node.outputs)
-            for value, gradient in zip(node.inputs, operator.vjp(g, y, *node.inputs), strict=True):
+            for value, gradient in zip(node.inputs, _one_each(node, operator.vjp(g, y, *node.inputs)), strict=True):
                 if value is not None and value in active:
                     if gradient is not None and operator.broadcasts:
                         gradient = unbroadcast(gradient, value.shape)
@@ -95,6 +96,17 @@ class _Walk:
             raise DifferentiationError(f"{source} {rule}")
         known = self.cotangents.get(value)
         self.cotangents[value] = cotangent if known is None else known + cotangent
+
+
+def _one_each(node: Node, gradients: Any) -> Sequence[Value | None]:
+    """What a rule gave, if it is one cotangent for each operand. Raises :class:`DifferentiationError`."""
+    if isinstance(gradients, (tuple, list)) and len(gradients) == len(node.inputs):
+        return gradients
+    found = f"{len(gradients)} of them" if isinstance(gradients, (tuple, list)) else type(gradients).__name__
+    raise DifferentiationError(
+        f"the vjp of {node.operator.key()} must return a tuple with a cotangent for each of its "
+        f"{len(node.inputs)} operands (None where no gradient flows), such as (g * x,), not {found}"
+    )
 
 
 def _active(order: Sequence[Node], wrt: Collection[Value]) -> set[Value]:

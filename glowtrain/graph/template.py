@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MethodType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from glowtrain.errors import BindingError
+from glowtrain.errors import BindingError, GraphError
 from glowtrain.graph.binding import Binding, Structure
 from glowtrain.graph.graph import Graph
 from glowtrain.types import Array, Shape, Spec
@@ -68,6 +68,14 @@ class Template:
     def __deepcopy__(self, memo: dict[int, Any]) -> Template:
         """The template: it is immutable."""
         return self
+
+    def __call__(self, *args: Any, **inputs: Any) -> NoReturn:
+        """A model is no function. Raises :class:`GraphError` that says what to do."""
+        raise GraphError(
+            f"the model {self.name} is not a function: gt.compile({self.name}) makes one, which takes "
+            f"{{{', '.join(f'{name!r}: array' for name in self.inputs)}}}; to use layers in several models, put them "
+            "in a function of their own"
+        )
 
     @property
     def symbols(self) -> tuple[str, ...]:

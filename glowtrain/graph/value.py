@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from glowtrain.errors import GraphError
+from glowtrain.graph.indexing import indexing
 from glowtrain.graph.operator import Operator
 from glowtrain.graph.registry import Named
 from glowtrain.types import Array, DType, TensorType, type_of
@@ -111,7 +112,22 @@ class Value:
         )
 
     def __iter__(self) -> Any:
-        raise GraphError(f"{self!r} cannot be iterated over; use Split or Gather")
+        raise GraphError(f"{self!r} cannot be iterated over; use Split, or x[0], x[1] ...")
+
+    def __getitem__(self, key: Any) -> Value:
+        """Elements as NumPy takes them, by integers, slices, ``...``, ``None`` and one array of integers.
+
+        The array's axes stand where the indexed one stood, beside an integer too. Raises :class:`GraphError`.
+        """
+        found = indexing(self.type, key)
+        result: Value = self
+        if found.ranges != tuple(map(range, self.shape)):
+            result = apply(Named("Slice")(**found.bounds), (result,))
+        if found.shape != result.shape:
+            result = apply(Named("Reshape")(shape=found.shape, allowzero=0 in found.shape), (result,))
+        if found.indices is not None:
+            result = apply(Named("Gather")(axis=found.axis), (result, found.indices))
+        return result
 
 
 class Input(Value):

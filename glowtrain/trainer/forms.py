@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -15,6 +16,7 @@ from glowtrain.losses import Loss
 from glowtrain.onnx_io import inference, make_trainable
 from glowtrain.optim import Optimizer
 from glowtrain.types import Array, Spec
+from glowtrain.words import LISTED
 
 Trainable = Sequence[str] | Callable[[str], bool] | None
 
@@ -226,9 +228,18 @@ def select(variables: Sequence[Variable], trainable: Trainable) -> list[Variable
     patterns = (trainable,) if isinstance(trainable, str) else tuple(trainable)
     for pattern in patterns:
         if not any(fnmatchcase(variable.name, pattern) for variable in candidates):
-            known = ", ".join(variable.name for variable in candidates)
-            raise InputError(f"trainable: nothing matches {pattern!r}; the parameters are: {known or 'none'}")
+            known = _shown([variable.name for variable in candidates])
+            raise InputError(f"trainable: nothing matches {pattern!r}; the parameters are: {known}")
     return [variable for variable in candidates if any(fnmatchcase(variable.name, pattern) for pattern in patterns)]
+
+
+def _shown(names: Sequence[str]) -> str:
+    """Names for a message: many of them as patterns of their first parts, with counts."""
+    if len(names) <= LISTED:
+        return ", ".join(names) or "none"
+    counts = Counter(name.partition(".")[0] + (".*" if "." in name else "") for name in names)
+    shown = [f"{pattern} ({count})" if count > 1 else pattern for pattern, count in counts.items()]
+    return ", ".join(shown[:LISTED]) + (f" and {len(shown) - LISTED} more" if len(shown) > LISTED else "")
 
 
 def _is_choice(trainable: Any) -> bool:

@@ -226,7 +226,11 @@ def test_directory_as_output(tmp_path: Path) -> None:
         (("--data", "digits", "--optimizer", "lion"), "choose from sgd"),
         (("--data", "digits", "--optimizer", "adam", "--momentum", "0.9"), "adam has no --momentum"),
         (("--data", "digits", "--schedule", "wavy"), "choose from constant"),
-        (("--data", "digits", "--loss", "hinge"), "hinge"),
+        (
+            ("--data", "digits", "--loss", "hinge"),
+            "no loss 'hinge' (there are: softmax_cross_entropy, nll, mse, l1,",
+        ),
+        (("--data", "digits", "--loss", "crossentropy"), "(the nearest is 'softmax_cross_entropy'), and mlp has no"),
         (("--data", "digits", "--backend", "tpu"), "cpu, interpreter"),
         (("--data", "digits", "--dims", "batch"), "NAME=EXTENT"),
         (("--data", "digits", "--dims", "time=3"), "time"),
@@ -288,7 +292,9 @@ def test_run_checks_names_shapes_and_types(trained: Path, tmp_path: Path) -> Non
 
 
 def test_gradcheck_refuses_unknown_operators() -> None:
-    assert "there is no operator Bogus" in refused("gradcheck", "--op", "Bogus")
+    said = refused("gradcheck", "--op", "Xyz", "--op", "Convv")
+    assert "there is no operator 'Xyz', 'Convv' (the nearest is 'Conv'); there are 'Abs', 'Acos'" in said
+    assert "'AveragePool'" not in said
     assert "not both" in refused("gradcheck", "mlp", "--op", "Tanh")
     assert "not both" in refused("gradcheck", "--programs", "2", "--op", "Tanh")
     assert "not both" in refused("gradcheck", "mlp", "--programs", "2")

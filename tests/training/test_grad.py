@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
 import glowtrain as gt
 from glowtrain.backends.interpreter import evaluate
-from glowtrain.errors import DifferentiationError
+from glowtrain.errors import DifferentiationError, PluginError
 from glowtrain.grad import gradients, reached, stop_gradient, training_graph
+from glowtrain.ops.core.family import Elementwise
 from glowtrain.ops.elementwise.logic import Cast
 from glowtrain.ops.indexing.arg_extrema import ArgMax
 
@@ -140,3 +143,28 @@ def test_a_loss_that_is_not_finite_changes_nothing(bad: float, backend: str) -> 
     for name, array in before.items():
         np.testing.assert_array_equal(step.state.read(name), array)
     assert before["optimizer.step"] == 1
+
+
+@dataclass(frozen=True)
+class Half(Elementwise):
+    """x / 2, with a rule that forgets its tuple, and nothing to compile it by."""
+
+    domain = "test"
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        return x / 2
+
+    def vjp(self, g: gt.Value, y: gt.Value, x: gt.Value) -> tuple[gt.Value, ...]:
+        return g * 0.5  # type: ignore[return-value]
+
+
+def test_a_rule_without_its_tuple_is_told_so() -> None:
+    (x,) = inputs("x")
+    with pytest.raises(DifferentiationError, match=r"the vjp of test\.\w* must return a tuple with .* not Value"):
+        gradients(gt.nn.total(Half()(x)), [x])
+
+
+def test_an_operator_that_cannot_be_compiled_is_told_what_it_lacks() -> None:
+    (x,) = inputs("x")
+    with pytest.raises(PluginError, match=r"cannot be compiled: give the class Half a scalar .*see docs/operators.md"):
+        gt.compile(gt.Graph((x,), {"y": Half()(x)}))

@@ -167,3 +167,44 @@ def test_any_function_is_a_loss() -> None:
         as_loss(lambda outputs, inputs: outputs["y"]).attach(model)
     with pytest.raises(InputError, match="not 3"):
         as_loss(3)  # type: ignore[arg-type]
+
+
+# --- what is given in place of a loss or a target ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_one_hot_labels_are_told_to_be_numbers(axis: int) -> None:
+    shape = (5, 4) if axis == -1 else (5, 4, 3)
+    loss = gt.losses.softmax_cross_entropy(axis=axis)
+    one_hot = np.zeros(shape, np.float32)
+    with pytest.raises(InputError, match=rf"looks one-hot, float32\[5, 4.*\]: use .argmax\({axis}\)"):
+        loss.check(model_of(*shape, dtype=gt.f32), {"labels": one_hot})
+
+
+def test_one_hot_labels_in_a_trainer() -> None:
+    @gt.model(x=gt.f32["batch", 6])
+    def line(x: gt.Value) -> gt.Value:
+        return gt.nn.linear(x, 4)
+
+    trainer = gt.Trainer(line, gt.losses.softmax_cross_entropy(), gt.optim.SGD(), backend="interpreter")
+    for labels in (np.eye(4), np.eye(4, dtype=np.int64)):
+        with pytest.raises(InputError, match=r"looks one-hot.*use .argmax\(-1\)"):
+            trainer.fit((np.zeros((4, 6), np.float32), labels))
+
+
+@pytest.mark.parametrize("name", gt.losses.NAMED)
+def test_names_of_losses_are_losses(name: str) -> None:
+    assert as_loss(name) == gt.losses.NAMED[name]() == gt.losses.by_name(name)
+
+
+@pytest.mark.parametrize("made", [gt.losses.mse, gt.losses.MSE])
+def test_what_makes_a_loss_is_none(made: Callable[..., Loss]) -> None:
+    with pytest.raises(InputError, match=rf"{made.__name__} makes a loss .* call it, as in gt.losses.{made.__name__}"):
+        as_loss(made)  # type: ignore[arg-type]
+
+
+def test_an_unknown_loss_is_told_the_nearest() -> None:
+    with pytest.raises(InputError, match=r"no loss 'mean_mse' \(there are: softmax_cross_entropy, .*has no output"):
+        as_loss("mean_mse").attach(model_of(2))
+    with pytest.raises(InputError, match=r"no loss 'hubber' \(the nearest is 'huber'\), and model has no output"):
+        as_loss("hubber").attach(model_of(2))

@@ -92,6 +92,18 @@ def test_only_what_is_trainable_changes(mlp: gt.Template, points: Points) -> Non
         trainer_of(mlp, trainable=lambda name: False)
 
 
+def test_many_parameters_are_shown_as_patterns() -> None:
+    @gt.model(x=gt.f32["batch", 4])
+    def deep(x: gt.Value) -> gt.Value:
+        for stage in range(12):
+            with gt.nn.scope(f"stage{stage}"):
+                x = gt.nn.linear(gt.nn.linear(x, 4), 4)
+        return x * gt.nn.parameter("scale", (), gt.nn.ones)
+
+    with pytest.raises(InputError, match=r"are: stage0\.\* \(4\), stage1\.\* \(4\), .*stage7\.\* \(4\) and 5 more$"):
+        trainer_of(deep, trainable=["head.*"])
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -85,7 +85,7 @@ class Elementwise(Operator):
 
     def scalar(self, *inputs: Any) -> Expr:
         """The function on scalars, in the loop language."""
-        raise NotImplementedError
+        raise self.lacks("scalar", "the function of one element")
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
         return pointwise(outputs[0], lambda *i: self.scalar(*(x.broadcast(i) for x in inputs)))
@@ -116,7 +116,7 @@ class Move(Operator):
 
     def source(self, index: Sequence[Expr], shape: Shape) -> Sequence[Expr | int]:
         """Subscripts in an operand of ``shape`` of the element that goes to ``index``."""
-        raise NotImplementedError
+        raise self.lacks("source", "where each element comes from")
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
         x = inputs[0]
