@@ -100,10 +100,17 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "dimension is text": (lambda: gt.load(onnx_relu(), dims={"n": "3"}), BindingError, "n='3'"),  # type: ignore[dict-item]
     "dimension is no integer": (lambda: gt.load(onnx_relu(), dims={"n": 2.5}), BindingError, "n=2.5"),  # type: ignore[dict-item]
     "compile a path": (lambda: gt.compile("model.onnx"), InputError, "not 'model.onnx' .str."),  # type: ignore[arg-type]
-    "save a template": (lambda: gt.save(linear(), None), ModelError, "a graph, not Template; bind its dim"),  # type: ignore[arg-type]
     "compile what holds a model": (lambda: gt.compile(quantized()), InputError, "not Quantized; give its .model$"),  # type: ignore[arg-type]
-    "save what holds a template": (lambda: gt.save(quantized()), ModelError, "give its .model .*, or its .graph$"),  # type: ignore[arg-type]
-    "save what holds a graph": (lambda: gt.save(quantized(2)), ModelError, "a graph, not Quantized; give its .model$"),  # type: ignore[arg-type]
+    "save what holds a template": (
+        lambda: gt.save(quantized()),
+        ModelError,
+        "a template, not Quantized; give its .model$",
+    ),  # type: ignore[arg-type]
+    "save what holds a graph": (
+        lambda: gt.save(quantized(2)),
+        ModelError,
+        "a template, not Quantized; give its .model$",
+    ),  # type: ignore[arg-type]
     "train what holds a model": (lambda: trainer(quantized()), InputError, "not Quantized; give its .model$"),
     "check what has a model": (
         lambda: gt.gradcheck.check(quantized()),

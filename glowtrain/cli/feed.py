@@ -11,10 +11,11 @@ from glowtrain.cli.console import note
 from glowtrain.data import Dataset
 from glowtrain.errors import DataError, InputError
 from glowtrain.graph import Graph, Template
+from glowtrain.graph.template import example_of
 from glowtrain.losses import Loss
 from glowtrain.trainer.arrays import converted, mismatch, shaped, transposition, with_unit_axes
 from glowtrain.trainer.feed import sources
-from glowtrain.trainer.forms import example_of, specs_of, target_specs
+from glowtrain.trainer.forms import specs_of, target_specs
 from glowtrain.types import Array, Spec
 
 

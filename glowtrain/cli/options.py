@@ -57,6 +57,14 @@ Trainable = Annotated[
         rich_help_panel=TRAINING,
     ),
 ]
+FreezeStatistics = Annotated[
+    bool,
+    typer.Option(
+        "--freeze-statistics",
+        help="Keep the running statistics of BatchNormalization that is not trained, and normalise with them.",
+        rich_help_panel=TRAINING,
+    ),
+]
 Epochs = Annotated[int, typer.Option(min=0, metavar="N", help="Passes over the data.")]
 BatchSize = Annotated[
     int | None,

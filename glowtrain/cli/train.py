@@ -44,6 +44,7 @@ def train(
     labels: options.Labels = None,
     output: options.LossOutput = None,
     trainable: options.Trainable = [],  # noqa: B006
+    freeze_statistics: options.FreezeStatistics = False,
     patience: options.Patience = None,
     optimizer: options.OptimizerChoice = "adam",
     lr: options.LearningRate = None,
@@ -90,7 +91,7 @@ def train(
         weight_decay=weight_decay, no_decay=tuple(no_decay) or None, clip_norm=clip_norm, clip_value=clip_value,
         accumulate=accumulate,
     )  # fmt: skip
-    trainer = Trainer(network, chosen, rule, trainable or None, backend, seed)
+    trainer = Trainer(network, chosen, rule, trainable or None, backend, seed, freeze_statistics=freeze_statistics)
     files.check_savable(trainer)
     _announce(trainer, network.name, f"{plural(len(fed), 'example')} of {loaded.name}")
     _fit(trainer, fed, files, epochs, size, patience, drop_last=drop_last)

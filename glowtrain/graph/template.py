@@ -9,11 +9,14 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from glowtrain.errors import BindingError, GraphError
+from glowtrain.errors import BindingError, GraphError, ShapeError
 from glowtrain.graph.binding import Binding, Structure
 from glowtrain.graph.graph import Graph
 from glowtrain.types import Array, Shape, Spec
 from glowtrain.words import kind_of
+
+PROBES = (2, 1, 3, 4, 8, 16, 32, 64, 128)
+"""Extents tried for symbolic dimensions to learn a template's variables before data says what they are."""
 
 
 def whole_extents(name: str, dims: Mapping[str, Any]) -> dict[str, int]:
@@ -189,3 +192,17 @@ class _Partly:
 
     def __call__(self, binding: Binding) -> Graph:
         return self.build(replace(binding, dims={**self.dims, **binding.dims}).with_values(self.values))
+
+
+def example_of(template: Template) -> Graph:
+    """A graph of a template: with all dimensions bound to the first of :data:`PROBES` that fits.
+
+    Raises what binding raises if none does.
+    """
+    problems = []
+    for extent in PROBES:
+        try:
+            return template.bind(dict.fromkeys(template.symbols, extent))
+        except (ShapeError, BindingError) as error:
+            problems.append(error)
+    raise problems[0]

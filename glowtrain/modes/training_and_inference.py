@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar, overload
@@ -22,17 +22,26 @@ Model = TypeVar("Model", Graph, Template)
 
 
 @overload
-def make_trainable(model: Graph, *, unbiased: bool = False, seed: int = 0) -> Graph: ...
+def make_trainable(
+    model: Graph, *, unbiased: bool = False, seed: int = 0, trained: Collection[str] | None = None
+) -> Graph: ...
 @overload
-def make_trainable(model: Template, *, unbiased: bool = False, seed: int = 0) -> Template: ...
-def make_trainable(model: Graph | Template, *, unbiased: bool = False, seed: int = 0) -> Graph | Template:
+def make_trainable(
+    model: Template, *, unbiased: bool = False, seed: int = 0, trained: Collection[str] | None = None
+) -> Template: ...
+def make_trainable(
+    model: Graph | Template, *, unbiased: bool = False, seed: int = 0, trained: Collection[str] | None = None
+) -> Graph | Template:
     """The training form of a model.
 
     BatchNormalization normalises with the batch's statistics, and its running ones are state with updates: as in ONNX
     with the batch's population variance, or with ``unbiased`` as in PyTorch. Dropout drops, other elements in every
     step, and random operators draw other numbers: their counter is a variable that each step increments.
+
+    With ``trained``, the names of what is trained, BatchNormalization of whose parameters none is trained stays in
+    inference form: it normalises with its running statistics, and they stay as they are.
     """
-    return _apply(model, partial(_training_form, unbiased=unbiased, seed=seed))
+    return _apply(model, partial(_training_form, unbiased=unbiased, seed=seed, trained=trained))
 
 
 @overload
@@ -48,8 +57,8 @@ def inference(model: Graph | Template, *, dropout: bool = False) -> Graph | Temp
     return _apply(model, partial(_inference_form, change=change))
 
 
-def _training_form(graph: Graph, *, unbiased: bool, seed: int) -> Graph:
-    return _Trainable(unbiased, seed).graph(graph)
+def _training_form(graph: Graph, *, unbiased: bool, seed: int, trained: Collection[str] | None) -> Graph:
+    return _Trainable(unbiased, seed, trained).graph(graph)
 
 
 def _inference_form(graph: Graph, *, change: Callable[[Node], Sequence[Value] | None]) -> Graph:
@@ -71,6 +80,7 @@ class _Trainable:
 
     unbiased: bool
     seed: int
+    trained: Collection[str] | None
     updates: dict[Variable, Value] = field(default_factory=dict)
     state: dict[Value, Variable] = field(default_factory=dict)
     """The running statistics that stand for what a node read: frozen variables."""
@@ -93,6 +103,8 @@ class _Trainable:
         return None
 
     def batch_normalization(self, node: Node, operator: BatchNormalization) -> Sequence[Value] | None:
+        if self.is_frozen(node):
+            return _inference_node(node)
         statistics = [self.variable(value) for value in node.inputs[3:]]
         if None in statistics:
             return None
@@ -103,6 +115,11 @@ class _Trainable:
         fresh = Node(training, [*node.inputs[:3], *before], node.name)
         self.updates.update(zip(variables, fresh.outputs[1:], strict=True))
         return fresh.outputs[: len(node.outputs)]
+
+    def is_frozen(self, node: Node) -> bool:
+        """Whether it is known what is trained, and neither scale nor bias is."""
+        names = [value.name for value in node.inputs[1:3] if isinstance(value, Variable)]
+        return self.trained is not None and not any(name in self.trained for name in names)
 
     def variable(self, value: Value | None) -> Variable | None:
         """The variable of a running statistic; ``None`` if it is computed."""

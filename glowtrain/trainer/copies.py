@@ -22,6 +22,7 @@ class Progress:
 
     variables: dict[str, Array]
     hyper: dict[str, float]
+    began: dict[str, float]
     history: History
     position: Position
     best: dict[str, Array]

@@ -165,6 +165,7 @@ class Fit:
     def _record(self) -> Record:
         position = self.position
         record: Record = {"epoch": position.epoch + 1, "loss": position.loss_sum / max(position.examples, 1)}
+        record["lr"] = self.trainer.scheduled_rate
         if self.validation is not None:
             found = self.trainer.evaluate(
                 self.validation, batch_size=self.options.batch_size, drop_last=self.options.drop_last

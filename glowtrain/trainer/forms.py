@@ -12,6 +12,7 @@ from typing import Any
 from glowtrain.errors import BindingError, GlowtrainError, InputError, ShapeError
 from glowtrain.grad import gradient_graph, loss_graph, training_graph
 from glowtrain.graph import Graph, Template, Value, Variable
+from glowtrain.graph.template import PROBES, example_of
 from glowtrain.losses import Loss
 from glowtrain.onnx_io import inference, make_trainable
 from glowtrain.optim import Optimizer
@@ -19,9 +20,6 @@ from glowtrain.types import Array, Spec
 from glowtrain.words import LISTED
 
 Trainable = Sequence[str] | Callable[[str], bool] | None
-
-PROBES = (2, 1, 3, 4, 8, 16, 32, 64, 128)
-"""Extents tried for symbolic dimensions to learn a template's variables before data says what they are."""
 
 DEFAULT_BATCH = 64
 """Examples in a batch where neither a person nor the model says how many."""
@@ -42,6 +40,7 @@ class Forms:
         seed: int,
         *,
         unbiased: bool,
+        freeze_statistics: bool = False,
     ) -> None:
         self.model = model
         self.template = model if isinstance(model, Template) else model.template
@@ -50,6 +49,7 @@ class Forms:
         self.trainable = trainable
         self.seed = seed
         self.unbiased = unbiased
+        self.freeze_statistics = freeze_statistics
 
     @cached_property
     def example(self) -> Graph:
@@ -74,7 +74,8 @@ class Forms:
     @cached_property
     def parameters(self) -> tuple[str, ...]:
         """Names of what is trained."""
-        return tuple(variable.name for variable in select(self.trained(self.example).variables, self.trainable))
+        candidates = make_trainable(self.example, unbiased=self.unbiased, seed=self.seed).variables
+        return tuple(variable.name for variable in select(candidates, self.trainable))
 
     @property
     def specs(self) -> dict[str, Spec]:
@@ -125,7 +126,8 @@ class Forms:
 
     def trained(self, model: Graph) -> Graph:
         """The training form of a bound model."""
-        return make_trainable(model, unbiased=self.unbiased, seed=self.seed)
+        names = self.parameters if self.freeze_statistics else None
+        return make_trainable(model, unbiased=self.unbiased, seed=self.seed, trained=names)
 
     def selected(self, trained: Graph) -> list[Variable]:
         """The variables of a training form that are trained."""
@@ -136,17 +138,6 @@ class Forms:
         if self.template is None:
             return change(self.example)
         return self.template.map(change)
-
-
-def example_of(template: Template) -> Graph:
-    """A graph of a template: with all dimensions bound to the first of :data:`PROBES` that fits."""
-    problems = []
-    for extent in PROBES:
-        try:
-            return template.bind(dict.fromkeys(template.symbols, extent))
-        except (ShapeError, BindingError) as error:
-            problems.append(error)
-    raise problems[0]
 
 
 def fixed_batch(specs: Mapping[str, Spec]) -> int | None:

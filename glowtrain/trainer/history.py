@@ -23,9 +23,10 @@ TIMINGS = ("seconds", "examples_per_second")
 
 @dataclass
 class History:
-    """One record for each epoch: ``epoch`` (from 1), ``loss``, with validation ``val_loss`` and ``val_<metric>``,
-    ``seconds`` and ``examples_per_second`` (of this run's epochs; neither compiling nor validation counts). ``resumed``
-    says where a restored run goes on, and with which other hyperparameters; ``stopped`` says why training ended."""
+    """One record for each epoch: ``epoch`` (from 1), ``loss``, ``lr`` (of the last update, with its schedule), with
+    validation ``val_loss`` and ``val_<metric>``, ``seconds`` and ``examples_per_second`` (of this run's epochs; neither
+    compiling nor validation counts). ``resumed`` says where a restored run goes on, and with which other
+    hyperparameters; ``stopped`` says why training ended."""
 
     records: list[Record] = field(default_factory=list)
     stopped: str = ""

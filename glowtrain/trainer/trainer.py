@@ -13,15 +13,17 @@ import numpy as np
 
 from glowtrain import data
 from glowtrain.backends.base import Backend
+from glowtrain.backends.interpreter import evaluate
 from glowtrain.backends.state import State
 from glowtrain.compiler import Function, compile
 from glowtrain.errors import CheckpointError, GlowtrainError, InputError, NonFiniteError
 from glowtrain.grad.training import LOSS
-from glowtrain.graph import Binding, Graph, Template, no_model
+from glowtrain.graph import Binding, Graph, Template, constant, no_model
 from glowtrain.graph.places import index_problems
 from glowtrain.losses import Loss, LossFunction, as_loss
 from glowtrain.onnx_io import inference
 from glowtrain.optim import Optimizer
+from glowtrain.optim.optimizer import STEP
 from glowtrain.trainer import checkpoint as checkpoints
 from glowtrain.trainer.arrays import converted, mismatch, with_unit_axes
 from glowtrain.trainer.checkpoint import Checkpoint, Position
@@ -34,7 +36,8 @@ from glowtrain.trainer.forms import DEFAULT_EPOCHS, Forms, Trainable, default_ba
 from glowtrain.trainer.history import History
 from glowtrain.trainer.hyper import Hyper
 from glowtrain.trainer.predict import Predictor
-from glowtrain.types import Array, Spec
+from glowtrain.types import Array, Spec, f64, type_of
+from glowtrain.words import unknown
 
 
 class Trainer:
@@ -42,7 +45,8 @@ class Trainer:
 
     ``loss``: one of :mod:`glowtrain.losses`, the name of a scalar output of the model, or a function
     ``(outputs, inputs) -> value``. ``trainable``: None for all parameters, patterns of names (``["head.*"]``), or a
-    function of a name; gradients of the others are not computed (running statistics go on adapting, as in PyTorch).
+    function of a name; gradients of the others are not computed. Running statistics go on adapting, as in PyTorch; with
+    ``freeze_statistics`` those of a BatchNormalization of which nothing is trained stay as they are, and it uses them.
     ``seed`` decides the order of examples and what dropout drops. ``unbiased``: the running variance of
     BatchNormalization as PyTorch estimates it, not as ONNX does.
 
@@ -64,6 +68,7 @@ class Trainer:
         seed: int = 0,
         *,
         unbiased: bool = False,
+        freeze_statistics: bool = False,
     ) -> None:
         if not isinstance(model, (Graph, Template)):
             raise InputError(f"Trainer takes a graph or a template, {no_model(model)}")
@@ -73,7 +78,9 @@ class Trainer:
         self.backend = backend
         self.loss = as_loss(loss)
         self.optimizer = optimizer
-        self.forms = Forms(model, self.loss, optimizer, trainable, seed, unbiased=unbiased)
+        self.forms = Forms(
+            model, self.loss, optimizer, trainable, seed, unbiased=unbiased, freeze_statistics=freeze_statistics
+        )
         self.history = History()
         self.position = Position()
         self.whole = True
@@ -114,20 +121,23 @@ class Trainer:
             "backend": self.backend,
             "seed": self.seed,
             "unbiased": forms.unbiased,
+            "freeze_statistics": forms.freeze_statistics,
         }
 
     @property
     def _progress(self) -> Progress:
         """What steps have changed."""
         return Progress(
-            self.variables(), dict(self.hyper), self.history, self.position, self._best, self._binding, self.whole
-        )
+            self.variables(), dict(self.hyper), self._began, self.history, self.position, self._best, self._binding,
+            self.whole,
+        )  # fmt: skip
 
     def take(self, progress: Progress) -> None:
         """Go to where another trainer of the same settings is."""
         for name, array in progress.variables.items():
             self.state.write(name, array)
         self.hyper.update(progress.hyper)
+        self._began = progress.began
         self.history = progress.history
         self.position = progress.position
         self._best = progress.best
@@ -177,6 +187,25 @@ class Trainer:
                 raise InputError(f"the model has {len(names)} inputs ({', '.join(names)}): pass a dict")
             inputs = {names[0]: inputs}
         return self._predict(self._arrays(inputs, tuple(self.forms.specs)), batch_size)
+
+    @property
+    def lr(self) -> float:
+        """The learning rate, before a schedule: ``hyper["lr"]``."""
+        return self.hyper["lr"]
+
+    @lr.setter
+    def lr(self, rate: float) -> None:
+        self.hyper["lr"] = rate
+
+    @property
+    def scheduled_rate(self) -> float:
+        """The learning rate of the last update that was made, with its schedule; of the first, before any was."""
+        if self.optimizer.schedule is None:
+            return self.lr
+        updates = constant(max(0, int(self.state.read(STEP)) - 1), f64)
+        numbers = {name: constant(value, f64) for name, value in self.hyper.items()}
+        factor = self.optimizer.schedule.value(updates, numbers)
+        return self.lr * float(evaluate(Graph((), {"factor": factor}), {})[factor])
 
     # --- whole data sets ---------------------------------------------------------------------------------------------
 
@@ -272,6 +301,26 @@ class Trainer:
     def variables(self) -> dict[str, Array]:
         """Copies of the whole state by name: parameters, optimizer's slots, counters, running statistics."""
         return {name: self.state.read(name) for name in self.state.names}
+
+    def set_variables(self, values: Mapping[str, Any]) -> None:
+        """Set some of :meth:`variables` by name: parameters of another model, say. The others stay.
+
+        Raises :class:`InputError` for unknown names and other shapes; nothing has been set then.
+        """
+        if problem := unknown(values, self.state.names, "variable"):
+            raise InputError(f"the trainer has {problem}")
+        own = {name: self.state.read(name) for name in values}
+        types = {name: type_of(array) for name, array in own.items()}
+        arrays = {name: converted(name, np.asarray(value), types[name].dtype) for name, value in values.items()}
+        problems = [
+            f"{name!r} is {types[name]}, not {array.dtype}{list(array.shape)}"
+            for name, array in arrays.items()
+            if (array.dtype, array.shape) != (own[name].dtype, own[name].shape)
+        ]
+        if problems:
+            raise InputError(f"variables of other types: {'; '.join(problems)}")
+        for name, array in arrays.items():
+            self.state.write(name, array)
 
     def model(self) -> Graph:
         """The model in inference form with the present parameters as initial values, under their names."""

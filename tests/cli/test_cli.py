@@ -12,7 +12,9 @@ import time
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 from typer.testing import CliRunner, Result
 
 from glowtrain.cli import app
@@ -91,6 +93,22 @@ def test_train_learns_and_says_so(tmp_path: Path) -> None:
     assert said.count("epoch ") >= 3
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert {"labels", "hyper.lr"} <= set(specs_of(load(step)))
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_frozen_trunk_keeps_its_statistics(tmp_path: Path, frozen: bool) -> None:
+    first, second = tmp_path / "first.onnx", tmp_path / "second.onnx"
+    done("train", "cnn", "--data", "digits", "--epochs", "1", "--batch-size", "479", "--out", first)
+    options = ("--trainable", "scores.*", *(("--freeze-statistics",) if frozen else ()))
+    done("train", first, "--data", "digits", "--epochs", "1", "--batch-size", "479", *options, "--out", second)
+    changed = {name for name, array in _initial(first).items() if not np.array_equal(array, _initial(second)[name])}
+    assert {"scores.weight", "scores.bias"} <= changed
+    assert any("norm" in name for name in changed) != frozen
+
+
+def _initial(path: Path) -> dict[str, np.ndarray]:
+    """The initial values of a file's variables, running statistics among them."""
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load(path).graph.initializer}
 
 
 def test_resume_gives_the_same_bytes(tmp_path: Path) -> None:

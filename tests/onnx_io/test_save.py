@@ -297,3 +297,29 @@ class TestFiles:
         path.touch(mode=0o600)
         save(loaded(mlp()), path)
         assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_template_is_saved_with_its_dimensions_open(tmp_path: Path) -> None:
+    @gt.model(tokens=i64["batch", "time"])
+    def words(tokens: gt.Value) -> gt.Value:
+        return gt.nn.linear(gt.nn.embedding(tokens, 5, 8), 3)
+
+    save(words, tmp_path / "words.onnx")
+    bound = save(words.bind({"batch": 2, "time": 2}))
+    assert onnx.load(tmp_path / "words.onnx") == bound
+    again = load(tmp_path / "words.onnx")
+    assert isinstance(again, Template)
+    assert again.inputs == words.inputs
+    tokens = np.random.default_rng(0).integers(0, 5, (3, 7))
+    found, expected = (gt.compile(model, "interpreter")({"tokens": tokens})["output"] for model in (again, words))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_template_that_no_extent_fits_is_to_be_bound(tmp_path: Path) -> None:
+    @gt.model(x=f32["n", "m"])
+    def picky(x: gt.Value) -> gt.Value:
+        return gt.nn.reshape(x, (5, 7))
+
+    with pytest.raises(ModelError, match="cannot save the template picky: bind its dimensions first"):
+        save(picky, tmp_path / "picky.onnx")
+    assert not list(tmp_path.iterdir())

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from onnx import ModelProto, helper
 
-from glowtrain.errors import ModelError
+from glowtrain.errors import BindingError, ModelError, ShapeError
 from glowtrain.files import write_atomically
-from glowtrain.graph import Graph, Node, Value, Variable, no_graph
+from glowtrain.graph import Graph, Node, Template, Value, Variable, no_model
 from glowtrain.graph.binding import Trimmed
+from glowtrain.graph.template import example_of
 from glowtrain.modes.variables import unknown_variables
 from glowtrain.onnx_io.read.parameters import state_variables
 from glowtrain.onnx_io.read.upgrade.upgrade import NEWEST_OPSET
@@ -29,7 +30,7 @@ _LARGEST_FILE = (1 << 31) - 1
 
 
 def save(
-    graph: Graph,
+    graph: Graph | Template,
     path: str | os.PathLike[str] | None = None,
     *,
     opset: int | None = None,
@@ -37,7 +38,7 @@ def save(
     state: Mapping[str, Array] | None = None,
     domains: Collection[str] = (),
 ) -> ModelProto:
-    """Write a graph as an ONNX model, to ``path`` if one is given, and return the model.
+    """Write a graph or a template as an ONNX model, to ``path`` if one is given, and return the model.
 
     ``opset`` is the version of the standard operators, from 13 to the newest; without it, the first from 17 on that has
     all that the graph uses. Operators that it lacks become functions of the model. ``state`` gives variables' values by
@@ -51,8 +52,10 @@ def save(
     The file appears whole or not at all. Raises :class:`ModelError` for operators that cannot be written, names that
     clash, values of unknown variables and files that cannot be written.
     """
+    if isinstance(graph, Template):
+        graph = _bound(graph)
     if not isinstance(graph, Graph):
-        raise ModelError(f"cannot save: it takes a graph, {no_graph(graph)}")
+        raise ModelError(f"cannot save: it takes a graph or a template, {no_model(graph)}")
     if problem := unknown_variables(graph, state or ()):
         raise ModelError(f"cannot save: state is for other variables: {problem}")
     choices = range(OLDEST_CHOSEN, NEWEST_OPSET + 1) if opset is None else (opset,)
@@ -68,6 +71,14 @@ def save(
     if path is not None:
         _write(model, Path(path))
     return model
+
+
+def _bound(template: Template) -> Graph:
+    """A graph that becomes the template again when it is written."""
+    try:
+        return example_of(template)
+    except (BindingError, ShapeError) as error:
+        raise ModelError(f"cannot save the template {template.name}: bind its dimensions first ({error})") from None
 
 
 def _write(model: ModelProto, path: Path) -> None:
