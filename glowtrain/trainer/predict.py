@@ -55,7 +55,7 @@ class Predictor:
         """Compile now what the same call would compile, and try what it would try."""
         size, count = self._size(batch_size), self._examples(inputs)
         divided = self._divides(count, size) and self._may_divide(inputs, size)
-        self.function.instance_for(next(_batches(inputs, count or 0, size)) if divided else inputs)
+        self.function.specialised(next(_batches(inputs, count or 0, size)) if divided else inputs)
 
     def _divides(self, count: int | None, size: int) -> bool:
         """Whether so many examples are to be run in batches of ``size``."""

@@ -10,7 +10,7 @@ import pytest
 from trainers import Points, images, trainer_of
 
 import glowtrain as gt
-from glowtrain.backends.cpu.backend import Cpu
+from glowtrain.compiler.function import Function
 from glowtrain.errors import InputError
 from glowtrain.ops.indexing.arg_extrema import CumSum
 from glowtrain.trainer.predict import Predictor
@@ -18,14 +18,14 @@ from glowtrain.trainer.predict import Predictor
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """The shapes of the first input of what is compiled for inference."""
-    real, shapes = Cpu.compile, []
+    """The shapes of the first input of what is compiled."""
+    real, shapes = Function._specialise, []
 
-    def compile(self: Cpu, graph: gt.Graph, plan: Any) -> Any:
+    def specialise(self: Function, key: Any, graph: gt.Graph) -> None:
         shapes.append(graph.inputs[0].shape)
-        return real(self, graph, plan)
+        real(self, key, graph)
 
-    monkeypatch.setattr(Cpu, "compile", compile)
+    monkeypatch.setattr(Function, "_specialise", specialise)
     return shapes
 
 
@@ -134,13 +134,13 @@ def test_memory_is_that_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten times as many examples take the same arena, and are run in ten times as many calls."""
     calls: list[int] = []
     function = gt.compile(summed_rows)
-    real: Callable[..., dict[str, Any]] = gt.compiler.Function.__call__
+    real: Callable[..., dict[str, Any]] = Function.__call__
 
-    def counted(self: Any, inputs: Any) -> dict[str, Any]:
+    def counted(self: Function, inputs: Any) -> dict[str, Any]:
         calls.append(len(inputs["x"]))
         return real(self, inputs)
 
-    monkeypatch.setattr(gt.compiler.Function, "__call__", counted)
+    monkeypatch.setattr(Function, "__call__", counted)
     predict = Predictor(function)
     x = np.random.default_rng(0).normal(size=(640, 3)).astype(np.float32)
     np.testing.assert_allclose(predict({"x": x})["output"], x.sum(1, keepdims=True), rtol=1e-5, atol=1e-6)
