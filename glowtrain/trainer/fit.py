@@ -104,7 +104,7 @@ class Fit:
         done = self.position.epoch * self.batches + self.position.batch
         self.history.stopped = self._nothing_to_do() or _done(self.target)
         with self.interrupts, Display(self.options.progress, self.target * self.batches, done) as display:
-            if self.options.resumed:
+            if self.options.resumed and self.history.resumed:
                 display.say(self.history.resumed)
             try:
                 while self.position.epoch < self.target and not self._out_of_patience():

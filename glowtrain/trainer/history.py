@@ -25,8 +25,8 @@ TIMINGS = ("seconds", "examples_per_second")
 class History:
     """One record for each epoch: ``epoch`` (from 1), ``loss``, ``lr`` (of the last update, with its schedule), with
     validation ``val_loss`` and ``val_<metric>``, ``seconds`` and ``examples_per_second`` (of this run's epochs; neither
-    compiling nor validation counts). ``resumed`` says where a restored run goes on, and with which other
-    hyperparameters; ``stopped`` says why training ended."""
+    compiling nor validation counts). ``resumed`` says with which other hyperparameters a restored run goes
+    on, if it does; ``stopped`` says why training ended."""
 
     records: list[Record] = field(default_factory=list)
     stopped: str = ""

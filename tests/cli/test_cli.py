@@ -381,7 +381,7 @@ def test_a_rate_that_is_given_takes_effect_when_a_run_goes_on(tmp_path: Path) ->
         checkpoint.write_bytes(begun)
         out, lr = tmp_path / f"{rate}.onnx", () if rate is None else ("--lr", rate)
         said = done(*arguments, "--epochs", "2", "--resume", *lr, "--out", out)
-        assert ("going on in epoch 2, with lr 0.5 instead of 0.01" in said) == (rate == "0.5")
+        assert ("going on in epoch 2 with lr 0.5 instead of 0.01" in said) == (rate == "0.5")
         found[rate] = out.read_bytes()
     assert found[None] == found["0.01"] != found["0.5"]
 
