@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
-from glowtrain.errors import ModelError, ShapeError
+from glowtrain.errors import ModelError, PluginError, ShapeError
 from glowtrain.graph.ragged import Operand, Ragged, broadcast, whole
 from glowtrain.types import Array, DType, TensorType
 
