@@ -16,6 +16,7 @@ GROUP = "glowtrain.backends"
 BUILT_IN = {
     "cpu": "glowtrain.backends.cpu.backend:Cpu",
     "interpreter": "glowtrain.backends.interpreter:Interpreter",
+    "evaluator": "glowtrain.backends.evaluator:Evaluator",
 }
 """Where each backend that comes along is defined: its module is imported when it is asked for."""
 

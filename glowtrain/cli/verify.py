@@ -19,6 +19,7 @@ BATCH = 4
 def verify(
     model: options.Model,
     train: Annotated[bool, typer.Option("--train", help="The whole training step instead of the model.")] = False,
+    backend: options.Backend = "cpu",
     dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
     seed: Annotated[int, typer.Option(min=0, help="Fixes the inputs, which are drawn.")] = 0,
     loss: options.Loss = "softmax_cross_entropy",
@@ -40,6 +41,6 @@ def verify(
     graph = open_graph(model, parse_dims(dims), batch=BATCH)
     if train:
         graph = training_step(graph, loss, output, trainable, optimizer, momentum)
-    report = ladder(graph, random_inputs(graph, seed))
+    report = ladder(graph, random_inputs(graph, seed), backend=backend)
     out.print(report)
     report.require()
