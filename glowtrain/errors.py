@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pickle import PicklingError
 
 
@@ -96,3 +96,14 @@ class VerificationError(GlowtrainError):
 
 class QuantizationError(GlowtrainError):
     """A model cannot be quantized as asked: a range, a scheme or the calibration data break a rule."""
+
+
+class SharedWeightsWarning(UserWarning):
+    """Several nodes read one initializer and train it together, and the file does not say whether they should.
+
+    ``readers`` are the nodes by the initializer's name.
+    """
+
+    def __init__(self, message: str, readers: Mapping[str, Sequence[str]]) -> None:
+        self.readers = dict(readers)
+        super().__init__(message)

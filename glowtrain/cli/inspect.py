@@ -15,7 +15,7 @@ from glowtrain.cli.console import command
 from glowtrain.cli.feed import stored
 from glowtrain.cli.models import open_graph, parse_dims
 from glowtrain.cli.profile import profile
-from glowtrain.cli.summary import summary
+from glowtrain.cli.summary import shared_parameters, summary
 from glowtrain.cli.training import optimizer_of
 from glowtrain.compiler import walk
 from glowtrain.compiler.walk import WALK, arrive, until
@@ -46,6 +46,7 @@ def inspect(
     loss: options.Loss = "softmax_cross_entropy",
     output: options.LossOutput = None,
     trainable: options.Trainable = [],  # noqa: B006
+    untie: options.Untie = [],  # noqa: B006
     optimizer: options.OptimizerChoice = "adam",
     momentum: options.Momentum = None,
 ) -> None:
@@ -68,10 +69,11 @@ def inspect(
             f"there is no stage {stage!r}; choose from {', '.join(stage_names(chosen))}", param_hint="--stage"
         )
     loaded = stored(dataset, data_dir).train if dataset is not None else None
-    graph = open_graph(model, parse_dims(dims), loaded)
-    if train:
-        graph = training_step(graph, loss, output, trainable, optimizer, momentum)
-    show(graph, stage, chosen)
+    graph = open_graph(model, parse_dims(dims), loaded, untie=untie)
+    step = training_step(graph, loss, output, trainable, optimizer, momentum) if train else graph
+    show(step, stage, chosen)
+    if stage == "summary":
+        shared_parameters(graph)
 
 
 def show(graph: Graph, stage: str, backend: Backend) -> None:

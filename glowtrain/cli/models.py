@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from glowtrain import models
 from glowtrain.cli.console import note
-from glowtrain.errors import BindingError, InputError, ModelError
+from glowtrain.errors import BindingError, InputError, ModelError, SharedWeightsWarning
 from glowtrain.graph import Graph, Template
 from glowtrain.onnx_io import load
 from glowtrain.trainer.forms import DEFAULT_BATCH
@@ -15,22 +16,45 @@ from glowtrain.types import Array
 
 
 def open_model(
-    model: str, dims: Mapping[str, int], examples: Mapping[str, Array] | None = None, seed: int = 0
+    model: str,
+    dims: Mapping[str, int],
+    examples: Mapping[str, Array] | None = None,
+    seed: int = 0,
+    *,
+    untie: Sequence[str] = (),
+    training: bool = True,
 ) -> Graph | Template:
-    """The model of a MODEL argument; a built-in one takes its shapes from examples. Raises :class:`ModelError`."""
+    """The model of a MODEL argument; a built-in one takes its shapes from examples.
+
+    Warnings about weights that would be trained together are notes, and left out without ``training``. Raises
+    :class:`ModelError`, and :class:`InputError` for what ``untie`` does not match.
+    """
     if model in models.MODELS and not Path(model).exists():
+        if untie:
+            raise InputError(f"--untie is for ONNX files; nothing in {model} is shared")
         return _bound(_built_in(model, examples, seed), dims)
     if not Path(model).exists():
         known = ", ".join(models.MODELS)
         raise ModelError(f"{model}: no such file (and no model of that name comes with Glowtrain; there are: {known})")
-    return load(model, dims)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        network = load(model, dims, untie=untie)
+    for warning in caught:
+        if training or not issubclass(warning.category, SharedWeightsWarning):
+            note(str(warning.message))
+    return network
 
 
 def open_graph(
-    model: str, dims: Mapping[str, int], examples: Mapping[str, Array] | None = None, *, batch: int = DEFAULT_BATCH
+    model: str,
+    dims: Mapping[str, int],
+    examples: Mapping[str, Array] | None = None,
+    *,
+    batch: int = DEFAULT_BATCH,
+    untie: Sequence[str] = (),
 ) -> Graph:
     """The model as a graph: symbolic dimensions without a value become ``batch``, with a note."""
-    return as_graph(open_model(model, dims, examples), batch)
+    return as_graph(open_model(model, dims, examples, untie=untie), batch)
 
 
 def as_graph(model: Graph | Template, batch: int = DEFAULT_BATCH) -> Graph:

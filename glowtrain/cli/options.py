@@ -28,6 +28,15 @@ Dims = Annotated[
     list[str],
     typer.Option("--dims", metavar="NAME=N", help="Bind a symbolic dimension of the file (repeatable)."),
 ]
+Untie = Annotated[
+    list[str],
+    typer.Option(
+        "--untie",
+        metavar="PATTERN",
+        help="Give each node that reads a matching initializer a parameter of its own (repeatable).",
+        rich_help_panel=TRAINING,
+    ),
+]
 Backend = Annotated[str, typer.Option(metavar="B", help=f"One of {', '.join(backend_names())}.")]
 Seed = Annotated[int, typer.Option(min=0, help="Fixes initial values, the order of examples and dropout.")]
 Loss = Annotated[

@@ -60,6 +60,7 @@ def quantize(
     loss: options.Loss = "softmax_cross_entropy",
     labels: options.Labels = None,
     output: options.LossOutput = None,
+    untie: options.Untie = [],  # noqa: B006
     seed: options.Seed = 0,
     form: given.FileFormat = given.QDQ,
     as_bytes: given.AsBytes = False,
@@ -85,7 +86,7 @@ def quantize(
     files.check()
     training.check(after_training=equalize or correct_bias or round_weights > 0)
     loaded = stored(calibrate, data_dir)
-    network = open_model(model, parse_dims(dims), loaded.train, seed)
+    network = open_model(model, parse_dims(dims), loaded.train, seed, untie=untie)
     rule = losses.by_name(loss, output)
     labelled = qat or labels or any(name in loaded.train for name in (*rule.targets, "y"))
     fed = feed(loaded, specs_of(network), rule if labelled else None, labels)

@@ -42,7 +42,7 @@ def run(
     Example: glowtrain run trained.onnx --input images.npz --output scores.npz
     """
     check_writable(output_path)
-    network = open_model(model, parse_dims(dims))
+    network = open_model(model, parse_dims(dims), training=False)
     arrays = inputs_in(examples_in(input_path, specs_of(network)), network)
     predict = Predictor(compile(network, backend if cache is None else kept_in(cache, backend)))
     predict.prepare(arrays, batch_size)

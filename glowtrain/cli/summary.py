@@ -9,7 +9,7 @@ from rich.table import Table
 from glowtrain.backends.base import Backend
 from glowtrain.cli.console import nbytes, out, seconds, table
 from glowtrain.compiler.walk import WALK, walk
-from glowtrain.graph import Graph
+from glowtrain.graph import Graph, Variable
 from glowtrain.program.memory.plan import Plan
 from glowtrain.program.program import Program
 from glowtrain.stages import Options
@@ -24,6 +24,21 @@ def summary(graph: Graph, backend: Backend) -> None:
     out.print(stages(graph, backend))
     out.print()
     _interface(graph)
+
+
+def shared_parameters(graph: Graph) -> None:
+    """Print the nodes that read a parameter, where there are several."""
+    for name, nodes in list(_readers(graph).items())[:LISTED]:
+        out.print(f"{name} is shared by {', '.join(nodes)}", markup=False)
+
+
+def _readers(graph: Graph) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {variable.name: [] for variable in graph.variables if variable.trainable}
+    for node in graph.nodes:
+        for variable in dict.fromkeys(value for value in node.inputs if isinstance(value, Variable)):
+            if variable.trainable:
+                found[variable.name].append(node.name or node.operator.key())
+    return {name: nodes for name, nodes in found.items() if len(nodes) > 1}
 
 
 def stages(graph: Graph, backend: Backend) -> Table:

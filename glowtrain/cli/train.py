@@ -45,6 +45,7 @@ def train(
     output: options.LossOutput = None,
     trainable: options.Trainable = [],  # noqa: B006
     freeze_statistics: options.FreezeStatistics = False,
+    untie: options.Untie = [],  # noqa: B006
     patience: options.Patience = None,
     optimizer: options.OptimizerChoice = "adam",
     lr: options.LearningRate = None,
@@ -80,7 +81,7 @@ def train(
     files = Files(out_path, checkpoint, resume, overwrite, log, plot, step_out, opset)
     files.check()
     loaded = stored(dataset, data_dir)
-    network = open_model(model, parse_dims(dims), loaded.train, seed)
+    network = open_model(model, parse_dims(dims), loaded.train, seed, untie=untie)
     chosen = losses.by_name(loss, output)
     fed = feed(loaded, specs_of(network), chosen, labels)
     size = default_batch(network) if batch_size is None else batch_size

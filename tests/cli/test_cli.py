@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 from typer.testing import CliRunner, Result
 
 from glowtrain.cli import app
@@ -61,6 +61,18 @@ def regression(tmp_path: Path) -> Path:
     path = tmp_path / "data.npz"
     x = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
     np.savez(path, x=x, y=x.sum(axis=1, keepdims=True))
+    return path
+
+
+@pytest.fixture
+def twice(tmp_path: Path) -> Path:
+    """A model with an input x f32[batch,4] whose two nodes read one weight, which nothing says is one parameter."""
+    multiply = [helper.make_node("MatMul", [x, "w"], [y], f"node{y}") for x, y in (("x", "h"), ("h", "y"))]
+    given, result = (helper.make_tensor_value_info(name, 1, ["batch", 4]) for name in "xy")
+    weight = numpy_helper.from_array(np.eye(4, dtype=np.float32), "w")
+    path = tmp_path / "twice.onnx"
+    graph = helper.make_graph(multiply, "twice", [given], [result], [weight])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), path)
     return path
 
 
@@ -155,6 +167,25 @@ def test_inspect_a_file(trained: Path) -> None:
     said = done("inspect", trained)
     assert "hidden1.weight" in said
     assert "taking batch=64" in said
+
+
+def test_weights_that_nodes_share_are_named_and_untied(twice: Path, tmp_path: Path) -> None:
+    said = done("inspect", twice)
+    assert "'w': node 'nodeh' (MatMul), node 'nodey' (MatMul)" in said
+    assert "w is shared by nodeh, nodey" in said
+    apart = done("inspect", twice, "--untie", "w")
+    assert "w.1" in apart
+    assert "share" not in apart
+    x = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=x, y=x)
+    arguments = ("train", twice, "--data", tmp_path / "data.npz", "--loss", "mse", "--out", tmp_path / "out.onnx")
+    trained = done(*arguments)
+    assert "--untie" in trained
+    assert "16 parameters" in trained
+    assert "32 parameters" in done(*arguments, "--untie", "*")
+    assert "nothing matches 'v'" in refused(*arguments, "--untie", "v")
+    np.savez(tmp_path / "in.npz", x=x)
+    assert "untie" not in done("run", twice, "--input", tmp_path / "in.npz", "--output", tmp_path / "y.npz")
 
 
 def test_verify_climbs_the_ladder(trained: Path) -> None:

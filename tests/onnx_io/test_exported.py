@@ -8,7 +8,7 @@ from onnx_models import model, node, trainable
 
 from glowtrain.graph import Graph
 from glowtrain.onnx_io import load
-from glowtrain.onnx_io.read.exported import FOLDED, KIND, SIGNATURE, exported_constants
+from glowtrain.onnx_io.read.exported import FOLDED, KIND, SIGNATURE, exported
 
 ARRAYS = {
     name: np.linspace(1, 2, 3, dtype=np.float32)
@@ -16,7 +16,7 @@ ARRAYS = {
 }
 
 
-def exported() -> ModelProto:
+def marked() -> ModelProto:
     """A sum with a parameter, a buffer, a computed scale, what was folded from each, and what is not marked."""
     sums = [node("Add", f"x{i} {name}", f"x{i + 1}") for i, name in enumerate(ARRAYS)]
     proto = model(sums, {"x0": [3]}, [f"x{len(ARRAYS)}"], ARRAYS)
@@ -36,16 +36,16 @@ def exported() -> ModelProto:
 
 
 def test_buffers_and_computed_values_are_constants() -> None:
-    assert exported_constants(exported().graph) == {"table", "val_1", "val_2"}
-    graph = load(exported())
+    assert exported(marked()).constants == {"table", "val_1", "val_2"}
+    graph = load(marked())
     assert isinstance(graph, Graph)
     assert trainable(graph) == ["weight", "val_3", "weight_bias", "mixed"]
 
 
 def test_without_a_signature_nothing_is_said() -> None:
-    proto = exported()
+    proto = marked()
     del proto.graph.metadata_props[:]
-    assert not exported_constants(proto.graph)
+    assert not exported(proto).constants
     graph = load(proto)
     assert isinstance(graph, Graph)
     assert trainable(graph) == list(ARRAYS)

@@ -265,16 +265,6 @@ class TestParameters:
         proto = model([node("LSTM", "x w r _ _ h0 c0", "y", hidden_size=3)], {"x": [5, 4, 2]}, ["y"], initializers)
         assert trainable(same_as_onnx_runtime(proto)) == ["w", "r", "c0"]
 
-    def test_merged_equal_parameters_come_apart(self) -> None:
-        nodes = [
-            node("Identity", "ln.0.scale", "ln.1.scale"),
-            node("LayerNormalization", "x ln.0.scale", "a", "first"),
-            node("LayerNormalization", "a ln.1.scale", "b", "second"),
-            node("LayerNormalization", "b ln.0.scale", "y", "third"),
-        ]
-        graph = loaded(model(nodes, {"x": [2, 3]}, ["y"], {"ln.0.scale": np.ones(3, np.float32)}))
-        assert trainable(graph) == ["ln.0.scale", "ln.1.scale", "ln.0.scale.1"]
-
     def test_tied_parameters_stay_tied(self) -> None:
         nodes = [node("Gather", "table tokens", "e"), node("Transpose", "table", "t"), node("MatMul", "e t", "y")]
         table = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)

@@ -1,7 +1,9 @@
-"""What the files of PyTorch's dynamo exporter say of their initializers.
+"""What the files of PyTorch's exporters say of their initializers.
 
-The exporter writes the signature of the exported program and, for values, what they are or what they were folded from,
-as metadata. Files of other origin have none of it.
+The dynamo exporter writes the signature of the exported program and, for values, what they are or what they were folded
+from, as metadata; and for each node the text of the program's node that it was made from, whose arguments name the
+parameters it read. The TorchScript exporter writes neither, but names nodes after the modules that they are in. Files
+of other origin have none of it.
 """
 
 from __future__ import annotations
@@ -9,57 +11,108 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from onnx import GraphProto
+from onnx import ModelProto, NodeProto
 
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 FOLDED = "pkg.onnxscript.optimizer.folded_from"
+PROGRAM_NODE = "pkg.torch.onnx.fx_node"
 PARAMETER = "PARAMETER"
+PRODUCER = "pytorch"
 
-_INPUT = re.compile(r"^\w+: ([A-Z_]+) target='([^'\n]+)'", re.MULTILINE)
+_INPUT = re.compile(r"^(\w+): ([A-Z_]+) target='([^'\n]+)'", re.MULTILINE)
 _QUOTED = re.compile(r"'([^']*)'")
+_ARGUMENT = re.compile(r"%(\w+)")
 _COMPUTED = re.compile(r"val_\d+")
 """Names of values that are not inputs of the exported program."""
+_CALL = re.compile(r"_\d+$")
+"""What the TorchScript exporter appends to a module's name where it is called again."""
+_TEMPORARY = "onnx::"
+"""How the TorchScript exporter's names of values that the module has no name for begin."""
 
 
-def exported_constants(graph: GraphProto) -> frozenset[str]:
-    """Initializers that are not parameters: buffers, constants, and what was folded from nothing but these."""
-    signature = next((entry.value for entry in graph.metadata_props if entry.key == SIGNATURE), None)
-    if signature is None:
-        return frozenset()
-    stored = frozenset(tensor.name for tensor in graph.initializer)
-    origins = _Origins(stored, {target: kind for kind, target in _INPUT.findall(signature)})
-    for value in graph.value_info:
-        for entry in value.metadata_props:
-            if entry.key == KIND:
-                origins.kinds[value.name] = entry.value
-            elif entry.key == FOLDED:
-                origins.folded[value.name] = _QUOTED.findall(entry.value)
-    return frozenset(name for name in stored if not origins.is_parameter(name))
+@dataclass(frozen=True)
+class Exported:
+    """What a file says of values by name: which are stored in it, what they are, or what they were made of."""
 
-
-@dataclass
-class _Origins:
-    """What is known of values by name: which are stored in the file, what they are, or what they were made of."""
-
-    stored: frozenset[str]
-    kinds: dict[str, str]
+    stored: frozenset[str] = frozenset()
+    kinds: dict[str, str] = field(default_factory=dict)
     folded: dict[str, list[str]] = field(default_factory=dict)
+    inputs: dict[str, str] = field(default_factory=dict)
+    """The stored value that each input of the exported program was, by the input's name."""
+    signed: bool = False
+    """Whether the dynamo exporter wrote the file, with a signature."""
+    traced: bool = False
+    """Whether the TorchScript exporter wrote it."""
 
-    def is_parameter(self, name: str) -> bool:
+    @property
+    def constants(self) -> frozenset[str]:
+        """Initializers that are not parameters: buffers, constants, and what was folded from nothing but these."""
+        return frozenset(name for name in self.stored if self.signed and not self._is_parameter(name))
+
+    def _is_parameter(self, name: str) -> bool:
         """Whether a parameter is among all that a value was made of.
 
         Stored values of which nothing is known may be parameters. Others among the sources are those whose shapes
         went into a constant.
         """
+        return any(self.kinds.get(source) == PARAMETER or self._unmarked(source) for source in self.made_of(name))
+
+    def _unmarked(self, name: str) -> bool:
+        known = name in self.kinds or name in self.folded
+        return name in self.stored and not known and not _COMPUTED.fullmatch(name)
+
+    def made_of(self, name: str) -> set[str]:
+        """A value, and all that it was folded from."""
         waiting, seen = [name], {name}
         while waiting:
             current = waiting.pop()
-            sources = [] if current in self.kinds else self.folded.get(current)
-            unmarked = current in self.stored and current not in self.kinds and sources is None
-            if self.kinds.get(current) == PARAMETER or (unmarked and not _COMPUTED.fullmatch(current)):
-                return True
-            new = [source for source in sources or () if source not in seen]
+            sources = () if current in self.kinds else self.folded.get(current, ())
+            new = [source for source in sources if source not in seen]
             waiting += new
             seen.update(new)
-        return False
+        return seen
+
+    def program_node(self, node: NodeProto) -> str:
+        """The text of the program's node that a node was made from; empty if the file does not say it."""
+        texts = (entry.value for entry in node.metadata_props if entry.key == PROGRAM_NODE)
+        return next(texts, "") if self.signed else ""
+
+    def arguments(self, text: str) -> list[str]:
+        """The parameters and buffers among the arguments in the text of a program's node, in order."""
+        names = _ARGUMENT.findall(text.partition("](")[2])
+        return [self.inputs[name] for name in names if name in self.inputs]
+
+    def passes_on(self, node: NodeProto) -> bool:
+        """Whether a node stands for a parameter that had the value of another, which was left out of the file.
+
+        The TorchScript exporter leaves an Identity under the name of each. A name that no parameter has is that of a
+        transposed copy, of which a module that is called twice has two: that says nothing.
+        """
+        return self.traced and node.op_type == "Identity" and not node.output[0].startswith(_TEMPORARY)
+
+    def is_in_module_of(self, node: NodeProto, name: str) -> bool:
+        """Whether the TorchScript exporter says that a node is in the module whose parameter has this name."""
+        scope = node.name.strip("/").split("/")[:-1]
+        module = name.rpartition(".")[0]
+        paths = (".".join(scope), ".".join(_CALL.sub("", part) for part in scope))
+        return self.traced and node.name.startswith("/") and module in paths
+
+
+def exported(model: ModelProto) -> Exported:
+    """What a model says."""
+    graph = model.graph
+    stored = frozenset(tensor.name for tensor in graph.initializer)
+    signature = next((entry.value for entry in graph.metadata_props if entry.key == SIGNATURE), None)
+    if signature is None:
+        return Exported(stored, traced=model.producer_name == PRODUCER)
+    inputs = _INPUT.findall(signature)
+    kinds = {target: kind for _, kind, target in inputs}
+    result = Exported(stored, kinds, inputs={name: target for name, _, target in inputs}, signed=True)
+    for value in graph.value_info:
+        for entry in value.metadata_props:
+            if entry.key == KIND:
+                result.kinds[value.name] = entry.value
+            elif entry.key == FOLDED:
+                result.folded[value.name] = _QUOTED.findall(entry.value)
+    return result

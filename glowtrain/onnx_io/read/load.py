@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
-from glowtrain.errors import BindingError, ModelError, ShapeError, UnknownValueError, UnsupportedOperatorError
+from glowtrain.errors import (
+    BindingError,
+    ModelError,
+    ShapeError,
+    SharedWeightsWarning,
+    UnknownValueError,
+    UnsupportedOperatorError,
+)
 from glowtrain.graph import Binding, Graph, Structure, Template
 from glowtrain.graph.template import whole_extents
 from glowtrain.onnx_io.read import control, flex_attention, functions, gradient, sequences, tabular  # noqa: F401  (they enter their rules in BUILT_IN)
 from glowtrain.onnx_io.read.build import BUILT_IN, Recipe
-from glowtrain.onnx_io.read.exported import exported_constants
-from glowtrain.onnx_io.read.parameters import class_of, key_of, roles, stated_variables, untie
+from glowtrain.onnx_io.read.exported import exported
+from glowtrain.onnx_io.read.parameters import class_of, key_of, roles, stated_variables
+from glowtrain.onnx_io.read.sharing import separate
 from glowtrain.onnx_io.read.source import Model, Source, describe, read, subgraphs
 from glowtrain.onnx_io.read.upgrade import typed  # noqa: F401  (likewise)
 from glowtrain.onnx_io.read.upgrade.upgrade import light, upgrade
@@ -25,12 +34,16 @@ from glowtrain.types import Array, Spec
 _SMALL = 1024
 """Elements up to which an initializer is shown to the converter."""
 
+_LISTED = 5
+"""Initializers, and readers of each, that a warning names."""
+
 
 def load(
     source: Source,
     dims: Mapping[str, int] | None = None,
     *,
     values: Mapping[str, Any] | None = None,
+    untie: str | Sequence[str] = (),
     name: str = "",
 ) -> Graph | Template:
     """Load an ONNX model from a path, bytes or a ModelProto.
@@ -42,10 +55,17 @@ def load(
     template finds what it needs in each call. Operator sets from 1 up are converted to the newest. Float initializers
     become variables by the rule of :mod:`glowtrain.onnx_io.read.parameters`.
 
+    Nodes that read one initializer share it. A :class:`SharedWeightsWarning` says where that may not be meant, because
+    exporters merge equal initializers and the file does not tell; ``untie`` names those (or has patterns, such as
+    ``"*.bias"``) of which each node is to have its own.
+
     Raises :class:`ModelError` for what is broken, :class:`UnsupportedOperatorError` naming all operators that are not
-    supported, and :class:`BindingError` for dimensions that the model does not have.
+    supported, :class:`BindingError` for dimensions that the model does not have, and :class:`InputError` for what
+    ``untie`` does not match.
     """
-    template = _template(read(source), name)
+    template, shared = _template(read(source), name, (untie,) if isinstance(untie, str) else tuple(untie))
+    if shared:
+        warnings.warn(_sharing(template.name, shared), stacklevel=2)
     bound = whole_extents(template.name, dims or {})
     unknown = [symbol for symbol in bound if symbol not in template.symbols]
     if unknown:
@@ -60,21 +80,38 @@ def load(
         return rest
 
 
-def _template(model: Model, name: str) -> Template:
-    arrays, stated = _initializers(model.proto.graph, model.folder), stated_variables(model.proto, model.title)
-    fixed = exported_constants(model.proto.graph)
+def _template(model: Model, name: str, untie: Sequence[str]) -> tuple[Template, dict[str, list[str]]]:
+    """The model, and the nodes that share a variable without the file saying why, by the variable's name."""
+    arrays, record = _initializers(model.proto.graph, model.folder), exported(model.proto)
+    stated = stated_variables(model.proto, model.title)
     model = Model(light(model.proto, _SMALL), model.title, model.folder)
     graph = upgrade(model).graph
     _check_supported(graph, model.title)
-    arrays |= _initializers(graph, model.folder)
-    untie(graph, arrays, {*stated, *fixed})
+    sharing = separate(graph, arrays, record, stated, untie)
     declared = [value for value in graph.input if value.name not in arrays]
     inputs = {value.name: _spec(value, model.title) for value in declared if value.type.HasField("tensor_type")}
     structures = {value.name: _structure(value, model.title) for value in declared if value.name not in inputs}
     title = name or model.proto.graph.name or "model"
-    found = roles(graph, arrays, stated, fixed)
+    found = roles(graph, arrays, stated, sharing.constants)
     recipe = Recipe(graph, inputs, structures, arrays, found, title, model.title, model.folder)
-    return Template(title, inputs, recipe.build, structures)
+    variables = found.trainable | found.running
+    shared = {name: list(map(describe, nodes)) for name, nodes in sharing.unexplained.items() if name in variables}
+    return Template(title, inputs, recipe.build, structures), shared
+
+
+def _sharing(title: str, shared: Mapping[str, Sequence[str]]) -> SharedWeightsWarning:
+    lines = [
+        f"{name!r}: {', '.join(nodes[:_LISTED])}{' ...' if len(nodes) > _LISTED else ''}"
+        for name, nodes in list(shared.items())[:_LISTED]
+    ]
+    more = [f"{len(shared) - _LISTED} more"] if len(shared) > _LISTED else []
+    return SharedWeightsWarning(
+        f"{title}: several nodes read one initializer and train it together. That is right for a layer that is used "
+        "several times or tied to another, and wrong if the exporter merged equal parameters; this file does not tell "
+        f"(docs/exporting.md). untie={next(iter(shared))!r} or --untie gives each node its own:"
+        + "".join(f"\n  - {line}" for line in lines + more),
+        shared,
+    )
 
 
 def _initializers(graph: GraphProto, folder: Path | None) -> dict[str, Array]:
