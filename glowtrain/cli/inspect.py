@@ -39,6 +39,7 @@ def inspect(
     train: Annotated[bool, typer.Option("--train", help="The whole training step instead of the model.")] = False,
     backend: options.Backend = "cpu",
     dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
+    open_batch: options.OpenBatch = False,
     dataset: Annotated[
         str | None, typer.Option("--data", metavar="D", help="Shapes of a built-in model follow this data set.")
     ] = None,
@@ -69,7 +70,7 @@ def inspect(
             f"there is no stage {stage!r}; choose from {', '.join(stage_names(chosen))}", param_hint="--stage"
         )
     loaded = stored(dataset, data_dir).train if dataset is not None else None
-    graph = open_graph(model, parse_dims(dims), loaded, untie=untie)
+    graph = open_graph(model, parse_dims(dims), loaded, untie=untie, open_batch=open_batch)
     step = training_step(graph, loss, output, trainable, optimizer, momentum) if train else graph
     show(step, stage, chosen)
     if stage == "summary":

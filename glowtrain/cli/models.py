@@ -21,6 +21,7 @@ def open_model(
     examples: Mapping[str, Array] | None = None,
     seed: int = 0,
     *,
+    open_batch: bool = False,
     untie: Sequence[str] = (),
     training: bool = True,
 ) -> Graph | Template:
@@ -30,15 +31,15 @@ def open_model(
     :class:`ModelError`, and :class:`InputError` for what ``untie`` does not match.
     """
     if model in models.MODELS and not Path(model).exists():
-        if untie:
-            raise InputError(f"--untie is for ONNX files; nothing in {model} is shared")
+        if untie or open_batch:
+            raise InputError(f"--untie and --open-batch are for ONNX files, not for {model}")
         return _bound(_built_in(model, examples, seed), dims)
     if not Path(model).exists():
         known = ", ".join(models.MODELS)
         raise ModelError(f"{model}: no such file (and no model of that name comes with Glowtrain; there are: {known})")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        network = load(model, dims, untie=untie)
+        network = load(model, dims, open_batch=open_batch, untie=untie)
     for warning in caught:
         if training or not issubclass(warning.category, SharedWeightsWarning):
             note(str(warning.message))
@@ -51,10 +52,11 @@ def open_graph(
     examples: Mapping[str, Array] | None = None,
     *,
     batch: int = DEFAULT_BATCH,
+    open_batch: bool = False,
     untie: Sequence[str] = (),
 ) -> Graph:
     """The model as a graph: symbolic dimensions without a value become ``batch``, with a note."""
-    return as_graph(open_model(model, dims, examples, untie=untie), batch)
+    return as_graph(open_model(model, dims, examples, open_batch=open_batch, untie=untie), batch)
 
 
 def as_graph(model: Graph | Template, batch: int = DEFAULT_BATCH) -> Graph:

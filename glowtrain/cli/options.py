@@ -28,6 +28,9 @@ Dims = Annotated[
     list[str],
     typer.Option("--dims", metavar="NAME=N", help="Bind a symbolic dimension of the file (repeatable)."),
 ]
+OpenBatch = Annotated[
+    bool, typer.Option("--open-batch", help="Open the batch of a file that was exported for one size of it.")
+]
 Untie = Annotated[
     list[str],
     typer.Option(

@@ -34,6 +34,7 @@ def quantize(
     calibrate: given.Calibrate,
     data_dir: options.DataDir = None,
     dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
+    open_batch: options.OpenBatch = False,
     backend: options.Backend = "cpu",
     activations: given.ActivationType = given.Activations.u8,
     weights: given.WeightType = given.Weights.i8,
@@ -86,7 +87,7 @@ def quantize(
     files.check()
     training.check(after_training=equalize or correct_bias or round_weights > 0)
     loaded = stored(calibrate, data_dir)
-    network = open_model(model, parse_dims(dims), loaded.train, seed, untie=untie)
+    network = open_model(model, parse_dims(dims), loaded.train, seed, untie=untie, open_batch=open_batch)
     rule = losses.by_name(loss, output)
     labelled = qat or labels or any(name in loaded.train for name in (*rule.targets, "y"))
     fed = feed(loaded, specs_of(network), rule if labelled else None, labels)

@@ -30,6 +30,7 @@ def run(
     output_path: Annotated[Path, typer.Option("--output", metavar="OUT.npz", help="Where the outputs go, by name.")],
     batch_size: options.BatchSize = None,
     dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
+    open_batch: options.OpenBatch = False,
     backend: options.Backend = "cpu",
     cache: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep compiled code in a folder, and find it there again.")
@@ -42,7 +43,7 @@ def run(
     Example: glowtrain run trained.onnx --input images.npz --output scores.npz
     """
     check_writable(output_path)
-    network = open_model(model, parse_dims(dims), training=False)
+    network = open_model(model, parse_dims(dims), open_batch=open_batch, training=False)
     arrays = inputs_in(examples_in(input_path, specs_of(network)), network)
     predict = Predictor(compile(network, backend if cache is None else kept_in(cache, backend)))
     predict.prepare(arrays, batch_size)

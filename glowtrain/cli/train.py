@@ -38,6 +38,7 @@ def train(
     drop_last: options.DropLast = False,
     data_dir: options.DataDir = None,
     dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
+    open_batch: options.OpenBatch = False,
     backend: options.Backend = "cpu",
     seed: options.Seed = 0,
     loss: options.Loss = "softmax_cross_entropy",
@@ -81,7 +82,7 @@ def train(
     files = Files(out_path, checkpoint, resume, overwrite, log, plot, step_out, opset)
     files.check()
     loaded = stored(dataset, data_dir)
-    network = open_model(model, parse_dims(dims), loaded.train, seed, untie=untie)
+    network = open_model(model, parse_dims(dims), loaded.train, seed, untie=untie, open_batch=open_batch)
     chosen = losses.by_name(loss, output)
     fed = feed(loaded, specs_of(network), chosen, labels)
     size = default_batch(network) if batch_size is None else batch_size

@@ -188,6 +188,26 @@ def test_weights_that_nodes_share_are_named_and_untied(twice: Path, tmp_path: Pa
     assert "untie" not in done("run", twice, "--input", tmp_path / "in.npz", "--output", tmp_path / "y.npz")
 
 
+def test_a_fixed_batch_is_opened(tmp_path: Path) -> None:
+    flatten = helper.make_node("Reshape", ["x", "shape"], ["flat"])
+    multiply = helper.make_node("MatMul", ["flat", "w"], ["y"])
+    given, result = (helper.make_tensor_value_info(name, 1, shape) for name, shape in (("x", [2, 2, 2]), ("y", [2, 1])))
+    arrays = {"shape": np.array([2, 4]), "w": np.ones((4, 1), np.float32)}
+    tensors = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    graph = helper.make_graph([flatten, multiply], "fixed", [given], [result], tensors)
+    path = tmp_path / "fixed.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), path)
+    x = np.random.default_rng(0).normal(size=(21, 2, 2)).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=x, y=x.sum((1, 2))[:, None])
+    data, out = tmp_path / "data.npz", tmp_path / "out.onnx"
+    done("train", path, "--data", data, "--loss", "mse", "--open-batch", "--batch-size", 8, "--out", out)
+    np.savez(tmp_path / "in.npz", x=x)
+    done("run", path, "--open-batch", "--input", tmp_path / "in.npz", "--output", tmp_path / "y.npz")
+    with np.load(tmp_path / "y.npz") as outputs:
+        np.testing.assert_allclose(outputs["y"], x.sum((1, 2))[:, None], rtol=1e-5, atol=1e-6)
+    assert "--open-batch are for ONNX files" in refused("inspect", "mlp", "--open-batch")
+
+
 def test_verify_climbs_the_ladder(trained: Path) -> None:
     said = done("verify", trained, "--train", "--optimizer", "sgd", "--momentum", "0.9")
     assert "compiled" in said

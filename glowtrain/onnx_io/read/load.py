@@ -23,6 +23,7 @@ from glowtrain.graph.template import whole_extents
 from glowtrain.onnx_io.read import control, flex_attention, functions, gradient, sequences, tabular  # noqa: F401  (they enter their rules in BUILT_IN)
 from glowtrain.onnx_io.read.build import BUILT_IN, Recipe
 from glowtrain.onnx_io.read.exported import exported
+from glowtrain.onnx_io.read.open_batch import open_batch as opened
 from glowtrain.onnx_io.read.parameters import class_of, key_of, roles, stated_variables
 from glowtrain.onnx_io.read.sharing import separate
 from glowtrain.onnx_io.read.source import Model, Source, describe, read, subgraphs
@@ -43,6 +44,7 @@ def load(
     dims: Mapping[str, int] | None = None,
     *,
     values: Mapping[str, Any] | None = None,
+    open_batch: bool = False,
     untie: str | Sequence[str] = (),
     name: str = "",
 ) -> Graph | Template:
@@ -55,18 +57,24 @@ def load(
     template finds what it needs in each call. Operator sets from 1 up are converted to the newest. Float initializers
     become variables by the rule of :mod:`glowtrain.onnx_io.read.parameters`.
 
+    ``open_batch`` makes a dimension ``batch`` of the first axis of the inputs, where a file fixes it
+    (:mod:`glowtrain.onnx_io.read.open_batch`).
+
     Nodes that read one initializer share it. A :class:`SharedWeightsWarning` says where that may not be meant, because
     exporters merge equal initializers and the file does not tell; ``untie`` names those (or has patterns, such as
     ``"*.bias"``) of which each node is to have its own.
 
     Raises :class:`ModelError` for what is broken, :class:`UnsupportedOperatorError` naming all operators that are not
-    supported, :class:`BindingError` for dimensions that the model does not have, and :class:`InputError` for what
-    ``untie`` does not match.
+    supported, :class:`BindingError` for dimensions that the model does not have (or no batch to open), and
+    :class:`InputError` for what ``untie`` does not match.
     """
-    template, shared = _template(read(source), name, (untie,) if isinstance(untie, str) else tuple(untie))
+    recipe, shared = _recipe(read(source), name, (untie,) if isinstance(untie, str) else tuple(untie))
     if shared:
-        warnings.warn(_sharing(template.name, shared), stacklevel=2)
-    bound = whole_extents(template.name, dims or {})
+        warnings.warn(_sharing(recipe.name, shared), stacklevel=2)
+    bound = whole_extents(recipe.name, dims or {})
+    if open_batch:
+        recipe = opened(recipe, bound, values or {})
+    template = Template(recipe.name, dict(recipe.inputs), recipe.build, dict(recipe.structures))
     unknown = [symbol for symbol in bound if symbol not in template.symbols]
     if unknown:
         known = ", ".join(template.symbols) or "none"
@@ -80,7 +88,7 @@ def load(
         return rest
 
 
-def _template(model: Model, name: str, untie: Sequence[str]) -> tuple[Template, dict[str, list[str]]]:
+def _recipe(model: Model, name: str, untie: Sequence[str]) -> tuple[Recipe, dict[str, list[str]]]:
     """The model, and the nodes that share a variable without the file saying why, by the variable's name."""
     arrays, record = _initializers(model.proto.graph, model.folder), exported(model.proto)
     stated = stated_variables(model.proto, model.title)
@@ -96,7 +104,7 @@ def _template(model: Model, name: str, untie: Sequence[str]) -> tuple[Template, 
     recipe = Recipe(graph, inputs, structures, arrays, found, title, model.title, model.folder)
     variables = found.trainable | found.running
     shared = {name: list(map(describe, nodes)) for name, nodes in sharing.unexplained.items() if name in variables}
-    return Template(title, inputs, recipe.build, structures), shared
+    return recipe, shared
 
 
 def _sharing(title: str, shared: Mapping[str, Sequence[str]]) -> SharedWeightsWarning:
