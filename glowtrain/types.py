@@ -127,6 +127,10 @@ def dtype_of(numpy_type: DTypeLike) -> DType:
     return found
 
 
+LARGEST_RANK = 64
+"""Axes of a tensor: as many as NumPy has."""
+
+
 @dataclass(frozen=True)
 class TensorType:
     """Element type and static shape."""
@@ -135,6 +139,8 @@ class TensorType:
     shape: Shape = ()
 
     def __post_init__(self) -> None:
+        if len(self.shape) > LARGEST_RANK:
+            raise ShapeError(f"a tensor of {len(self.shape)} axes: there can be {LARGEST_RANK} at most")
         if any(extent < 0 for extent in self.shape):
             raise ShapeError(f"{self}: extents cannot be negative")
         if self.nbytes >= 1 << 62 or (0 in self.shape and math.prod(e or 1 for e in self.shape) >= 1 << 58):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper
 from onnx_models import mlp, model, node
 from refusing import load_and_bind, refused
 
-from glowtrain.errors import GlowtrainError, UnsupportedOperatorError
+from glowtrain.errors import GlowtrainError, InputError, UnsupportedOperatorError
 from glowtrain.onnx_io import load
 
 
@@ -33,6 +35,18 @@ class TestFiles:
     def test_text(self, tmp_path: Path) -> None:
         (tmp_path / "m.onnx").write_text("#!/bin/sh\necho this is no model\n" * 50)
         refused(tmp_path / "m.onnx", "m.onnx is truncated or not an ONNX model")
+
+    def test_a_name_that_no_file_has(self) -> None:
+        refused("a\0b.onnx", r"cannot read 'a\x00b.onnx': no file has such a name")
+
+    @pytest.mark.parametrize(
+        "source", [5, None, mlp().graph, io.StringIO("text")], ids=lambda source: type(source).__name__
+    )
+    def test_what_is_no_source(self, source: object) -> None:
+        with pytest.raises(
+            InputError, match=f"load takes a path, bytes, a binary file .*, not .*{type(source).__name__}"
+        ):
+            load(source)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("kept", [0.1, 0.5, 0.9, 0.99])
     def test_a_truncated_file(self, tmp_path: Path, kept: float) -> None:
@@ -211,6 +225,13 @@ class TestExternalData:
         onnx.save(mlp(), folder / "m.onnx", save_as_external_data=True, size_threshold=0, location="m.data")
         return onnx.load(folder / "m.onnx", load_external_data=False)
 
+    def changed(self, folder: Path, key: str, value: str) -> None:
+        """A model whose tensors have another entry about where their data lie."""
+        proto = self.saved(folder)
+        for tensor in proto.graph.initializer:
+            next(entry for entry in tensor.external_data if entry.key == key).value = value
+        (folder / "bad.onnx").write_bytes(proto.SerializeToString())
+
     def test_a_missing_data_file(self, tmp_path: Path) -> None:
         self.saved(tmp_path)
         (tmp_path / "m.data").unlink()
@@ -219,7 +240,31 @@ class TestExternalData:
     def test_a_data_file_that_is_too_short(self, tmp_path: Path) -> None:
         self.saved(tmp_path)
         (tmp_path / "m.data").write_bytes(b"1234567")
-        refused(tmp_path / "m.onnx", "needs 120 bytes but the file holds 7")
+        refused(tmp_path / "m.onnx", "initializer 'fc1.weight': its data are bytes 0 to 120 of", "m.data, which has 7")
+
+    @pytest.mark.parametrize(
+        ("key", "value"), [("length", "-1"), ("length", "400"), ("offset", "-4"), ("offset", "9" * 30)]
+    )
+    def test_data_that_lie_outside_of_their_file(self, tmp_path: Path, key: str, value: str) -> None:
+        self.changed(tmp_path, key, value)
+        refused(tmp_path / "bad.onnx", "initializer 'fc1.weight': its data are bytes ", "m.data, which has 212")
+
+    def test_a_location_that_no_file_has(self, tmp_path: Path) -> None:
+        self.changed(tmp_path, "location", "a\0b")
+        refused(tmp_path / "bad.onnx", r"its data file 'a\x00b' cannot be found")
+
+    def test_a_link_to_itself(self, tmp_path: Path) -> None:
+        (tmp_path / "circle").symlink_to("circle")
+        self.changed(tmp_path, "location", "circle")
+        refused(tmp_path / "bad.onnx", "its data file 'circle' cannot be found")
+
+    def test_a_pipe_is_not_waited_for(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        self.changed(tmp_path, "location", "pipe")
+        pipe = os.open(tmp_path / "pipe", os.O_RDWR)  # with a writer, so that a reader would not wait for ever
+        os.write(pipe, bytes(120))
+        refused(tmp_path / "bad.onnx", "pipe is not a regular file")
+        os.close(pipe)
 
     @pytest.mark.parametrize("location", ["../secret", "/etc/passwd", "link/secret", "", "."])
     def test_data_outside_the_folder(self, tmp_path: Path, location: str) -> None:

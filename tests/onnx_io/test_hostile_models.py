@@ -29,6 +29,35 @@ class TestSizes:
         pool = node("MaxPool", "x", "y", "pool", **{"kernel_shape": [2], **attributes})
         refused(model([pool], {"x": [1, 1, 9]}, ["y"]), "node 'pool' (MaxPool)")
 
+    @pytest.mark.parametrize("rank", [65, 127])
+    def test_more_axes_than_numpy_has(self, rank: int) -> None:
+        what = f"a tensor of {rank} axes: there can be 64 at most"
+        wide = {"s": np.ones(rank, np.int64)}
+        refused(model([node("Reshape", "x s", "y", "wide")], {"x": [1]}, ["y"], wide), f"node 'wide' (Reshape): {what}")
+        refused(model([node("Relu", "x", "y")], {"x": [1] * rank}, ["y"]), f"input 'x': {what}")
+        proto = model([node("Add", "x w", "y")], {"x": [1]}, ["y"])
+        proto.graph.initializer.append(helper.make_tensor("w", TensorProto.FLOAT, [1] * rank, [1.0]))
+        refused(proto, f"initializer 'w': {what}")
+
+    def test_a_loop_of_more_steps_than_memory_can_count(self) -> None:
+        value = helper.make_empty_tensor_value_info
+        declared = [helper.make_tensor_value_info(name, *type_) for name, type_ in (("i", (7, [])), ("c", (9, [])))]
+        declared.append(helper.make_tensor_value_info("s", 1, [1]))
+        steps = [node("Identity", "c", "d"), node("Add", "s s", "t")]
+        body = helper.make_graph(steps, "body", declared, [value("d"), value("t")])
+        proto = model([node("Loop", "n _ x", "y", "rounds", body=body)], {"x": [1]}, ["y"], {"n": np.array(10**12)})
+        refused(proto, "node 'rounds' (Loop): it runs for 1,000,000,000,000 steps", "16,777,216 at most")
+
+    @pytest.mark.parametrize("name", ["", "body"])
+    def test_a_body_that_takes_another_number_of_inputs(self, name: str) -> None:
+        value = helper.make_empty_tensor_value_info
+        steps = [node("Relu", "x", "t"), node("Cast", "x", "d", to=TensorProto.BOOL)]
+        body = helper.make_graph(steps, "body", [], [value("d"), value("t")])
+        body.name = name
+        proto = model([node("Loop", "n _ x", "y", "rounds", body=body)], {"x": [1]}, ["y"], {"n": np.array(3)})
+        what = f"subgraph {name!r}" if name else "subgraph"
+        refused(proto, f"node 'rounds' (Loop): its {what} takes 0 inputs, not 3")
+
     def test_an_empty_tensor_of_extents_that_overflow(self) -> None:
         refused(model([node("Relu", "x", "y")], {"x": [0, 1 << 62]}, ["y"]), "input 'x'", "overflows")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,7 +43,11 @@ class TestSources:
         proto = mlp()
         path = tmp_path / "mlp.onnx"
         onnx.save(proto, path)
-        texts = {str(loaded(source)) for source in (proto, proto.SerializeToString(), path, str(path))}  # type: ignore[arg-type]
+        data = proto.SerializeToString()
+        sources = (proto, data, bytearray(data), memoryview(data), io.BytesIO(data), path, str(path))
+        texts = {str(loaded(source)) for source in sources}  # type: ignore[arg-type]
+        with path.open("rb") as file:
+            texts.add(str(loaded(file)))  # type: ignore[arg-type]
         assert len(texts) == 1
 
     def test_the_proto_is_not_changed(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from onnx import GraphProto, NodeProto, ValueInfoProto
 
-from glowtrain.errors import ModelError, UnknownValueError
+from glowtrain.errors import ModelError, ShapeError, UnknownValueError
 from glowtrain.graph import Constant, Graph, Input, Ragged, Value, constant
 from glowtrain.onnx_io.read.build import Builder, Known, attributes_of, built_in
 from glowtrain.onnx_io.read.found_sizes import cut
@@ -29,6 +29,9 @@ MOST_UNROLLED = 4096
 """Steps up to which a loop is unrolled because it cannot stay one."""
 MOST_STEPS = 1 << 15
 """Steps that are unrolled in a whole model: loops in loops multiply."""
+
+MOST_COMPILED = 1 << 24
+"""Steps of a loop in native code, whose numbers lie in memory."""
 
 
 @dataclass
@@ -47,12 +50,11 @@ class Branch(Builder):
         return self.outer.unroll()
 
     def results(self, graph: GraphProto, inputs: Sequence[Known]) -> list[Known]:
-        """What the subgraph gives for inputs."""
+        """What the subgraph gives for inputs. Raises :class:`ShapeError` for another number of them than it takes."""
         declared = [value.name for value in graph.input]
         if len(declared) != len(inputs):
-            raise ModelError(
-                f"{self.recipe.title}: subgraph {graph.name!r} takes {len(declared)} inputs, not {len(inputs)}"
-            )
+            name = f"subgraph {graph.name!r}" if graph.name else "subgraph"
+            raise ShapeError(f"its {name} takes {len(declared)} inputs, not {len(inputs)}")
         self.known.update(zip(declared, inputs, strict=True))
         for tensor in graph.initializer:
             self.known[tensor.name] = Constant(array_from_tensor(tensor, self.recipe.folder), tensor.name)
@@ -265,6 +267,8 @@ class _Loop:
         begins = self.going is None or _always(self.going)
         count = known_steps(self.count, kept, step, inputs, states, results) if begins else None
         if count is not None:
+            if count > MOST_COMPILED:
+                raise ShapeError(f"it runs for {count:,} steps; a compiled loop may run for {MOST_COMPILED:,} at most")
             steps = constant(np.arange(count, dtype=np.int64))
             graph = _graph(inner, [*inputs, step], results, self.body.name)
             return self._made(graph, inner, [*states, steps]) if count > UNROLLED else None

@@ -48,7 +48,7 @@ def load(
     untie: str | Sequence[str] = (),
     name: str = "",
 ) -> Graph | Template:
-    """Load an ONNX model from a path, bytes or a ModelProto.
+    """Load an ONNX model from a path, bytes, a binary file or a ModelProto.
 
     ``dims`` binds symbolic dimensions by name; a dimension without a name is called ``<input>_<axis>``. With all bound
     the result is a :class:`Graph`, else a :class:`Template` that gives a graph for each binding of the rest. ``values``
@@ -66,7 +66,7 @@ def load(
 
     Raises :class:`ModelError` for what is broken, :class:`UnsupportedOperatorError` naming all operators that are not
     supported, :class:`BindingError` for dimensions that the model does not have (or no batch to open), and
-    :class:`InputError` for what ``untie`` does not match.
+    :class:`InputError` for another kind of ``source``, and for what ``untie`` does not match.
     """
     recipe, shared = _recipe(read(source), name, (untie,) if isinstance(untie, str) else tuple(untie))
     if shared:

@@ -8,11 +8,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, defs, helper
 
-from glowtrain.errors import ModelError
+from glowtrain.errors import InputError, ModelError
 from glowtrain.onnx_io.read.check import (
     check_functions,
     check_nesting,
@@ -24,13 +25,14 @@ from glowtrain.onnx_io.read.check import (
     subgraphs,
     too_deep,
 )
+from glowtrain.words import kind_of as kind_of_value
 
 __all__ = [
     "OLDEST_OPSET", "Model", "Source", "captures", "describe", "is_standard", "kind_of", "opset_of", "read", "reads",
     "subgraphs",
 ]  # fmt: skip
 
-Source = str | os.PathLike[str] | bytes | ModelProto
+Source = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | ModelProto
 
 OLDEST_OPSET = 1
 
@@ -49,7 +51,7 @@ def read(source: Source) -> Model:
 
     Raises :class:`ModelError` for files that cannot be read, are truncated or not ONNX, declare no standard operators
     or too old ones, use names that nothing defines, define a name twice, have cycles, nest graphs too deeply, or break
-    what :mod:`glowtrain.onnx_io.read.check` checks.
+    what :mod:`glowtrain.onnx_io.read.check` checks; and :class:`InputError` for what is no source.
     """
     model = _parse(source)
     check_nesting(model.proto, model.title)
@@ -65,14 +67,25 @@ def _parse(source: Source) -> Model:
         copy = ModelProto()
         copy.CopyFrom(source)
         return Model(copy, source.graph.name or "model", None)
-    if isinstance(source, bytes):
-        return Model(_decode(source, "the model"), "the model", None)
-    path = Path(source)
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return Model(_decode(bytes(source), "the model"), "the model", None)
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        return Model(_decode(_contents(path), str(path)), str(path), path.parent)
+    content = source.read() if hasattr(source, "read") else None
+    if isinstance(content, bytes):
+        return Model(_decode(content, "the model"), "the model", None)
+    advice = "; open it with 'rb'" if isinstance(content, str) else ""
+    raise InputError(f"load takes a path, bytes, a binary file or a ModelProto, not {kind_of_value(source)}{advice}")
+
+
+def _contents(path: Path) -> bytes:
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
+    except ValueError:
+        raise ModelError(f"cannot read {str(path)!r}: no file has such a name") from None
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}") from None
-    return Model(_decode(data, str(path)), str(path), path.parent)
 
 
 def _decode(data: bytes, title: str) -> ModelProto:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import stat
 from pathlib import Path
 
 import ml_dtypes
@@ -10,7 +11,23 @@ import numpy as np
 from onnx import SparseTensorProto, TensorProto, helper, numpy_helper
 
 from glowtrain.errors import ModelError, ShapeError
-from glowtrain.types import Array, DType, dtype_of, f4e2m1, f6e2m3, f6e3m2, i2, i4, i8, i16, u2, u4, u8, u16
+from glowtrain.types import (
+    LARGEST_RANK,
+    Array,
+    DType,
+    dtype_of,
+    f4e2m1,
+    f6e2m3,
+    f6e3m2,
+    i2,
+    i4,
+    i8,
+    i16,
+    u2,
+    u4,
+    u8,
+    u16,
+)
 
 _PACKED_BITS: dict[DType, int] = {f6e2m3: 6, f6e3m2: 6, f4e2m1: 4, i4: 4, u4: 4, i2: 2, u2: 2}
 """Bits of the types whose elements lie in files without gaps, the first at the low end of the first byte."""
@@ -54,6 +71,8 @@ def array_from_tensor(tensor: TensorProto, folder: Path | None, what: str = "ten
     what = f"{what} {tensor.name!r}" if tensor.name else what
     dtype = dtype_from_onnx(tensor.data_type, what)
     shape = tuple(tensor.dims)
+    if len(shape) > LARGEST_RANK:
+        raise ModelError(f"{what}: a tensor of {len(shape)} axes: there can be {LARGEST_RANK} at most")
     if any(extent < 0 for extent in shape) or math.prod(extent or 1 for extent in shape) * dtype.size >= 1 << 62:
         raise ModelError(f"{what}: shape {list(shape)} is negative or overflows")
     if tensor.data_location == TensorProto.EXTERNAL:
@@ -108,21 +127,38 @@ def _external_bytes(tensor: TensorProto, folder: Path | None, what: str) -> byte
     location = entries.get("location", "")
     if folder is None:
         raise ModelError(f"{what} lies in the file {location!r} beside the model: load the model by its path")
-    root = folder.resolve()
-    path = (root / location).resolve()
-    if not location or not path.is_relative_to(root) or path == root:
-        raise ModelError(f"{what}: its data file {location!r} is outside the model's folder {root}")
+    path = _inside(folder.resolve(), location, what)
     try:
-        offset, length = int(entries.get("offset", 0)), int(entries.get("length", -1))
-        with path.open("rb") as file:
-            rest = max(0, path.stat().st_size - offset)
-            file.seek(offset)
-            data: bytes = file.read(rest if length < 0 else min(length, rest))
-            return data
-    except (ValueError, OverflowError):
+        offset, length = int(entries.get("offset", 0)), entries.get("length")
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ModelError(f"{what}: its data file {path} is not a regular file")
+        return _slice(path, offset, None if length is None else int(length), what)
+    except ValueError:
         raise ModelError(f"{what}: offset and length of external data must be numbers, not {entries}") from None
     except OSError as error:
         raise ModelError(f"{what}: its data file {path} cannot be read: {error.strerror}") from None
+
+
+def _inside(root: Path, location: str, what: str) -> Path:
+    """The file at a location, which must be below a folder."""
+    try:
+        path = (root / location).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a null character
+        raise ModelError(f"{what}: its data file {location!r} cannot be found: {error}") from None
+    if not location or not path.is_relative_to(root) or path == root:
+        raise ModelError(f"{what}: its data file {location!r} is outside the model's folder {root}")
+    return path
+
+
+def _slice(path: Path, offset: int, length: int | None, what: str) -> bytes:
+    """Bytes of a file, up to its end without a ``length``."""
+    size = path.stat().st_size
+    end = size if length is None else offset + length
+    if offset < 0 or end < offset or end > size:
+        raise ModelError(f"{what}: its data are bytes {offset} to {end} of {path}, which has {size}")
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(end - offset)
 
 
 def array_from_sparse(sparse: SparseTensorProto, folder: Path | None, what: str = "") -> Array:
