@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 from onnx_models import model, node
 
 from glowtrain.backends.interpreter import evaluate
@@ -116,3 +117,23 @@ class TestAfterConversion:
         nodes = [node("RandomNormalLike", "x", "a"), node("RandomNormalLike", "x", "b")]
         found = result(model(nodes, {"x": [3, 4]}, ["a", "b"]), x=X)
         assert not np.array_equal(found["a"], found["b"])
+
+    @pytest.mark.parametrize("seed", [1.5, 3.5])
+    def test_their_seeds_are_not_those_that_other_nodes_state(self, seed: float) -> None:
+        nodes = [
+            node("RandomNormalLike", "x", "a"),
+            node("RandomNormalLike", "x", "b", seed=seed),
+            node("RandomNormalLike", "x", "c"),
+        ]
+        found = result(model(nodes, {"x": [3, 4]}, ["a", "b", "c"]), x=X)
+        assert len({array.tobytes() for array in found.values()}) == 3
+
+    def test_every_step_of_an_unrolled_loop_draws_other_numbers(self) -> None:
+        value = helper.make_empty_tensor_value_info
+        declared = [helper.make_tensor_value_info("i", 7, []), helper.make_tensor_value_info("c", 9, [])]
+        declared.append(helper.make_tensor_value_info("s", 1, [3, 4]))
+        steps = [node("Identity", "c", "d"), node("Identity", "s", "t"), node("RandomNormalLike", "s", "r")]
+        body = helper.make_graph(steps, "body", declared, [value("d"), value("t"), value("r")])
+        proto = model([node("Loop", "n _ x", "last y", body=body)], {"x": [3, 4]}, ["y"], {"n": np.array(2)})
+        first, second = result(proto, x=X)["y"]
+        assert not np.array_equal(first, second)

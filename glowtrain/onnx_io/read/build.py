@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,13 @@ from glowtrain.graph.binding import Result, Trimmed, part_name
 from glowtrain.graph.ragged import whole
 from glowtrain.onnx_io.read.found_sizes import follow, ragged
 from glowtrain.onnx_io.read.parameters import Roles, class_of, key_of
-from glowtrain.onnx_io.read.source import describe
+from glowtrain.onnx_io.read.source import describe, subgraphs
 from glowtrain.onnx_io.schema.attributes import Call, attribute_value, operator_from, static_inputs
 from glowtrain.onnx_io.schema.tensors import array_from_sparse, array_from_tensor
 from glowtrain.ops.elementwise.logic import Cast
 from glowtrain.ops.quantized.convert import DequantizeLinear
 from glowtrain.ops.quantized.scales import WithScales
+from glowtrain.ops.random.draws import SeededDraw
 from glowtrain.optimize.fold import constants
 from glowtrain.types import Array, Spec
 
@@ -83,6 +85,14 @@ class Builder:
     known: dict[str, Known] = field(default_factory=dict)
     steps: int = 0
     """Steps of loops that were unrolled, those in other loops' steps too."""
+    seeds: Iterator[float] | None = None
+    """Seeds for random nodes that state none."""
+
+    def seed(self) -> float:
+        """A seed that no other random node of the whole model has."""
+        if self.seeds is None:
+            self.seeds = unused_seeds(self.recipe.proto)
+        return next(self.seeds)
 
     def unroll(self) -> int:
         """Count a step of a loop that is built in place; the number so far in the whole model."""
@@ -224,6 +234,8 @@ class Builder:
 
     def made(self, operator: Operator, inputs: list[Value | None], node: NodeProto) -> tuple[Value, ...]:
         """The outputs of a new node, or constants; what is made of integers for weights is known by those integers."""
+        if isinstance(operator, SeededDraw) and operator.seed is None:
+            operator = replace(operator, seed=self.seed())
         fresh = Node(operator, inputs, node.name)
         if isinstance(operator, WithScales):
             operator.check_known(inputs)
@@ -239,6 +251,19 @@ def built_in(key: str) -> Callable[[Rule], Rule]:
         return rule
 
     return enter
+
+
+def unused_seeds(graph: GraphProto) -> Iterator[float]:
+    """Seeds that no node of a graph, or of the graphs in it, states."""
+    stated = set(_stated_seeds(graph))
+    return (number + 0.5 for number in itertools.count(1) if number + 0.5 not in stated)
+
+
+def _stated_seeds(graph: GraphProto) -> Iterator[float]:
+    for node in graph.node:
+        yield from (attribute.f for attribute in node.attribute if attribute.name == "seed")
+        for body in subgraphs(node):
+            yield from _stated_seeds(body)
 
 
 def leaves_of(value: Value) -> list[Value]:

@@ -49,6 +49,9 @@ class Branch(Builder):
     def unroll(self) -> int:
         return self.outer.unroll()
 
+    def seed(self) -> float:
+        return self.outer.seed()
+
     def results(self, graph: GraphProto, inputs: Sequence[Known]) -> list[Known]:
         """What the subgraph gives for inputs. Raises :class:`ShapeError` for another number of them than it takes."""
         declared = [value.name for value in graph.input]

@@ -2,8 +2,8 @@
 
 A node's seed is the generator's key and its counter stands still, so every run draws the same numbers, in the
 interpreter as in compiled code. The training form of a model puts its own seed and step counter in their place (see
-:meth:`SeededDraw.drawn`). ONNX leaves the generator open; nodes of a file that have no seed are numbered when it is
-loaded, so that they differ. Semantics: https://onnx.ai/onnx/operators/ at the newest opset.
+:meth:`SeededDraw.drawn`). ONNX leaves the generator open; nodes of a file that have no seed get one that no
+other node has when it is loaded, so that they differ. Semantics: https://onnx.ai/onnx/operators/ at the newest opset.
 """
 
 from __future__ import annotations

@@ -157,6 +157,16 @@ def default(name: str, value: int | float | str) -> Step:
     return step
 
 
+def _renamed(name: str) -> Step:
+    """The operator has another name."""
+
+    def step(node: NodeProto, scope: Scope) -> list[NodeProto]:
+        node.op_type = name
+        return []
+
+    return step
+
+
 def _all(*steps: Step) -> Step:
     """Steps one after another."""
 
@@ -282,6 +292,7 @@ STEPS: dict[str, tuple[tuple[int, Step], ...]] = {
     "Resize": ((10, _coordinates),),
     "RoiAlign": ((15, default("coordinate_transformation_mode", "output_half_pixel")),),
     "Scan": ((8, _batches),),
+    "Scatter": ((10, _renamed("ScatterElements")),),
     "Slice": ((9, to_inputs("starts", "ends", "axes")),),
     "Split": ((12, to_inputs("split")), (17, _parts)),
     "TopK": ((9, to_inputs("k")),),

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, checker, defs, helper, inliner
 
 from glowtrain.errors import ModelError
-from glowtrain.graph import lookup
 from glowtrain.onnx_io.read.check import check_operands
 from glowtrain.onnx_io.read.source import Model, describe, is_standard, opset_of, set_nodes, subgraphs
 from glowtrain.onnx_io.read.upgrade.opset_1_to_6 import FORM, to_set_7
 from glowtrain.onnx_io.read.upgrade.opset_7_up import STEPS, Scope
-from glowtrain.ops.random.draws import SeededDraw
 
 NEWEST_OPSET = defs.onnx_opset_version()
 
@@ -36,7 +33,6 @@ def upgrade(model: Model) -> ModelProto:
     _state_newest(proto)
     proto = _inlined(model)
     del proto.graph.value_info[:]
-    _seed(proto.graph)
     check_operands(proto.graph, model.title)
     return proto
 
@@ -89,21 +85,6 @@ def _state_newest(proto: ModelProto | FunctionProto) -> None:
             entry.version = NEWEST_OPSET
 
 
-def _seed(graph: GraphProto) -> None:
-    """A name that was dropped; and seeds that are not whole numbers, so that random nodes without one differ."""
-    seed = 0.5
-    for node in _all_nodes(graph):
-        if not is_standard(node.domain):
-            continue
-        if node.op_type == "Scatter":
-            node.op_type = "ScatterElements"
-        draws = lookup(node.op_type)
-        if draws is not None and issubclass(draws, SeededDraw):
-            seed += 1
-            if not any(attribute.name == "seed" for attribute in node.attribute):
-                node.attribute.append(helper.make_attribute("seed", seed))
-
-
 def _inlined(model: Model) -> ModelProto:
     if not model.proto.functions:
         return model.proto
@@ -112,13 +93,6 @@ def _inlined(model: Model) -> ModelProto:
     except _FAILURES as error:
         names = ", ".join(function.name for function in model.proto.functions)
         raise ModelError(f"{model.title}: its functions {names} cannot be inlined: {error}") from None
-
-
-def _all_nodes(graph: GraphProto) -> Iterable[NodeProto]:
-    for node in graph.node:
-        yield node
-        for body in subgraphs(node):
-            yield from _all_nodes(body)
 
 
 def light(proto: ModelProto, elements: int) -> ModelProto:
