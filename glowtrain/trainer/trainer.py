@@ -458,7 +458,8 @@ class Trainer:
                 what, instead = f"batch_size={size}", f"train with a batch size of {self._fixed_batch}"
             raise InputError(
                 f"the model's batch is fixed at {self._fixed_batch} and cannot take {what}: {instead}, "
-                "or export and load it with a symbolic batch dimension (docs/exporting.md)"
+                "or give it a symbolic batch dimension: gt.load(..., open_batch=True) and --open-batch open that of a "
+                "file (docs/exporting.md)"
             )
 
     @property
