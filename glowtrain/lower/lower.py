@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from glowtrain.errors import CodegenError
 from glowtrain.graph import Constant, Graph, Node, Value, Variable
 from glowtrain.loops import Buffer, Const, Expr, For, Index, Names, Statement, Tensor, indices_of
 from glowtrain.ops.control.scan import Scan
@@ -24,7 +23,7 @@ class Lower:
     def run(self, graph: Graph) -> Program:
         """The program that computes a graph, every value in a buffer of its own.
 
-        Raises :class:`CodegenError` for an operator that has no lowering (:class:`~glowtrain.lower.expand.Expand`
+        Raises :class:`PluginError` for an operator that has no lowering (:class:`~glowtrain.lower.expand.Expand`
         replaces those that have a decomposition).
         """
         return _Lowering(graph).program()
@@ -104,8 +103,6 @@ class _Lowering:
         inputs = [None if value is None else self._tensor(value) for value in node.inputs]
         if isinstance(operator, Scan):
             return self._scan(operator, node, inputs)
-        if not operator.has("lower"):
-            raise CodegenError(f"{node} has no lowering; an operator needs lower or decompose")
         outputs = tuple(self._output(node, value) for value in node.outputs)
         kernels = split(self.kernels.fresh(operator.onnx.lower()), operator.lower(outputs, *inputs))
         wishes = operator.layouts(*(None if value is None else value.type for value in node.inputs))

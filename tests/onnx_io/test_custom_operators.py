@@ -196,5 +196,5 @@ class TestMistakes:
         graph = Graph((x,), {"y": Interpreted()(x)})
         feeds = {"x": np.ones(3, np.float32)}
         np.testing.assert_array_equal(gt.compile(graph, "interpreter")(feeds)["y"], -feeds["x"])
-        with pytest.raises(gt.GlowtrainError, match="neither a lowering nor a decomposition"):
+        with pytest.raises(PluginError, match=r"give the class Interpreted a lower .*or a decompose\)"):
             gt.compile(graph, "cpu")
