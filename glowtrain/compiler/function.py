@@ -11,7 +11,7 @@ from typing import Any
 
 from glowtrain.backends.base import Artifact, Backend
 from glowtrain.backends.discovery import backend_of
-from glowtrain.backends.inputs import as_array, check_inputs, shape_of
+from glowtrain.backends.inputs import as_array, shape_of
 from glowtrain.backends.state import State
 from glowtrain.compiler.specialisation import Specialisation
 from glowtrain.compiler.walk import WALK, arrive
@@ -113,7 +113,7 @@ class Function:
         """
         special = self.specialised(inputs)
         graph = special.graph
-        outputs = special.run(check_inputs(graph, self._feeds(graph, inputs)))
+        outputs = special.run(self._feeds(graph, inputs))
         return outputs if graph.results is None else collected(graph.results, outputs)
 
     def _feeds(self, graph: Graph, inputs: Mapping[str, Any]) -> Mapping[str, Any]:

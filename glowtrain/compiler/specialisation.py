@@ -6,9 +6,11 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
+from typing import Any
 
 from glowtrain.backends.base import Backend, Executable, Instance
 from glowtrain.backends.cache import key_of
+from glowtrain.backends.inputs import check_inputs
 from glowtrain.backends.state import State
 from glowtrain.compiler.walk import WALK, arrive
 from glowtrain.errors import ArtifactError, InputError
@@ -38,10 +40,12 @@ class Specialisation:
             self._idle: list[Instance] = [self.executable.bind(state)]
             self._lock = Lock()
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Outputs for inputs of exactly the graph's types."""
-        with self._turn(), enough_memory(self.graph), self.instance() as instance:
-            return instance.run(inputs)
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        """Outputs by name. Raises :class:`InputError` for inputs that do not fit the graph, or memory."""
+        with enough_memory(self.graph):
+            arrays = check_inputs(self.graph, inputs)
+            with self._turn(), self.instance() as instance:
+                return instance.run(arrays)
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
