@@ -180,10 +180,7 @@ _METADATA: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "position": ("the counts of a position, from 0 up, and a finite loss_sum", _is_position),
     "hyper": ("numbers by name", lambda value: _is_table(value, _is_number)),
     "began": ("numbers by name", lambda value: _is_table(value, _is_number)),
-    "history": (
-        "records whose losses are numbers",
-        lambda value: isinstance(value, list) and all(map(_is_record, value)),
-    ),
+    "history": ("records whose losses are numbers", _is_history),
 }
 """What the metadata must hold: the meaning of each entry, and a test of it."""
 
