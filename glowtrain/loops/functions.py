@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from glowtrain.types import DTYPES, Array, DType, boolean, f32, u32
+from glowtrain.types import DTYPES, Array, DType, boolean, f32, i32, i64, u32, u64
 
 Meaning = Callable[..., Any]
 
@@ -91,6 +91,25 @@ def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
         inexact = np.isfinite(total) & (error != 0) & (bits & 1 == 0)
         odd = np.where(inexact, bits + np.where((error > 0) == (total > 0), 1, -1), bits)
         return odd.view(np.float64).astype(np.float32)
+
+
+def truncated(x: Array, dtype: DType) -> Array:
+    """Floats without their fractions as an integer type that is not stored, the same on every processor.
+
+    They pass through i32, or through i64 if ``dtype`` is u32 or has 64 bits: what that does not hold, NaN included,
+    becomes its least number, and the result is cut to the size of ``dtype``. u64 also holds numbers below 2**64, and is
+    0 for larger ones. ONNX leaves these cases undefined; NumPy's ``astype`` gives what its processor gives.
+    """
+    wide = x.astype(np.float64)
+    if dtype == u64:
+        large = wide >= 2.0**63
+        low = truncated(np.where(large, wide - 2.0**63, wide), i64).view(np.uint64)
+        return np.where(large, low ^ np.uint64(1 << 63), low)
+    via = i64 if dtype in (i64, u32) else i32
+    bound = 2.0 ** (8 * via.size - 1)
+    fits = (wide > -bound - 1) & (wide < bound)
+    whole = np.where(fits, wide, 0).astype(via.numpy)
+    return np.where(fits, whole, np.iinfo(via.numpy).min).astype(dtype.numpy)
 
 
 def _sigmoid(x: Array) -> Array:

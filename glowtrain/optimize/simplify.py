@@ -23,7 +23,7 @@ from glowtrain.ops.tensor.move import Concat, Expand, Reshape, Reshaping, Slice,
 from glowtrain.ops.tensor.pad import Pad, Tile
 from glowtrain.ops.tensor.split import Split
 from glowtrain.optimize.rewrite import Change, rewrite
-from glowtrain.types import DType
+from glowtrain.types import DType, boolean, i64, u32, u64
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,17 @@ def cast_of_cast(node: Node) -> Sequence[Value] | None:
     if inner is None or not isinstance(inner.operator, Cast):
         return None
     source = _operand(inner)
-    return (operator(source),) if holds_all(x.dtype, source.dtype) else None
+    return (
+        (operator(source),)
+        if holds_all(x.dtype, source.dtype) and wrap_alike(source.dtype, x.dtype, operator.to)
+        else None
+    )
+
+
+def wrap_alike(source: DType, wide: DType, to: DType) -> bool:
+    """Whether numbers too large for ``to`` come out the same from ``source`` and, if ``wide`` holds them, from there:
+    floats wrap as far as i32 holds them, or i64 for some (:func:`glowtrain.loops.functions.truncated`)."""
+    return not (source == u32 and wide.is_float) or to.is_float or to in (boolean, u32, i64, u64)
 
 
 def holds_all(wide: DType, narrow: DType) -> bool:

@@ -154,12 +154,10 @@ def half_to_float(f: Function, bits: Text, width: int, target: Target) -> Text:
 
 
 def cast(f: Function, value: Text, from_dtype: str, to_dtype: str, width: int, target: Target) -> Text:
-    """``value`` converted as NumPy's ``astype`` does on x86; defined for every input, the same on all targets.
+    """``value`` converted; defined for every input, the same on all targets.
 
-    Float to integer truncates. NaN and what does not fit give the smallest i32 (to 32 bits and fewer) or the smallest
-    i64 (to u32 and 64 bits), cut to the size of the type; NumPy itself differs between versions for such values to u32.
-    Integers wrap; anything to bool is ``!= 0``; f64 and integers reach bf16 by way of f32, as in ml_dtypes. Smaller
-    types come and go by way of f32 or i32.
+    Floats become integers as :func:`glowtrain.loops.functions.truncated` says. Integers wrap; anything to bool is
+    ``!= 0``; f64 and integers reach bf16 by way of f32, as in ml_dtypes. Smaller types come and go by way of f32, i32.
     """
     m = Vectors(f, width)
     if from_dtype == to_dtype:

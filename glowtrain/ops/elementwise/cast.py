@@ -14,6 +14,7 @@ import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
 from glowtrain.loops import Const, Expr, call, cast, select
+from glowtrain.loops.functions import truncated
 from glowtrain.ops.core.family import Elementwise, Grads
 from glowtrain.types import DTYPES, SMALL_INTEGERS, Array, DType, TensorType, dtype_of, f8e8m0, f32, f64, wide_of
 
@@ -28,7 +29,7 @@ def largest(dtype: DType) -> float:
 
 
 def convert(x: Array, dtype: DType) -> Array:
-    """``x`` as another element type, as C converts; floats beyond an integer's range give an unspecified value.
+    """``x`` as another element type: floats are :func:`truncated` to integers, which wrap.
 
     Stored types are converted by way of f32 or i32; what is too large for them becomes infinite, NaN, or (in a float
     type that has neither) the largest number.
@@ -36,8 +37,13 @@ def convert(x: Array, dtype: DType) -> Array:
     with np.errstate(all="ignore"):
         for stored in (dtype_of(x.dtype), dtype):
             if stored.is_stored and x.dtype != dtype.numpy:
-                x = x.astype(wide_of(stored).numpy)
-        return x.astype(dtype.numpy)
+                x = _in_one_step(x, wide_of(stored))
+        return _in_one_step(x, dtype)
+
+
+def _in_one_step(x: Array, dtype: DType) -> Array:
+    becomes_whole = dtype_of(x.dtype).is_float and dtype.is_integer
+    return truncated(x, dtype) if becomes_whole else x.astype(dtype.numpy)
 
 
 def convert_float(x: Array, dtype: DType, saturate: bool, round_mode: str = "nearest") -> Array:
@@ -85,6 +91,8 @@ def _clipped(x: Expr, low: float, high: float) -> Expr:
 class Cast(Elementwise):
     """x as another element type: fractions are cut off towards 0, a boolean is x ≠ 0, integers wrap.
 
+    Floats that fit no integer, NaN among them, have a result that ONNX leaves undefined: see
+    :func:`glowtrain.loops.functions.truncated`.
     What is too large for an 8-bit float becomes its largest number, or NaN or infinity if not ``saturate``.
     ``round_mode`` concerns f8e8m0 only. The gradient is converted back; integers and stored types stop it.
     """

@@ -9,6 +9,7 @@ import numpy as np
 
 from glowtrain.errors import ProgramError
 from glowtrain.loops import FUNCTIONS
+from glowtrain.loops.functions import truncated
 from glowtrain.types import Array, DType, boolean, dtype_of, f32, wide_of
 
 UFUNCS: Mapping[str, np.ufunc] = {
@@ -33,12 +34,18 @@ def reinterpret(array: Array, dtype: DType) -> Array:
 
 
 def convert(array: Array, dtype: DType) -> Array:
-    """NumPy's ``astype``; f16 and bf16 go to integers by way of f32, stored types everywhere by f32 or i32."""
+    """NumPy's ``astype``, but floats are truncated to integers; stored types are converted by way of f32 or i32."""
     if array.dtype == dtype.numpy:
         return array
     for stored in (dtype_of(array.dtype), dtype):
         if stored.is_stored:
-            array = array.astype(wide_of(stored).numpy)
+            array = _in_one_step(array, wide_of(stored))
+    return _in_one_step(array, dtype)
+
+
+def _in_one_step(array: Array, dtype: DType) -> Array:
+    if dtype_of(array.dtype).is_float and dtype.is_integer:
+        return truncated(array, dtype)
     if array.dtype.kind not in "fiub" or array.dtype == np.float16:
         array = array.astype(np.float32)
     if dtype.name == "bf16" and array.dtype.kind in "iub":
