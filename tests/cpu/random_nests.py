@@ -374,9 +374,14 @@ class Programs:
         after = (For((j,), (Store(y, (t, j), Load(state, ((t + 1) % 2, (width - 1) - j))),)),)
         return [start, Repeat("steps", t, (Kernel("step", body), Kernel("out", after)))]
 
-    def program(self, kernels: int = 3) -> Program:
+    def kinds(self) -> list[Callable[[], Any]]:
+        """What to draw kernels from: each gives statements, or instructions."""
         kinds: list[Callable[[], Any]] = [self.flat] * 4
         kinds += [self.row, self.row, self.scatter, self.scatter, self.serial, self.update, self.steps, self.apart]
+        return kinds
+
+    def program(self, kernels: int = 3) -> Program:
+        kinds = self.kinds()
         instructions: list[Instruction] = []
         for number in range(self.integer(1, kernels)):
             made = self.choice(kinds)()

@@ -180,7 +180,7 @@ class _Inlining:
         if not moves and (self._is_large(found.value) or self._narrows_a_sum(producer, position, buffer)):
             return
         readers = sorted(self.readers.get(buffer, ()))
-        safe = [reader for reader in readers if self._unchanged(producer, position, reader)]
+        safe = [reader for reader in readers if reader > position and self._unchanged(producer, position, reader)]
         uses = {reader: self.known[reader].uses(buffer) for reader in safe}
         for reader in _chosen(buffer, found, uses, all_readers=len(safe) == len(readers)):
             self.known[reader].inline(buffer, found, producer.reads)
@@ -317,11 +317,20 @@ def _expression_uses(expr: Expr, trips: int, seen: set[Expr]) -> Iterator[_Use]:
 
 
 def _without_dead(instructions: Sequence[Instruction], kept: frozenset[Buffer]) -> tuple[Instruction, ...]:
-    """Drop kernels whose results are activations that nobody reads."""
-    alive: list[Instruction] = []
-    needed = set(kept)
-    for instruction in reversed(instructions):
-        if any(b.kind != "activation" or b in needed for b in instruction.writes):
-            alive.append(instruction)
-            needed.update(instruction.reads)
-    return tuple(reversed(alive))
+    """Drop kernels whose results are activations that nobody reads.
+
+    In a repeat an earlier instruction reads what a later one wrote in the trip before, so order does not count.
+    """
+    writers: dict[Buffer, list[Instruction]] = {}
+    for instruction in instructions:
+        for buffer in instruction.writes:
+            writers.setdefault(buffer, []).append(instruction)
+    waiting = [b for b in writers if b.kind != "activation" or b in kept]
+    needed, alive = set(waiting), set[Instruction]()
+    while waiting:
+        for instruction in writers.get(waiting.pop(), ()):
+            if instruction not in alive:
+                alive.add(instruction)
+                waiting += [b for b in instruction.reads if b not in needed]
+                needed.update(instruction.reads)
+    return tuple(instruction for instruction in instructions if instruction in alive)
