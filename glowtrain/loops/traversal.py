@@ -14,6 +14,7 @@ from glowtrain.loops.language import (
     Cast,
     Expr,
     For,
+    Index,
     Let,
     Load,
     Reduce,
@@ -144,6 +145,19 @@ def loads(body: Sequence[Statement]) -> Iterator[Load]:
     for statement in statements(body):
         for expr in expressions(statement):
             yield from (node for node in walk(expr) if isinstance(node, Load))
+
+
+Written = tuple[Store, tuple[Index, ...]]
+"""A store, and the indices of the loops around it."""
+
+
+def stores_of(body: Sequence[Statement], around: tuple[Index, ...] = ()) -> Iterator[Written]:
+    """Every store with the indices of the loops around it."""
+    for statement in body:
+        if isinstance(statement, For):
+            yield from stores_of(statement.body, (*around, *statement.indices))
+        elif isinstance(statement, Store):
+            yield statement, around
 
 
 def reads(body: Sequence[Statement]) -> list[Buffer]:

@@ -6,7 +6,8 @@ instruction ::= Kernel(statements)                    loop nests (see glowtrain.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Self
@@ -19,48 +20,18 @@ from glowtrain.loops import (
     Load,
     Reduce,
     Statement,
+    Written,
     expressions,
+    rewrite_body,
     statements,
+    stores_of,
     walk,
     with_buffers,
     writes,
 )
 
-
-class Step:
-    """What kernels and repeats have in common: the buffers they touch."""
-
-    @cached_property
-    def reads(self) -> list[Buffer]:
-        """The buffers that are read, each once, in order."""
-        raise NotImplementedError
-
-    @cached_property
-    def writes(self) -> list[Buffer]:
-        """The buffers that are written, each once, in order."""
-        raise NotImplementedError
-
-    def with_buffers(self, new: Mapping[Buffer, Buffer]) -> Self:
-        """The same on other buffers; itself where it touches none of those that ``new`` replaces."""
-        return self if new.keys().isdisjoint(self.touched) else self._on(new)
-
-    def _on(self, new: Mapping[Buffer, Buffer]) -> Self:
-        raise NotImplementedError
-
-    @cached_property
-    def operands(self) -> list[Buffer]:
-        """All buffers, those written first, each once."""
-        return list(dict.fromkeys((*self.writes, *self.reads)))
-
-    @cached_property
-    def touched(self) -> frozenset[Buffer]:
-        """All buffers, as a set."""
-        return frozenset(self.operands)
-
-    @cached_property
-    def written(self) -> frozenset[Buffer]:
-        """The buffers that are written, as a set."""
-        return frozenset(self.writes)
+Change = Callable[[Expr], Expr | None]
+"""What to put in place of an expression (``None``: nothing)."""
 
 
 @dataclass(frozen=True)
@@ -83,16 +54,132 @@ class Survey:
         return Survey(found, tuple([node for node in nodes if isinstance(node, Reduce)]), len(nodes))
 
 
+class Instruction:
+    """One step of a program: what passes and analyses ask of any kind.
+
+    A kind is a class that says which buffers it ``reads`` and ``writes``, how it looks ``_on`` others, and what of the
+    rest differs from here; the verifier, the text, the evaluator and each backend have a handler for it.
+    """
+
+    name: str
+
+    @property
+    def kind(self) -> str:
+        """The word for it in text and messages."""
+        return type(self).__name__.lower()
+
+    @cached_property
+    def reads(self) -> list[Buffer]:
+        """The buffers that are read, each once, in order."""
+        raise NotImplementedError
+
+    @cached_property
+    def writes(self) -> list[Buffer]:
+        """The buffers that are written, each once, in order."""
+        raise NotImplementedError
+
+    def _on(self, new: Mapping[Buffer, Buffer]) -> Self:
+        """The same with other buffers in place of those that ``new`` holds."""
+        raise NotImplementedError
+
+    def stores(self, around: tuple[Index, ...] = ()) -> Iterator[Written]:
+        """The stores that are certain, each with the indices that are bound around it."""
+        raise NotImplementedError
+
+    # ---- instructions inside
+
+    @property
+    def children(self) -> tuple[Instruction, ...]:
+        """The instructions inside, which run in order for all values of ``indices``."""
+        return ()
+
+    @property
+    def indices(self) -> tuple[Index, ...]:
+        """What is bound for the children."""
+        return ()
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether it runs as one piece, with no instructions inside."""
+        return True
+
+    @property
+    def trips(self) -> int:
+        """How often the children run each time."""
+        return math.prod(index.extent for index in self.indices)
+
+    def with_children(self, children: Sequence[Instruction]) -> Self:
+        """The same with other instructions inside."""
+        assert not children, f"{self.name} has no instructions inside"
+        return self
+
+    # ---- loop nests
+
+    @property
+    def kernel(self) -> Kernel | None:
+        """Itself, if it consists of loop nests that can be rewritten, fused and inlined."""
+        return None
+
+    @property
+    def nests(self) -> tuple[Statement, ...]:
+        """Its own statements; those of the children are not among them."""
+        return ()
+
+    @cached_property
+    def survey(self) -> Survey:
+        """What its own statements evaluate."""
+        return Survey.of(self.nests)
+
+    def rewritten(self, change: Change) -> Self:
+        """The same with every expression rewritten, those of the children too; sharing within a kernel is kept."""
+        return self.with_children([child.rewritten(change) for child in self.children])
+
+    # ---- buffers
+
+    @property
+    def opaque(self) -> frozenset[Buffer]:
+        """Buffers of which it may read every element without a load that says so."""
+        return frozenset(s.buffer for s in statements(self.nests) if isinstance(s, Accumulate))
+
+    @property
+    def row_major(self) -> frozenset[Buffer]:
+        """Buffers that it takes in row-major layout only."""
+        return frozenset[Buffer]().union(*(child.row_major for child in self.children))
+
+    def with_buffers(self, new: Mapping[Buffer, Buffer]) -> Self:
+        """The same on other buffers; itself where it touches none of those that ``new`` replaces."""
+        return self if new.keys().isdisjoint(self.touched) else self._on(new)
+
+    @cached_property
+    def operands(self) -> list[Buffer]:
+        """All buffers, those written first, each once."""
+        return list(dict.fromkeys((*self.writes, *self.reads)))
+
+    @cached_property
+    def touched(self) -> frozenset[Buffer]:
+        """All buffers, as a set."""
+        return frozenset(self.operands)
+
+    @cached_property
+    def written(self) -> frozenset[Buffer]:
+        """The buffers that are written, as a set."""
+        return frozenset(self.writes)
+
+
 @dataclass(frozen=True, eq=False)
-class Kernel(Step):
+class Kernel(Instruction):
     """Loop nests that run as one piece; ``name`` says which operators it came from."""
 
     name: str
     body: tuple[Statement, ...]
 
-    @cached_property
-    def survey(self) -> Survey:
-        return Survey.of(self.body)
+    @property
+    def kernel(self) -> Kernel:
+        return self
+
+    @property
+    def nests(self) -> tuple[Statement, ...]:
+        return self.body
 
     @cached_property
     def reads(self) -> list[Buffer]:
@@ -103,17 +190,38 @@ class Kernel(Step):
     def writes(self) -> list[Buffer]:
         return writes(self.body)
 
+    def stores(self, around: tuple[Index, ...] = ()) -> Iterator[Written]:
+        return stores_of(self.body, around)
+
+    def rewritten(self, change: Change) -> Self:
+        return replace(self, body=rewrite_body(self.body, change))
+
     def _on(self, new: Mapping[Buffer, Buffer]) -> Self:
         return replace(self, body=with_buffers(self.body, new))
 
 
 @dataclass(frozen=True, eq=False)
-class Repeat(Step):
+class Repeat(Instruction):
     """``body`` for index = 0 .. extent-1, in order (the steps of a Scan)."""
 
     name: str
     index: Index
     body: tuple[Instruction, ...]
+
+    @property
+    def children(self) -> tuple[Instruction, ...]:
+        return self.body
+
+    @property
+    def indices(self) -> tuple[Index, ...]:
+        return (self.index,)
+
+    @property
+    def is_leaf(self) -> bool:
+        return False
+
+    def with_children(self, children: Sequence[Instruction]) -> Self:
+        return replace(self, body=tuple(children))
 
     @cached_property
     def reads(self) -> list[Buffer]:
@@ -123,11 +231,12 @@ class Repeat(Step):
     def writes(self) -> list[Buffer]:
         return list(dict.fromkeys(buffer for instruction in self.body for buffer in instruction.writes))
 
+    def stores(self, around: tuple[Index, ...] = ()) -> Iterator[Written]:
+        for instruction in self.body:
+            yield from instruction.stores((*around, self.index))
+
     def _on(self, new: Mapping[Buffer, Buffer]) -> Self:
-        return replace(self, body=tuple(instruction.with_buffers(new) for instruction in self.body))
-
-
-Instruction = Kernel | Repeat
+        return self.with_children([instruction.with_buffers(new) for instruction in self.body])
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +273,12 @@ class Program:
     @property
     def kernels(self) -> Iterator[Kernel]:
         """All kernels, those inside of repeats too, in order."""
-        return kernels_of(self.instructions)
+        return (leaf.kernel for leaf in self.leaves if leaf.kernel is not None)
+
+    @property
+    def leaves(self) -> Iterator[Instruction]:
+        """All instructions with none inside, those inside of repeats too, in order."""
+        return leaves_of(self.instructions)
 
     def with_buffers(self, new: Mapping[Buffer, Buffer]) -> Program:
         """The same program on other buffers: those that ``new`` gives for its own."""
@@ -205,13 +319,12 @@ class Plan:
         return self.arena / self.peak if self.peak else 1.0
 
 
-def kernels_of(instructions: Sequence[Instruction]) -> Iterator[Kernel]:
-    """All kernels among instructions, nested ones too."""
+def leaves_of(instructions: Sequence[Instruction]) -> Iterator[Instruction]:
+    """All instructions with none inside, nested ones too, in order."""
     for instruction in instructions:
-        if isinstance(instruction, Kernel):
+        if instruction.is_leaf:
             yield instruction
-        else:
-            yield from kernels_of(instruction.body)
+        yield from leaves_of(instruction.children)
 
 
 def describe(buffer: Buffer) -> str:

@@ -35,12 +35,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import singledispatchmethod
 
 import numpy as np
 
 from glowtrain.loops import Buffer, Names
 from glowtrain.program.passes.schedule import lifetimes
-from glowtrain.program.program import Instruction, Kernel, Plan, Program
+from glowtrain.program.program import Instruction, Kernel, Plan, Program, Repeat
 from glowtrain.program.statement_text import Scope, indented, number_text, quoted, read_number
 from glowtrain.types import Array, TensorType, boolean
 
@@ -143,19 +144,29 @@ class _Printer:
     def instructions(self, instructions: Sequence[Instruction]) -> Iterator[str]:
         scope = Scope(Names({buffer.name: 1 for buffer in self.program.buffers}))
         for position, instruction in enumerate(instructions):
-            yield from self._instruction(instruction, f"#{position}: ", scope)
+            yield from self._numbered(instruction, f"#{position}: ", scope)
 
-    def _instruction(self, instruction: Instruction, number: str, scope: Scope) -> Iterator[str]:
+    def _numbered(self, instruction: Instruction, number: str, scope: Scope) -> Iterator[str]:
         if self.plan is not None:
             yield f"; {number}{self._operands(instruction)}"
-        if isinstance(instruction, Kernel):
-            yield f"kernel {_title(instruction)}:"
-            yield from indented(scope.body(instruction.body))
-            return
-        inner = scope.opened([instruction.index])
-        yield f"repeat {_title(instruction)} {inner.box([instruction.index])}:"
-        for member in instruction.body:
-            yield from indented(self._instruction(member, "", inner))
+        yield from self._instruction(instruction, scope)
+
+    @singledispatchmethod
+    def _instruction(self, instruction: Instruction, scope: Scope) -> Iterator[str]:
+        """The lines of an instruction; each kind has a method."""
+        raise TypeError(f"{instruction.kind} {instruction.name} has no text")
+
+    @_instruction.register
+    def _kernel(self, kernel: Kernel, scope: Scope) -> Iterator[str]:
+        yield f"kernel {_title(kernel)}:"
+        yield from indented(scope.body(kernel.body))
+
+    @_instruction.register
+    def _repeat(self, repeat: Repeat, scope: Scope) -> Iterator[str]:
+        inner = scope.opened([repeat.index])
+        yield f"repeat {_title(repeat)} {inner.box([repeat.index])}:"
+        for member in repeat.body:
+            yield from indented(self._numbered(member, "", inner))
 
     def _operands(self, instruction: Instruction) -> str:
         groups: dict[str, list[str]] = {"out": [], "inout": [], "in": []}

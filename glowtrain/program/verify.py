@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from glowtrain.errors import ProgramError
@@ -36,7 +36,7 @@ from glowtrain.program.analysis.write_coverage import covered, depends_on_data, 
 from glowtrain.program.interpret import functions
 from glowtrain.program.interpret.storage import Memory
 from glowtrain.program.interpret.vectorize import Evaluation, Facts, Scope
-from glowtrain.program.program import Instruction, Kernel, Program, describe
+from glowtrain.program.program import Instruction, Program, describe
 from glowtrain.program.statement_text import expression_text, statement_text
 from glowtrain.types import boolean, i64
 
@@ -147,9 +147,12 @@ class _Verifier:
     def _order(self) -> Iterator[str]:
         """Written before read, following the order of statements."""
         written: set[Buffer] = set()
-        for kernel in self.program.kernels:
-            for problem in _early_reads(kernel.body, written, frozenset()):
-                yield f"kernel {kernel.name}: {problem}"
+        for leaf in self.program.leaves:
+            problems = [*_early_reads(leaf.nests, written, frozenset())]
+            if not leaf.nests:
+                problems = [*_unwritten(leaf.reads, written)]
+                written.update(leaf.writes)
+            yield from (f"{leaf.kind} {leaf.name}: {problem}" for problem in problems)
 
     def _outputs(self) -> Iterator[str]:
         for buffer in dict.fromkeys(self.program.outputs.values()):
@@ -161,13 +164,18 @@ class _Verifier:
 
     def _instructions(self, instructions: Sequence[Instruction], bound: tuple[Index, ...]) -> Iterator[str]:
         for instruction in instructions:
-            if isinstance(instruction, Kernel):
-                place = _Place(instruction.name, bound, frozenset())
-                yield from (f"kernel {instruction.name}: {problem}" for problem in self._body(instruction.body, place))
-                continue
-            if instruction.index in bound:
-                yield f"repeat {instruction.name}: index {instruction.index.name} is bound already"
-            yield from self._instructions(instruction.body, (*bound, instruction.index))
+            place = f"{instruction.kind} {instruction.name}"
+            repeated = [index.name for index in instruction.indices if index in bound]
+            yield from (f"{place}: index {name} is bound already" for name in repeated)
+            yield from (f"{place}: {problem}" for problem in self._own(instruction, bound))
+            yield from self._instructions(instruction.children, (*bound, *instruction.indices))
+
+    def _own(self, instruction: Instruction, bound: tuple[Index, ...]) -> Iterator[str]:
+        """What an instruction itself breaks, not those inside of it."""
+        yield from self._body(instruction.nests, _Place(instruction.name, bound, frozenset()))
+        for buffer in instruction.row_major if instruction.is_leaf else ():
+            if buffer.layout != tuple(range(buffer.type.rank)):
+                yield f"{describe(buffer)} has layout {list(buffer.layout)}; it is taken row-major"
 
     def _body(self, body: Sequence[Statement], place: _Place) -> Iterator[str]:
         refs = place.refs
@@ -341,11 +349,15 @@ def _early_reads(body: Sequence[Statement], written: set[Buffer], carried: froze
         read = [n.buffer for n in loads if n.fill is None or n.buffer not in carried]
         if isinstance(statement, Accumulate):
             read.append(statement.buffer)
-        for buffer in dict.fromkeys(read):
-            if buffer.kind in ("activation", "output") and buffer not in written and buffer.type.size:
-                yield f"{describe(buffer)} is read before it is written"
+        yield from _unwritten(read, written)
         if isinstance(statement, (Store, Accumulate)):
             written.add(statement.buffer)
+
+
+def _unwritten(read: Iterable[Buffer], written: set[Buffer]) -> Iterator[str]:
+    for buffer in dict.fromkeys(read):
+        if buffer.kind in ("activation", "output") and buffer not in written and buffer.type.size:
+            yield f"{describe(buffer)} is read before it is written"
 
 
 def _injective(form: Affine) -> bool:

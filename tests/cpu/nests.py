@@ -11,7 +11,7 @@ from native_program import Native
 
 from glowtrain.backends.llvm.target import Target
 from glowtrain.program.interpret.evaluate import evaluate
-from glowtrain.program.program import Kernel, Program, Repeat
+from glowtrain.program.program import Instruction, Kernel, Program
 from glowtrain.program.verify import verify
 from glowtrain.types import Array
 
@@ -22,7 +22,7 @@ RANDOM = np.random.default_rng(3)
 
 def program(*kernels: Any, **fields: Any) -> Program:
     """Kernels (or their statements) over the buffers that they touch, listed by kind."""
-    made = tuple(k if isinstance(k, (Kernel, Repeat)) else Kernel(f"k{n}", tuple(k)) for n, k in enumerate(kernels))
+    made = tuple(k if isinstance(k, Instruction) else Kernel(f"k{n}", tuple(k)) for n, k in enumerate(kernels))
     buffers = list(dict.fromkeys(b for instruction in made for b in instruction.operands))
     inputs, outputs, variables = (
         {b.name: b for b in buffers if b.kind == kind} for kind in ("input", "output", "variable")

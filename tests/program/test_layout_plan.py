@@ -38,11 +38,10 @@ def random_plan(seed: int) -> tuple[GraphDraw, Graph, Plan]:
 def trace(instructions: Sequence[Instruction]) -> Iterator[Kernel]:
     """Kernels in the order in which they run, every step of every repeat."""
     for instruction in instructions:
-        if isinstance(instruction, Kernel):
-            yield instruction
-        else:
-            for _ in range(instruction.index.extent):
-                yield from trace(instruction.body)
+        if instruction.kernel is not None:
+            yield instruction.kernel
+        for _ in range(instruction.trips):
+            yield from trace(instruction.children)
 
 
 def lives(program: Program) -> list[set[Buffer]]:

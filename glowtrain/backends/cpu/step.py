@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import singledispatchmethod
 
 import numpy as np
 
@@ -33,7 +34,7 @@ from glowtrain.errors import CodegenError
 from glowtrain.loops import Affine, Buffer, Index, Load, Store
 from glowtrain.program.analysis.kernel_key import Key, structure
 from glowtrain.program.memory.plan import Plan
-from glowtrain.program.program import Instruction, Kernel
+from glowtrain.program.program import Instruction, Kernel, Repeat
 from glowtrain.stages import DEFAULT, Options
 from glowtrain.types import TensorType, u8
 
@@ -128,10 +129,10 @@ class _Module:
 
     def _all_units(self, instructions: Sequence[Instruction], outer: list[Index]) -> Iterator[_Unit]:
         for instruction in instructions:
-            if isinstance(instruction, Kernel):
-                yield self._unit(instruction, outer)
-            elif instruction.index.extent:
-                yield from self._all_units(instruction.body, [*outer, instruction.index])
+            if instruction.kernel is not None:
+                yield self._unit(instruction.kernel, outer)
+            elif instruction.trips:
+                yield from self._all_units(instruction.children, [*outer, *instruction.indices])
 
     def code(self) -> Code:
         f = Function(self.entry, [("ptr", "table")])
@@ -146,14 +147,22 @@ class _Module:
 
     def _instructions(self, instructions: Sequence[Instruction], outer: list[Index]) -> None:
         for instruction in instructions:
-            if isinstance(instruction, Kernel):
-                self._call(instruction, outer)
-            elif instruction.index.extent:
-                with self.step.f.loop(instruction.index.extent) as loop, self.step.scopes.inner():
-                    self.step.bind(instruction.index, Lanes(loop.index))
-                    self._instructions(instruction.body, [*outer, instruction.index])
+            self._instruction(instruction, outer)
 
-    def _call(self, kernel: Kernel, outer: list[Index]) -> None:
+    @singledispatchmethod
+    def _instruction(self, instruction: Instruction, outer: list[Index]) -> None:
+        """Append an instruction to the step; each kind has a method."""
+        raise CodegenError(f"{instruction.kind} {instruction.name} cannot be compiled")
+
+    @_instruction.register
+    def _repeat(self, repeat: Repeat, outer: list[Index]) -> None:
+        if repeat.index.extent:
+            with self.step.f.loop(repeat.index.extent) as loop, self.step.scopes.inner():
+                self.step.bind(repeat.index, Lanes(loop.index))
+                self._instructions(repeat.body, [*outer, repeat.index])
+
+    @_instruction.register
+    def _kernel(self, kernel: Kernel, outer: list[Index]) -> None:
         unit = self._unit(kernel, outer)
         name = self._function(unit, kernel)
         self.workspace = max(self.workspace, unit.workspace)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from glowtrain.loops import Accumulate, Buffer, Index, statements
+from glowtrain.loops import Buffer, Index
 from glowtrain.program.analysis.write_coverage import (
     MOST_TRIPS,
     NO_TRIP,
@@ -16,11 +17,9 @@ from glowtrain.program.analysis.write_coverage import (
     depends_on_data,
     mark,
     overwrites,
-    program_stores,
-    stores_of,
 )
 from glowtrain.program.interpret.vectorize import Facts
-from glowtrain.program.program import Instruction, Kernel, Repeat, kernels_of
+from glowtrain.program.program import Instruction, leaves_of
 from glowtrain.types import Array
 
 
@@ -36,42 +35,43 @@ class Exposure:
         self.read, self.written = (np.zeros(self.buffer.shape, np.bool_) for _ in range(2))
 
     @classmethod
-    def of(cls, repeat: Repeat, buffer: Buffer) -> Exposure:
+    def of(cls, repeat: Instruction, buffer: Buffer) -> Exposure:
         """What all trips of a repeat do to a buffer."""
         found = cls(buffer)
         if buffer not in repeat.writes:
-            for kernel in kernels_of([repeat]):
-                found.read |= reads(kernel, buffer, NO_TRIP)
+            for leaf in leaves_of([repeat]):
+                found.read |= reads(leaf, buffer, NO_TRIP)
         elif buffer in repeat.reads:
             found._follow([repeat], NO_TRIP)
         else:
-            found.written |= covered(buffer, program_stores([repeat]))
+            found.written |= covered(buffer, repeat.stores())
         return found
 
     def _follow(self, instructions: Sequence[Instruction], trip: Trip) -> None:
         for instruction in instructions:
             if self.buffer not in instruction.touched or self.written.all():
                 continue
-            if isinstance(instruction, Kernel):
+            if instruction.is_leaf:
                 self._visit(instruction, trip)
-            elif instruction.index.extent > MOST_TRIPS:  # counts as reading first all that it may read
+            elif instruction.trips > MOST_TRIPS:  # counts as reading first all that it may read
                 self.read |= ~self.written
             else:
-                for step in range(instruction.index.extent):
-                    self._follow(instruction.body, {**trip, instruction.index: step})
+                for values in itertools.product(*(range(index.extent) for index in instruction.indices)):
+                    self._follow(instruction.children, {**trip, **dict(zip(instruction.indices, values, strict=True))})
 
-    def _visit(self, kernel: Kernel, trip: Trip) -> None:
-        if self.buffer in kernel.reads and self.buffer not in overwrites(kernel):
-            self.read |= reads(kernel, self.buffer, trip) & ~self.written
-        self.written |= covered(self.buffer, stores_of(kernel.body), trip=trip)
+    def _visit(self, leaf: Instruction, trip: Trip) -> None:
+        if self.buffer in leaf.reads and self.buffer not in overwrites(leaf):
+            self.read |= reads(leaf, self.buffer, trip) & ~self.written
+        self.written |= covered(self.buffer, leaf.stores(), trip=trip)
 
 
-def reads(kernel: Kernel, buffer: Buffer, trip: Trip) -> Array:
-    """The elements of a buffer that a kernel may read, in one trip of the repeats in ``trip`` and any of the others."""
-    if any(isinstance(s, Accumulate) and s.buffer is buffer for s in statements(kernel.body)):
+def reads(leaf: Instruction, buffer: Buffer, trip: Trip) -> Array:
+    """The elements of a buffer that an instruction may read, in one trip of the repeats in ``trip`` and any of the
+    others."""
+    if buffer in leaf.opaque:
         return np.ones(buffer.shape, np.bool_)
     found, facts = np.zeros(buffer.shape, np.bool_), Facts()
-    for load in kernel.survey.loads:
+    for load in leaf.survey.loads:
         if load.buffer is buffer:
             places = [
                 Index(extent, "any") if depends_on_data(place) else place  # all along the axis

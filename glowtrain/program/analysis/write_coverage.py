@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from glowtrain.loops import Buffer, Expr, For, Index, Load, Ref, Statement, Store, walk
+from glowtrain.loops import Buffer, Expr, Index, Load, Ref, Statement, Store, Written, stores_of, walk
 from glowtrain.program.interpret.storage import Memory
 from glowtrain.program.interpret.vectorize import Evaluation, Facts, Scope, strided
 from glowtrain.program.program import Instruction, Kernel, Program
@@ -21,28 +21,13 @@ MAX_POINTS = 1 << 24
 MOST_TRIPS = 64
 """Trips of repeats that are followed one by one."""
 
-Written = tuple[Store, tuple[Index, ...]]
-"""A store, and the indices of the loops around it."""
 Trip = Mapping[Index, int]
 NO_TRIP: Trip = MappingProxyType({})
 
 
-def stores_of(body: Sequence[Statement], around: tuple[Index, ...] = ()) -> Iterator[Written]:
-    """Every store with the indices of the loops around it."""
-    for statement in body:
-        if isinstance(statement, For):
-            yield from stores_of(statement.body, (*around, *statement.indices))
-        elif isinstance(statement, Store):
-            yield statement, around
-
-
-def program_stores(instructions: Sequence[Instruction], around: tuple[Index, ...] = ()) -> Iterator[Written]:
-    """Every store of a program, with the indices of repeats too."""
-    for instruction in instructions:
-        if isinstance(instruction, Kernel):
-            yield from stores_of(instruction.body, around)
-        else:
-            yield from program_stores(instruction.body, (*around, instruction.index))
+def program_stores(instructions: Iterable[Instruction]) -> Iterator[Written]:
+    """The stores of instructions, with the indices of repeats and loops around each."""
+    return itertools.chain.from_iterable(instruction.stores() for instruction in instructions)
 
 
 def covered(buffer: Buffer, stores: Iterable[Written], *, unknown: bool = False, trip: Trip = NO_TRIP) -> Array:
@@ -74,13 +59,12 @@ def _always(shape: Shape, store: Store, around: Sequence[Index], unknown: bool, 
     return always
 
 
-def overwrites(kernel: Kernel) -> frozenset[Buffer]:
-    """The activations of which a kernel writes every element before it reads any, in each trip of repeats around it."""
-    read = set(kernel.reads)
-    candidates = [b for b in kernel.writes if b.kind == "activation"]
-    return frozenset(
-        b for b in candidates if _first_is_store(kernel.body, b, read) and covered(b, stores_of(kernel.body)).all()
-    )
+def overwrites(leaf: Instruction) -> frozenset[Buffer]:
+    """The activations of which an instruction writes every element before it reads any, in each trip of repeats around
+    it."""
+    read = set(leaf.reads)
+    candidates = [b for b in leaf.writes if b.kind == "activation"]
+    return frozenset(b for b in candidates if _first_is_store(leaf.nests, b, read) and covered(b, leaf.stores()).all())
 
 
 def _first_is_store(body: Sequence[Statement], buffer: Buffer, read: set[Buffer]) -> bool:

@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import singledispatchmethod
 
 import numpy as np
 
@@ -84,13 +85,17 @@ class _Run:
     facts: Facts = field(default_factory=Facts)
     refs: dict[Ref, Array] = field(default_factory=dict)
 
+    @singledispatchmethod
     def instruction(self, instruction: Instruction, scope: Scope) -> None:
-        if isinstance(instruction, Kernel):
-            self.body(instruction.body, scope)
-        else:
-            self.repeat(instruction, scope)
+        """Run an instruction; each kind has a method."""
+        raise ProgramError(f"{instruction.kind} {instruction.name} cannot be evaluated")
 
-    def repeat(self, repeat: Repeat, scope: Scope) -> None:
+    @instruction.register
+    def _kernel(self, kernel: Kernel, scope: Scope) -> None:
+        self.body(kernel.body, scope)
+
+    @instruction.register
+    def _repeat(self, repeat: Repeat, scope: Scope) -> None:
         for step in range(repeat.index.extent):
             for instruction in repeat.body:
                 self.instruction(instruction, scope.at((repeat.index,), (step,)))

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from glowtrain.loops import Buffer
-from glowtrain.program.analysis.write_coverage import Written, covered, program_stores
-from glowtrain.program.program import Instruction, Plan, Program, Repeat
+from glowtrain.loops import Buffer, Written
+from glowtrain.program.analysis.write_coverage import covered
+from glowtrain.program.program import Instruction, Plan, Program
 
 __all__ = ["ALIGNMENT", "Plan", "PlanMemory", "plan"]
 
@@ -68,10 +68,10 @@ def _number(
 ) -> int:
     for instruction in instructions:
         begin = position
-        if isinstance(instruction, Repeat):
-            inner = _counts(instruction.body)
-            position = _number(instruction.body, position, intervals, inner)
-            local = {b for b in inner if outside.get(b, 0) == 1 and not _carries(instruction.body, b)}
+        if not instruction.is_leaf:
+            inner = _counts(instruction.children)
+            position = _number(instruction.children, position, intervals, inner)
+            local = {b for b in inner if outside.get(b, 0) == 1 and not _carries(instruction.children, b)}
             spanning: Iterable[Buffer] = (b for b in instruction.operands if b not in local)
         else:
             position += 1
@@ -93,9 +93,9 @@ def _carries(body: Sequence[Instruction], buffer: Buffer, before: Sequence[Writt
         if buffer in instruction.reads:
             if covered(buffer, stores).all():
                 return False
-            if not isinstance(instruction, Repeat) or _carries(instruction.body, buffer, stores):
+            if instruction.is_leaf or _carries(instruction.children, buffer, stores):
                 return True
-        stores += program_stores([instruction])
+        stores += instruction.stores()
     return False
 
 

@@ -8,7 +8,7 @@ from glowtrain.errors import ProgramError
 from glowtrain.loops import Buffer
 from glowtrain.program.analysis.liveness import live_sets
 from glowtrain.program.memory.plan import ALIGNMENT, Plan
-from glowtrain.program.program import Kernel, describe
+from glowtrain.program.program import Instruction, describe
 from glowtrain.program.verify import verify
 
 
@@ -38,11 +38,11 @@ def _plan_problems(plan: Plan) -> Iterator[str]:
     for buffer in plan.offsets:
         if buffer not in activations:
             yield f"{describe(buffer)} has a place but is not an activation of the program"
-    for kernel, live in live_sets(plan.program):
-        yield from _overlaps(kernel, live, plan)
+    for leaf, live in live_sets(plan.program):
+        yield from _overlaps(leaf, live, plan)
 
 
-def _overlaps(kernel: Kernel, live: frozenset[Buffer], plan: Plan) -> Iterator[str]:
+def _overlaps(leaf: Instruction, live: frozenset[Buffer], plan: Plan) -> Iterator[str]:
     placed = sorted(
         (plan.offsets[b], plan.offsets[b] + b.type.nbytes, b.name, b)
         for b in live
@@ -51,6 +51,7 @@ def _overlaps(kernel: Kernel, live: frozenset[Buffer], plan: Plan) -> Iterator[s
     reach: tuple[int, Buffer] | None = None
     for begin, end, _, buffer in placed:
         if reach is not None and begin < reach[0]:
-            yield f"{describe(reach[1])} and {describe(buffer)} share memory but both are alive in kernel {kernel.name}"
+            shared = f"{describe(reach[1])} and {describe(buffer)} share memory"
+            yield f"{shared} but both are alive in {leaf.kind} {leaf.name}"
         if reach is None or end > reach[0]:
             reach = end, buffer

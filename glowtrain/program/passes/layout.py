@@ -31,6 +31,7 @@ class AssignLayouts:
 def assign_layouts(program: Program) -> Program:
     """The program with every buffer in the layout that the preferences and the groups give it."""
     groups = _Groups()
+    pinned = frozenset[Buffer]().union(*(instruction.row_major for instruction in program.instructions))
     for kernel in program.kernels:
         for a, b in _same_place(kernel):
             groups.join(a, b)
@@ -41,7 +42,7 @@ def assign_layouts(program: Program) -> Program:
     new: dict[Buffer, Buffer] = {}
     for buffer in program.buffers:
         shared = chosen.get(groups.find(buffer), buffer.layout)
-        if shared != buffer.layout and _free(buffer) and len(shared) == buffer.type.rank:
+        if shared != buffer.layout and _free(buffer) and buffer not in pinned and len(shared) == buffer.type.rank:
             new[buffer] = replace(buffer, layout=shared)
     return program.with_buffers(new) if new else program
 

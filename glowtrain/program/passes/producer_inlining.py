@@ -29,7 +29,6 @@ from glowtrain.loops import (
     expressions,
     needs_check,
     rewrite,
-    rewrite_body,
     select,
     substitute,
     walk,
@@ -43,7 +42,7 @@ from glowtrain.program.analysis.kernel_facts import (
     is_linear,
     is_move,
 )
-from glowtrain.program.program import Instruction, Kernel, Program, Repeat
+from glowtrain.program.program import Instruction, Kernel, Program
 from glowtrain.stages import Facts
 
 
@@ -68,11 +67,11 @@ def inline(
     """
     known: list[Instruction] = []
     for instruction in instructions:
-        if isinstance(instruction, Repeat):
+        if instruction.children:
             outside = frozenset(b for other in instructions if other is not instruction for b in other.reads) | kept
-            known.append(Repeat(instruction.name, instruction.index, inline(instruction.body, outside, largest)))
+            known.append(instruction.with_children(inline(instruction.children, outside, largest)))
         else:
-            known.append(Kernel(instruction.name, rewrite_body(instruction.body, fold_constants)))
+            known.append(instruction.rewritten(fold_constants))
     return _without_dead(_Inlining(known, largest).run(), kept)
 
 
@@ -168,8 +167,8 @@ class _Inlining:
         return [reader.instruction for reader in self.known]
 
     def _inline(self, position: int, moves: bool) -> None:
-        producer = self.known[position].instruction
-        if not isinstance(producer, Kernel) or len(producer.writes) != 1 or producer.survey.reductions:
+        producer = self.known[position].instruction.kernel
+        if producer is None or len(producer.writes) != 1 or producer.survey.reductions:
             return
         (buffer,) = producer.writes
         found = definition(producer) if buffer.kind == "activation" and self.readers.get(buffer) else None
@@ -209,8 +208,7 @@ class _Inlining:
         return any(b.kind != "activation" or self.readers.get(b) for b in self.known[position].writes)
 
     def _reduces(self, position: int) -> bool:
-        instruction = self.known[position].instruction
-        return isinstance(instruction, Kernel) and bool(instruction.survey.reductions)
+        return bool(self.known[position].instruction.survey.reductions)
 
     def _unchanged(self, producer: Instruction, position: int, reader: int) -> bool:
         """Whether what the producer read is still there when (and while) the reader runs."""
@@ -249,14 +247,11 @@ def _movable(use: _Use, buffer: Buffer, found: Definition) -> bool:
 
 
 def _inlined(instruction: Instruction, definitions: Mapping[Buffer, Definition]) -> Instruction:
-    if isinstance(instruction, Repeat):
-        return Repeat(instruction.name, instruction.index, tuple(_inlined(i, definitions) for i in instruction.body))
-
     def change(expr: Expr) -> Expr | None:
         found = definitions.get(expr.buffer) if isinstance(expr, Load) else None
         return _at(found, expr) if found is not None and isinstance(expr, Load) else None
 
-    return Kernel(instruction.name, rewrite_body(instruction.body, change))
+    return instruction.rewritten(change)
 
 
 def _at(found: Definition, load: Load) -> Expr:
@@ -278,11 +273,10 @@ def _loads(expr: Expr) -> list[Load]:
 
 def _uses(instruction: Instruction, trips: int = 1) -> list[_Use]:
     """Every load of an instruction."""
-    if isinstance(instruction, Repeat):
-        times = trips * instruction.index.extent
-        return [use for inner in instruction.body for use in _uses(inner, times)]
     found: list[_Use] = []
-    _statement_uses(instruction.body, trips, found)
+    _statement_uses(instruction.nests, trips, found)
+    for inner in instruction.children:
+        found += _uses(inner, trips * instruction.trips)
     return found
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from glowtrain.loops import Buffer, Expr, For, Let, Ref, Statement, Store, expressions, statements, walk
 from glowtrain.program.analysis.kernel_facts import conflict, contractions
 from glowtrain.program.passes.loop_fusion.join import LIMITS, Box, Limits, joined
-from glowtrain.program.program import Instruction, Kernel, Program, Repeat
+from glowtrain.program.program import Instruction, Kernel, Program
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ def merge(
     """Merge kernels until nothing fits any more. ``kept``: buffers read from outside these instructions."""
     prepared: list[Instruction] = []
     for instruction in instructions:
-        if isinstance(instruction, Repeat):
+        if instruction.children:
             outside = frozenset(b for other in instructions if other is not instruction for b in other.reads) | kept
-            instruction = Repeat(instruction.name, instruction.index, merge(instruction.body, outside, limits))
+            instruction = instruction.with_children(merge(instruction.children, outside, limits))
         prepared.append(instruction)
     return tuple(_Merging(prepared, kept, limits).run())
 
@@ -106,7 +106,7 @@ class _Merging:
 
     def _box(self, instruction: Instruction) -> Box | None:
         if instruction not in self.boxes:
-            self.boxes[instruction] = Box.of(instruction) if isinstance(instruction, Kernel) else None
+            self.boxes[instruction] = Box.of(instruction)
         return self.boxes[instruction]
 
     def _followers(self, first: Box) -> list[Instruction]:

@@ -27,7 +27,7 @@ from glowtrain.loops import (
     unflatten,
 )
 from glowtrain.program.analysis.kernel_facts import box, contraction_operands, covers, row_major
-from glowtrain.program.program import Kernel
+from glowtrain.program.program import Instruction, Kernel
 from glowtrain.stages import Facts
 
 
@@ -56,10 +56,11 @@ class Box:
         self.loop = loop
 
     @staticmethod
-    def of(kernel: Kernel) -> Box | None:
-        """``None`` for a kernel that is anything else."""
-        loop = box(kernel)
-        if loop is None or not all(isinstance(statement, (Let, Store)) for statement in loop.body):
+    def of(instruction: Instruction) -> Box | None:
+        """``None`` for an instruction that is anything else."""
+        kernel = instruction.kernel
+        loop = box(kernel) if kernel is not None else None
+        if kernel is None or loop is None or not all(isinstance(inner, (Let, Store)) for inner in loop.body):
             return None
         found = Box(kernel.name, loop)
         found.kernel = kernel
