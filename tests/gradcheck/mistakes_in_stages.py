@@ -132,7 +132,7 @@ LOWERING = [
     Mistake(
         "carried buffer planned as local",
         plan,
-        always("_ == 1 and not _carries(...)"),
+        always("_.get(_, 0) == 1 and _"),
         operator("Scan", "planned", 24),
     ),
     Mistake("write overtakes a read", schedule.predecessors, constant("_.get(_, ())", ()), program("plan", seed=1)),
