@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, Protocol
 
 from glowtrain.errors import InputError
@@ -29,12 +30,24 @@ class Facts:
 
 
 @dataclass(frozen=True)
+class Refused:
+    """What a rule gives in place of a result where it could have changed something and does not: why."""
+
+    why: str
+
+
+Explain = Callable[[str, str], None]
+"""Takes what a pass left as it is, and why."""
+
+
+@dataclass(frozen=True)
 class Options:
     """Everything beside the graph and the backend that may change what is compiled; part of every cache key.
 
     ``fixed_point``: sums of quantized products are rescaled by integers alone. ``prefix`` begins every symbol that
     compiled code exports. ``profile``: compiled code counts the cycles of each of its calls. ``check``: the verifier
-    of each stage runs on what it made (it changes nothing that is compiled). Raises :class:`InputError` for a prefix
+    of each stage runs on what it made; ``explain`` is told, with the stage's name, what passes leave as it is and why
+    (both change nothing that is compiled). Raises :class:`InputError` for a prefix
     that is not the beginning of a C identifier.
     """
 
@@ -43,6 +56,7 @@ class Options:
     prefix: str = ""
     profile: bool = False
     check: bool = False
+    explain: Callable[[str, str, str], None] | None = None
 
     def __post_init__(self) -> None:
         if self.prefix and not (self.prefix.isascii() and self.prefix.isidentifier()):
@@ -51,12 +65,17 @@ class Options:
     @property
     def key(self) -> str:
         """Equal for options that compile to the same."""
-        decisive = (entry.name for entry in fields(self) if entry.name != "check")
+        decisive = (entry.name for entry in fields(self) if entry.name not in ("check", "explain"))
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in decisive)
 
 
 DEFAULT = Options()
 """One CPU core's facts, and nothing asked for."""
+
+
+def told(options: Options, stage: str) -> Explain | None:
+    """``options.explain`` for one stage."""
+    return None if options.explain is None else partial(options.explain, stage)
 
 
 class Pass(Protocol):

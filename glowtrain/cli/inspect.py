@@ -15,7 +15,7 @@ from glowtrain.cli.console import command
 from glowtrain.cli.feed import stored
 from glowtrain.cli.models import open_graph, parse_dims
 from glowtrain.cli.profile import profile
-from glowtrain.cli.summary import shared_parameters, summary
+from glowtrain.cli.summary import refusals, shared_parameters, summary
 from glowtrain.cli.training import optimizer_of
 from glowtrain.compiler import walk
 from glowtrain.compiler.walk import WALK, arrive, until
@@ -37,6 +37,7 @@ def inspect(
     model: options.Model,
     stage: Annotated[str, typer.Option(metavar="S", help=f"What to print: {STAGES}.")] = "summary",
     train: Annotated[bool, typer.Option("--train", help="The whole training step instead of the model.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="What passes left as it is, and why.")] = False,
     backend: options.Backend = "cpu",
     dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
     open_batch: options.OpenBatch = False,
@@ -63,6 +64,8 @@ def inspect(
     glowtrain inspect cnn --train --stage plan
 
     glowtrain inspect model.onnx --train --stage profile --dims batch=128
+
+    glowtrain inspect quantized.onnx --explain
     """
     chosen = backend_of(backend)
     if stage not in stage_names(chosen):
@@ -72,6 +75,9 @@ def inspect(
     loaded = stored(dataset, data_dir).train if dataset is not None else None
     graph = open_graph(model, parse_dims(dims), loaded, untie=untie, open_batch=open_batch)
     step = training_step(graph, loss, output, trainable, optimizer, momentum) if train else graph
+    if explain:
+        refusals(step, chosen)
+        return
     show(step, stage, chosen)
     if stage == "summary":
         shared_parameters(graph)

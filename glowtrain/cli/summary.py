@@ -8,13 +8,15 @@ from rich.table import Table
 
 from glowtrain.backends.base import Backend
 from glowtrain.cli.console import nbytes, out, seconds, table
-from glowtrain.compiler.walk import WALK, walk
+from glowtrain.compiler.walk import WALK, arrive, walk
 from glowtrain.graph import Graph, Variable
 from glowtrain.program.memory.plan import Plan
 from glowtrain.program.program import Program
 from glowtrain.stages import Options
 from glowtrain.words import plural
 
+EXAMPLES = 5
+"""What is named of all that was left as it is for one reason."""
 LISTED = 40
 """Variables that are listed at most."""
 
@@ -48,6 +50,24 @@ def stages(graph: Graph, backend: Backend) -> Table:
     for arrival in walk(graph, Options(facts=backend.facts), backend.stages(WALK)):
         listed.add_row(arrival.stage.name, in_numbers(arrival.result, backend), seconds(arrival.seconds))
     return listed
+
+
+def refusals(graph: Graph, backend: Backend) -> None:
+    """Print what the passes left as it is, and why; the reasons that are given most often first."""
+    given: dict[tuple[str, str], dict[str, None]] = {}
+
+    def explain(stage: str, what: str, why: str) -> None:
+        given.setdefault((stage, why), {})[what] = None
+
+    arrive(graph, Options(facts=backend.facts, explain=explain), backend.stages(WALK))
+    for (stage, why), named in sorted(given.items(), key=lambda entry: -len(entry[1])):
+        out.print(f"{stage}: {why} ({plural(len(named), 'time')})", markup=False)
+        for what in list(named)[:EXAMPLES]:
+            out.print(f"    {what}", markup=False)
+        if len(named) > EXAMPLES:
+            out.print(f"    and {len(named) - EXAMPLES:,} more")
+    if not given:
+        out.print("the passes left nothing that they might have changed")
 
 
 def in_numbers(result: Any, backend: Backend) -> str:

@@ -30,11 +30,11 @@ from glowtrain.program.program import Program
 from glowtrain.program.text import plan_text
 from glowtrain.program.text import to_text as program_text
 from glowtrain.program.verify import verify as verify_program
-from glowtrain.stages import DEFAULT, Options, Pass, Stage
+from glowtrain.stages import DEFAULT, Options, Pass, Stage, told
 
 
 def _integers(options: Options) -> Pass:
-    return FixedPoint() if options.fixed_point else Integers()
+    return FixedPoint() if options.fixed_point else Integers(told(options, "integers"))
 
 
 def _layout(options: Options) -> Pass:
@@ -42,12 +42,13 @@ def _layout(options: Options) -> Pass:
 
 
 def _inlined(options: Options) -> Pass:
-    return InlineProducers(options.facts.max_inlined)
+    return InlineProducers(options.facts.max_inlined, told(options, "inlined"))
 
 
 def _fused(options: Options) -> Pass:
     facts = options.facts
-    return FuseLoops(Limits(facts.max_operands, facts.max_expressions, facts.max_statements))
+    limits = Limits(facts.max_operands, facts.max_expressions, facts.max_statements)
+    return FuseLoops(limits, told(options, "fused"))
 
 
 WALK: tuple[Stage, ...] = (

@@ -18,7 +18,7 @@ Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-On
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -51,9 +51,12 @@ from glowtrain.ops.quantized.convert import (
 from glowtrain.ops.quantized.integer_products import BYTES, ConvInteger, MatMulInteger
 from glowtrain.ops.quantized.integer_transposed import ConvTransposeInteger, Interleave
 from glowtrain.ops.tensor.move import Concat, Transpose, reshape
-from glowtrain.optimize.rewrite import Change, rewrite
+from glowtrain.optimize.rewrite import rewrite
 from glowtrain.optimize.tables import as_table
+from glowtrain.stages import Explain, Refused
 from glowtrain.types import SMALL_INTEGERS, Array, DType, f32, i8, i32, u8
+
+Rule = Callable[[Node], Sequence[Value] | Refused | None]
 
 SAME_SCALE = 1e-6
 """Relative difference up to which a bias counts as given in units of s_x s_w."""
@@ -63,20 +66,44 @@ SAME_SCALE = 1e-6
 class Integers:
     """The pass: what is quantized is computed with the integers themselves."""
 
+    explain: Explain | None = None
+
     def run(self, graph: Graph) -> Graph:
         """The changed graph."""
-        return in_integers(graph)
+        return in_integers(graph, self.explain)
 
 
-def in_integers(graph: Graph) -> Graph:
+def in_integers(graph: Graph, explain: Explain | None = None) -> Graph:
     """The graph with every rule of this module applied; the same object if none fits."""
-    return rewrite(graph, _change)
+
+    def change(node: Node) -> Sequence[Value] | None:
+        result = _change(node)
+        if not isinstance(result, Refused):
+            return result
+        if explain is not None:
+            explain(str(node), result.why)
+        return None
+
+    return rewrite(graph, change)
 
 
-def _change(node: Node) -> Sequence[Value] | None:
+def _change(node: Node) -> Sequence[Value] | Refused | None:
     for kinds, rule in RULES:
         if isinstance(node.operator, kinds):
             return rule(node)
+    return None
+
+
+def _not_bytes(node: Node) -> Refused | None:
+    """Why a product has no two operands in bytes; nothing to say where none is quantized at all."""
+    for number, operand in enumerate(node.inputs[:2]):
+        inner = operand.node if operand is not None else None
+        other = node.inputs[1 - number]
+        if other is None or dequantized(other) is None:
+            continue
+        if inner is None or not isinstance(inner.operator, DequantizeLinear):
+            return Refused(f"operand {number} is not quantized, only operand {1 - number} is")
+        return Refused(f"operand {number} is not dequantized from bytes with scales and zero points that are known")
     return None
 
 
@@ -163,30 +190,32 @@ def sums(value: Value) -> tuple[Value, Array] | None:
 # ---- products --------------------------------------------------------------------------------------------------------
 
 
-def convolution(node: Node) -> Sequence[Value] | None:
+def convolution(node: Node) -> Sequence[Value] | Refused | None:
     """Conv of dequantized bytes, with one scale for the input and one for all or each channel of the weight."""
     operator = node.operator
     assert isinstance(operator, Conv)
     x, w = _bytes(node.inputs[0]), _bytes(node.inputs[1])
-    if x is None or w is None or not x.uniform or w.axis != 0:
-        return None
+    if x is None or w is None:
+        return _not_bytes(node)
+    if not x.uniform or w.axis != 0:
+        return Refused("the input has several scales, or the weight's are not one for each output channel")
     integer = ConvInteger(**operator.attributes())
     column = (-1, *(1,) * (w.numbers.rank - 2))
     total = integer(x.numbers, w.numbers, *_zeros(x, w))
     return _product(total, x.scale.reshape(()) * _spread(w.scale, column), node.inputs[2:], column)
 
 
-def transposed_convolution(node: Node) -> Sequence[Value] | None:
+def transposed_convolution(node: Node) -> Sequence[Value] | Refused | None:
     """ConvTranspose of dequantized bytes, likewise, phase by phase."""
     operator = node.operator
     assert isinstance(operator, ConvTranspose)
     x, w = _bytes(node.inputs[0]), _bytes(node.inputs[1])
-    if x is None or w is None or not x.uniform:
-        return None
+    if x is None or w is None:
+        return _not_bytes(node)
     scale = _each_output(operator, w, w.scale)
     zero = known(w.zero)
-    if scale is None:
-        return None
+    if not x.uniform or scale is None:
+        return Refused("the input has several scales, or the weight's are not one for each output channel")
     zeros = x.zero, None if zero is None else constant(_each_output(operator, w, zero))
     integer = ConvTransposeInteger(**operator.attributes())
     column = (-1, *(1,) * (w.numbers.rank - 2))
@@ -209,22 +238,26 @@ def _each_output(operator: ConvTranspose, w: Numbers, array: Array) -> Array | N
     return np.repeat(array, w.numbers.shape[1]) if alone else None
 
 
-def matrix_product(node: Node) -> Sequence[Value] | None:
+def matrix_product(node: Node) -> Sequence[Value] | Refused | None:
     """MatMul of dequantized bytes, with one scale for the left side and one for all or each column of the right."""
     a, b = _bytes(node.inputs[0]), _bytes(node.inputs[1])
-    if a is None or b is None or not a.uniform or not (b.uniform or b.axis == b.numbers.rank - 1 > 0):
-        return None
+    if a is None or b is None:
+        return _not_bytes(node)
+    if not a.uniform or not (b.uniform or b.axis == b.numbers.rank - 1 > 0):
+        return Refused("the left side has several scales, or the right side's are not one for each column")
     total = MatMulInteger()(a.numbers, b.numbers, *_zeros(a, b))
     return _product(total, a.scale.reshape(()) * _spread(b.scale, (-1,)), (), (-1,))
 
 
-def general_product(node: Node) -> Sequence[Value] | None:
+def general_product(node: Node) -> Sequence[Value] | Refused | None:
     """Gemm, likewise; C in units of the product's scale is added to the sums."""
     operator = node.operator
     assert isinstance(operator, Gemm)
     a, b = _bytes(node.inputs[0]), _bytes(node.inputs[1])
-    if a is None or b is None or not a.uniform or not (b.uniform or b.axis == (0 if operator.transB else 1)):
-        return None
+    if a is None or b is None:
+        return _not_bytes(node)
+    if not a.uniform or not (b.uniform or b.axis == (0 if operator.transB else 1)):
+        return Refused("the left side has several scales, or the right side's are not one for each column")
     left = _turned(a.numbers) if operator.transA else a.numbers
     right = _turned(b.numbers) if operator.transB else b.numbers
     factor = a.scale.reshape(()) * _spread(b.scale, (-1,)) * np.float32(operator.alpha)
@@ -279,17 +312,17 @@ def _any(zero: Value | None) -> bool:
 # ---- quantizing ------------------------------------------------------------------------------------------------------
 
 
-def quantizing(node: Node) -> Sequence[Value] | None:
+def quantizing(node: Node) -> Sequence[Value] | Refused | None:
     """A product quantized again, or the same numbers as before."""
     operator, value = node.operator, node.inputs[0]
     assert isinstance(operator, QuantizeLinear)
     scale, zero = known(node.inputs[1]), (*node.inputs, None)[2]
     if value is None or scale is None or scale.size != 1 or scale.dtype != np.float32:
-        return None
+        return Refused("the scale of the result is not one known number in f32")
     if operator.block_size or operator.precision or node.output.dtype not in INTEGERS:
-        return None
+        return Refused("the result is quantized in blocks, with another precision, or to no integer")
     if not 0 < scale.item() < np.inf or (zero is not None and known(zero) is None):
-        return None
+        return Refused("the scale is not positive and finite, or the zero point is not known")
     if _phases(value):
         return by_phases(node)
     before = dequantized(value)
@@ -393,7 +426,8 @@ def by_phases(node: Node) -> Sequence[Value] | None:
     results: list[Value] = []
     for phase in _phases(image):
         fresh = Node(node.operator, [phase if value is image else value for value in node.inputs])
-        results += _change(fresh) or fresh.outputs
+        changed = _change(fresh)
+        results += fresh.outputs if changed is None or isinstance(changed, Refused) else changed
     return (image.node.operator(*results),)
 
 
@@ -432,7 +466,7 @@ def largest(node: Node) -> Sequence[Value] | None:
     return found.real(numbers), places
 
 
-RULES: tuple[tuple[type | tuple[type, ...], Change], ...] = (
+RULES: tuple[tuple[type | tuple[type, ...], Rule], ...] = (
     (Conv, convolution),
     (ConvTranspose, transposed_convolution),
     (MatMul, matrix_product),

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import glowtrain as gt
 from glowtrain.backends.discovery import backend_of
+from glowtrain.cli import app
 from glowtrain.cli.inspect import stage_names, text_of
 from glowtrain.cli.profile import measure
 from glowtrain.compiler.walk import WALK, after, arrive, select, until, walk
@@ -126,3 +128,36 @@ def test_cycles_are_counted_by_backends_that_can() -> None:
     assert (profile.cycles > 0).all()
     with pytest.raises(BackendError, match="counts no cycles; use backend cpu"):
         measure(graph(), backend_of("interpreter"))
+
+
+class TestExplain:
+    def reasons(self, graph: Graph) -> set[tuple[str, str]]:
+        found: set[tuple[str, str]] = set()
+        arrive(graph, Options(explain=lambda stage, what, why: found.add((stage, why)) if what else None))
+        return found
+
+    def test_fusion_and_inlining_say_why_not(self) -> None:
+        x, w = Input(gt.f32[32, 48], "x"), gt.Variable("w", np.ones((48, 16), np.float32))
+        product = gt.nn.exp(x) @ w
+        found = self.reasons(Graph((x,), {"y": gt.nn.softmax(product)}))
+        assert ("inlined", "it is an operand of a contraction") in found
+        assert ("fused", "they run over different numbers of points") in found
+
+    def test_products_say_why_they_are_not_computed_in_integers(self) -> None:
+        x, f = Input(gt.u8[4, 8], "x"), Input(gt.f32[8, 3], "f")
+        scale = gt.constant(np.float32(0.5))
+        real = gt.ops.quantized.convert.DequantizeLinear()(x, scale)
+        assert self.reasons(Graph((x, f), {"y": real @ f})) >= {
+            ("integers", "operand 1 is not quantized, only operand 0 is")
+        }
+
+    def test_nothing_is_said_of_what_no_rule_is_for(self) -> None:
+        x = Input(gt.f32[4, 8], "x")
+        assert not {
+            stage for stage, _ in self.reasons(Graph((x,), {"y": x @ gt.constant(np.ones((8, 2), np.float32))}))
+        } & {"integers"}
+
+    def test_the_command_prints_it(self) -> None:
+        done = CliRunner().invoke(app, ["inspect", "cnn", "--train", "--explain"], env={"COLUMNS": "100"})
+        assert done.exit_code == 0, done.output
+        assert "fused: a contraction stands alone at the start of its kernel" in done.output

@@ -43,7 +43,7 @@ from glowtrain.program.analysis.kernel_facts import (
     is_move,
 )
 from glowtrain.program.program import Instruction, Kernel, Program
-from glowtrain.stages import Facts
+from glowtrain.stages import Explain, Facts, Refused
 
 
 @dataclass(frozen=True)
@@ -51,15 +51,19 @@ class InlineProducers:
     """The pass. An expression of more than ``largest`` nodes is not inlined any further."""
 
     largest: int = Facts.max_inlined
+    explain: Explain | None = None
 
     def run(self, program: Program) -> Program:
         """The same program in fewer kernels."""
         outputs = frozenset(program.outputs.values())
-        return replace(program, instructions=inline(program.instructions, outputs, self.largest)).trimmed()
+        return replace(program, instructions=inline(program.instructions, outputs, self)).trimmed()
+
+
+PLAIN = InlineProducers()
 
 
 def inline(
-    instructions: Sequence[Instruction], kept: frozenset[Buffer] = frozenset(), largest: int = Facts.max_inlined
+    instructions: Sequence[Instruction], kept: frozenset[Buffer] = frozenset(), how: InlineProducers = PLAIN
 ) -> tuple[Instruction, ...]:
     """Inline producers into their readers; kernels that nobody needs any more are dropped.
 
@@ -69,10 +73,10 @@ def inline(
     for instruction in instructions:
         if instruction.children:
             outside = frozenset(b for other in instructions if other is not instruction for b in other.reads) | kept
-            known.append(instruction.with_children(inline(instruction.children, outside, largest)))
+            known.append(instruction.with_children(inline(instruction.children, outside, how)))
         else:
             known.append(instruction.rewritten(fold_constants))
-    return _without_dead(_Inlining(known, largest).run(), kept)
+    return _without_dead(_Inlining(known, how).run(), kept)
 
 
 def fold_constants(expr: Expr) -> Expr | None:
@@ -148,9 +152,9 @@ class _Reader:
 class _Inlining:
     """The instructions so far, and who reads and writes each buffer (positions)."""
 
-    def __init__(self, instructions: Sequence[Instruction], largest: int) -> None:
+    def __init__(self, instructions: Sequence[Instruction], how: InlineProducers) -> None:
         self.known = [_Reader(instruction) for instruction in instructions]
-        self.largest = largest
+        self.how = how
         self.readers: dict[Buffer, set[int]] = {}
         self.writers: dict[Buffer, set[int]] = {}
         for position, instruction in enumerate(instructions):
@@ -176,20 +180,37 @@ class _Inlining:
             return
         if buffer in producer.reads or self.writers[buffer] != {position}:
             return
-        if not moves and (self._is_large(found.value) or self._narrows_a_sum(producer, position, buffer)):
+        if not moves and (refused := self._apart(producer, position, buffer, found)):
+            self._refuse(producer, refused)
             return
         readers = sorted(self.readers.get(buffer, ()))
         safe = [reader for reader in readers if reader > position and self._unchanged(producer, position, reader)]
         uses = {reader: self.known[reader].uses(buffer) for reader in safe}
-        for reader in _chosen(buffer, found, uses, all_readers=len(safe) == len(readers)):
+        chosen = _chosen(buffer, found, uses, all_readers=len(safe) == len(readers))
+        if isinstance(chosen, Refused):
+            self._refuse(producer, chosen)
+            return
+        for reader in chosen:
             self.known[reader].inline(buffer, found, producer.reads)
             self.readers[buffer].discard(reader)
             for source in producer.reads:
                 self.readers[source].add(reader)
 
+    def _refuse(self, producer: Kernel, refused: Refused) -> None:
+        if self.how.explain is not None:
+            self.how.explain(producer.name, refused.why)
+
+    def _apart(self, producer: Kernel, position: int, buffer: Buffer, found: Definition) -> Refused | None:
+        """Why arithmetic stays in a kernel of its own, whoever reads it."""
+        if self._is_large(found.value):
+            return Refused("its expression is too long")
+        if self._narrows_a_sum(producer, position, buffer):
+            return Refused("it rounds sums, and belongs behind them")
+        return None
+
     def _is_large(self, expr: Expr) -> bool:
         """Whether an expression is worth a buffer: chains of any length stay within bounds that way."""
-        return sum(1 for _ in walk(expr)) > self.largest
+        return sum(1 for _ in walk(expr)) > self.how.largest
 
     def _narrows_a_sum(self, producer: Kernel, position: int, buffer: Buffer) -> bool:
         """Whether the producer makes fewer bytes of the results of a reduction that nothing else reads: it belongs
@@ -217,22 +238,23 @@ class _Inlining:
         )
 
 
-def _chosen(buffer: Buffer, found: Definition, uses: dict[int, list[_Use]], all_readers: bool) -> list[int]:
+def _chosen(buffer: Buffer, found: Definition, uses: dict[int, list[_Use]], all_readers: bool) -> list[int] | Refused:
     """The readers into which the definition goes."""
     if is_move(found.value):
         return [i for i, at in uses.items() if all(_movable(use, buffer, found) for use in at)]
     every = [use for at in uses.values() for use in at]
     if any(use.operand for use in every):
-        return []
+        return Refused("it is an operand of a contraction")
     trips = sum(use.trips for use in every)
     if any(needs_check(use.load) for use in every):  # a look-up: worth a check where it skips most of the table
-        return list(uses) if all_readers and 2 * trips <= buffer.type.size else []
+        worth = all_readers and 2 * trips <= buffer.type.size
+        return list(uses) if worth else Refused("it is read at subscripts that have to be checked")
     # A thin expression reads at most one tensor of the buffer's size: its readers read that one instead.
     source = sum(b.type.size for b in {node.buffer for node in _loads(found.value)})
     thin = is_cheap(found.value) and source * 4 <= buffer.type.size * 5
     if (all_readers and trips <= buffer.type.size) or (thin and trips <= 4 * buffer.type.size):
         return list(uses)
-    return []
+    return Refused("its readers would compute it more often than it does itself, or some need it as it is")
 
 
 def _movable(use: _Use, buffer: Buffer, found: Definition) -> bool:

@@ -16,6 +16,7 @@ from glowtrain.loops import Buffer, Expr, For, Let, Ref, Statement, Store, expre
 from glowtrain.program.analysis.kernel_facts import conflict, contractions
 from glowtrain.program.passes.loop_fusion.join import LIMITS, Box, Limits, joined
 from glowtrain.program.program import Instruction, Kernel, Program
+from glowtrain.stages import Explain, Refused
 
 
 @dataclass(frozen=True)
@@ -23,31 +24,35 @@ class FuseLoops:
     """The pass, with limits of what one kernel may become."""
 
     limits: Limits = LIMITS
+    explain: Explain | None = None
 
     def run(self, program: Program) -> Program:
         """The same program in fewer kernels."""
         outputs = frozenset(program.outputs.values())
-        return replace(program, instructions=merge(program.instructions, outputs, self.limits)).trimmed()
+        return replace(program, instructions=merge(program.instructions, outputs, self)).trimmed()
+
+
+PLAIN = FuseLoops()
 
 
 def merge(
-    instructions: Sequence[Instruction], kept: frozenset[Buffer] = frozenset(), limits: Limits = LIMITS
+    instructions: Sequence[Instruction], kept: frozenset[Buffer] = frozenset(), how: FuseLoops = PLAIN
 ) -> tuple[Instruction, ...]:
     """Merge kernels until nothing fits any more. ``kept``: buffers read from outside these instructions."""
     prepared: list[Instruction] = []
     for instruction in instructions:
         if instruction.children:
             outside = frozenset(b for other in instructions if other is not instruction for b in other.reads) | kept
-            instruction = instruction.with_children(merge(instruction.children, outside, limits))
+            instruction = instruction.with_children(merge(instruction.children, outside, how))
         prepared.append(instruction)
-    return tuple(_Merging(prepared, kept, limits).run())
+    return tuple(_Merging(prepared, kept, how).run())
 
 
 class _Merging:
     """The instructions in order, with holes where two became one, and who reads and writes each buffer."""
 
-    def __init__(self, instructions: Sequence[Instruction], kept: frozenset[Buffer], limits: Limits) -> None:
-        self.limits = limits
+    def __init__(self, instructions: Sequence[Instruction], kept: frozenset[Buffer], how: FuseLoops) -> None:
+        self.how = how
         self.order: list[Instruction | None] = list(instructions)
         self.kept = kept
         self.at = {instruction: position for position, instruction in enumerate(instructions)}
@@ -99,9 +104,15 @@ class _Merging:
             return False
         for second in self._followers(a):
             b = self._box(second)
-            kernel = joined(a, b, self.limits) if b is not None else None
-            if kernel is not None and self._place(first, second, kernel):
+            if b is None:
+                continue
+            kernel = joined(a, b, self.how.limits)
+            if isinstance(kernel, Kernel) and not self._place(first, second, kernel):
+                kernel = Refused("what lies between them needs the first and is needed by the second")
+            if isinstance(kernel, Kernel):
                 return True
+            if self.how.explain is not None:
+                self.how.explain(f"{a.kernel.name} with {b.kernel.name}", kernel.why)
         return False
 
     def _box(self, instruction: Instruction) -> Box | None:

@@ -28,7 +28,7 @@ from glowtrain.loops import (
 )
 from glowtrain.program.analysis.kernel_facts import box, contraction_operands, covers, row_major
 from glowtrain.program.program import Instruction, Kernel
-from glowtrain.stages import Facts
+from glowtrain.stages import Facts, Refused
 
 
 @dataclass(frozen=True)
@@ -102,26 +102,36 @@ class Box:
         return {s.buffer: s for s in self.body if isinstance(s, Store)}
 
 
-def joined(a: Box, b: Box, limits: Limits) -> Kernel | None:
-    """``a`` then ``b`` in one loop, or ``None`` where their boxes, accesses or costs do not fit."""
-    if a.size != b.size or not a.stores.keys().isdisjoint(b.stores) or not _affordable(a, b, limits):
-        return None
+def joined(a: Box, b: Box, limits: Limits) -> Kernel | Refused:
+    """``a`` then ``b`` in one loop, or why their boxes, accesses or costs do not fit."""
+    if a.size != b.size:
+        return Refused("they run over different numbers of points")
+    if not a.stores.keys().isdisjoint(b.stores):
+        return Refused("they write the same buffer")
+    if refused := _too_much(a, b, limits):
+        return refused
     match = _match(a, b)
     if match is None:
-        return None
+        return Refused("the second does not run through what the first writes, nor through the same large buffer")
     renamed = Box(b.kernel.name, For(a.indices, rewrite_body(b.body, match.get)))
-    if not _same_element(a, renamed) or not _hazard_free(a, renamed):
-        return None
+    if not _same_element(a, renamed):
+        return Refused("the second reads other elements than the one just written")
+    if not _hazard_free(a, renamed):
+        return Refused("the second writes over what the first reads")
     if a.nodes + renamed.nodes > limits.expressions:
-        return None
+        return Refused("together they have too many expressions")
     return Kernel(_name(a.kernel.name, b.kernel.name), (For(a.indices, _forwarded(a, renamed)),))
 
 
-def _affordable(a: Box, b: Box, limits: Limits) -> bool:
-    """Whether the result stays within bounds, and contractions keep their form: one at most, and only at the start."""
-    if len(a.body) + len(b.body) > limits.statements or len(a.kernel.touched | b.kernel.touched) > limits.operands:
-        return False
-    return not b.reduces or not (b.contracts or a.contracts)
+def _too_much(a: Box, b: Box, limits: Limits) -> Refused | None:
+    """Results stay within bounds, and contractions keep their form: one at most, and only at the start."""
+    if len(a.body) + len(b.body) > limits.statements:
+        return Refused("together they have too many statements")
+    if len(a.kernel.touched | b.kernel.touched) > limits.operands:
+        return Refused("together they touch too many buffers")
+    if b.reduces and (b.contracts or a.contracts):
+        return Refused("a contraction stands alone at the start of its kernel")
+    return None
 
 
 def _name(a: str, b: str) -> str:
