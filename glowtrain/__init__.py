@@ -17,7 +17,19 @@ if TYPE_CHECKING:
     from glowtrain.compiler import compile
     from glowtrain.errors import GlowtrainError
     from glowtrain.grad import gradients, jvp, stop_gradient
-    from glowtrain.graph import Graph, Input, Operator, Template, Value, Variable, constant, operator, parse, verify
+    from glowtrain.graph import (
+        Graph,
+        Input,
+        Operator,
+        Template,
+        Value,
+        Variable,
+        attribute,
+        constant,
+        operator,
+        parse,
+        verify,
+    )
     from glowtrain.nn import model
     from glowtrain.onnx_io import load, save
     from glowtrain.quantization import quantize
@@ -26,7 +38,7 @@ if TYPE_CHECKING:
     from glowtrain.types import Spec, TensorType, bf16, boolean, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 
 _TYPES = "bf16 boolean f16 f32 f64 i8 i16 i32 i64 u8 u16 u32 u64 Spec TensorType"
-_GRAPH = "Graph Input Operator Template Value Variable constant operator parse verify"
+_GRAPH = "Graph Input Operator Template Value Variable attribute constant operator parse verify"
 _HOMES = {
     **dict.fromkeys(_TYPES.split(), "glowtrain.types"),
     **dict.fromkeys(_GRAPH.split(), "glowtrain.graph"),
@@ -58,6 +70,7 @@ __all__ = [
     "Trainer",
     "Value",
     "Variable",
+    "attribute",
     "bf16",
     "boolean",
     "compile",

@@ -1,5 +1,6 @@
 """Graph: the high-level IR. Values and nodes, graphs, their text, verifier and rewriting."""
 
+from glowtrain.graph.attributes import attribute
 from glowtrain.graph.binding import Binding, Structure
 from glowtrain.graph.graph import Graph, rebuild, topological
 from glowtrain.graph.operator import Draw, Operator, Sample, static
@@ -29,6 +30,7 @@ __all__ = [
     "Variable",
     "apply",
     "arrays_of",
+    "attribute",
     "class_of",
     "constant",
     "lookup",

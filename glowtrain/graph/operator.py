@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
 from glowtrain.errors import ModelError, PluginError, ShapeError
+from glowtrain.graph.attributes import tested_values
 from glowtrain.graph.ragged import Operand, Ragged, broadcast, whole
 from glowtrain.types import Array, DType, TensorType
 
@@ -197,6 +198,24 @@ class Operator:
     def sample(cls, draw: Draw) -> Sample:
         """Draw attributes and inputs from the domain on which the operator is tested."""
         raise NotImplementedError
+
+    @classmethod
+    def draw_operator(cls, draw: Draw, **given: Any) -> Self:
+        """The operator with attributes ``given``, and the others drawn from the domains of their fields
+        (:func:`~glowtrain.graph.attributes.attribute`).
+
+        Raises :class:`PluginError` for a field without a default for which nothing says what to draw.
+        """
+        fields = [field for field in dataclasses.fields(cls) if field.name not in given]  # type: ignore[arg-type]
+        options = {field.name: tested_values(cls, field) for field in fields}
+        unknown = [name for name, values in options.items() if not values]
+        if unknown:
+            raise PluginError(
+                f"{cls.key()} cannot be tested: {' and '.join(unknown)} has neither a default nor a domain; "
+                "give it one by glowtrain.attribute(low=..., high=...), or the class a sample"
+            )
+        drawn = {name: values[0] if len(values) == 1 else draw.choice(values) for name, values in options.items()}
+        return cls(**given, **drawn)
 
     @classmethod
     def has(cls, method: str) -> bool:

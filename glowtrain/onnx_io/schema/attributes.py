@@ -7,7 +7,6 @@ gets what is described here under the fields' names, the operands' types and the
 from __future__ import annotations
 
 import dataclasses
-import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from onnx import AttributeProto, NodeProto, TensorProto
 
 from glowtrain.errors import ModelError, ShapeError
 from glowtrain.graph import Graph, Operator
+from glowtrain.graph.attributes import field_types
 from glowtrain.onnx_io.read.source import describe
 from glowtrain.onnx_io.schema.tensors import array_from_sparse, array_from_tensor, dtype_from_onnx
 from glowtrain.types import Array, DType, TensorType
@@ -48,30 +48,10 @@ def attribute_value(attribute: AttributeProto, folder: Path | None, what: str) -
     raise ModelError(f"{what}: attribute {attribute.name} of type {kind} is not supported")
 
 
-_FIELD_TYPES: dict[str, dict[str, Any]] = {}
-
-
-def field_types(cls: type[Operator]) -> dict[str, Any]:
-    """The annotation of every field, with ``None`` taken out of unions."""
-    key = f"{cls.__module__}.{cls.__qualname__}"
-    if key not in _FIELD_TYPES:
-        hints = typing.get_type_hints(cls)
-        fields = dataclasses.fields(cls)  # type: ignore[arg-type]
-        _FIELD_TYPES[key] = {field.name: _without_none(hints[field.name]) for field in fields}
-    return _FIELD_TYPES[key]
-
-
 def static_inputs(cls: type[Operator]) -> dict[int, str]:
     """Fields that ONNX passes as inputs, by the inputs' positions."""
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
     return {field.metadata["input"]: field.name for field in fields if "input" in field.metadata}
-
-
-def _without_none(hint: Any) -> Any:
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        options = [option for option in typing.get_args(hint) if option is not types.NoneType]
-        return options[0] if len(options) == 1 else Any
-    return hint
 
 
 def coerce(value: Any, hint: Any, what: str) -> Any:

@@ -83,6 +83,10 @@ class Elementwise(Operator):
         """Element type of the result: that of the operands unless overridden."""
         return inputs[0].dtype
 
+    def nonsmooth(self) -> tuple[float, ...]:
+        """Where the function is not differentiable, for these attributes: :attr:`kinks` unless overridden."""
+        return self.kinks
+
     def scalar(self, *inputs: Any) -> Expr:
         """The function on scalars, in the loop language."""
         raise self.lacks("scalar", "the function of one element")
@@ -92,10 +96,11 @@ class Elementwise(Operator):
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
+        op = cls.draw_operator(draw)
         arity = cls.arity if cls.arity >= 0 else draw.integer(1, 3)
         shape = draw.shape()
         shapes = [shape] + [broadcastable(draw, shape) for _ in range(arity - 1)]
-        return Sample(cls(), tuple(draw.floats(s, *cls.domain_range, avoid=cls.kinks) for s in shapes))
+        return Sample(op, tuple(draw.floats(s, *cls.domain_range, avoid=op.nonsmooth()) for s in shapes))
 
 
 def broadcastable(draw: Draw, shape: Shape) -> Shape:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from glowtrain.errors import ShapeError
-from glowtrain.graph import Draw, Sample, Value, operator
+from glowtrain.graph import Draw, Sample, Value, attribute, operator
 from glowtrain.graph.operator import Quantized
 from glowtrain.loops import Expr, call, cast, select
 from glowtrain.ops.core.family import Elementwise, Grads, broadcast_shapes, broadcastable
@@ -35,20 +35,6 @@ class Activation(Elementwise):
     def reference(self, x: Array) -> Array:
         wide = x.astype(np.float32) if x.dtype.kind not in "biu" and x.dtype.itemsize == 2 else x
         return self.function(wide).astype(x.dtype)
-
-    def places(self) -> tuple[float, ...]:
-        """Where the function is not differentiable, for these attributes."""
-        return self.kinks
-
-    @classmethod
-    def draw_operator(cls, draw: Draw) -> Activation:
-        """Attributes to test."""
-        return cls()
-
-    @classmethod
-    def sample(cls, draw: Draw) -> Sample:
-        op = cls.draw_operator(draw)
-        return Sample(op, (draw.floats(draw.shape(), *cls.domain_range, avoid=op.places()),))
 
 
 @operator
@@ -75,7 +61,7 @@ class Relu(Activation):
 class LeakyRelu(Activation):
     """x where x > 0, otherwise alpha · x; the gradient at 0 is alpha."""
 
-    alpha: float = 0.01
+    alpha: float = attribute(0.01, choices=(0.0, 0.3, 1.0, -0.5, 2.0))
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
 
     def function(self, x: Array) -> Array:
@@ -86,10 +72,6 @@ class LeakyRelu(Activation):
 
     def scalar(self, x: Expr) -> Expr:
         return select(x > 0, x, x * self.alpha)
-
-    @classmethod
-    def draw_operator(cls, draw: Draw) -> Activation:
-        return cls(draw.choice((0.01, 0.3, -0.5, 2.0)))
 
 
 @operator
@@ -132,7 +114,7 @@ class PRelu(Elementwise):
 class Elu(Activation):
     """x where x > 0, otherwise alpha · (exp(x) - 1) (Clevert et al., 2015); the gradient at 0 is alpha."""
 
-    alpha: float = 1.0
+    alpha: float = attribute(1.0, choices=(0.0, 0.3, -0.5, 2.0))
 
     def function(self, x: Array) -> Array:
         return np.where(x > 0, x, np.expm1(x) * self.alpha)
@@ -143,12 +125,8 @@ class Elu(Activation):
     def scalar(self, x: Expr) -> Expr:
         return select(x > 0, x, call("expm1", x) * self.alpha)
 
-    def places(self) -> tuple[float, ...]:
+    def nonsmooth(self) -> tuple[float, ...]:
         return (0.0,) if self.alpha != 1 else ()
-
-    @classmethod
-    def draw_operator(cls, draw: Draw) -> Activation:
-        return cls(draw.choice((1.0, 0.3, 2.0)))
 
 
 @operator
@@ -156,8 +134,8 @@ class Elu(Activation):
 class Selu(Activation):
     """gamma · x where x > 0, otherwise gamma · alpha · (exp(x) - 1) (Klambauer et al., 2017); at 0: the left slope."""
 
-    alpha: float = 1.67326319217681884765625
-    gamma: float = 1.05070102214813232421875
+    alpha: float = attribute(1.67326319217681884765625, choices=(0.5, -1.0))
+    gamma: float = attribute(1.05070102214813232421875, choices=(2.0, -0.5))
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
 
     def function(self, x: Array) -> Array:
@@ -169,17 +147,13 @@ class Selu(Activation):
     def scalar(self, x: Expr) -> Expr:
         return select(x > 0, x * self.gamma, call("expm1", x) * (self.gamma * self.alpha))
 
-    @classmethod
-    def draw_operator(cls, draw: Draw) -> Activation:
-        return cls(draw.choice((1.67326319217681884765625, 0.5)), draw.choice((1.05070102214813232421875, 2.0)))
-
 
 @operator
 @dataclass(frozen=True)
 class Celu(Activation):
     """max(x, 0) + min(0, alpha · (exp(x / alpha) - 1)) (Barron, 2017); differentiable everywhere."""
 
-    alpha: float = 1.0
+    alpha: float = attribute(1.0, choices=(0.4, 2.0, -0.8))
 
     def infer(self, *inputs: TensorType) -> TensorType:
         if self.alpha == 0:
@@ -194,10 +168,6 @@ class Celu(Activation):
 
     def scalar(self, x: Expr) -> Expr:
         return select(x > 0, x, call("expm1", x / self.alpha) * self.alpha)
-
-    @classmethod
-    def draw_operator(cls, draw: Draw) -> Activation:
-        return cls(draw.choice((1.0, 0.4, 2.0)))
 
 
 @operator
@@ -234,10 +204,6 @@ class Gelu(Activation):
             return x * (call("erf", x * math.sqrt(0.5)) + 1) * 0.5
         return x * (call("tanh", _tanh_argument(x)) + 1) * 0.5
 
-    @classmethod
-    def draw_operator(cls, draw: Draw) -> Activation:
-        return cls(draw.choice(("none", "tanh")))
-
 
 _CUBIC = 0.044715
 
@@ -273,8 +239,8 @@ def sigmoid(x: Array) -> Array:
 class HardSigmoid(Activation):
     """max(0, min(1, alpha · x + beta)); the gradient is 0 at both ends of the slope."""
 
-    alpha: float = 0.2
-    beta: float = 0.5
+    alpha: float = attribute(0.2, choices=(1 / 6, -0.4, 0.0))
+    beta: float = attribute(0.5, choices=(0.6, 0.0, 1.5))
     domain_range: ClassVar[tuple[float, float]] = (-4.0, 4.0)
 
     def function(self, x: Array) -> Array:
@@ -286,12 +252,8 @@ class HardSigmoid(Activation):
     def scalar(self, x: Expr) -> Expr:
         return call("max", call("min", x * self.alpha + self.beta, 1), 0)
 
-    def places(self) -> tuple[float, ...]:
-        return (-self.beta / self.alpha, (1 - self.beta) / self.alpha)
-
-    @classmethod
-    def draw_operator(cls, draw: Draw) -> Activation:
-        return cls(draw.choice((0.2, 1 / 6, -0.4)), draw.choice((0.5, 0.6)))
+    def nonsmooth(self) -> tuple[float, ...]:
+        return (-self.beta / self.alpha, (1 - self.beta) / self.alpha) if self.alpha else ()
 
 
 @operator
@@ -318,7 +280,7 @@ class HardSwish(Activation):
 class Swish(Activation):
     """x · sigmoid(alpha · x) (Ramachandran et al., 2017); SiLU for alpha 1."""
 
-    alpha: float = 1.0
+    alpha: float = attribute(1.0, choices=(1.702, -0.5, 0.0))
 
     def function(self, x: Array) -> Array:
         return x * sigmoid(x * self.alpha)
@@ -329,10 +291,6 @@ class Swish(Activation):
 
     def scalar(self, x: Expr) -> Expr:
         return x * call("sigmoid", x * self.alpha)
-
-    @classmethod
-    def draw_operator(cls, draw: Draw) -> Activation:
-        return cls(draw.choice((1.0, 1.702, -0.5)))
 
 
 @operator
@@ -394,7 +352,7 @@ class Softsign(Activation):
 class ThresholdedRelu(Activation):
     """x where x > alpha, otherwise 0 (Konda et al., 2014); the gradient at alpha is 0."""
 
-    alpha: float = 1.0
+    alpha: float = attribute(1.0, choices=(0.0, -0.5))
 
     def function(self, x: Array) -> Array:
         return np.where(x > self.alpha, x, 0)
@@ -405,12 +363,8 @@ class ThresholdedRelu(Activation):
     def scalar(self, x: Expr) -> Expr:
         return select(x > self.alpha, x, 0)
 
-    def places(self) -> tuple[float, ...]:
+    def nonsmooth(self) -> tuple[float, ...]:
         return (self.alpha,)
-
-    @classmethod
-    def draw_operator(cls, draw: Draw) -> Activation:
-        return cls(draw.choice((1.0, 0.0, -0.5)))
 
 
 @operator
@@ -421,8 +375,8 @@ class Shrink(Activation):
     Integers are computed in f64 and cut off towards 0.
     """
 
-    bias: float = 0.0
-    lambd: float = 0.5
+    bias: float = attribute(0.0, choices=(0.5, 1.5, -0.5))
+    lambd: float = attribute(0.5, choices=(1.5, 0.0, -0.5))
     kinds: ClassVar[frozenset[str]] = NUMERIC
 
     def function(self, x: Array) -> Array:
@@ -437,9 +391,5 @@ class Shrink(Activation):
         above = select(wide > self.lambd, wide - self.bias, 0)
         return cast(select(wide < -self.lambd, wide + self.bias, above), x.dtype)
 
-    def places(self) -> tuple[float, ...]:
+    def nonsmooth(self) -> tuple[float, ...]:
         return (-self.lambd, self.lambd)
-
-    @classmethod
-    def draw_operator(cls, draw: Draw) -> Activation:
-        return cls(draw.choice((0.0, 0.5, 1.5)), draw.choice((0.5, 1.5)))

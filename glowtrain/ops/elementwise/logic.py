@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from glowtrain.errors import ShapeError
-from glowtrain.graph import Draw, Operator, Sample, Value, operator
+from glowtrain.graph import Draw, Sample, Value, operator
 from glowtrain.graph.operator import Quantized
 from glowtrain.loops import Const, Expr, call, select
 from glowtrain.ops.core.family import Elementwise, Grads, broadcast_shapes, broadcastable
@@ -308,11 +308,6 @@ class Classification(Elementwise):
         return boolean
 
     @classmethod
-    def draw_operator(cls, draw: Draw) -> Operator:
-        """Attributes to test."""
-        return cls()
-
-    @classmethod
     def sample(cls, draw: Draw) -> Sample:
         """Numbers, infinities and NaN."""
         special = np.array([0.0, 1.5, -2.5, np.inf, -np.inf, np.nan])
@@ -349,10 +344,6 @@ class IsInf(Classification):
         if self.detect_positive:
             return call("isinf", x) & (x > 0)
         return call("isinf", x) & (x < 0) if self.detect_negative else call("lt", x, x)
-
-    @classmethod
-    def draw_operator(cls, draw: Draw) -> Operator:
-        return cls(draw.boolean(), draw.boolean())
 
 
 @operator

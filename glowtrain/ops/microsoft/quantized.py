@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
+from glowtrain.graph import Draw, Sample, Value, attribute, constant, operator
 from glowtrain.ops.elementwise.activation import LeakyRelu, Sigmoid
 from glowtrain.ops.elementwise.arithmetic import FusedMultiplyAdd
 from glowtrain.ops.elementwise.cast import Cast
@@ -113,11 +113,6 @@ class QLinearUnary(Quantized, ABC):
             cls.draw_operator(draw), (*draw_tensor(draw, draw.shape(min_rank=1), dtype), *draw_result(draw, dtype))
         )
 
-    @classmethod
-    def draw_operator(cls, draw: Draw) -> Operator:
-        """Draw the attributes."""
-        return cls()
-
 
 @operator
 @dataclass(frozen=True)
@@ -134,15 +129,11 @@ class QLinearSigmoid(QLinearUnary):
 class QLinearLeakyRelu(QLinearUnary):
     """X where positive, else alpha · X, on a quantized tensor."""
 
-    alpha: float = 0.01
+    alpha: float = attribute(0.01, choices=(0.3,))
 
     def apply(self, x: Value) -> Value:
         result: Value = LeakyRelu(self.alpha)(x)
         return result
-
-    @classmethod
-    def draw_operator(cls, draw: Draw) -> Operator:
-        return cls(draw.choice((0.01, 0.3)))
 
 
 @operator
@@ -150,8 +141,8 @@ class QLinearLeakyRelu(QLinearUnary):
 class QLinearSoftmax(QLinearUnary):
     """Softmax of a quantized tensor, along ``axis``; before ``opset`` 13 along all axes from ``axis`` on."""
 
-    opset: int = 13
-    axis: int = -1
+    opset: int = attribute(13, choices=(12,))
+    axis: int = attribute(-1, choices=(0,))
 
     def apply(self, x: Value) -> Value:
         if self.opset >= 13:
@@ -167,10 +158,6 @@ class QLinearSoftmax(QLinearUnary):
         if not -x.rank <= self.axis < x.rank:
             raise self.fail(f"axis {self.axis} is outside of the operand's {x.rank}", *inputs)
         super().check(*inputs)
-
-    @classmethod
-    def draw_operator(cls, draw: Draw) -> Operator:
-        return cls(draw.choice((12, 13)), draw.choice((0, -1)))
 
 
 class QLinearMean(QLinearUnary):
@@ -262,16 +249,12 @@ class QLinearGlobalAveragePool(QLinearPool):
 class QLinearReduceMean(QLinearMean):
     """The mean of a quantized tensor over ``axes``, or over all."""
 
-    axes: Shape = ()
+    axes: Shape = attribute((), choices=((0,), (-1,)))
     keepdims: bool = True
 
     def apply(self, x: Value) -> Value:
         result: Value = ReduceMean(axes=self.axes or None, keepdims=self.keepdims)(x)
         return result
-
-    @classmethod
-    def draw_operator(cls, draw: Draw) -> Operator:
-        return cls(draw.choice(((), (0,), (-1,))), draw.boolean())
 
 
 @operator

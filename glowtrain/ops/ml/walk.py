@@ -9,7 +9,6 @@ import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
 from glowtrain.loops import Const, Expr, For, Let, Ref, Statement, Tensor, call, cast, indices_of, select
-from glowtrain.ops.core.family import broadcast_shapes
 from glowtrain.ops.elementwise.logic import And, IsNaN, LessOrEqual, Not, Or
 from glowtrain.ops.indexing.gather import Gather, GatherElements
 from glowtrain.ops.reduce.reduction import as_dtype
@@ -44,7 +43,9 @@ class TreeWalk(Operator):
         numbers = {start.dtype, features.dtype, children.dtype}
         if not x.dtype.is_float or numbers != {i32} or x.rank != 2 or start.rank != 2:
             raise self.fail("x (floats) and the start nodes must have rank 2; nodes and features are i32", *inputs)
-        return TensorType(i32, broadcast_shapes([start.shape, (1, x.shape[0])]))
+        if start.shape[1] not in (1, x.shape[0]):
+            raise self.fail("there must be one start node for each row of x, or one for all", *inputs)
+        return TensorType(i32, (start.shape[0], x.shape[0]))
 
     def reference(self, *inputs: Any) -> Array:
         x, start, features, thresholds, children = inputs[:5]
