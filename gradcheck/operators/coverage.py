@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-from glowtrain.graph import Sample
+from glowtrain.graph import Sample, lookup
 from glowtrain.types import dtype_of
 from glowtrain.words import plural
+
+LISTED = 8
+"""Attributes that are named when they stayed at their defaults; of more, the number is told."""
 
 
 @dataclass(frozen=True)
 class Covered:
     """What the samples of one operator had: texts of operators with their attributes, types, ranks, empty operands.
 
-    ``gradients``: the operands for which a gradient was found, by position.
+    ``gradients``: the operands for which a gradient was found, by position; ``varied``: the attributes that had a value
+    other than their default.
     """
 
     operator: str
@@ -24,6 +28,7 @@ class Covered:
     ranks: frozenset[int] = frozenset()
     empty: int = 0
     gradients: frozenset[int] = frozenset()
+    varied: frozenset[str] = frozenset()
 
     def __or__(self, other: Covered) -> Covered:
         return Covered(
@@ -34,7 +39,16 @@ class Covered:
             self.ranks | other.ranks,
             self.empty + other.empty,
             self.gradients | other.gradients,
+            self.varied | other.varied,
         )
+
+    @property
+    def defaults_only(self) -> tuple[str, ...]:
+        """The attributes that no sample had at another value than their default."""
+        operator = lookup(self.operator)
+        if operator is None or not self.samples:
+            return ()
+        return tuple(field.name for field in fields(operator) if field.name not in self.varied)  # type: ignore[arg-type]
 
 
 def covered(sample: Sample, gradients: Iterable[int] = (), dtypes: Iterable[str] = ()) -> Covered:
@@ -49,6 +63,7 @@ def covered(sample: Sample, gradients: Iterable[int] = (), dtypes: Iterable[str]
         frozenset(array.ndim for array in arrays),
         int(any(not array.size for array in arrays)),
         frozenset(gradients),
+        frozenset(sample.operator.stated()),
     )
 
 
@@ -65,3 +80,12 @@ def summary(every: Iterable[Covered]) -> str:
         f"{plural(uses, 'combination')} of attributes, {plural(samples, 'example')} ({empty:,} without elements), "
         f"ranks {least} to {most}, {plural(len(dtypes), 'type')} ({', '.join(dtypes)})"
     )
+
+
+def untested(every: Iterable[Covered]) -> str:
+    """One line on the attributes that no sample had at another value than their default; empty if there are none."""
+    names = [f"{entry.operator}.{name}" for entry in every for name in entry.defaults_only]
+    if not names:
+        return ""
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return f"at {'its default' if len(names) == 1 else 'their defaults'} only: {', '.join(names[:LISTED])}{more}"

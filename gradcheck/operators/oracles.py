@@ -26,6 +26,7 @@ from glowtrain.gradcheck.operators.differences import (
 from glowtrain.gradcheck.operators.onnx_runtime import SLACK, NotRun, comparable, run_by_onnx_runtime
 from glowtrain.gradcheck.report.report import Measure
 from glowtrain.graph import Graph, Input, Node, Operator, Sample, Value, constant
+from glowtrain.graph.attributes import DOMAIN
 from glowtrain.graph.retype import retyped
 from glowtrain.types import Array, DType, bf16, dtype_of, f16, f32, f64, type_of
 from glowtrain.verification.exact import EPSILON
@@ -296,7 +297,7 @@ def check_sample(sample: Sample, oracles: Sequence[str], seed: int = 0) -> Itera
     try:
         use = applied(sample)
     except MISTAKES as error:
-        yield failure("types", error)
+        yield failure("types", error, _undeclared(sample.operator))
         return
     for oracle in oracles:
         random = np.random.default_rng([seed, zlib.crc32(oracle.encode())])
@@ -306,9 +307,18 @@ def check_sample(sample: Sample, oracles: Sequence[str], seed: int = 0) -> Itera
             yield failure(oracle, error)
 
 
-def failure(oracle: str, error: BaseException) -> Measure:
+def failure(oracle: str, error: BaseException, advice: str = "") -> Measure:
     """The measure of an oracle that raised."""
-    return Measure(oracle, np.inf, np.inf, f"{type(error).__name__}: {error}")
+    return Measure(oracle, np.inf, np.inf, f"{type(error).__name__}: {error}{advice}")
+
+
+def _undeclared(operator: Operator) -> str:
+    """What to do if a value that a family's ``sample`` drew for an attribute is outside of its domain."""
+    fields = dataclasses.fields(operator)  # type: ignore[arg-type]
+    names = [field.name for field in fields if DOMAIN not in field.metadata and field.name in operator.stated()]
+    if "sample" in vars(type(operator)) or not names:
+        return ""
+    return f"; unless that is wrong, give {' and '.join(names)} a domain by glowtrain.attribute"
 
 
 def described(sample: Sample) -> str:

@@ -57,6 +57,7 @@ def page(report: RegistryReport, command: str) -> str:
         f"|---|---|{'---|' * len(SLOPES)}---|---|---|",
         *(_row(found[key], report.of(key)) for key in smooth),
         *_without(key for key in found if not class_of(key).differentiable),
+        *_defaults(entry for entry in found.values() if entry.defaults_only),
         *_finite(),
         *_different(),
     ]
@@ -110,6 +111,11 @@ def rounded(error: float) -> str:
 def _without(keys: Iterable[str]) -> Iterator[str]:
     yield from ("", "## Operators without gradients", "", "| operator | why |", "|---|---|")
     yield from (f"| {key} | {class_of(key).reason} |" for key in keys)
+
+
+def _defaults(entries: Iterable[Covered]) -> Iterator[str]:
+    yield from ("", "## Attributes at their defaults only", "", "| operator | attributes |", "|---|---|")
+    yield from (f"| {entry.operator} | {', '.join(entry.defaults_only)} |" for entry in entries)
 
 
 def _finite() -> Iterator[str]:

@@ -19,7 +19,7 @@ from typing import Any
 from rich.table import Table
 
 from glowtrain.errors import GlowtrainError, InputError, VerificationError
-from glowtrain.gradcheck.operators.coverage import Covered, covered, summary
+from glowtrain.gradcheck.operators.coverage import Covered, covered, summary, untested
 from glowtrain.gradcheck.operators.edges import drawn_edge, drawn_example
 from glowtrain.gradcheck.operators.oracles import (
     EDGES,
@@ -88,11 +88,16 @@ class RegistryReport(Report):
     """The numbers of the random programs."""
 
     def summary(self) -> str:
-        """One line on what was found, and one each on what was covered: operators, random programs."""
-        lines = [super().summary(), *([summary(self.covered)] if self.covered else [])]
+        """A line on what was found, and one each on what was covered: operators, their attributes, random programs."""
+        lines = [super().summary(), *([summary(self.covered)] if self.covered else []), untested(self.covered)]
         if self.programs and not self.covered:
             lines.append(f"{plural(len(self.programs), 'random program')}, from number {self.programs.start} on")
-        return "\n".join(lines)
+        return "\n".join(filter(None, lines))
+
+    def head(self) -> dict[str, object]:
+        """As for any report, and the attributes that stayed at their defaults, by operator."""
+        defaults_only = {entry.operator: list(entry.defaults_only) for entry in self.covered if entry.defaults_only}
+        return {**super().head(), "defaults_only": defaults_only}
 
     def table(self, *, all_subjects: bool = False) -> Table:
         """A line for each subject that did not pass everywhere (or for all): its oracles, and its worst errors."""

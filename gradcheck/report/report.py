@@ -83,10 +83,16 @@ class Report:
             lines = [f"{c.subject}, {c.oracle}: {c.detail}" for c in self.failures]
             raise VerificationError(f"{plural(len(lines), 'gradient check')} failed:\n  " + "\n  ".join(lines))
 
+    def head(self) -> dict[str, object]:
+        """What JSON says of the whole run."""
+        seconds = round(self.seconds, 3)
+        return {"passed": self.passed, "seed": self.seed, "examples": self.examples, "seconds": seconds}
+
     def to_json(self, path: Path | str | None = None) -> str:
         """The report as JSON text, also written to ``path``."""
-        head = {"passed": self.passed, "seed": self.seed, "examples": self.examples, "seconds": round(self.seconds, 3)}
-        text = json.dumps({**head, "checks": [_plain(check) for check in self.checks]}, indent=1, allow_nan=False)
+        text = json.dumps(
+            {**self.head(), "checks": [_plain(check) for check in self.checks]}, indent=1, allow_nan=False
+        )
         if path is not None:
             Path(path).write_text(text + "\n", encoding="utf-8")
         return text

@@ -24,15 +24,33 @@ from glowtrain.ops.elementwise.activation import Relu
 from glowtrain.ops.elementwise.logic import Cast, CastLike
 from glowtrain.ops.elementwise.transcendental import Tanh
 from glowtrain.ops.microsoft.attention import QAttention
+from glowtrain.ops.microsoft.fused import FusedGemm
 from glowtrain.ops.microsoft.quantized import QLinearAveragePool
 from glowtrain.ops.ml.features import FeatureVectorizer
+from glowtrain.ops.ml.walk import TreeWalk
 from glowtrain.ops.pooling.max_pool import MaxPool
 from glowtrain.ops.pooling.pooling import AveragePool, LpPool
 from glowtrain.ops.quantized.fake_quantize import FakeQuantize
 from glowtrain.ops.resample.resize import Resize
 from glowtrain.ops.sequence.recurrent import LSTM
 from glowtrain.ops.signal.fourier import DFT
-from glowtrain.types import Array, DType, f4e2m1, f6e2m3, f6e3m2, f8e5m2, f8e5m2fnuz, i2, i4, type_of, u2, u4
+from glowtrain.types import (
+    Array,
+    DType,
+    TensorType,
+    f4e2m1,
+    f6e2m3,
+    f6e3m2,
+    f8e5m2,
+    f8e5m2fnuz,
+    f32,
+    i2,
+    i4,
+    i32,
+    type_of,
+    u2,
+    u4,
+)
 
 Patch = pytest.MonkeyPatch
 NARROW = (i2, i4, u2, u4, f4e2m1, f6e2m3, f6e3m2, f8e5m2, f8e5m2fnuz)
@@ -211,3 +229,20 @@ def test_large_determinants_are_of_matrices_that_have_a_condition() -> None:
     large = [sample.inputs[0] for sample in drawn_ones if sample and sample.inputs[0].shape[-1] > 8]
     assert large
     assert max(np.linalg.cond(x) for x in large) < 100
+
+
+def test_an_activation_keeps_the_default_of_a_parameter_that_is_not_given() -> None:
+    """The second parameter of HardSigmoid was taken for the first where only it was given."""
+    x = np.linspace(-2.0, 2.0, 5).reshape(5, 1)
+    fused = FusedGemm(activation="HardSigmoid", activation_beta=0.4)
+    np.testing.assert_allclose(fused.reference(x, np.ones((1, 1))), np.clip(0.2 * x + 0.4, 0, 1))
+
+
+def test_start_nodes_of_trees_fit_the_rows() -> None:
+    """40 examples of it: a table that is cut to one row took start nodes for three."""
+    none, nodes = TensorType(f32, (1,)), TensorType(i32, (1,))
+    tables = nodes, none, TensorType(i32, (1, 2))
+    with pytest.raises(ShapeError, match="one start node for each row"):
+        TreeWalk(1).infer(TensorType(f32, (1, 3)), TensorType(i32, (2, 3)), *tables)
+    rows = TensorType(f32, (4, 3))
+    assert TreeWalk(1).infer(rows, TensorType(i32, (2, 1)), *tables) == TensorType(i32, (2, 4))

@@ -108,7 +108,7 @@ def hard_sigmoid(op: Any, x: Tensor) -> Tensor:
 
 @counterpart("Swish", "com.microsoft.QuickGelu")
 def swish(op: Any, x: Tensor) -> Tensor:
-    return functional.silu(op.alpha * x) / op.alpha
+    return x * torch.sigmoid(op.alpha * x)
 
 
 @counterpart("SwiGLU")
@@ -251,15 +251,19 @@ def gemm(op: Any, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
     return torch.addmm(c, left, right, beta=op.beta, alpha=op.alpha)
 
 
-def activated(op: Any, x: Tensor) -> Tensor:
-    if op.activation == "Elu":
-        return functional.elu(x, 1.0 if op.activation_alpha is None else op.activation_alpha)
-    return {"": torch.clone, "Tanh": torch.tanh, "Sigmoid": torch.sigmoid}[op.activation](x)
+def activated(x: Tensor, name: str, parameters: tuple[float, ...]) -> Tensor:
+    if name == "Elu":
+        return functional.elu(x, *parameters)
+    if name == "HardSigmoid":
+        alpha, beta = (*parameters, *(0.2, 0.5)[len(parameters) :])
+        return functional.hardtanh(alpha * x + beta, 0.0, 1.0)
+    return {"": torch.clone, "Tanh": torch.tanh, "Sigmoid": torch.sigmoid}[name](x)
 
 
 @counterpart("com.microsoft.FusedGemm")
 def fused_gemm(op: Any, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
-    return activated(op, gemm(op, a, b, c))
+    given = [parameter for parameter in (op.activation_alpha, op.activation_beta) if parameter is not None]
+    return activated(gemm(op, a, b, c), op.activation, tuple(given))
 
 
 def _swapped(x: Tensor, wanted: bool) -> Tensor:

@@ -190,7 +190,7 @@ def self_attention(
     extra = _hiding(op, mask, x.shape[0], total) + (0 if added is None else added)
     extra = extra.expand(*extra.shape[:-1], total) if extra.ndim else extra.expand(1, total)
     y, keys, values, _ = attention(_Form(op), q, k, v, extra, keys, values)
-    return y, torch.stack([keys, values])
+    return (y, torch.stack([keys, values])) if keys.shape == values.shape else y
 
 
 @counterpart("com.microsoft.MultiHeadAttention")

@@ -60,7 +60,7 @@ def conv(op: Any, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
 @counterpart("com.microsoft.FusedConv")
 def fused_conv(op: Any, x: Tensor, w: Tensor, bias: Tensor | None = None, other: Tensor | None = None) -> Tensor:
     y = conv(op, x, w, bias)
-    return activated(op, y if other is None else y + other)
+    return activated(y if other is None else y + other, op.activation, op.activation_params)
 
 
 @counterpart("ConvTranspose")

@@ -111,7 +111,8 @@ class FlexAttention(Operator):
         ]
         shapes += [(count, keys)] if score_mod else []
         shapes += [(shared * group, 1, 1)] if prob_mod else []
-        flex = cls(scale=draw.choice((None, 0.7)), score_mod=score_mod, prob_mod=prob_mod)
+        options = {"scale": draw.choice((None, 0.7)), "softmax_precision": draw.choice((None, f64))}
+        flex = cls(score_mod=score_mod, prob_mod=prob_mod, **options)
         return Sample(flex, tuple(draw.floats(shape) for shape in shapes))
 
 

@@ -150,7 +150,8 @@ class LinearAttention(Operator):
     def sample(cls, draw: Draw) -> Sample:
         batch, steps, shared, group, d, e = (draw.integer(1, high) for high in (2, 3, 2, 2, 3, 3))
         rule = draw.choice(RULES)
-        attention = cls(shared, shared * group, scale=draw.choice((0.0, 0.7)), update_rule=rule)
+        options = {"chunk_size": draw.choice((64, 1, 2)), "scale": draw.choice((0.0, 0.7))}
+        attention = cls(shared, shared * group, update_rule=rule, **options)
         q, k, v = (draw.floats((batch, steps, n)) for n in (shared * group * d, shared * d, shared * e))
         past = draw.floats((batch, shared, d, e)) if draw.boolean() else None
         decays = draw.choice((shared, shared * d))

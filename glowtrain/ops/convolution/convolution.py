@@ -207,7 +207,8 @@ class ConvTranspose(ConvTransposeWindow):
         w = draw.floats((group * inner, per_group, *shapes[1]))
         bias = draw.floats((group * per_group,)) if draw.boolean() else None
         padding = _draw_transposed_padding(draw, axes)
-        return Sample(cls(group=group, strides=shapes[2], dilations=shapes[3], **padding), (x, w, bias))
+        window = {"kernel_shape": draw.choice(((), shapes[1])), "strides": shapes[2], "dilations": shapes[3]}
+        return Sample(cls(group=group, **window, **padding), (x, w, bias))
 
 
 def _draw_transposed_padding(draw: Draw, axes: Sequence[WindowAxis]) -> dict[str, Any]:

@@ -376,7 +376,7 @@ class Shrink(Activation):
     """
 
     bias: float = attribute(0.0, choices=(0.5, 1.5, -0.5))
-    lambd: float = attribute(0.5, choices=(1.5, 0.0, -0.5))
+    lambd: float = attribute(0.5, choices=(1.5, 0.0))
     kinds: ClassVar[frozenset[str]] = NUMERIC
 
     def function(self, x: Array) -> Array:

@@ -180,4 +180,5 @@ class CastLike(Operator):
     def sample(cls, draw: Draw) -> Sample:
         """Half of the time between floats, the only kind that gradients pass."""
         kinds = ("float",) if draw.boolean() else ("float", "int", "bool", "stored")
-        return Sample(cls(), (sample_of(draw.choice(kinds), draw), sample_of(draw.choice(kinds), draw)))
+        x, like = (sample_of(draw.choice(kinds), draw) for _ in range(2))
+        return Sample(cls.draw_operator(draw), (x, like))

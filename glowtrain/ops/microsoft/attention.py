@@ -142,12 +142,17 @@ class MicrosoftAttention(SelfAttention):
     def sample(cls, draw: Draw) -> Sample:
         heads, size, batch, steps, width = (draw.integer(1, 3) for _ in range(5))
         past, mask, before = _draw_past(draw, batch, heads, size, steps)
-        op = cls(heads, unidirectional=draw.boolean(), mask_filter_value=-9.0)
-        hidden = heads * size
+        hidden, values = heads * size, heads * (draw.integer(1, 3) if past is None else size)
+        sizes = (hidden, hidden, values) if values != hidden or draw.boolean() else ()
+        op = cls(heads, qkv_hidden_sizes=sizes, unidirectional=draw.boolean(), **_draw_options(draw))
         added = draw.floats((1, heads, steps, before + steps)) if draw.boolean() else None
-        bias = draw.floats((3 * hidden,)) if draw.boolean() else None
-        x, weight = draw.floats((batch, steps, width)), draw.floats((width, 3 * hidden), -1.0, 1.0)
+        bias = draw.floats((2 * hidden + values,)) if draw.boolean() else None
+        x, weight = draw.floats((batch, steps, width)), draw.floats((width, 2 * hidden + values), -1.0, 1.0)
         return Sample(op, (x, weight, bias, mask, past, added))
+
+
+def _draw_options(draw: Draw) -> dict[str, Any]:
+    return {"mask_filter_value": draw.choice((-9.0, -3.0)), "scale": draw.choice((None, 0.7))}
 
 
 def _draw_past(draw: Draw, batch: int, heads: int, size: int, steps: int) -> tuple[Array | None, Array | None, int]:
@@ -195,7 +200,7 @@ class QAttention(SelfAttention):
     def sample(cls, draw: Draw) -> Sample:
         heads, size, batch, steps, width = (draw.integer(1, 3) for _ in range(5))
         past, mask, _ = _draw_past(draw, batch, heads, size, steps)
-        op = cls(heads, unidirectional=draw.boolean(), mask_filter_value=-9.0)
+        op = cls(heads, unidirectional=draw.boolean(), **_draw_options(draw))
         hidden, columns = heads * size, draw.choice(((), (3 * heads * size,)))
         x, weight = draw_bytes(draw, (batch, steps, width), u8), draw_weight(draw, (width, 3 * hidden), i8)
         scales = draw_scale(draw, 0.001, 0.01), draw.floats(columns, 0.01, 0.05)
@@ -245,7 +250,7 @@ class MultiHeadAttention(AttentionForm):
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
         heads, size, batch, steps, keys = (draw.integer(1, 3) for _ in range(5))
-        op, hidden = cls(heads, mask_filter_value=-9.0), heads * size
+        op, hidden = cls(heads, unidirectional=draw.boolean(), **_draw_options(draw)), heads * size
         form = draw.choice(("plain", "packed", "shared", "cached"))
         keys = steps if form == "packed" else keys
         q = draw.floats((batch, steps, heads, 3, size) if form == "packed" else (batch, steps, hidden))

@@ -6,8 +6,11 @@ Semantics: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperat
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+import numpy as np
 
 from glowtrain.graph import Draw, Sample, Value, operator
 from glowtrain.ops.contraction.products import Gemm, MatMul, swapped
@@ -20,13 +23,15 @@ from glowtrain.ops.elementwise.transcendental import Tanh
 from glowtrain.ops.microsoft.base import Microsoft
 from glowtrain.ops.reduce.softmax import Softmax
 from glowtrain.ops.tensor.move import Transpose, reshape
-from glowtrain.types import Array, Shape, TensorType
+from glowtrain.types import Array, Shape, TensorType, type_of
 
 Parameters = tuple[float, ...]
 
 
-def activated(x: Value, name: str, parameters: Parameters = ()) -> Value:
-    """An activation by the name that fused operators give it, with its parameters in order."""
+def activated(x: Value, name: str, parameters: Sequence[float | None] = ()) -> Value:
+    """An activation by the name that fused operators give it, with its parameters in order; ``None`` where one keeps
+    its default."""
+    given = {key: value for key, value in zip(("alpha", "beta"), parameters, strict=False) if value is not None}
     result: Value = x
     match name:
         case "Relu":
@@ -36,11 +41,11 @@ def activated(x: Value, name: str, parameters: Parameters = ()) -> Value:
         case "Sigmoid":
             result = Sigmoid()(x)
         case "LeakyRelu":
-            result = LeakyRelu(*parameters[:1])(x)
+            result = LeakyRelu(**given)(x)
         case "Elu":
-            result = Elu(*parameters[:1])(x)
+            result = Elu(**given)(x)
         case "HardSigmoid":
-            result = HardSigmoid(*parameters[:2])(x)
+            result = HardSigmoid(**given)(x)
         case "Clip":
             result = Clip()(x, *parameters[:2])
     return result
@@ -140,8 +145,14 @@ class FusedConv(Microsoft, ConvAttributes):
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
         plain = Conv.sample(draw)
-        name = draw.choice(("", "Tanh", "Sigmoid"))
-        return Sample(cls(activation=name, **plain.operator.attributes()), plain.inputs)
+        name, parameters = draw.choice(_SMOOTH)
+        conv = cls(activation=name, activation_params=parameters, **plain.operator.attributes())
+        y = conv.infer(*(None if x is None else type_of(np.asarray(x)) for x in plain.inputs))
+        return Sample(conv, (*plain.inputs, draw.floats(y.shape) if draw.boolean() else None))
+
+
+_SMOOTH = (("", ()), ("Tanh", ()), ("Sigmoid", ()), ("Elu", ()), ("HardSigmoid", (0.01,)), ("HardSigmoid", (0.01, 0.4)))
+"""Activations that have no kink where samples lie, with their parameters."""
 
 
 @operator
@@ -163,17 +174,15 @@ class FusedGemm(Microsoft):
         check_activation(self, self.activation, *inputs)
 
     def define(self, *inputs: Any) -> Value:
-        given = (self.activation_alpha, self.activation_beta)
-        parameters = tuple(value for value in given if value is not None)
         y = Gemm(self.alpha, self.beta, self.transA, self.transB)(*inputs)
-        return activated(y, self.activation, parameters)
+        return activated(y, self.activation, (self.activation_alpha, self.activation_beta))
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
         plain = Gemm.sample(draw)
-        alpha = draw.choice((None, 0.3))
-        name = draw.choice(("", "Tanh", "Elu"))
-        return Sample(cls(activation=name, activation_alpha=alpha, **plain.operator.attributes()), plain.inputs)
+        name, parameters = draw.choice(_SMOOTH)
+        given = dict(zip(("activation_alpha", "activation_beta"), parameters, strict=False))
+        return Sample(cls(activation=name, **given, **plain.operator.attributes()), plain.inputs)
 
 
 class Smooth(Microsoft):
@@ -193,7 +202,7 @@ class Smooth(Microsoft):
     def sample(cls, draw: Draw) -> Sample:
         x = draw.floats(draw.shape(min_rank=1))
         bias = draw.floats(x.shape[-1:]) if cls.takes[1] > 1 and (cls.takes[0] > 1 or draw.boolean()) else None
-        return Sample(cls(), (x,) if bias is None else (x, bias))
+        return Sample(cls.draw_operator(draw), (x,) if bias is None else (x, bias))
 
 
 @operator

@@ -98,7 +98,8 @@ class DynamicQuantizeLSTM(Microsoft):
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
         steps, batch, width, hidden = (draw.integer(1, 3) for _ in range(4))
-        lstm = cls(direction=draw.choice(("forward", "reverse", "bidirectional")), hidden_size=hidden)
+        direction = draw.choice(("forward", "reverse", "bidirectional"))
+        lstm = cls(direction=direction, hidden_size=hidden, **StateQuantizedLSTM.draw_activations(draw, direction))
         count = 2 if lstm.direction == "bidirectional" else 1
         dtype = draw.choice((i8, u8))
         tables: list[Any] = []

@@ -57,7 +57,7 @@ class SkipLayerNormalization(SkipNormalization):
         skip = draw.floats(draw.choice((x.shape, (1, *x.shape[1:]), x.shape[1:])))
         gamma, beta, bias = (draw.floats(x.shape[2:]) for _ in range(3))
         options = (beta if draw.boolean() else None, bias if draw.boolean() else None)
-        return Sample(cls(epsilon=0.1), (x, skip, gamma, *options))
+        return Sample(cls(draw.choice((1e-3, 0.1))), (x, skip, gamma, *options))
 
 
 def rms_rows(x: Value, scale: Value, epsilon: float, axis: int = -1) -> tuple[Value, Value]:
@@ -87,7 +87,8 @@ class SkipSimplifiedLayerNormalization(SkipNormalization):
     def sample(cls, draw: Draw) -> Sample:
         x = draw.floats((draw.integer(1, 3), draw.integer(1, 3), *draw.shape(1, 1, min_extent=2)))
         bias = draw.floats(x.shape[2:]) if draw.boolean() else None
-        return Sample(cls(epsilon=0.1), (x, draw.floats(x.shape), draw.floats(x.shape[2:]), bias))
+        op = cls(draw.choice((1e-3, 0.1)))
+        return Sample(op, (x, draw.floats(x.shape), draw.floats(x.shape[2:]), bias))
 
 
 @operator
@@ -113,7 +114,7 @@ class SimplifiedLayerNormalization(Composite):
     def sample(cls, draw: Draw) -> Sample:
         x = draw.floats(draw.shape(min_rank=1, min_extent=2))
         axis = draw.integer(-x.ndim, -1)
-        return Sample(cls(axis, 0.1), (x, draw.floats(x.shape[axis:])))
+        return Sample(cls(axis, draw.choice((1e-5, 0.1))), (x, draw.floats(x.shape[axis:])))
 
 
 @operator
@@ -161,4 +162,5 @@ class EmbedLayerNormalization(Microsoft):
         tables = [draw.floats((rows, hidden)) for rows in (6, 4, 2)]
         words = (ids[0], ids[1] if segments else None, *tables[:2], tables[2] if segments else None)
         options = (ids[2] if draw.boolean() else None, ids[3] if draw.boolean() else None)
-        return Sample(cls(epsilon=0.1), (*words, draw.floats((hidden,)), draw.floats((hidden,)), *options))
+        op = cls(draw.choice((1e-3, 0.1)), draw.choice((0, 1)))
+        return Sample(op, (*words, draw.floats((hidden,)), draw.floats((hidden,)), *options))

@@ -89,8 +89,8 @@ class MatMulNBits(Microsoft):
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        n, bits, size = draw.integer(1, 4), draw.choice((2, 4, 8)), 16
-        op = cls(draw.choice((16, 32, 40)), n, size, bits)
+        n, bits, size = draw.integer(1, 4), draw.choice((2, 4, 8)), draw.choice((16, 32))
+        op = cls(draw.choice((16, 32, 40)), n, size, bits, accuracy_level=draw.choice((0, 4)))
         weight = draw.integers((n, op.blocks, size * bits // 8), 0, 255).astype(np.uint8)
         scales = draw.floats((n, op.blocks), 0.05, 1.0)
         packed = draw.integers((n, -(-op.blocks * bits // 8)), 0, 255).astype(np.uint8)

@@ -195,7 +195,8 @@ class LabelEncoder(Operator):
         x, count = draw.integers(draw.shape(max_rank=2), 0, 6), draw.integer(1, 6)
         keys, values = draw.integers((count,), 0, 5), draw.integers((count,), -9, 9)
         if draw.boolean():
-            op = cls(keys_int64s=tuple(keys.tolist()), values_tensor=values, default_tensor=np.array([7]))
+            listed = {"keys_tensor": keys} if draw.boolean() else {"keys_int64s": tuple(keys.tolist())}
+            op = cls(**listed, values_tensor=values, default_tensor=np.array([7]))
             return Sample(op, (x,))
         if draw.boolean():
             fractions = tuple((values / 4).tolist())

@@ -167,4 +167,5 @@ class LinearClassifier(Tabular):
         bias = tuple(draw.floats((columns,)).tolist()) if draw.boolean() else ()
         labels = tuple(draw.integers((max(columns, 2),), -9, 9).tolist())
         transform_ = draw.choice(("NONE", "SOFTMAX", "LOGISTIC"))
-        return Sample(cls(weights, bias, labels, post_transform=transform_, result=f64), (x,))
+        op = cls(weights, bias, labels, (), draw.integer(0, 1), transform_, f64)
+        return Sample(op, (x,))

@@ -142,7 +142,8 @@ class SVMRegressor(Tabular):
         weights = tuple(draw.floats((count or x.shape[1],)).tolist())
         vectors = tuple(draw.floats((count * x.shape[1],)).tolist())
         single = int(draw.integer(0, 3) == 0)
-        op = cls(weights, _draw_parameters(draw), kind, count, single, "NONE", (0.37,), vectors, f64)
+        form, rho = draw.choice(("NONE", "LOGISTIC")), draw.choice((0.37, -0.21))
+        op = cls(weights, _draw_parameters(draw), kind, count, single, form, (rho,), vectors, f64)
         return Sample(op, (x,))
 
 
@@ -286,12 +287,15 @@ class SVMClassifier(Tabular):
         labels, pairs = tuple(range(3, 3 + classes)), classes * (classes - 1) // 2
         if draw.integer(0, 3) == 0:
             weights = tuple(draw.floats((classes * x.shape[1],)).tolist())
-            return Sample(cls(labels, coefficients=weights, rho=(0.2,), result=f64), (x,))
+            form = draw.choice(("NONE", "LOGISTIC", "SOFTMAX"))
+            op = cls(labels, coefficients=weights, rho=(draw.choice((0.2, -0.3)),), post_transform=form, result=f64)
+            return Sample(op, (x,))
         counts = tuple(draw.integer(1, 3) for _ in labels)
         shapes = (sum(counts) * (classes - 1),), (sum(counts) * x.shape[1],), (pairs,), (pairs,)
         weights, vectors, rho, bias = (tuple(draw.floats(shape).tolist()) for shape in shapes)
         slopes = draw.floats((pairs,), -2.0, -1.0)
         likely = (tuple(slopes.tolist()), bias) if classes == 2 and draw.boolean() else ((), ())
         kernel = (_draw_parameters(draw), draw.choice(KERNELS))
-        op = cls(labels, (), weights, *kernel, "NONE", *likely, rho, vectors, counts, f64)
+        form = draw.choice(("NONE", "LOGISTIC", "SOFTMAX"))
+        op = cls(labels, (), weights, *kernel, form, *likely, rho, vectors, counts, f64)
         return Sample(op, (x,))

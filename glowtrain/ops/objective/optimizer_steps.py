@@ -122,7 +122,11 @@ class Adam(Optimizer):
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        rates = {"alpha": draw.choice((0.9, 0.5)), "beta": draw.choice((0.999, 0.7)), "epsilon": 1e-3}
+        rates = {
+            "alpha": draw.choice((0.9, 0.5)),
+            "beta": draw.choice((0.999, 0.7)),
+            "epsilon": draw.choice((1e-3, 0.1)),
+        }
         norms = [draw.choice((0.0, 0.1)) for _ in range(2)]
         op = cls(**rates, norm_coefficient=norms[0], norm_coefficient_post=norms[1])
         return Sample(op, cls.draw_operands(draw))
@@ -155,7 +159,7 @@ class Adagrad(Optimizer):
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        op = cls(draw.choice((0.0, 0.1)), 1e-3, draw.choice((0.0, 0.1)))
+        op = cls(draw.choice((0.0, 0.1)), draw.choice((1e-3, 0.1)), draw.choice((0.0, 0.1)))
         return Sample(op, cls.draw_operands(draw))
 
 

@@ -260,11 +260,15 @@ class MaxUnpool(Operator):
         rank = draw.integer(1, 3)
         kernel = tuple(draw.integer(1, 2) for _ in range(rank))
         strides = tuple(k + draw.integer(0, 1) for k in kernel)
-        spatial = tuple((draw.integer(1, 3) - 1) * stride + k for k, stride in zip(kernel, strides, strict=True))
+        before = tuple(draw.integer(0, k - 1) for k in kernel)
+        after = tuple(draw.integer(0, k - 1 - pad) for k, pad in zip(kernel, before, strict=True))
+        pads = (*before, *after) if any((*before, *after)) else ()
+        windows = zip(kernel, strides, before, after, strict=True)
+        spatial = tuple((draw.integer(1, 3) - 1) * stride + k - first - last for k, stride, first, last in windows)
         images = draw.floats((draw.integer(1, 2), draw.integer(1, 2), *spatial))
-        y, positions = MaxPool(kernel_shape=kernel, strides=strides).reference(images)
+        y, positions = MaxPool(kernel_shape=kernel, pads=pads, strides=strides).reference(images)
         larger = (*images.shape[:2], *(extent + draw.integer(0, 2) for extent in spatial))
-        op = cls(larger if draw.boolean() else None, kernel, (), strides if any(s > 1 for s in strides) else ())
+        op = cls(larger if draw.boolean() else None, kernel, pads, strides if any(s > 1 for s in strides) else ())
         return Sample(op, (draw.floats(y.shape), positions))
 
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
+from glowtrain.graph import Draw, Operator, Sample, Value, attribute, constant, operator
 from glowtrain.ops.elementwise.logic import Less, LessOrEqual
 from glowtrain.ops.indexing.arg_extrema import CumSum
 from glowtrain.ops.random.philox import Normal, Uniform
@@ -97,8 +97,8 @@ class Drawn(SeededDraw):
 class UniformDraw(Drawn):
     """Numbers in [low, high)."""
 
-    low: float = 0.0
-    high: float = 1.0
+    low: float = attribute(0.0, choices=(-2.0, 0.25))
+    high: float = attribute(1.0, choices=(0.5, 3.0))
 
     def moved(self, draw: Any) -> Any:
         return draw * (self.high - self.low) + self.low
@@ -108,8 +108,8 @@ class UniformDraw(Drawn):
 class NormalDraw(Drawn):
     """Normally distributed numbers of this ``mean`` and standard deviation ``scale``."""
 
-    mean: float = 0.0
-    scale: float = 1.0
+    mean: float = attribute(0.0, choices=(-2.0, 0.5))
+    scale: float = attribute(1.0, choices=(0.3, 2.0))
 
     standard: ClassVar[type[Uniform]] = Normal
 
@@ -131,7 +131,8 @@ class OfShape(Drawn):
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        return Sample(cls(seed=_draw_seed(draw), shape=draw.shape(), dtype=draw.choice((f32, f64))), ())
+        given = {"seed": _draw_seed(draw), "shape": draw.shape(), "dtype": draw.choice((f32, f64))}
+        return Sample(cls.draw_operator(draw, **given), ())
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ class LikeOperand(Drawn):
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        like = cls(seed=_draw_seed(draw), dtype=draw.choice((None, f32, f64)))
+        like = cls.draw_operator(draw, seed=_draw_seed(draw), dtype=draw.choice((None, f32, f64)))
         return Sample(like, (draw.floats(draw.shape()),))
 
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
-from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator, static
+from glowtrain.graph import Draw, Operator, Sample, Value, attribute, constant, operator, static
 from glowtrain.loops import Const, Expr, Statement, Tensor, call, cast, flatten, pointwise
 from glowtrain.ops.core.family import Grads
 from glowtrain.ops.elementwise.arithmetic import Sqrt
@@ -143,7 +143,7 @@ class CounterDraw(Operator):
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
         key, counter = (draw.integers((), -(1 << 40), 1 << 40) for _ in range(2))
-        return Sample(cls(draw.shape(), draw.integer(0, 3)), (key, counter))
+        return Sample(cls.draw_operator(draw, shape=draw.shape(), stream=draw.integer(0, 3)), (key, counter))
 
 
 @operator
@@ -151,7 +151,7 @@ class CounterDraw(Operator):
 class RandomBits(CounterDraw):
     """u32 words: ``word`` (0 to 3) of Philox for the counter (i, stream, counter's halves) at flat place i."""
 
-    word: int = 0
+    word: int = attribute(0, choices=(1, 2, 3))
 
     def result_dtype(self) -> DType:
         return u32
@@ -197,7 +197,7 @@ def _value_halves(number: Value) -> tuple[Value, Value]:
 class Uniform(CounterDraw):
     """Numbers in [0, 1), multiples of 2^-24."""
 
-    dtype: DType = f32
+    dtype: DType = attribute(f32, choices=(f64,))
 
     def result_dtype(self) -> DType:
         return self.dtype

@@ -244,7 +244,8 @@ class Recurrent(Operator):
         steps, batch = draw.integer(1, 3), draw.integer(1, 3)
         width, hidden = (max(extent, 1) for extent in draw.shape(2, 2, max_extent=3))
         direction, layout = draw.choice(("forward", "reverse", "bidirectional")), draw.integer(0, 1)
-        rnn, rows = cls(direction=direction, layout=layout, **cls._draw_attributes(draw, direction)), cls.gates * hidden
+        attributes = {"hidden_size": draw.choice((None, hidden)), **cls.draw_activations(draw, direction)}
+        rnn, rows = cls(direction=direction, layout=layout, **attributes), cls.gates * hidden
         count = rnn.directions
         per_state = (batch, count, hidden) if layout else (count, batch, hidden)
         x = draw.floats((batch, steps, width) if layout else (steps, batch, width))
@@ -256,7 +257,7 @@ class Recurrent(Operator):
         return Sample(rnn, (x, w, r, bias, lengths, *starts, *tail))
 
     @classmethod
-    def _draw_attributes(cls, draw: Draw, direction: str) -> dict[str, Any]:
+    def draw_activations(cls, draw: Draw, direction: str) -> dict[str, Any]:
         """Smooth activations, so that a numerical gradient meets no kink."""
         if draw.boolean():
             return {}
@@ -369,8 +370,8 @@ class GRU(Recurrent):
         return [(1 - z) * new + z * h]
 
     @classmethod
-    def _draw_attributes(cls, draw: Draw, direction: str) -> dict[str, Any]:
-        return {**super()._draw_attributes(draw, direction), "linear_before_reset": draw.integer(0, 1)}
+    def draw_activations(cls, draw: Draw, direction: str) -> dict[str, Any]:
+        return {**super().draw_activations(draw, direction), "linear_before_reset": draw.integer(0, 1)}
 
 
 @operator
@@ -407,5 +408,5 @@ class LSTM(Recurrent):
         return [o * f[2](following), following]
 
     @classmethod
-    def _draw_attributes(cls, draw: Draw, direction: str) -> dict[str, Any]:
-        return {**super()._draw_attributes(draw, direction), "input_forget": draw.integer(0, 1)}
+    def draw_activations(cls, draw: Draw, direction: str) -> dict[str, Any]:
+        return {**super().draw_activations(draw, direction), "input_forget": draw.integer(0, 1)}

@@ -18,7 +18,7 @@ from glowtrain.graph.ragged import ragged_of
 from glowtrain.loops import Const, Expr, Statement, Store, Tensor, call, cast, pointwise, select
 from glowtrain.ops.core.family import Grads
 from glowtrain.ops.tensor.move import Concat, Ints, reshape
-from glowtrain.types import Array, DType, TensorType, boolean, dtype_of, f32, i64, type_of
+from glowtrain.types import Array, DType, TensorType, bf16, boolean, dtype_of, f16, f32, f64, i64, type_of
 
 
 class FromType(Operator):
@@ -205,10 +205,10 @@ class Range(FromType):
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        scale = draw.choice((1, 0.5))
-        start, limit = draw.integer(-5, 5) * scale, draw.integer(-5, 5) * scale
-        delta = draw.choice((1, 2, -1, -3)) * scale
-        return Sample(cls(np.asarray(start), np.asarray(limit), np.asarray(delta)), ())
+        dtype, scale = draw.choice(((i64, 1), (f64, 0.5), (f64, 0.3), (f16, 0.3), (bf16, 0.3)))
+        steps = draw.integer(-5, 5), draw.integer(-5, 5), draw.choice((1, 2, -1, -3))
+        start, limit, delta = (np.asarray(count * scale, dtype.numpy) for count in steps)
+        return Sample(cls(start, limit, delta, draw.choice((1, 0))), ())
 
 
 @operator
