@@ -15,6 +15,7 @@ from glowtrain.cli import options
 from glowtrain.cli.console import command, err, out
 from glowtrain.cli.feed import examples_in, some_inputs_in
 from glowtrain.cli.files import check_writable
+from glowtrain.cli.imports import import_modules
 from glowtrain.cli.models import open_graph, open_model, parse_dims
 from glowtrain.errors import InputError
 from glowtrain.figures import check_drawing
@@ -50,6 +51,7 @@ def gradcheck(
     loss: given.Loss = None,
     output: given.Output = None,
     every: given.Every = False,
+    modules: options.Modules = [],  # noqa: B006
 ) -> None:
     """Check gradients against numerical differentiation, the interpreter, and compiled code.
 
@@ -67,6 +69,7 @@ def gradcheck(
 
     glowtrain gradcheck model.onnx --input batch.npz --loss mse
     """
+    import_modules(modules)
     files = Files(json_path, junit, html, markdown)
     files.check()
     _check_subject(model, op, programs, markdown, about_model=bool(input_path or loss or output))
@@ -77,7 +80,7 @@ def gradcheck(
         )
     else:
         report = of_model(model, parse_dims(dims), seed, input_path, loss, output)
-    written = files.write(report, _again(op, profile, examples, seed))
+    written = files.write(report, _again(modules, op, profile, examples, seed))
     show(report, every=every or bool(op) or model is not None)
     for path in written:
         out.print(f"wrote {path}", markup=False)
@@ -144,9 +147,9 @@ def _jobs(names: list[str]) -> int:
     return 1 if 0 < len(names) < 8 else os.cpu_count() or 1
 
 
-def _again(names: list[str], profile: str, examples: int | None, seed: int) -> str:
+def _again(modules: list[str], names: list[str], profile: str, examples: int | None, seed: int) -> str:
     """The command that gives the same report."""
-    words = ["glowtrain gradcheck", *(f"--op {name}" for name in names)]
+    words = ["glowtrain gradcheck", *(f"--import {module}" for module in modules), *(f"--op {name}" for name in names)]
     words += ["" if profile == "ci" else f"--profile {profile}"]
     words += [f"--examples {examples}" if examples else "", f"--seed {seed}" if seed else ""]
     return " ".join(filter(None, words))
@@ -157,10 +160,9 @@ def registry(
     *, programs: int | None = None, first: int = 0,
 ) -> RegistryReport:  # fmt: skip
     """Check operators by name, or all of them and random programs, or programs alone, telling how far it is."""
-    missing = [name for name in names or () if lookup(name) is None]
-    strange = unknown(missing, [cls.key() for cls in registered()], "operator", "there are")
+    strange = [name for name in names or () if lookup(name) is None]
     if strange:
-        raise InputError(f"there is {strange} (glowtrain operators lists them)")
+        raise InputError(f"there is {_unknown(strange)} (glowtrain operators lists them)")
     columns = (
         TextColumn("checking"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         TextColumn("{task.description}"),
@@ -175,6 +177,15 @@ def registry(
             names, examples, seed, progress,
             profile=profile, jobs=jobs, keep=failures, programs=programs, first=first,
         )  # fmt: skip
+
+
+def _unknown(names: list[str]) -> str:
+    """Operators that are not registered, with what may be meant: a key without its domain, or a nearest one."""
+    keys = [cls.key() for cls in registered()]
+    meant = {name: [key for key in keys if key.rpartition(".")[2] == name] for name in names}
+    told = [f"no operator {name!r} (with its domain it is {near[0]!r})" for name, near in meant.items() if near]
+    rest = unknown([name for name, near in meant.items() if not near], keys, "operator", "there are")
+    return ", ".join(filter(None, [*told, rest]))
 
 
 def show(report: Report, *, every: bool) -> None:

@@ -12,6 +12,7 @@ from glowtrain.backends.base import Backend
 from glowtrain.backends.discovery import backend_of
 from glowtrain.cli import options
 from glowtrain.cli.console import command
+from glowtrain.cli.imports import import_modules
 from glowtrain.cli.feed import stored
 from glowtrain.cli.models import open_graph, parse_dims
 from glowtrain.cli.profile import profile
@@ -51,6 +52,7 @@ def inspect(
     untie: options.Untie = [],  # noqa: B006
     optimizer: options.OptimizerChoice = "adam",
     momentum: options.Momentum = None,
+    modules: options.Modules = [],  # noqa: B006
 ) -> None:
     """Print what a stage of the compiler makes of a model, or a summary of all of them.
 
@@ -67,6 +69,7 @@ def inspect(
 
     glowtrain inspect quantized.onnx --explain
     """
+    import_modules(modules)
     chosen = backend_of(backend)
     if stage not in stage_names(chosen):
         raise typer.BadParameter(

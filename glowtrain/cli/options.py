@@ -40,6 +40,10 @@ Untie = Annotated[
         rich_help_panel=TRAINING,
     ),
 ]
+Modules = Annotated[
+    list[str],
+    typer.Option("--import", metavar="MODULE", help="Import a module of operators first (repeatable), e.g. myops."),
+]
 Backend = Annotated[str, typer.Option(metavar="B", help=f"One of {', '.join(backend_names())}.")]
 Seed = Annotated[int, typer.Option(min=0, help="Fixes initial values, the order of examples and dropout.")]
 Loss = Annotated[

@@ -7,6 +7,7 @@ from glowtrain import quantization as q
 from glowtrain.cli import options
 from glowtrain.cli import quantize_options as given
 from glowtrain.cli.console import command
+from glowtrain.cli.imports import import_modules
 from glowtrain.cli.feed import feed, stored
 from glowtrain.cli.models import open_model, parse_dims
 from glowtrain.cli.quantizing import (
@@ -69,6 +70,7 @@ def quantize(
     json_path: given.ReportJson = None,
     sensitivity: given.Ranking = False,
     opset: options.Opset = None,
+    modules: options.Modules = [],  # noqa: B006
 ) -> None:
     """Round a model's tensors to integers, after training or while it is trained on, and write it as ONNX.
 
@@ -82,6 +84,7 @@ def quantize(
 
     glowtrain quantize trained.onnx --calibrate fashion-mnist --weights i4 --qat 5 --out int4.onnx
     """
+    import_modules(modules)
     files = Files(out_path, profile, report, json_path, form, opset, as_bytes)
     training = Finetuning(qat, frozen, batch_size, drop_last, optimizer, lr, schedule)
     files.check()

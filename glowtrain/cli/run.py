@@ -14,6 +14,7 @@ from glowtrain.cli import options
 from glowtrain.cli.console import command, out, seconds
 from glowtrain.cli.feed import examples_in, inputs_in
 from glowtrain.cli.files import check_writable, write_arrays
+from glowtrain.cli.imports import import_modules
 from glowtrain.cli.models import open_model, parse_dims
 from glowtrain.compiler import compile
 from glowtrain.errors import InputError
@@ -35,6 +36,7 @@ def run(
     cache: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep compiled code in a folder, and find it there again.")
     ] = None,
+    modules: options.Modules = [],  # noqa: B006
 ) -> None:
     """Run a model on arrays: floats and integers in the model's own types, whatever those in the file are.
 
@@ -42,6 +44,7 @@ def run(
 
     Example: glowtrain run trained.onnx --input images.npz --output scores.npz
     """
+    import_modules(modules)
     check_writable(output_path)
     network = open_model(model, parse_dims(dims), open_batch=open_batch, training=False)
     arrays = inputs_in(examples_in(input_path, specs_of(network)), network)

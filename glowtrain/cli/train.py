@@ -13,6 +13,7 @@ from glowtrain.cli import options
 from glowtrain.cli.console import INTERRUPTED, command, note, out, seconds
 from glowtrain.cli.feed import Fed, feed, stored
 from glowtrain.cli.files import check_writable
+from glowtrain.cli.imports import import_modules
 from glowtrain.cli.models import open_model, parse_dims
 from glowtrain.cli.training import optimizer_of, schedule_of
 from glowtrain.errors import InputError
@@ -66,6 +67,7 @@ def train(
     plot: options.Plot = None,
     step_out: options.StepOut = None,
     opset: options.Opset = None,
+    modules: options.Modules = [],  # noqa: B006
 ) -> None:
     """Train a model and write it as ONNX.
 
@@ -79,6 +81,7 @@ def train(
 
     glowtrain train cnn --data digits --epochs 10 --checkpoint run.safetensors --resume --out trained.onnx
     """
+    import_modules(modules)
     files = Files(out_path, checkpoint, resume, overwrite, log, plot, step_out, opset)
     files.check()
     loaded = stored(dataset, data_dir)

@@ -8,6 +8,7 @@ import typer
 
 from glowtrain.cli import options
 from glowtrain.cli.console import command, out
+from glowtrain.cli.imports import import_modules
 from glowtrain.cli.inspect import training_step
 from glowtrain.cli.models import open_graph, parse_dims
 from glowtrain.verification import ladder, random_inputs
@@ -27,6 +28,7 @@ def verify(
     trainable: options.Trainable = [],  # noqa: B006
     optimizer: options.OptimizerChoice = "adam",
     momentum: options.Momentum = None,
+    modules: options.Modules = [],  # noqa: B006
 ) -> None:
     """Run a model in every form that the compiler gives it, and compare each with the reference in double precision.
 
@@ -38,6 +40,7 @@ def verify(
 
     glowtrain verify model.onnx --train --optimizer sgd --momentum 0.9 --dims batch=8
     """
+    import_modules(modules)
     graph = open_graph(model, parse_dims(dims), batch=BATCH)
     if train:
         graph = training_step(graph, loss, output, trainable, optimizer, momentum)

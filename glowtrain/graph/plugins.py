@@ -12,6 +12,7 @@ an operator of that domain is met for the first time.
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 
 from glowtrain.errors import GlowtrainError, PluginError
@@ -56,3 +57,18 @@ def _load(entry: EntryPoint) -> None:
 def package_of(entry: EntryPoint) -> str:
     """The package that offers an entry point, with its version."""
     return "an unnamed package" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
+
+
+def import_operators(module: str) -> None:
+    """Import a module that registers operators. Raises :class:`PluginError` saying why it cannot be imported."""
+    try:
+        import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module.partition(".")[0]:
+            raise PluginError(f"importing {module!r} failed: {error}") from error
+        raise PluginError(
+            f"there is no module {module!r}, neither installed nor beside the command; "
+            "give a module's name as Python imports it, or the path of its .py file"
+        ) from error
+    except FAILURES as error:
+        raise PluginError(f"importing {module!r} failed with {type(error).__name__}: {error}") from error

@@ -217,7 +217,8 @@ def _results(run: _Run, tasks: Sequence[Task], progress: Progress, jobs: int) ->
             progress(task[0], number, len(tasks))
         return results
     context = multiprocessing.get_context("spawn")  # a fork would share locks and threads of native code
-    with ProcessPoolExecutor(min(jobs, len(tasks)), context) as pool:
+    others = (_modules_of_others(),)
+    with ProcessPoolExecutor(min(jobs, len(tasks)), context, initializer=_import_all, initargs=others) as pool:
         futures = {pool.submit(_checked, run, task): task for task in tasks}
         try:
             for number, future in enumerate(as_completed(futures), 1):
@@ -229,6 +230,18 @@ def _results(run: _Run, tasks: Sequence[Task], progress: Progress, jobs: int) ->
             pool.shutdown(wait=False, cancel_futures=True)
             raise
         return [future.result() for future in futures]
+
+
+def _modules_of_others() -> tuple[str, ...]:
+    """The modules that registered operators from outside of Glowtrain and that a new process can import too."""
+    names = sorted({cls.__module__ for cls in registered()})
+    others = [name for name in names if name.partition(".")[0] not in ("glowtrain", "__main__", "__mp_main__")]
+    return tuple(name for name in others if importlib.util.find_spec(name) is not None)
+
+
+def _import_all(modules: Sequence[str]) -> None:
+    for module in modules:
+        importlib.import_module(module)
 
 
 def _checked(run: _Run, task: Task) -> Result:

@@ -87,7 +87,8 @@ def session(model: ModelProto) -> onnxruntime.InferenceSession:
 def samples(key: str) -> Iterator[tuple[Operator, list[Array | None]]]:
     """Uses in f32. Left out: forms on which ONNX Runtime ends the process (attention without a bias), and sequences of
     several lengths, where it counts states after a sequence's end in the range of what is quantized; and convolutions
-    of i8 with u8, where its sums differ from those of ONNX's reference and ours.
+    of i8 with u8, where its sums differ from those of ONNX's reference and ours; and causal attention to keys of
+    another number than queries, where it shows the last query all keys.
     """
     cls = lookup(key)
     assert cls is not None
@@ -96,8 +97,15 @@ def samples(key: str) -> Iterator[tuple[Operator, list[Array | None]]]:
         arrays = [None if a is None else a.astype(np.float32) if a.dtype == np.float64 else a for a in sample.inputs]
         unbiased = cls.onnx == "Attention" and arrays[2] is None
         mixed = cls.onnx == "ConvInteger" and [type_of(a).dtype for a in arrays[:2] if a is not None] == [i8, u8]
-        if not unbiased and not mixed and (cls.onnx != "DynamicQuantizeLSTM" or arrays[4] is None):
+        crossed = getattr(sample.operator, "unidirectional", False) and new_keys(cls, arrays) != arrays[0].shape[1]
+        if not unbiased and not mixed and not crossed and (cls.onnx != "DynamicQuantizeLSTM" or arrays[4] is None):
             yield sample.operator, arrays
+
+
+def new_keys(cls: type[Operator], arrays: list[Any]) -> int:
+    """How many keys attention is given beside past ones: as many as queries where one tensor holds both."""
+    keys = arrays[1] if cls.onnx == "MultiHeadAttention" else None
+    return int(arrays[0].shape[1] if keys is None else keys.shape[2 if keys.ndim == 4 else 1])
 
 
 def cut(operator: Operator, model: ModelProto, arrays: list[Array | None]) -> None:

@@ -114,7 +114,7 @@ class SimplifiedLayerNormalization(Composite):
     def sample(cls, draw: Draw) -> Sample:
         x = draw.floats(draw.shape(min_rank=1, min_extent=2))
         axis = draw.integer(-x.ndim, -1)
-        return Sample(cls(axis, draw.choice((1e-5, 0.1))), (x, draw.floats(x.shape[axis:])))
+        return Sample(cls(axis, draw.choice((1e-5, 0.1)), draw.choice((1, 16))), (x, draw.floats(x.shape[axis:])))
 
 
 @operator

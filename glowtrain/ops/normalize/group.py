@@ -104,7 +104,7 @@ class GroupNormalization(ChannelNormalization):
         groups, each = draw.integer(1, 3), draw.integer(1, 2)
         shape = (draw.integer(1, 2), groups * each, *draw.shape(max_rank=2, max_extent=3))
         scale, bias = draw.floats((groups * each,)), draw.floats((groups * each,))
-        return Sample(cls(groups, draw.choice((1e-5, 0.1))), (draw.floats(shape), scale, bias))
+        return Sample(cls(groups, draw.choice((1e-5, 0.1)), draw.choice((1, 16))), (draw.floats(shape), scale, bias))
 
 
 @operator
