@@ -63,6 +63,12 @@ def unchanged(subject: Any) -> Any:
     return subject
 
 
+def test_progress_is_told() -> None:
+    graph, seen = step(), []
+    ladder(graph, random_inputs(graph), progress=seen.append)
+    assert tuple(name for name in seen if name in NAMES) == NAMES
+
+
 def test_values_of_unknown_variables_are_refused() -> None:
     graph = step()
     with pytest.raises(InputError, match=r"step has no variable 'ww' \(the nearest is 'w'\)"):

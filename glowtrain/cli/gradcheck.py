@@ -7,28 +7,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from glowtrain import losses
 from glowtrain.cli import gradcheck_options as given
 from glowtrain.cli import options
-from glowtrain.cli.console import command, err, out
+from glowtrain.cli.console import command, note, out
 from glowtrain.cli.feed import examples_in, some_inputs_in
 from glowtrain.cli.files import check_writable
 from glowtrain.cli.imports import import_modules
 from glowtrain.cli.models import open_graph, open_model, parse_dims
+from glowtrain.cli.progress import counting
 from glowtrain.errors import InputError
 from glowtrain.figures import check_drawing
-from glowtrain.gradcheck import RegistryReport, Report, check, check_registry, page
+from glowtrain.gradcheck import PROFILES, RegistryReport, Report, check, check_registry, page
 from glowtrain.gradcheck.report.html import write_html
 from glowtrain.gradcheck.report.junit import write_junit
-from glowtrain.graph import lookup, registered
+from glowtrain.graph import Graph, Template, lookup, registered
+from glowtrain.losses import Loss
 from glowtrain.trainer.files import write_atomically
 from glowtrain.trainer.forms import specs_of
+from glowtrain.types import Array
 from glowtrain.words import unknown
 
 BATCH = 3
 """Examples in a batch when a model of one's own is checked: enough for statistics, few enough to be quick."""
+MANY, ENOUGH = 64, 16
+"""Examples of a person's own from which on a run says that it need not be so many, and what would do."""
+LITTLE = 80
+"""Examples of operators up to which starting processes would take longer than they save."""
 
 
 @command
@@ -75,9 +80,8 @@ def gradcheck(
     _check_subject(model, op, programs, markdown, about_model=bool(input_path or loss or output))
     if model is None:
         chosen = (op or None) if programs is None else []
-        report: Report = registry(
-            chosen, profile, examples, seed, jobs or _jobs(op), failures, programs=programs, first=first
-        )
+        processes = jobs or _jobs(op, profile, examples)
+        report: Report = registry(chosen, profile, examples, seed, processes, failures, programs=programs, first=first)
     else:
         report = of_model(model, parse_dims(dims), seed, input_path, loss, output)
     written = files.write(report, _again(modules, op, profile, examples, seed))
@@ -136,15 +140,32 @@ def of_model(
     named = None if loss is None else losses.by_name(loss, output)
     chosen = output if loss is None else None
     if input_path is None:
-        return check(open_graph(model, dims, batch=BATCH), loss=named, output=chosen, seed=seed)
+        return _checked(open_graph(model, dims, batch=BATCH), None, named, chosen, seed)
     network = open_model(model, dims)
     arrays = some_inputs_in(examples_in(input_path, specs_of(network)), network, named)
-    return check(network, arrays, named, output=chosen, seed=seed)
+    _advise(network, arrays)
+    return _checked(network, arrays, named, chosen, seed)
 
 
-def _jobs(names: list[str]) -> int:
+def _checked(
+    model: Graph | Template, arrays: Mapping[str, Array] | None, loss: Loss | None, output: str | None, seed: int
+) -> Report:
+    """Check a model, telling how far it is."""
+    with counting("checking") as progress:
+        return check(model, arrays, loss, output=output, seed=seed, progress=progress)
+
+
+def _advise(model: Graph | Template, arrays: Mapping[str, Array]) -> None:
+    """Say that fewer examples would do, where there are many and the model takes any number."""
+    most = max((len(array) for array in arrays.values() if array.ndim), default=0)
+    if isinstance(model, Template) and most > MANY:
+        note(f"{most:,} examples: the time grows with their number, and {ENOUGH} of them show wrong gradients as well")
+
+
+def _jobs(names: list[str], profile: str, examples: int | None) -> int:
     """All cores, unless there is little to do."""
-    return 1 if 0 < len(names) < 8 else os.cpu_count() or 1
+    each = examples or (PROFILES[profile].examples if profile in PROFILES else 0)
+    return 1 if 0 < len(names) * each < LITTLE else os.cpu_count() or 1
 
 
 def _again(modules: list[str], names: list[str], profile: str, examples: int | None, seed: int) -> str:
@@ -163,16 +184,7 @@ def registry(
     strange = [name for name in names or () if lookup(name) is None]
     if strange:
         raise InputError(f"there is {_unknown(strange)} (glowtrain operators lists them)")
-    columns = (
-        TextColumn("checking"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )  # fmt: skip
-    with Progress(*columns, console=err, transient=True) as bar:
-        task = bar.add_task("")
-
-        def progress(subject: str, number: int, total: int) -> None:
-            bar.update(task, completed=number, total=total, description=subject)
-
+    with counting("checking") as progress:
         return check_registry(
             names, examples, seed, progress,
             profile=profile, jobs=jobs, keep=failures, programs=programs, first=first,

@@ -11,6 +11,7 @@ from glowtrain.cli.console import command, out
 from glowtrain.cli.imports import import_modules
 from glowtrain.cli.inspect import training_step
 from glowtrain.cli.models import open_graph, parse_dims
+from glowtrain.cli.progress import waiting
 from glowtrain.verification import ladder, random_inputs
 
 BATCH = 4
@@ -44,6 +45,7 @@ def verify(
     graph = open_graph(model, parse_dims(dims), batch=BATCH)
     if train:
         graph = training_step(graph, loss, output, trainable, optimizer, momentum)
-    report = ladder(graph, random_inputs(graph, seed), backend=backend)
+    with waiting("verifying") as progress:
+        report = ladder(graph, random_inputs(graph, seed), backend=backend, progress=progress)
     out.print(report)
     report.require()

@@ -56,17 +56,28 @@ CLEAR = 1000.0
 """An intermediate value differs where its error is above this, or above the square root of the worst result's error."""
 
 
-def ladder(graph: Graph, inputs: Arrays, state: Arrays | None = None, backend: str | Backend = "cpu") -> Report:
+def _silent(stage: str) -> None:
+    """No progress is told."""
+
+
+def ladder(
+    graph: Graph,
+    inputs: Arrays,
+    state: Arrays | None = None,
+    backend: str | Backend = "cpu",
+    *,
+    progress: Callable[[str], None] = _silent,
+) -> Report:
     """Run a graph once on every rung of a backend's walk, for inputs by name and variables by name (initial values
     where ``state`` has none).
 
-    Every rung's outputs and new variables are compared with those of the reference in f64. Raises
-    :class:`InputError` for values of variables that there are not.
+    Every rung's outputs and new variables are compared with those of the reference in f64. ``progress`` is called with
+    the name of each stage when it begins. Raises :class:`InputError` for values of variables that there are not.
     """
     if problem := unknown_variables(graph, state or ()):
         raise InputError(f"state is for other variables: {problem}")
     values = {**{v.name: v.initial for v in graph.variables}, **(state or {})}
-    return _Climb(graph, inputs, values, backend_of(backend)).report()
+    return _Climb(graph, inputs, values, backend_of(backend), progress).report()
 
 
 def random_inputs(graph: Graph, seed: int = 0, high: Mapping[str, int] | None = None) -> dict[str, Array]:
@@ -92,6 +103,7 @@ class _Climb:
     inputs: Arrays
     state: Arrays
     backend: Backend
+    begins: Callable[[str], None]
     rungs: list[Rung] = field(default_factory=list)
     place: str = ""
     passed: list[Arrival] = field(default_factory=list)
@@ -109,11 +121,13 @@ class _Climb:
 
     def _climb(self) -> None:
         start = time.perf_counter()
+        self.begins("reference")
         self.base = self.known = run_in_both(self.graph, self.inputs, self.state)
         self.rungs.append(Rung("reference", time.perf_counter() - start))
         self._interpreter()
         subject: Any = self.graph
         for stage in self.backend.stages(WALK):
+            self.begins(stage.name)
             arrival = self._try(stage.name, partial(take, subject, self._options, stage))
             if arrival is None:
                 return
@@ -143,6 +157,7 @@ class _Climb:
     def _interpreter(self) -> None:
         """Node by node, on the interpreter's own operands, so that no earlier rounding counts."""
         start, worst, at = time.perf_counter(), 0.0, ""
+        self.begins("interpreter")
         for node in self.graph.nodes:
             error = local_error(node, self.base.values)
             if error > 1 and not self.place:

@@ -23,7 +23,7 @@ from glowtrain.grad.gradients import check_scalar
 from glowtrain.gradcheck.models.blame import INNOCENT, Blame, cut_by
 from glowtrain.gradcheck.operators import ladder
 from glowtrain.gradcheck.operators.straight_through import held
-from glowtrain.gradcheck.report.report import Check, Measure, Report, Status, merged
+from glowtrain.gradcheck.report.report import Check, Measure, Progress, Report, Status, merged
 from glowtrain.graph import Graph, Input, Template, Value, Variable, constant, no_model
 from glowtrain.graph.retype import widened
 from glowtrain.graph.reverse import pullback
@@ -52,24 +52,35 @@ def check(
     seed: int = 0,
     directions: int = 3,
     compiled: bool = True,
+    progress: Progress | None = None,
 ) -> Report:
     """Check the gradient of a model's loss for each trainable parameter and float input.
 
     ``model``: a graph, a template, or the path of an ONNX file. ``inputs`` holds data by name (the loss's targets too);
     what is missing is drawn. Without a loss, a weighted mean of ``output`` is taken, or of all float outputs.
     ``directions``: random ones for each parameter, beside single elements. With ``compiled``, native code's gradients
-    are compared with those in f64. What a StopGradient holds back counts as a constant. Raises :class:`InputError` for
-    inputs that do not fit, for trainable variables of integers, and where there is nothing to check;
-    :class:`DifferentiationError` for a loss that is no scalar, and for an operator without a rule.
+    are compared with those in f64. What a StopGradient holds back counts as a constant. ``progress`` is called with
+    each parameter or input that is done, the number of those done, and the number of all steps. Raises
+    :class:`InputError` for inputs that do not fit, for trainable variables of integers, and where there is nothing to
+    check; :class:`DifferentiationError` for a loss that is no scalar, and for an operator without a rule.
     """
     begin = time.perf_counter()
     if loss is not None and output is not None:
         raise InputError("give a loss or an output, not both")
     subject = _Subject(_bound(model, inputs, dims), dict(inputs or {}), loss, output, seed)
-    checks = [check for name in subject.names for check in subject.checked(name, directions)]
+    told, total = progress or _silent, len(subject.names) + compiled
+    checks: list[Check] = []
+    for number, name in enumerate(subject.names, 1):
+        checks += subject.checked(name, directions)
+        told(name, number, total)
     if compiled:
         checks += subject.native()
+        told("native code", total, total)
     return Report(tuple(checks), seed, directions, time.perf_counter() - begin)
+
+
+def _silent(subject: str, number: int, total: int) -> None:
+    """No progress is told."""
 
 
 def _bound(

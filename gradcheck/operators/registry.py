@@ -8,7 +8,7 @@ import importlib.util
 import multiprocessing
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -35,12 +35,9 @@ from glowtrain.gradcheck.programs.case import Case
 from glowtrain.gradcheck.programs.programs import drawn_case
 from glowtrain.gradcheck.programs.rungs import PROGRAM_ORACLES, check_case
 from glowtrain.gradcheck.programs.shrink import fails_by, minimal, save_case
-from glowtrain.gradcheck.report.report import STYLES, Check, Measure, Report, merged
+from glowtrain.gradcheck.report.report import STYLES, Check, Measure, Progress, Report, merged
 from glowtrain.graph import Operator, Sample, lookup, registered
 from glowtrain.words import plural
-
-Progress = Callable[[str, int, int], None]
-"""Called with the subject that is done, the number of those done, and the number of all."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,7 @@ PROFILES = {
 ALONE = {"lowered": 4}
 """The same for random programs by themselves."""
 PROGRAMS = "random programs"
-TOGETHER, EXAMPLES_TOGETHER = 20, 50
+TOGETHER, EXAMPLES_TOGETHER = 20, 20
 """Random programs, and examples of an operator, that one process checks before the next tells how far it is."""
 
 Found = list[tuple[str, Measure]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -13,6 +13,9 @@ from rich.table import Table
 
 from glowtrain.errors import VerificationError
 from glowtrain.words import plural
+
+Progress = Callable[[str, int, int], None]
+"""Called with the subject that is done, the number of those done, and the number of all."""
 
 Status = Literal["passed", "failed", "kink", "absent"]
 STYLES = {"passed": "green", "failed": "bold red", "kink": "yellow", "absent": "dim"}

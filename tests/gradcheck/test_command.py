@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner, Result
 
 import glowtrain as gt
 from glowtrain.cli import app
 from glowtrain.errors import VerificationError
-from glowtrain.gradcheck import Check, Report, check_registry
+from glowtrain.gradcheck import Check, RegistryReport, Report, check_registry
 from glowtrain.gradcheck.operators.coverage import Covered, summary
 from glowtrain.gradcheck.report.junit import junit_xml
 from glowtrain.graph import OPERATORS, Graph, Input, Variable
@@ -49,6 +52,47 @@ def test_a_model_on_drawn_data(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "2 checked by 2 oracles, 12 comparisons" in done.output
     assert "all passed" in done.output
+
+
+def symbolic(folder: Path) -> Path:
+    """y = x * w for any number of examples."""
+    node = helper.make_node("Mul", ["x", "w"], ["y"])
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in "xy")
+    graph = helper.make_graph([node], "model", [x], [y], [numpy_helper.from_array(W.initial, "w")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]), folder / "model.onnx")
+    return folder / "model.onnx"
+
+
+@pytest.mark.parametrize(("count", "advised"), [(64, False), (65, True)])
+def test_many_examples_are_told_to_be_more_than_needed(count: int, advised: bool, tmp_path: Path) -> None:
+    done = told(symbolic(tmp_path), "--input", arrays(tmp_path, x=np.random.default_rng(0).normal(size=(count, 4))))
+    assert done.exit_code == 0, done.output
+    assert (f"{count} examples: the time grows with their number, and 16 of them" in done.output) == advised
+
+
+@pytest.mark.parametrize(
+    ("options", "processes"),
+    [
+        (["--op", "Relu"], 1),
+        (["--op", "LSTM", "--examples", "200"], 4),
+        (["--op", "LSTM", "--profile", "deep"], 4),
+        (["--op", "LSTM", "--examples", "200", "--jobs", "2"], 2),
+        ([], 4),
+    ],
+)
+def test_many_examples_are_shared_by_all_cores(
+    options: list[str], processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def recorded(*arguments: Any, jobs: int, **settings: Any) -> RegistryReport:
+        asked.append(jobs)
+        return RegistryReport(())
+
+    monkeypatch.setattr(import_module("glowtrain.cli.gradcheck"), "check_registry", recorded)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    assert told(*options).exit_code == 0
+    assert asked == [processes]
 
 
 def test_a_model_on_given_data_tells_of_kinks(tmp_path: Path) -> None:

@@ -45,6 +45,15 @@ def of(report: Report, subject: str, oracle: str = "gradient") -> Check:
     return next(check for check in report.of(subject) if check.oracle == oracle)
 
 
+def test_progress_is_told() -> None:
+    seen: list[tuple[str, int, int]] = []
+    check(network(), progress=lambda *step: seen.append(step))
+    assert seen == [("w1", 1, 4), ("w2", 2, 4), ("x", 3, 4), ("native code", 4, 4)]
+    seen.clear()
+    check(network(), compiled=False, progress=lambda *step: seen.append(step))
+    assert seen[-1] == ("x", 3, 3)
+
+
 # --- Who is to blame
 
 
