@@ -12,8 +12,8 @@ from glowtrain.backends.base import Backend
 from glowtrain.backends.discovery import backend_of
 from glowtrain.cli import options
 from glowtrain.cli.console import command
-from glowtrain.cli.imports import import_modules
 from glowtrain.cli.feed import stored
+from glowtrain.cli.imports import import_modules
 from glowtrain.cli.models import open_graph, parse_dims
 from glowtrain.cli.profile import profile
 from glowtrain.cli.summary import refusals, shared_parameters, summary

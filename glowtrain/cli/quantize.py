@@ -7,8 +7,8 @@ from glowtrain import quantization as q
 from glowtrain.cli import options
 from glowtrain.cli import quantize_options as given
 from glowtrain.cli.console import command
-from glowtrain.cli.imports import import_modules
 from glowtrain.cli.feed import feed, stored
+from glowtrain.cli.imports import import_modules
 from glowtrain.cli.models import open_model, parse_dims
 from glowtrain.cli.quantizing import (
     Files,

@@ -197,7 +197,10 @@ class Operator:
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
         """Draw attributes and inputs from the domain on which the operator is tested."""
-        raise NotImplementedError
+        raise PluginError(
+            f"{cls.key()} cannot be tested: give the class {cls.__name__} a sample, which draws attributes and "
+            "inputs, see docs/operators.md"
+        )
 
     @classmethod
     def draw_operator(cls, draw: Draw, **given: Any) -> Self:

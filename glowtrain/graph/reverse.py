@@ -15,6 +15,7 @@ from glowtrain.graph.graph import topological
 from glowtrain.graph.registry import Named
 from glowtrain.graph.value import Node, Value, apply
 from glowtrain.types import Shape
+from glowtrain.words import kind_of
 
 REDUCE_SUM, RESHAPE = Named("ReduceSum"), Named("Reshape")
 
@@ -100,9 +101,12 @@ class _Walk:
 
 def _one_each(node: Node, gradients: Any) -> Sequence[Value | None]:
     """What a rule gave, if it is one cotangent for each operand. Raises :class:`DifferentiationError`."""
-    if isinstance(gradients, (tuple, list)) and len(gradients) == len(node.inputs):
-        return gradients
-    found = f"{len(gradients)} of them" if isinstance(gradients, (tuple, list)) else type(gradients).__name__
+    listed = gradients if isinstance(gradients, (tuple, list)) else ()
+    strange = [kind_of(gradient) for gradient in listed if gradient is not None and not isinstance(gradient, Value)]
+    if listed is gradients and not strange and len(listed) == len(node.inputs):
+        return listed
+    counted = f"{len(gradients)} of them" if isinstance(gradients, (tuple, list)) else type(gradients).__name__
+    found = f"{strange[0]} among them" if strange else counted
     raise DifferentiationError(
         f"the vjp of {node.operator.key()} must return a tuple with a cotangent for each of its "
         f"{len(node.inputs)} operands (None where no gradient flows), such as (g * x,), not {found}"

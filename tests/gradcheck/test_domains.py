@@ -145,6 +145,19 @@ class Threshold(Elementwise):
 
 
 @dataclass(frozen=True)
+class Bare(Operator):
+    """No family gives it a sample."""
+
+    domain = "domains"
+
+    def infer(self, *inputs: TensorType) -> TensorType:
+        return inputs[0]
+
+    def reference(self, x: Array) -> Array:
+        return x
+
+
+@dataclass(frozen=True)
 class Switch(Elementwise):
     """An attribute with two values that only ``infer`` knows."""
 
@@ -231,6 +244,12 @@ def test_given_attributes_are_not_drawn() -> None:
 def test_a_field_without_default_and_domain_is_told() -> None:
     with pytest.raises(PluginError, match="word has neither a default nor a domain"):
         Unknown.draw_operator(SeededDraw(0))
+
+
+def test_an_operator_without_a_sample_is_told(register: Any) -> None:
+    register(Bare)
+    (failed,) = check_registry(["domains.Bare"], 1, oracles=["types"]).failures
+    assert "domains.Bare cannot be tested: give the class Bare a sample" in failed.detail
 
 
 @pytest.mark.parametrize("options", [{}, {"low": 1.0}, {"low": 2.0, "high": 1.0}, {"low": 0, "high": 1, "choices": ()}])

@@ -21,6 +21,7 @@ import glowtrain.ops
 from glowtrain.errors import PluginError, UnsupportedOperatorError
 from glowtrain.graph import OPERATORS, Graph, Input, to_text
 from glowtrain.graph.plugins import GROUP, load_domain
+from glowtrain.ops.core.family import Elementwise, Move
 from glowtrain.types import Array, TensorType, f32
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -198,3 +199,37 @@ class TestMistakes:
         np.testing.assert_array_equal(gt.compile(graph, "interpreter")(feeds)["y"], -feeds["x"])
         with pytest.raises(PluginError, match=r"give the class Interpreted a lower .*or a decompose\)"):
             gt.compile(graph, "cpu")
+
+    @pytest.mark.parametrize(("family", "method"), [(Elementwise, "scalar"), (Move, "source")])
+    def test_of_a_family_without_its_method(self, family: type[gt.Operator], method: str) -> None:
+        """It was lowered by the family's method, which ended in an error without a message."""
+
+        @dataclass(frozen=True)
+        class Interpreted(family):  # type: ignore[misc,valid-type]
+            domain = "test.interpreted"
+
+            def infer(self, *inputs: TensorType) -> TensorType:
+                return inputs[0]
+
+            def reference(self, x: Array) -> Array:
+                return -x
+
+        x = Input(f32[3], "x")
+        with pytest.raises(PluginError, match=f"cannot be compiled: give the class Interpreted a {method}"):
+            gt.compile(Graph((x,), {"y": Interpreted()(x)}), "cpu")
+
+    def test_of_a_family_by_its_decomposition(self) -> None:
+        @dataclass(frozen=True)
+        class Negated(Elementwise):
+            domain = "test.interpreted"
+
+            def reference(self, x: Array) -> Array:
+                return -x
+
+            def decompose(self, x: gt.Value) -> gt.Value:
+                return 0.0 - x
+
+        x = Input(f32[3], "x")
+        feeds = {"x": np.arange(3, dtype=np.float32)}
+        found = gt.compile(Graph((x,), {"y": Negated()(x)}), "cpu")(feeds)["y"]
+        np.testing.assert_array_equal(found, -feeds["x"])

@@ -10,8 +10,10 @@ from rules import all_gradients, reference
 
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import ShapeError
-from glowtrain.graph import Graph, Input, Operator, constant
+from glowtrain.gradcheck import check_sample
+from glowtrain.graph import Graph, Input, Operator, Sample, constant
 from glowtrain.graph.reverse import pullback
+from glowtrain.lower.expand import expand
 from glowtrain.ops.elementwise.activation import (
     Celu,
     Elu,
@@ -19,12 +21,14 @@ from glowtrain.ops.elementwise.activation import (
     HardSigmoid,
     HardSwish,
     LeakyRelu,
+    Mish,
     PRelu,
     Relu,
     Selu,
     Shrink,
     Sigmoid,
     Softplus,
+    Swish,
     ThresholdedRelu,
 )
 from glowtrain.ops.elementwise.arithmetic import Abs, Add, Div, Mod, Pow, Round, Sign
@@ -220,3 +224,16 @@ class TestBrokenRules:
     def test_message(self, operator: Operator, types: tuple[Any, ...], message: str) -> None:
         with pytest.raises(ShapeError, match=message):
             operator.infer(*types)
+
+
+@pytest.mark.parametrize("operator", [Gelu(), Gelu("tanh"), HardSwish(), Mish(), Swish(1.7)], ids=str)
+class TestActivationsThatOlderFilesLack:
+    def test_their_parts_agree_with_them(self, operator: Operator) -> None:
+        x = np.linspace(-4.1, 4.1, 12)
+        measures = list(check_sample(Sample(operator, (x,)), ["decomposition"]))
+        assert [measure.status for measure in measures] == ["passed", "passed"]
+
+    def test_they_are_lowered_as_they_are(self, operator: Operator) -> None:
+        x = Input(f32[5], "x")
+        graph = Graph((x,), {"y": operator(x)})
+        assert expand(graph) is graph

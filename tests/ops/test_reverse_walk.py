@@ -72,3 +72,22 @@ def test_wrong_cotangent_type_is_caught() -> None:
     x = Input(f64[2], "x")
     with pytest.raises(DifferentiationError, match=r"cotangent of type f64\[3\]"):
         pullback([Add()(x, x)], [Constant(np.ones(3))], [x])
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (lambda g: g, "not Constant"),
+        (lambda g: (g,), "not 1 of them"),
+        (lambda g: (g, g, None), "not 3 of them"),
+        (lambda g: (g, np.ones(2)), "not ndarray among them"),
+        (lambda g: None, "not NoneType"),
+    ],
+)
+def test_rules_that_do_not_give_a_cotangent_for_each_operand(
+    given: Any, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Add, "vjp", lambda self, g, y, a, b: given(g))
+    x = Input(f64[2], "x")
+    with pytest.raises(DifferentiationError, match=rf"the vjp of Add must return a tuple.*{told}"):
+        pullback([x + x * 1.0], [Constant(np.ones(2))], [x])

@@ -13,7 +13,7 @@ from glowtrain.graph import Constant, Graph, Node, Operator, Value
 from glowtrain.graph.binding import Trimmed
 from glowtrain.onnx_io.schema.tensors import dtype_to_onnx, tensor_from_array
 from glowtrain.onnx_io.write.encodings import OWN_DOMAIN, Extents, Form, form_of, own_form, schema_of
-from glowtrain.onnx_io.write.older_opsets import decomposed, decomposes
+from glowtrain.onnx_io.write.older_opsets import decomposed
 from glowtrain.onnx_io.write.symbols import Symbols
 from glowtrain.ops.control.scan import Scan
 from glowtrain.optimize.cse import exact_attributes
@@ -75,7 +75,7 @@ class Functions:
         operator, types = node.operator, tuple(None if value is None else value.type for value in node.inputs)
         key = (type(operator), exact_attributes(operator), types)
         if key not in self.known:
-            if not decomposes(operator):
+            if not operator.has("decompose"):
                 self.missing.setdefault(operator.key(), node)
                 return None
             name = self.known[key] = self.names.fresh(operator.onnx)
@@ -206,7 +206,7 @@ class Writer:
             self.nodes.append(self.scan(node.operator, operands, outputs, node.name))
             return
         form = form_of(node.operator, types, self.functions.opset, self.symbols.fields.get(node))
-        if form is None and (node.operator.domain in self.functions.kept or not decomposes(node.operator)):
+        if form is None and (node.operator.domain in self.functions.kept or not node.operator.has("decompose")):
             form = own_form(node.operator, len(operands))
         if form is not None:
             self.nodes.append(self.standard(form, operands, outputs, node.name))

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from onnx import defs
 
-from glowtrain.graph import Graph, Input, Node, Operator, Value
+from glowtrain.graph import Graph, Input, Node, Operator
 from glowtrain.onnx_io.write.tabular import tabular_form
-from glowtrain.ops.elementwise.activation import Gelu, HardSigmoid, HardSwish, Mish, Sigmoid, Softplus, Swish
-from glowtrain.ops.elementwise.transcendental import Erf, Tanh
 from glowtrain.ops.resample.grid_sample import GridSample
 from glowtrain.ops.resample.resize import Resize
 from glowtrain.ops.tensor.pad import Pad
@@ -19,7 +15,6 @@ from glowtrain.ops.tensor.split import Split
 from glowtrain.types import TensorType
 
 Types = Sequence[TensorType | None]
-_CUBIC = 0.044715
 
 
 def written_form(operator: Operator, types: Types, schema: defs.OpSchema) -> Operator | None:
@@ -30,16 +25,10 @@ def written_form(operator: Operator, types: Types, schema: defs.OpSchema) -> Ope
     return tabular_form(operator, types, schema) if operator.domain == "ai.onnx.ml" else operator
 
 
-def decomposes(operator: Operator) -> bool:
-    """Whether an operator can be written as simpler ones."""
-    return operator.has("decompose") or operator.key() in _DECOMPOSITIONS
-
-
 def decomposed(node: Node) -> Graph:
     """A node's operator in simpler ones, as a graph: inputs x0, x1, ... and outputs y0, y1, ..."""
     inputs = [None if value is None else Input(value.type, f"x{place}") for place, value in enumerate(node.inputs)]
-    rule: Any = _DECOMPOSITIONS.get(node.operator.key())
-    results = node.operator.decompose(*inputs) if rule is None else rule(node.operator, *inputs)
+    results = node.operator.decompose(*inputs)
     values = results if isinstance(results, tuple) else (results,)
     outputs = {f"y{place}": value for place, value in enumerate(values)}
     return Graph(tuple(value for value in inputs if value is not None), outputs)
@@ -99,35 +88,3 @@ _FORMS: dict[str, Callable[[Operator, Types, defs.OpSchema], Operator | None]] =
     "Resize": _resized,
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _with_hidden_size),
 }
-
-
-def _gelu(operator: Gelu, x: Value) -> Value:
-    if operator.approximate == "none":
-        twice: Value = Erf()(x * math.sqrt(0.5)) + 1.0
-    else:
-        twice = Tanh()((x + x * x * x * _CUBIC) * math.sqrt(2 / math.pi)) + 1.0
-    return x * twice * 0.5
-
-
-def _swish(operator: Swish, x: Value) -> Value:
-    gate: Value = Sigmoid()(x * operator.alpha)
-    return x * gate
-
-
-def _mish(operator: Mish, x: Value) -> Value:
-    gate: Value = Tanh()(Softplus()(x))
-    return x * gate
-
-
-def _hard_swish(operator: HardSwish, x: Value) -> Value:
-    gate: Value = HardSigmoid(alpha=1 / 6, beta=0.5)(x)
-    return x * gate
-
-
-_DECOMPOSITIONS: dict[str, Callable[..., Value]] = {
-    "Gelu": _gelu,
-    "HardSwish": _hard_swish,
-    "Mish": _mish,
-    "Swish": _swish,
-}
-"""Operators that are younger than opset 13 and compile without being decomposed."""

@@ -15,7 +15,7 @@ from glowtrain.errors import GlowtrainError
 from glowtrain.graph import Constant, Graph, Input, Node, Template, Value, Variable
 from glowtrain.onnx_io.schema.attributes import static_inputs
 from glowtrain.onnx_io.write.encodings import Extents, form_of
-from glowtrain.onnx_io.write.older_opsets import decomposed, decomposes
+from glowtrain.onnx_io.write.older_opsets import decomposed
 from glowtrain.ops.tensor.move import Reshape
 
 
@@ -178,7 +178,7 @@ class _Comparison:
         types = [None if value is None else value.type for value in node.inputs]
         if form_of(node.operator, types, self.opset) is not None:
             return
-        if not decomposes(node.operator):
+        if not node.operator.has("decompose"):
             raise _DifferentError
         first, second = decomposed(node), decomposed(twin)
         inner = _Comparison(first, second, self.pairs, self.opset)

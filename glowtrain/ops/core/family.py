@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from glowtrain.errors import ShapeError
-from glowtrain.graph import Draw, Operator, Sample
+from glowtrain.graph import Draw, Operator, Sample, Value
 from glowtrain.graph.operator import Quantized
 from glowtrain.loops import Expr, For, Statement, Tensor, indices_of, pointwise
 from glowtrain.types import DType, Shape, TensorType
@@ -91,6 +91,9 @@ class Elementwise(Operator):
         """The function on scalars, in the loop language."""
         raise self.lacks("scalar", "the function of one element")
 
+    def lowers(self, *inputs: Value | None) -> bool:
+        return _gives(self, Elementwise, "scalar")
+
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
         return pointwise(outputs[0], lambda *i: self.scalar(*(x.broadcast(i) for x in inputs)))
 
@@ -123,7 +126,16 @@ class Move(Operator):
         """Subscripts in an operand of ``shape`` of the element that goes to ``index``."""
         raise self.lacks("source", "where each element comes from")
 
+    def lowers(self, *inputs: Value | None) -> bool:
+        return _gives(self, Move, "source")
+
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
         x = inputs[0]
         indices = indices_of(outputs[0].shape)
         return [For(indices, (outputs[0].store(indices, x[self.source(indices, x.shape)]),))]
+
+
+def _gives(operator: Operator, family: type[Operator], method: str) -> bool:
+    """Whether a class of a family says how it is lowered: by the family's method, or by a ``lower`` of its own."""
+    cls = type(operator)
+    return any(getattr(cls, name) is not getattr(family, name) for name in (method, "lower"))

@@ -199,6 +199,11 @@ class Gelu(Activation):
         slope = (1.0 - t * t) * (x * x * (3 * _CUBIC) + 1.0) * math.sqrt(2 / math.pi)
         return (g * ((t + 1.0) * 0.5 + x * slope * 0.5),)
 
+    def decompose(self, x: Value) -> Value:
+        exact = self.approximate == "none"
+        phi: Value = Erf()(x * math.sqrt(0.5)) if exact else Tanh()(_tanh_argument(x))
+        return x * (phi + 1.0) * 0.5
+
     def scalar(self, x: Expr) -> Expr:
         if self.approximate == "none":
             return x * (call("erf", x * math.sqrt(0.5)) + 1) * 0.5
@@ -271,6 +276,10 @@ class HardSwish(Activation):
         inside = Where()(x < 3.0, g * (x * (1 / 3) + 0.5), g)
         return (Where()(x > -3.0, inside, 0.0),)
 
+    def decompose(self, x: Value) -> Value:
+        gate: Value = HardSigmoid(alpha=1 / 6, beta=0.5)(x)
+        return x * gate
+
     def scalar(self, x: Expr) -> Expr:
         return x * call("max", call("min", x * (1 / 6) + 0.5, 1), 0)
 
@@ -289,6 +298,10 @@ class Swish(Activation):
         s = Sigmoid()(x * self.alpha)
         return (g * (s + y * (1.0 - s) * self.alpha),)
 
+    def decompose(self, x: Value) -> Value:
+        gate: Value = Sigmoid()(x * self.alpha)
+        return x * gate
+
     def scalar(self, x: Expr) -> Expr:
         return x * call("sigmoid", x * self.alpha)
 
@@ -304,6 +317,10 @@ class Mish(Activation):
     def vjp(self, g: Value, y: Value, x: Value) -> Grads:
         t = Tanh()(Softplus()(x))
         return (g * (t + x * (1.0 - t * t) * Sigmoid()(x)),)
+
+    def decompose(self, x: Value) -> Value:
+        gate: Value = Tanh()(Softplus()(x))
+        return x * gate
 
     def scalar(self, x: Expr) -> Expr:
         return x * call("tanh", call("softplus", x))
