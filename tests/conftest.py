@@ -7,9 +7,11 @@ committing it.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -25,6 +27,12 @@ settings.load_profile("glowtrain")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the files in tests/golden anew")
+
+
+@pytest.fixture
+def random(request: pytest.FixtureRequest) -> np.random.Generator:
+    """Numbers of this test's own: the same whichever others run, in whatever order."""
+    return np.random.default_rng(zlib.crc32(request.node.name.encode()))
 
 
 @pytest.fixture

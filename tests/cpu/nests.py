@@ -17,7 +17,6 @@ from glowtrain.types import Array
 
 WIDE = replace(Target.host(), name="wide", vector_bits=512)
 TARGETS = {target.name: target for target in [Target.host(), WIDE, *runnable("avx2", "sse4", "scalar")]}
-RANDOM = np.random.default_rng(3)
 
 
 def program(*kernels: Any, **fields: Any) -> Program:
@@ -30,9 +29,9 @@ def program(*kernels: Any, **fields: Any) -> Program:
     return Program("p", inputs, outputs, variables, made, updates=tuple(variables), **fields)
 
 
-def feeds_of(p: Program) -> dict[str, Array]:
+def feeds_of(random: np.random.Generator, p: Program) -> dict[str, Array]:
     """Numbers that sums round."""
-    return {name: RANDOM.normal(size=b.shape).astype(b.dtype.numpy) for name, b in p.inputs.items()}
+    return {name: random.normal(size=b.shape).astype(b.dtype.numpy) for name, b in p.inputs.items()}
 
 
 def check(p: Program, feeds: dict[str, Array], target: Target, tolerance: float = 0.0) -> None:

@@ -41,20 +41,19 @@ from glowtrain.program.verify import verify
 from glowtrain.types import Array, DType, TensorType, f16, f32, f64, i32, i64
 
 TARGETS = {target.name: target for target in [Target.host(), *runnable("avx2", "sse4", "scalar")]}
-RANDOM = np.random.default_rng(5)
 ROUNDING = 2e-6
 """Relative to the largest magnitude."""
 
 
-def feeds_of(p: Program) -> dict[str, Array]:
+def feeds_of(random: np.random.Generator, p: Program) -> dict[str, Array]:
     """Sixteenths: sums of a few thousand products are exact in f32, so only what is done to the sums rounds."""
-    return {name: (RANDOM.integers(-8, 9, b.shape) / 16).astype(b.dtype.numpy) for name, b in p.inputs.items()}
+    return {name: (random.integers(-8, 9, b.shape) / 16).astype(b.dtype.numpy) for name, b in p.inputs.items()}
 
 
-def check(p: Program, target: Target, rounding: float = ROUNDING) -> None:
+def check(random: np.random.Generator, p: Program, target: Target, rounding: float = ROUNDING) -> None:
     """Native results agree with the evaluator's and repeat their bits."""
     verify(p)
-    feeds = feeds_of(p)
+    feeds = feeds_of(random, p)
     native = Native(p, target)
     for got, again, wanted in zip(native.run(feeds), native.run(feeds), evaluate(p, feeds), strict=True):
         for name, array in wanted.items():
@@ -101,7 +100,7 @@ def test_the_step_takes_what_is_outside_of_the_arena() -> None:
     assert code.workspace == 0
 
 
-def test_a_profile_counts_the_cycles_of_each_call() -> None:
+def test_a_profile_counts_the_cycles_of_each_call(random: np.random.Generator) -> None:
     """One counter for each call in the text: the call in a repeat adds up over its trips."""
     t = Index(3, "t")
     x, y, z = Buffer("x", f32[3, 4096], "input"), Buffer("y", f32[3, 4096], "output"), Buffer("z", f32[1], "output")
@@ -111,7 +110,7 @@ def test_a_profile_counts_the_cycles_of_each_call() -> None:
     p = program(Repeat("steps", t, (step,)), small)
     native = Native(p, Target.host(), profile=True)
     assert native.code.calls == ("step", "small")
-    array = RANDOM.normal(size=(3, 4096)).astype(np.float32)
+    array = random.normal(size=(3, 4096)).astype(np.float32)
     pieces = [np.full(size + GAP, POISON, np.uint8) for size in native.sizes]
     pieces[2 + native.code.externals.index(x)][: x.type.nbytes] = raw(x, array)
     counters = np.zeros(2, np.int64)
@@ -179,12 +178,12 @@ def convolution(padding: int) -> Kernel:
 
 
 @pytest.mark.parametrize("padding", [0, 1])
-def test_convolutions_are_recognised(padding: int) -> None:
+def test_convolutions_are_recognised(padding: int, random: np.random.Generator) -> None:
     product = recognise(convolution(padding))
     assert product is not None
     text = contraction_text(convolution(padding), product, "k", Target.host(), []).text
     assert text
-    check(program(convolution(padding)), Target.host())
+    check(random, program(convolution(padding)), Target.host())
 
 
 def other_kernels() -> dict[str, Kernel]:
@@ -235,11 +234,11 @@ def test_other_kernels_are_not(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["an accumulation", "nowhere for partial sums", "gathered rows", "another fill", "two sums"]
 )
-def test_other_kernels_are_right_all_the_same(name: str) -> None:
+def test_other_kernels_are_right_all_the_same(name: str, random: np.random.Generator) -> None:
     kernel = other_kernels()[name]
     p = program(kernel)
     verify(p)
-    feeds = feeds_of(p) | ({"at": RANDOM.integers(0, 32, 32)} if "at" in p.inputs else {})
+    feeds = feeds_of(random, p) | ({"at": random.integers(0, 32, 32)} if "at" in p.inputs else {})
     got, expected = Native(p, Target.host()).run(feeds), evaluate(p, feeds)
     for results, wanted in zip(got, expected, strict=True):
         for at, array in wanted.items():
@@ -274,12 +273,12 @@ def dense(activation: str) -> Fuse:
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @pytest.mark.parametrize("shape", [(16, 16, 32), (5, 33, 40), (37, 7, 65), (1, 50, 70), (50, 1, 70), (20, 24, 3000)])
-def test_epilogues_of_several_results(shape: tuple[int, int, int], target: str) -> None:
-    check(program(matmul(*shape, dense("tanh"))), TARGETS[target])
+def test_epilogues_of_several_results(shape: tuple[int, int, int], target: str, random: np.random.Generator) -> None:
+    check(random, program(matmul(*shape, dense("tanh"))), TARGETS[target])
 
 
-def test_epilogues_in_double_precision() -> None:
-    check(program(matmul(19, 21, 40, dense("tanh"), dtype=f64)), Target.host(), 1e-13)
+def test_epilogues_in_double_precision(random: np.random.Generator) -> None:
+    check(random, program(matmul(19, 21, 40, dense("tanh"), dtype=f64)), Target.host(), 1e-13)
 
 
 def momentum(total: Expr, at: tuple[Index, ...], c: Buffer) -> list[Statement]:
@@ -301,10 +300,10 @@ def momentum(total: Expr, at: tuple[Index, ...], c: Buffer) -> list[Statement]:
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @pytest.mark.parametrize("shape", [(16, 16, 32), (23, 41, 65), (48, 64, 4000)])
-def test_optimizer_updates_in_place(shape: tuple[int, int, int], target: str) -> None:
+def test_optimizer_updates_in_place(shape: tuple[int, int, int], target: str, random: np.random.Generator) -> None:
     kernel = matmul(*shape, momentum)
     assert recognise(kernel) is not None
-    check(program(kernel), TARGETS[target])
+    check(random, program(kernel), TARGETS[target])
 
 
 def test_a_long_sum_is_taken_in_parts() -> None:
@@ -316,7 +315,7 @@ def test_a_long_sum_is_taken_in_parts() -> None:
     assert "%first" in text, "not in parts: choose a longer sum for these tests"
 
 
-def test_an_epilogue_may_read_the_operands_again() -> None:
+def test_an_epilogue_may_read_the_operands_again(random: np.random.Generator) -> None:
     """c = a b + a, with a square."""
     kernel = matmul(24, 24, 24)
     (loop,) = kernel.body
@@ -330,12 +329,12 @@ def test_an_epilogue_may_read_the_operands_again() -> None:
     product = recognise(kernel)
     assert product is not None
     assert FusedEpilogue(kernel, product, Target.host(), []).again == [product.a.buffer]
-    check(program(kernel), Target.host())
+    check(random, program(kernel), Target.host())
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @pytest.mark.parametrize("plain", [True, False])
-def test_contractions_in_a_repeat(target: str, plain: bool) -> None:
+def test_contractions_in_a_repeat(target: str, plain: bool, random: np.random.Generator) -> None:
     """Operands, result and bias at the step of an enclosing repeat."""
     t = Index(3, "t")
     a, b, bias = (
@@ -349,4 +348,4 @@ def test_contractions_in_a_repeat(target: str, plain: bool) -> None:
     value = total if plain else call("tanh", total + Load(bias, (t, j)))
     step = Kernel("step", (For((i, j), (Store(c, (t, i, j), value),)),))
     assert recognise(step) is not None
-    check(program(Repeat("steps", t, (step,))), TARGETS[target])
+    check(random, program(Repeat("steps", t, (step,))), TARGETS[target])

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from native_program import Native, Pages, spread
-from nests import RANDOM, TARGETS, check, feeds_of, program
+from nests import TARGETS, check, feeds_of, program
 from random_nests import Programs, drawn, seeded
 
 from glowtrain.backends.cpu.step import generate
@@ -94,7 +94,7 @@ def read_half_of_the_lanes() -> None:
             y = Buffer("y", TensorType(f32, (3, count)), "output")
             i, j = indices_of((3, count))
             p = program([For((i, j), (Store(y, (i, j), cast(Load(x, (i + 1, j), 1), f32)),))])
-            native, feeds = Native(p, target), feeds_of(p)
+            native, feeds = Native(p, target), feeds_of(np.random.default_rng(count), p)
             expected, _ = evaluate(p, feeds)
             for at_end in (True, False):
                 outputs, _ = native.run(feeds, memory=Pages(native.sizes, at_end))
@@ -156,15 +156,15 @@ SUBSCRIPTS: list[tuple[Callable[[Expr], Expr], int | None]] = [
 
 @pytest.mark.parametrize("number", range(len(SUBSCRIPTS)))
 @pytest.mark.parametrize("target", sorted(TARGETS))
-def test_subscripts(number: int, target: str) -> None:
+def test_subscripts(number: int, target: str, random: np.random.Generator) -> None:
     subscript, fill = SUBSCRIPTS[number]
     p = copy_of(subscript, 41, 42, fill)
-    check(p, feeds_of(p), TARGETS[target])
+    check(p, feeds_of(random, p), TARGETS[target])
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @pytest.mark.parametrize("dtype", list(DTYPES.values()), ids=str)
-def test_fills_and_bounds_of_every_type(target: str, dtype: DType) -> None:
+def test_fills_and_bounds_of_every_type(target: str, dtype: DType, random: np.random.Generator) -> None:
     """Bounds that lanes agree on and that they do not, at extents around the width of f32 and of the type."""
     for extent in sorted({1, 3, 7, 8, 9, 17, TARGETS[target].width(dtype.name) + 1}):
         x = Buffer("x", TensorType(dtype, (4, extent)), "input", (1, 0))
@@ -174,12 +174,12 @@ def test_fills_and_bounds_of_every_type(target: str, dtype: DType) -> None:
         wide = f32 if dtype.is_stored else dtype
         same = call("eq", cast(both, wide), cast(here, wide))
         p = program([For((i, j), (Store(y, (i, j), select(same, both, Load(x, (3 - i, j)))),))])
-        feeds = {"x": RANDOM.integers(0, 2, x.shape).astype(dtype.numpy)}
+        feeds = {"x": random.integers(0, 2, x.shape).astype(dtype.numpy)}
         check(p, feeds, TARGETS[target])
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
-def test_a_position_on_lanes_in_a_reductions_subscripts(target: str) -> None:
+def test_a_position_on_lanes_in_a_reductions_subscripts(target: str, random: np.random.Generator) -> None:
     """x[at[j], r] with at[j] named: each lane sums a row of its own."""
     x, at, y = Buffer("x", f64[6, 9], "input"), Buffer("at", i64[21], "input"), Buffer("y", f64[21], "output")
     (j,) = indices_of((21,))
@@ -190,7 +190,7 @@ def test_a_position_on_lanes_in_a_reductions_subscripts(target: str) -> None:
         reduce("max", (9,), lambda r: Load(x, (name, r + name - 4), 0)),
     ):
         p = program([For((j,), (Let(name, Load(at, (j,))), Store(y, (j,), body)))])
-        feeds = {"x": RANDOM.integers(-9, 9, x.shape).astype(np.float64), "at": RANDOM.integers(0, 6, 21)}
+        feeds = {"x": random.integers(-9, 9, x.shape).astype(np.float64), "at": random.integers(0, 6, 21)}
         check(p, feeds, TARGETS[target])
 
 
@@ -199,13 +199,13 @@ def test_a_position_on_lanes_in_a_reductions_subscripts(target: str) -> None:
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @pytest.mark.parametrize("swapped", [False, True])
-def test_accumulation_keeps_the_order_of_the_program(target: str, swapped: bool) -> None:
+def test_accumulation_keeps_the_order_of_the_program(target: str, swapped: bool, random: np.random.Generator) -> None:
     """y[i + j] takes each of its terms in the order of the loops: the bits are those of one addition after another."""
     x, y = Buffer("x", f32[40, 19], "input"), Buffer("y", f32[58], "output")
     (z,), (i, j) = indices_of((58,), "z"), indices_of((40, 19))
     grow = For((j, i) if swapped else (i, j), (Accumulate("add", y, (i + j,), Load(x, (i, j))),))
     p = program([For((z,), (Store(y, (z,), Const(0.0, f32)),)), grow])
-    array = RANDOM.normal(size=x.shape).astype(np.float32)
+    array = random.normal(size=x.shape).astype(np.float32)
     expected = np.zeros(58, np.float32)
     for a, b in np.ndindex(19, 40) if swapped else np.ndindex(40, 19):
         point = (b, a) if swapped else (a, b)
@@ -214,13 +214,13 @@ def test_accumulation_keeps_the_order_of_the_program(target: str, swapped: bool)
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
-def test_accumulation_at_a_named_position_that_the_lanes_do_not_share(target: str) -> None:
+def test_accumulation_at_a_named_position_that_the_lanes_do_not_share(target: str, random: np.random.Generator) -> None:
     x, at, y = Buffer("x", i32[5, 20], "input"), Buffer("at", i64[20], "input"), Buffer("y", i32[4, 20], "output")
     z, (i, j) = indices_of((4, 20), "z"), indices_of((5, 20))
     name = Ref(i64, "row")
     grow = For((i, j), (Let(name, Load(at, (j,))), Accumulate("add", y, (name, j), Load(x, (i, j)))))
     p = program([For(z, (Store(y, z, Const(0, i32)),)), grow])
-    feeds = {"x": RANDOM.integers(-9, 9, x.shape).astype(np.int32), "at": RANDOM.integers(-1, 5, 20)}
+    feeds = {"x": random.integers(-9, 9, x.shape).astype(np.int32), "at": random.integers(-1, 5, 20)}
     check(p, feeds, TARGETS[target])
 
 
@@ -232,8 +232,8 @@ def read_through_what_was_stored() -> None:
     first = For((j,), (Store(t, (i, j), (i + j * 5) % 7),))
     row, other = (Load(at, (Load(t, (i, place)),)) for place in (Const(4, i64), 10 - k))
     second = For((k,), (Store(y, (i, k), Load(x, (row, k)) + Load(x, (other, k))),))
-    p = program([For((i,), (first, second))])
-    feeds = {"x": RANDOM.normal(size=x.shape).astype(np.float32), "at": RANDOM.permutation(7)}
+    p, random = program([For((i,), (first, second))]), np.random.default_rng(0)
+    feeds = {"x": random.normal(size=x.shape).astype(np.float32), "at": random.permutation(7)}
     for target in TARGETS.values():
         native = Native(p, target)
         outputs, _ = native.run(feeds, memory=Pages(native.sizes, at_end=False))
@@ -247,7 +247,7 @@ def test_loads_follow_stores_to_the_same_buffer() -> None:
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
-def test_loops_without_trips_do_nothing(target: str) -> None:
+def test_loops_without_trips_do_nothing(target: str, random: np.random.Generator) -> None:
     """Their loads may be out of bounds, so nothing of them may be computed outside either."""
     x, y, t = Buffer("x", f32[4], "input"), Buffer("y", f32[4], "output"), Index(0, "t")
     (i,), (k,) = indices_of((4,)), indices_of((0,), "k")
@@ -256,13 +256,13 @@ def test_loops_without_trips_do_nothing(target: str) -> None:
     nothing = reduce("add", (0,), lambda r: Load(x, (far + i,)) + reduce("add", (3,), lambda q: Load(x, (far + q,))))
     once = For((i,), (Store(y, (i,), Load(x, (i,)) + nothing), never))
     p = program([once], Repeat("steps", t, (Kernel("never", (For((i,), (Store(y, (i,), Const(7.0, f32)),)),)),)))
-    array = RANDOM.normal(size=4).astype(np.float32)
+    array = random.normal(size=4).astype(np.float32)
     np.testing.assert_array_equal(Native(p, TARGETS[target]).run({"x": array})[0]["y"], array)
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @pytest.mark.parametrize("width", [5, 8, 33])
-def test_slots_of_a_state_by_parity(target: str, width: int) -> None:
+def test_slots_of_a_state_by_parity(target: str, width: int, random: np.random.Generator) -> None:
     x, state, y = (
         Buffer("x", f32[5, width], "input"),
         Buffer("state", f32[2, width]),
@@ -273,7 +273,7 @@ def test_slots_of_a_state_by_parity(target: str, width: int) -> None:
     step = (For((i,), (Store(state, ((t + 1) % 2, i), Load(state, (t % 2, i)) + Load(x, (t, i))),)),)
     after = (For((j,), (Store(y, (t, j), Load(state, ((t + 1) % 2, j))),)),)
     p = program(start, Repeat("steps", t, (Kernel("step", step), Kernel("after", after))))
-    check(p, feeds_of(p), TARGETS[target])
+    check(p, feeds_of(random, p), TARGETS[target])
 
 
 def test_the_widths_of_vectors_are_all_covered() -> None:
@@ -291,7 +291,7 @@ def test_narrow_integers_fill_vectors() -> None:
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @pytest.mark.parametrize("dtype", [u8, f32, i64, boolean], ids=str)
-def test_planes_become_neighbours(target: str, dtype: DType) -> None:
+def test_planes_become_neighbours(target: str, dtype: DType, random: np.random.Generator) -> None:
     """Whole vectors and rests; more planes than are shuffled; a name that all share; planes before other loops."""
     for planes in (2, 3, 4, 5):
         for length in (3, 16, 37):
@@ -301,17 +301,17 @@ def test_planes_become_neighbours(target: str, dtype: DType) -> None:
             name = Ref(f32, "name")
             body = (Let(name, Load(x, (b, c, w)) * 3.0 + 20.0), Store(y, (b, c, w), cast(call("round", name), dtype)))
             p = program([For((b, c, w), body)])
-            check(p, feeds_of(p), TARGETS[target])
+            check(p, feeds_of(random, p), TARGETS[target])
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
-def test_planes_in_a_row_that_has_a_name(target: str) -> None:
+def test_planes_in_a_row_that_has_a_name(target: str, random: np.random.Generator) -> None:
     x, at, row = Buffer("x", f32[2, 3, 37], "input"), Buffer("at", i64[2], "input"), Ref(i64, "row")
     y = Buffer("y", u8[4, 3, 37], "output", (0, 2, 1))
     z, (b, c, w) = indices_of((4, 3, 37), "z"), indices_of((2, 3, 37))
     body = Let(row, Load(at, (b,))), Store(y, (row % 4, c, w), cast(Load(x, (b, c, w)), u8))
     p = program([For(z, (Store(y, z, Const(0, u8)),)), For((b, c, w), body)])
-    check(p, {"x": 9 * RANDOM.random(x.shape, np.float32), "at": np.array([3, 1])}, TARGETS[target])
+    check(p, {"x": 9 * random.random(x.shape, np.float32), "at": np.array([3, 1])}, TARGETS[target])
 
 
 def test_planes_are_stored_at_once_and_strided_lanes_at_constant_distances() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from native_program import Native, spread
-from nests import RANDOM, TARGETS, check, feeds_of, program
+from nests import TARGETS, check, feeds_of, program
 
 from glowtrain.backends.cpu.loop_nest.reduction import identity
 from glowtrain.backends.cpu.step import generate
@@ -33,7 +33,7 @@ COMPUTED = [dtype for dtype in DTYPES.values() if not dtype.is_stored]
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @pytest.mark.parametrize("dtype", [f32, f64])
-def test_sums_round_as_their_length_allows(target: str, dtype: DType) -> None:
+def test_sums_round_as_their_length_allows(target: str, dtype: DType, random: np.random.Generator) -> None:
     """Along the reduction, and along an outer loop, at lengths around multiples of the width."""
     width = max(TARGETS[target].width(dtype.name), 2)
     for length in (1, width - 1, width, width + 1, 2 * width, 4 * width + 1, 9 * width - 1):
@@ -43,12 +43,12 @@ def test_sums_round_as_their_length_allows(target: str, dtype: DType) -> None:
         rows = For((i,), (Store(y, (i,), reduce("add", (length,), lambda r: Load(x, (i, r)) * Load(x, (i, r)))),))
         columns = For((j,), (Store(z, (j,), reduce("add", (5,), lambda r: Load(x, (r, j)))),))
         p = program([rows, columns])
-        check(p, feeds_of(p), TARGETS[target], 4 * length * float(np.finfo(dtype.numpy).eps))
+        check(p, feeds_of(random, p), TARGETS[target], 4 * length * float(np.finfo(dtype.numpy).eps))
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @pytest.mark.parametrize("dtype", COMPUTED, ids=str)
-def test_every_reduction_of_every_type(target: str, dtype: DType) -> None:
+def test_every_reduction_of_every_type(target: str, dtype: DType, random: np.random.Generator) -> None:
     """Several over one box share a pass; remainders on both loops; boxes of two loops, and empty ones."""
     ops = ["add", "mul", "max", "min"] + (["and", "or"] if dtype == boolean else [])
     ops = ops[2:] if dtype.name in ("f16", "bf16") else ops
@@ -63,7 +63,7 @@ def test_every_reduction_of_every_type(target: str, dtype: DType) -> None:
         kernels.append((rows, empty, columns))
     p = program([For((i,), tuple(s for k in kernels for s in k[:2])), For((j,), tuple(k[2] for k in kernels))])
     low = 0 if dtype.kind in ("uint", "bool") else -2
-    feeds = {"x": RANDOM.integers(low, 3, x.shape).astype(dtype.numpy)}
+    feeds = {"x": random.integers(low, 3, x.shape).astype(dtype.numpy)}
     check(p, feeds, TARGETS[target])
 
 
@@ -86,7 +86,9 @@ def in_partial_sums(factors: Array, count: int) -> Array:
 
 @pytest.mark.parametrize("name", [*sorted(TARGETS), "generic"])
 @pytest.mark.parametrize("dtype", [f32, f64])
-def test_partial_sums_that_a_program_counts_have_one_order(name: str, dtype: DType) -> None:
+def test_partial_sums_that_a_program_counts_have_one_order(
+    name: str, dtype: DType, random: np.random.Generator
+) -> None:
     """On every target, along the reduction and along an outer loop; f64 adds, f32 adds products without rounding."""
     target = TARGETS.get(name) or Target.named(name)
     for length, count in [*((n, 8) for n in (1, 2, 7, 8, 9, 16, 17, 23, 31, 49, 64, 100)), (37, 4), (37, 16)]:
@@ -99,20 +101,20 @@ def test_partial_sums_that_a_program_counts_have_one_order(name: str, dtype: DTy
         columns = For((j,), (Store(z, (j,), partial_sum(Load(across, (s, j)), s, count)),))
         p = program([rows, columns])
         verify(p)
-        feeds = feeds_of(p)
+        feeds = feeds_of(random, p)
         results, *_ = Native(p, target).run(feeds)
         np.testing.assert_array_equal(results["y"], in_partial_sums(feeds["x"], count))
         np.testing.assert_array_equal(results["z"], in_partial_sums(feeds["t"].T, count))
 
 
-def test_kernels_of_other_partial_sums_share_no_code() -> None:
+def test_kernels_of_other_partial_sums_share_no_code(random: np.random.Generator) -> None:
     x, y, z = Buffer("x", f32[5, 37], "input"), Buffer("y", f32[5], "output"), Buffer("z", f32[5], "output")
     kernels = []
     for count, buffer in ((8, y), (4, z)):
         (i,), (r,) = indices_of((5,)), indices_of((37,), "r")
         kernels.append([For((i,), (Store(buffer, (i,), partial_sum(Load(x, (i, r)), r, count)),))])
     p = program(*kernels)
-    feeds = feeds_of(p)
+    feeds = feeds_of(random, p)
     results, *_ = Native(p, Target.host()).run(feeds)
     for count, name in ((8, "y"), (4, "z")):
         np.testing.assert_array_equal(results[name], in_partial_sums(feeds["x"], count))
@@ -126,14 +128,14 @@ def test_partial_sums_stay_when_expressions_are_rewritten() -> None:
 
 
 @pytest.mark.parametrize("name", [*sorted(TARGETS), "generic"])
-def test_products_that_others_share_are_added_without_rounding(name: str) -> None:
+def test_products_that_others_share_are_added_without_rounding(name: str, random: np.random.Generator) -> None:
     """Another reduction over the same index computes the product first."""
     target, (i,), (r,) = TARGETS.get(name) or Target.named(name), indices_of((5,)), indices_of((23,), "r")
     x, y, z = Buffer("x", f32[5, 23], "input"), Buffer("y", f32[5], "output"), Buffer("z", f32[5], "output")
     square = Load(x, (i, r)) * Load(x, (i, r))
     sums = Reduce("add", (r,), call("abs", square - 1.0), 8), Reduce("add", (r,), square, 8)
     p = program([For((i,), tuple(Store(buffer, (i,), value) for buffer, value in zip((y, z), sums, strict=True)))])
-    feeds = feeds_of(p)
+    feeds = feeds_of(random, p)
     results, *_ = Native(p, target).run(feeds)
     np.testing.assert_array_equal(results["z"], in_partial_sums(feeds["x"], 8))
 
@@ -145,19 +147,19 @@ def test_identities_are_those_of_the_evaluator() -> None:
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
-def test_maxima_propagate_nan_wherever_it_stands(target: str) -> None:
+def test_maxima_propagate_nan_wherever_it_stands(target: str, random: np.random.Generator) -> None:
     x, y, z = Buffer("x", f32[21, 21], "input"), Buffer("y", f32[21], "output"), Buffer("z", f32[21], "output")
     (i,) = indices_of((21,))
     low = reduce("min", (21,), lambda r: Load(x, (r, i)))
     p = program([For((i,), (Store(y, (i,), reduce("max", (21,), lambda r: Load(x, (i, r)))), Store(z, (i,), low)))])
-    array = RANDOM.integers(-5, 5, (21, 21)).astype(np.float32)
+    array = random.integers(-5, 5, (21, 21)).astype(np.float32)
     np.fill_diagonal(array, np.nan)
     outputs, _ = Native(p, TARGETS[target]).run({"x": array})
     assert np.isnan(outputs["y"]).all()
     assert np.isnan(outputs["z"]).all()
 
 
-def test_an_inner_reduction_is_computed_once() -> None:
+def test_an_inner_reduction_is_computed_once(random: np.random.Generator) -> None:
     """The maximum inside of a sum of exponentials, both over the same box: loops, not a loop in a loop."""
     x, y = Buffer("x", f32[40, 300], "input"), Buffer("y", f32[40], "output")
     (i,) = indices_of((40,))
@@ -166,7 +168,7 @@ def test_an_inner_reduction_is_computed_once() -> None:
     p = program([For((i,), (Store(y, (i,), total * 2 + largest),))])
     text = generate(spread(p), Target.named("avx2")).text
     assert text.count("phi i64") == 3, text
-    check(p, feeds_of(p), Target.host(), 1e-3)
+    check(p, feeds_of(random, p), Target.host(), 1e-3)
 
 
 def test_what_no_loop_changes_is_computed_before_it() -> None:
@@ -180,11 +182,11 @@ def test_what_no_loop_changes_is_computed_before_it() -> None:
     assert "sqrt" not in text[first:]
 
 
-def test_sums_over_one_box_share_a_pass() -> None:
+def test_sums_over_one_box_share_a_pass(random: np.random.Generator) -> None:
     x, y, z = Buffer("x", f32[9, 300], "input"), Buffer("y", f32[9], "output"), Buffer("z", f32[9], "output")
     (i,) = indices_of((9,))
     total = reduce("add", (300,), lambda r: Load(x, (i, r)))
     squares = reduce("add", (300,), lambda r: Load(x, (i, r)) * Load(x, (i, r)))
     p = program([For((i,), (Store(y, (i,), total), Store(z, (i,), squares)))])
     assert generate(spread(p), Target.named("avx2")).text.count("phi i64") == 2
-    check(p, feeds_of(p), Target.host(), 1e-3)
+    check(p, feeds_of(random, p), Target.host(), 1e-3)

@@ -18,12 +18,12 @@ from glowtrain.graph import Graph
 from glowtrain.onnx_io.read.upgrade.opset_7_up import STEPS
 from glowtrain.types import Array
 
-RANDOM = np.random.default_rng(0)
-X = RANDOM.standard_normal((2, 4, 3)).astype(np.float32)
-IMAGE = RANDOM.standard_normal((1, 4, 5, 6)).astype(np.float32)
-CHANNELS = {name: RANDOM.uniform(0.5, 2, 4).astype(np.float32) for name in ("scale", "bias", "mean", "var")}
+X = np.random.default_rng(0).standard_normal((2, 4, 3)).astype(np.float32)
+IMAGE = np.random.default_rng(1).standard_normal((1, 4, 5, 6)).astype(np.float32)
+SETTINGS = np.random.default_rng(2).uniform(0.5, 2, (4, 4)).astype(np.float32)
+CHANNELS = dict(zip(("scale", "bias", "mean", "var"), SETTINGS, strict=True))
 ROIS = np.array([[0.2, 0.4, 3.5, 4.1], [1, 1, 4, 3]], np.float32)
-GRID = RANDOM.uniform(-1, 1, (1, 3, 3, 2)).astype(np.float32)
+GRID = np.random.default_rng(3).uniform(-1, 1, (1, 3, 3, 2)).astype(np.float32)
 Case = tuple[str, int, dict[str, Array], dict[str, Any], int]
 """An operator, an operator set, its inputs by name, attributes, and the number of outputs."""
 

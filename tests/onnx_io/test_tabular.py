@@ -14,8 +14,7 @@ from glowtrain.errors import GlowtrainError, UnsupportedOperatorError
 from glowtrain.graph import Graph
 from glowtrain.types import Array
 
-RANDOM = np.random.default_rng(0)
-TABLE = np.round(RANDOM.normal(size=(50, 4)) * 2) / 2
+TABLE = np.round(np.random.default_rng(0).normal(size=(50, 4)) * 2) / 2
 LABELS = {"label": TensorProto.INT64, "scores": TensorProto.FLOAT}
 SCORES = {"scores": TensorProto.FLOAT}
 WEIGHTS: dict[str, Any] = {"coefficients": [1.0, 2, 3, 4, -1, 0, 1, 2], "intercepts": [0.0, 0.5]}
@@ -105,9 +104,9 @@ class TestTrees:
         agrees(model("TreeEnsembleRegressor", x, SCORES, n_targets=2, **attributes, **voted), x)
 
     @pytest.mark.parametrize("missing", [0, 1])
-    def test_missing_values(self, missing: int) -> None:
+    def test_missing_values(self, missing: int, random: np.random.Generator) -> None:
         """NaN goes where the node says. (Where x ≠ t has NaN go to false, ONNX Runtime does not follow ONNX.)"""
-        x = np.where(RANDOM.random(TABLE.shape) < 0.3, np.nan, TABLE).astype(np.float32)
+        x = np.where(random.random(TABLE.shape) < 0.3, np.nan, TABLE).astype(np.float32)
         attributes = trees(COMPARISONS[:5], missing)
         agrees(
             model("TreeEnsembleRegressor", x, SCORES, n_targets=1, **attributes, **votes(attributes, "target", [0])), x
@@ -133,16 +132,16 @@ class TestTrees:
         agrees(proto, x)
 
     @pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"])
-    def test_classifier(self, transform: str) -> None:
-        attributes, x = trees(("BRANCH_LT",)), RANDOM.integers(-2, 3, (20, 4))
+    def test_classifier(self, transform: str, random: np.random.Generator) -> None:
+        attributes, x = trees(("BRANCH_LT",)), random.integers(-2, 3, (20, 4))
         proto = model("TreeEnsembleClassifier", x, LABELS, classlabels_int64s=[3, 8, 1], post_transform=transform,
                       base_values=[0.1, 0.2, 0.3], **attributes, **votes(attributes, "class", [0, 1, 2]))  # fmt: skip
         agrees(proto, x)
 
-    def test_deeper_than_one_kernel(self) -> None:
+    def test_deeper_than_one_kernel(self, random: np.random.Generator) -> None:
         """A chain of 40 levels: three walks, one after another."""
         depth = 40
-        x = RANDOM.uniform(0, depth + 1, (30, 1)).astype(np.float32)
+        x = random.uniform(0, depth + 1, (30, 1)).astype(np.float32)
         nodes = range(2 * depth + 1)
         attributes = {
             "nodes_treeids": [0 for _ in nodes],
@@ -185,9 +184,9 @@ class TestTrees:
 class TestLinear:
     @pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"])
     @pytest.mark.parametrize("columns", [1, 2, 3])
-    def test_classifier(self, columns: int, transform: str) -> None:
+    def test_classifier(self, columns: int, transform: str, random: np.random.Generator) -> None:
         x = TABLE.astype(np.float32)
-        weights, bias = RANDOM.normal(size=4 * columns).tolist(), RANDOM.normal(size=columns).tolist()
+        weights, bias = random.normal(size=4 * columns).tolist(), random.normal(size=columns).tolist()
         labels = list(range(4, 4 + max(columns, 2)))
         agrees(model("LinearClassifier", x, LABELS, coefficients=weights, intercepts=bias, classlabels_ints=labels,
                      post_transform=transform), x)  # fmt: skip
@@ -205,20 +204,20 @@ class TestLinear:
 class TestSupportVectors:
     @pytest.mark.parametrize("kernel", ["LINEAR", "POLY", "RBF", "SIGMOID"])
     @pytest.mark.parametrize("single", [0, 1])
-    def test_regressor(self, kernel: str, single: int) -> None:
+    def test_regressor(self, kernel: str, single: int, random: np.random.Generator) -> None:
         x = TABLE.astype(np.float32)
-        weights, vectors = RANDOM.normal(size=6).tolist(), RANDOM.normal(size=24).tolist()
+        weights, vectors = random.normal(size=6).tolist(), random.normal(size=24).tolist()
         agrees(model("SVMRegressor", x, SCORES, kernel_type=kernel, coefficients=weights, support_vectors=vectors,
                      n_supports=6, rho=[0.1], one_class=single, kernel_params=[0.3, 0.2, 2.0]), x, 1e-4)  # fmt: skip
 
     @pytest.mark.parametrize("classes", [2, 4])
     @pytest.mark.parametrize("probable", [True, False])
-    def test_classifier(self, classes: int, probable: bool) -> None:
+    def test_classifier(self, classes: int, probable: bool, random: np.random.Generator) -> None:
         x, pairs = TABLE.astype(np.float32), classes * (classes - 1) // 2
         likely = {"prob_a": [-1.0 - k / 9 for k in range(pairs)], "prob_b": [k / 9 for k in range(pairs)]}
         agrees(model("SVMClassifier", x, LABELS, kernel_type="RBF", classlabels_ints=list(range(classes)),
-                     vectors_per_class=[3] * classes, coefficients=RANDOM.normal(size=6 * pairs).tolist(),
-                     support_vectors=RANDOM.normal(size=12 * classes).tolist(), rho=RANDOM.normal(size=pairs).tolist(),
+                     vectors_per_class=[3] * classes, coefficients=random.normal(size=6 * pairs).tolist(),
+                     support_vectors=random.normal(size=12 * classes).tolist(), rho=random.normal(size=pairs).tolist(),
                      kernel_params=[0.3, 0.2, 2.0], **(likely if probable else {})), x, 1e-4)  # fmt: skip
 
 

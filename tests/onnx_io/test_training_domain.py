@@ -16,7 +16,6 @@ from glowtrain.ops.objective.optimizer_steps import Adagrad, Adam, Momentum
 from glowtrain.types import Array
 
 DOMAIN = "ai.onnx.preview.training"
-RANDOM = np.random.default_rng(0)
 
 
 def gradient(inputs: str, outputs: str, **attributes: Any) -> NodeProto:
@@ -41,8 +40,8 @@ def run(proto: ModelProto, **inputs: Array) -> dict[str, Array]:
 
 
 LAYER = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Tanh", ["h"], ["y"])]
-W = RANDOM.normal(size=(4, 3)).astype(np.float32)
-X, OTHER = RANDOM.normal(size=(2, 2, 4)).astype(np.float32)
+W = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+X, OTHER = np.random.default_rng(1).normal(size=(2, 2, 4)).astype(np.float32)
 
 
 class TestGradient:
@@ -78,11 +77,11 @@ class TestGradient:
         np.testing.assert_allclose(found["dy"], 3 * w * w)
         np.testing.assert_allclose(found["ddy"], 6 * (w if point == "w" else v))
 
-    def test_at_an_intermediate_value(self) -> None:
+    def test_at_an_intermediate_value(self, random: np.random.Generator) -> None:
         """y = h z with h = w²: with respect to h at given h and z, w does not matter."""
         nodes = [helper.make_node("Mul", ["w", "w"], ["h"]), helper.make_node("Mul", ["h", "z"], ["y"])]
         nodes.append(gradient("h1 z1", "dh dz", xs=["h", "z"], y="y"))
-        inputs = {name: RANDOM.normal(size=3).astype(np.float32) for name in ("w", "z", "h1", "z1")}
+        inputs = {name: random.normal(size=3).astype(np.float32) for name in ("w", "z", "h1", "z1")}
         found = run(model(nodes, {name: [3] for name in inputs}, "y dh dz"), **inputs)
         np.testing.assert_allclose(found["dh"], inputs["z1"])
         np.testing.assert_allclose(found["dz"], inputs["h1"])

@@ -16,11 +16,9 @@ from glowtrain.ops.attention.linear import CausalConvWithState, LinearAttention
 from glowtrain.ops.attention.rotary import RotaryEmbedding, SwiGLU
 from glowtrain.types import Array, TensorType, boolean, f16, f32, f64, i64, type_of
 
-RANDOM = np.random.default_rng(0)
 
-
-def normal(*shape: int) -> Array:
-    return RANDOM.standard_normal(shape)
+def normal(random: np.random.Generator, *shape: int) -> Array:
+    return random.standard_normal(shape)
 
 
 def outputs(operator: Operator, *arrays: Array | None) -> list[Array]:
@@ -46,7 +44,7 @@ def softmax(scores: Array) -> Array:
 
 
 class TestAttention:
-    q, k, v = normal(2, 4, 3, 5), normal(2, 4, 6, 5), normal(2, 4, 6, 2)
+    q, k, v = (normal(np.random.default_rng(seed), 2, 4, *last) for seed, last in enumerate(((3, 5), (6, 5), (6, 2))))
 
     def test_formula(self) -> None:
         y, key, value, products = outputs(Attention(), self.q, self.k, self.v)
@@ -81,8 +79,8 @@ class TestAttention:
         np.testing.assert_allclose(y, expected.transpose(0, 2, 1, 3).reshape(2, 3, -1))
         np.testing.assert_array_equal(key, self.k)
 
-    def test_step_by_step_with_a_cache_is_all_at_once(self) -> None:
-        q, k, v = normal(1, 2, 4, 3), normal(1, 2, 4, 3), normal(1, 2, 4, 3)
+    def test_step_by_step_with_a_cache_is_all_at_once(self, random: np.random.Generator) -> None:
+        q, k, v = normal(random, 1, 2, 4, 3), normal(random, 1, 2, 4, 3), normal(random, 1, 2, 4, 3)
         whole = outputs(Attention(is_causal=True), q, k, v)[0]
         keys, values, rows = k[:, :, :0], v[:, :, :0], []
         for step in range(4):
@@ -117,8 +115,8 @@ class TestAttention:
         shares = outputs(attention, self.q, self.k, self.v)[3]
         assert np.flatnonzero(shares[0, 0, 2]).tolist() == list(range(first, last + 1))
 
-    def test_masks(self) -> None:
-        allowed = RANDOM.random((3, 6)) < 0.5
+    def test_masks(self, random: np.random.Generator) -> None:
+        allowed = random.random((3, 6)) < 0.5
         allowed[:, 0] = True
         expected = outputs(Attention(), self.q, self.k, self.v, allowed)[0]
         added = np.where(allowed, 0, -np.inf)
@@ -127,9 +125,9 @@ class TestAttention:
         np.testing.assert_allclose(short, outputs(Attention(), self.q, self.k[:, :, :4], self.v[:, :, :4])[0])
 
     @pytest.mark.parametrize("mask", [np.array([[True] * 4, [False] * 4]), np.array([[0.0] * 4, [-np.inf] * 4])])
-    def test_blind_queries_have_no_gradient(self, mask: Array) -> None:
+    def test_blind_queries_have_no_gradient(self, mask: Array, random: np.random.Generator) -> None:
         """Zeros come out, and zeros, not NaN, go back."""
-        arrays = [normal(1, 1, 2, 3), normal(1, 1, 4, 3), normal(1, 1, 4, 3)]
+        arrays = [normal(random, 1, 1, 2, 3), normal(random, 1, 1, 4, 3), normal(random, 1, 1, 4, 3)]
         values = [Input(type_of(array), name) for array, name in zip(arrays, "qkv", strict=True)]
         y = Attention()(*values, mask)[0]
         seed = Input(y.type, "seed")
@@ -168,8 +166,8 @@ class TestAttention:
 
 
 class TestRotaryEmbedding:
-    def test_turns_pairs_as_complex_numbers(self) -> None:
-        x, angle = normal(2, 3, 4, 6), RANDOM.random((2, 4, 3))
+    def test_turns_pairs_as_complex_numbers(self, random: np.random.Generator) -> None:
+        x, angle = normal(random, 2, 3, 4, 6), random.random((2, 4, 3))
         (y,) = outputs(RotaryEmbedding(interleaved=True), x, np.cos(angle), np.sin(angle))
         turned = (x[..., ::2] + 1j * x[..., 1::2]) * np.exp(1j * angle)[:, None]
         np.testing.assert_allclose(y[..., ::2], turned.real)
@@ -178,8 +176,8 @@ class TestRotaryEmbedding:
         (other,) = outputs(RotaryEmbedding(), halves, np.cos(angle), np.sin(angle))
         np.testing.assert_allclose(other, np.concatenate([turned.real, turned.imag], axis=-1))
 
-    def test_part_of_a_head_and_tables(self) -> None:
-        x, table, places = normal(2, 4, 3 * 6), RANDOM.random((5, 2)), RANDOM.integers(0, 5, (2, 4))
+    def test_part_of_a_head_and_tables(self, random: np.random.Generator) -> None:
+        x, table, places = normal(random, 2, 4, 3 * 6), random.random((5, 2)), random.integers(0, 5, (2, 4))
         rotary = RotaryEmbedding(num_heads=3, rotary_embedding_dim=4)
         (y,) = outputs(rotary, x, np.cos(table), np.sin(table), places)
         (same,) = outputs(rotary, x, np.cos(table[places]), np.sin(table[places]))
@@ -197,28 +195,28 @@ class TestRotaryEmbedding:
 
 
 class TestLinearAttention:
-    def test_without_gates_is_attention_without_softmax(self) -> None:
-        q, k, v = normal(2, 5, 6), normal(2, 5, 6), normal(2, 5, 4)
+    def test_without_gates_is_attention_without_softmax(self, random: np.random.Generator) -> None:
+        q, k, v = normal(random, 2, 5, 6), normal(random, 2, 5, 6), normal(random, 2, 5, 4)
         y, state = outputs(LinearAttention(2, 2, update_rule="linear", scale=1.0), q, k, v)
         queries, keys, values = (x.reshape(2, 5, 2, -1) for x in (q, k, v))
         scores = np.einsum("bshd,bthd->bhst", queries, keys) * np.tril(np.ones((5, 5)))
         np.testing.assert_allclose(y, np.einsum("bhst,bthe->bshe", scores, values).reshape(2, 5, 4))
         np.testing.assert_allclose(state, np.einsum("bthd,bthe->bhde", keys, values))
 
-    def test_delta_rule_stores_what_is_read_back(self) -> None:
+    def test_delta_rule_stores_what_is_read_back(self, random: np.random.Generator) -> None:
         """With beta 1 and a unit key, the state's answer to the key is the value, whatever it was before."""
         key = np.array([[[0.6, 0.8]]])
         _, state = outputs(LinearAttention(1, 1, update_rule="delta"), key, key, np.array([[[3.0, -1.0, 2.0]]]),
-                           normal(1, 1, 2, 3), None, np.ones((1, 1, 1)))  # fmt: skip
+                           normal(random, 1, 1, 2, 3), None, np.ones((1, 1, 1)))  # fmt: skip
         np.testing.assert_allclose(key[0, 0] @ state[0, 0], [3, -1, 2])
 
-    def test_two_halves_are_the_whole(self) -> None:
+    def test_two_halves_are_the_whole(self, random: np.random.Generator) -> None:
         q, k, v, g, b = (
-            normal(1, 6, 8),
-            normal(1, 6, 4),
-            normal(1, 6, 4),
-            -RANDOM.random((1, 6, 2)),
-            RANDOM.random((1, 6, 2)),
+            normal(random, 1, 6, 8),
+            normal(random, 1, 6, 4),
+            normal(random, 1, 6, 4),
+            -random.random((1, 6, 2)),
+            random.random((1, 6, 2)),
         )
         rule = LinearAttention(2, 4)
         whole, last = outputs(rule, q, k, v, None, g, b)
@@ -236,8 +234,8 @@ class TestLinearAttention:
 
 
 class TestCausalConvWithState:
-    def test_pieces_are_the_whole(self) -> None:
-        x, weight, bias = normal(2, 3, 7), normal(3, 1, 4), normal(3)
+    def test_pieces_are_the_whole(self, random: np.random.Generator) -> None:
+        x, weight, bias = normal(random, 2, 3, 7), normal(random, 3, 1, 4), normal(random, 3)
         conv = CausalConvWithState("silu")
         whole, last = outputs(conv, x, weight, bias)
         first, state = outputs(conv, x[:, :, :2], weight, bias)
@@ -246,8 +244,8 @@ class TestCausalConvWithState:
         np.testing.assert_array_equal(final, last)
         np.testing.assert_array_equal(last, x[:, :, 4:])
 
-    def test_no_output_sees_the_future(self) -> None:
-        x, weight = normal(1, 2, 5), normal(2, 1, 3)
+    def test_no_output_sees_the_future(self, random: np.random.Generator) -> None:
+        x, weight = normal(random, 1, 2, 5), normal(random, 2, 1, 3)
         y = outputs(CausalConvWithState(), x, weight)[0]
         changed = x.copy()
         changed[:, :, 3:] += 1

@@ -21,35 +21,33 @@ from glowtrain.optimize.fixed_point import in_fixed_point
 from glowtrain.types import DType, TensorType, f8e4m3fn, f32, i4, u8
 from tests.optimize.test_integer import operators, quantized, real, weight
 
-RANDOM = np.random.default_rng(5)
 
-
-def network() -> Graph:
+def network(random: np.random.Generator) -> Graph:
     """Convolutions with a sum, a product, means and a linear layer, quantized throughout."""
     x = Input(TensorType(f32, (2, 4, 8, 8)), "x")
     a = real(quantized(x, 0.02, 120), 0.02, 120)
-    scales = RANDOM.uniform(0.002, 0.01, 4).astype(np.float32)
-    w = weight(RANDOM.integers(-127, 128, (4, 4, 3, 3)).astype(np.int8), scales, 0)
+    scales = random.uniform(0.002, 0.01, 4).astype(np.float32)
+    w = weight(random.integers(-127, 128, (4, 4, 3, 3)).astype(np.int8), scales, 0)
     b: Value = Relu()(Conv(pads=(1, 1, 1, 1))(a, w))
     b = real(quantized(b, 0.04, 0), 0.04, 0)
     total = real(quantized(a + b, 0.05, 80), 0.05, 80)
     product = real(quantized(Mul()(total, b), 0.1, 70), 0.1, 70)
     mean = real(quantized(GlobalAveragePool()(product), 0.01, 100), 0.01, 100)
-    head = weight(RANDOM.integers(-127, 128, (4, 3)).astype(np.int8), np.full(1, 0.01, np.float32), 1)
+    head = weight(random.integers(-127, 128, (4, 3)).astype(np.int8), np.full(1, 0.01, np.float32), 1)
     y = Gemm()(Reshape(shape=(2, 4))(mean), head)
     return Graph((x,), {"total": quantized(total, 0.05, 80), "y": quantized(y, 0.02, 128)})
 
 
-def test_no_float_is_left_between_the_first_and_the_last_quantization() -> None:
-    graph = in_fixed_point(network())
+def test_no_float_is_left_between_the_first_and_the_last_quantization(random: np.random.Generator) -> None:
+    graph = in_fixed_point(network(random))
     kept = [node for node in graph.nodes if any(value is not None and value.dtype.is_float for value in node.inputs)]
     assert [node.operator.key() for node in kept] == ["QuantizeLinear"]
     assert operators(graph).count("glowtrain.Rescale") == 5
 
 
 @pytest.mark.parametrize("backend", ["interpreter", "cpu"])
-def test_results_are_at_most_one_unit_away(backend: str) -> None:
-    graph, x = network(), RANDOM.normal(size=(2, 4, 8, 8)).astype(np.float32)
+def test_results_are_at_most_one_unit_away(backend: str, random: np.random.Generator) -> None:
+    graph, x = network(random), random.normal(size=(2, 4, 8, 8)).astype(np.float32)
     exact = gt.compile(graph)({"x": x})
     found = gt.compile(graph, backend=backend, fixed_point=True)({"x": x})
     same = gt.compile(graph, backend="interpreter", fixed_point=True)({"x": x})
@@ -76,11 +74,13 @@ def test_other_factors_are_refused(factor: float) -> None:
 
 @pytest.mark.parametrize(("scale", "zero"), [(0.0, u8), (1e-45, u8), (np.inf, u8), (0.1, f8e4m3fn), (0.1, i4)])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_what_has_no_factor_or_no_integers_stays_in_floats(scale: float, zero: DType) -> None:
+def test_what_has_no_factor_or_no_integers_stays_in_floats(
+    scale: float, zero: DType, random: np.random.Generator
+) -> None:
     x = Input(TensorType(f32, (5, 6)), "x")
-    w = weight(RANDOM.integers(-127, 128, (6, 4)).astype(np.int8), np.full(1, 0.03, np.float32), 1)
+    w = weight(random.integers(-127, 128, (6, 4)).astype(np.int8), np.full(1, 0.03, np.float32), 1)
     product = MatMul()(real(quantized(x, 0.05, 128), 0.05, 128), w)
     y = QuantizeLinear()(product, constant(np.array(scale, np.float32)), constant(np.zeros((), zero.numpy)))
     graph = Graph((x,), {"y": y})
     assert "glowtrain.Rescale" not in operators(in_fixed_point(graph))
-    gt.compile(graph, fixed_point=True)({"x": RANDOM.normal(size=(5, 6)).astype(np.float32)})
+    gt.compile(graph, fixed_point=True)({"x": random.normal(size=(5, 6)).astype(np.float32)})

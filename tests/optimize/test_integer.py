@@ -71,18 +71,20 @@ def against_onnxruntime(graph: Graph, x: Array, tmp_path: object) -> Array:
     return np.asarray(expected)
 
 
-RANDOM = np.random.default_rng(3)
-
-
 @pytest.mark.parametrize("activation", [None, Relu(), Clip()])
 @pytest.mark.parametrize(("group", "zero", "result_zero"), [(1, 0, 0), (1, 131, 0), (4, 7, 100), (2, 255, 200)])
 def test_convolutions(
-    activation: Relu | Clip | None, group: int, zero: int, result_zero: int, tmp_path: object
+    activation: Relu | Clip | None,
+    group: int,
+    zero: int,
+    result_zero: int,
+    tmp_path: object,
+    random: np.random.Generator,
 ) -> None:
     x = Input(TensorType(f32, (2, 4, 9, 7)), "x")
-    w = RANDOM.integers(-127, 128, (8, 4 // group, 3, 3)).astype(np.int8)
-    scales = RANDOM.uniform(0.001, 0.01, 8).astype(np.float32)
-    offsets = bias(RANDOM.integers(-3000, 3000, 8).astype(np.int32), (np.float32(0.02) * scales).astype(np.float32))
+    w = random.integers(-127, 128, (8, 4 // group, 3, 3)).astype(np.int8)
+    scales = random.uniform(0.001, 0.01, 8).astype(np.float32)
+    offsets = bias(random.integers(-3000, 3000, 8).astype(np.int32), (np.float32(0.02) * scales).astype(np.float32))
     y = Conv(group=group, pads=(1, 0, 1, 2), strides=(2, 1))(
         real(quantized(x, 0.02, zero), 0.02, zero), weight(w, scales, 0), offsets
     )
@@ -93,54 +95,56 @@ def test_convolutions(
     graph = Graph((x,), {"y": real(quantized(y, 0.05, result_zero), 0.05, result_zero)})
     assert {"ConvInteger"} <= set(operators(in_integers(graph)))
     assert not {"Conv", "Relu"} & set(operators(in_integers(graph)))
-    found = against_onnxruntime(graph, RANDOM.normal(size=(2, 4, 9, 7)).astype(np.float32) * 2, tmp_path)
+    found = against_onnxruntime(graph, random.normal(size=(2, 4, 9, 7)).astype(np.float32) * 2, tmp_path)
     assert len(np.unique(found)) > 20
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_matrix_products(transposed: bool, tmp_path: object) -> None:
+def test_matrix_products(transposed: bool, tmp_path: object, random: np.random.Generator) -> None:
     x = Input(TensorType(f32, (5, 33)), "x")
-    w = RANDOM.integers(-127, 128, (12, 33) if transposed else (33, 12)).astype(np.int8)
-    scales = RANDOM.uniform(0.001, 0.01, 12).astype(np.float32)
-    offsets = bias(RANDOM.integers(-3000, 3000, 12).astype(np.int32), (np.float32(0.02) * scales).astype(np.float32))
+    w = random.integers(-127, 128, (12, 33) if transposed else (33, 12)).astype(np.int8)
+    scales = random.uniform(0.001, 0.01, 12).astype(np.float32)
+    offsets = bias(random.integers(-3000, 3000, 12).astype(np.int32), (np.float32(0.02) * scales).astype(np.float32))
     a = real(quantized(x, 0.02, 90), 0.02, 90)
     y = Gemm(transB=transposed)(a, weight(w, scales, 0 if transposed else 1), offsets)
     graph = Graph((x,), {"y": real(quantized(y, 0.02, 128), 0.02, 128)})
     assert "MatMulInteger" in operators(in_integers(graph))
-    against_onnxruntime(graph, RANDOM.normal(size=(5, 33)).astype(np.float32), tmp_path)
+    against_onnxruntime(graph, random.normal(size=(5, 33)).astype(np.float32), tmp_path)
 
 
-def test_products_of_activations(tmp_path: object) -> None:
+def test_products_of_activations(tmp_path: object, random: np.random.Generator) -> None:
     x = Input(TensorType(f32, (2, 6, 10)), "x")
     a = real(quantized(x, 0.02, 90), 0.02, 90)
     b = Transpose(perm=(0, 2, 1))(a)
     graph = Graph((x,), {"y": real(quantized(MatMul()(a, b), 0.1, 20), 0.1, 20)})
     assert "Transpose" in operators(in_integers(graph))
     assert "MatMul" not in operators(in_integers(graph))
-    against_onnxruntime(graph, RANDOM.normal(size=(2, 6, 10)).astype(np.float32), tmp_path)
+    against_onnxruntime(graph, random.normal(size=(2, 6, 10)).astype(np.float32), tmp_path)
 
 
 @pytest.mark.parametrize("combine", [Add(), Mul()])
 @pytest.mark.parametrize("relu", [False, True])
-def test_sums_and_products_of_activations(combine: Add | Mul, relu: bool, tmp_path: object) -> None:
+def test_sums_and_products_of_activations(
+    combine: Add | Mul, relu: bool, tmp_path: object, random: np.random.Generator
+) -> None:
     x = Input(TensorType(f32, (2, 3, 500)), "x")
     a, b = real(quantized(x, 0.02, 90), 0.02, 90), real(quantized(x * 1.7, 0.031, 13), 0.031, 13)
     y = combine(a, b)
     y = Relu()(y) if relu else y
     graph = Graph((x,), {"y": real(quantized(y, 0.043, 0 if relu else 77), 0.043, 0 if relu else 77)})
     assert not {"Add", "Relu"} & set(operators(in_integers(graph)))
-    against_onnxruntime(graph, RANDOM.normal(size=(2, 3, 500)).astype(np.float32), tmp_path)
+    against_onnxruntime(graph, random.normal(size=(2, 3, 500)).astype(np.float32), tmp_path)
 
 
 @pytest.mark.parametrize("pool", [GlobalAveragePool(), AveragePool(kernel_shape=(2, 3), strides=(2, 1))])
-def test_means(pool: GlobalAveragePool | AveragePool, tmp_path: object) -> None:
+def test_means(pool: GlobalAveragePool | AveragePool, tmp_path: object, random: np.random.Generator) -> None:
     x = Input(TensorType(f32, (2, 20, 7, 7)), "x")
     y = pool(real(quantized(x, 0.02, 90), 0.02, 90))
     graph = Graph((x,), {"y": real(quantized(y, 0.00837, 110), 0.00837, 110)})
-    against_onnxruntime(graph, RANDOM.normal(size=(2, 20, 7, 7)).astype(np.float32), tmp_path)
+    against_onnxruntime(graph, random.normal(size=(2, 20, 7, 7)).astype(np.float32), tmp_path)
 
 
-def test_moves_and_maxima_stay_integers(tmp_path: object) -> None:
+def test_moves_and_maxima_stay_integers(tmp_path: object, random: np.random.Generator) -> None:
     x = Input(TensorType(f32, (2, 4, 6, 6)), "x")
     a = real(quantized(x, 0.02, 90), 0.02, 90)
     pooled = MaxPool(kernel_shape=(2, 2), strides=(2, 2), pads=(1, 1, 1, 1))(a)[0]
@@ -149,15 +153,15 @@ def test_moves_and_maxima_stay_integers(tmp_path: object) -> None:
     simpler = in_integers(graph)
     assert operators(simpler).count("QuantizeLinear") == 1
     assert operators(simpler)[-1] == "DequantizeLinear"
-    against_onnxruntime(graph, RANDOM.normal(size=(2, 4, 6, 6)).astype(np.float32), tmp_path)
+    against_onnxruntime(graph, random.normal(size=(2, 4, 6, 6)).astype(np.float32), tmp_path)
 
 
-def test_normalizations_before_a_convolution_take_no_loop_of_their_own() -> None:
+def test_normalizations_before_a_convolution_take_no_loop_of_their_own(random: np.random.Generator) -> None:
     """What scales channels between two convolutions is computed in registers, from the sums to the next bytes."""
     x = Input(TensorType(f32, (2, 4, 6, 6)), "x")
-    w = weight(RANDOM.integers(-127, 128, (4, 4, 1, 1)).astype(np.int8), np.full(4, 0.01, np.float32), 0)
+    w = weight(random.integers(-127, 128, (4, 4, 1, 1)).astype(np.int8), np.full(4, 0.01, np.float32), 0)
     a = real(quantized(Conv()(real(quantized(x, 0.02, 90), 0.02, 90), w), 0.05, 120), 0.05, 120)
-    rows = [constant(RANDOM.uniform(0.5, 1.5, 4).astype(np.float32)) for _ in range(4)]
+    rows = [constant(random.uniform(0.5, 1.5, 4).astype(np.float32)) for _ in range(4)]
     b = real(quantized(Relu()(BatchNormalization()(a, *rows)), 0.03, 0), 0.03, 0)
     graph = Graph((x,), {"y": quantized(Conv()(b, w), 0.05, 120)})
     program = scheduled(lower(optimize(expand(in_integers(graph)))))
@@ -207,25 +211,25 @@ def one_by_one(graph: Graph, x: Array) -> Array:
     return np.asarray(evaluate(graph, {"x": x})[graph.outputs["y"]])
 
 
-def test_a_vector_with_a_scale_for_each_element(tmp_path: object) -> None:
+def test_a_vector_with_a_scale_for_each_element(tmp_path: object, random: np.random.Generator) -> None:
     """The scales lie on the axis that is summed."""
     x = Input(TensorType(f32, (5, 6)), "x")
-    scales = RANDOM.uniform(0.01, 0.1, 6).astype(np.float32)
-    w = weight(RANDOM.integers(-127, 128, 6).astype(np.int8), scales, 0)
+    scales = random.uniform(0.01, 0.1, 6).astype(np.float32)
+    w = weight(random.integers(-127, 128, 6).astype(np.int8), scales, 0)
     graph = Graph((x,), {"y": quantized(MatMul()(real(quantized(x, 0.05, 128), 0.05, 128), w), 0.1, 128)})
-    feeds = {"x": RANDOM.normal(size=(5, 6)).astype(np.float32)}
+    feeds = {"x": random.normal(size=(5, 6)).astype(np.float32)}
     assert np.array_equal(gt.compile(graph)(feeds)["y"], one_by_one(graph, feeds["x"]))
 
 
 @pytest.mark.parametrize("scale", [-0.05, 0.0, 1e-45, np.nan])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_scales_that_are_no_steps(scale: float) -> None:
+def test_scales_that_are_no_steps(scale: float, random: np.random.Generator) -> None:
     """Bounds of Relu change sides with a negative scale; with the others products have no factor."""
     x = Input(TensorType(f32, (5, 6)), "x")
-    w = weight(RANDOM.integers(-127, 128, (6, 4)).astype(np.int8), np.full(4, 0.03, np.float32), 1)
+    w = weight(random.integers(-127, 128, (6, 4)).astype(np.int8), np.full(4, 0.03, np.float32), 1)
     y = Relu()(MatMul()(real(quantized(x, 0.05, 128), 0.05, 128), w))
     graph = Graph((x,), {"y": quantized(y, scale, 100)})
-    feeds = {"x": RANDOM.normal(size=(5, 6)).astype(np.float32)}
+    feeds = {"x": random.normal(size=(5, 6)).astype(np.float32)}
     for backend in ("interpreter", "cpu"):
         found = gt.compile(graph, backend=backend)(feeds)["y"].astype(int)
         assert np.abs(found - one_by_one(graph, feeds["x"])).max() <= 1

@@ -11,21 +11,19 @@ from glowtrain.optimize.integer import in_integers
 from glowtrain.types import TensorType, f32
 from tests.optimize.test_integer import operators, quantized, real
 
-RANDOM = np.random.default_rng(7)
-
 
 def rounded(y: Value, x: Input, dtype: type[np.generic] = np.uint8) -> Graph:
     return Graph((x,), {"y": quantized(y, 0.01, 3, dtype)})
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
-def test_functions_of_a_byte(dtype: type[np.generic]) -> None:
+def test_functions_of_a_byte(dtype: type[np.generic], random: np.random.Generator) -> None:
     x = Input(TensorType(f32, (2, 3, 50)), "x")
     a = real(quantized(x, 0.03, 5, dtype), 0.03, 5)
     for y in (gt.nn.tanh(a), a * gt.nn.sigmoid(a), gt.nn.gelu(a) * 0.5 + 0.25):
         graph = rounded(y, x)
         assert operators(in_integers(graph)) == ["QuantizeLinear", "glowtrain.Lookup"]
-        feeds = {"x": RANDOM.normal(size=(2, 3, 50)).astype(np.float32) * 3}
+        feeds = {"x": random.normal(size=(2, 3, 50)).astype(np.float32) * 3}
         found, expected = (gt.compile(graph, backend=backend)(feeds)["y"] for backend in ("cpu", "interpreter"))
         assert found.tobytes() == expected.tobytes()
         exact = y_of(graph, feeds["x"])
@@ -55,10 +53,10 @@ def test_functions_of_more_are_no_tables() -> None:
         assert "glowtrain.Lookup" not in operators(in_integers(graph))
 
 
-def test_constants_of_the_rank_of_the_tensor() -> None:
+def test_constants_of_the_rank_of_the_tensor(random: np.random.Generator) -> None:
     x = Input(TensorType(f32, (2, 3, 5)), "x")
     y = gt.nn.sigmoid(real(quantized(x, 0.03, 5), 0.03, 5)) * constant(np.full((1, 1, 1), 0.7, np.float32))
     graph = rounded(y, x)
     assert "glowtrain.Lookup" in operators(in_integers(graph))
-    feeds = {"x": RANDOM.normal(size=(2, 3, 5)).astype(np.float32)}
+    feeds = {"x": random.normal(size=(2, 3, 5)).astype(np.float32)}
     assert np.array_equal(gt.compile(graph)(feeds)["y"], y_of(graph, feeds["x"]))

@@ -31,8 +31,6 @@ from glowtrain.types import Array, TensorType, f32, i8, i32, type_of, u8
 from glowtrain.verification import ladder
 from tests.stages import lower, scheduled
 
-RANDOM = np.random.default_rng(11)
-
 
 def sums(operator: ConvTranspose | ConvTransposeInteger, x: Array, w: Array) -> Array:
     """The definition, place by place and tap by tap, in i64; operands are centred already."""
@@ -77,14 +75,14 @@ CASES: list[tuple[dict[str, Any], tuple[int, ...], tuple[int, ...]]] = [
 
 
 @pytest.mark.parametrize(("case", "known"), [*((case, (1, 3)) for case in range(len(CASES))), (5, ()), (9, ())])
-def test_every_attribute(case: int, known: tuple[int, ...]) -> None:
+def test_every_attribute(case: int, known: tuple[int, ...], random: np.random.Generator) -> None:
     attributes, image, kernel = CASES[case]
     operator = ConvTransposeInteger(**attributes)
-    x = RANDOM.choice(np.array([0, 255, 17], np.uint8), image)
-    w = RANDOM.choice(np.array([-128, 127, 3], np.int8), kernel)
+    x = random.choice(np.array([0, 255, 17], np.uint8), image)
+    w = random.choice(np.array([-128, 127, 3], np.int8), kernel)
     assert (computed(operator, x, w) == sums(operator, x, w)).all()
     channels = kernel[1] * operator.group
-    zero, zeros = np.array(255, np.uint8), RANDOM.choice(np.array([-128, 0, 127], np.int8), channels)
+    zero, zeros = np.array(255, np.uint8), random.choice(np.array([-128, 0, 127], np.int8), channels)
     per_weight = np.repeat(zeros.reshape(operator.group, 1, -1), kernel[0] // operator.group, 1).reshape(kernel[:2])
     centred = w.astype(int) - per_weight.reshape(*kernel[:2], *(1,) * (len(kernel) - 2))
     found = computed(operator, x, w, zero, zeros, known=known)
@@ -145,15 +143,15 @@ GRANULARITY = {
         ("depthwise", Clip()),
     ],
 )
-def test_quantized_layers(granularity: str, activation: Relu | Clip | None) -> None:
+def test_quantized_layers(granularity: str, activation: Relu | Clip | None, random: np.random.Generator) -> None:
     """sum · (s_x s_w / s_y), rounded to even, then the zero point and the bounds: the same bits everywhere."""
     group, channels, out, axis, count = GRANULARITY[granularity]
     attributes = {"group": group, "strides": (2, 2), "pads": (1, 0, 1, 1), "output_padding": (1, 0)}
-    w = RANDOM.integers(-127, 128, (channels, out, 3, 3)).astype(np.int8)
-    scales = RANDOM.uniform(0.001, 0.01, count).astype(np.float32)
+    w = random.integers(-127, 128, (channels, out, 3, 3)).astype(np.int8)
+    scales = random.uniform(0.001, 0.01, count).astype(np.float32)
     each = np.tile(scales, group) if axis == 1 else np.repeat(scales, out)
     factor = (np.float32(0.02) * np.broadcast_to(each if count > 1 else scales, group * out)).astype(np.float32)
-    bias = RANDOM.integers(-3000, 3000, group * out).astype(np.int32)
+    bias = random.integers(-3000, 3000, group * out).astype(np.int32)
     graph, y = layer(attributes, w, scales, axis, 131, (bias, factor if count > 1 else factor[:1]))
     if isinstance(activation, Relu):
         y = activation(y)
@@ -163,7 +161,7 @@ def test_quantized_layers(granularity: str, activation: Relu | Clip | None) -> N
     integers = in_integers(graph)
     assert operators(integers).count("ConvInteger") == 4
     assert not {"ConvTranspose", "DequantizeLinear", "Relu"} & set(operators(integers))
-    x = RANDOM.normal(size=graph.inputs[0].shape).astype(np.float32) * 2
+    x = random.normal(size=graph.inputs[0].shape).astype(np.float32) * 2
     numbers = QuantizeLinear().reference(x, np.float32(0.02), np.array(131, np.uint8)).astype(int) - 131
     total = sums(ConvTranspose(**attributes), numbers, w) + bias.reshape(-1, 1, 1)  # type: ignore[arg-type]
     units = np.rint(total.astype(np.float32) * (factor / np.float32(0.05)).reshape(-1, 1, 1)) + 77
@@ -178,10 +176,10 @@ def test_quantized_layers(granularity: str, activation: Relu | Clip | None) -> N
     assert np.abs(one_by_one - expected).max() <= 1
 
 
-def test_phases_are_rescaled_where_they_are_summed() -> None:
+def test_phases_are_rescaled_where_they_are_summed(random: np.random.Generator) -> None:
     """One kernel for each phase, which writes bytes to their places; sums in i32 are nowhere in memory."""
-    w = RANDOM.integers(-127, 128, (6, 8, 4, 4)).astype(np.int8)
-    scales = RANDOM.uniform(0.001, 0.01, 8).astype(np.float32)
+    w = random.integers(-127, 128, (6, 8, 4, 4)).astype(np.int8)
+    scales = random.uniform(0.001, 0.01, 8).astype(np.float32)
     bias = np.arange(8, dtype=np.int32), np.float32(0.02) * scales
     graph, y = layer({"strides": (2, 2), "pads": (1, 1, 1, 1)}, w, scales, 1, 9, bias)
     graph = Graph(graph.inputs, {"y": quantized(nn.relu(y), 0.05, 0)})
@@ -192,11 +190,11 @@ def test_phases_are_rescaled_where_they_are_summed() -> None:
     assert not [buffer for buffer in program.buffers if buffer.kind == "activation" and buffer.dtype == i32]
 
 
-def test_results_that_stay_real_and_functions_of_them() -> None:
+def test_results_that_stay_real_and_functions_of_them(random: np.random.Generator) -> None:
     """Functions are computed in each phase; tensors beside the image are not."""
-    w, scales = RANDOM.integers(-127, 128, (3, 2, 2, 2)).astype(np.int8), np.array([0.004, 0.01], np.float32)
+    w, scales = random.integers(-127, 128, (3, 2, 2, 2)).astype(np.int8), np.array([0.004, 0.01], np.float32)
     graph, y = layer({"strides": (2, 2)}, w, scales, 1, 128, (np.arange(2, dtype=np.int32), np.ones(2, np.float32)))
-    x = RANDOM.normal(size=graph.inputs[0].shape).astype(np.float32)
+    x = random.normal(size=graph.inputs[0].shape).astype(np.float32)
     for result in (y, Sigmoid()(0.5 * y), y * y, y * constant(np.ones((1, 2, 1, 1), np.float32))):
         graph = Graph(graph.inputs, {"y": result})
         assert "ConvTranspose" not in operators(in_integers(graph))
@@ -264,9 +262,9 @@ class Images(CalibrationDataReader):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("per_channel", [False, True])
-def test_models_that_onnxruntime_quantized(per_channel: bool, tmp_path: Path) -> None:
+def test_models_that_onnxruntime_quantized(per_channel: bool, tmp_path: Path, random: np.random.Generator) -> None:
     """Its scales of channels lie on axis 1; it computes in floats what is dequantized, to the same bits here."""
-    w, b = Variable("w", RANDOM.normal(size=(4, 3, 3, 3)).astype(np.float32)), Variable("b", np.ones(3, np.float32))
+    w, b = Variable("w", random.normal(size=(4, 3, 3, 3)).astype(np.float32)), Variable("b", np.ones(3, np.float32))
 
     @gt.model(x=f32[1, 4, 5, 5])
     def plain(x: Value) -> Value:
@@ -275,7 +273,7 @@ def test_models_that_onnxruntime_quantized(per_channel: bool, tmp_path: Path) ->
     before, after = str(tmp_path / "plain.onnx"), str(tmp_path / "quantized.onnx")
     gt.save(plain.bind({}), before, opset=17)
     quantize_static(before, after, Images(), per_channel=per_channel, weight_type=QuantType.QInt8)
-    graph, x = gt.load(after), RANDOM.normal(size=(1, 4, 5, 5)).astype(np.float32)
+    graph, x = gt.load(after), random.normal(size=(1, 4, 5, 5)).astype(np.float32)
     assert isinstance(graph, Graph)
     names = operators(in_integers(graph))
     assert (names.count("ConvInteger"), names.count("ConvTranspose")) == (4, 0)

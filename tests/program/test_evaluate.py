@@ -23,24 +23,22 @@ from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.interpret.storage import Memory
 from glowtrain.types import f32, f64, i32, i64
 
-RANDOM = np.random.default_rng(7)
 
-
-def test_contractions_of_every_shape() -> None:
+def test_contractions_of_every_shape(random: np.random.Generator) -> None:
     """Batches, rows, columns and sums in any order, by one matrix product."""
     a, b = Buffer("a", f32[3, 4, 5, 2], "input"), Buffer("b", f32[5, 3, 6, 2], "input")
     c = Buffer("c", f32[4, 3, 6], "output")
     m, k, n = indices_of(c.shape)
     value = reduce("add", (5, 2), lambda r, s: Load(a, (k, m, r, s)) * Load(b, (r, k, n, s)))
     p = program([For((m, k, n), (Store(c, (m, k, n), value),))], inputs=[a, b], outputs=[c])
-    arrays = {"a": RANDOM.normal(size=a.shape).astype(np.float32), "b": RANDOM.normal(size=b.shape).astype(np.float32)}
+    arrays = {"a": random.normal(size=a.shape).astype(np.float32), "b": random.normal(size=b.shape).astype(np.float32)}
     outputs, _ = evaluate(p, arrays)
     np.testing.assert_allclose(
         outputs["c"], np.einsum("kmrs,rkns->mkn", arrays["a"], arrays["b"]), rtol=1e-5, atol=1e-5
     )
 
 
-def test_a_padded_convolution() -> None:
+def test_a_padded_convolution(random: np.random.Generator) -> None:
     x, w, y = (
         Buffer("x", f64[2, 3, 7], "input"),
         Buffer("w", f64[4, 3, 3], "input"),
@@ -49,7 +47,7 @@ def test_a_padded_convolution() -> None:
     n, o, i = indices_of(y.shape)
     value = reduce("add", (3, 3), lambda c, r: Load(x, (n, c, i * 2 + r - 1), 0) * Load(w, (o, c, r)))
     p = program([For((n, o, i), (Store(y, (n, o, i), value),))], inputs=[x, w], outputs=[y])
-    arrays = {"x": RANDOM.normal(size=x.shape), "w": RANDOM.normal(size=w.shape)}
+    arrays = {"x": random.normal(size=x.shape), "w": random.normal(size=w.shape)}
     padded = np.pad(arrays["x"], [(0, 0), (0, 0), (1, 1)])
     expected = [
         [[(padded[a, :, 2 * j : 2 * j + 3] * arrays["w"][b]).sum() for j in range(4)] for b in range(4)]
@@ -73,7 +71,7 @@ def test_a_let_keeps_the_value_from_before_a_store() -> None:
     np.testing.assert_array_equal(state["v"], [3, 7, 11, 15])
 
 
-def test_layouts_do_not_change_results_but_the_memory() -> None:
+def test_layouts_do_not_change_results_but_the_memory(random: np.random.Generator) -> None:
     x, t, y = (
         Buffer("x", f32[2, 3, 4], "input"),
         Buffer("t", f32[2, 3, 4], layout=(0, 2, 1)),
@@ -81,7 +79,7 @@ def test_layouts_do_not_change_results_but_the_memory() -> None:
     )
     i, j = indices_of(t.shape), indices_of(t.shape)
     p = program([For(i, (Store(t, i, Load(x, i)),))], [For(j, (Store(y, j, Load(t, j)),))], inputs=[x], outputs=[y])
-    array = RANDOM.normal(size=(2, 3, 4)).astype(np.float32)
+    array = random.normal(size=(2, 3, 4)).astype(np.float32)
     np.testing.assert_array_equal(evaluate(p, {"x": array})[0]["y"], array)
     assert Memory(p, {"x": array}, {}, None)[t].strides == (48, 4, 12)
 

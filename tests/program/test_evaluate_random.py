@@ -39,8 +39,6 @@ from glowtrain.program.program import Kernel, Program
 from glowtrain.program.verify import verify
 from glowtrain.types import Array, f64, i32, i64
 
-RANDOM = np.random.default_rng(7)
-
 
 class Points:
     """The loop language as its grammar says: one point after another, one element after another."""
@@ -204,13 +202,13 @@ class Nests:
 
 @given(st.data())
 def test_random_nests_equal_a_point_by_point_interpreter(data: st.DataObject) -> None:
-    p = Nests(data.draw).nest()
+    p, random = Nests(data.draw).nest(), np.random.default_rng(data.draw(st.integers(0, 999)))
     verify(p)
     x, n, at = (b.shape for b in p.inputs.values())
     inputs: dict[str, Array] = {
-        "x": RANDOM.integers(-3, 4, x) / 4,
-        "n": RANDOM.integers(-3, 4, n).astype(np.int32),
-        "at": RANDOM.integers(-1, 4, at),
+        "x": random.integers(-3, 4, x) / 4,
+        "n": random.integers(-3, 4, n).astype(np.int32),
+        "at": random.integers(-1, 4, at),
     }
     expected = pointwise_outputs(p, inputs)
     outputs, _ = evaluate(p, inputs)
@@ -220,12 +218,12 @@ def test_random_nests_equal_a_point_by_point_interpreter(data: st.DataObject) ->
 
 @given(st.data())
 def test_cutting_a_box_changes_nothing(data: st.DataObject) -> None:
-    p = Nests(data.draw).nest()
+    p, random = Nests(data.draw).nest(), np.random.default_rng(data.draw(st.integers(0, 999)))
     x, n, at = (b.shape for b in p.inputs.values())
     inputs: dict[str, Array] = {
-        "x": RANDOM.normal(size=x),
-        "n": RANDOM.integers(-3, 4, n).astype(np.int32),
-        "at": RANDOM.integers(-1, 4, at),
+        "x": random.normal(size=x),
+        "n": random.integers(-3, 4, n).astype(np.int32),
+        "at": random.integers(-1, 4, at),
     }
     whole, _ = evaluate(p, inputs)
     with pytest.MonkeyPatch.context() as patch:

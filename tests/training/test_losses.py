@@ -11,8 +11,7 @@ from glowtrain.errors import BindingError, DifferentiationError, InputError
 from glowtrain.graph import Binding
 from glowtrain.losses import Attached, Loss, as_loss
 
-RNG = np.random.default_rng(3)
-SCORES, TARGET = 2 * RNG.standard_normal((5, 4)), RNG.standard_normal((5, 4))
+SCORES, TARGET = np.random.default_rng(3).standard_normal((2, 5, 4)) * [[[2.0]], [[1.0]]]
 LABELS = np.array([0, 3, 1, 3, 2])
 
 
@@ -88,8 +87,8 @@ def test_large_logits_stay_finite() -> None:
 
 
 @pytest.mark.parametrize(("axis", "order"), [(-1, (0, 1, 2)), (1, (0, 2, 1)), (0, (2, 0, 1))])
-def test_classes_may_be_on_any_axis(axis: int, order: tuple[int, ...]) -> None:
-    scores, labels = RNG.standard_normal((2, 3, 4)), RNG.integers(0, 4, (2, 3))
+def test_classes_may_be_on_any_axis(axis: int, order: tuple[int, ...], random: np.random.Generator) -> None:
+    scores, labels = random.standard_normal((2, 3, 4)), random.integers(0, 4, (2, 3))
     expected = -np.take_along_axis(log_softmax(scores), labels[..., None], -1).mean()
     loss = gt.losses.softmax_cross_entropy(axis=axis)
     assert value_of(loss, scores.transpose(order), labels) == pytest.approx(expected)
@@ -147,7 +146,7 @@ def test_a_scalar_output_of_the_model_is_a_loss() -> None:
         as_loss("y").attach(scalar)
 
 
-def test_any_function_is_a_loss() -> None:
+def test_any_function_is_a_loss(random: np.random.Generator) -> None:
     def weighted(outputs: dict[str, gt.Value], inputs: dict[str, gt.Value]) -> gt.Value:
         return gt.nn.mean(inputs["weight"] * outputs["y"] * inputs["y"])
 
@@ -155,7 +154,7 @@ def test_any_function_is_a_loss() -> None:
     model = model_of(5, 4).with_(binding=Binding({"batch": 5}))
     attached = loss.attach(model)
     assert [str(value.type) for value in attached.targets] == ["f64[5,1]"]
-    weight = RNG.random((5, 1))
+    weight = random.random((5, 1))
     graph = gt.Graph((*model.inputs, *attached.targets), {"loss": attached.value})
     found = evaluate(graph, {"y": SCORES, "weight": weight})[attached.value]
     assert found == pytest.approx((weight * SCORES**2).mean())
