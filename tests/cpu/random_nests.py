@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
 
+from glowtrain.graph import Draw
 from glowtrain.loops import (
     Accumulate,
     Buffer,
@@ -37,8 +37,6 @@ from glowtrain.loops import (
 from glowtrain.program.program import Instruction, Kernel, Program, Repeat
 from glowtrain.types import Array, DType, Shape, TensorType, bf16, boolean, f16, f32, f64, i8, i32, i64, u8
 
-Integers = Callable[[int, int], int]
-"""A source of choices: integers in [low, high]."""
 Scope = tuple[tuple[Expr, int], ...]
 """What subscripts are made of: i64 expressions with values in [0, extent)."""
 
@@ -46,17 +44,6 @@ EXTENTS = (1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 20, 31, 33, 49, 67)
 MAX_POINTS = 300
 FLOATS = (f32, f32, f32, f64, f16, bf16)
 DTYPES = (*FLOATS, i64, i32, i8, u8, boolean)
-
-
-def drawn(data: st.DataObject) -> Integers:
-    """Choices that hypothesis makes, and shrinks."""
-    return lambda low, high: int(data.draw(st.integers(low, high)))
-
-
-def seeded(seed: int) -> Integers:
-    """Evenly distributed choices."""
-    random = np.random.default_rng(seed)
-    return lambda low, high: int(random.integers(low, high + 1))
 
 
 def clamp(value: Expr, bound: int = 8) -> Expr:
@@ -68,8 +55,8 @@ def clamp(value: Expr, bound: int = 8) -> Expr:
 class Programs:
     """Draws programs of a few kernels over inputs made on demand."""
 
-    def __init__(self, integer: Integers) -> None:
-        self.integer = integer
+    def __init__(self, draw: Draw) -> None:
+        self.integer, self.choice = draw.integer, draw.choice
         self.inputs: dict[str, Buffer] = {}
         self.outputs: dict[str, Buffer] = {}
         self.variables: dict[str, Buffer] = {}
@@ -77,10 +64,7 @@ class Programs:
         self.written: list[Buffer] = []
         self.pool: list[tuple[Expr, Scope]] = []
         self.count = 0
-        self.random = np.random.default_rng(integer(0, 1 << 16))
-
-    def choice(self, options: Sequence[Any]) -> Any:
-        return options[self.integer(0, len(options) - 1)]
+        self.random = np.random.default_rng(draw.integer(0, 1 << 16))
 
     def extents(self, count: int, room: int = MAX_POINTS, zero: bool = False) -> Shape:
         found: list[int] = []

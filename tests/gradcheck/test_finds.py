@@ -34,6 +34,7 @@ from glowtrain.ops.quantized.fake_quantize import FakeQuantize
 from glowtrain.ops.resample.resize import Resize
 from glowtrain.ops.sequence.recurrent import LSTM
 from glowtrain.ops.signal.fourier import DFT
+from glowtrain.ops.tensor.shape import Range
 from glowtrain.types import (
     Array,
     DType,
@@ -246,3 +247,18 @@ def test_start_nodes_of_trees_fit_the_rows() -> None:
         TreeWalk(1).infer(TensorType(f32, (1, 3)), TensorType(i32, (2, 3)), *tables)
     rows = TensorType(f32, (4, 3))
     assert TreeWalk(1).infer(rows, TensorType(i32, (2, 1)), *tables) == TensorType(i32, (2, 4))
+
+
+def test_ranges_of_narrow_floats_are_computed_in_the_type_that_is_stated() -> None:
+    """What was not f32 was computed in the narrow type, and any number was a type."""
+    start, limit, delta = (np.asarray(number, np.float16) for number in (0.1, 200.0, 0.3))
+    counted = np.arange(Range(start, limit, delta).count)
+    narrow = (counted.astype(np.float16) * delta + start).astype(np.float16)
+    for stash, wide in ((1, np.float32), (11, np.float64)):
+        expected = (counted.astype(wide) * wide(delta) + wide(start)).astype(np.float16)
+        operator = Range(start, limit, delta, stash)
+        assert not np.array_equal(expected, narrow)
+        np.testing.assert_array_equal(operator.reference(), expected)
+        assert all(m.status == "passed" for m in check_sample(Sample(operator, ()), ["evaluator", "compiled"]))
+    with pytest.raises(ShapeError, match="stash_type must be 1"):
+        Range(start, limit, delta, 10).infer()

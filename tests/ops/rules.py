@@ -67,34 +67,3 @@ def lowered(operator: Operator, arrays: list[Any]) -> tuple[Any, ...]:
     graph = Graph(tuple(value for value in inputs if value is not None), outputs)
     found, _ = evaluate_program(lower(graph), {f"x{i}": a for i, a in enumerate(arrays) if a is not None})
     return tuple(found[name] for name in outputs)
-
-
-class Dice:
-    """Seeded choices for :meth:`Operator.sample`."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = np.random.default_rng(seed)
-
-    def integer(self, low: int, high: int) -> int:
-        return int(self.random.integers(low, high + 1))
-
-    def choice(self, options: Any) -> Any:
-        return options[self.integer(0, len(options) - 1)]
-
-    def boolean(self) -> bool:
-        return bool(self.integer(0, 1))
-
-    def shape(self, min_rank: int = 0, max_rank: int = 4, min_extent: int = 1, max_extent: int = 5) -> tuple[int, ...]:
-        return tuple(self.integer(min_extent, max_extent) for _ in range(self.integer(min_rank, max_rank)))
-
-    def floats(self, shape: Any, low: float = -2.0, high: float = 2.0, avoid: tuple[float, ...] = ()) -> Any:
-        values = np.linspace(low, high, int(np.prod(shape)) + 2)[1:-1]
-        for point in avoid:
-            values = np.where(abs(values - point) < 0.05, point + 0.05, values)
-        return self.random.permutation(values).reshape(shape)
-
-    def integers(self, shape: tuple[int, ...], low: int, high: int) -> Any:
-        return self.random.integers(low, high + 1, shape)
-
-    def booleans(self, shape: tuple[int, ...]) -> Any:
-        return self.random.integers(0, 2, shape).astype(bool)

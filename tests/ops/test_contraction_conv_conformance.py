@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rules import Dice, as_tuple, reference, run
+from rules import as_tuple, reference, run
 
 import glowtrain.ops
+from glowtrain.gradcheck.draw import SeededDraw
 from glowtrain.graph import OPERATORS, Constant, Input, Operator, Sample
 from glowtrain.graph.reverse import pullback
 from glowtrain.ops.sequence.recurrent import GRU, LSTM, RNN
@@ -24,7 +25,7 @@ STANDARD = [key for key in OURS if "." not in key and key != "Scan"]
 
 
 def sampled(key: str, seed: int) -> Sample:
-    return OPERATORS[key].sample(Dice(seed))
+    return OPERATORS[key].sample(SeededDraw(seed))
 
 
 def leaves(arrays: Sequence[Array | None]) -> list[Any]:
@@ -86,8 +87,8 @@ def test_reference_agrees_with_onnxruntime(key: str) -> None:
         drawn = sampled(key, seed)
         arrays = [a.astype(np.float32) if a is not None and a.dtype == np.float64 else a for a in drawn.inputs]
         theirs = onnxruntime_results(drawn.operator, arrays)
-        if theirs is None:
-            continue
+        if theirs is None or not all(np.isfinite(other).all() for other in theirs):
+            continue  # its Softplus overflows where the logarithm does not
         checked += 1
         for ours, other in zip(as_tuple(reference(drawn.operator, *arrays)), theirs, strict=True):
             np.testing.assert_allclose(ours, other, rtol=1e-4, atol=1e-5, err_msg=str(drawn.operator))

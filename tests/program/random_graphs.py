@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
 
-from glowtrain.graph import Graph, Input, Value, Variable, constant
+from glowtrain.graph import Draw, Graph, Input, Value, Variable, constant
 from glowtrain.graph.reverse import pullback
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.convolution.convolution import Conv
@@ -31,31 +29,16 @@ from glowtrain.types import TensorType, f64, i64
 MAX_ELEMENTS = 400
 
 
-Integers = Callable[[int, int], int]
-"""A source of choices: integers in [low, high]."""
-
-
-def drawn(data: st.DataObject) -> Integers:
-    """Choices that hypothesis makes, and shrinks."""
-    return lambda low, high: int(data.draw(st.integers(low, high)))
-
-
-def seeded(seed: int) -> Integers:
-    """Evenly distributed choices."""
-    random = np.random.default_rng(seed)
-    return lambda low, high: int(random.integers(low, high + 1))
-
-
-def permutation(integer: Integers, count: int) -> tuple[int, ...]:
+def permutation(draw: Draw, count: int) -> tuple[int, ...]:
     left = list(range(count))
-    return tuple(left.pop(integer(0, len(left) - 1)) for _ in range(count))
+    return tuple(left.pop(draw.integer(0, len(left) - 1)) for _ in range(count))
 
 
-class GraphDraw:
+class RandomGraph:
     """Grows a pool of f64 values by operators whose results stay bounded."""
 
-    def __init__(self, integer: Integers) -> None:
-        self.integer = integer
+    def __init__(self, draw: Draw) -> None:
+        self.draw, self.integer, self.choice = draw, draw.integer, draw.choice
         self.random = np.random.default_rng(self.integer(0, 1 << 16))
         self.inputs = tuple(Input(f64[self.shape()], f"in{k}") for k in range(self.integer(1, 2)))
         self.variables = tuple(
@@ -63,11 +46,8 @@ class GraphDraw:
         )
         self.pool: list[Value] = [*self.inputs, *self.variables]
 
-    def choice(self, options: Any) -> Any:
-        return options[self.integer(0, len(options) - 1)]
-
-    def shape(self, min_rank: int = 1) -> tuple[int, ...]:
-        return tuple(self.integer(1, 4) for _ in range(self.integer(min_rank, 4)))
+    def shape(self) -> tuple[int, ...]:
+        return self.draw.shape(1, 4, max_extent=4)
 
     def value(self) -> Value:
         """Any value, recent ones more often."""
@@ -124,7 +104,7 @@ class GraphDraw:
         extent = value.shape[axis]
         match self.integer(0, 8):
             case 0:
-                return [Transpose(perm=permutation(self.integer, rank))(value)]
+                return [Transpose(perm=permutation(self.draw, rank))(value)]
             case 1:
                 return [
                     Reshape(shape=self.choice([(-1,), (value.shape[0], -1), (-1, value.shape[-1]), (1, -1, 1)]))(value)

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from random_graphs import GraphDraw, Integers, drawn, permutation, seeded
+from random_graphs import RandomGraph, permutation
 
 from glowtrain.backends import interpreter
-from glowtrain.graph import Constant, Graph, Input, Value, constant
+from glowtrain.gradcheck.draw import SeededDraw
+from glowtrain.gradcheck.strategies import HypothesisDraw
+from glowtrain.graph import Constant, Draw, Graph, Input, Value, constant
 from glowtrain.lower.expand import expand
 from glowtrain.ops.convolution.convolution import Conv
 from glowtrain.ops.elementwise.logic import Cast
@@ -37,11 +39,11 @@ from glowtrain.types import Array, f32, i64, u8
 from tests.stages import fuse, lower
 
 
-def stages(graph: Graph, integer: Integers) -> Iterator[tuple[str, Program, Plan | None]]:
+def stages(graph: Graph, draw: Draw) -> Iterator[tuple[str, Program, Plan | None]]:
     """The program after each pass; layouts are asked for at random."""
     program = lower(graph)
     yield "lower", program, None
-    wishes = [(b, permutation(integer, b.type.rank)) for b in program.buffers if b.type.rank > 2]
+    wishes = [(b, permutation(draw, b.type.rank)) for b in program.buffers if b.type.rank > 2]
     program = assign_layouts(replace(program, preferences=tuple(wishes[:6])))
     yield "layout", program, None
     kept = frozenset(program.outputs.values())
@@ -61,11 +63,11 @@ def expected(graph: Graph, feeds: dict[str, Array]) -> tuple[dict[str, Array], d
     return outputs, {variable.name: known[value] for variable, value in graph.updates.items()}
 
 
-def check(drawing: GraphDraw, graph: Graph) -> None:
+def check(drawing: RandomGraph, graph: Graph) -> None:
     """Evaluate the graph's program after every pass."""
     feeds = drawing.feeds()
     outputs, updated = expected(graph, feeds)
-    for stage, program, planned in stages(graph, drawing.integer):
+    for stage, program, planned in stages(graph, drawing.draw):
         if planned is None:
             verify(program)
         else:
@@ -85,13 +87,13 @@ def check(drawing: GraphDraw, graph: Graph) -> None:
 
 @given(st.data())
 def test_every_pass_keeps_the_meaning_of_random_graphs(data: st.DataObject) -> None:
-    drawing = GraphDraw(drawn(data))
+    drawing = RandomGraph(HypothesisDraw(data.draw))
     check(drawing, drawing.graph())
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_every_pass_keeps_the_meaning_of_larger_graphs(seed: int) -> None:
-    drawing = GraphDraw(seeded(seed))
+    drawing = RandomGraph(SeededDraw(seed))
     check(drawing, drawing.graph(25))
 
 
@@ -130,7 +132,7 @@ def test_layouts_that_are_assigned_stand_in_new_buffers() -> None:
 
 @given(st.data())
 def test_fusion_only_drops_kernels_and_memory(data: st.DataObject) -> None:
-    graph = GraphDraw(drawn(data)).graph()
+    graph = RandomGraph(HypothesisDraw(data.draw)).graph()
     program = lower(graph)
     fused = fuse(program)
     assert len(list(fused.kernels)) <= len(list(program.kernels))

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from random_graphs import GraphDraw, seeded
+from random_graphs import RandomGraph
 
 from glowtrain.backends import interpreter
 from glowtrain.errors import ProgramError
+from glowtrain.gradcheck.draw import SeededDraw
 from glowtrain.graph import Graph, Input, Variable
 from glowtrain.loops import Buffer, For, Load, Store, indices_of
 from glowtrain.ops.convolution.convolution import Conv
@@ -29,8 +30,8 @@ from tests.stages import fuse, lower
 SEEDS = range(200, 225)
 
 
-def random_plan(seed: int) -> tuple[GraphDraw, Graph, Plan]:
-    drawing = GraphDraw(seeded(seed))
+def random_plan(seed: int) -> tuple[RandomGraph, Graph, Plan]:
+    drawing = RandomGraph(SeededDraw(seed))
     graph = drawing.graph(15)
     return drawing, graph, plan(schedule(fuse(lower(graph))))
 

@@ -136,13 +136,17 @@ class ConstantOfShape(FromType):
         return Sample(cls(draw.shape(), value), ())
 
 
+_STASH = {1: f32, 11: f64}
+"""Types of computation by ONNX's numbers for them."""
+
+
 @operator
 @dataclass(frozen=True)
 class Range(FromType):
     """start, start + delta, ... up to ``limit`` (not included): max(⌈(limit - start) / delta⌉, 0) numbers.
 
     The three are known when compiling. NumPy scalars or arrays of one element may be given, and their type becomes
-    ``dtype``; Python numbers give i64 or f32. f16 and bf16 are computed in f32 if ``stash_type`` is 1.
+    ``dtype``; Python numbers give i64 or f32. f16 and bf16 are computed in the type that ``stash_type`` says.
     """
 
     start: Any = static(0)
@@ -187,12 +191,14 @@ class Range(FromType):
     def infer(self, *inputs: TensorType) -> TensorType:
         if inputs:
             raise self.fail("takes no operand besides start, limit and delta", *inputs)
+        if self.stash_type not in _STASH:
+            raise self.fail("stash_type must be 1 (f32) or 11 (f64)")
         return TensorType(self._dtype, (self.count,))
 
     @property
     def _stash(self) -> DType:
         """The type in which the numbers are computed."""
-        return f32 if self._dtype.is_float and self._dtype.size == 2 and self.stash_type == 1 else self._dtype
+        return _STASH[self.stash_type] if self._dtype in (f16, bf16) else self._dtype
 
     def constant(self, *types: TensorType) -> Array:
         stash = self._stash.numpy
@@ -208,7 +214,7 @@ class Range(FromType):
         dtype, scale = draw.choice(((i64, 1), (f64, 0.5), (f64, 0.3), (f16, 0.3), (bf16, 0.3)))
         steps = draw.integer(-5, 5), draw.integer(-5, 5), draw.choice((1, 2, -1, -3))
         start, limit, delta = (np.asarray(count * scale, dtype.numpy) for count in steps)
-        return Sample(cls(start, limit, delta, draw.choice((1, 0))), ())
+        return Sample(cls(start, limit, delta, draw.choice((1, 11))), ())
 
 
 @operator
