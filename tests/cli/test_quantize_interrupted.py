@@ -13,7 +13,8 @@ import glowtrain as gt
 from glowtrain import nn
 from glowtrain.graph import Value
 from glowtrain.types import f32
-from tests.cli.test_cli import ROOT
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @gt.model(x=f32["batch", 1, 8, 8])

@@ -11,10 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from cpu_kernels import runnable, same
-from native_program import Native, Pages
 from random_graphs import GraphDraw
-from random_nests import Programs, seeded
 
 from glowtrain.backends.llvm.target import Target, target_names
 from glowtrain.compiler.walk import planned
@@ -24,6 +21,9 @@ from glowtrain.ops.convolution.convolution import Conv
 from glowtrain.program.memory.plan import Plan
 from glowtrain.program.program import Program
 from glowtrain.types import Array, f32
+from tests.cpu.cpu_kernels import runnable, same
+from tests.cpu.native_program import Native, Pages
+from tests.cpu.random_nests import Programs, seeded
 
 Drawn = tuple[Program, Mapping[str, Array]]
 TARGETS = [Target.host(), *runnable(*target_names())]

@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from cpu_kernels import runnable, same
-from native_program import Native
 
 from glowtrain.backends.llvm.target import Target
 from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.program import Instruction, Kernel, Program
 from glowtrain.program.verify import verify
 from glowtrain.types import Array
+from tests.cpu.cpu_kernels import runnable, same
+from tests.cpu.native_program import Native
 
 WIDE = replace(Target.host(), name="wide", vector_bits=512)
 TARGETS = {target.name: target for target in [Target.host(), WIDE, *runnable("avx2", "sse4", "scalar")]}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cpu_kernels import elementwise_text
 
 from glowtrain.backends.cpu.loop_nest.saturation import Saturation
 from glowtrain.backends.llvm.target import Target
@@ -12,6 +11,7 @@ from glowtrain.backends.llvm.text import Function, Text
 from glowtrain.backends.llvm.toolchain import build, compile_text
 from glowtrain.loops import Ref
 from glowtrain.types import DTYPES, f32
+from tests.cpu.cpu_kernels import elementwise_text
 
 AVX512 = Target.named("avx512")
 

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from cpu_kernels import runnable
 
 import glowtrain as gt
 from glowtrain.backends.cpu.backend import Cpu
@@ -15,6 +14,7 @@ from glowtrain.graph import Graph, Input
 from glowtrain.ops.elementwise.cast import Cast
 from glowtrain.optimize import optimize
 from glowtrain.types import DTYPES, SMALL_INTEGERS, Array, DType, TensorType, dtype_of, f32, f64, i32, i64, u8, u32, u64
+from tests.cpu.cpu_kernels import runnable
 
 FLOATS = [dtype for dtype in DTYPES.values() if dtype.is_float]
 INTEGERS = [*(dtype for dtype in DTYPES.values() if dtype.kind in ("int", "uint")), *SMALL_INTEGERS]

@@ -8,9 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cpu_kernels import runnable, same
-from native_program import GAP, POISON, Native, raw, spread
-from nests import program
 
 from glowtrain.backends.cpu.recognise import SMALL, FusedEpilogue, contraction_text, further_operands, recognise
 from glowtrain.backends.cpu.step import generate
@@ -39,6 +36,9 @@ from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.program import Kernel, Program, Repeat
 from glowtrain.program.verify import verify
 from glowtrain.types import Array, DType, TensorType, f16, f32, f64, i32, i64
+from tests.cpu.cpu_kernels import runnable, same
+from tests.cpu.native_program import GAP, POISON, Native, raw, spread
+from tests.cpu.nests import program
 
 TARGETS = {target.name: target for target in [Target.host(), *runnable("avx2", "sse4", "scalar")]}
 ROUNDING = 2e-6

@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from native_program import Pages
 from numpy.typing import NDArray
-from test_contraction import addresses, contractions, inside
 
 from glowtrain.backends.cpu.contraction import Access, Axis, Clip, Contraction, Kernel, Operand, generate
 from glowtrain.backends.cpu.contraction.dot import dot_of
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import Function, Text, vector
 from glowtrain.backends.llvm.toolchain import build, compile_text
+from tests.cpu.native_program import Pages
+from tests.cpu.test_contraction import addresses, contractions, inside
 
 Array = NDArray[Any]
 TARGETS = ("host", "avx2", "sse4", "scalar", "neon", "avx512", "avx512vnni", "avxvnni", "neon-dot")

@@ -7,9 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cpu_kernels import runnable
-from native_program import Native
-from nests import program as program_of
 
 from glowtrain.backends.cpu.recognise import is_small, recognise
 from glowtrain.backends.llvm.target import Target
@@ -18,6 +15,9 @@ from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.program import Instruction, Kernel, Program, Repeat
 from glowtrain.program.verify import verify
 from glowtrain.types import Array, DType, TensorType, boolean, f16, f32, f64, i8, i32, i64, u8
+from tests.cpu.cpu_kernels import runnable
+from tests.cpu.native_program import Native
+from tests.cpu.nests import program as program_of
 
 TARGETS = {target.name: target for target in [Target.host(), *runnable("avx2", "sse4", "scalar")]}
 Fuse = Callable[[Expr, Sequence[Expr], Buffer], list[Statement]]

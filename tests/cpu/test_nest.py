@@ -12,9 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_program import Native, Pages, spread
-from nests import TARGETS, check, feeds_of, program
-from random_nests import Programs
 
 from glowtrain.backends.cpu.step import generate
 from glowtrain.backends.llvm.target import Target
@@ -41,6 +38,9 @@ from glowtrain.loops import (
 from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.program import Kernel, Program, Repeat
 from glowtrain.types import DTYPES, DType, TensorType, bf16, boolean, f32, f64, i32, i64, u8
+from tests.cpu.native_program import Native, Pages, spread
+from tests.cpu.nests import TARGETS, check, feeds_of, program
+from tests.cpu.random_nests import Programs
 
 ELSEWHERE = ("avx512", "neon", "generic", "riscv64")
 
@@ -110,10 +110,9 @@ def touch_a_guard() -> None:
 
 
 def in_a_process(function: str) -> subprocess.CompletedProcess[str]:
-    here = Path(__file__).parent
-    paths = [str(here), str(here.parents[1])]
-    code = f"import sys; sys.path[:0] = {paths!r}; import test_nest; test_nest.{function}()"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    code = f"from tests.cpu import test_nest; test_nest.{function}()"
+    root = Path(__file__).parents[2]
+    return subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("dtype", [u8, i32, f32, bf16], ids=str)

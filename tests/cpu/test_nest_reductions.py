@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from native_program import Native, spread
-from nests import TARGETS, check, feeds_of, program
 
 from glowtrain.backends.cpu.loop_nest.reduction import identity
 from glowtrain.backends.cpu.step import generate
@@ -27,6 +25,8 @@ from glowtrain.loops.functions import fused_multiply_add
 from glowtrain.program.interpret import functions
 from glowtrain.program.verify import verify
 from glowtrain.types import DTYPES, Array, DType, TensorType, boolean, f32, f64
+from tests.cpu.native_program import Native, spread
+from tests.cpu.nests import TARGETS, check, feeds_of, program
 
 COMPUTED = [dtype for dtype in DTYPES.values() if not dtype.is_stored]
 

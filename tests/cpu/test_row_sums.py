@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cpu_kernels import runnable
 
 import glowtrain as gt
 from glowtrain.backends.cpu.backend import Cpu
@@ -19,6 +18,7 @@ from glowtrain.graph import Value, constant
 from glowtrain.ops.normalize.batch_and_layer import LayerNormalization, RMSNormalization
 from glowtrain.ops.reduce.softmax import LogSoftmax, Softmax
 from glowtrain.types import Array, f32
+from tests.cpu.cpu_kernels import runnable
 
 WIDE = replace(Target.host(), name="wide", vector_bits=512)
 OTHERS = {target.name: target for target in [WIDE, *runnable("avx512", "avx2", "sse4", "scalar", "generic")]}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cpu_kernels import runnable
 
 import glowtrain as gt
 from glowtrain.backends.cpu.backend import Cpu
@@ -14,6 +13,7 @@ from glowtrain.graph import Value, constant
 from glowtrain.loops import Cast, Const, Expr, Ref, call, cast, select
 from glowtrain.ops.quantized.convert import QuantizeLinear, limits
 from glowtrain.types import DType, boolean, f8e4m3fn, f32, f64, i4, i8, i16, i32, u4, u8, u16
+from tests.cpu.cpu_kernels import runnable
 
 TARGETS = {target.name: target for target in [Target.host(), *runnable("avx2", "sse4", "scalar")]}
 X = Ref(f32, "x")

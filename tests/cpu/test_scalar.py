@@ -6,11 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import cpu_kernels
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from test_vector_math import EXACT, REFERENCE
 
 from glowtrain.backends.llvm import scalar
 from glowtrain.backends.llvm.small_formats import STORED
@@ -20,6 +18,8 @@ from glowtrain.backends.llvm.toolchain import build
 from glowtrain.errors import CodegenError
 from glowtrain.loops.functions import FUNCTIONS, fused_multiply_add
 from glowtrain.types import DTYPES
+from tests.cpu import cpu_kernels
+from tests.cpu.test_vector_math import EXACT, REFERENCE
 
 Array = NDArray[Any]
 HOST = Target.host()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import cpu_kernels
 import numpy as np
 import pytest
 
@@ -13,6 +12,7 @@ from glowtrain.errors import CodegenError
 from glowtrain.loops import FUNCTIONS
 from glowtrain.program.interpret.functions import convert
 from glowtrain.types import DTYPES, Array
+from tests.cpu import cpu_kernels
 
 HOST = Target.named("host")
 WIDE = ("f64", "f32", "f16", "bf16", "i64", "i32", "u8", "bool")

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import cpu_kernels
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from glowtrain.backends.llvm import vector_math
 from glowtrain.backends.llvm.target import Target, target_names
 from glowtrain.backends.llvm.toolchain import assembly
+from tests.cpu import cpu_kernels
 
 Array = NDArray[Any]
 FUNCTIONS = [*vector_math.UNARY, *vector_math.BINARY]

@@ -32,9 +32,7 @@ from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
-from mutations import messages, mutate
 from onnx import ModelProto
-from seeds import Inputs, Seed, corpus
 
 import glowtrain as gt
 from glowtrain.backends.base import Backend
@@ -42,6 +40,8 @@ from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.errors import GlowtrainError, UnsupportedOperatorError
 from glowtrain.graph import Graph, Template
 from glowtrain.types import Array, Spec
+from tests.onnx_io.mutations import messages, mutate
+from tests.onnx_io.seeds import Inputs, Seed, corpus
 
 SLOW = 10.0
 """Seconds of processor time that one mutant may take, compiled or not."""

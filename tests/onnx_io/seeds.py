@@ -12,10 +12,10 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 from onnx.backend.test import loader
-from onnx_models import mlp, model, node
 
 import glowtrain as gt
 from glowtrain.graph import Value
+from tests.onnx_io.onnx_models import mlp, model, node
 
 LARGEST_MODEL = 30_000
 """Bytes of a model of the onnx package's own tests up to which it is mutated."""

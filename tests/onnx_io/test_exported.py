@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 from onnx import ModelProto, TensorProto, helper
-from onnx_models import model, node, trainable
 
 from glowtrain.graph import Graph
 from glowtrain.onnx_io import load
 from glowtrain.onnx_io.read.exported import FOLDED, KIND, SIGNATURE, exported
+from tests.onnx_io.onnx_models import model, node, trainable
 
 ARRAYS = {
     name: np.linspace(1, 2, 3, dtype=np.float32)

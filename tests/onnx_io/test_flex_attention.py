@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import GraphProto, NodeProto, TensorProto, helper
-from onnx_models import model, node
 
 import glowtrain as gt
 from glowtrain.errors import ModelError
@@ -15,6 +14,7 @@ from glowtrain.graph import Graph
 from glowtrain.graph.text import arrays_of, parse, to_text
 from glowtrain.onnx_io import load
 from glowtrain.types import Array
+from tests.onnx_io.onnx_models import model, node
 
 
 def body(name: str, *nodes: NodeProto, inputs: int = 1) -> GraphProto:

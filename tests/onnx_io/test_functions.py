@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from onnx_models import in_onnx_runtime, interpreted, model, node, random_inputs
 
 import glowtrain as gt
 from glowtrain.errors import GlowtrainError, ModelError, UnsupportedOperatorError
@@ -16,6 +15,7 @@ from glowtrain.graph.registry import OPERATORS
 from glowtrain.onnx_io import load
 from glowtrain.ops.elementwise.activation import Softplus
 from glowtrain.types import Array
+from tests.onnx_io.onnx_models import in_onnx_runtime, interpreted, model, node, random_inputs
 
 DEFINED: dict[str, Any] = {
     "Celu": node("Celu", "x", "y", alpha=1.5),

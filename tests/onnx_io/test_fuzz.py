@@ -9,11 +9,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from fuzz import Finding, attempt, campaign, mutant, watch
-from onnx_models import mlp, model, node
-from seeds import corpus
 
 from glowtrain.errors import ModelError
+from tests.onnx_io.fuzz import Finding, attempt, campaign, mutant, watch
+from tests.onnx_io.onnx_models import mlp, model, node
+from tests.onnx_io.seeds import corpus
 
 COUNT = 400
 

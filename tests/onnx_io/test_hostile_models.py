@@ -8,12 +8,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import AttributeProto, ModelProto, TensorProto, helper
-from onnx_models import interpreted, model, node
-from refusing import refused
 
 import glowtrain as gt
 from glowtrain.graph import Graph
 from glowtrain.onnx_io import load
+from tests.onnx_io.onnx_models import interpreted, model, node
+from tests.onnx_io.refusing import refused
 
 
 class TestSizes:

@@ -10,7 +10,16 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnx_models import (
+
+from glowtrain.errors import BindingError
+from glowtrain.graph import OPERATORS, Constant, Graph, Template
+from glowtrain.onnx_io import load
+from glowtrain.ops.contraction.products import Gemm
+from glowtrain.ops.control.scan import Scan
+from glowtrain.ops.elementwise.arithmetic import Mul
+from glowtrain.ops.tensor.move import Reshape
+from glowtrain.types import Array, f32
+from tests.onnx_io.onnx_models import (
     frozen,
     interpreted,
     loaded,
@@ -21,15 +30,6 @@ from onnx_models import (
     trainable,
     variables,
 )
-
-from glowtrain.errors import BindingError
-from glowtrain.graph import OPERATORS, Constant, Graph, Template
-from glowtrain.onnx_io import load
-from glowtrain.ops.contraction.products import Gemm
-from glowtrain.ops.control.scan import Scan
-from glowtrain.ops.elementwise.arithmetic import Mul
-from glowtrain.ops.tensor.move import Reshape
-from glowtrain.types import Array, f32
 
 I64 = TensorProto.INT64
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx_models import (
+
+from glowtrain.types import i64
+from tests.onnx_io.onnx_models import (
     interpreted,
     loaded,
     model,
@@ -13,8 +15,6 @@ from onnx_models import (
     same_as_onnx_runtime,
     trainable,
 )
-
-from glowtrain.types import i64
 
 
 class TestOlderOpsets:

@@ -8,13 +8,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from onnx_models import model, node
 
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import ModelError
 from glowtrain.graph import Graph
 from glowtrain.onnx_io import load
 from glowtrain.types import Array
+from tests.onnx_io.onnx_models import model, node
 
 
 def result(proto: onnx.ModelProto, **inputs: Array) -> dict[str, Array]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from onnx import ModelProto, NodeProto
-from onnx_models import interpreted, model, node
 
 from glowtrain.errors import BindingError, ModelError
 from glowtrain.graph import Graph, Template
 from glowtrain.onnx_io import load
 from glowtrain.types import Array
+from tests.onnx_io.onnx_models import interpreted, model, node
 
 
 def ints(*values: int) -> Array:

@@ -10,22 +10,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx_models import (
-    checked,
-    close,
-    convnet,
-    in_onnx_runtime,
-    interpreted,
-    loaded,
-    mlp,
-    model,
-    node,
-    random_inputs,
-    runs_the_same,
-    runtime_errors,
-    trainable,
-    variables,
-)
 
 import glowtrain as gt
 import glowtrain.ops
@@ -42,6 +26,22 @@ from glowtrain.ops.reduce.reduction import ReduceMean
 from glowtrain.ops.tensor.pad import Pad
 from glowtrain.ops.tensor.split import Split
 from glowtrain.types import bf16, f16, f32, i64
+from tests.onnx_io.onnx_models import (
+    checked,
+    close,
+    convnet,
+    in_onnx_runtime,
+    interpreted,
+    loaded,
+    mlp,
+    model,
+    node,
+    random_inputs,
+    runs_the_same,
+    runtime_errors,
+    trainable,
+    variables,
+)
 
 # What ONNX Runtime's CPU provider, or the onnx package's shape inference, cannot do though ONNX allows it.
 REFUSED = (

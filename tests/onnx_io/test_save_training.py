@@ -5,18 +5,6 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx_models import (
-    checked,
-    close,
-    convnet,
-    frozen,
-    interpreted,
-    loaded,
-    mlp,
-    random_inputs,
-    runs_the_same,
-    variables,
-)
 
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import ModelError, SharedWeightsWarning
@@ -30,6 +18,18 @@ from glowtrain.ops.reduce.reduction import ReduceMean
 from glowtrain.optim import SGD
 from glowtrain.trainer import Trainer
 from glowtrain.types import f32
+from tests.onnx_io.onnx_models import (
+    checked,
+    close,
+    convnet,
+    frozen,
+    interpreted,
+    loaded,
+    mlp,
+    random_inputs,
+    runs_the_same,
+    variables,
+)
 
 
 def training_step(source: Graph) -> Graph:

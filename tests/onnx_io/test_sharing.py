@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper
-from onnx_models import frozen, loaded, model, node, trainable
 
 import glowtrain as gt
 from glowtrain.errors import InputError, SharedWeightsWarning
 from glowtrain.onnx_io import load, save
 from glowtrain.onnx_io.read.exported import KIND, PROGRAM_NODE, SIGNATURE
 from glowtrain.types import Array
+from tests.onnx_io.onnx_models import frozen, loaded, model, node, trainable
 
 RATE = 0.3
 X = np.random.default_rng(7).standard_normal((9, 6))

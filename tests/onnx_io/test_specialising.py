@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from onnx_models import checked, model, node
 
 import glowtrain as gt
 from glowtrain.errors import BindingError, InputError, ModelError, UnknownValueError
@@ -20,6 +19,7 @@ from glowtrain.onnx_io import load
 from glowtrain.ops.reduce.reduction import ReduceSum
 from glowtrain.ops.tensor.move import Unsqueeze
 from glowtrain.types import Array
+from tests.onnx_io.onnx_models import checked, model, node
 
 F, I64, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 

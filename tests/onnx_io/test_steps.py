@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import AttributeProto, ModelProto, TensorProto, defs, helper
-from onnx_models import in_onnx_runtime, interpreted, model, node
 
 import glowtrain as gt
 from glowtrain.errors import ModelError
 from glowtrain.graph import Graph
 from glowtrain.onnx_io.read.upgrade.opset_7_up import STEPS
 from glowtrain.types import Array
+from tests.onnx_io.onnx_models import in_onnx_runtime, interpreted, model, node
 
 X = np.random.default_rng(0).standard_normal((2, 4, 3)).astype(np.float32)
 IMAGE = np.random.default_rng(1).standard_normal((1, 4, 5, 6)).astype(np.float32)

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper
-from onnx_models import in_onnx_runtime
 
 import glowtrain as gt
 from glowtrain.errors import GlowtrainError, UnsupportedOperatorError
 from glowtrain.graph import Graph
 from glowtrain.types import Array
+from tests.onnx_io.onnx_models import in_onnx_runtime
 
 TABLE = np.round(np.random.default_rng(0).normal(size=(50, 4)) * 2) / 2
 LABELS = {"label": TensorProto.INT64, "scores": TensorProto.FLOAT}

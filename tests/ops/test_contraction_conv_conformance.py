@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rules import as_tuple, reference, run
 
 import glowtrain.ops
 from glowtrain.gradcheck.draw import SeededDraw
@@ -15,6 +14,7 @@ from glowtrain.graph import OPERATORS, Constant, Input, Operator, Sample
 from glowtrain.graph.reverse import pullback
 from glowtrain.ops.sequence.recurrent import GRU, LSTM, RNN
 from glowtrain.types import Array, type_of
+from tests.ops.rules import as_tuple, reference, run
 
 OURS = [
     *("MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "GlobalAveragePool"),

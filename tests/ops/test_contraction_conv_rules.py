@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rules import reference, run
 
 from glowtrain.errors import ShapeError
 from glowtrain.gradcheck.draw import SeededDraw
@@ -17,6 +16,7 @@ from glowtrain.ops.convolution.convolution import Conv, ConvInputGradient, ConvT
 from glowtrain.ops.pooling.max_pool import MaxPool, MaxPoolGradient
 from glowtrain.ops.pooling.pooling import AveragePool, LpPool
 from glowtrain.types import Array, f32, f64, i64, type_of
+from tests.ops.rules import reference, run
 
 
 def arange(*shape: int) -> Array:

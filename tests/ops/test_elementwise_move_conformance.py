@@ -7,16 +7,16 @@ import dataclasses
 import numpy as np
 import onnx
 import pytest
-from one_node import onnx_model
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
-from rules import as_tuple, reference
 
 from glowtrain.gradcheck.draw import SeededDraw
 from glowtrain.graph import Operator, registered
 from glowtrain.ops.tensor.pad import Pad
 from glowtrain.ops.tensor.shape import ConstantOfShape, Range
 from glowtrain.types import Array
+from tests.ops.one_node import onnx_model
+from tests.ops.rules import as_tuple, reference
 
 FAMILIES = (
     *("activation", "arithmetic", "blocks", "extrema", "logic", "move", "pad", "shape", "split", "stop_gradient"),

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rules import all_gradients, reference
 
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import ShapeError
@@ -35,6 +34,7 @@ from glowtrain.ops.elementwise.arithmetic import Abs, Add, Div, Mod, Pow, Round,
 from glowtrain.ops.elementwise.extrema import Clip, Max, Min
 from glowtrain.ops.elementwise.logic import BitShift, BitwiseNot, Cast, IsInf, Not, Where
 from glowtrain.types import DType, bf16, boolean, f16, f32, f64, i32, i64, u8
+from tests.ops.rules import all_gradients, reference
 
 
 class TestArithmetic:

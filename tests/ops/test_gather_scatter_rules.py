@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rules import gradients, lowered
 
 from glowtrain.errors import ShapeError
 from glowtrain.graph import Operator
 from glowtrain.ops.indexing.gather import Gather, GatherElements, GatherND
 from glowtrain.ops.indexing.one_hot import OneHot
 from glowtrain.ops.indexing.scatter import ScatterAdd, ScatterElements, ScatterND
+from tests.ops.rules import gradients, lowered
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rules import all_gradients, reference
 
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import ShapeError
@@ -29,6 +28,7 @@ from glowtrain.ops.tensor.shape import ConstantOfShape, EyeLike, Range, Shape, S
 from glowtrain.ops.tensor.space_depth import DepthToSpace, SpaceToDepth
 from glowtrain.ops.tensor.split import Split
 from glowtrain.types import f32, f64, i32, i64
+from tests.ops.rules import all_gradients, reference
 
 
 class TestMove:

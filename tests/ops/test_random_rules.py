@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rules import gradients, run
 
 from glowtrain.graph import constant
 from glowtrain.ops.random.philox import ArrayWords, Dropout, Normal, RandomBits, TrainingDropout, Uniform, philox
 from glowtrain.types import i64
+from tests.ops.rules import gradients, run
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from one_node import onnx_model
 from onnx.reference import ReferenceEvaluator
-from rules import as_tuple, lowered
 
 from glowtrain.gradcheck.draw import SeededDraw
 from glowtrain.graph import Operator, registered
@@ -18,6 +16,8 @@ from glowtrain.ops.normalize.group import LpNormalization
 from glowtrain.ops.objective.loss import NegativeLogLikelihoodLoss
 from glowtrain.ops.reduce.reduction import ReduceLogSumExp
 from glowtrain.types import DType, f16, f32, type_of
+from tests.ops.one_node import onnx_model
+from tests.ops.rules import as_tuple, lowered
 
 MODULES = ("reduction", "along_axis", "index", "onehot", "softmax", "normalization", "group_normalization", "loss")
 OWN = ("RandomBits", "ScatterAdd", "TrainingDropout", "UnbiasedBatchNormalization")

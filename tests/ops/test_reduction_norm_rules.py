@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rules import gradients, lowered, run
 
 from glowtrain.errors import ShapeError
 from glowtrain.graph import Input, Operator, constant
@@ -32,6 +31,7 @@ from glowtrain.ops.reduce.reduction import (
 )
 from glowtrain.ops.reduce.softmax import Hardmax, LogSoftmax, Softmax
 from glowtrain.types import TensorType, bf16, boolean, f16, f32, f64, i32, i64
+from tests.ops.rules import gradients, lowered, run
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rules import run
 
 from glowtrain.errors import DifferentiationError
 from glowtrain.graph import Constant, Input, Operator
@@ -14,6 +13,7 @@ from glowtrain.graph.reverse import pullback, unbroadcast
 from glowtrain.ops.elementwise.arithmetic import Add
 from glowtrain.ops.elementwise.logic import Greater
 from glowtrain.types import f64
+from tests.ops.rules import run
 
 
 def test_reverse_walk_adds_where_a_value_fans_out() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rules import reference, run
 
 from glowtrain.errors import ShapeError
 from glowtrain.graph import OPERATORS, Constant, Graph, Input, Operator, topological
@@ -14,6 +13,7 @@ from glowtrain.graph.reverse import pullback
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.sequence.recurrent import GRU, LSTM, RNN
 from glowtrain.types import f32, f64
+from tests.ops.rules import reference, run
 
 
 def running_sum(**attributes: Any) -> Scan:

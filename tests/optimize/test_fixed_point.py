@@ -19,7 +19,7 @@ from glowtrain.ops.quantized.fixed_point import fixed_point
 from glowtrain.ops.tensor.move import Reshape
 from glowtrain.optimize.fixed_point import in_fixed_point
 from glowtrain.types import DType, TensorType, f8e4m3fn, f32, i4, u8
-from tests.optimize.test_integer import operators, quantized, real, weight
+from tests.optimize.quantized_graphs import operators, quantized, real, weight
 
 
 def network(random: np.random.Generator) -> Graph:

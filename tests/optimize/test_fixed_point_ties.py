@@ -11,7 +11,7 @@ from glowtrain.graph import Graph, Input, Value, constant
 from glowtrain.ops.contraction.products import MatMul
 from glowtrain.ops.quantized.fixed_point import Rescale
 from glowtrain.types import Array, TensorType, f32, i32
-from tests.optimize.test_integer import quantized, real, weight
+from tests.optimize.quantized_graphs import quantized, real, weight
 
 
 def rescale(shift: int) -> Graph:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime
 import pytest
 
 import glowtrain as gt
 from glowtrain.backends.interpreter import evaluate
-from glowtrain.graph import Graph, Input, Value, constant
+from glowtrain.graph import Graph, Input, constant
 from glowtrain.lower.expand import expand
 from glowtrain.ops.contraction.products import Gemm, MatMul
 from glowtrain.ops.convolution.convolution import Conv
@@ -18,57 +17,13 @@ from glowtrain.ops.elementwise.extrema import Clip
 from glowtrain.ops.normalize.batch_and_layer import BatchNormalization
 from glowtrain.ops.pooling.max_pool import MaxPool
 from glowtrain.ops.pooling.pooling import AveragePool, GlobalAveragePool
-from glowtrain.ops.quantized.convert import DequantizeLinear, QuantizeLinear
 from glowtrain.ops.quantized.integer_products import ConvInteger, MatMulInteger
 from glowtrain.ops.tensor.move import Concat, Reshape, Transpose
 from glowtrain.optimize.integer import in_integers
 from glowtrain.optimize.pipeline import optimize
 from glowtrain.types import Array, TensorType, f32, i8, i32, u8
+from tests.optimize.quantized_graphs import against_onnxruntime, bias, operators, quantized, real, weight
 from tests.stages import lower, scheduled
-
-
-def scale_of(value: float) -> Value:
-    return constant(np.array(value, np.float32))
-
-
-def quantized(x: Value, scale: float, zero: int, dtype: type[np.generic] = np.uint8) -> Value:
-    result: Value = QuantizeLinear()(x, scale_of(scale), constant(np.array(zero, dtype)))
-    return result
-
-
-def real(x: Value, scale: float, zero: int) -> Value:
-    result: Value = DequantizeLinear()(x, scale_of(scale), constant(np.array(zero, x.dtype.numpy)))
-    return result
-
-
-def weight(array: Array, scales: Array, axis: int) -> Value:
-    result: Value = DequantizeLinear(axis=axis)(
-        constant(array), constant(scales), constant(np.zeros(scales.shape, array.dtype))
-    )
-    return result
-
-
-def bias(array: Array, scales: Array) -> Value:
-    result: Value = DequantizeLinear(axis=0)(constant(array), constant(scales))
-    return result
-
-
-def operators(graph: Graph) -> list[str]:
-    return [node.operator.key() for node in graph.nodes]
-
-
-def against_onnxruntime(graph: Graph, x: Array, tmp_path: object) -> Array:
-    """The result of compiled code: that of the interpreter and of ONNX Runtime, bit for bit."""
-    path = f"{tmp_path}/model.onnx"
-    gt.save(graph, path, opset=17)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.x64quantprecision", "1")
-    expected = onnxruntime.InferenceSession(path, options).run(None, {"x": x})[0]
-    for backend in ("interpreter", "cpu"):
-        found = gt.compile(graph, backend=backend)({"x": x})["y"]
-        assert found.tobytes() == expected.tobytes(), backend
-    return np.asarray(expected)
 
 
 @pytest.mark.parametrize("activation", [None, Relu(), Clip()])

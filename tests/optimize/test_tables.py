@@ -9,7 +9,7 @@ import glowtrain as gt
 from glowtrain.graph import Graph, Input, Value, constant
 from glowtrain.optimize.integer import in_integers
 from glowtrain.types import TensorType, f32
-from tests.optimize.test_integer import operators, quantized, real
+from tests.optimize.quantized_graphs import operators, quantized, real
 
 
 def rounded(y: Value, x: Input, dtype: type[np.generic] = np.uint8) -> Graph:

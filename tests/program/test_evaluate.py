@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from programs import program
 
 from glowtrain.errors import InputError, ProgramError
 from glowtrain.loops import (
@@ -22,6 +21,7 @@ from glowtrain.loops import (
 from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.interpret.storage import Memory
 from glowtrain.types import f32, f64, i32, i64
+from tests.program.programs import program
 
 
 def test_contractions_of_every_shape(random: np.random.Generator) -> None:

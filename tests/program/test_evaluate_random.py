@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from programs import program
 
 from glowtrain.loops import (
     Accumulate,
@@ -38,6 +37,7 @@ from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.program import Kernel, Program
 from glowtrain.program.verify import verify
 from glowtrain.types import Array, f64, i32, i64
+from tests.program.programs import program
 
 
 class Points:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from random_graphs import RandomGraph, permutation
 
 from glowtrain.backends import interpreter
 from glowtrain.gradcheck.draw import SeededDraw
@@ -36,6 +35,7 @@ from glowtrain.program.program import Program
 from glowtrain.program.text import plan_text, to_text
 from glowtrain.program.verify import verify
 from glowtrain.types import Array, f32, i64, u8
+from tests.program.random_graphs import RandomGraph, permutation
 from tests.stages import fuse, lower
 
 

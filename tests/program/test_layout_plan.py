@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from random_graphs import RandomGraph
 
 from glowtrain.backends import interpreter
 from glowtrain.errors import ProgramError
@@ -25,6 +24,7 @@ from glowtrain.program.passes.layout import assign_layouts
 from glowtrain.program.passes.schedule import peak_bytes, schedule
 from glowtrain.program.program import Instruction, Kernel, Program, Repeat
 from glowtrain.types import Array, f32
+from tests.program.random_graphs import RandomGraph
 from tests.stages import fuse, lower
 
 SEEDS = range(200, 225)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from random_graphs import GraphDraw, drawn, permutation
 from test_program_text import attention, convolution, mlp, recurrence
 
 from glowtrain.errors import ProgramError, TextError
@@ -24,6 +23,7 @@ from glowtrain.program.passes.schedule import schedule
 from glowtrain.program.program import Kernel, Program
 from glowtrain.program.text import arrays_of, plan_text, to_text
 from glowtrain.types import DTYPES, Array, DType, TensorType, dtype_of, f32, f64, i32
+from tests.program.random_graphs import GraphDraw, drawn, permutation
 from tests.stages import fuse, lower
 
 Feeds = dict[str, Array]

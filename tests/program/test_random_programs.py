@@ -10,7 +10,6 @@ import pytest
 from filetests import ENGINES
 from hypothesis import given
 from hypothesis import strategies as st
-from random_graphs import permutation
 from random_programs import RandomPrograms
 
 from glowtrain.errors import ProgramError
@@ -30,6 +29,7 @@ from glowtrain.program.text import arrays_of, plan_text, to_text
 from glowtrain.program.verify import verify
 from glowtrain.types import Array, Shape
 from tests.cpu.random_nests import Integers, drawn, seeded
+from tests.program.random_graphs import permutation
 
 Arrays = dict[str, Array]
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from models import chain, images, mobile, rows, state_of
 
 import glowtrain as gt
 from glowtrain import nn
@@ -16,6 +15,7 @@ from glowtrain.errors import BindingError, InputError, QuantizationError
 from glowtrain.graph import Value
 from glowtrain.quantization import METHODS, Profile, Recipe, calibrate, prepare_training
 from glowtrain.types import f32
+from tests.quantization.models import chain, images, mobile, rows, state_of
 
 TINY = np.float32(1e-44)
 

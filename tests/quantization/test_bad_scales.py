@@ -6,12 +6,24 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from one_operator import added, conv, dequantize, dynamic, joined, loaded, model, product, quantize, scalar, vector
 from onnx import ModelProto, TensorProto, helper
 
 import glowtrain as gt
 from glowtrain.errors import ModelError
 from glowtrain.types import Array
+from tests.quantization.one_operator import (
+    added,
+    conv,
+    dequantize,
+    dynamic,
+    joined,
+    loaded,
+    model,
+    product,
+    quantize,
+    scalar,
+    vector,
+)
 
 DIVISOR = "numbers are divided by it, so it must be positive and finite"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-from models import conv_norm, images, mobile, relu6, state_of
 
 import glowtrain as gt
 from glowtrain import nn
@@ -16,6 +15,7 @@ from glowtrain.quantization.export.constants import baked
 from glowtrain.quantization.improve.equalize import equalized
 from glowtrain.quantization.improve.sensitivity import decibels
 from glowtrain.types import Array, f32, i4, i8, i16, u16
+from tests.quantization.models import conv_norm, images, mobile, relu6, state_of
 
 FOUR = Scheme(i4, "symmetric", "channel", narrow=True)
 X = images(32, seed=3)

@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from models import images, mobile, state_of
 from onnx import TensorProto
 
 import glowtrain as gt
@@ -17,6 +16,7 @@ from glowtrain.graph import Value, Variable, constant
 from glowtrain.ops.quantized.convert import DequantizeLinear, QuantizeLinear
 from glowtrain.quantization import Quantized, Recipe, Scheme, in_bytes, save_quantized
 from glowtrain.types import f32, i4, i8, u4
+from tests.quantization.models import images, mobile, state_of
 
 X = images(4)
 CHANNELS, BLOCKS = Scheme(i4, "symmetric", "channel"), Scheme(i4, "symmetric", "block", 4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from models import branches, conv_norm, images, mobile, state_of, transformer
 
 import glowtrain as gt
 from glowtrain import nn
@@ -20,6 +19,7 @@ from glowtrain.quantization import Recipe, Scheme, folded
 from glowtrain.quantization.export.constants import Arrays, baked, matched, named
 from glowtrain.quantization.placement.placement import Placement, name_of, place
 from glowtrain.types import f32, i4, i8, u8
+from tests.quantization.models import branches, conv_norm, images, mobile, state_of, transformer
 
 
 def graph_of(model: Template, batch: int = 2) -> Graph:

@@ -12,7 +12,6 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from models import branches, images, matrices, mobile, state_of, transformer
 
 import glowtrain as gt
 from glowtrain.graph import Graph, Template
@@ -21,6 +20,7 @@ from glowtrain.onnx_io.checks.other_runtimes import outside_run
 from glowtrain.quantization import Quantized, Recipe, Scheme
 from glowtrain.quantization.improve.sensitivity import decibels
 from glowtrain.types import Array, i4, i8, i16, u4, u8, u16
+from tests.quantization.models import branches, images, matrices, mobile, state_of, transformer
 
 X: dict[str, Array] = {
     "mobile": images(24),

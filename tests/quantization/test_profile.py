@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from models import images, mobile, state_of
 
 import glowtrain as gt
 from glowtrain.data import Dataset
@@ -16,6 +15,7 @@ from glowtrain.graph import Template, Value
 from glowtrain.quantization import Profile, Recipe, calibrate, folded, prepare
 from glowtrain.quantization.export.constants import each
 from glowtrain.types import Array, f32
+from tests.quantization.models import images, mobile, state_of
 
 
 @gt.model(x=f32["batch", 4])

@@ -17,7 +17,6 @@ import onnxruntime as ort
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
-from models import branches, images, mobile, state_of, transformer
 from rich.console import Console
 
 import glowtrain as gt
@@ -39,6 +38,7 @@ from glowtrain.quantization.improve.sensitivity import LayerNoise, decibels, sen
 from glowtrain.quantization.placement.scheme import Parameters
 from glowtrain.quantization.report.html import draw_histogram, draw_noise, html_page, observed
 from glowtrain.types import Array, i4, i16
+from tests.quantization.models import branches, images, mobile, state_of, transformer
 
 X = images(16)
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from models import chain, rows
-from one_operator import quantize, scalar
 from typer.testing import CliRunner
 
 import glowtrain as gt
@@ -19,6 +17,8 @@ from glowtrain.ops.contraction.products import Gemm
 from glowtrain.ops.elementwise.transcendental import Exp
 from glowtrain.quantization import Recipe, Scheme, calibrate
 from glowtrain.types import Array, f32, f64, i4, i8, u8
+from tests.quantization.models import chain, rows
+from tests.quantization.one_operator import quantize, scalar
 
 TINY = np.float32(1e-44)
 

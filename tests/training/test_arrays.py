@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from trainers import Points, trainer_of
 
 import glowtrain as gt
 from glowtrain.data import Dataset
 from glowtrain.errors import InputError
 from glowtrain.trainer.arrays import converted, mismatch, shaped, with_unit_axes
 from glowtrain.types import DType, Spec, f8e4m3fn
+from tests.training.trainers import Points, trainer_of
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
-from trainers import Points, trainer_of
 
 import glowtrain as gt
 from glowtrain.errors import CheckpointError
+from tests.training.trainers import Points, trainer_of
 
 
 def scaled(factor: float, power: float = 1.0, drop: float = 0.5, *, first: str = "relu") -> gt.Template:

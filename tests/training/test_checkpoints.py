@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trainers import Points, images, trainer_of
 
 import glowtrain as gt
 from glowtrain.backends.interpreter import InterpretedInstance
 from glowtrain.errors import CheckpointError
 from glowtrain.trainer.checkpoint import read
 from glowtrain.trainer.fit import Moment
+from tests.training.trainers import Points, images, trainer_of
 
 
 @pytest.mark.parametrize("every", [None, 2])

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from trainers import Points, images, trainer_of
 
 import glowtrain as gt
 from glowtrain.errors import InputError
+from tests.training.trainers import Points, images, trainer_of
 
 
 def test_parameters_can_be_set_from_a_dict(mlp: gt.Template, points: Points) -> None:

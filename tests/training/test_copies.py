@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trainers import Points, trainer_of
 
 import glowtrain as gt
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.llvm.target import Target
 from glowtrain.errors import UnpicklableError
 from glowtrain.graph import Graph, Input, Variable
+from tests.training.trainers import Points, trainer_of
 
 Again = Callable[[Any], Any]
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trainers import Points, images, trainer_of
 
 import glowtrain as gt
 from glowtrain.compiler.function import Function
 from glowtrain.errors import InputError
 from glowtrain.ops.indexing.arg_extrema import CumSum
 from glowtrain.trainer.predict import Predictor
+from tests.training.trainers import Points, images, trainer_of
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trainers import Points, images, trainer_of
 
 import glowtrain as gt
 from glowtrain.backends.interpreter import Interpreter
@@ -16,6 +15,7 @@ from glowtrain.cli.train import train
 from glowtrain.data import Dataset
 from glowtrain.errors import DifferentiationError, InputError, NonFiniteError
 from glowtrain.trainer.fit import Moment
+from tests.training.trainers import Points, images, trainer_of
 
 # --- one step --------------------------------------------------------------------------------------------------------
 
