@@ -114,8 +114,9 @@ def _without(keys: Iterable[str]) -> Iterator[str]:
 
 
 def _defaults(entries: Iterable[Covered]) -> Iterator[str]:
-    yield from ("", "## Attributes at their defaults only", "", "| operator | attributes |", "|---|---|")
-    yield from (f"| {entry.operator} | {', '.join(entry.defaults_only)} |" for entry in entries)
+    told = [f"- `{entry.operator}`: {', '.join(entry.defaults_only)}" for entry in entries]
+    if told:
+        yield from ("", "## Attributes at their defaults only", "", *told)
 
 
 def _finite() -> Iterator[str]:

@@ -100,9 +100,9 @@ def test_every_pass_keeps_the_meaning_of_larger_graphs(seed: int) -> None:
 @given(st.data())
 def test_no_pass_changes_the_program_that_it_is_given(data: st.DataObject) -> None:
     """Layouts too belong to the program that a pass returns."""
-    drawing = GraphDraw(drawn(data))
+    drawing = RandomGraph(HypothesisDraw(data.draw))
     lowered = lower(drawing.graph())
-    wishes = [(b, permutation(drawing.integer, b.type.rank)) for b in lowered.buffers if b.type.rank > 1]
+    wishes = [(b, permutation(drawing.draw, b.type.rank)) for b in lowered.buffers if b.type.rank > 1]
     program = replace(lowered, preferences=tuple(wishes))
     for stage in (assign_layouts, fuse, schedule):
         before = to_text(program)
