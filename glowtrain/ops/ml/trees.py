@@ -316,7 +316,7 @@ class TreeEnsembleRegressor(ListedTrees):
         op = cls(**nodes, n_targets=columns, aggregate_function=aggregate, target_treeids=trees, target_nodeids=ids,
                  target_ids=targets, target_weights=weights, base_values=base, result=f64,
                  post_transform=draw.choice(("NONE", "LOGISTIC", "SOFTMAX")) if columns > 1 else "NONE")  # fmt: skip
-        return Sample(_some_in_tensors(draw, op, "target_weights"), (draw_features(draw),))
+        return Sample(op, (draw_features(draw),))
 
 
 @operator
@@ -409,7 +409,7 @@ class TreeEnsembleClassifier(ListedTrees):
         op = cls(**nodes, classlabels_int64s=tuple(range(5, 5 + classes)), class_treeids=trees, class_nodeids=ids,
                  class_ids=voted, class_weights=weights, base_values=base, result=f64,
                  post_transform=draw.choice(("NONE", "LOGISTIC", "SOFTMAX")))  # fmt: skip
-        return Sample(_some_in_tensors(draw, op, "class_weights"), (draw_features(draw),))
+        return Sample(op, (draw_features(draw),))
 
 
 def checked(operator_: Operator, ensemble: Callable[[], Ensemble], x: TensorType) -> None:
@@ -446,11 +446,3 @@ def draw_trees(draw: Draw) -> tuple[dict[str, Any], list[tuple[int, int]]]:
     names = ("treeids", "nodeids", "featureids", "modes", "values", "truenodeids", "falsenodeids")
     columns = dict(zip((*names, "missing_value_tracks_true"), zip(*rows, strict=True), strict=True))
     return {f"nodes_{name}": column for name, column in columns.items()}, leaves
-
-
-def _some_in_tensors(draw: Draw, op: Any, weights: str) -> Operator:
-    """The same trees with some numbers in the attributes that hold them with more digits."""
-    names = [name for name in ("nodes_values", "base_values", weights) if draw.boolean()]
-    moved = {f"{name}_as_tensor": getattr(op, name) for name in names}
-    result: Operator = op.replace(**moved, **dict.fromkeys(names, ()))
-    return result

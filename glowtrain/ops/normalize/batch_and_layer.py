@@ -228,7 +228,7 @@ class RowNormalization(Operator):
         inputs: list[Array | None] = [draw.floats(shape), draw.floats(scale)]
         if cls is LayerNormalization:
             inputs.append(draw.floats(row) if draw.boolean() else None)
-        return Sample(cls(axis, draw.choice((1e-5, 0.1)), draw.choice((1, 16))), tuple(inputs))
+        return Sample(cls(axis, draw.choice((1e-5, 0.1))), tuple(inputs))
 
 
 def _row_indices(shape: Shape, axis: int) -> tuple[tuple[Index, ...], tuple[Index, ...]]:
