@@ -101,12 +101,12 @@ class _Walk:
 
 def _one_each(node: Node, gradients: Any) -> Sequence[Value | None]:
     """What a rule gave, if it is one cotangent for each operand. Raises :class:`DifferentiationError`."""
-    listed = gradients if isinstance(gradients, (tuple, list)) else ()
-    strange = [kind_of(gradient) for gradient in listed if gradient is not None and not isinstance(gradient, Value)]
-    if listed is gradients and not strange and len(listed) == len(node.inputs):
-        return listed
-    counted = f"{len(gradients)} of them" if isinstance(gradients, (tuple, list)) else type(gradients).__name__
-    found = f"{strange[0]} among them" if strange else counted
+    found = type(gradients).__name__
+    if isinstance(gradients, (tuple, list)):
+        strange = [kind_of(item) for item in gradients if item is not None and not isinstance(item, Value)]
+        if not strange and len(gradients) == len(node.inputs):
+            return tuple(gradients)
+        found = f"{strange[0]} among them" if strange else f"{len(gradients)} of them"
     raise DifferentiationError(
         f"the vjp of {node.operator.key()} must return a tuple with a cotangent for each of its "
         f"{len(node.inputs)} operands (None where no gradient flows), such as (g * x,), not {found}"

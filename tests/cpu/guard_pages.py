@@ -2,7 +2,7 @@
 
 A fault ends the process, so tests run this in one of its own; the last line says which program it was. By hand:
 
-    PYTHONPATH=tests/program python tests/cpu/guard_pages.py convolutions 0 1000
+    python -m tests.cpu.guard_pages convolutions 0 1000
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from random_graphs import GraphDraw
 
 from glowtrain.backends.llvm.target import Target, target_names
 from glowtrain.compiler.walk import planned
+from glowtrain.gradcheck.draw import SeededDraw
 from glowtrain.graph import Graph, Input, Value
 from glowtrain.graph.reverse import pullback
 from glowtrain.ops.convolution.convolution import Conv
@@ -23,7 +23,8 @@ from glowtrain.program.program import Program
 from glowtrain.types import Array, f32
 from tests.cpu.cpu_kernels import runnable, same
 from tests.cpu.native_program import Native, Pages
-from tests.cpu.random_nests import Programs, seeded
+from tests.cpu.random_nests import Programs
+from tests.program.random_graphs import RandomGraph
 
 Drawn = tuple[Program, Mapping[str, Array]]
 TARGETS = [Target.host(), *runnable(*target_names())]
@@ -32,19 +33,19 @@ TARGETS = [Target.host(), *runnable(*target_names())]
 
 def nest(seed: int) -> Drawn:
     """Loop nests of all kinds."""
-    programs = Programs(seeded(seed))
+    programs = Programs(SeededDraw(seed))
     return (program := programs.program()), programs.feeds(program)
 
 
 def graph(seed: int) -> Drawn:
     """Graphs with gradients and state."""
-    draw = GraphDraw(seeded(seed))
+    draw = RandomGraph(SeededDraw(seed))
     return planned(draw.graph()).program, draw.feeds()
 
 
 def convolution(seed: int) -> Drawn:
     """A convolution and its gradients: depthwise, in groups or neither, often with more padding than kernel."""
-    integer = seeded(seed)
+    integer = SeededDraw(seed).integer
     group = (1, 2, integer(1, 64))[integer(0, 2)]
     deep = group > 2 and integer(0, 2) > 0
     channels = group if deep else group * integer(1, max(1, 32 // group))

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from masked_loads import X86, MaskedLoad, graphs_of, lost_masks, text_of, unmarked, unmasked
 
 import glowtrain as gt
 from glowtrain import models
@@ -17,6 +16,7 @@ from glowtrain.graph.reverse import pullback
 from glowtrain.ops.convolution.convolution import Conv
 from glowtrain.types import f32
 from tests.cpu.cpu_kernels import runnable
+from tests.cpu.masked_loads import X86, MaskedLoad, graphs_of, lost_masks, text_of, unmarked, unmasked
 
 AVX512 = Target.named("avx512")
 HALF = (True,) * 8 + (False,) * 8

@@ -10,10 +10,11 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.compiler.walk import WALK, arrive
+from glowtrain.gradcheck.draw import SeededDraw
 from glowtrain.graph import Graph, Input, to_text
 from glowtrain.graph.registry import Named
 from glowtrain.ops.elementwise.logic import Identity
-from tests.program.random_graphs import GraphDraw, seeded
+from tests.program.random_graphs import RandomGraph
 
 
 def unnamed_operand() -> Graph:
@@ -34,7 +35,7 @@ def test_optimizing_names_nothing_in_the_graph_that_it_is_given() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_compiling_leaves_random_graphs_as_they_are(seed: int) -> None:
-    graph = GraphDraw(seeded(seed)).graph()
+    graph = RandomGraph(SeededDraw(seed)).graph()
     text, key = to_text(graph), graph.key
     arrive(graph, stages=gt.Cpu().stages(WALK))
     assert (to_text(graph), graph.with_().key) == (text, key)

@@ -12,6 +12,7 @@ from test_program_text import attention, convolution, mlp, recurrence
 
 from glowtrain.errors import ProgramError, TextError
 from glowtrain.gradcheck.draw import SeededDraw
+from glowtrain.gradcheck.strategies import HypothesisDraw
 from glowtrain.graph import Graph, Input, Node, Operator, registered
 from glowtrain.loops import Apply, Buffer, Const, Expr, For, Index, Load, Reduce, Statement, Store, call, indices_of
 from glowtrain.program.interpret.evaluate import evaluate
@@ -23,7 +24,7 @@ from glowtrain.program.passes.schedule import schedule
 from glowtrain.program.program import Kernel, Program
 from glowtrain.program.text import arrays_of, plan_text, to_text
 from glowtrain.types import DTYPES, Array, DType, TensorType, dtype_of, f32, f64, i32
-from tests.program.random_graphs import GraphDraw, drawn, permutation
+from tests.program.random_graphs import RandomGraph, permutation
 from tests.stages import fuse, lower
 
 Feeds = dict[str, Array]
@@ -77,9 +78,9 @@ def test_the_golden_programs_come_back(graph: Graph) -> None:
 
 @given(st.data())
 def test_random_programs_come_back(data: st.DataObject) -> None:
-    drawing = GraphDraw(drawn(data))
+    drawing = RandomGraph(HypothesisDraw(data.draw))
     program = lower(drawing.graph())
-    wishes = [(b, permutation(drawing.integer, b.type.rank)) for b in program.buffers if b.type.rank > 1]
+    wishes = [(b, permutation(drawing.draw, b.type.rank)) for b in program.buffers if b.type.rank > 1]
     program = replace(program, preferences=tuple(wishes))
     feeds = drawing.feeds()
     for each in (program, schedule(fuse(assign_layouts(program)))):

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from filetests import ENGINES
 from hypothesis import given
 from hypothesis import strategies as st
-from random_programs import RandomPrograms
 
 from glowtrain.errors import ProgramError
+from glowtrain.gradcheck.draw import SeededDraw
+from glowtrain.gradcheck.strategies import HypothesisDraw
+from glowtrain.graph import Draw
 from glowtrain.loops import Buffer, Store
 from glowtrain.program.analysis import write_coverage
 from glowtrain.program.interpret.evaluate import evaluate
@@ -28,21 +29,22 @@ from glowtrain.program.program import Instruction, Plan, Program, Repeat
 from glowtrain.program.text import arrays_of, plan_text, to_text
 from glowtrain.program.verify import verify
 from glowtrain.types import Array, Shape
-from tests.cpu.random_nests import Integers, drawn, seeded
+from tests.program.filetests import ENGINES
 from tests.program.random_graphs import permutation
+from tests.program.random_programs import RandomPrograms
 
 Arrays = dict[str, Array]
 
 
-def random_program(integer: Integers) -> tuple[Program, Arrays]:
-    drawing = RandomPrograms(integer)
+def random_program(draw: Draw) -> tuple[Program, Arrays]:
+    drawing = RandomPrograms(draw)
     program = drawing.program(4)
     return program, drawing.feeds(program)
 
 
-def stages(program: Program, integer: Integers) -> Iterator[tuple[str, Program]]:
+def stages(program: Program, draw: Draw) -> Iterator[tuple[str, Program]]:
     """The program after each pass; layouts are asked for at random."""
-    wishes = [(b, permutation(integer, b.type.rank)) for b in program.buffers if b.type.rank > 1]
+    wishes = [(b, permutation(draw, b.type.rank)) for b in program.buffers if b.type.rank > 1]
     program = assign_layouts(replace(program, preferences=tuple(wishes[:6])))
     yield "layouts", program
     program = InlineProducers().run(program)
@@ -58,14 +60,14 @@ def bits(program: Program, feeds: Arrays, planned: Plan | None = None) -> dict[s
     return {name: (array.shape, (array + 0).tobytes()) for name, array in {**outputs, **state}.items()}
 
 
-def check(integer: Integers) -> None:
-    program, feeds = random_program(integer)
+def check(draw: Draw) -> None:
+    program, feeds = random_program(draw)
     verify(program)
     expected = bits(program, feeds)
     read = parse(to_text(program), arrays_of(program))
     assert to_text(read) == to_text(program)
     assert bits(read, feeds) == expected
-    for name, after in stages(program, integer):
+    for name, after in stages(program, draw):
         verify(after)
         assert bits(after, feeds) == expected, f"{name}:\n{after}"
         planned = plan(after)
@@ -77,20 +79,20 @@ def check(integer: Integers) -> None:
 
 @given(st.data())
 def test_text_passes_and_plans_agree(data: st.DataObject) -> None:
-    check(drawn(data))
+    check(HypothesisDraw(data.draw))
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_text_passes_and_plans_agree_on_larger_programs(seed: int) -> None:
-    check(seeded(seed))
+    check(SeededDraw(seed))
 
 
 @pytest.mark.parametrize("seed", range(100, 120))
 def test_native_code_agrees(seed: int) -> None:
     """Over one planned arena, on every target."""
-    integer = seeded(seed)
-    program, feeds = random_program(integer)
-    *_, (_, last) = stages(program, integer)
+    draw = SeededDraw(seed)
+    program, feeds = random_program(draw)
+    *_, (_, last) = stages(program, draw)
     outputs, state = evaluate(program, feeds)
     for engine, run in ENGINES.items():
         for found, wanted in zip(run(last, feeds, {}), (outputs, state), strict=True):
@@ -101,7 +103,7 @@ def test_native_code_agrees(seed: int) -> None:
 
 def test_programs_have_what_they_are_drawn_for() -> None:
     """Repeats in repeats, and buffers of a repeat that its trips write row by row."""
-    programs = [random_program(seeded(seed))[0] for seed in range(60)]
+    programs = [random_program(SeededDraw(seed))[0] for seed in range(60)]
     repeats = [i for p in programs for i in p.instructions if isinstance(i, Repeat)]
     assert sum(any(isinstance(inner, Repeat) for inner in r.body) for r in repeats) > 10
     assert sum(any(b.kind == "activation" and b in r.reads for b in _by_row(r)) for r in repeats) > 20
@@ -135,7 +137,7 @@ def all_trips_at_once(shape: Shape, store: Store, around: Sequence[object], unkn
 
 def test_the_verifier_refuses_plans_that_take_parts_for_wholes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner, "_carries", any_write_counts)
-    assert sum(not _accepted(plan(random_program(seeded(seed))[0])) for seed in range(60)) > 3
+    assert sum(not _accepted(plan(random_program(SeededDraw(seed))[0])) for seed in range(60)) > 3
 
 
 def test_the_poisoned_arena_shows_it_where_the_verifier_makes_the_same_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +145,7 @@ def test_the_poisoned_arena_shows_it_where_the_verifier_makes_the_same_mistake(m
     monkeypatch.setattr(write_coverage, "_always", all_trips_at_once)
     differ = 0
     for seed in range(60):
-        program, feeds = random_program(seeded(seed))
+        program, feeds = random_program(SeededDraw(seed))
         planned = plan(program)
         differ += _accepted(planned) and bits(program, feeds) != bits(program, feeds, planned)
     assert differ > 3

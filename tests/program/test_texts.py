@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from filetests import ENGINES, FileTest, check, filetests
+
+from tests.program.filetests import ENGINES, FileTest, check, filetests
 
 TESTS = list(filetests(Path(__file__).parent / "texts"))
 
