@@ -304,6 +304,9 @@ LAYERS = [
 ]
 
 RARE = [
+    Mistake(
+        "upper bound has no gradient", Clip.vjp, rewrite("(A > B) | (C > B)", "C > B"), operator("Clip", examples=10)
+    ),
     Mistake("unread piece taken for ones", Split.vjp, wrap("zeros(_)", ones), operator("Split")),
     Mistake("known exponent counts half", arithmetic, keep("X * 2.0"), operator("Pow")),
     Mistake("inverse of a large matrix not transposed", Det.vjp, keep("swapped(X)"), operator("Det", examples=10)),

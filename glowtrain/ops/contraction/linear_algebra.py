@@ -254,4 +254,4 @@ class Det(Operator):
         x = draw.floats((*batch, n, n))
         if n > 1 and math.prod(batch) and draw.integer(0, 2) == 0:
             x[..., 0] = x[..., 1]  # singular
-        return Sample(cls(), (x + n * np.eye(n) * (n > LARGEST_MINORS),))
+        return Sample(cls(), (x if n <= LARGEST_MINORS else np.eye(n) + x / n,))

@@ -131,9 +131,7 @@ class Clip(Elementwise):
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        """Either bound, both or none; now and then the bounds are the wrong way round."""
-        low, high = draw.choice(((-0.5, 0.7), (0.7, -0.5)))
-        bounds = [np.array(bound) if draw.boolean() else None for bound in (low, high)]
-        while bounds and bounds[-1] is None:
-            bounds.pop()
+        """Both bounds, now and then the wrong way round; or one of them, or none."""
+        low, high = (np.array(bound) for bound in ((-0.5, 0.7) if draw.integer(0, 3) else (0.7, -0.5)))
+        bounds = draw.choice(((low, high), (low, high), (low,), (None, high), ()))
         return Sample(cls(), (draw.floats(draw.shape(), avoid=(-0.5, 0.7)), *bounds))
