@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         parse,
         verify,
     )
+    from glowtrain.native import NativeFunction
     from glowtrain.nn import model
     from glowtrain.onnx_io import load, save
     from glowtrain.quantization import quantize
@@ -44,6 +45,7 @@ _HOMES = {
     **dict.fromkeys(_GRAPH.split(), "glowtrain.graph"),
     "Cpu": "glowtrain.backends.cpu.backend",
     "GlowtrainError": "glowtrain.errors",
+    "NativeFunction": "glowtrain.native",
     "Trainer": "glowtrain.trainer",
     "compile": "glowtrain.compiler",
     "gradients": "glowtrain.grad",
@@ -62,6 +64,7 @@ __all__ = [
     "GlowtrainError",
     "Graph",
     "Input",
+    "NativeFunction",
     "Operator",
     "Options",
     "Spec",

@@ -24,9 +24,15 @@ from glowtrain.types import Array
 class Artifact(ABC):
     """What a backend made of a graph: immutable, and free of the compiler's data structures."""
 
+    @property
+    def portable(self) -> bool:
+        """Whether it can be written; not if it calls functions of this process."""
+        return True
+
     @abstractmethod
     def to_bytes(self) -> bytes:
-        """The artifact as a file; :meth:`Backend.read` is the inverse."""
+        """The artifact as a file; :meth:`Backend.read` is the inverse. Raises :class:`ArtifactError` if it is not
+        :attr:`portable`."""
 
 
 @dataclass(frozen=True)

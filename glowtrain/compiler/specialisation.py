@@ -85,7 +85,8 @@ def executable_of(graph: Graph, backend: Backend, options: Options) -> Executabl
         except ArtifactError:
             data = None  # damaged: it is made again, and written over
     artifact = arrive(graph, options, backend.stages(WALK))
-    backend.cache.put(key, artifact.to_bytes())
+    if artifact.portable:
+        backend.cache.put(key, artifact.to_bytes())
     return backend.load(artifact)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 from glowtrain.errors import ModelError, PluginError, ShapeError
 from glowtrain.graph.attributes import tested_values
 from glowtrain.graph.ragged import Operand, Ragged, broadcast, whole
+from glowtrain.native import NativeFunction
 from glowtrain.types import Array, DType, TensorType
 
 if TYPE_CHECKING:
@@ -141,9 +142,17 @@ class Operator:
         """Loop nests that write ``outputs`` from input :class:`~glowtrain.loops.Tensor` s."""
         raise self.lacks("lower", "its loops; or a decompose")
 
+    def native(self, *inputs: TensorType | None) -> NativeFunction | None:
+        """The operator in native code, for operands of these types; it is called instead of what ``lower`` gives.
+
+        Operands that are absent are left out of the call. ``None``: there is none for these types.
+        """
+        return None
+
     def lowers(self, *inputs: Value | None) -> bool:
         """Whether this use is lowered; otherwise it is replaced by its decomposition."""
-        return self.has("lower")
+        types = (None if value is None else value.type for value in inputs)
+        return self.has("lower") or self.native(*types) is not None
 
     def weight_axes(self, place: int, *inputs: TensorType | None) -> tuple[int, int] | None:
         """Of a contraction's operand 0 or 1: the axis whose places go to different results (the channels of weights),

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from glowtrain.graph import Constant, Graph, Node, Value, Variable
 from glowtrain.loops import Buffer, Const, Expr, For, Index, Names, Statement, Tensor, indices_of
+from glowtrain.native import NativeFunction
 from glowtrain.ops.control.scan import Scan
-from glowtrain.program.program import Instruction, Kernel, Program, Repeat
+from glowtrain.program.program import Call, Instruction, Kernel, Program, Repeat
 from glowtrain.types import i64
 
 
@@ -103,6 +104,9 @@ class _Lowering:
         inputs = [None if value is None else self._tensor(value) for value in node.inputs]
         if isinstance(operator, Scan):
             return self._scan(operator, node, inputs)
+        function = operator.native(*(None if value is None else value.type for value in node.inputs))
+        if function is not None:
+            return self._call(function, node, [tensor for tensor in inputs if tensor is not None])
         outputs = tuple(self._output(node, value) for value in node.outputs)
         kernels = split(self.kernels.fresh(operator.onnx.lower()), operator.lower(outputs, *inputs))
         wishes = operator.layouts(*(None if value is None else value.type for value in node.inputs))
@@ -110,6 +114,20 @@ class _Lowering:
             if tensor is not None and layout is not None and not tensor.prefix:
                 self.preferences.append((tensor.buffer, layout))
         return kernels
+
+    def _call(self, function: NativeFunction, node: Node, inputs: Sequence[Tensor]) -> list[Instruction]:
+        """A call on whole buffers; what is a slice of one (a step of a Scan) is copied first."""
+        before: list[Instruction] = []
+        buffers = []
+        for tensor in inputs:
+            if tensor.prefix:
+                slice_ = Tensor(Buffer(self.names.fresh(f"{tensor.buffer.name}.step"), tensor.type))
+                before.append(copy(tensor, slice_))
+                tensor = slice_
+            buffers.append(tensor.buffer)
+        outputs = tuple(self._output(node, value).buffer for value in node.outputs)
+        name = self.kernels.fresh(node.operator.onnx.lower())
+        return [*before, Call(name, function, tuple(buffers), outputs)]
 
     def _output(self, node: Node, value: Value) -> Tensor:
         hint = value.name or node.operator.onnx.lower()

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from glowtrain.errors import TextError
 from glowtrain.loops import Accumulate, Buffer, Expr, For, Index, Let, Ref, Statement, Store
+from glowtrain.native import NativeFunction
 from glowtrain.program.lines import END, NAME, Line, found, is_comment, type_of
 from glowtrain.program.parse_expression import Expressions, Scope, typed, undefined
-from glowtrain.program.program import Instruction, Kernel, Plan, Program, Repeat
+from glowtrain.program.program import Call, Instruction, Kernel, Plan, Program, Repeat
 from glowtrain.program.text import contents
 from glowtrain.types import Array, TensorType
 
 KINDS = ("input", "output", "variable", "constant", "activation")
 
 
-def parse(text: str, arrays: Mapping[str, Array] | None = None) -> Program:
-    """Read a program, taking contents that are not written out from ``arrays`` (see :func:`text.arrays_of`).
+Functions = Mapping[str, NativeFunction]
+
+
+def parse(text: str, arrays: Mapping[str, Array] | None = None, functions: Functions | None = None) -> Program:
+    """Read a program, taking contents that are not written out from ``arrays`` (see :func:`text.arrays_of`), and what
+    it calls from ``functions`` (see :func:`text.functions_of`).
 
     Raises :class:`TextError` naming line and column: text outside the grammar, unknown or repeated names, operands of
     different types, contents that are missing or of another type. What else has to hold is the verifier's business.
     """
-    parser = _Parser(text, arrays or {})
+    parser = _Parser(text, arrays or {}, functions or {})
     line = parser.line("program")
     line.expect("program")
     name = line.name()
@@ -30,9 +36,9 @@ def parse(text: str, arrays: Mapping[str, Array] | None = None) -> Program:
     return parser.program(name)
 
 
-def parse_plan(text: str, arrays: Mapping[str, Array] | None = None) -> Plan:
+def parse_plan(text: str, arrays: Mapping[str, Array] | None = None, functions: Functions | None = None) -> Plan:
     """Read a plan: a program, and the offset of every activation. Raises :class:`TextError` as :func:`parse` does."""
-    parser = _Parser(text, arrays or {})
+    parser = _Parser(text, arrays or {}, functions or {})
     line = parser.line("plan")
     line.expect("plan")
     name = line.name()
@@ -48,11 +54,12 @@ def parse_plan(text: str, arrays: Mapping[str, Array] | None = None) -> Plan:
 class _Parser:
     """Recursive descent: blocks by their indentation, lines by their tokens."""
 
-    def __init__(self, text: str, arrays: Mapping[str, Array]) -> None:
+    def __init__(self, text: str, arrays: Mapping[str, Array], functions: Functions) -> None:
         lines = (Line(number, line) for number, line in enumerate(text.split("\n"), 1) if not is_comment(line))
         self.lines = deque(line for line in lines if len(line.tokens) > 1)
         self.last = text.count("\n") + 1
         self.arrays = arrays
+        self.functions = functions
         self.buffers: dict[str, Buffer] = {}
         self.listed: dict[str, dict[str, Buffer]] = {kind: {} for kind in KINDS}
         self.offsets: dict[Buffer, int] = {}
@@ -171,7 +178,35 @@ class _Parser:
             line.expect(":")
             line.end()
             return Repeat(title, index, tuple(self._instruction(member, inner) for member in self.block(line)))
-        line.fail(f"expected kernel or repeat, found {found(line.next)}")
+        if line.accept("call"):
+            return self._call(line)
+        line.fail(f"expected kernel, repeat or call, found {found(line.next)}")
+
+    def _call(self, line: Line) -> Call:
+        title = line.title()
+        line.expect(":")
+        token = line.next
+        name = line.name()
+        function = self.functions.get(name)
+        if function is None:
+            line.fail(f"there is no function {name!r}; pass functions={{{name!r}: ...}} (see functions_of)", token)
+        line.expect("(")
+        inputs = [] if line.ahead(")") or line.ahead(";") else self._buffers(line)
+        word = None
+        if line.accept(";"):
+            line.expect("word")
+            word = -line.integer() if line.accept("-") else line.integer()
+        line.expect(")")
+        line.expect("->")
+        outputs = self._buffers(line)
+        line.end()
+        return Call(title, replace(function, word=word), tuple(inputs), tuple(outputs))
+
+    def _buffers(self, line: Line) -> list[Buffer]:
+        buffers = [self._buffer(line)]
+        while line.accept(","):
+            buffers.append(self._buffer(line))
+        return buffers
 
     # ---- statements
 

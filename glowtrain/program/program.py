@@ -2,6 +2,7 @@
 
 instruction ::= Kernel(statements)                    loop nests (see glowtrain.loops)
               | Repeat(index, instructions)            the instructions once for every value of the index, in order
+              | Call(function, inputs, outputs)        a native function that an operator brings along
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from typing import Self
 from glowtrain.loops import (
     Accumulate,
     Buffer,
+    Const,
     Expr,
     Index,
     Load,
     Reduce,
     Statement,
+    Store,
     Written,
     expressions,
+    indices_of,
     rewrite_body,
     statements,
     stores_of,
@@ -29,6 +33,7 @@ from glowtrain.loops import (
     with_buffers,
     writes,
 )
+from glowtrain.native import NativeFunction
 
 Change = Callable[[Expr], Expr | None]
 """What to put in place of an expression (``None``: nothing)."""
@@ -113,7 +118,16 @@ class Instruction:
         assert not children, f"{self.name} has no instructions inside"
         return self
 
-    # ---- loop nests
+    # ---- what it consists of
+
+    def faults(self) -> Iterator[str]:
+        """What is wrong with it, whatever stands around."""
+        return iter(())
+
+    @property
+    def native(self) -> NativeFunction | None:
+        """The native function that it calls, if it is a call."""
+        return None
 
     @property
     def kernel(self) -> Kernel | None:
@@ -136,10 +150,11 @@ class Instruction:
 
     # ---- buffers
 
-    @property
+    @cached_property
     def opaque(self) -> frozenset[Buffer]:
         """Buffers of which it may read every element without a load that says so."""
-        return frozenset(s.buffer for s in statements(self.nests) if isinstance(s, Accumulate))
+        own = frozenset(s.buffer for s in statements(self.nests) if isinstance(s, Accumulate))
+        return own.union(*(child.opaque for child in self.children))
 
     @property
     def row_major(self) -> frozenset[Buffer]:
@@ -237,6 +252,50 @@ class Repeat(Instruction):
 
     def _on(self, new: Mapping[Buffer, Buffer]) -> Self:
         return self.with_children([instruction.with_buffers(new) for instruction in self.body])
+
+
+@dataclass(frozen=True, eq=False)
+class Call(Instruction):
+    """A native function of ``inputs`` that writes all of ``outputs``; passes see no more of it than that."""
+
+    name: str
+    function: NativeFunction
+    inputs: tuple[Buffer, ...]
+    outputs: tuple[Buffer, ...]
+
+    @property
+    def native(self) -> NativeFunction:
+        return self.function
+
+    @cached_property
+    def reads(self) -> list[Buffer]:
+        return list(dict.fromkeys(self.inputs))
+
+    @cached_property
+    def writes(self) -> list[Buffer]:
+        return list(dict.fromkeys(self.outputs))
+
+    @cached_property
+    def opaque(self) -> frozenset[Buffer]:
+        return frozenset(self.inputs)
+
+    @property
+    def row_major(self) -> frozenset[Buffer]:
+        return self.touched
+
+    def stores(self, around: tuple[Index, ...] = ()) -> Iterator[Written]:
+        for buffer in self.writes:
+            at = indices_of(buffer.shape)
+            yield Store(buffer, at, Const(0, buffer.dtype)), (*around, *at)
+
+    def faults(self) -> Iterator[str]:
+        for buffer in self.outputs:
+            if buffer in self.inputs or self.outputs.count(buffer) > 1:
+                yield f"{describe(buffer)} is a result, and another operand or result too"
+
+    def _on(self, new: Mapping[Buffer, Buffer]) -> Self:
+        inputs, outputs = (tuple(new.get(b, b) for b in buffers) for buffers in (self.inputs, self.outputs))
+        return replace(self, inputs=inputs, outputs=outputs)
 
 
 @dataclass(frozen=True, eq=False)

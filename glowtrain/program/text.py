@@ -9,6 +9,7 @@
     contents    ::= number | "[" number,* "]" | "@" NAME       the last is an array that is given beside the text
     instruction ::= "kernel" title ":" statement*
                   | "repeat" title index "<" extent ":" instruction*
+                  | "call" title ":" FUNCTION "(" NAME,* [";" "word" integer] ")" "->" NAME,*
     title       ::= NAME ("+" NAME)*
     statement   ::= ("for" ["serial"] index "<" extent,* | "do" ["serial"]) ":" statement*
                   | "let" NAME "=" expr
@@ -28,6 +29,7 @@ what "as" says. Subscripts are printed in their affine form. A number takes its 
 (see :mod:`glowtrain.program.statement_text`). In a plan every activation has its offset in the arena. A line that
 begins with ";" is a comment: a plan's say what follows from the rest, each instruction's operands among it.
 
+The native functions of calls are given beside the text, by name.
 Constants of up to 16 elements are written out; larger ones, and variables, are arrays by the buffer's name.
 """
 
@@ -40,8 +42,9 @@ from functools import singledispatchmethod
 import numpy as np
 
 from glowtrain.loops import Buffer, Names
+from glowtrain.native import NativeFunction
 from glowtrain.program.passes.schedule import lifetimes
-from glowtrain.program.program import Instruction, Kernel, Plan, Program, Repeat
+from glowtrain.program.program import Call, Instruction, Kernel, Plan, Program, Repeat
 from glowtrain.program.statement_text import Scope, indented, number_text, quoted, read_number
 from glowtrain.types import Array, TensorType, boolean
 
@@ -72,6 +75,11 @@ def plan_text(plan: Plan) -> str:
 def arrays_of(program: Program) -> dict[str, Array]:
     """The arrays that the text of ``program`` refers to by ``@name``."""
     return {b.name: b.initial for b in program.buffers if b.initial is not None and _inline(b) is None}
+
+
+def functions_of(program: Program) -> dict[str, NativeFunction]:
+    """The native functions that the text of ``program`` calls by name."""
+    return {leaf.native.name: leaf.native for leaf in program.leaves if leaf.native is not None}
 
 
 def contents(numbers: Sequence[str], type_: TensorType) -> Array:
@@ -168,6 +176,12 @@ class _Printer:
         for member in repeat.body:
             yield from indented(self._numbered(member, "", inner))
 
+    @_instruction.register
+    def _call(self, call: Call, scope: Scope) -> Iterator[str]:
+        inputs, outputs = (", ".join(quoted(b.name) for b in buffers) for buffers in (call.inputs, call.outputs))
+        word = "" if call.function.word is None else f"; word {call.function.word}"
+        yield f"call {_title(call)}: {quoted(call.function.name)}({inputs}{word}) -> {outputs}"
+
     def _operands(self, instruction: Instruction) -> str:
         groups: dict[str, list[str]] = {"out": [], "inout": [], "in": []}
         reads, writes = set(instruction.reads), set(instruction.writes)
@@ -186,4 +200,4 @@ def _title(instruction: Instruction) -> str:
     return "+".join(quoted(name) for name in instruction.name.split("+"))
 
 
-__all__ = ["arrays_of", "contents", "plan_text", "to_text"]
+__all__ = ["arrays_of", "contents", "functions_of", "plan_text", "to_text"]

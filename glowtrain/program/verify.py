@@ -57,6 +57,9 @@ def verify(program: Program, stage: str = "") -> None:
     - Inputs and constants are never written; a variable is written if and only if the program lists it as updated.
     - Activations and outputs are written before they are read; every element of an output is written.
 
+    Calls
+    - Results are neither operands nor twice results; operands and results are row-major.
+
     Statements
     - Loads, stores and accumulations have as many subscripts as the buffer has axes; subscripts are i64.
     - Stores, and loads without a fill, stay inside of their buffer for all values of the indices. Loads at places
@@ -172,6 +175,7 @@ class _Verifier:
 
     def _own(self, instruction: Instruction, bound: tuple[Index, ...]) -> Iterator[str]:
         """What an instruction itself breaks, not those inside of it."""
+        yield from instruction.faults()
         yield from self._body(instruction.nests, _Place(instruction.name, bound, frozenset()))
         for buffer in instruction.row_major if instruction.is_leaf else ():
             if buffer.layout != tuple(range(buffer.type.rank)):

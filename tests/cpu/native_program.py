@@ -108,7 +108,7 @@ class Native:
         given |= {b: b.initial for b in (*self.program.constants, *self.code.externals) if b.kind == "constant"}
         for buffer, piece in zip(self.code.externals, pieces, strict=True):
             piece[...] = raw(buffer, given[buffer]) if buffer in given else POISON
-        table = pointer_table([piece.ctypes.data for piece in held.pieces])
+        table = pointer_table([*(p.ctypes.data for p in held.pieces), *(f.address for f in self.code.natives)])
         self.step(ctypes.addressof(table))
         assert np.all(arena[gaps] == CANARY), "a store between activations"
         if isinstance(held, Canaries):

@@ -254,7 +254,7 @@ WRONG = {
     "two buffers of one name": ("input  at", "input  x", "line 3, column 10: there are two buffers x"),
     "one name for two inputs": ("at: i64[4]", "at: i64[4] as x", "line 3, column 10: there are two inputs x"),
     "an unused activation": ("  output y", "  activation t: f32[2]\n  output y", "line 4, column 3: activation t"),
-    "an unknown instruction": ("kernel k:", "branch k:", "line 5, column 1: expected kernel or repeat, found 'branch'"),
+    "an unknown instruction": ("kernel k:", "branch k:", "line 5, column 1: expected kernel, repeat or call"),
     "no colon": ("kernel k:", "kernel k", "line 5, column 9: expected ':', found the end of the line"),
     "an undefined buffer": ("x[i, r]", "z[i, r]", "line 9, column 32: there is no buffer z"),
     "an undefined target": ("    y[i, j]", "    z[i, j]", "line 9, column 5: there is no buffer z"),

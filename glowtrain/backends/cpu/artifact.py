@@ -19,6 +19,7 @@ from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.state import aligned
 from glowtrain.errors import ArtifactError
 from glowtrain.loops import Buffer
+from glowtrain.native import NativeFunction
 from glowtrain.program.memory.plan import Plan
 from glowtrain.types import Array, TensorType, parse_type
 
@@ -42,7 +43,8 @@ class NativeArtifact(Artifact):
 
     ``slots`` are the entries of the pointer table after the first two; ``outputs`` has the types of all outputs, also
     of those that the code never writes; ``constants`` hold memory as the code reads it, aligned; ``calls`` names the
-    kernel of each call, in order, where the code counts their cycles.
+    kernel of each call, in order, where the code counts their cycles; ``natives`` are the functions of this process
+    that it calls, in the table after the slots.
     """
 
     code: bytes
@@ -54,6 +56,11 @@ class NativeArtifact(Artifact):
     outputs: dict[str, TensorType]
     constants: dict[str, Array] = field(repr=False)
     calls: tuple[str, ...] = ()
+    natives: tuple[NativeFunction, ...] = ()
+
+    @property
+    def portable(self) -> bool:
+        return not self.natives
 
     @classmethod
     def of(cls, object_bytes: bytes, code: Code) -> NativeArtifact:
@@ -68,9 +75,13 @@ class NativeArtifact(Artifact):
         }
         outputs = {name: buffer.type for name, buffer in plan.program.outputs.items()}
         calls = code.calls if code.profile else ()
-        return cls(object_bytes, code.target, code.entry, plan.arena, code.workspace, slots, outputs, constants, calls)
+        own = object_bytes, code.target, code.entry, plan.arena, code.workspace
+        return cls(*own, slots, outputs, constants, calls, code.natives)
 
     def to_bytes(self) -> bytes:
+        if self.natives:
+            names = ", ".join(function.name for function in self.natives)
+            raise ArtifactError(f"{self.entry} calls native functions of this process ({names}): it cannot be written")
         facts = {
             "target": {**asdict(self.target), "families": sorted(self.target.families)},
             "entry": self.entry,

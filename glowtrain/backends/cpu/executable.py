@@ -56,13 +56,15 @@ class NativeInstance(Instance):
                     self._fixed[number] = self.outputs[slot.name]
                 case "constant":
                     self._fixed[number] = artifact.constants[slot.name]
-        count = FIRST_SLOT + len(artifact.slots)
+        count = FIRST_SLOT + len(artifact.slots) + len(artifact.natives)
         if artifact.calls:
             self._fixed[count] = self.counters
         self.table = toolchain.pointer_table([None] * (count + bool(artifact.calls)))
         self._address = ctypes.addressof(self.table)
         for number, array in self._fixed.items():
             self.table[number] = array.ctypes.data
+        for number, function in enumerate(artifact.natives, FIRST_SLOT + len(artifact.slots)):
+            self.table[number] = function.address
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         self._bind_variables()

@@ -32,9 +32,10 @@ from glowtrain.backends.llvm.text import Function, Text
 from glowtrain.backends.llvm.toolchain import module_text
 from glowtrain.errors import CodegenError
 from glowtrain.loops import Affine, Buffer, Index, Load, Store
+from glowtrain.native import NativeFunction
 from glowtrain.program.analysis.kernel_key import Key, structure
 from glowtrain.program.memory.plan import Plan
-from glowtrain.program.program import Instruction, Kernel, Repeat
+from glowtrain.program.program import Call, Instruction, Kernel, Repeat
 from glowtrain.stages import DEFAULT, Options
 from glowtrain.types import TensorType, u8
 
@@ -59,7 +60,7 @@ class Argument:
 @dataclass(frozen=True)
 class Code:
     """The text of a module, and the plan that it carries out; ``externals`` are the buffers in the table after arena
-    and workspace, ``profile`` whether a table of cycle counters is the entry after them."""
+    and workspace, ``profile`` whether a table of cycle counters is the last entry."""
 
     plan: Plan
     target: Target
@@ -72,6 +73,8 @@ class Code:
     """Function name -> the kernels that use it, for listings."""
     calls: tuple[str, ...] = ()
     """The kernel of each call in the step, in order."""
+    natives: tuple[NativeFunction, ...] = ()
+    """Functions that operators bring along: in the table after ``externals``."""
 
     def __str__(self) -> str:
         return module_text(self.text, self.target)
@@ -115,6 +118,8 @@ class _Module:
         self.workspace = 0
         self.smalls: dict[Buffer, bool] = {}
         self.packed: dict[tuple[Buffer, Packing], Buffer] = {}
+        called = (leaf.native for leaf in plan.program.leaves)
+        self.natives = list(dict.fromkeys(function for function in called if function is not None))
         self.externals = self._externals()
 
     def _externals(self) -> list[Buffer]:
@@ -123,7 +128,9 @@ class _Module:
         for each in arguments:
             if each.packing is not None and (each.buffer, each.packing) not in self.packed:
                 self.packed[each.buffer, each.packing] = packed_constant(each.buffer, each.packing)
-        unread = {buffer for buffer, _ in self.packed} - {each.buffer for each in arguments if each.packing is None}
+        plain = {each.buffer for each in arguments if each.packing is None}
+        plain.update(*(leaf.touched for leaf in self.plan.program.leaves if leaf.native is not None))
+        unread = {buffer for buffer, _ in self.packed} - plain
         own = [b for b in self.plan.program.buffers if b not in self.plan.offsets and b not in unread]
         return [*own, *self.packed.values()]
 
@@ -142,8 +149,8 @@ class _Module:
         functions = {name: ", ".join(dict.fromkeys(users)) for name, users in self.users.items()}
         texts = [text.replace(_NAME, name) for text, name in self.texts.items()]
         text = "\n".join([*texts, entry])
-        own = self.plan, self.target, self.entry, self.profile
-        return Code(*own, text, tuple(self.externals), self.workspace, functions, tuple(self.calls))
+        own = self.plan, self.target, self.entry, self.profile, text, tuple(self.externals), self.workspace
+        return Code(*own, functions, tuple(self.calls), tuple(self.natives))
 
     def _instructions(self, instructions: Sequence[Instruction], outer: list[Index]) -> None:
         for instruction in instructions:
@@ -175,6 +182,21 @@ class _Module:
         self._count(before)
         self.calls.append(kernel.name)
 
+    @_instruction.register
+    def _native(self, call: Call, outer: list[Index]) -> None:
+        if not self.target.runs_here:
+            raise CodegenError(
+                f"call {call.name} is of native function {call.function.name!r} of this process, which code for "
+                f"{self.target.name} cannot call; give the operator a lower or a decompose instead of its native"
+            )
+        pointers = [self._pointer(Argument(buffer)) for buffer in (*call.inputs, *call.outputs)]
+        words = [] if call.function.word is None else [f"i64 {call.function.word}"]
+        function = self._slot(2 + len(self.externals) + self.natives.index(call.function))
+        before = self._cycles()
+        self.step.f.line(f"call void {function}({', '.join([*(f'ptr {p}' for p in pointers), *words])})")
+        self._count(before)
+        self.calls.append(call.name)
+
     def _unit(self, kernel: Kernel, outer: list[Index]) -> _Unit:
         """A kernel's code, written once for all kernels of one structure."""
         known = tuple((buffer.kind == "constant", self._small(buffer)) for buffer in kernel.operands)
@@ -198,7 +220,7 @@ class _Module:
             return
         f = self.step.f
         passed = f.value(f"sub i64 {self._cycles()}, {before}")
-        counter = f.address(self._slot(2 + len(self.externals)), len(self.calls), 8)
+        counter = f.address(self._slot(2 + len(self.externals) + len(self.natives)), len(self.calls), 8)
         total = f.value(f"add i64 {f.value(f'load i64, ptr {counter}, align 8')}, {passed}")
         f.line(f"store i64 {total}, ptr {counter}, align 8")
 

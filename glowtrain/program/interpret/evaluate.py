@@ -34,7 +34,7 @@ from glowtrain.loops import (
 from glowtrain.program.interpret import functions
 from glowtrain.program.interpret.storage import Memory
 from glowtrain.program.interpret.vectorize import Evaluation, Facts, Scope, strided
-from glowtrain.program.program import Instruction, Kernel, Plan, Program, Repeat
+from glowtrain.program.program import Call, Instruction, Kernel, Plan, Program, Repeat
 from glowtrain.types import Array
 
 MAX_POINTS = 1 << 21
@@ -99,6 +99,13 @@ class _Run:
         for step in range(repeat.index.extent):
             for instruction in repeat.body:
                 self.instruction(instruction, scope.at((repeat.index,), (step,)))
+
+    @instruction.register
+    def _call(self, call: Call, scope: Scope) -> None:
+        results = [np.zeros(buffer.shape, buffer.dtype.numpy) for buffer in call.outputs]
+        call.function([self.memory.read(buffer) for buffer in call.inputs], results)
+        for buffer, array in zip(call.outputs, results, strict=True):
+            self.memory[buffer][...] = array
 
     def body(self, body: Sequence[Statement], scope: Scope) -> None:
         for statement in body:

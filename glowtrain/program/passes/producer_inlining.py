@@ -126,6 +126,11 @@ class _Reader:
         """The buffers that it writes, which inlining does not change."""
         return self._instruction.writes
 
+    @property
+    def opaque(self) -> frozenset[Buffer]:
+        """The buffers that it reads otherwise than by loads, which inlining does not change either."""
+        return self._instruction.opaque
+
     def inline(self, buffer: Buffer, found: Definition, sources: Sequence[Buffer]) -> None:
         """Let ``found`` stand for the loads of ``buffer``; it reads ``sources``."""
         self._waiting[buffer] = found
@@ -184,7 +189,7 @@ class _Inlining:
             self._refuse(producer, refused)
             return
         readers = sorted(self.readers.get(buffer, ()))
-        safe = [reader for reader in readers if reader > position and self._unchanged(producer, position, reader)]
+        safe = [reader for reader in readers if self._reaches(producer, position, buffer, reader)]
         uses = {reader: self.known[reader].uses(buffer) for reader in safe}
         chosen = _chosen(buffer, found, uses, all_readers=len(safe) == len(readers))
         if isinstance(chosen, Refused):
@@ -230,6 +235,14 @@ class _Inlining:
 
     def _reduces(self, position: int) -> bool:
         return bool(self.known[position].instruction.survey.reductions)
+
+    def _reaches(self, producer: Instruction, position: int, buffer: Buffer, reader: int) -> bool:
+        """Whether the reader sees what the producer wrote, in loads that can be replaced.
+
+        In a repeat, one that runs before the producer sees what the trip before wrote.
+        """
+        seen = reader > position and self._unchanged(producer, position, reader)
+        return seen and buffer not in self.known[reader].opaque
 
     def _unchanged(self, producer: Instruction, position: int, reader: int) -> bool:
         """Whether what the producer read is still there when (and while) the reader runs."""

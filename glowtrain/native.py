@@ -1,0 +1,52 @@
+"""Functions in native code that operators bring along: from a shared library, or made in this process."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from glowtrain.errors import InputError
+from glowtrain.types import Array
+
+_POINTERS = type(ctypes.CFUNCTYPE(None))
+"""What types of function pointers are instances of, whatever library they are of."""
+
+
+@dataclass(frozen=True, eq=False)
+class NativeFunction:
+    """``void name(const T *operand, ..., T *result, ... [, int64_t word])`` of the C calling convention.
+
+    The pointers lead to contiguous row-major memory: of the operands in order, then of the results; types and shapes
+    are the function's own business. ``function`` is a function of ctypes, or an address; ``word`` is passed last,
+    if there is one; ``keep`` is held as long as the function is (a library, a compiler's engine). The function writes
+    all of its results and nothing else, the same for the same operands. Raises :class:`InputError` for a ``function``
+    that is neither.
+    """
+
+    name: str
+    function: Any
+    word: int | None = None
+    keep: Any = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.address:
+            raise InputError(f"native function {self.name!r} has address 0")
+
+    @property
+    def address(self) -> int:
+        """Where the code begins, in this process."""
+        if isinstance(self.function, int):
+            return self.function
+        if not isinstance(type(self.function), _POINTERS):
+            kind = type(self.function).__name__
+            raise InputError(f"native function {self.name!r} is a {kind}, no ctypes function or address")
+        return ctypes.cast(self.function, ctypes.c_void_p).value or 0
+
+    def __call__(self, operands: Sequence[Array], results: Sequence[Array]) -> None:
+        """Run the function on row-major arrays; ``results`` are written."""
+        pointers = [ctypes.c_void_p(array.ctypes.data) for array in (*operands, *results)]
+        words = [] if self.word is None else [ctypes.c_int64(self.word)]
+        kinds = [*[ctypes.c_void_p] * len(pointers), *[ctypes.c_int64] * len(words)]
+        ctypes.CFUNCTYPE(None, *kinds)(self.address)(*pointers, *words)
