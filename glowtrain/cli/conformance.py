@@ -9,7 +9,8 @@ import typer
 from rich.progress import track
 
 from glowtrain.cli import options
-from glowtrain.cli.console import FAILED, command, err, out
+from glowtrain.cli.console import FAILED, command, err
+from glowtrain.cli.markdown import show
 
 
 @command
@@ -41,6 +42,6 @@ def conformance(
         passed = passed and all(outcome.checked for outcome in found if not outcome.reason)
     if output is not None:
         output.write_text(text, encoding="utf-8")
-    out.print(text, markup=False)
+    show(text)
     if not passed:
         raise typer.Exit(FAILED)

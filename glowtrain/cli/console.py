@@ -10,7 +10,7 @@ from typing import NoReturn, ParamSpec
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from glowtrain.errors import GlowtrainError
 
@@ -24,8 +24,10 @@ WIDTH = 118
 
 
 def _console(*, stderr: bool) -> Console:
-    stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, highlight=False, soft_wrap=True, width=None if stream.isatty() else WIDTH)
+    """A terminal's lines are broken between words, a file's are left whole. Nothing that is printed is markup."""
+    terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    width = None if terminal else WIDTH
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=not terminal, width=width)
 
 
 out = _console(stderr=False)
@@ -41,7 +43,7 @@ def command(function: Callable[Arguments, None]) -> Callable[Arguments, None]:
             function(*args, **kwargs)
             sys.stdout.flush()
         except KeyboardInterrupt:
-            err.print("[red]interrupted[/red]")
+            err.print("interrupted", style="red")
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
             silence_stdout()
@@ -58,27 +60,18 @@ def command(function: Callable[Arguments, None]) -> Callable[Arguments, None]:
 
 def fail(message: str) -> NoReturn:
     """Print an error and leave."""
-    err.print("error:", style="bold red", end=" ")
-    err.print(message, style="red", markup=False)
+    err.print(Text.assemble(("error: ", "bold red"), (message, "red")))
     raise typer.Exit(FAILED) from None
 
 
 def note(message: str) -> None:
     """A remark beside the output (on the error stream, so that output can be piped)."""
-    err.print(message, style="dim", markup=False)
+    err.print(message, style="dim")
 
 
 def silence_stdout() -> None:
     """The reader of our output went away: nothing more can be written, at exit neither."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def table(*columns: str, title: str = "") -> Table:
-    """A table without frame; a column whose name ends in ``>`` is aligned to the right."""
-    result = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        result.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left", overflow="fold")
-    return result
 
 
 def nbytes(count: float) -> str:

@@ -11,6 +11,7 @@ from typing import Annotated
 import numpy as np
 import typer
 from rich.padding import Padding
+from rich.table import Table
 
 from glowtrain import data, losses, models, optim, quantization
 from glowtrain.backends.discovery import backend_of
@@ -59,7 +60,7 @@ def demo(
     check_writable(path, path.with_stem(f"{path.stem}-int8"))
     began = time.perf_counter()
     digits = data.load("digits")
-    out.print("[bold]Glowtrain trains a CNN on handwritten digits, through one compiled step[/bold]\n")
+    out.print("Glowtrain trains a CNN on handwritten digits, through one compiled step\n", style="bold")
     _say("data", f"digits: {len(digits):,} images of 8×8 to train on, {len(digits.valid['y'])} to test on")
     trainer = _trainer(digits, epochs)
     count = sum(array.size for array in trainer.parameters().values())
@@ -70,9 +71,9 @@ def demo(
     _export(trainer, digits, path)
     _quantize(trainer, digits, path.with_stem(f"{path.stem}-int8"), accuracy)
     _say("done", f"in {seconds(time.perf_counter() - began)}; try next:")
-    lines = [line.format(path=path).replace("glowtrain", _name(), 1) for line, _ in NEXT]
-    for line, (_, meaning) in zip(lines, NEXT, strict=True):
-        out.print(f"  [green]{line:{max(map(len, lines))}}[/green]  {meaning}")
+    for line, meaning in NEXT:
+        out.print(f"  {meaning}:")
+        out.print(f"    {line.format(path=path).replace('glowtrain', _name(), 1)}", style="green")
     if accuracy < ENOUGH and epochs >= EPOCHS:
         raise VerificationError(
             f"test accuracy {accuracy:.1%} is below {ENOUGH:.0%}: this build does not learn as it should"
@@ -86,8 +87,12 @@ def _name() -> str:
 
 
 def _say(subject: str, text: str) -> None:
-    out.print(f"[bold cyan]{subject:{INDENT}}[/bold cyan]", end="")
-    out.print(text, markup=False)
+    """A line, or of what is too long for the terminal some, beside its subject."""
+    columns = Table.grid(padding=0)
+    columns.add_column(width=INDENT, style="bold cyan")
+    columns.add_column(overflow="fold")
+    columns.add_row(subject, text)
+    out.print(columns)
 
 
 def _trainer(digits: data.Dataset, epochs: int) -> Trainer:
@@ -114,9 +119,10 @@ def _train(trainer: Trainer, digits: data.Dataset, epochs: int) -> float:
     def tell(moment: Moment) -> None:
         if moment.record is not None and (moment.epoch in (1, 2, 4, 8) or moment.epoch == epochs):
             record = moment.record
-            out.print(
-                f"{'':{INDENT}}epoch {moment.epoch:2}  loss {record['loss']:.4f}   "
-                f"test loss {record['val_loss']:.4f}   test accuracy {record['val_accuracy']:.1%}"
+            _say(
+                "",
+                f"epoch {moment.epoch:2}  loss {record['loss']:.4f}   "
+                f"test loss {record['val_loss']:.4f}   test accuracy {record['val_accuracy']:.1%}",
             )
 
     history = trainer.fit(digits, epochs, BATCH, drop_last=True, progress=False, callbacks=[tell])

@@ -87,7 +87,7 @@ def gradcheck(
     written = files.write(report, _again(modules, op, profile, examples, seed))
     show(report, every=every or bool(op) or model is not None)
     for path in written:
-        out.print(f"wrote {path}", markup=False)
+        out.print(f"wrote {path}")
     report.raise_if_failed()
 
 
@@ -201,12 +201,11 @@ def _unknown(names: list[str]) -> str:
 
 
 def show(report: Report, *, every: bool) -> None:
-    """Print a report as a table; only what did not pass everywhere, unless ``every``. Then where kinks lie."""
+    """Print a report and its table; only what did not pass everywhere, unless ``every``. Then where kinks lie."""
+    out.print(report.summary())
     shown = report.table(all_subjects=every)
     if shown.row_count:
         out.print(shown)
-    else:
-        out.print(report.summary(), markup=False)
     for entry in report.checks:
         if entry.status in ("kink", "absent") and entry.detail:
-            out.print(f"{entry.subject}: {entry.detail}", markup=False, soft_wrap=True)
+            out.print(f"{entry.subject}: {entry.detail}")

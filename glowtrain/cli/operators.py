@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from glowtrain.cli.console import command, out
+from glowtrain.cli.console import command
+from glowtrain.cli.markdown import show
 from glowtrain.graph import Operator, Sample
 
 EXAMPLES = 4
@@ -33,7 +34,7 @@ def operators(
     if output is not None:
         output.write_text(text, encoding="utf-8")
     else:
-        out.print(text, markup=False)
+        show(text)
 
 
 def samples(cls: type[Operator]) -> Iterator[Sample]:

@@ -8,11 +8,12 @@ import numpy as np
 
 from glowtrain.backends.base import Backend, Profile
 from glowtrain.backends.state import State
-from glowtrain.cli.console import out, seconds, table
+from glowtrain.cli.console import out, seconds
 from glowtrain.compiler.specialisation import executable_of
 from glowtrain.graph import Graph
 from glowtrain.optim import HYPER
 from glowtrain.stages import Options
+from glowtrain.tables import table
 from glowtrain.types import Array, TensorType
 from glowtrain.words import plural
 
@@ -31,7 +32,7 @@ def profile(graph: Graph, backend: Backend, runs: int = RUNS) -> None:
         spent[name] += value
         count[name] += 1
     total = sum(spent.values())
-    listed = table("share>", "time>", "cycles>", "calls>", "kernel")
+    listed = table(("share>", "time>", "cycles>", "calls>", "kernel"))
     rest = 0.0
     for name, value in sorted(spent.items(), key=lambda item: -item[1]):
         if value < SHARE_LISTED * total:

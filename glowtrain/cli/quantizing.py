@@ -114,7 +114,7 @@ def saying_what_is_lost(files: Files) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        err.print(f"interrupted: {files.model} was not written", style="red", markup=False)
+        err.print(f"interrupted: {files.model} was not written", style="red")
         raise typer.Exit(INTERRUPTED) from None
 
 
@@ -146,7 +146,7 @@ class Run:
         if profile is not None:
             if known is None:
                 found.profile.save(profile)
-            out.print(f"{'wrote' if known is None else 'ranges from'} {profile}", markup=False)
+            out.print(f"{'wrote' if known is None else 'ranges from'} {profile}")
         self._measure("float", self.network)
         self._measure("after calibration", found.model)
         return found
@@ -168,7 +168,7 @@ class Run:
     def print_accuracies(self) -> None:
         """Say what was measured."""
         for name, value in self.accuracies.items():
-            out.print(f"{100 * value:6.2f} %  {name}", markup=False)
+            out.print(f"{100 * value:6.2f} %  {name}")
 
     def report(self, found: q.Quantized, files: Files, *, sensitivity: bool) -> None:
         """Say what rounding costs, and write it where it was asked for."""
@@ -181,13 +181,13 @@ class Run:
             report.write_json(files.plain)
         for path in (files.page, files.plain):
             if path is not None:
-                out.print(f"wrote {path}", markup=False)
+                out.print(f"wrote {path}")
 
     def write(self, model: Graph | Template, files: Files) -> None:
         """Save the model."""
         graph = model if isinstance(model, Graph) else self._bound(model)
         size = save_quantized(graph, files.model, form=files.form.value, opset=files.opset, as_bytes=files.as_bytes)
-        out.print(f"wrote {files.model}: {files.form}, {nbytes(size)}", markup=False)
+        out.print(f"wrote {files.model}: {files.form}, {nbytes(size)}")
 
     def _inputs(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         return {name: arrays[name] for name in specs_of(self.network)}

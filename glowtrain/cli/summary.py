@@ -7,12 +7,13 @@ from typing import Any
 from rich.table import Table
 
 from glowtrain.backends.base import Backend
-from glowtrain.cli.console import nbytes, out, seconds, table
+from glowtrain.cli.console import nbytes, out, seconds
 from glowtrain.compiler.walk import WALK, arrive, walk
 from glowtrain.graph import Graph, Variable
 from glowtrain.program.memory.plan import Plan
 from glowtrain.program.program import Program
 from glowtrain.stages import Options
+from glowtrain.tables import table
 from glowtrain.words import plural
 
 EXAMPLES = 5
@@ -45,7 +46,7 @@ def _readers(graph: Graph) -> dict[str, list[str]]:
 
 def stages(graph: Graph, backend: Backend) -> Table:
     """One line a stage: what came out, and the seconds that its pass took."""
-    listed = table("stage", "what came out", "time>")
+    listed = table(("stage", "what came out", "time>"))
     listed.add_row("graph", in_numbers(graph, backend), "")
     for arrival in walk(graph, Options(facts=backend.facts), backend.stages(WALK)):
         listed.add_row(arrival.stage.name, in_numbers(arrival.result, backend), seconds(arrival.seconds))
@@ -83,7 +84,7 @@ def in_numbers(result: Any, backend: Backend) -> str:
 
 
 def _interface(graph: Graph) -> None:
-    listed = table("", "name", "type", "bytes>")
+    listed = table(("", "name", "type", "bytes>"))
     for given in graph.inputs:
         listed.add_row("input", given.name, str(given.type), f"{given.type.nbytes:,}")
     for name, value in graph.outputs.items():

@@ -9,6 +9,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from glowtrain.trainer.history import Record
 
+ROOMY = 80
+"""Columns of a terminal on which the bar has room for the speed."""
+
 
 class Display:
     """A progress bar on a terminal, and epoch lines; silent when ``visible`` is false.
@@ -17,7 +20,7 @@ class Display:
     """
 
     def __init__(self, visible: bool | None, total: int, done: int, console: Console | None = None) -> None:
-        self.console = console or Console()
+        self.console = console or Console(highlight=False, markup=False, emoji=False)
         self.tells = visible is not False
         self.visible = self.console.is_terminal if visible is None else visible
         columns = (
@@ -41,26 +44,30 @@ class Display:
 
     def batch(self, epoch: int, epochs: int, loss: float, rate: float) -> None:
         """One batch is done."""
-        state = f"loss {loss:.4f}  {rate:,.0f} examples/s  left"
+        speed = f"  {rate:,.0f} examples/s" if self.console.width >= ROOMY else ""
+        state = f"loss {loss:.4f}{speed}  left"
         self.progress.update(self.task, advance=1, description=f"epoch {epoch}/{epochs}", state=state)
 
     def epoch(self, record: Record, epochs: int) -> None:
         """One epoch is done."""
         if self.visible:
-            self.console.print(line(record, epochs), highlight=False, soft_wrap=True)
+            self.console.print(line(record, epochs, self.console.width))
 
     def say(self, text: str) -> None:
         """A message of its own."""
         if self.tells:
-            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+            self.console.print(text, soft_wrap=not self.console.is_terminal)
 
 
-def line(record: Record, epochs: int) -> str:
-    """An epoch in one line: ``epoch  3/10  loss 0.1234  val_loss 0.1500  val_accuracy 0.957  1.2 s``."""
-    width = len(str(epochs))
-    parts = [f"epoch {int(record['epoch']):>{width}}/{epochs}"]
+def line(record: Record, epochs: int, width: int | None = None) -> str:
+    """An epoch in one line: ``epoch  3/10  loss 0.1234  val_loss 0.1500  val_accuracy 0.957  1.2 s  800 examples/s``.
+
+    Where ``width`` columns are not enough for all of it, the speed is left out, then the time.
+    """
+    digits = len(str(epochs))
+    parts = [f"epoch {int(record['epoch']):>{digits}}/{epochs}"]
     parts += [f"{key} {value:.4f}" for key, value in record.items() if key == "loss" or key.startswith("val_")]
-    if "seconds" in record:
-        parts.append(f"{record['seconds']:.1f} s")
-        parts.append(f"{record['examples_per_second']:,.0f} examples/s")
-    return "  ".join(parts)
+    timings = [f"{record['seconds']:.1f} s", f"{record['examples_per_second']:,.0f} examples/s"]
+    while timings and width is not None and len("  ".join(parts + timings)) > width:
+        timings.pop()
+    return "  ".join(parts + timings)

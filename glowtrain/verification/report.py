@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rich.table import Table
+from rich.console import Group
+from rich.text import Text
 
 from glowtrain.errors import VerificationError
+from glowtrain.tables import Cell, table
+from glowtrain.words import plural
 
 
 @dataclass(frozen=True)
@@ -54,10 +57,12 @@ class Report:
                 f"{self.name}: rung {bad.name} differs: {why}" + (f"; first at {self.place}" if self.place else "")
             )
 
-    def __rich__(self) -> Table:
-        title = f"{self.name}: {self.results} results on every rung"
-        table = Table("rung", "", "error / allowed", "worst result", "seconds", title=title, caption=self.place or None)
-        for rung in self.rungs:
-            verdict = "[green]ok[/]" if rung.ok else "[red]differs[/]"
-            table.add_row(rung.name, verdict, f"{rung.error:.3g}", rung.problem or rung.result, f"{rung.seconds:.2f}")
-        return table
+    def __rich__(self) -> Group:
+        title = f"{self.name}: {plural(self.results, 'result')} on every rung"
+        rungs = table(("rung", "", "error / allowed>", "worst result", "seconds>"), map(_row, self.rungs))
+        return Group(Text(title), rungs, *([Text(self.place)] if self.place else []))
+
+
+def _row(rung: Rung) -> tuple[Cell, ...]:
+    verdict = Text("ok", "green") if rung.ok else Text("differs", "red")
+    return rung.name, verdict, f"{rung.error:.3g}", rung.problem or rung.result, f"{rung.seconds:.2f}"

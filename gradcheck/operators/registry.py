@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from glowtrain.errors import GlowtrainError, InputError, VerificationError
 from glowtrain.gradcheck.operators.coverage import Covered, covered, summary, untested
@@ -37,6 +38,7 @@ from glowtrain.gradcheck.programs.rungs import PROGRAM_ORACLES, check_case
 from glowtrain.gradcheck.programs.shrink import fails_by, minimal, save_case
 from glowtrain.gradcheck.report.report import STYLES, Check, Measure, Progress, Report, merged
 from glowtrain.graph import Operator, Sample, lookup, registered
+from glowtrain.tables import table
 from glowtrain.words import plural
 
 
@@ -98,20 +100,18 @@ class RegistryReport(Report):
 
     def table(self, *, all_subjects: bool = False) -> Table:
         """A line for each subject that did not pass everywhere (or for all): its oracles, and its worst errors."""
-        table = Table(title=self.summary(), title_justify="left")
-        for column in ("checked", "compared", "gradient error", "of tolerance", "oracles"):
-            table.add_column(column)
+        shown = table(["checked", "compared>", "gradient error>", "of tolerance>", "oracles"])
         for subject in self.subjects:
             checks = [check for check in self.of(subject) if check.status != "absent"]
             if all_subjects or any(check.status in ("failed", "kink") for check in checks):
-                table.add_row(subject, *_cells(checks))
-        return table
+                shown.add_row(Text(subject), *_cells(checks))
+        return shown
 
 
-def _cells(checks: Sequence[Check]) -> tuple[str, ...]:
+def _cells(checks: Sequence[Check]) -> tuple[str | Text, ...]:
     slopes = [check.error for check in checks if check.oracle in SLOPES]
     ratio = max((check.ratio for check in checks), default=0.0)
-    names = ", ".join(f"[{STYLES[check.status]}]{check.oracle}[/]" for check in checks)
+    names = Text(", ").join(Text(check.oracle, STYLES[check.status]) for check in checks)
     return str(sum(check.examples for check in checks)), f"{max(slopes):.1e}" if slopes else "-", f"{ratio:.1g}", names
 
 

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Literal
 
 from rich.table import Table
+from rich.text import Text
 
 from glowtrain.errors import VerificationError
+from glowtrain.tables import table
 from glowtrain.words import plural
 
 Progress = Callable[[str, int, int], None]
@@ -103,14 +105,12 @@ class Report:
     def table(self, *, all_subjects: bool = False) -> Table:
         """A line for each subject that did not pass everywhere (or for all), with the worst error by each oracle."""
         oracles = list(dict.fromkeys(check.oracle for check in self.checks))
-        table = Table(title=self.summary(), title_justify="left")
-        for column in ("checked", *oracles):
-            table.add_column(column)
+        shown = table(["checked", *(f"{oracle}>" for oracle in oracles)])
         for subject in self.subjects:
             found = {check.oracle: check for check in self.of(subject)}
             if all_subjects or any(check.status in ("failed", "kink") for check in found.values()):
-                table.add_row(subject, *(_cell(found.get(oracle)) for oracle in oracles))
-        return table
+                shown.add_row(Text(subject), *(_cell(found.get(oracle)) for oracle in oracles))
+        return shown
 
     def summary(self) -> str:
         """One line: how much was checked, and what failed."""
@@ -153,8 +153,7 @@ def _plain(check: Check) -> dict[str, object]:
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(check).items()}
 
 
-def _cell(check: Check | None) -> str:
+def _cell(check: Check | None) -> Text:
     if check is None or check.status == "absent":
-        return "[dim]-[/dim]"
-    text = f"{check.error:.1e}" if check.status != "kink" else "kink"
-    return f"[{STYLES[check.status]}]{text}[/]"
+        return Text("-", STYLES["absent"])
+    return Text(f"{check.error:.1e}" if check.status != "kink" else "kink", STYLES[check.status])

@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from glowtrain.errors import QuantizationError
 from glowtrain.files import write_atomically
@@ -28,6 +29,7 @@ from glowtrain.quantization.placement.placement import Kept
 from glowtrain.quantization.placement.scheme import Parameters
 from glowtrain.quantization.post_training import Quantized, bound
 from glowtrain.quantization.report.html import html_page
+from glowtrain.tables import table
 
 MEASURED = 8
 """Calibration batches over which noise and sensitivities are measured."""
@@ -68,7 +70,7 @@ class Report:
 
     def tables(self) -> RenderableType:
         """The report for a terminal."""
-        return Group(self.summary(), *(_table(*each) for each in self.rows()))
+        return Group(Text(self.summary()), *(_table(*each) for each in self.rows()))
 
     def rows(self) -> Iterator[tuple[str, dict[str, str], list[list[str]]]]:
         """The tables that have rows: title, headings with the kind of their cells ("number" or ""), and rows."""
@@ -146,12 +148,8 @@ def _write(path: Path, text: str) -> None:
 
 
 def _table(title: str, columns: Mapping[str, str], rows: Sequence[Sequence[str]]) -> Table:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for column, kind in columns.items():
-        table.add_column(column, justify="right" if kind == "number" else "left")
-    for row in rows:
-        table.add_row(*row)
-    return table
+    heads = [f"{column}>" if kind == "number" else column for column, kind in columns.items()]
+    return table(heads, rows, title)
 
 
 def _plain(row: LayerNoise | Sensitivity | Kept) -> dict[str, Any]:
