@@ -102,21 +102,21 @@ def quantize(
     )  # fmt: skip
     if opset is not None:
         recipe.check_opset(opset, as_bytes=as_bytes)
-    run = Run(network, (fed.train, fed.valid), recipe, rule, backend, seed)
+    run = Run(network, (fed.train, fed.valid), recipe, rule, backend, seed, model)
     with saying_what_is_lost(files):
         if is_quantized(network):
-            result: Graph | Template = _trained_on(run, training, files, model, sensitivity=sensitivity)
+            result: Graph | Template = _trained_on(run, training, files, sensitivity=sensitivity)
         else:
             result = _quantized(run, training, files, examples, sensitivity=sensitivity)
         run.write(result, files)
 
 
-def _trained_on(run: Run, training: Finetuning, files: Files, name: str, *, sensitivity: bool) -> Graph:
-    """The model ``name``, which is quantized, after more training."""
+def _trained_on(run: Run, training: Finetuning, files: Files, *, sensitivity: bool) -> Graph:
+    """The model, which is quantized, after more training."""
     if not training.epochs:
-        raise InputError(f"{name} is quantized already; --qat EPOCHS trains it on")
+        raise InputError(f"{run.model} is quantized already; --qat EPOCHS trains it on")
     if files.page or files.plain or sensitivity:
-        raise InputError(f"{name} is quantized already: there is no float model to compare it with in a report")
+        raise InputError(f"{run.model} is quantized already: there is no float model to compare it with in a report")
     result = run.trained(resume_training(run.network), training)
     run.print_accuracies()
     return result
@@ -128,5 +128,5 @@ def _quantized(run: Run, training: Finetuning, files: Files, examples: int, *, s
     result: Graph | Template = found.model
     if training.epochs:
         result = run.trained(prepare_training(run.network, found.profile, run.recipe), training)
-    run.report(found, files, sensitivity=sensitivity)
+    run.report(found, result, files, sensitivity=sensitivity)
     return result

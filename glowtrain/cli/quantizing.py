@@ -20,6 +20,8 @@ from glowtrain.errors import InputError
 from glowtrain.figures import check_drawing
 from glowtrain.graph import Graph, Template
 from glowtrain.losses import Loss
+from glowtrain.onnx_io import save
+from glowtrain.onnx_io.read.source import bytes_on_disk
 from glowtrain.optim import Optimizer
 from glowtrain.quantization.calibration.batches import Batch, batches
 from glowtrain.quantization.export.files import save_quantized
@@ -120,7 +122,7 @@ def saying_what_is_lost(files: Files) -> Iterator[None]:
 
 @dataclass
 class Run:
-    """A model with its data and recipe, and the accuracies found so far."""
+    """A model, called ``model`` by whoever gave it, with its data and recipe, and the accuracies found so far."""
 
     network: Graph | Template
     arrays: tuple[dict[str, Array], dict[str, Array] | None]
@@ -128,11 +130,13 @@ class Run:
     loss: Loss
     backend: str
     seed: int
+    model: str
 
     def __post_init__(self) -> None:
         self.accuracies: dict[str, float] = {}
         training, validation = self.arrays
-        self.validation = training if validation is None else validation
+        self.measured = training if validation is None else validation
+        self.measured_on = "the data for calibration" if validation is None else "validation data"
 
     def calibrated(self, examples: int, files: Files) -> q.Quantized:
         """The model after calibration; the profile is read from a file that is there, else written to it."""
@@ -168,12 +172,15 @@ class Run:
     def print_accuracies(self) -> None:
         """Say what was measured."""
         for name, value in self.accuracies.items():
-            out.print(f"{100 * value:6.2f} %  {name}")
+            out.print(f"accuracy on {self.measured_on}, {name}: {100 * value:.2f} %")
 
-    def report(self, found: q.Quantized, files: Files, *, sensitivity: bool) -> None:
-        """Say what rounding costs, and write it where it was asked for."""
+    def report(self, found: q.Quantized, result: Graph | Template, files: Files, *, sensitivity: bool) -> None:
+        """Say what rounding to ``result`` costs, and write it where it was asked for."""
         with out.status("measuring layers"):
-            report = q.report(found, accuracies=self.accuracies, sensitivities=sensitivity)
+            report = q.report(
+                found, accuracies=self.accuracies, measured_on=self.measured_on, sensitivities=sensitivity,
+                sizes=(self._float_bytes(), self._stored(result, files, None)),
+            )  # fmt: skip
         out.print(report.tables())
         if files.page is not None:
             report.write_html(files.page)
@@ -185,19 +192,31 @@ class Run:
 
     def write(self, model: Graph | Template, files: Files) -> None:
         """Save the model."""
-        graph = model if isinstance(model, Graph) else self._bound(model)
-        size = save_quantized(graph, files.model, form=files.form.value, opset=files.opset, as_bytes=files.as_bytes)
+        size = self._stored(model, files, files.model)
         out.print(f"wrote {files.model}: {files.form}, {nbytes(size)}")
+
+    def _stored(self, model: Graph | Template, files: Files, path: Path | None) -> int:
+        """The bytes of the model's file, which is written if there is a path."""
+        graph = model if isinstance(model, Graph) else self._bound(model)
+        return save_quantized(graph, path, form=files.form.value, opset=files.opset, as_bytes=files.as_bytes)
+
+    def _float_bytes(self) -> int:
+        """The bytes of the given model: of its file, or of what would be written of one that comes along."""
+        path = Path(self.model)
+        if path.exists():
+            return bytes_on_disk(path)
+        graph = self.network if isinstance(self.network, Graph) else self._bound(self.network)
+        return int(save(graph).ByteSize())
 
     def _inputs(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         return {name: arrays[name] for name in specs_of(self.network)}
 
     def _measure(self, name: str, model: Graph | Template) -> None:
-        """The accuracy on validation data, if they have labels."""
-        targets = self.validation.get(self.loss.targets[0]) if self.loss.targets else None
+        """The accuracy on validation data, or without them on those for calibration, if they have labels."""
+        targets = self.measured.get(self.loss.targets[0]) if self.loss.targets else None
         if targets is None or targets.dtype.kind not in "iu" or targets.ndim != self._scores_rank() - 1:
             return
-        fed: list[Batch] = batches(model, self._inputs(self.validation), BATCH)
+        fed: list[Batch] = batches(model, self._inputs(self.measured), BATCH)
         ends = np.cumsum([len(next(iter(batch.values()))) for batch in fed])
         self.accuracies[name] = q.accuracy(model, fed, np.split(targets[: ends[-1]], ends[:-1]), backend=self.backend)
 

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from glowtrain.cli import app
+from glowtrain.data import digits
 
 RUNNER = CliRunner()
 
@@ -48,10 +49,12 @@ def test_after_training(trained: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     found = json.loads(plain.read_text())
     assert set(found["accuracies"]) == {"float", "after calibration"}
-    assert f"accuracy float: {100 * found['accuracies']['float']:.2f} %" in said
+    assert f"accuracy on validation data, float: {100 * found['accuracies']['float']:.2f} %" in said
     assert "weights' method mse" in found["recipe"]
     assert "Sensitivity" in said
     assert {"QuantizeLinear", "DequantizeLinear", "Conv"} <= kinds(out)
+    assert f"size {out.stat().st_size:,} bytes instead of {trained.stat().st_size:,} (" in said
+    assert "<h2>Accuracy on validation data</h2>" in page.read_text()
     assert "<svg" in page.read_text() or "<img" in page.read_text()
     again = done(
         "quantize", trained, "--calibrate", "digits", "--out", tmp_path / "2.onnx", "--profile", profile,
@@ -60,6 +63,22 @@ def test_after_training(trained: Path, tmp_path: Path) -> None:
     assert f"wrote {profile}" in said
     assert f"ranges from {profile}" in again
     assert "after calibration" in again
+
+
+def test_without_validation_data_the_report_says_what_was_measured(trained: Path, tmp_path: Path) -> None:
+    images, page = tmp_path / "images.npz", tmp_path / "r.html"
+    np.savez(images, x=digits().x[:64], y=digits().y[:64])
+    said = done("quantize", trained, "--calibrate", images, "--out", tmp_path / "int8.onnx", "--report", page)
+    assert "accuracy on the data for calibration, float: " in said
+    assert "validation data" not in said + page.read_text()
+
+
+def test_sizes_are_those_of_all_files(trained: Path, tmp_path: Path) -> None:
+    apart, out = tmp_path / "apart.onnx", tmp_path / "int8.onnx"
+    onnx.save(onnx.load(trained), apart, save_as_external_data=True, location="weights", size_threshold=0)
+    both = apart.stat().st_size + (tmp_path / "weights").stat().st_size
+    said = done("quantize", apart, "--calibrate", "digits", "--examples", "64", "--out", out, "--format", "qoperator")
+    assert f"size {out.stat().st_size:,} bytes instead of {both:,} (" in said
 
 
 def test_a_profile_serves_every_method(trained: Path, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def quantized() -> Quantized:
 
 @cache
 def reported() -> Report:
-    return report(quantized(), accuracies={"float": 0.9, "post-training": 0.89})
+    return report(quantized(), accuracies={"float": 0.9, "post-training": 0.89}, measured_on="ten images")
 
 
 class TestAnalysis:
@@ -129,7 +129,7 @@ class TestReport:
         for part in (
             "mobile: activations u8",
             "method percentile",
-            "accuracy float: 90.00 %",
+            "accuracy on ten images, float: 90.00 %",
             "times larger",
             "Add.1",
         ):
@@ -140,7 +140,7 @@ class TestReport:
         ("after", "said"), [(40, "2.50 times smaller"), (100, "1.00 times smaller"), (103, "1.03 times larger")]
     )
     def test_a_file_that_grew_is_not_smaller(self, after: int, said: str) -> None:
-        assert f"bytes ({said})" in replace(reported(), float_bytes=100, quantized_bytes=after).summary()
+        assert f"instead of 100 ({said})" in replace(reported(), float_bytes=100, quantized_bytes=after).summary()
 
     def test_terminal(self) -> None:
         console = Console(width=118, record=True, file=io.StringIO())
@@ -152,6 +152,7 @@ class TestReport:
     def test_json(self) -> None:
         plain = json.loads(json.dumps(reported().to_json(), allow_nan=False))
         assert plain["accuracies"] == {"float": 0.9, "post-training": 0.89}
+        assert plain["measured_on"] == "ten images"
         assert plain["kept"][0] == {"name": "Add.1", "operator": "Add", "reason": "asked for"}
         assert {row["name"] for row in plain["layers"]} >= {"x", "Clip", "scores"}
 

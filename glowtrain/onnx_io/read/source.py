@@ -62,6 +62,13 @@ def read(source: Source) -> Model:
     return model
 
 
+def bytes_on_disk(path: Path) -> int:
+    """The bytes of a model's file and of the files beside it that hold its initializers."""
+    initializers = _decode(path.read_bytes(), str(path)).graph.initializer
+    entries = (entry for tensor in initializers for entry in tensor.external_data if entry.key == "location")
+    return sum(file.stat().st_size for file in {path, *(path.parent / entry.value for entry in entries)})
+
+
 def _parse(source: Source) -> Model:
     if isinstance(source, ModelProto):
         copy = ModelProto()

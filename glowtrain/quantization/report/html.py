@@ -39,7 +39,7 @@ def html_page(report: Report) -> str:
 
 def _sections(report: Report) -> Iterator[str]:
     for title, draw, rows in (
-        ("Accuracy on validation data", draw_accuracies, len(report.accuracies)),
+        (report.accuracy.capitalize(), draw_accuracies, len(report.accuracies)),
         ("Signal to noise of each rounded value", draw_noise, len(report.layers)),
     ):
         if rows:

@@ -37,8 +37,8 @@ MEASURED = 8
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What is known of a quantized model. ``accuracies`` are parts of 1 by the name of the form they were measured on;
-    sizes are those of the ONNX files, in bytes."""
+    """What is known of a quantized model. ``accuracies`` are parts of 1 by the name of the form of the model, on the
+    data that ``measured_on`` names; sizes are those of the ONNX files, in bytes."""
 
     title: str
     recipe: str
@@ -50,15 +50,25 @@ class Report:
     profile: Profile
     parameters: Mapping[str, Parameters]
     accuracies: Mapping[str, float] = field(default_factory=dict)
+    measured_on: str = ""
+
+    @property
+    def accuracy(self) -> str:
+        """What accuracies are: ``accuracy on validation data``."""
+        return f"accuracy on {self.measured_on}" if self.measured_on else "accuracy"
 
     def summary(self) -> str:
         """Sizes, accuracies and the noise of the results, in a few lines."""
         lines = [
             f"{self.title}: {self.recipe}",
-            f"size {self.float_bytes:,} -> {self.quantized_bytes:,} bytes ({self._change()})",
+            f"size {self.quantized_bytes:,} bytes instead of {self.float_bytes:,} ({self._change()})",
         ]
-        lines += [f"accuracy {name}: {100 * value:.2f} %" for name, value in self.accuracies.items()]
-        lines += [f"{row.name}: {decibel_text(row.decibels)} dB" for row in self.layers if row.operator == "output"]
+        lines += [f"{self.accuracy}, {name}: {100 * value:.2f} %" for name, value in self.accuracies.items()]
+        lines += [
+            f"{row.name}: {decibel_text(row.decibels)} dB signal to noise"
+            for row in self.layers
+            if row.operator == "output"
+        ]
         lines += [f"in floating point: {len(self.kept)} of the operators"] if self.kept else []
         return "\n".join(lines)
 
@@ -79,7 +89,12 @@ class Report:
         ranking = [[row.name, row.operator, words(row.alone), words(row.without)] for row in self.sensitivities]
         kept = [[entry.name, entry.operator, entry.reason] for entry in self.kept]
         for title, heads, numbers, rows in (
-            ("Signal to noise (dB)", ["value", "made by"], ["activations", "weights"], noise),
+            (
+                "Signal to noise in dB (20: an error of a tenth, 40: of a hundredth)",
+                ["value", "made by"],
+                ["activations", "weights"],
+                noise,
+            ),
             ("Sensitivity: results' dB", ["layer", "operator"], ["only this rounded", "all but this"], ranking),
             ("In floating point", ["name", "operator", "reason"], [], kept),
         ):
@@ -94,6 +109,7 @@ class Report:
             "float_bytes": self.float_bytes,
             "quantized_bytes": self.quantized_bytes,
             "accuracies": dict(self.accuracies),
+            "measured_on": self.measured_on,
             "layers": [_plain(row) for row in self.layers],
             "sensitivities": [_plain(row) for row in self.sensitivities],
             "kept": [_plain(row) for row in self.kept],
@@ -113,19 +129,24 @@ def report(
     quantized: Quantized,
     *,
     accuracies: Mapping[str, float] | None = None,
+    measured_on: str = "",
     sensitivities: bool = True,
+    sizes: tuple[int, int] | None = None,
 ) -> Report:
     """Measure a quantized model over a few of its calibration batches.
 
-    ``accuracies`` are shown as they are, see :func:`~glowtrain.quantization.improve.sensitivity.accuracy`. Ranking
-    layers runs the model twice for each of them; ``sensitivities=False`` leaves that out.
+    ``accuracies`` are shown as they are, see :func:`~glowtrain.quantization.improve.sensitivity.accuracy`, with the
+    data that they were ``measured_on``. Ranking layers runs the model twice for each of them; ``sensitivities=False``
+    leaves that out. ``sizes`` are the bytes of the float and the quantized model's files; without, of the float model
+    with folded BatchNormalization and of the quantized one as ``gt.save`` writes them.
     """
     if not hasattr(quantized, "exact"):
         raise QuantizationError(f"a report is of what gt.quantize gives, not of a {type(quantized).__name__}")
     fed, ready = quantized.data[:MEASURED], quantized.ready
     noise = signal_to_noise(quantized.exact, ready, fed)
     ranking = sensitivity(quantized.exact, ready, fed) if sensitivities else []
-    before, after = (save(bound(model, fed[0])).ByteSize() for model in (quantized.exact, quantized.model))
+    models = (quantized.exact, quantized.model)
+    before, after = sizes or (int(save(bound(model, fed[0])).ByteSize()) for model in models)
     return Report(
         quantized.example.graph.name,
         str(quantized.recipe),
@@ -137,6 +158,7 @@ def report(
         quantized.profile,
         quantized.example.parameters,
         accuracies or {},
+        measured_on,
     )
 
 
