@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -34,14 +35,22 @@ def conformance(
 
     chosen = matching(pattern, backend)
     outcomes = list(track(run_all(chosen, backend, jobs), "testing", len(chosen), console=err, transient=True))
-    text, passed = report(outcomes, backend), all(outcome.passed for outcome in outcomes)
+    text = report(outcomes, backend, again(pattern, backend, output, gradients=gradients))
+    passed = all(outcome.passed for outcome in outcomes)
     if gradients:
         names = slopes.matching(pattern)
         found = list(track(slopes.run_all(names, jobs), "differentiating", len(names), console=err, transient=True))
-        text = f"{report(outcomes, backend, options=' --gradients')}\n{slopes.section(found)}"
+        text = f"{text}\n{slopes.section(found)}"
         passed = passed and all(outcome.checked for outcome in found if not outcome.reason)
     if output is not None:
         output.write_text(text, encoding="utf-8")
     show(text)
     if not passed:
         raise typer.Exit(FAILED)
+
+
+def again(pattern: str, backend: str, output: Path | None, *, gradients: bool) -> str:
+    """The command that gives the same page."""
+    words = ["glowtrain conformance", shlex.quote(pattern) if pattern else "", f"--backend {backend}"]
+    words += ["--gradients" if gradients else "", f"--output {shlex.quote(str(output))}" if output else ""]
+    return " ".join(filter(None, words))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +85,7 @@ def gradcheck(
         report: Report = registry(chosen, profile, examples, seed, processes, failures, programs=programs, first=first)
     else:
         report = of_model(model, parse_dims(dims), seed, input_path, loss, output)
-    written = files.write(report, _again(modules, op, profile, examples, seed))
+    written = files.write(report, _again(modules, op, profile, examples, seed, programs, first))
     show(report, every=every or bool(op) or model is not None)
     for path in written:
         out.print(f"wrote {path}")
@@ -128,7 +129,7 @@ class Files:
         if self.html is not None:
             write_html(report, self.html)
         if self.markdown is not None and isinstance(report, RegistryReport):
-            again = f"{command} --markdown docs/{self.markdown.name}"
+            again = f"{command} --markdown {shlex.quote(str(self.markdown))}"
             write_atomically(self.markdown, page(report, again).encode())
         return [path for path in written if path is not None]
 
@@ -168,11 +169,14 @@ def _jobs(names: list[str], profile: str, examples: int | None) -> int:
     return 1 if 0 < len(names) * each < LITTLE else os.cpu_count() or 1
 
 
-def _again(modules: list[str], names: list[str], profile: str, examples: int | None, seed: int) -> str:
+def _again(
+    modules: list[str], names: list[str], profile: str, examples: int | None, seed: int, programs: int | None, first: int
+) -> str:
     """The command that gives the same report."""
     words = ["glowtrain gradcheck", *(f"--import {module}" for module in modules), *(f"--op {name}" for name in names)]
     words += ["" if profile == "ci" else f"--profile {profile}"]
     words += [f"--examples {examples}" if examples else "", f"--seed {seed}" if seed else ""]
+    words += [f"--programs {programs}" if programs else "", f"--first {first}" if first else ""]
     return " ".join(filter(None, words))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from glowtrain.gradcheck.operators.coverage import Covered, summary
 from glowtrain.gradcheck.operators.edges import FINITE
@@ -44,7 +44,7 @@ def page(report: RegistryReport, command: str) -> str:
     lines = [
         "# Gradients",
         "",
-        f"Written by `{command}`, which checks every operator on drawn examples:",
+        f"Written by `{command}`, which checks {_subjects(found)} on drawn examples:",
         "",
         f"> {_covered(report)}",
         "",
@@ -58,10 +58,16 @@ def page(report: RegistryReport, command: str) -> str:
         *(_row(found[key], report.of(key)) for key in smooth),
         *_without(key for key in found if not class_of(key).differentiable),
         *_defaults(entry for entry in found.values() if entry.defaults_only),
-        *_finite(),
-        *_different(),
+        *_finite(found),
+        *_different(found),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _subjects(found: Collection[str]) -> str:
+    """What was checked, by the keys of operators."""
+    everything = all(cls.key() in found for cls in registered())
+    return "every operator" if everything else plural(len(found), "operator")
 
 
 def _differentiable(report: RegistryReport, found: Mapping[str, Covered], smooth: Sequence[str]) -> Iterator[str]:
@@ -109,6 +115,9 @@ def rounded(error: float) -> str:
 
 
 def _without(keys: Iterable[str]) -> Iterator[str]:
+    keys = list(keys)
+    if not keys:
+        return
     yield from ("", "## Operators without gradients", "", "| operator | why |", "|---|---|")
     yield from (f"| {key} | {class_of(key).reason} |" for key in keys)
 
@@ -119,18 +128,20 @@ def _defaults(entries: Iterable[Covered]) -> Iterator[str]:
         yield from ("", "## Attributes at their defaults only", "", *told)
 
 
-def _finite() -> Iterator[str]:
-    known = {cls.key() for cls in registered()}
+def _finite(found: Collection[str]) -> Iterator[str]:
     yield from ("", "## Infinities and NaN", "")
-    yield "Every operator treats them as NumPy does, in all forms, except:"
-    yield ""
-    reasons = dict.fromkeys(FINITE.values())
+    reasons = dict.fromkeys(why for key, why in FINITE.items() if key in found)
+    yield f"Every operator treats them as NumPy does, in all forms{', except:' if reasons else '.'}"
+    yield from [""] if reasons else []
     for reason in reasons:
-        keys = sorted(key for key, why in FINITE.items() if why == reason and key in known)
+        keys = sorted(key for key, why in FINITE.items() if why == reason and key in found)
         yield f"- `{'`, `'.join(keys)}`: {reason}."
 
 
-def _different() -> Iterator[str]:
-    yield from ("", "## Where ONNX Runtime gives other results", "")
+def _different(found: Collection[str]) -> Iterator[str]:
     reasons = {**DIFFERENT, **{key: reason for key, (reason, _) in IN_PART.items()}}
+    reasons = {key: reason for key, reason in reasons.items() if key in found}
+    if not reasons:
+        return
+    yield from ("", "## Where ONNX Runtime gives other results", "")
     yield from (f"- `{key}`: {reason}." for key, reason in sorted(reasons.items()))

@@ -323,11 +323,15 @@ def test_operands_have_onnx_names() -> None:
 
 def test_command_writes_page_and_json(tmp_path: Any) -> None:
     markdown, data = tmp_path / "gradients.md", tmp_path / "report.json"
-    arguments = ["gradcheck", "--op", "Add", "--profile", "quick", "--markdown", str(markdown), "--json", str(data)]
-    done = CliRunner().invoke(app, arguments)
+    command = ["gradcheck", "--op", "Add", "--profile", "quick", "--markdown", str(markdown)]
+    done = CliRunner().invoke(app, [*command, "--json", str(data)])
     assert done.exit_code == 0, done.output
     assert "all passed" in done.output
-    assert "| Add | A, B |" in markdown.read_text(encoding="utf-8")
+    text = markdown.read_text(encoding="utf-8")
+    assert f"Written by `glowtrain {' '.join(command)}`, which checks 1 operator on drawn examples:" in text
+    assert "| Add | A, B |" in text
+    assert "ArgMax" not in text
+    assert "ImageDecoder" not in text
     assert json.loads(data.read_text())["passed"]
     refused = CliRunner().invoke(app, ["gradcheck", "mlp", "--markdown", str(markdown)])
     assert refused.exit_code == 1

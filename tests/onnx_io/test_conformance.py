@@ -9,6 +9,7 @@ from zlib import crc32
 
 import pytest
 
+from glowtrain.cli.conformance import again
 from glowtrain.onnx_io.checks.conformance import Case, Outcome, matching, report, run
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "conformance.md"
@@ -28,7 +29,7 @@ def test_a_part_passes_on_the_cpu_backend(shard: int) -> None:
     chosen = [test for test in small if crc32(test.name.encode()) % (SHARE * SHARDS) == shard * SHARE]
     assert len(chosen) > 50
     failed = [outcome for outcome in (run(test, "cpu") for test in chosen) if not outcome.passed]
-    assert not failed, report(failed, "cpu")
+    assert not failed, report(failed, "cpu", "")
 
 
 def test_what_is_listed_are_tests_of_onnx() -> None:
@@ -37,7 +38,8 @@ def test_what_is_listed_are_tests_of_onnx() -> None:
 
 def test_a_report_counts_and_gives_reasons() -> None:
     outcomes = [Outcome(Case("node", "test_a"), None, 0.1), Outcome(Case("node", "test_b"), "AssertionError: no", 0.2)]
-    text = report(outcomes, "cpu")
+    text = report(outcomes, "cpu", "glowtrain conformance test_")
+    assert "    glowtrain conformance test_\n" in text
     assert "| node | 1 | 2 |" in text
     assert "- `test_b`: AssertionError: no" in text
 
@@ -47,3 +49,9 @@ def test_a_failure_is_seen() -> None:
     outcome = run(test, "interpreter")
     assert not outcome.passed
     assert "StringConcat" in str(outcome.failure)
+
+
+def test_the_page_names_the_command_that_makes_it() -> None:
+    assert again("", "cpu", Path("docs/conformance.md"), gradients=True) in PAGE.read_text(encoding="utf-8")
+    said = again("max pool", "interpreter", None, gradients=False)
+    assert said == "glowtrain conformance 'max pool' --backend interpreter"

@@ -128,11 +128,8 @@ def _run_alone(work: Callable[[Test], Result], test: Test, crashed: Callable[[Te
             return crashed(test)
 
 
-def report(outcomes: Iterable[Outcome], backend: str, *, options: str = "") -> str:
-    """The results as Markdown: how many of each kind passed, and why the others did not.
-
-    ``options``: further ones of the command that writes it.
-    """
+def report(outcomes: Iterable[Outcome], backend: str, command: str) -> str:
+    """The results as Markdown: how many of each kind passed, and why the others did not; ``command`` makes it again."""
     found = sorted(outcomes, key=lambda outcome: (outcome.test.kind, outcome.test.name))
     totals, passed = Counter(o.test.kind for o in found), Counter(o.test.kind for o in found if o.passed)
     rows = [f"| {kind} | {passed[kind]} | {totals[kind]} |" for kind in dict.fromkeys(_KINDS.values()) if totals[kind]]
@@ -148,7 +145,7 @@ def report(outcomes: Iterable[Outcome], backend: str, *, options: str = "") -> s
             f"The backend tests of the `onnx` package {onnx.__version__}, run by its own test runner at its own",
             f"tolerances on the `{backend}` backend. Skipped tests count as failed. Written by",
             "",
-            f"    glowtrain conformance --backend {backend}{options} --output docs/conformance.md",
+            f"    {command}",
             "",
             "| kind | passed | of |",
             "|---|---|---|",

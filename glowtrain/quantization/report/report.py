@@ -31,6 +31,7 @@ from glowtrain.quantization.post_training import Quantized, bound
 from glowtrain.quantization.report.html import html_page
 from glowtrain.tables import table
 
+NOISE = "Signal to noise in dB (20: an error of a tenth, 40: of a hundredth)"
 MEASURED = 8
 """Calibration batches over which noise and sensitivities are measured."""
 
@@ -64,11 +65,8 @@ class Report:
             f"size {self.quantized_bytes:,} bytes instead of {self.float_bytes:,} ({self._change()})",
         ]
         lines += [f"{self.accuracy}, {name}: {100 * value:.2f} %" for name, value in self.accuracies.items()]
-        lines += [
-            f"{row.name}: {decibel_text(row.decibels)} dB signal to noise"
-            for row in self.layers
-            if row.operator == "output"
-        ]
+        outputs = [row for row in self.layers if row.operator == "output"]
+        lines += [f"{row.name}: {decibel_text(row.decibels)} dB signal to noise" for row in outputs]
         lines += [f"in floating point: {len(self.kept)} of the operators"] if self.kept else []
         return "\n".join(lines)
 
@@ -89,12 +87,7 @@ class Report:
         ranking = [[row.name, row.operator, words(row.alone), words(row.without)] for row in self.sensitivities]
         kept = [[entry.name, entry.operator, entry.reason] for entry in self.kept]
         for title, heads, numbers, rows in (
-            (
-                "Signal to noise in dB (20: an error of a tenth, 40: of a hundredth)",
-                ["value", "made by"],
-                ["activations", "weights"],
-                noise,
-            ),
+            (NOISE, ["value", "made by"], ["activations", "weights"], noise),
             ("Sensitivity: results' dB", ["layer", "operator"], ["only this rounded", "all but this"], ranking),
             ("In floating point", ["name", "operator", "reason"], [], kept),
         ):
