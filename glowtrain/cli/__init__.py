@@ -10,6 +10,7 @@ from glowtrain import __version__
 from glowtrain.cli.conformance import conformance
 from glowtrain.cli.demo import demo
 from glowtrain.cli.gradcheck import gradcheck
+from glowtrain.cli.help import Command, Group, paragraphs
 from glowtrain.cli.inspect import inspect
 from glowtrain.cli.operators import operators
 from glowtrain.cli.quantize import quantize
@@ -19,13 +20,14 @@ from glowtrain.cli.verify import verify
 
 app = typer.Typer(
     name="glowtrain",
+    cls=Group,
     help="A training compiler: an ONNX model in, one compiled training step, a trained ONNX model out.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
 for function in (demo, train, quantize, run, inspect, verify, gradcheck, conformance, operators):
-    app.command()(function)
+    app.command(cls=Command, help=paragraphs(function))(function)
 
 
 def _version(wanted: bool) -> None:

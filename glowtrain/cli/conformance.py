@@ -16,11 +16,11 @@ from glowtrain.cli.markdown import show
 
 @command
 def conformance(
-    pattern: Annotated[str, typer.Argument(help="Only tests whose name contains this.")] = "",
+    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Only tests whose name contains this.")] = "",
     backend: options.Backend = "cpu",
-    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Processes.")] = 1,
     gradients: Annotated[bool, typer.Option("--gradients", help="Also check the gradients of node tests.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Write the results as Markdown.")] = None,
+    output: Annotated[Path | None, typer.Option(metavar="F", help="Write the results as Markdown.")] = None,
 ) -> None:
     """Run the backend tests of the onnx package, and say which do not pass and why.
 

@@ -8,15 +8,30 @@ from typing import Annotated
 import typer
 
 from glowtrain import losses
+from glowtrain.cli.completion import names
+from glowtrain.cli.options import LOSSES, MODELS
 from glowtrain.gradcheck import PROFILES
+from glowtrain.graph import OPERATORS
 
-Model = Annotated[str | None, typer.Argument(metavar="[MODEL]", help="Check this model instead of the operators.")]
-Operators = Annotated[
-    list[str], typer.Option("--op", metavar="NAME", help="Only this operator (repeatable), e.g. Conv.")
+Model = Annotated[
+    str | None,
+    typer.Argument(metavar="MODEL", help="Check this model instead of the operators.", autocompletion=MODELS),
 ]
-Profile = Annotated[str, typer.Option(help=f"How thoroughly: {', '.join(PROFILES)}.")]
+Operators = Annotated[
+    list[str],
+    typer.Option(
+        "--op", metavar="NAME", help="Only this operator (repeatable), e.g. Conv.", autocompletion=names(OPERATORS)
+    ),
+]
+Profile = Annotated[
+    str,
+    typer.Option(metavar="P", help=f"How thoroughly: {', '.join(PROFILES)}.", autocompletion=names(PROFILES)),
+]
 Seed = Annotated[
-    int, typer.Option(min=0, help="Fixes what is drawn: examples, random programs, directions, missing arrays.")
+    int,
+    typer.Option(
+        min=0, metavar="N", help="Fixes what is drawn: examples, random programs, directions, missing arrays."
+    ),
 ]
 Examples = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Drawn cases for each operator; the profile's otherwise.")
@@ -58,7 +73,11 @@ Arrays = Annotated[
 ]
 Loss = Annotated[
     str | None,
-    typer.Option(metavar="L", help=f"The MODEL's loss: {', '.join(losses.NAMED)}, or one of its scalar outputs."),
+    typer.Option(
+        metavar="L",
+        help=f"The MODEL's loss: {', '.join(losses.NAMED)}, or one of its scalar outputs.",
+        autocompletion=LOSSES,
+    ),
 ]
 Output = Annotated[
     str | None, typer.Option(metavar="NAME", help="The output of the MODEL that is checked (all of floats otherwise).")

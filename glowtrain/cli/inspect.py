@@ -11,6 +11,7 @@ from glowtrain import losses
 from glowtrain.backends.base import Backend
 from glowtrain.backends.discovery import backend_of
 from glowtrain.cli import options
+from glowtrain.cli.completion import names
 from glowtrain.cli.console import command
 from glowtrain.cli.feed import stored
 from glowtrain.cli.imports import import_modules
@@ -30,20 +31,28 @@ def stage_names(backend: Backend) -> tuple[str, ...]:
     return ("summary", "graph", *(stage.name for stage in backend.stages(WALK)), *backend.views, "profile")
 
 
-STAGES = ", ".join(stage_names(backend_of("cpu")))
+STAGES = stage_names(backend_of("cpu"))
 
 
 @command
 def inspect(
     model: options.Model,
-    stage: Annotated[str, typer.Option(metavar="S", help=f"What to print: {STAGES}.")] = "summary",
+    stage: Annotated[
+        str, typer.Option(metavar="STAGE", help=f"What to print: {', '.join(STAGES)}.", autocompletion=names(STAGES))
+    ] = "summary",
     train: Annotated[bool, typer.Option("--train", help="The whole training step instead of the model.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="What passes left as it is, and why.")] = False,
     backend: options.Backend = "cpu",
     dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
     open_batch: options.OpenBatch = False,
     dataset: Annotated[
-        str | None, typer.Option("--data", metavar="D", help="Shapes of a built-in model follow this data set.")
+        str | None,
+        typer.Option(
+            "--data",
+            metavar="D",
+            help="Shapes of a built-in model follow this data set.",
+            autocompletion=options.DATA,
+        ),
     ] = None,
     data_dir: options.DataDir = None,
     loss: options.Loss = "softmax_cross_entropy",

@@ -18,7 +18,7 @@ EXAMPLES = 4
 
 @command
 def operators(
-    output: Annotated[Path | None, typer.Option(help="Write the table to a Markdown file.")] = None,
+    output: Annotated[Path | None, typer.Option(metavar="F", help="Write the table to a Markdown file.")] = None,
 ) -> None:
     """List every supported operator: versions, element types, how it is compiled, whether it has a gradient.
 

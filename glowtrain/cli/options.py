@@ -9,6 +9,7 @@ import typer
 
 from glowtrain import losses, models
 from glowtrain.backends.discovery import backend_names
+from glowtrain.cli.completion import names, names_or_files
 from glowtrain.data import NAMES
 from glowtrain.optim import OPTIMIZERS
 from glowtrain.trainer.forms import DEFAULT_BATCH
@@ -17,11 +18,28 @@ TRAINING = "Training"
 OPTIMIZER = "Optimizer"
 OUTPUT = "Output"
 
+SCHEDULES = ("constant", "cosine", "step", "exponential")
+LOSSES, OPTIMIZER_NAMES = names(losses.NAMED), names(OPTIMIZERS)
+MODELS, DATA = names_or_files(models.MODELS, ".onnx"), names_or_files(NAMES, ".npz")
+"""What shells complete values to."""
+
 Model = Annotated[
-    str, typer.Argument(metavar="MODEL", help=f"An ONNX file, or a model that comes along: {', '.join(models.MODELS)}.")
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help=f"An ONNX file, or a model that comes along: {', '.join(models.MODELS)}.",
+        autocompletion=MODELS,
+    ),
 ]
 Data = Annotated[
-    str, typer.Option("--data", metavar="D", help=f"{', '.join(NAMES)} or an .npz file with arrays named after inputs.")
+    str,
+    typer.Option(
+        "--data",
+        metavar="D",
+        help=f"{', '.join(NAMES)} or an .npz file with arrays named after inputs; NAME_valid (also NAME_val, "
+        "NAME_test) is for validation, as x_valid and y_valid.",
+        autocompletion=DATA,
+    ),
 ]
 DataDir = Annotated[Path | None, typer.Option(help="Directory with the files of fashion-mnist.", metavar="DIR")]
 Dims = Annotated[
@@ -44,12 +62,18 @@ Modules = Annotated[
     list[str],
     typer.Option("--import", metavar="MODULE", help="Import a module of operators first (repeatable), e.g. myops."),
 ]
-Backend = Annotated[str, typer.Option(metavar="B", help=f"One of {', '.join(backend_names())}.")]
-Seed = Annotated[int, typer.Option(min=0, help="Fixes initial values, the order of examples and dropout.")]
+BACKENDS = backend_names()
+Backend = Annotated[
+    str, typer.Option(metavar="B", help=f"One of {', '.join(BACKENDS)}.", autocompletion=names(BACKENDS))
+]
+Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Fixes initial values, the order of examples and dropout.")]
 Loss = Annotated[
     str,
     typer.Option(
-        metavar="L", help=f"{', '.join(losses.NAMED)}, or a scalar output of the model.", rich_help_panel=TRAINING
+        metavar="L",
+        help=f"{', '.join(losses.NAMED)}, or a scalar output of the model.",
+        autocompletion=LOSSES,
+        rich_help_panel=TRAINING,
     ),
 ]
 Labels = Annotated[
@@ -96,19 +120,31 @@ DropLast = Annotated[
 ]
 Patience = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Stop after N epochs without progress.", rich_help_panel=TRAINING),
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Stop after N epochs without progress, and keep the parameters of the best epoch.",
+        rich_help_panel=TRAINING,
+    ),
 ]
 OptimizerChoice = Annotated[
-    str, typer.Option("--optimizer", metavar="O", help=f"{', '.join(OPTIMIZERS)}.", rich_help_panel=OPTIMIZER)
+    str,
+    typer.Option(
+        "--optimizer",
+        metavar="O",
+        help=f"{', '.join(OPTIMIZERS)}.",
+        autocompletion=OPTIMIZER_NAMES,
+        rich_help_panel=OPTIMIZER,
+    ),
 ]
 LearningRate = Annotated[
     float | None,
     typer.Option("--lr", metavar="R", help="Learning rate (the optimizer's default).", rich_help_panel=OPTIMIZER),
 ]
-Momentum = Annotated[float | None, typer.Option(help="For sgd and rmsprop.", rich_help_panel=OPTIMIZER)]
+Momentum = Annotated[float | None, typer.Option(metavar="M", help="For sgd and rmsprop.", rich_help_panel=OPTIMIZER)]
 Nesterov = Annotated[bool, typer.Option("--nesterov", help="For sgd with momentum.", rich_help_panel=OPTIMIZER)]
 WeightDecay = Annotated[
-    float | None, typer.Option(help="Weight decay (decoupled in adamw).", rich_help_panel=OPTIMIZER)
+    float | None, typer.Option(metavar="R", help="Weight decay (decoupled in adamw).", rich_help_panel=OPTIMIZER)
 ]
 NoDecay = Annotated[
     list[str],
@@ -118,8 +154,12 @@ NoDecay = Annotated[
         rich_help_panel=OPTIMIZER,
     ),
 ]
-ClipNorm = Annotated[float | None, typer.Option(help="Clip gradients to this global norm.", rich_help_panel=OPTIMIZER)]
-ClipValue = Annotated[float | None, typer.Option(help="Clip each gradient element.", rich_help_panel=OPTIMIZER)]
+ClipNorm = Annotated[
+    float | None, typer.Option(metavar="C", help="Clip gradients to this global norm.", rich_help_panel=OPTIMIZER)
+]
+ClipValue = Annotated[
+    float | None, typer.Option(metavar="C", help="Clip each gradient element.", rich_help_panel=OPTIMIZER)
+]
 Accumulate = Annotated[
     int,
     typer.Option(min=1, metavar="K", help="Average gradients of K batches for an update.", rich_help_panel=OPTIMIZER),
@@ -127,7 +167,10 @@ Accumulate = Annotated[
 Schedule = Annotated[
     str,
     typer.Option(
-        metavar="S", help="constant, cosine, step or exponential, over the whole run.", rich_help_panel=OPTIMIZER
+        metavar="S",
+        help=f"{', '.join(SCHEDULES)}, over the whole run.",
+        autocompletion=names(SCHEDULES),
+        rich_help_panel=OPTIMIZER,
     ),
 ]
 WarmupSteps = Annotated[

@@ -11,6 +11,8 @@ import typer
 from glowtrain import data
 from glowtrain import quantization as q
 from glowtrain.cli import options
+from glowtrain.cli.completion import names
+from glowtrain.optim import OPTIMIZERS
 from glowtrain.quantization.export.files import FORMATS
 
 SCHEME, CALIBRATION, TRAINING = "Types and scales", "Calibration and rounding", "Training (--qat)"
@@ -43,10 +45,21 @@ Out = Annotated[
     Path, typer.Option("--out", metavar="F", help="Where the integer model goes.", rich_help_panel=options.OUTPUT)
 ]
 Calibrate = Annotated[
-    str, typer.Option("--calibrate", metavar="D", help=f"Typical data: {', '.join(data.NAMES)} or an .npz file.")
+    str,
+    typer.Option(
+        "--calibrate",
+        metavar="D",
+        help=f"Typical data: {', '.join(data.NAMES)} or an .npz file.",
+        autocompletion=options.DATA,
+    ),
 ]
-ActivationType = Annotated[Activations, typer.Option(help="Type of activations.", rich_help_panel=SCHEME)]
-WeightType = Annotated[Weights, typer.Option(help="Type of weights.", rich_help_panel=SCHEME)]
+ActivationType = Annotated[
+    Activations,
+    typer.Option(metavar="T", help=f"Type of activations: {', '.join(Activations)}.", rich_help_panel=SCHEME),
+]
+WeightType = Annotated[
+    Weights, typer.Option(metavar="T", help=f"Type of weights: {', '.join(Weights)}.", rich_help_panel=SCHEME)
+]
 PerChannel = Annotated[
     bool, typer.Option("--per-channel/--per-tensor", help="What shares a scale of weights.", rich_help_panel=SCHEME)
 ]
@@ -68,10 +81,18 @@ KeepSensitive = Annotated[
     ),
 ]
 CalibrationMethod = Annotated[
-    Method, typer.Option(help="How ranges of activations are found.", rich_help_panel=CALIBRATION)
+    Method,
+    typer.Option(
+        metavar="M", help=f"How ranges of activations are found: {', '.join(q.METHODS)}.", rich_help_panel=CALIBRATION
+    ),
 ]
 WeightCalibrationMethod = Annotated[
-    WeightMethod, typer.Option(help="How ranges of weights are found.", rich_help_panel=CALIBRATION)
+    WeightMethod,
+    typer.Option(
+        metavar="M",
+        help=f"How ranges of weights are found: {', '.join(q.WEIGHT_METHODS)}.",
+        rich_help_panel=CALIBRATION,
+    ),
 ]
 Examples = Annotated[
     int, typer.Option(min=1, metavar="N", help="Calibrate with the first N.", rich_help_panel=CALIBRATION)
@@ -102,10 +123,31 @@ FrozenEpochs = Annotated[
         rich_help_panel=TRAINING,
     ),
 ]
-OptimizerName = Annotated[str, typer.Option(metavar="O", rich_help_panel=TRAINING)]
+OptimizerName = Annotated[
+    str,
+    typer.Option(
+        metavar="O",
+        help=f"{', '.join(OPTIMIZERS)}.",
+        autocompletion=options.OPTIMIZER_NAMES,
+        rich_help_panel=TRAINING,
+    ),
+]
 LearningRate = Annotated[float, typer.Option(metavar="R", help="Learning rate.", rich_help_panel=TRAINING)]
-ScheduleName = Annotated[str, typer.Option(metavar="S", rich_help_panel=TRAINING)]
-FileFormat = Annotated[Format, typer.Option("--format", help="Of the ONNX file.", rich_help_panel=options.OUTPUT)]
+ScheduleName = Annotated[
+    str,
+    typer.Option(
+        metavar="S",
+        help=f"{', '.join(options.SCHEDULES)}, over the whole run.",
+        autocompletion=names(options.SCHEDULES),
+        rich_help_panel=TRAINING,
+    ),
+]
+FileFormat = Annotated[
+    Format,
+    typer.Option(
+        "--format", metavar="F", help=f"Of the ONNX file: {', '.join(FORMATS)}.", rich_help_panel=options.OUTPUT
+    ),
+]
 AsBytes = Annotated[
     bool,
     typer.Option(

@@ -7,10 +7,10 @@ import math
 from typing import Any
 
 from glowtrain import optim
+from glowtrain.cli.options import SCHEDULES
 from glowtrain.errors import InputError
 from glowtrain.optim import OPTIMIZERS, Optimizer, Schedule
 
-SCHEDULES = ("constant", "cosine", "step", "exponential")
 FINAL_FACTOR = 0.01
 """Where an exponential schedule ends, as a factor on the learning rate."""
 

@@ -23,7 +23,7 @@ def verify(
     train: Annotated[bool, typer.Option("--train", help="The whole training step instead of the model.")] = False,
     backend: options.Backend = "cpu",
     dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
-    seed: Annotated[int, typer.Option(min=0, help="Fixes the inputs, which are drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Fixes the inputs, which are drawn.")] = 0,
     loss: options.Loss = "softmax_cross_entropy",
     output: options.LossOutput = None,
     trainable: options.Trainable = [],  # noqa: B006
