@@ -1,4 +1,4 @@
-"""Figures by matplotlib (the ``plot`` extra): as PNG, or as SVG for :mod:`glowtrain.pages`.
+"""Figures by matplotlib (the ``plot`` extra): as files, or as SVG for :mod:`glowtrain.pages`.
 
 The same data give the same bytes, whatever a person's own settings of matplotlib are.
 """
@@ -11,13 +11,16 @@ import re
 import warnings
 from collections.abc import Callable
 from html import escape
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from glowtrain.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Form = Literal["png", "svg"]
+FORMS: tuple[Form, ...] = ("png", "svg")
+"""Kinds of picture files, by their suffixes."""
 LIMIT = "#d6453d"
 """The colour of limits and of what is beyond them."""
 
@@ -44,19 +47,21 @@ def check_drawing() -> None:
         raise InputError("drawing needs matplotlib: pip install 'glowtrain[plot]'")
 
 
-def png(draw: Callable[[Figure], None], width: float, height: float) -> bytes:
-    """A picture of what ``draw`` puts into a figure of this size in inches. Raises :class:`InputError`."""
-    return _rendered(draw, width, height, "png")
+def picture(draw: Callable[[Figure], None], width: float, height: float, form: Form) -> bytes:
+    """A file with what ``draw`` puts into a figure of this size in inches. Raises :class:`InputError`."""
+    return _rendered(draw, width, height, form, transparent=False)
 
 
 def svg(draw: Callable[[Figure], None], width: float, height: float, title: str) -> str:
     """The same as an SVG element without a background, whose text has the colour of the page."""
-    text = _rendered(draw, width, height, "svg", title).decode()
+    text = _rendered(draw, width, height, "svg", title, transparent=True).decode()
     named = f'<svg role="img" aria-label="{escape(title)}"'
     return _NUMBERED.sub("<g>", text[text.index("<svg") :].replace("<svg", named, 1))
 
 
-def _rendered(draw: Callable[[Figure], None], width: float, height: float, form: str, salt: str = "") -> bytes:
+def _rendered(
+    draw: Callable[[Figure], None], width: float, height: float, form: Form, salt: str = "", *, transparent: bool
+) -> bytes:
     check_drawing()
     import matplotlib  # noqa: PLC0415  an extra
     from matplotlib.figure import Figure  # noqa: PLC0415
@@ -69,7 +74,7 @@ def _rendered(draw: Callable[[Figure], None], width: float, height: float, form:
         figure = Figure(figsize=(width, height), layout="constrained")
         draw(figure)
         about = dict.fromkeys(("Date", "Creator", "Format", "Type") if form == "svg" else ())
-        figure.savefig(file, format=form, dpi=150, transparent=form == "svg", metadata=about)
+        figure.savefig(file, format=form, dpi=150, transparent=transparent, metadata=about)
     return file.getvalue()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from glowtrain.errors import InputError
 from glowtrain.trainer import files
 from glowtrain.types import Array
 
@@ -17,6 +18,13 @@ def check_writable(*paths: Path | None) -> None:
     for path in paths:
         if path is not None:
             files.check_writable(path)
+
+
+def check_arrays(path: Path) -> None:
+    """Raise :class:`InputError` for a name that promises another format than :func:`write_arrays` writes."""
+    if path.suffix not in ("", ".npz"):
+        raise InputError(f"{path}: arrays are written as .npz, not as {path.suffix}")
+    check_writable(path)
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:

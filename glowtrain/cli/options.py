@@ -198,7 +198,9 @@ Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Begin anew in place of an existing checkpoint.", rich_help_panel=OUTPUT)
 ]
 Log = Annotated[Path | None, typer.Option(metavar="F", help="JSON lines, one an epoch.", rich_help_panel=OUTPUT)]
-Plot = Annotated[Path | None, typer.Option(metavar="F", help="Loss curves as a PNG.", rich_help_panel=OUTPUT)]
+Plot = Annotated[
+    Path | None, typer.Option(metavar="F", help="Curves of losses and accuracy: .png or .svg.", rich_help_panel=OUTPUT)
+]
 StepOut = Annotated[
     Path | None, typer.Option(metavar="F", help="The whole training step as an ONNX model.", rich_help_panel=OUTPUT)
 ]

@@ -13,7 +13,7 @@ from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.cli import options
 from glowtrain.cli.console import command, out, seconds
 from glowtrain.cli.feed import examples_in, inputs_in
-from glowtrain.cli.files import check_writable, write_arrays
+from glowtrain.cli.files import check_arrays, write_arrays
 from glowtrain.cli.imports import import_modules
 from glowtrain.cli.models import open_model, parse_dims
 from glowtrain.compiler import compile
@@ -45,7 +45,7 @@ def run(
     Example: glowtrain run trained.onnx --input images.npz --output scores.npz
     """
     import_modules(modules)
-    check_writable(output_path)
+    check_arrays(output_path)
     network = open_model(model, parse_dims(dims), open_batch=open_batch, training=False)
     arrays = inputs_in(examples_in(input_path, specs_of(network)), network)
     predict = Predictor(compile(network, backend if cache is None else kept_in(cache, backend)))

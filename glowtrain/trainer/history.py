@@ -6,14 +6,11 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from glowtrain import figures
 from glowtrain.errors import CheckpointError
+from glowtrain.trainer.curves import form_of, picture
 from glowtrain.trainer.files import check_writable, write_atomically
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Record = dict[str, float]
 
@@ -69,24 +66,19 @@ class History:
         return [{key: value for key, value in record.items() if key not in TIMINGS} for record in self.records]
 
     def plot(self, path: str | Path) -> None:
-        """Draw the loss curves as a PNG file. Needs matplotlib (the ``plot`` extra)."""
-        check_plot(Path(path))
-        write_atomically(Path(path), figures.png(self._draw, 6.4, 4.0))
+        """Draw losses and metrics as ``.png`` or ``.svg``. Needs matplotlib (the ``plot`` extra).
 
-    def _draw(self, figure: Figure) -> None:
-        axes = figure.add_subplot(xlabel="epoch", ylabel="loss")
-        for key, label in (("loss", "training"), ("val_loss", "validation")):
-            points = [(record["epoch"], record[key]) for record in self.records if key in record]
-            if points:
-                axes.plot(*zip(*points, strict=True), marker=".", label=label)
-        if self.records:
-            axes.legend()
+        Raises :class:`InputError` for another suffix, and :class:`CheckpointError` for what cannot be written.
+        """
+        check_plot(Path(path))
+        write_atomically(Path(path), picture(self.records, form_of(Path(path))))
 
 
 def check_plot(path: Path) -> None:
     """Raise now what would make :meth:`History.plot` fail later."""
     figures.check_drawing()
     check_writable(path)
+    form_of(path)
 
 
 class Log:

@@ -256,7 +256,7 @@ class Trainer:
         present step. With ``resume``, an existing checkpoint is restored first and ``epochs`` is the number in all, so
         the same call finishes an interrupted run, to the same bits. ``drop_last`` leaves out the last, short batch of
         an epoch, and of validation data where the model's batch is fixed. ``log``: a file of JSON lines; ``plot``: a
-        PNG of the losses; ``progress``: None shows a bar on terminals. Callbacks get a
+        picture of them (``.png`` or ``.svg``); ``progress``: None shows a bar on terminals. Callbacks get a
         :class:`~glowtrain.trainer.fit.Moment` after each batch and each epoch.
 
         Raises :class:`InputError`, :class:`DataError`, :class:`CheckpointError` before training where the fault can be

@@ -327,6 +327,18 @@ def test_diverging_loss_stops_and_says_where(tmp_path: Path, four: Path, regress
     assert not (tmp_path / "out.onnx").exists()
 
 
+def test_run_writes_npz_and_says_so(trained: Path, tmp_path: Path) -> None:
+    said = refused("run", trained, "--input", tmp_path / "no.npz", "--output", tmp_path / "scores.csv")
+    assert "scores.csv: arrays are written as .npz, not as .csv" in said
+
+
+def test_an_unknown_kind_of_picture_is_found_before_training(tmp_path: Path) -> None:
+    said = refused(
+        "train", "none.onnx", "--data", "none.npz", "--out", tmp_path / "o.onnx", "--plot", tmp_path / "p.gif"
+    )
+    assert "a plot is drawn into a file whose name ends in .png or .svg" in said
+
+
 def test_run_keeps_compiled_code(trained: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "in.npz", x=np.zeros((3, 1, 8, 8), np.float32))
     arguments = ("run", trained, "--input", tmp_path / "in.npz", "--output", tmp_path / "out.npz")
