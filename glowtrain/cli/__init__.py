@@ -9,6 +9,7 @@ import typer
 from glowtrain import __version__
 from glowtrain.cli.conformance import conformance
 from glowtrain.cli.demo import demo
+from glowtrain.cli.encoding import encodable
 from glowtrain.cli.gradcheck import gradcheck
 from glowtrain.cli.help import Command, Group, paragraphs
 from glowtrain.cli.inspect import inspect
@@ -47,4 +48,5 @@ def _root(
 
 def main() -> None:
     """The entry point ``glowtrain``."""
+    encodable()
     app()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from io import StringIO
 from pathlib import Path
 
@@ -13,7 +16,7 @@ from typer.testing import CliRunner
 from glowtrain.cli import app
 from glowtrain.cli.markdown import parts
 from glowtrain.trainer.progress import line
-from tests.cli.terminal import screen, words
+from tests.cli.terminal import ROOT, screen, words
 
 COMMANDS = {
     "train": ("train", "mlp", "--data", "digits", "--epochs", "2", "--out", "mlp.onnx"),
@@ -83,6 +86,24 @@ def test_an_error_breaks_no_word(tmp_path: Path) -> None:
     lines = screen(60, "train", "mlp", "--data", "nothing", "--out", "mlp.onnx", folder=tmp_path, status=1)
     assert [text for text in lines if len(text) > 60] == []
     assert "use digits, fashion-mnist or the path of an .npz file" in " ".join(map(str.strip, lines))
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "said"),
+    [
+        (("inspect", "mlp"), 0, "x the peak of what is alive"),
+        (("operators",), 0, "Abs | 1-"),
+        (("inspect", "modèle.onnx"), 1, "modele.onnx: no such file"),
+    ],
+    ids=["inspect", "operators", "error"],
+)
+def test_a_pipe_in_ascii(command: tuple[str, ...], status: int, said: str, tmp_path: Path) -> None:
+    called = subprocess.run(
+        [sys.executable, "-m", "glowtrain", *command], capture_output=True, cwd=tmp_path, check=False,
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert called.returncode == status, called.stderr
+    assert said in (called.stdout + called.stderr).decode("ascii")
 
 
 def test_an_epoch_leaves_out_what_does_not_fit() -> None:
