@@ -45,6 +45,7 @@ format: .venv/.installed-dev
 	$(BIN)/ruff format .
 
 clean:
+	rm -f trained.onnx trained-int8.onnx
 	rm -rf .venv $(TOOLS) build dist glowtrain.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

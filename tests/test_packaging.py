@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import os
 import re
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 import glowtrain
+from glowtrain.cli.demo import demo
 
 ROOT = Path(__file__).resolve().parents[1]
 LINKED = ("grad", "optim", "gradcheck")
@@ -118,3 +120,9 @@ def test_typed_marker_and_licences() -> None:
         licence = shipped.with_suffix(".LICENSE.md").read_text(encoding="utf-8")
         assert "Licence:" in licence
         assert "https://" in licence
+
+
+def test_make_clean_removes_what_the_demo_writes() -> None:
+    default = inspect.signature(demo).parameters["path"].default
+    removed = (ROOT / "Makefile").read_text(encoding="utf-8").split("\nclean:\n")[1].split("\n\n")[0].split()
+    assert {str(default), str(default.with_stem(f"{default.stem}-int8"))} <= set(removed)
