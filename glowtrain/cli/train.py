@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,11 +22,9 @@ from glowtrain.graph import Graph
 from glowtrain.onnx_io import save
 from glowtrain.trainer import History, Trainer
 from glowtrain.trainer.checkpoint import Position
-from glowtrain.trainer.fit import Moment
 from glowtrain.trainer.forms import DEFAULT_EPOCHS, default_batch, specs_of
 from glowtrain.trainer.history import check_plot
 from glowtrain.trainer.interrupts import Terminated
-from glowtrain.trainer.progress import line
 from glowtrain.words import plural
 
 
@@ -161,7 +160,7 @@ def _fit(
             fed.train, epochs, batch_size, fed.valid, patience=patience, restore_best=patience is not None,
             drop_last=drop_last,
             checkpoint=files.checkpoint, resume=files.resume, log=files.log, plot=files.plot,
-            callbacks=[_PlainLines(epochs)],
+            progress=sys.stdout,
         )  # fmt: skip
     except InputError as error:
         raise InputError(fed.explained(str(error))) from None
@@ -181,17 +180,6 @@ def _keep(trainer: Trainer, files: Files) -> None:
         note(f"wrote {files.model}: the model as it is now (with --checkpoint F a run can go on)")
     else:
         note(f"{files.model} was not written")
-
-
-class _PlainLines:
-    """A line an epoch where no progress bar prints one, because the output is not a terminal."""
-
-    def __init__(self, epochs: int) -> None:
-        self.epochs = epochs
-
-    def __call__(self, moment: Moment) -> None:
-        if moment.record is not None and not out.is_terminal:
-            out.print(line(moment.record, self.epochs), markup=False)
 
 
 def _announce(trainer: Trainer, name: str, examples: str) -> None:

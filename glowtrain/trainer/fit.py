@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
@@ -55,7 +55,7 @@ class Options:
     checkpoint_every: int | None = None
     log: Path | None = None
     plot: Path | None = None
-    progress: bool | None = None
+    progress: bool | TextIO | None = None
     callbacks: Sequence[Callback] = ()
     resumed: bool = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -14,15 +15,15 @@ ROOMY = 80
 
 
 class Display:
-    """A progress bar on a terminal, and epoch lines; silent when ``visible`` is false.
+    """A line for each epoch, and on a terminal a progress bar, in a stream; nothing where ``progress`` is False.
 
-    ``visible=None`` shows both where the output is a terminal; what :meth:`say` tells is printed elsewhere, too.
+    Without a stream they go to standard error, beside what a program prints, but in notebooks, which show that in red.
     """
 
-    def __init__(self, visible: bool | None, total: int, done: int, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False, markup=False, emoji=False)
-        self.tells = visible is not False
-        self.visible = self.console.is_terminal if visible is None else visible
+    def __init__(self, progress: bool | TextIO | None, total: int, done: int) -> None:
+        self.console = _console(None if progress is None or isinstance(progress, bool) else progress)
+        self.visible = progress is not False
+        bar = self.visible and self.console.is_terminal
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -30,7 +31,7 @@ class Display:
             TextColumn("{task.fields[state]}"),
             TimeRemainingColumn(compact=True),
         )
-        self.progress = Progress(*columns, console=self.console, disable=not self.visible, transient=True)
+        self.progress = Progress(*columns, console=self.console, disable=not bar, transient=True)
         self.task = self.progress.add_task("compiling", total=total, completed=done, state="")
 
     def __enter__(self) -> Display:
@@ -51,12 +52,18 @@ class Display:
     def epoch(self, record: Record, epochs: int) -> None:
         """One epoch is done."""
         if self.visible:
-            self.console.print(line(record, epochs, self.console.width))
+            self.say(line(record, epochs, self.console.width if self.console.is_terminal else None))
 
     def say(self, text: str) -> None:
         """A message of its own."""
-        if self.tells:
+        if self.visible:
             self.console.print(text, soft_wrap=not self.console.is_terminal)
+
+
+def _console(stream: TextIO | None) -> Console:
+    """For text as it is, in notebooks too: what rich shows there needs a package that may be absent."""
+    on_stderr = stream is None and not Console().is_jupyter
+    return Console(file=stream, stderr=on_stderr, force_jupyter=False, highlight=False, markup=False, emoji=False)
 
 
 def line(record: Record, epochs: int, width: int | None = None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -244,7 +244,7 @@ class Trainer:
         resume: bool = False,
         log: str | Path | None = None,
         plot: str | Path | None = None,
-        progress: bool | None = None,
+        progress: bool | TextIO | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> History:
         """Train for ``epochs`` more epochs, in mini-batches of ``batch_size`` (64, or what the model is fixed to).
@@ -256,7 +256,8 @@ class Trainer:
         present step. With ``resume``, an existing checkpoint is restored first and ``epochs`` is the number in all, so
         the same call finishes an interrupted run, to the same bits. ``drop_last`` leaves out the last, short batch of
         an epoch, and of validation data where the model's batch is fixed. ``log``: a file of JSON lines; ``plot``: a
-        picture of them (``.png`` or ``.svg``); ``progress``: None shows a bar on terminals. Callbacks get a
+        picture of them (``.png`` or ``.svg``). Each epoch is told in a line on standard error (on standard output in a
+        notebook), and on terminals a bar runs: ``progress`` may be another stream, or False. Callbacks get a
         :class:`~glowtrain.trainer.fit.Moment` after each batch and each epoch.
 
         Raises :class:`InputError`, :class:`DataError`, :class:`CheckpointError` before training where the fault can be
