@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from glowtrain.native import NativeFunction
     from glowtrain.nn import model
     from glowtrain.onnx_io import load, save
+    from glowtrain.outline import summary
     from glowtrain.quantization import quantize
     from glowtrain.stages import Options
     from glowtrain.trainer import Trainer
@@ -56,6 +57,7 @@ _HOMES = {
     "quantize": "glowtrain.quantization",
     "save": "glowtrain.onnx_io",
     "stop_gradient": "glowtrain.grad",
+    "summary": "glowtrain.outline",
 }
 _MODULES = ("data", "errors", "grad", "gradcheck", "losses", "nn", "onnx_io", "ops", "optim", "quantization")
 
@@ -104,6 +106,7 @@ __all__ = [
     "quantize",
     "save",
     "stop_gradient",
+    "summary",
     "u8",
     "u16",
     "u32",

@@ -21,6 +21,7 @@ import numpy as np
 
 from glowtrain.errors import DataError
 from glowtrain.types import Array
+from glowtrain.words import plural
 
 FASHION_MNIST_DIR = Path("/usr/share/datasets/fashion-mnist")
 """Where Debian's package ``dataset-fashion-mnist`` installs its files."""
@@ -48,6 +49,12 @@ class Dataset:
         if self.valid:
             check_examples(self.valid, f"data set {self.name!r}, validation part")
             self._check_same_examples()
+
+    def __repr__(self) -> str:
+        """``<Dataset digits: 1,437 examples of x f32[1,8,8], y i64[]; 360 for validation>``"""
+        arrays = ", ".join(f"{name} {_type(array)}" for name, array in self.train.items())
+        valid = f"; {count_examples(self.valid):,} for validation" if self.valid else ""
+        return f"<Dataset {self.name}: {plural(len(self), 'example')} of {arrays}{valid}>"
 
     def __len__(self) -> int:
         """Examples to train on."""

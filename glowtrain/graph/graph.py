@@ -17,6 +17,7 @@ from glowtrain.errors import GraphError
 from glowtrain.graph.binding import Binding, Result, Trimmed, parts_of
 from glowtrain.graph.places import IndexUse, index_uses
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
+from glowtrain.words import plural
 
 if TYPE_CHECKING:
     from glowtrain.graph.template import Template
@@ -126,6 +127,13 @@ class Graph:
             outputs=dict(zip(self.outputs, values[:count], strict=True)),
             updates={target: value for target, value in updates if isinstance(target, Variable)},
         )
+
+    def __repr__(self) -> str:
+        """``<Graph mlp(x f32[64,784]) -> scores f32[64,10]: 5 operators, 6 variables>``"""
+        taken = ", ".join(f"{value.name} {value.type}" for value in self.inputs)
+        given = ", ".join(f"{name} {value.type}" for name, value in self.outputs.items())
+        size = f"{plural(len(self.nodes), 'operator')}, {plural(len(self.variables), 'variable')}"
+        return f"<Graph {self.name}({taken}) -> {given}: {size}>"
 
     def __getstate__(self) -> dict[str, Any]:
         """The fields, after all nodes: pickle and copy then meet each node after its operands, however deep it is."""

@@ -68,6 +68,11 @@ class Template:
     build: Callable[[Binding], Graph]
     structures: dict[str, Structure] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        """``<Template mlp(x f32[batch,784])>``"""
+        taken = ", ".join(f"{name} {spec}" for name, spec in self.inputs.items())
+        return f"<Template {self.name}({', '.join(filter(None, (taken, *self.structures)))})>"
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Template:
         """The template: it is immutable."""
         return self

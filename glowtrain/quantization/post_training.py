@@ -24,6 +24,7 @@ from glowtrain.quantization.placement.prepare import Prepared, check_float, chec
 from glowtrain.quantization.placement.recipe import Recipe
 from glowtrain.quantization.placement.scheme import Parameters
 from glowtrain.types import Array
+from glowtrain.words import plural
 
 RANKED = 8
 """Batches over which layers are ranked by their sensitivity."""
@@ -49,6 +50,11 @@ class Quantized:
     example: Prepared
     data: list[Batch] = field(repr=False)
     fixed: Mapping[str, Parameters] = field(default_factory=dict, repr=False)
+
+    def __repr__(self) -> str:
+        """``<Quantized mlp: activations u8 ..., weights i8 ...; 1 operator in floating point>``"""
+        kept = f"{plural(len(self.kept), 'operator')} in floating point"
+        return f"<Quantized {self.example.graph.name}: {self.recipe}; {kept}>"
 
     @property
     def graph(self) -> Graph:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from glowtrain import figures
+from glowtrain import figures, pages
 from glowtrain.errors import CheckpointError
 from glowtrain.trainer.curves import form_of, picture
 from glowtrain.trainer.files import check_writable, write_atomically
+from glowtrain.words import plural
 
 Record = dict[str, float]
 
@@ -28,6 +29,16 @@ class History:
     records: list[Record] = field(default_factory=list)
     stopped: str = ""
     resumed: str = ""
+
+    def __repr__(self) -> str:
+        """``<History of 3 epochs; the last: loss 0.1689, val_loss 0.1369>``"""
+        told = ", ".join(f"{key} {value:.4f}" for key, value in self.last.items() if key not in ("epoch", *TIMINGS))
+        return f"<History of {plural(len(self), 'epoch')}{f'; the last: {told}' if told else ''}>"
+
+    def _repr_html_(self) -> str:
+        columns = dict.fromkeys(("epoch", *(key for record in self.records for key in record)), "number")
+        rows = ([f"{record[key]:.4g}" if key in record else "" for key in columns] for record in self.records)
+        return pages.table(columns, rows)
 
     def __len__(self) -> int:
         return len(self.records)

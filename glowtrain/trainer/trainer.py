@@ -37,7 +37,7 @@ from glowtrain.trainer.history import History
 from glowtrain.trainer.hyper import Hyper
 from glowtrain.trainer.predict import Predictor
 from glowtrain.types import Array, Spec, f64, type_of
-from glowtrain.words import unknown
+from glowtrain.words import plural, unknown
 
 
 class Trainer:
@@ -94,6 +94,11 @@ class Trainer:
         self._began = optimizer.hyper()
         self._best: dict[str, Array] = {}
         self._binding: Binding | None = None
+
+    def __repr__(self) -> str:
+        """``<Trainer of mlp: 6 trained tensors, adam on cpu; 3 epochs done>``"""
+        trained, done = plural(len(self.forms.parameters), "trained tensor"), plural(self.position.epoch, "epoch")
+        return f"<Trainer of {self.forms.model.name}: {trained}, {self.optimizer.name} on {self.backend}; {done} done>"
 
     # --- copies ------------------------------------------------------------------------------------------------------
 

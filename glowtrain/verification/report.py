@@ -36,6 +36,10 @@ class Report:
     rungs: tuple[Rung, ...]
     place: str = ""
 
+    def __repr__(self) -> str:
+        bad = self.first_bad
+        return f"<Report on {self.name}: {f'rung {bad.name} differs' if bad else 'every rung agrees'}>"
+
     @property
     def ok(self) -> bool:
         return self.first_bad is None

@@ -78,7 +78,7 @@ TOGETHER, EXAMPLES_TOGETHER = 20, 20
 Found = list[tuple[str, Measure]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RegistryReport(Report):
     """The checks of a run over operators, with what it covered by operator."""
 

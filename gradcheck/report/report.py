@@ -66,6 +66,9 @@ class Report:
     examples: int = 0
     seconds: float = field(default=0.0, compare=False)
 
+    def __repr__(self) -> str:
+        return f"<Report: {self.summary()}>"
+
     @property
     def passed(self) -> bool:
         return not self.failures

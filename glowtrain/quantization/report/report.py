@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from glowtrain import pages
 from glowtrain.errors import QuantizationError
 from glowtrain.files import write_atomically
 from glowtrain.onnx_io import save
@@ -57,6 +59,13 @@ class Report:
     def accuracy(self) -> str:
         """What accuracies are: ``accuracy on validation data``."""
         return f"accuracy on {self.measured_on}" if self.measured_on else "accuracy"
+
+    def __repr__(self) -> str:
+        return f"<Report: {self.summary()}>"
+
+    def _repr_html_(self) -> str:
+        tables = (pages.section(title, pages.table(columns, rows)) for title, columns, rows in self.rows())
+        return "\n".join([*(f"<p>{escape(line)}</p>" for line in self.summary().splitlines()), *tables])
 
     def summary(self) -> str:
         """Sizes, accuracies and the noise of the results, in a few lines."""

@@ -1,0 +1,149 @@
+"""What a model consists of: a table of its layers with results, parameters and multiply-adds."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from glowtrain import pages
+from glowtrain.errors import InputError
+from glowtrain.graph import Constant, Graph, Input, Node, Template, Value, Variable, no_model
+from glowtrain.loops import Apply, Cast, Expr, For, Reduce, Statement, expressions
+from glowtrain.lower.lower import lower
+from glowtrain.program.program import Instruction, Repeat
+from glowtrain.tables import table
+from glowtrain.types import TensorType
+from glowtrain.words import plural
+
+COLUMNS = ("layer", "operator", "result", "parameters>", "multiply-adds>")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One node: ``parameters`` counts the elements of those that no earlier layer reads."""
+
+    name: str
+    operator: str
+    result: TensorType
+    parameters: int
+    multiply_adds: int
+
+
+@dataclass(frozen=True)
+class Outline:
+    """The layers of a model for given extents of its dimensions; printed, a table."""
+
+    name: str
+    dims: Mapping[str, int]
+    layers: tuple[Layer, ...]
+
+    @property
+    def parameters(self) -> int:
+        return sum(layer.parameters for layer in self.layers)
+
+    @property
+    def multiply_adds(self) -> int:
+        return sum(layer.multiply_adds for layer in self.layers)
+
+    def __str__(self) -> str:
+        console = Console(file=io.StringIO(), width=WIDTH, markup=False, emoji=False, highlight=False)
+        console.print(table(COLUMNS, self._rows()))
+        assert isinstance(console.file, io.StringIO)
+        lines = (line.rstrip() for line in console.file.getvalue().splitlines())
+        return "\n".join([*lines, self._total()])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        heads = {column.removesuffix(">"): "number" if column.endswith(">") else "" for column in COLUMNS}
+        return pages.section(self._total(), pages.table(heads, self._rows()))
+
+    def _rows(self) -> Iterator[tuple[str, ...]]:
+        for layer in self.layers:
+            counts = (f"{count:,}" if count else "" for count in (layer.parameters, layer.multiply_adds))
+            yield layer.name, layer.operator, str(layer.result), *counts
+
+    def _total(self) -> str:
+        dims = ", ".join(f"{name} = {extent}" for name, extent in self.dims.items())
+        counts = f"{plural(self.parameters, 'parameter')}, {plural(self.multiply_adds, 'multiply-add')}"
+        return f"{self.name}: {counts}{f' for {dims}' if dims else ''}"
+
+
+WIDTH = 160
+"""Columns of a printed table, at most."""
+
+
+def summary(model: Graph | Template, dims: Mapping[str, int] | None = None) -> Outline:
+    """The layers of a model: each node's result, parameters, and multiply-adds (products that are summed).
+
+    Dimensions that ``dims`` leaves open are 1. Raises :class:`BindingError` for ``dims`` that the model does not have.
+    """
+    if not isinstance(model, (Graph, Template)):
+        raise InputError(f"a summary is of a graph or a template, {no_model(model)}")
+    graph = model if isinstance(model, Graph) else model.bind({**dict.fromkeys(model.symbols, 1), **(dims or {})})
+    seen: set[Variable] = set()
+    return Outline(graph.name, graph.dims, tuple(_layer(node, seen) for node in graph.nodes))
+
+
+def _layer(node: Node, seen: set[Variable]) -> Layer:
+    read = [value for value in node.inputs if isinstance(value, Variable) and value.trainable]
+    new = set(read) - seen
+    seen |= new
+    parameters = sum(variable.type.size for variable in new)
+    name = layer_name(node)
+    return Layer(name, node.operator.key(), node.outputs[0].type, parameters, multiply_adds(node))
+
+
+def layer_name(node: Node) -> str:
+    """What a node is called after: the module that its parameters belong to, else its own name or its result's."""
+    owners = [value.name.rpartition(".")[0] for value in node.inputs if isinstance(value, Variable) and value.trainable]
+    return next(filter(None, owners), "") or node.name or node.outputs[0].name
+
+
+def multiply_adds(node: Node) -> int:
+    """How many products a node sums, in all kernels that it becomes."""
+    leaves: dict[Value, Value] = {
+        value: value if isinstance(value, Constant) else Input(value.type, f"x{place}")
+        for place, value in enumerate(node.inputs)
+        if value is not None
+    }
+    alone = Node(node.operator, [None if value is None else leaves[value] for value in node.inputs])
+    inputs = tuple(leaf for leaf in leaves.values() if isinstance(leaf, Input))
+    outputs = {f"y{place}": value for place, value in enumerate(alone.outputs)}
+    return _of_instructions(lower(Graph(inputs, outputs)).instructions)
+
+
+def _of_instructions(instructions: Sequence[Instruction]) -> int:
+    total = 0
+    for instruction in instructions:
+        if isinstance(instruction, Repeat):
+            total += instruction.index.extent * _of_instructions(instruction.body)
+        else:
+            total += sum(_of_statement(statement) for statement in instruction.body)
+    return total
+
+
+def _of_statement(statement: Statement) -> int:
+    if isinstance(statement, For):
+        points = math.prod(index.extent for index in statement.indices)
+        return points * sum(_of_statement(inner) for inner in statement.body)
+    return sum(_of_expression(expression) for expression in expressions(statement))
+
+
+def _of_expression(expression: Expr) -> int:
+    inner = sum(_of_expression(child) for child in expression.children)
+    if not isinstance(expression, Reduce):
+        return inner
+    points = math.prod(index.extent for index in expression.indices)
+    return points * (inner + (expression.op == "add" and _is_product(expression.body)))
+
+
+def _is_product(expression: Expr) -> bool:
+    while isinstance(expression, Cast):
+        expression = expression.value
+    return isinstance(expression, Apply) and expression.function == "mul"
