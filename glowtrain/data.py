@@ -23,6 +23,22 @@ from glowtrain.errors import DataError
 from glowtrain.types import Array
 from glowtrain.words import plural
 
+__all__ = [
+    "FASHION_MNIST_DIR",
+    "NAMES",
+    "Dataset",
+    "batches",
+    "check_examples",
+    "count_examples",
+    "digits",
+    "epoch_order",
+    "fashion_mnist",
+    "load",
+    "npz",
+    "read_idx",
+    "read_npz",
+]
+
 FASHION_MNIST_DIR = Path("/usr/share/datasets/fashion-mnist")
 """Where Debian's package ``dataset-fashion-mnist`` installs its files."""
 
@@ -343,3 +359,7 @@ def _listed(arrays: Mapping[str, Array]) -> str:
 
 def _type(array: Array) -> str:
     return f"{array.dtype}{list(array.shape[1:])}"
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -27,6 +27,33 @@ from glowtrain.ops.reduce.reduction import ReduceMean, ReduceSum, accumulator, a
 from glowtrain.ops.tensor.move import Transpose, reshape
 from glowtrain.types import Array, Spec, TensorType, f32, i64
 
+__all__ = [
+    "L1",
+    "MSE",
+    "NAMED",
+    "NLL",
+    "Attached",
+    "BCEWithLogits",
+    "ClassLoss",
+    "Custom",
+    "Huber",
+    "Loss",
+    "LossFunction",
+    "ModelOutput",
+    "OutputLoss",
+    "SoftmaxCrossEntropy",
+    "as_loss",
+    "bce_with_logits",
+    "custom",
+    "huber",
+    "l1",
+    "mse",
+    "nll",
+    "output_of",
+    "scalar",
+    "softmax_cross_entropy",
+]
+
 LossFunction = Callable[[Mapping[str, Value], Mapping[str, Value]], Value]
 
 
@@ -433,3 +460,7 @@ def _bound(spec: Spec | TensorType, name: str, model: Graph) -> TensorType:
         raise BindingError(
             f"loss input {name!r}: {model.name} has no dimension {error} (it has: {known}); {advice}"
         ) from None
+
+
+def __dir__() -> list[str]:
+    return __all__

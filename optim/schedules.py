@@ -14,6 +14,9 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
 
 from glowtrain.errors import InputError
 from glowtrain.graph import Value
@@ -21,6 +24,7 @@ from glowtrain.ops.elementwise.arithmetic import Floor, Pow
 from glowtrain.ops.elementwise.extrema import Min
 from glowtrain.ops.elementwise.logic import Where
 from glowtrain.ops.elementwise.transcendental import Cos
+from glowtrain.words import kind_of
 
 SCHEDULE = "schedule."
 """Prefix of the names of a schedule's hyperparameters."""
@@ -80,7 +84,19 @@ class Schedule(ABC):
 
 @dataclass(frozen=True)
 class Leaf(Schedule):
-    """A schedule whose fields are numbers; one that ends has a field ``steps``."""
+    """A schedule whose fields are numbers; one that ends has a field ``steps``.
+
+    Raises :class:`InputError` for anything else.
+    """
+
+    def __new__(cls, *args: Any, **settings: Any) -> Self:
+        for value in (*args, *settings.values()):
+            if isinstance(value, Schedule):
+                one, other = cls.__name__, type(value).__name__
+                raise InputError(f"{one} takes numbers, not a schedule: {one}(...).then({other}(...)), or one * other")
+            if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+                raise InputError(f"{cls.__name__} takes numbers, not {kind_of(value)}")
+        return super().__new__(cls)
 
     @abstractmethod
     def factor(self, t: Value, numbers: Numbers) -> Value:

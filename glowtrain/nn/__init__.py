@@ -29,6 +29,7 @@ from glowtrain.nn.functions import (
     transpose,
     where,
 )
+from glowtrain.nn.functions import total as sum
 from glowtrain.nn.initializers import FanIn, Fill, Initializer, Kaiming, Normal, Xavier, ones, zeros
 from glowtrain.nn.layers import attention, batch_norm, conv, embedding, layer_norm, linear, lstm
 from glowtrain.nn.scope import buffer, build, model, parameter, scope
@@ -70,9 +71,14 @@ __all__ = [
     "silu",
     "softmax",
     "sqrt",
+    "sum",
     "tanh",
     "total",
     "transpose",
     "where",
     "zeros",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__
