@@ -42,7 +42,7 @@ NEXT = (
     ("glowtrain inspect cnn --train --stage profile", "where its time goes"),
     ("glowtrain gradcheck --op Conv", "one operator's rule against numerical differentiation"),
     ("glowtrain train mlp --data fashion-mnist --out mlp.onnx", "after apt-get install dataset-fashion-mnist"),
-    ("glowtrain train your.onnx --data your.npz --out trained.onnx", "your own model and data: README.md"),
+    ("glowtrain train your.onnx --data your.npz --out trained.onnx", "your own model and data (README.md)"),
 )
 
 

@@ -242,3 +242,8 @@ def test_an_operator_without_a_rule_is_named(tmp_path: Path) -> None:
     assert refused.exit_code == 1
     assert "Opaque(f64[4]) has no gradient rule" in refused.output
     assert "class Opaque a vjp" in refused.output
+
+
+def test_a_table_says_that_its_numbers_are_errors(tmp_path: Path) -> None:
+    (heads,) = [line for line in told(relu(tmp_path)).output.splitlines() if line.startswith("checked")]
+    assert heads.split("  ")[-2:] == ["gradient error", "compiled error"]
