@@ -13,7 +13,8 @@ from glowtrain import pages
 from glowtrain.errors import InputError
 from glowtrain.graph import Constant, Graph, Input, Node, Template, Value, Variable, no_model
 from glowtrain.loops import Apply, Cast, Expr, For, Reduce, Statement, expressions
-from glowtrain.lower.lower import lower
+from glowtrain.lower.expand import Expand
+from glowtrain.lower.lower import Lower
 from glowtrain.program.program import Instruction, Repeat
 from glowtrain.tables import table
 from glowtrain.types import TensorType
@@ -115,7 +116,7 @@ def multiply_adds(node: Node) -> int:
     alone = Node(node.operator, [None if value is None else leaves[value] for value in node.inputs])
     inputs = tuple(leaf for leaf in leaves.values() if isinstance(leaf, Input))
     outputs = {f"y{place}": value for place, value in enumerate(alone.outputs)}
-    return _of_instructions(lower(Graph(inputs, outputs)).instructions)
+    return _of_instructions(Lower().run(Expand().run(Graph(inputs, outputs))).instructions)
 
 
 def _of_instructions(instructions: Sequence[Instruction]) -> int:

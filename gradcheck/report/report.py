@@ -106,7 +106,7 @@ class Report:
         return text
 
     def table(self, *, all_subjects: bool = False) -> Table:
-        """A line for each subject that did not pass everywhere (or for all), with the largest absolute error by each oracle."""
+        """A line for each subject that did not pass everywhere (or for all), with the largest error by each oracle."""
         oracles = list(dict.fromkeys(check.oracle for check in self.checks))
         shown = table(["checked", *(f"{oracle} error>" for oracle in oracles)])
         for subject in self.subjects:
