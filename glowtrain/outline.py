@@ -12,6 +12,7 @@ from rich.console import Console
 from glowtrain import pages
 from glowtrain.errors import InputError
 from glowtrain.graph import Constant, Graph, Input, Node, Template, Value, Variable, no_model
+from glowtrain.graph.modules import layer_name
 from glowtrain.loops import Apply, Cast, Expr, For, Reduce, Statement, expressions
 from glowtrain.lower.expand import Expand
 from glowtrain.lower.lower import Lower
@@ -96,14 +97,7 @@ def _layer(node: Node, seen: set[Variable]) -> Layer:
     new = set(read) - seen
     seen |= new
     parameters = sum(variable.type.size for variable in new)
-    name = layer_name(node)
-    return Layer(name, node.operator.key(), node.outputs[0].type, parameters, multiply_adds(node))
-
-
-def layer_name(node: Node) -> str:
-    """What a node is called after: the module that its parameters belong to, else its own name or its result's."""
-    owners = [value.name.rpartition(".")[0] for value in node.inputs if isinstance(value, Variable) and value.trainable]
-    return next(filter(None, owners), "") or node.name or node.outputs[0].name
+    return Layer(layer_name(node), node.operator.key(), node.outputs[0].type, parameters, multiply_adds(node))
 
 
 def multiply_adds(node: Node) -> int:

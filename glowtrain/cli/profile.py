@@ -10,8 +10,11 @@ from glowtrain.backends.base import Backend, Profile
 from glowtrain.backends.state import State
 from glowtrain.cli.console import out, seconds
 from glowtrain.compiler.specialisation import executable_of
+from glowtrain.compiler.walk import WALK, arrive, until
 from glowtrain.graph import Graph
+from glowtrain.graph.modules import module_of
 from glowtrain.optim import HYPER
+from glowtrain.program.memory.plan import Plan
 from glowtrain.stages import Options
 from glowtrain.tables import table
 from glowtrain.types import Array, TensorType
@@ -32,20 +35,33 @@ def profile(graph: Graph, backend: Backend, runs: int = RUNS) -> None:
         spent[name] += value
         count[name] += 1
     total = sum(spent.values())
-    listed = table(("share>", "time>", "cycles>", "calls>", "kernel"))
+    listed, modules = (
+        table(("share>", "time>", "cycles>", "calls>", "module", "kernel")),
+        modules_by_kernel(graph, backend),
+    )
     rest = 0.0
     for name, value in sorted(spent.items(), key=lambda item: -item[1]):
         if value < SHARE_LISTED * total:
             rest += value
             continue
-        listed.add_row(
-            f"{value / total:.1%}", seconds(elapsed * value / total), f"{value:,.0f}", str(count[name]), name
-        )
+        numbers = (f"{value / total:.1%}", seconds(elapsed * value / total), f"{value:,.0f}", str(count[name]))
+        listed.add_row(*numbers, ", ".join(modules[name]), name.replace("+", " + "))
     if rest:
-        listed.add_row(f"{rest / total:.1%}", seconds(elapsed * rest / total), f"{rest:,.0f}", "", "all others")
+        listed.add_row(f"{rest / total:.1%}", seconds(elapsed * rest / total), f"{rest:,.0f}", "", "", "all others")
     out.print(listed)
     called = plural(len(calls), "kernel call")
     out.print(f"{called}, {seconds(elapsed)} a run (the fastest of {runs} on made-up inputs)")
+
+
+def modules_by_kernel(graph: Graph, backend: Backend) -> dict[str, list[str]]:
+    """The modules whose parameters a kernel reads or updates, by the kernel's name."""
+    plan: Plan = arrive(graph, Options(facts=backend.facts), until("plan", backend.stages(WALK)))
+    trained = {variable.name for variable in graph.variables if variable.trainable}
+    found: dict[str, dict[str, None]] = defaultdict(dict)
+    for kernel in plan.program.kernels:
+        names = (buffer.name for buffer in kernel.operands if buffer.name in trained)
+        found[kernel.name] |= dict.fromkeys(filter(None, map(module_of, names)))
+    return defaultdict(list, {name: list(modules) for name, modules in found.items()})
 
 
 def measure(graph: Graph, backend: Backend, runs: int = RUNS) -> Profile:

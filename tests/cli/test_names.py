@@ -6,12 +6,15 @@ from io import StringIO
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
 import glowtrain as gt
+from glowtrain.backends.discovery import backend_of
 from glowtrain.cli import app
+from glowtrain.cli.profile import modules_by_kernel
 
 MODEL, INPUT, WEIGHT, OUTPUT = "[bold]net[/x]", "in[/x]", "blocks[mlp].w[red]", ":fire:[/]"
 ARGUMENTS = {
@@ -53,3 +56,38 @@ def test_reports_print_names_as_they_are_on_any_console(model: str) -> None:
     assert isinstance(console.file, StringIO)
     said = console.file.getvalue()
     assert [name for name in (WEIGHT, INPUT, OUTPUT, MODEL) if name not in said] == []
+
+
+@pytest.mark.parametrize("own", ["main_graph", "a0eab83f1ba84c2e817b12838e8f61c6", ""])
+def test_a_file_names_a_model_that_its_exporter_did_not_name(own: str, model: str) -> None:
+    proto = onnx.load(model)
+    proto.graph.name = own
+    onnx.save(proto, "mine.onnx")
+    assert gt.load("mine.onnx").name == "mine"
+    assert gt.load("mine.onnx", name="other").name == "other"
+
+
+def test_a_model_keeps_the_name_that_its_file_states(model: str) -> None:
+    assert gt.load(model).name == MODEL
+
+
+@pytest.fixture(scope="module")
+def small() -> gt.Template:
+    @gt.model(x=gt.f32["batch", 8])
+    def small(x: gt.Value) -> gt.Value:
+        with gt.nn.scope("trunk"):
+            x = gt.nn.relu(gt.nn.linear(x, 4, name="first"))
+        return gt.nn.linear(x, 3, name="head")
+
+    return small
+
+
+def test_a_report_on_rounding_names_the_modules_of_weights(small: gt.Template) -> None:
+    report = gt.quantization.report(gt.quantize(small, {"x": np.ones((4, 8), np.float32)}))
+    assert {row.module for row in report.layers} == {"", "trunk.first", "head"}
+    assert {row.module for row in report.sensitivities} == {"trunk.first", "head"}
+
+
+def test_a_profile_names_the_modules_of_kernels(small: gt.Template) -> None:
+    found = modules_by_kernel(small.bind({"batch": 4}), backend_of("cpu"))
+    assert sorted(module for modules in found.values() for module in modules) == ["head", "trunk.first"]

@@ -26,7 +26,7 @@ from glowtrain.onnx_io.read.exported import exported
 from glowtrain.onnx_io.read.open_batch import open_batch as opened
 from glowtrain.onnx_io.read.parameters import class_of, key_of, roles, stated_variables
 from glowtrain.onnx_io.read.sharing import separate
-from glowtrain.onnx_io.read.source import Model, Source, describe, read, subgraphs
+from glowtrain.onnx_io.read.source import Model, Source, describe, name_of, read, subgraphs
 from glowtrain.onnx_io.read.upgrade import typed  # noqa: F401  (likewise)
 from glowtrain.onnx_io.read.upgrade.upgrade import light, upgrade
 from glowtrain.onnx_io.schema.tensors import array_from_sparse, array_from_tensor, dtype_from_onnx
@@ -99,7 +99,7 @@ def _recipe(model: Model, name: str, untie: Sequence[str]) -> tuple[Recipe, dict
     declared = [value for value in graph.input if value.name not in arrays]
     inputs = {value.name: _spec(value, model.title) for value in declared if value.type.HasField("tensor_type")}
     structures = {value.name: _structure(value, model.title) for value in declared if value.name not in inputs}
-    title = name or model.proto.graph.name or "model"
+    title = name or name_of(model)
     found = roles(graph, arrays, stated, sharing.constants)
     recipe = Recipe(graph, inputs, structures, arrays, found, title, model.title, model.folder)
     variables = found.trainable | found.running

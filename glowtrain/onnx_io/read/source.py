@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -28,13 +29,16 @@ from glowtrain.onnx_io.read.check import (
 from glowtrain.words import kind_of as kind_of_value
 
 __all__ = [
-    "OLDEST_OPSET", "Model", "Source", "captures", "describe", "is_standard", "kind_of", "opset_of", "read", "reads",
-    "subgraphs",
+    "OLDEST_OPSET", "Model", "Source", "captures", "describe", "is_standard", "kind_of", "name_of", "opset_of", "read",
+    "reads", "subgraphs",
 ]  # fmt: skip
 
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | ModelProto
 
 OLDEST_OPSET = 1
+NO_NAMES = ("", "main_graph", "main", "graph", "torch_jit", "torch-jit-export", "tf2onnx", "onnx_graph")
+"""What exporters call every graph."""
+_RANDOM_NAME = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,14 @@ def read(source: Source) -> Model:
     check_nodes(model.proto, model.title)
     _sort(model.proto.graph, model, set())
     return model
+
+
+def name_of(model: Model) -> str:
+    """The name of a model's graph; its file's name where exporters put the same, or a random one, into every file."""
+    own = model.proto.graph.name
+    if model.folder is not None and (own in NO_NAMES or _RANDOM_NAME.fullmatch(own)):
+        return Path(model.title).stem
+    return own or "model"
 
 
 def bytes_on_disk(path: Path) -> int:

@@ -16,6 +16,7 @@ from glowtrain.backends.base import Backend
 from glowtrain.compiler import Function, compile
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Graph, Node, Template, Value, Variable
+from glowtrain.graph.modules import modules_of
 from glowtrain.ops.elementwise.cast import Cast
 from glowtrain.ops.reduce.reduction import ReduceSum
 from glowtrain.quantization.calibration.batches import Batch
@@ -30,12 +31,14 @@ Ready = Callable[[Graph], Prepared]
 
 @dataclass(frozen=True)
 class LayerNoise:
-    """The noise of a value that is rounded, after all roundings before it; and that of the weights of its layer."""
+    """The noise of a value that is rounded, after all roundings before it; and that of the weights of its layer, whose
+    ``module`` they belong to."""
 
     name: str
     operator: str
     decibels: float
     weight_decibels: float | None
+    module: str = ""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class Sensitivity:
     operator: str
     alone: float
     without: float
+    module: str = ""
 
 
 def decibels(signal: float, noise: float) -> float:
@@ -77,7 +81,7 @@ def signal_to_noise(
         return graph.with_(outputs=outputs, updates={}, results=None)
 
     sums = _totals(compile(each(floats, comparing), backend), fed)
-    weights = _weight_noise(example[0])
+    weights, modules = _weight_noise(example[0]), _modules(example[0])
     makers = {value.name: value.node for value in example[0].placement.sites}
     return [
         LayerNoise(
@@ -85,6 +89,7 @@ def signal_to_noise(
             _operator(makers.get(name), name in makers),
             decibels(sums[f"{name}/signal"], sums[f"{name}/noise"]),
             weights.get(name),
+            modules.get(name, ""),
         )
         for name in _pairs(example[0])
     ]
@@ -136,6 +141,13 @@ def _weight_noise(ready: Prepared) -> dict[str, float]:
     return found
 
 
+def _modules(ready: Prepared) -> dict[str, str]:
+    """The modules that weights belong to, by the value that is rounded next after their contraction."""
+    placement = ready.placement
+    found = {_end(placement, weight.node).name: modules_of([weight.value]) for weight in placement.weights}
+    return {name: ", ".join(modules) for name, modules in found.items()}
+
+
 def _end(placement: Placement, node: Node) -> Value:
     """The value that is rounded after a node: its own result, or that of what belongs to it."""
     value, users = node.outputs[0], placement.graph.users
@@ -153,10 +165,12 @@ def sensitivity(
     in which variables turn layers on and off. Raises :class:`QuantizationError` for models without float results.
     """
     names: dict[str, str] = {}
+    modules: dict[str, str] = {}
 
     def gated(graph: Graph) -> Graph:
         form = _Gated(ready(graph))
         names.update({name: node.operator.key() for name, node in form.layers.items()})
+        modules.update({name: ", ".join(modules_of(node.inputs)) for name, node in form.layers.items()})
         return form.graph()
 
     function = compile(each(floats, gated), backend)
@@ -164,7 +178,7 @@ def sensitivity(
     rows = []
     for name, operator in names.items():
         alone, without = (_with_gates(function, fed, [*names], [name], inside) for inside in (1.0, 0.0))
-        rows.append(Sensitivity(name, operator, alone, without))
+        rows.append(Sensitivity(name, operator, alone, without, modules[name]))
     return sorted(rows, key=lambda row: row.alone)
 
 

@@ -34,6 +34,7 @@ from glowtrain.quantization.report.html import html_page
 from glowtrain.tables import table
 
 NOISE = "Signal to noise in dB (20: an error of a tenth, 40: of a hundredth)"
+SENSITIVITY = "Sensitivity: signal to noise of the results in dB"
 MEASURED = 8
 """Calibration batches over which noise and sensitivities are measured."""
 
@@ -92,12 +93,16 @@ class Report:
     def rows(self) -> Iterator[tuple[str, dict[str, str], list[list[str]]]]:
         """The tables that have rows: title, headings with the kind of their cells ("number" or ""), and rows."""
         words = decibel_text
-        noise = [[row.name, row.operator, words(row.decibels), words(row.weight_decibels)] for row in self.layers]
-        ranking = [[row.name, row.operator, words(row.alone), words(row.without)] for row in self.sensitivities]
+        noise = [
+            [row.name, row.operator, row.module, words(row.decibels), words(row.weight_decibels)] for row in self.layers
+        ]
+        ranking = [
+            [row.name, row.operator, row.module, words(row.alone), words(row.without)] for row in self.sensitivities
+        ]
         kept = [[entry.name, entry.operator, entry.reason] for entry in self.kept]
         for title, heads, numbers, rows in (
-            (NOISE, ["value", "made by"], ["activations", "weights"], noise),
-            ("Sensitivity: results' dB", ["layer", "operator"], ["only this rounded", "all but this"], ranking),
+            (NOISE, ["value", "made by", "module"], ["activations", "weights"], noise),
+            (SENSITIVITY, ["layer", "operator", "module"], ["only this rounded", "all but this"], ranking),
             ("In floating point", ["name", "operator", "reason"], [], kept),
         ):
             if rows:
