@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable
+from pathlib import Path
 
 LISTED = 8
 """Names that a message lists before it counts the rest."""
+
+
+def page(name: str) -> str:
+    """Where a page of the documentation is: the path of a checkout's; an installed package comes without."""
+    path = Path(__file__).resolve().parents[1] / "docs" / name
+    return str(path) if path.exists() else f"docs/{name} in Glowtrain's source repository"
 
 
 def plural(count: int, noun: str) -> str:

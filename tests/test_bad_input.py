@@ -12,6 +12,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import glowtrain as gt
+from glowtrain import words
 from glowtrain.errors import BindingError, GraphError, InputError, ModelError, NonFiniteError, ShapeError
 from glowtrain.graph import Graph, Input
 from glowtrain.ops.attention.rotary import RotaryEmbedding
@@ -413,3 +414,9 @@ def test_sequence_lengths_of_opset_8_are_refused() -> None:
     proto.graph.input.append(helper.make_tensor_value_info("lengths", onnx.TensorProto.INT64, [3]))
     with pytest.raises(ModelError, match="sequence_lens, which only operator set 8 has, is not supported"):
         gt.load(proto)
+
+
+def test_messages_say_where_documentation_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Path(words.page("exporting.md")).is_file()
+    monkeypatch.setattr(words, "__file__", str(tmp_path / "site-packages" / "glowtrain" / "words.py"))
+    assert words.page("exporting.md") == "docs/exporting.md in Glowtrain's source repository"

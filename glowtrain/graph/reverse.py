@@ -15,7 +15,7 @@ from glowtrain.graph.graph import topological
 from glowtrain.graph.registry import Named
 from glowtrain.graph.value import Node, Value, apply
 from glowtrain.types import Shape
-from glowtrain.words import kind_of
+from glowtrain.words import kind_of, page
 
 REDUCE_SUM, RESHAPE = Named("ReduceSum"), Named("Reshape")
 
@@ -75,7 +75,7 @@ class _Walk:
             name = type(operator).__name__
             raise DifferentiationError(
                 f"{node} has no gradient rule, and a gradient is wanted through it; give the class {name} a vjp (or a "
-                "decompose), see docs/operators.md, or set differentiable = False and a reason"
+                f"decompose), see {page('operators.md')}, or set differentiable = False and a reason"
             )
 
     def visit_decomposition(self, node: Node, cotangents: Sequence[Value | None], active: Collection[Value]) -> None:

@@ -37,7 +37,7 @@ from glowtrain.trainer.history import History
 from glowtrain.trainer.hyper import Hyper
 from glowtrain.trainer.predict import Predictor
 from glowtrain.types import Array, Spec, f64, type_of
-from glowtrain.words import plural, unknown
+from glowtrain.words import page, plural, unknown
 
 
 class Trainer:
@@ -465,7 +465,7 @@ class Trainer:
             raise InputError(
                 f"the model's batch is fixed at {self._fixed_batch} and cannot take {what}: {instead}, "
                 "or give it a symbolic batch dimension: gt.load(..., open_batch=True) and --open-batch open that of a "
-                "file (docs/exporting.md)"
+                f"file ({page('exporting.md')})"
             )
 
     @property

@@ -31,6 +31,7 @@ from glowtrain.onnx_io.read.upgrade import typed  # noqa: F401  (likewise)
 from glowtrain.onnx_io.read.upgrade.upgrade import light, upgrade
 from glowtrain.onnx_io.schema.tensors import array_from_sparse, array_from_tensor, dtype_from_onnx
 from glowtrain.types import Array, Spec
+from glowtrain.words import page
 
 _SMALL = 1024
 """Elements up to which an initializer is shown to the converter."""
@@ -116,7 +117,7 @@ def _sharing(title: str, shared: Mapping[str, Sequence[str]]) -> SharedWeightsWa
     return SharedWeightsWarning(
         f"{title}: several nodes read one initializer and train it together. That is right for a layer that is used "
         "several times or tied to another, and wrong if the exporter merged equal parameters; this file does not tell "
-        f"(docs/exporting.md). untie={next(iter(shared))!r} or --untie gives each node its own:"
+        f"({page('exporting.md')}). untie={next(iter(shared))!r} or --untie gives each node its own:"
         + "".join(f"\n  - {line}" for line in lines + more),
         shared,
     )
@@ -176,7 +177,7 @@ def _check_supported(graph: GraphProto, title: str) -> None:
     if missing:
         lines = [f"{key}: {', '.join(nodes[:5])}{' ...' if len(nodes) > 5 else ''}" for key, nodes in missing.items()]
         others = any("." in key and not key.startswith("ai.onnx.") for key in missing)
-        hint = "\nOperators of your own: docs/custom-operators.md says how to register them" if others else ""
+        hint = f"\nOperators of your own: {page('custom-operators.md')} says how to register them" if others else ""
         raise UnsupportedOperatorError(
             f"{title} uses operators that are not supported:" + "".join(f"\n  - {line}" for line in lines) + hint
         )
