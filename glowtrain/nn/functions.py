@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from glowtrain.errors import InputError
 from glowtrain.graph import Value, constant
 from glowtrain.nn.checks import check_extents, check_input, check_share
 from glowtrain.ops.elementwise.activation import Gelu, Relu, Sigmoid
@@ -105,9 +104,9 @@ def total(x: Value, axes: Axes = None, *, keepdims: bool = False) -> Value:
 def reshape(x: Value, *shape: int | Sequence[int]) -> Value:
     """The same elements in another shape, ``reshape(x, 2, -1)`` or ``reshape(x, (2, -1))``.
 
-    One extent may be -1; an extent of 0 is 0. Raises :class:`InputError` for what are no extents.
+    One extent may be -1; an extent of 0 is 0. Raises :class:`ShapeError` for what are no extents.
     """
-    extents = _listed("reshape", "shape", shape)
+    extents = _listed(shape)
     check_extents("reshape", -1, shape=extents)
     result: Value = Reshape(shape=extents, allowzero=0 in extents)(x)
     return result
@@ -122,9 +121,10 @@ def flatten(x: Value) -> Value:
 def transpose(x: Value, *axes: int | Sequence[int]) -> Value:
     """Axes in another order, ``transpose(x, 0, 2, 1)`` or ``transpose(x, (0, 2, 1))``; reversed without arguments.
 
-    Raises :class:`InputError` for what are no axes.
+    Raises :class:`ShapeError` for what are no axes.
     """
-    order = _listed("transpose", "axes", axes)
+    order = _listed(axes)
+    check_extents("transpose", 0, axes=order)
     result: Value = Transpose(perm=order or tuple(reversed(range(x.rank))))(x)
     return result
 
@@ -180,13 +180,9 @@ def _window(
     return extents, extents if stride is None else spread(stride, rank), 2 * spread(padding, rank)
 
 
-def _listed(name: str, what: str, given: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
-    """Whole numbers that were given one by one or as one sequence. Raises :class:`InputError`."""
-    numbers = given[0] if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
-    for number in numbers:
-        if isinstance(number, bool) or not isinstance(number, (int, np.integer)):
-            raise InputError(f"{name}: {what} must be whole numbers or one tuple of them, not {number!r}")
-    return tuple(int(number) for number in numbers if isinstance(number, (int, np.integer)))
+def _listed(numbers: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What was given one by one, or as one sequence."""
+    return tuple(numbers[0]) if len(numbers) == 1 and isinstance(numbers[0], (tuple, list)) else numbers
 
 
 def _axes(axes: Axes) -> tuple[int, ...] | None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import glowtrain as gt
-from glowtrain.errors import InputError
+from glowtrain.errors import InputError, ShapeError
 from glowtrain.graph import registered
 
 
@@ -35,9 +35,9 @@ def test_shapes_and_axes_one_by_one_or_as_one() -> None:
     assert gt.nn.transpose(x, 0, 2, 1).shape == gt.nn.transpose(x, [0, 2, 1]).shape == (2, 4, 3)
     assert gt.nn.transpose(x).shape == (4, 3, 2)
     for wrong in (2.0, "2", None):
-        with pytest.raises(InputError, match="reshape: shape must be whole numbers or one tuple of them"):
+        with pytest.raises(ShapeError, match="reshape: shape must be whole numbers of at least -1"):
             gt.nn.reshape(x, wrong, 3)  # type: ignore[arg-type]
-        with pytest.raises(InputError, match="transpose: axes must be whole numbers or one tuple of them"):
+        with pytest.raises(ShapeError, match="transpose: axes must be whole numbers of at least 0"):
             gt.nn.transpose(x, (wrong,))  # type: ignore[arg-type]
 
 
