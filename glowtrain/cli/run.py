@@ -55,7 +55,7 @@ def run(
     spent = time.perf_counter() - began
     write_arrays(output_path, outputs)
     shown = ", ".join(f"{name} {type_of(array)}" for name, array in outputs.items())
-    out.print(f"{shown} in {seconds(spent)}; wrote {output_path}", markup=False)
+    out.print(f"{shown} in {seconds(spent)}; wrote {output_path}")
 
 
 def kept_in(cache: Path, backend: str) -> Cpu:

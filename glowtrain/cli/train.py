@@ -138,10 +138,10 @@ class Files:
     def write(self, trainer: Trainer) -> None:
         """Save the trained model, and the step if it was asked for, and say so."""
         save(trainer.model(), self.model, opset=self.opset)
-        out.print(f"{_stopped(trainer.history)}; wrote {self.model}", markup=False)
+        out.print(f"{_stopped(trainer.history)}; wrote {self.model}")
         if self.step is not None:
             save(trainer.graph, self.step, opset=self.opset)
-            out.print(f"wrote {self.step}: the training step, {_inputs(trainer.graph)}", markup=False)
+            out.print(f"wrote {self.step}: the training step, {_inputs(trainer.graph)}")
 
 
 def _fit(
@@ -191,7 +191,6 @@ def _announce(trainer: Trainer, name: str, examples: str) -> None:
         f"{name}: {plural(count, 'parameter')} in {plural(len(trained), 'tensor')}"
         + (f", {frozen:,} frozen" if frozen else "")
         + f"; {examples}; {trainer.optimizer.name} on {trainer.backend}",
-        markup=False,
     )
 
 

@@ -17,6 +17,7 @@ from glowtrain.graph.attributes import tested_values
 from glowtrain.graph.ragged import Operand, Ragged, broadcast, whole
 from glowtrain.native import NativeFunction
 from glowtrain.types import Array, DType, TensorType
+from glowtrain.words import page
 
 if TYPE_CHECKING:
     from glowtrain.graph.places import Places
@@ -262,7 +263,7 @@ class Operator:
         """The error for a method that is needed to compile the operator and that its class does not have."""
         name = type(self).__name__
         return PluginError(
-            f"{self.key()} cannot be compiled: give the class {name} a {method} ({meaning}), see docs/operators.md"
+            f"{self.key()} cannot be compiled: give the class {name} a {method} ({meaning}), see {page('operators.md')}"
         )
 
     def on(self, *inputs: TensorType | None) -> str:

@@ -322,7 +322,7 @@ def test_a_rate_that_is_given_takes_effect_when_a_run_goes_on(
     resumed.fit(points, 4, 8, checkpoint=path, resume=True)
     assert resumed.history.deterministic() == by_hand.history.deterministic()
     assert resumed.history.resumed == "going on in epoch 3 with lr 0.001 instead of 0.01"
-    assert resumed.history.resumed in capsys.readouterr().out
+    assert resumed.history.resumed in capsys.readouterr().err
     further = _resumed(mlp, points, path, gt.optim.Adam())
     assert further.hyper["lr"] == 0.001
 
