@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from glowtrain import pages
+from glowtrain.compiler.walk import arrive, select
 from glowtrain.errors import InputError
 from glowtrain.graph import Constant, Graph, Input, Node, Template, Value, Variable, no_model
 from glowtrain.graph.modules import layer_name
 from glowtrain.loops import Apply, Cast, Expr, For, Reduce, Statement, expressions
-from glowtrain.lower.expand import Expand
-from glowtrain.lower.lower import Lower
-from glowtrain.program.program import Instruction, Repeat
+from glowtrain.program.program import Instruction, Program
 from glowtrain.tables import table
 from glowtrain.types import TensorType
 from glowtrain.words import plural
@@ -110,16 +109,15 @@ def multiply_adds(node: Node) -> int:
     alone = Node(node.operator, [None if value is None else leaves[value] for value in node.inputs])
     inputs = tuple(leaf for leaf in leaves.values() if isinstance(leaf, Input))
     outputs = {f"y{place}": value for place, value in enumerate(alone.outputs)}
-    return _of_instructions(Lower().run(Expand().run(Graph(inputs, outputs))).instructions)
+    program: Program = arrive(Graph(inputs, outputs), stages=select("expanded", "lowered"))
+    return _of_instructions(program.instructions)
 
 
 def _of_instructions(instructions: Sequence[Instruction]) -> int:
     total = 0
     for instruction in instructions:
-        if isinstance(instruction, Repeat):
-            total += instruction.index.extent * _of_instructions(instruction.body)
-        else:
-            total += sum(_of_statement(statement) for statement in instruction.body)
+        total += instruction.trips * _of_instructions(instruction.children)
+        total += sum(_of_statement(statement) for statement in instruction.nests)
     return total
 
 

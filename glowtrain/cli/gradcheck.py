@@ -170,7 +170,13 @@ def _jobs(names: list[str], profile: str, examples: int | None) -> int:
 
 
 def _again(
-    modules: list[str], names: list[str], profile: str, examples: int | None, seed: int, programs: int | None, first: int
+    modules: list[str],
+    names: list[str],
+    profile: str,
+    examples: int | None,
+    seed: int,
+    programs: int | None,
+    first: int,
 ) -> str:
     """The command that gives the same report."""
     words = ["glowtrain gradcheck", *(f"--import {module}" for module in modules), *(f"--op {name}" for name in names)]
