@@ -21,7 +21,7 @@ from glowtrain.ops.core.family import Elementwise
 from glowtrain.ops.elementwise.transcendental import Transcendental
 from glowtrain.optim import optimizer, rules, schedules
 from glowtrain.optimize import cse, scan, simplify
-from glowtrain.program.analysis import kernel_key
+from glowtrain.program.analysis import kernel_key, write_coverage
 from glowtrain.program.memory import plan
 from glowtrain.program.passes import layout, producer_inlining, schedule
 from glowtrain.program.passes.loop_fusion import fuse
@@ -134,6 +134,18 @@ LOWERING = [
         plan,
         always("_.get(_, 0) == 1 and _"),
         operator("Scan", "planned", 24),
+    ),
+    Mistake(
+        "part that a trip writes planned as the whole",
+        plan,
+        rewrite("covered(_, A).all()", "len(A) > 0"),
+        suite(laws.test_rows_that_trips_write_one_by_one_are_carried),
+    ),
+    Mistake(
+        "what all trips write counts for each",
+        write_coverage,
+        constant("tuple(_ - set(_) - set(_))", ()),
+        suite(laws.test_rows_that_trips_write_one_by_one_are_carried),
     ),
     Mistake("write overtakes a read", schedule.predecessors, constant("_.get(_, ())", ()), program("plan", seed=1)),
     Mistake("read overtakes a write", schedule.predecessors, never("_ in _"), program("plan")),

@@ -21,6 +21,10 @@ from glowtrain.ops.reduce.reduction import ReduceSum
 from glowtrain.ops.sequence.recurrent import GRU, LSTM
 from glowtrain.ops.tensor.move import Transpose
 from glowtrain.optimize.pipeline import optimize
+from glowtrain.program.interpret.evaluate import evaluate as run
+from glowtrain.program.memory.plan import plan
+from glowtrain.program.memory.verify_plan import verify_plan
+from glowtrain.program.parse import parse
 from glowtrain.types import f32, f64, type_of
 
 
@@ -151,3 +155,29 @@ def test_a_loop_of_no_steps_unrolled() -> None:
     last, stacked = scan.unrolled(state, Input(f64[2, 0], "items"))
     assert last is state
     assert stacked.shape == (2, 0)
+
+
+ROW_BY_ROW = """program p
+  input      x: f32[3,64]
+  output     y: f32[3,64]
+  activation rows: f32[3,64]
+  activation twice: f32[3,64]
+  activation more: f32[3,64]
+repeat loop t<3:
+  kernel one_row:
+    for i<64: rows[t, i] = x[t, i]
+  kernel all_rows:
+    for i<3, j<64: twice[i, j] = rows[0, j] * 2
+  kernel next:
+    for i<3, j<64: more[i, j] = twice[i, j] + 1
+  kernel last:
+    for i<64: y[t, i] = more[0, i]
+"""
+
+
+def test_rows_that_trips_write_one_by_one_are_carried() -> None:
+    program = parse(ROW_BY_ROW)
+    feeds = {"x": np.random.default_rng(0).standard_normal((3, 64)).astype(np.float32)}
+    planned = plan(program)
+    verify_plan(planned)
+    np.testing.assert_array_equal(run(program, feeds, plan=planned)[0]["y"], run(program, feeds)[0]["y"])
