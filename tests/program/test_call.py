@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from filetests import ENGINES
 
 import glowtrain as gt
 from glowtrain.backends.llvm.target import Target
@@ -30,6 +29,7 @@ from glowtrain.program.text import functions_of, plan_text, to_text
 from glowtrain.program.verify import verify
 from glowtrain.stages import Options
 from glowtrain.types import Array, TensorType, f32, f64
+from tests.program.filetests import ENGINES
 from tests.stages import fuse
 
 LLVM = """define void @twice(ptr %x, ptr %y, i64 %count) {
@@ -104,6 +104,12 @@ def test_passes_leave_a_call_and_what_it_reads() -> None:
     assert [instruction.kind for instruction in fused.instructions] == ["kernel", "call", "kernel"]
     assert all(b.layout == (0, 1) for b in fused.buffers)
     assert "a[i, j] = x[i, -j + 2]" in to_text(fused)
+
+
+def test_what_a_call_reads_is_not_computed_again_elsewhere() -> None:
+    text = TEXT.replace("x[i, j] + 1", "exp(x[i, j])").replace("b[i, j] - x[i, j]", "b[i, j] - a[i, j]")
+    fused = fuse(parse(text, functions={"twice": TWICE}))
+    assert to_text(fused).count("exp(") == 1
 
 
 def test_several_operands_and_results_in_repeats() -> None:
