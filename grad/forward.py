@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from glowtrain.errors import DifferentiationError
+from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Input, Value, constant, rebuild
-from glowtrain.graph.reverse import pullback
 from glowtrain.ops.tensor.move import zeros
 
 

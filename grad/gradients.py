@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from glowtrain.errors import DifferentiationError
+from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Value, constant, topological
-from glowtrain.graph.reverse import pullback
 from glowtrain.ops.objective.stop_gradient import StopGradient
 from glowtrain.ops.tensor.move import zeros
 

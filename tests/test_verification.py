@@ -16,9 +16,9 @@ from glowtrain.backends.base import Backend
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.compiler.walk import WALK, arrive, planned
 from glowtrain.errors import InputError, ProgramError, VerificationError
+from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Graph, Input, Value, Variable, constant
 from glowtrain.graph.retype import widened
-from glowtrain.graph.reverse import pullback
 from glowtrain.loops import Apply, Expr, For, Statement, Store, rewrite_body
 from glowtrain.ops.contraction.products import MatMul
 from glowtrain.ops.control.scan import Scan

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 from glowtrain.errors import ModelError, PluginError, ShapeError
 from glowtrain.graph.attributes import tested_values
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Types = TensorType | tuple[TensorType, ...]
 Arrays = Array | tuple[Array, ...]
+Result = TypeVar("Result")
 Quantized = Literal["", "contraction", "passes", "rescales", "clips"]
 
 
@@ -280,6 +281,11 @@ class Operator:
     def __str__(self) -> str:
         shown = ",".join(f"{name}={format_attribute(value)}" for name, value in self.stated().items())
         return f"{self.key()}{{{shown}}}" if shown else self.key()
+
+
+def as_tuple(results: Result | tuple[Result, ...]) -> tuple[Result, ...]:
+    """What an operator gives for all its outputs, where one with a single output gives it bare."""
+    return results if isinstance(results, tuple) else (results,)
 
 
 def same_attribute(value: Any, other: Any) -> bool:

@@ -20,13 +20,13 @@ from glowtrain.backends.inputs import check_inputs
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import InputError
 from glowtrain.grad.gradients import check_scalar
+from glowtrain.grad.reverse import pullback
 from glowtrain.gradcheck.models.blame import INNOCENT, Blame, cut_by
 from glowtrain.gradcheck.operators import ladder
 from glowtrain.gradcheck.operators.straight_through import held
 from glowtrain.gradcheck.report.report import Check, Measure, Progress, Report, Status, merged
 from glowtrain.graph import Graph, Input, Template, Value, Variable, constant, no_model
 from glowtrain.graph.retype import widened
-from glowtrain.graph.reverse import pullback
 from glowtrain.losses import Attached, Loss, LossFunction, as_loss, output_of
 from glowtrain.modes.training_and_inference import make_trainable
 from glowtrain.onnx_io import load

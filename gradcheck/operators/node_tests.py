@@ -20,6 +20,7 @@ import numpy as np
 from glowtrain.backends.inputs import check_inputs
 from glowtrain.compiler import compile as compiled
 from glowtrain.errors import GlowtrainError
+from glowtrain.grad.reverse import pullback
 from glowtrain.gradcheck.models.blame import cut_by
 from glowtrain.gradcheck.operators import ladder
 from glowtrain.gradcheck.operators.differences import (
@@ -36,7 +37,6 @@ from glowtrain.gradcheck.report.report import Check, Measure, merged
 from glowtrain.graph import Graph, Input, Template, Value, constant
 from glowtrain.graph.binding import spread
 from glowtrain.graph.retype import widened
-from glowtrain.graph.reverse import pullback
 from glowtrain.onnx_io.checks.conformance import in_processes
 from glowtrain.onnx_io.checks.node_tests import NodeTest, node_tests
 from glowtrain.ops.elementwise.logic import Where

@@ -8,10 +8,10 @@ from functools import cached_property
 
 import numpy as np
 
+from glowtrain.grad.reverse import pullback
 from glowtrain.gradcheck.operators.differences import Probe
 from glowtrain.graph import Graph, Input, Node, Value, Variable, constant, rebuild
 from glowtrain.graph.retype import retyped, widened
-from glowtrain.graph.reverse import pullback
 from glowtrain.types import Array, DType, f64
 
 RATE = 0.05

@@ -14,9 +14,9 @@ import numpy as np
 
 from glowtrain.backends.llvm.target import Target, target_names
 from glowtrain.compiler.walk import planned
+from glowtrain.grad.reverse import pullback
 from glowtrain.gradcheck.draw import SeededDraw
 from glowtrain.graph import Graph, Input, Value
-from glowtrain.graph.reverse import pullback
 from glowtrain.ops.convolution.convolution import Conv
 from glowtrain.program.memory.plan import Plan
 from glowtrain.program.program import Program

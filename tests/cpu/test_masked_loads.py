@@ -11,8 +11,8 @@ import glowtrain as gt
 from glowtrain import models
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.toolchain import build
+from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Graph, Input, Value
-from glowtrain.graph.reverse import pullback
 from glowtrain.ops.convolution.convolution import Conv
 from glowtrain.types import f32
 from tests.cpu.cpu_kernels import runnable

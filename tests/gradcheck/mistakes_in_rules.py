@@ -27,7 +27,8 @@ from planting import Mistake, ones, operator, suite
 
 import glowtrain as gt
 from glowtrain.grad import stop_gradient
-from glowtrain.graph import Value, reverse
+from glowtrain.grad.scan import ScanGradient
+from glowtrain.graph import Value
 from glowtrain.ops.attention.attention import Attention
 from glowtrain.ops.contraction.linear_algebra import Det
 from glowtrain.ops.contraction.products import Gemm, MatMul, swapped
@@ -46,9 +47,9 @@ from glowtrain.ops.objective.loss import NegativeLogLikelihoodLoss, SoftmaxCross
 from glowtrain.ops.pooling.max_pool import MaxPoolGradient
 from glowtrain.ops.pooling.pooling import AveragePool
 from glowtrain.ops.random import philox
+from glowtrain.ops.reduce import reduction
 from glowtrain.ops.reduce.reduction import ReduceL2, ReduceLogSumExp, ReduceMax, ReduceMean
 from glowtrain.ops.reduce.softmax import LogSoftmax, Softmax
-from glowtrain.ops.scan_gradient import ScanGradient
 from glowtrain.ops.sequence.recurrent import GRU, LSTM, Recurrent
 from glowtrain.ops.tensor.move import Concat, Slice, Transpose, reshape
 from glowtrain.ops.tensor.pad import Pad
@@ -170,11 +171,11 @@ SHAPES = [
         operator("ScatterElements"),
     ),
     Mistake("gradient of the chosen k in order of rank", TopK.vjp, around(in_order_of_rank), operator("TopK")),
-    Mistake("broadcast sum keeps one element", reverse.unbroadcast, broadcast_undone_by(ReduceMax), operator("Add")),
-    Mistake("broadcast sum is a mean", reverse.unbroadcast, broadcast_undone_by(ReduceMean), operator("Mul")),
+    Mistake("broadcast sum keeps one element", reduction.unbroadcast, broadcast_undone_by(ReduceMax), operator("Add")),
+    Mistake("broadcast sum is a mean", reduction.unbroadcast, broadcast_undone_by(ReduceMean), operator("Mul")),
     Mistake(
         "broadcast sum over the leading axes only",
-        reverse.unbroadcast,
+        reduction.unbroadcast,
         constant("(*range(_), *X)", ()),
         operator("Add"),
     ),

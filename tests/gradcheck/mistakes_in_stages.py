@@ -13,8 +13,8 @@ from planting import Find, Mistake, ones, operator, program, suite
 from glowtrain.backends.cpu import step
 from glowtrain.backends.cpu.contraction import tile
 from glowtrain.backends.cpu.loop_nest import reduction, writer
-from glowtrain.grad import training
-from glowtrain.graph import Node, reverse
+from glowtrain.grad import reverse, training
+from glowtrain.graph import Node
 from glowtrain.loops import For, Index, Statement, Store, call, rewrite_body, substitute
 from glowtrain.lower import lower
 from glowtrain.ops.core.family import Elementwise

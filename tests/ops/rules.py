@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from glowtrain.backends.interpreter import evaluate
+from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Graph, Input, Operator, Value, constant
-from glowtrain.graph.reverse import pullback
 from glowtrain.program.interpret.evaluate import evaluate as evaluate_program
 from glowtrain.types import type_of
 from tests.stages import lower

@@ -9,8 +9,8 @@ import pytest
 
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import ShapeError
+from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Graph, Input, Operator, Value
-from glowtrain.graph.reverse import pullback
 from glowtrain.ops.attention.attention import Attention
 from glowtrain.ops.attention.linear import CausalConvWithState, LinearAttention
 from glowtrain.ops.attention.rotary import RotaryEmbedding, SwiGLU

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import glowtrain.ops
+from glowtrain.grad.reverse import pullback
 from glowtrain.gradcheck.draw import SeededDraw
 from glowtrain.graph import OPERATORS, Constant, Input, Operator, Sample
-from glowtrain.graph.reverse import pullback
 from glowtrain.ops.sequence.recurrent import GRU, LSTM, RNN
 from glowtrain.types import Array, type_of
 from tests.ops.rules import as_tuple, reference, run

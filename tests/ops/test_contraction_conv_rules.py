@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from glowtrain.errors import ShapeError
+from glowtrain.grad.reverse import pullback
 from glowtrain.gradcheck.draw import SeededDraw
 from glowtrain.graph import Constant, Input, Operator, topological
-from glowtrain.graph.reverse import pullback
 from glowtrain.ops.contraction.products import Einsum, Gemm, MatMul
 from glowtrain.ops.convolution.convolution import Conv, ConvInputGradient, ConvTranspose, ConvWeightGradient
 from glowtrain.ops.pooling.max_pool import MaxPool, MaxPoolGradient

@@ -9,9 +9,9 @@ import pytest
 
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import ShapeError
+from glowtrain.grad.reverse import pullback
 from glowtrain.gradcheck import check_sample
 from glowtrain.graph import Graph, Input, Operator, Sample, constant
-from glowtrain.graph.reverse import pullback
 from glowtrain.lower.expand import expand
 from glowtrain.ops.elementwise.activation import (
     Celu,

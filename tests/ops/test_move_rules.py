@@ -9,8 +9,8 @@ import pytest
 
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import ShapeError
+from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Constant, Graph, Input, Operator, constant
-from glowtrain.graph.reverse import pullback
 from glowtrain.ops.objective.stop_gradient import StopGradient
 from glowtrain.ops.tensor.move import (
     LAST,

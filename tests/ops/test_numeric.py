@@ -9,9 +9,9 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.errors import InputError, ShapeError
+from glowtrain.grad.reverse import pullback
 from glowtrain.gradcheck.operators.oracles import check_sample
 from glowtrain.graph import Graph, Input, Operator, Sample
-from glowtrain.graph.reverse import pullback
 from glowtrain.lower.expand import expand
 from glowtrain.modes.training_and_inference import make_trainable
 from glowtrain.ops.contraction.linear_algebra import Det, Elimination, Inverse

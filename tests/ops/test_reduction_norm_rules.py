@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from glowtrain.errors import ShapeError
+from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Input, Operator, constant
-from glowtrain.graph.reverse import pullback
 from glowtrain.ops.indexing.arg_extrema import ArgMax, ArgMin, CumSum
 from glowtrain.ops.indexing.gather import Gather, GatherElements, GatherND
 from glowtrain.ops.indexing.one_hot import OneHot

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from glowtrain.errors import DifferentiationError
+from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Constant, Input, Operator
-from glowtrain.graph.reverse import pullback, unbroadcast
 from glowtrain.ops.elementwise.arithmetic import Add
 from glowtrain.ops.elementwise.logic import Greater
+from glowtrain.ops.reduce.reduction import unbroadcast
 from glowtrain.types import f64
 from tests.ops.rules import run
 

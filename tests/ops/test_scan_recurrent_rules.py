@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from glowtrain.errors import ShapeError
+from glowtrain.grad.reverse import pullback
 from glowtrain.graph import OPERATORS, Constant, Graph, Input, Operator, topological
-from glowtrain.graph.reverse import pullback
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.sequence.recurrent import GRU, LSTM, RNN
 from glowtrain.types import f32, f64

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import GraphError
+from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Constant, Graph, Input, Node, Value, Variable, constant, to_text, verify
-from glowtrain.graph.reverse import pullback
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.elementwise.arithmetic import Add, Div, Mean, Mul, Neg, Pow, Sub, Sum
 from glowtrain.ops.elementwise.extrema import Max, Min

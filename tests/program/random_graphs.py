@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Draw, Graph, Input, Value, Variable, constant
-from glowtrain.graph.reverse import pullback
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.convolution.convolution import Conv
 from glowtrain.ops.elementwise.activation import Relu, Sigmoid

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Graph, Input, Variable
-from glowtrain.graph.reverse import pullback
 from glowtrain.loops import (
     Accumulate,
     Buffer,

@@ -10,9 +10,9 @@ import pytest
 import glowtrain as gt
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import DifferentiationError
+from glowtrain.grad.reverse import pullback
 from glowtrain.gradcheck.operators.oracles import applied, drawn
 from glowtrain.graph import OPERATORS, Graph, Input, Value
-from glowtrain.graph.reverse import pullback
 from glowtrain.ops.elementwise.logic import Cast
 from glowtrain.ops.indexing.arg_extrema import ArgMax
 

@@ -123,7 +123,7 @@ def _row(domain: str, name: str, samples: Samples) -> Row:
         body = BUILT_IN[key] is functions.built
         note = "" if body else _first_line(BUILT_IN[key]).removeprefix(f"{name}: ")
         return Row(name, _opsets(domain, name), "", "definition" if body else "on load", "parts", _twins(name), note)
-    gradient = "rule" if cls.has("vjp") else "parts"
+    gradient = "rule" if cls.has("vjp") or cls.control else "parts"
     return Row(
         name,
         _opsets(domain, name),

@@ -14,8 +14,8 @@ import numpy as np
 from onnx import NodeProto, helper
 
 from glowtrain.errors import DifferentiationError, ModelError
+from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Constant, Value, constant
-from glowtrain.graph.reverse import pullback
 from glowtrain.onnx_io.read.build import Builder, Known, built_in
 from glowtrain.onnx_io.read.control import Branch
 from glowtrain.onnx_io.read.source import reads

@@ -13,10 +13,9 @@ import numpy as np
 from glowtrain.errors import ShapeError
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
 from glowtrain.graph.operator import Quantized
-from glowtrain.graph.reverse import unbroadcast
 from glowtrain.loops import Expr, For, Statement, Tensor, cast, indices_of, reduce
 from glowtrain.ops.core.family import Grads, broadcast_shapes, broadcastable
-from glowtrain.ops.reduce.reduction import ReduceSum, accumulator, widened
+from glowtrain.ops.reduce.reduction import ReduceSum, accumulator, unbroadcast, widened
 from glowtrain.ops.tensor.move import Reshape, Slice, Transpose
 from glowtrain.types import Array, Shape, TensorType
 

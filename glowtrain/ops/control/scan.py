@@ -9,11 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from glowtrain.graph import Constant, Draw, Graph, Input, Operator, Sample, Value, constant, operator, rebuild
-from glowtrain.graph.reverse import pullback
-from glowtrain.ops.core.family import Grads, normalize_axis
+from glowtrain.graph.operator import as_tuple
+from glowtrain.ops.core.family import normalize_axis
 from glowtrain.ops.elementwise.transcendental import Tanh
 from glowtrain.ops.indexing.gather import Gather
-from glowtrain.ops.scan_gradient import ScanGradient, as_tuple
 from glowtrain.ops.tensor.move import Concat, Transpose, Unsqueeze
 from glowtrain.types import Array, TensorType, f64, i64
 
@@ -173,13 +172,6 @@ class Scan(Operator):
         stacks = zip(results[self.num_states :], self._output_axes(), strict=True)
         outputs = (*results[: self.num_states], *(_moved(value, 0, axis) if axis else value for value, axis in stacks))
         return outputs if len(outputs) > 1 else outputs[0]
-
-    def vjp(self, g: Any, y: Any, *inputs: Any) -> Grads:
-        if not self.is_canonical:
-            results, operands = as_tuple(self.decompose(*inputs)), tuple(dict.fromkeys(inputs))
-            found = dict(zip(operands, pullback(results, as_tuple(g), operands, boundary=operands), strict=True))
-            return tuple(found.pop(value, None) for value in inputs)  # all of it to the first place of each operand
-        return ScanGradient(self, inputs, as_tuple(y), as_tuple(g)).gradients()
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:

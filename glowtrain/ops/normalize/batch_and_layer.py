@@ -23,7 +23,7 @@ from glowtrain.ops.reduce.reduction import (
     accumulator,
     as_dtype,
     row_sum,
-    sum_to_shape,
+    unbroadcast,
     widened,
 )
 from glowtrain.ops.tensor.move import Expand, reshape
@@ -279,8 +279,8 @@ class LayerNormalization(RowNormalization):
             g_wide = as_dtype(g_y, wide.dtype)
             scaled = g_wide * as_dtype(scale, wide.dtype)
             parts.append(inverse * (scaled - mean_of(scaled) - normal * mean_of(scaled * normal)))
-            d_scale = as_dtype(sum_to_shape(g_wide * normal, scale.shape), scale.dtype)
-            d_bias = None if bias is None else as_dtype(sum_to_shape(g_wide, bias.shape), bias.dtype)
+            d_scale = as_dtype(unbroadcast(g_wide * normal, scale.shape), scale.dtype)
+            d_bias = None if bias is None else as_dtype(unbroadcast(g_wide, bias.shape), bias.dtype)
         if g_mean is not None:
             parts.append(Expand(shape=x.shape)(g_mean / n))
         if g_inverse is not None:
@@ -350,7 +350,7 @@ class RMSNormalization(RowNormalization):
         normal, g_wide = wide * inverse, as_dtype(g, wide.dtype)
         scaled = g_wide * as_dtype(scale, wide.dtype)
         d_x = inverse * (scaled - normal * ReduceMean(axes=self.rows(x))(scaled * normal))
-        return as_dtype(d_x, x.dtype), as_dtype(sum_to_shape(g_wide * normal, scale.shape), scale.dtype)
+        return as_dtype(d_x, x.dtype), as_dtype(unbroadcast(g_wide * normal, scale.shape), scale.dtype)
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
         (x, scale), (y,) = inputs, outputs

@@ -50,14 +50,15 @@ def filled(value: float, type_: TensorType) -> Value:
     return result
 
 
-def sum_to_shape(value: Value, shape: Shape) -> Value:
+def unbroadcast(gradient: Value, shape: Shape) -> Value:
     """Undo a NumPy broadcast from ``shape``: sum over the axes along which elements were repeated."""
-    if value.shape == tuple(shape):
-        return value
-    lead = value.rank - len(shape)
-    repeated = [lead + axis for axis, extent in enumerate(shape) if extent == 1 and value.shape[lead + axis] != 1]
-    summed: Value = ReduceSum(axes=(*range(lead), *repeated), keepdims=False)(value)
-    return reshape(summed, shape)
+    if gradient.shape == shape:
+        return gradient
+    extra = gradient.rank - len(shape)
+    stretched = (axis + extra for axis, extent in enumerate(shape) if extent != gradient.shape[axis + extra])
+    axes = (*range(extra), *stretched)
+    summed: Value = ReduceSum(axes=axes, keepdims=True)(gradient)
+    return reshape(summed, shape) if extra else summed
 
 
 def total(op: str, extents: Sequence[int], body: Callable[..., Expr]) -> Expr:

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glowtrain.errors import DifferentiationError
+from glowtrain.grad.scan import ScanGradient, step_seeds
 from glowtrain.graph.graph import topological
-from glowtrain.graph.registry import Named
-from glowtrain.graph.value import Node, Value, apply
-from glowtrain.types import Shape
+from glowtrain.graph.value import Node, Value
+from glowtrain.ops.control.scan import Scan
+from glowtrain.ops.reduce.reduction import unbroadcast
 from glowtrain.words import kind_of, page
-
-REDUCE_SUM, RESHAPE = Named("ReduceSum"), Named("Reshape")
 
 
 def pullback(
@@ -64,11 +63,9 @@ class _Walk:
         if operator.has("vjp"):
             single = len(node.outputs) == 1
             g, y = (cotangents[0], node.outputs[0]) if single else (cotangents, node.outputs)
-            for value, gradient in zip(node.inputs, _one_each(node, operator.vjp(g, y, *node.inputs)), strict=True):
-                if value is not None and value in active:
-                    if gradient is not None and operator.broadcasts:
-                        gradient = unbroadcast(gradient, value.shape)
-                    self.add(value, gradient, node)
+            self.add_each(node, _one_each(node, operator.vjp(g, y, *node.inputs)), active)
+        elif isinstance(operator, Scan) and operator.is_canonical:
+            self.add_each(node, _through_steps(operator, node, cotangents), active)
         elif operator.has("decompose"):
             self.visit_decomposition(node, cotangents, active)
         else:
@@ -88,6 +85,14 @@ class _Walk:
         for value, gradient in zip(wanted, gradients, strict=True):
             self.add(value, gradient, node)
 
+    def add_each(self, node: Node, gradients: Sequence[Value | None], active: Collection[Value]) -> None:
+        """Accumulate one cotangent for each operand; those of a broadcasting operator have its result's shape."""
+        for value, gradient in zip(node.inputs, gradients, strict=True):
+            if value is not None and value in active:
+                if gradient is not None and node.operator.broadcasts:
+                    gradient = unbroadcast(gradient, value.shape)
+                self.add(value, gradient, node)
+
     def add(self, value: Value, cotangent: Value | None, source: Node | str) -> None:
         """Accumulate into a value's cotangent. Integer and boolean values have none."""
         if cotangent is None or not value.dtype.is_float:
@@ -97,6 +102,14 @@ class _Walk:
             raise DifferentiationError(f"{source} {rule}")
         known = self.cotangents.get(value)
         self.cotangents[value] = cotangent if known is None else known + cotangent
+
+
+def _through_steps(scan: Scan, node: Node, cotangents: Sequence[Value | None]) -> Sequence[Value | None]:
+    """The cotangents of a canonical Scan's operands: a walk over its body, run backwards in time."""
+    seeds = step_seeds(scan, cotangents)
+    by_input = pullback(tuple(scan.body.outputs.values()), seeds, scan.body.inputs)
+    operands = [value for value in node.inputs if value is not None]
+    return ScanGradient(scan, operands, node.outputs, cotangents, seeds, by_input).gradients()
 
 
 def _one_each(node: Node, gradients: Any) -> Sequence[Value | None]:
@@ -120,16 +133,3 @@ def _active(order: Sequence[Node], wrt: Collection[Value]) -> set[Value]:
         if node.operator.differentiable and any(value in active for value in node.inputs if value is not None):
             active.update(output for output in node.outputs if output.dtype.is_float)
     return active
-
-
-def unbroadcast(gradient: Value, shape: Shape) -> Value:
-    """Sum a gradient of a NumPy-broadcast shape back to the operand's ``shape``."""
-    if gradient.shape == shape:
-        return gradient
-    extra = gradient.rank - len(shape)
-    stretched = (axis + extra for axis, extent in enumerate(shape) if extent != gradient.shape[axis + extra])
-    axes = (*range(extra), *stretched)
-    summed: Value = apply(REDUCE_SUM(axes=axes, keepdims=True), (gradient,))
-    if extra:
-        summed = apply(RESHAPE(shape=shape, allowzero=0 in shape), (summed,))
-    return summed

@@ -10,40 +10,49 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
 
 from glowtrain.graph import Graph, Input, Node, Value, rebuild
-from glowtrain.graph.reverse import pullback
+from glowtrain.graph.operator import as_tuple
 from glowtrain.ops.contraction.products import Gemm, MatMul, reshaped, swapped
+from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.core.family import Grads
 from glowtrain.ops.elementwise.arithmetic import Add
 from glowtrain.ops.reduce.reduction import ReduceSum, filled
 from glowtrain.ops.tensor.move import Transpose
 
-if TYPE_CHECKING:
-    from glowtrain.ops.control.scan import Scan
-
 Ints = tuple[int, ...]
 Sum = Callable[[], Value]
 
 
-def as_tuple(values: Any) -> tuple[Any, ...]:
-    """The outputs of an operator, however many."""
-    return values if isinstance(values, tuple) else (values,)
+def step_seeds(scan: Scan, cotangents: Sequence[Value | None]) -> list[Input | None]:
+    """The cotangents of a body's outputs within one step, as inputs of the gradient's body; ``None`` for zero.
+
+    States carry one from later steps even where the final state has none.
+    """
+    return [
+        Input(value.type, f"d.{value.name or place}")
+        if value.dtype.is_float and (place < scan.num_states or cotangents[place] is not None)
+        else None
+        for place, value in enumerate(scan.body.outputs.values())
+    ]
 
 
 @dataclass
 class ScanGradient:
     """The gradient of one canonical Scan.
 
-    ``operands`` and ``results`` are the node's, ``cotangents`` those of the results (``None``: zero). The gradient runs
-    backwards in time, so what the forward Scan read or wrote in direction d, it reads or writes in direction 1 - d.
+    ``operands`` and ``results`` are the node's, ``cotangents`` those of the results (``None``: zero). ``seeds`` are the
+    cotangents of the body's outputs within one step (:func:`step_seeds`), ``by_input`` what the reverse walk over the
+    body makes of them, for each body input. The gradient runs backwards in time, so what the forward Scan read or wrote
+    in direction d, it reads or writes in direction 1 - d.
     """
 
     scan: Scan
     operands: Sequence[Value]
     results: Sequence[Value]
     cotangents: Sequence[Value | None]
+    seeds: Sequence[Input | None]
+    by_input: Sequence[Value | None]
     wanted: dict[tuple[Value, int], None] = field(default_factory=dict)
     """Values of the gradient's body to be stacked, and whether backwards (step t at place steps - 1 - t)."""
     residuals: dict[Value, None] = field(default_factory=dict)
@@ -55,17 +64,7 @@ class ScanGradient:
         body, states, cut = self.scan.body, self.scan.num_states, self.scan.num_states + self.scan.num_scan_inputs
         self.states, self.slices, self.captured = body.inputs[:states], body.inputs[states:cut], body.inputs[cut:]
         self.outer: dict[Value, Value] = dict(zip(body.inputs, self.operands, strict=True))
-        values = list(body.outputs.values())
-        self.seeds = [
-            Input(value.type, f"d.{value.name or place}") if self._has_cotangent(place, value) else None
-            for place, value in enumerate(values)
-        ]
-        found = pullback(values, self.seeds, body.inputs)
-        self.step_gradients: dict[Value, Value | None] = dict(zip(body.inputs, found, strict=True))
-
-    def _has_cotangent(self, place: int, value: Value) -> bool:
-        """States carry one from later steps even where the final state has none."""
-        return value.dtype.is_float and (place < self.scan.num_states or self.cotangents[place] is not None)
+        self.step_gradients: dict[Value, Value | None] = dict(zip(body.inputs, self.by_input, strict=True))
 
     @cached_property
     def varying(self) -> set[Value]:
