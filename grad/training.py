@@ -20,6 +20,8 @@ from glowtrain.ops.elementwise.logic import LessOrEqual, Where
 
 LOSS = "loss"
 """Name of the loss among a step's outputs."""
+STEP, MICRO = "optimizer.step", "optimizer.micro"
+"""A step's variables that count updates, and the batches whose gradients are added up for the next one."""
 
 
 @dataclass(frozen=True)

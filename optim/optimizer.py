@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from glowtrain.errors import InputError
-from glowtrain.grad import Updates
+from glowtrain.grad.training import MICRO, STEP, Updates
 from glowtrain.graph import Input, Value, Variable
 from glowtrain.ops.elementwise.arithmetic import Sqrt
 from glowtrain.ops.elementwise.extrema import Clip, Min
@@ -27,8 +27,6 @@ from glowtrain.types import DType, f32, f64, i64
 
 HYPER = "hyper."
 """Prefix of the names of the inputs that carry hyperparameters."""
-STEP, MICRO = "optimizer.step", "optimizer.micro"
-"""The variables that count updates, and the batches whose gradients are added up for the next one."""
 
 Slots = dict[str, Value]
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from glowtrain.grad.training import MICRO, STEP
 from glowtrain.graph import Graph
 from glowtrain.modes.training_and_inference import COUNTER, SEED
-from glowtrain.optim.optimizer import MICRO, STEP
 from glowtrain.words import unknown
 
 COUNTERS = frozenset([SEED, COUNTER, STEP, MICRO])
+"""The variables that training adds to a model, beside the optimizer's slots."""
 
 
 def unknown_variables(graph: Graph, names: Iterable[str]) -> str:

@@ -17,13 +17,12 @@ from glowtrain.backends.interpreter import evaluate
 from glowtrain.backends.state import State
 from glowtrain.compiler import Function, compile
 from glowtrain.errors import CheckpointError, GlowtrainError, InputError, NonFiniteError
-from glowtrain.grad.training import LOSS
+from glowtrain.grad.training import LOSS, STEP
 from glowtrain.graph import Binding, Graph, Template, constant, no_model
 from glowtrain.graph.places import index_problems
 from glowtrain.losses import Loss, LossFunction, as_loss
 from glowtrain.onnx_io import inference
 from glowtrain.optim import Optimizer
-from glowtrain.optim.optimizer import STEP
 from glowtrain.trainer import checkpoint as checkpoints
 from glowtrain.trainer.arrays import converted, mismatch, with_unit_axes
 from glowtrain.trainer.checkpoint import Checkpoint, Position
