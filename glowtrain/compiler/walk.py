@@ -17,7 +17,7 @@ from glowtrain.graph import verify as verify_graph
 from glowtrain.lower.expand import Expand
 from glowtrain.lower.lower import Lower
 from glowtrain.optimize.fixed_point import FixedPoint
-from glowtrain.optimize.integer import Integers
+from glowtrain.optimize.integer import IntegerArithmetic
 from glowtrain.optimize.pipeline import Optimize
 from glowtrain.program.memory.plan import Plan, PlanMemory
 from glowtrain.program.memory.verify_plan import verify_plan
@@ -34,7 +34,7 @@ from glowtrain.stages import DEFAULT, Options, Pass, Stage, told
 
 
 def _integers(options: Options) -> Pass:
-    return FixedPoint() if options.fixed_point else Integers(told(options, "integers"))
+    return FixedPoint() if options.fixed_point else IntegerArithmetic(told(options, "integers"))
 
 
 def _layout(options: Options) -> Pass:

@@ -28,7 +28,7 @@ ModelFunction = Callable[..., Any]
 
 
 @dataclass
-class Store:
+class VariableStore:
     """The variables of a model, by name; they outlive one build, so that all bindings share them."""
 
     seed: int
@@ -39,7 +39,7 @@ class Store:
 class _Building:
     """One run of a model function."""
 
-    store: Store
+    store: VariableStore
     prefix: str = ""
     made: set[str] = field(default_factory=set)
     counts: Counter[str] = field(default_factory=Counter)
@@ -66,7 +66,7 @@ def model(*, seed: int = 0, **inputs: Spec | TensorType) -> Callable[[ModelFunct
 
     def decorate(function: ModelFunction) -> Template:
         _check_arguments(function, list(specs))
-        return Template(function.__name__, specs, ModelBuild(function, specs, Store(seed)))
+        return Template(function.__name__, specs, ModelBuild(function, specs, VariableStore(seed)))
 
     return decorate
 
@@ -77,7 +77,7 @@ class ModelBuild:
 
     function: ModelFunction
     specs: Mapping[str, Spec]
-    store: Store
+    store: VariableStore
 
     def __call__(self, binding: Binding) -> Graph:
         return _build(self.function, self.specs, self.store, binding.dims)
@@ -121,9 +121,9 @@ def _check_arguments(function: ModelFunction, names: Sequence[str]) -> None:
 
 
 @contextmanager
-def build(seed: int = 0) -> Iterator[Store]:
+def build(seed: int = 0) -> Iterator[VariableStore]:
     """Layers may be called inside: for graphs that are put together by hand rather than by :func:`model`."""
-    store = Store(seed)
+    store = VariableStore(seed)
     with _building(_Building(store)):
         yield store
 
@@ -194,7 +194,7 @@ def _filled(initializer: Initializer, request: Request, type_: TensorType) -> Ar
         raise ShapeError(f"parameter {request.name!r}: {type_} takes {type_.nbytes:,} bytes: {error}") from None
 
 
-def _build(function: ModelFunction, specs: Mapping[str, Spec], store: Store, dims: Mapping[str, int]) -> Graph:
+def _build(function: ModelFunction, specs: Mapping[str, Spec], store: VariableStore, dims: Mapping[str, int]) -> Graph:
     inputs = tuple(Input(spec.bind(dict(dims)), name) for name, spec in specs.items())
     with _building(_Building(store)):
         result = function(**{value.name: value for value in inputs})

@@ -35,7 +35,7 @@ LARGEST = 2.0 ** (BITS - 1)
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """The pass: :class:`~glowtrain.optimize.integer.Integers`, with sums rescaled by integers alone."""
+    """The pass: :class:`~glowtrain.optimize.integer.IntegerArithmetic`, with sums rescaled by integers alone."""
 
     def run(self, graph: Graph) -> Graph:
         """The changed graph."""

@@ -63,7 +63,7 @@ SAME_SCALE = 1e-6
 
 
 @dataclass(frozen=True)
-class Integers:
+class IntegerArithmetic:
     """The pass: what is quantized is computed with the integers themselves."""
 
     explain: Explain | None = None

@@ -20,7 +20,7 @@ from glowtrain.quantization.improve.bias_correction import correct_biases
 from glowtrain.quantization.improve.equalize import equalized
 from glowtrain.quantization.improve.sensitivity import sensitivity
 from glowtrain.quantization.placement.placement import Kept
-from glowtrain.quantization.placement.prepare import Prepared, check_float, check_request, prepared
+from glowtrain.quantization.placement.prepare import PreparedModel, check_float, check_request, prepared
 from glowtrain.quantization.placement.recipe import Recipe
 from glowtrain.quantization.placement.scheme import Parameters
 from glowtrain.types import Array
@@ -47,7 +47,7 @@ class Quantized:
     profile: Profile
     recipe: Recipe
     kept: list[Kept]
-    example: Prepared
+    example: PreparedModel
     data: list[Batch] = field(repr=False)
     fixed: Mapping[str, Parameters] = field(default_factory=dict, repr=False)
 
@@ -61,7 +61,7 @@ class Quantized:
         """The quantized model as a graph: as bound by the first calibration batch where it is a template."""
         return bound(self.model, self.data[0])
 
-    def ready(self, graph: Graph) -> Prepared:
+    def ready(self, graph: Graph) -> PreparedModel:
         """A graph of the float model ``exact`` with FakeQuantize."""
         return prepared(graph, self.profile, self.recipe, fixed=self.fixed)
 
@@ -115,7 +115,7 @@ class _Work:
     backend: str | Backend
     fixed: dict[str, Parameters] = field(default_factory=dict)
 
-    def ready(self, graph: Graph) -> Prepared:
+    def ready(self, graph: Graph) -> PreparedModel:
         return prepared(graph, self.profile, self.recipe, fixed=self.fixed)
 
     def keep_sensitive(self) -> None:

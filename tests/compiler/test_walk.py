@@ -26,7 +26,7 @@ SOURCES = [
     path for room in ("glowtrain", "grad", "gradcheck", "optim", "benchmarks") for path in (ROOT / room).rglob("*.py")
 ]
 PASSES = {
-    "glowtrain.optimize.integer": {"Integers", "in_integers"},
+    "glowtrain.optimize.integer": {"IntegerArithmetic", "in_integers"},
     "glowtrain.optimize.fixed_point": {"FixedPoint", "in_fixed_point"},
     "glowtrain.optimize.pipeline": {"Optimize", "optimize"},
     "glowtrain.lower.expand": {"Expand", "expand"},

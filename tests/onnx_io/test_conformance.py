@@ -10,7 +10,7 @@ from zlib import crc32
 import pytest
 
 from glowtrain.cli.conformance import again
-from glowtrain.onnx_io.checks.conformance import Case, Outcome, matching, report, run
+from glowtrain.onnx_io.checks.conformance import ConformanceCase, ConformanceOutcome, matching, report, run
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "conformance.md"
 SHARE, SHARDS = 8, 3
@@ -37,7 +37,10 @@ def test_what_is_listed_are_tests_of_onnx() -> None:
 
 
 def test_a_report_counts_and_gives_reasons() -> None:
-    outcomes = [Outcome(Case("node", "test_a"), None, 0.1), Outcome(Case("node", "test_b"), "AssertionError: no", 0.2)]
+    outcomes = [
+        ConformanceOutcome(ConformanceCase("node", "test_a"), None, 0.1),
+        ConformanceOutcome(ConformanceCase("node", "test_b"), "AssertionError: no", 0.2),
+    ]
     text = report(outcomes, "cpu", "glowtrain conformance test_")
     assert "    glowtrain conformance test_\n" in text
     assert "| node | 1 | 2 |" in text

@@ -38,7 +38,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True)
-class Case:
+class ConformanceCase:
     """One test of the ``onnx`` package: its kind and name."""
 
     kind: str
@@ -46,10 +46,10 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ConformanceOutcome:
     """What became of a test: why it failed, if it did, and the seconds it took with compiling."""
 
-    test: Case
+    test: ConformanceCase
     failure: str | None
     seconds: float
 
@@ -59,10 +59,10 @@ class Outcome:
 
 
 @functools.cache
-def _cases(backend: str) -> dict[Case, unittest.TestCase]:
+def _cases(backend: str) -> dict[ConformanceCase, unittest.TestCase]:
     """Every test by kind and name, bound to a backend by its name in :data:`glowtrain.compiler.BACKENDS`."""
     adapter = type("Adapter", (GlowtrainBackend,), {"engine": backend})
-    found: dict[Case, unittest.TestCase] = {}
+    found: dict[ConformanceCase, unittest.TestCase] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the onnx package overflows on purpose where it makes its tests
         cases = BackendTest(adapter, __name__).test_cases
@@ -70,22 +70,22 @@ def _cases(backend: str) -> dict[Case, unittest.TestCase]:
         kind = _KINDS[title.removeprefix("OnnxBackend").removesuffix("Test")]
         for method in unittest.defaultTestLoader.getTestCaseNames(case):
             if method.endswith("_cpu"):
-                found[Case(kind, method.removesuffix("_cpu"))] = case(method)
+                found[ConformanceCase(kind, method.removesuffix("_cpu"))] = case(method)
     return found
 
 
-def matching(pattern: str = "", backend: str = "cpu") -> list[Case]:
+def matching(pattern: str = "", backend: str = "cpu") -> list[ConformanceCase]:
     """The tests whose name contains ``pattern``."""
     return [test for test in _cases(backend) if pattern in test.name]
 
 
-def run(test: Case, backend: str) -> Outcome:
+def run(test: ConformanceCase, backend: str) -> ConformanceOutcome:
     """Run one test in this process."""
     result, started = unittest.TestResult(), time.perf_counter()
     _cases(backend)[test].run(result)
     seconds = time.perf_counter() - started
     problems = [text for _, text in (*result.errors, *result.failures, *result.skipped)]
-    return Outcome(test, _reason(problems[0]) if problems else None, seconds)
+    return ConformanceOutcome(test, _reason(problems[0]) if problems else None, seconds)
 
 
 def _reason(trace: str) -> str:
@@ -96,10 +96,10 @@ def _reason(trace: str) -> str:
     return text.removeprefix("glowtrain.errors.")[:300]
 
 
-def run_all(chosen: Sequence[Case], backend: str = "cpu", jobs: int = 1) -> Iterator[Outcome]:
+def run_all(chosen: Sequence[ConformanceCase], backend: str = "cpu", jobs: int = 1) -> Iterator[ConformanceOutcome]:
     """Run tests in ``jobs`` processes. A test that ends its process is reported as a crash, and the rest go on."""
     work = functools.partial(run, backend=backend)
-    return in_processes(work, chosen, jobs, lambda test: Outcome(test, "the process crashed", 0.0))
+    return in_processes(work, chosen, jobs, lambda test: ConformanceOutcome(test, "the process crashed", 0.0))
 
 
 def in_processes(
@@ -128,7 +128,7 @@ def _run_alone(work: Callable[[Test], Result], test: Test, crashed: Callable[[Te
             return crashed(test)
 
 
-def report(outcomes: Iterable[Outcome], backend: str, command: str) -> str:
+def report(outcomes: Iterable[ConformanceOutcome], backend: str, command: str) -> str:
     """The results as Markdown: how many of each kind passed, and why the others did not; ``command`` makes it again."""
     found = sorted(outcomes, key=lambda outcome: (outcome.test.kind, outcome.test.name))
     totals, passed = Counter(o.test.kind for o in found), Counter(o.test.kind for o in found if o.passed)

@@ -66,7 +66,7 @@ class Branch(Builder):
 
 
 @dataclass
-class Body(Branch):
+class BodyBuilder(Branch):
     """Builds a subgraph as a graph: values of the scope around it are captured as further inputs."""
 
     captured: dict[Value, Input] = field(default_factory=dict)
@@ -159,7 +159,7 @@ def _scan(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
         shape = list(value.shape)
         del shape[axis]
         types.append(value.type.with_shape(tuple(shape)))
-    inner = Body(builder.recipe, builder.binding, outer=builder)
+    inner = BodyBuilder(builder.recipe, builder.binding, outer=builder)
     inputs = [Input(type_, value.name) for value, type_ in zip(body.input, types, strict=True)]
     graph = _graph(inner, inputs, inner.tensors(body, inputs), body.name)
     return builder.made(
@@ -167,7 +167,7 @@ def _scan(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     )
 
 
-def _graph(inner: Body, inputs: Sequence[Input], results: Sequence[Value], name: str) -> Graph:
+def _graph(inner: BodyBuilder, inputs: Sequence[Input], results: Sequence[Value], name: str) -> Graph:
     outputs = {f"{value.name or 'y'}.{place}": value for place, value in enumerate(results)}
     return Graph((*inputs, *inner.captured.values()), outputs, name=name or "body")
 
@@ -258,7 +258,7 @@ class _Loop:
         states = [value for value in self.states if isinstance(value, Value)]
         if len(states) < len(self.states):
             return None
-        inner = Body(self.builder.recipe, self.builder.binding, outer=self.builder)
+        inner = BodyBuilder(self.builder.recipe, self.builder.binding, outer=self.builder)
         inputs = [Input(value.type, declared.name) for value, declared in zip(states, self.body.input[2:], strict=True)]
         step = Input(i64[()], "step")
         try:
@@ -280,12 +280,18 @@ class _Loop:
         steps = constant(np.arange(self.count, dtype=np.int64))
         return self._stopping(inner, inputs, step, kept, results, [*states, steps])
 
-    def _made(self, graph: Graph, inner: Body, operands: list[Value]) -> tuple[Value, ...]:
+    def _made(self, graph: Graph, inner: BodyBuilder, operands: list[Value]) -> tuple[Value, ...]:
         scan = Scan(body=graph, num_scan_inputs=1, num_captured=len(inner.captured))
         return self.builder.made(scan, [*operands, *inner.captured], self.node)
 
     def _stopping(
-        self, inner: Body, inputs: list[Input], step: Input, kept: Value, results: list[Value], operands: list[Value]
+        self,
+        inner: BodyBuilder,
+        inputs: list[Input],
+        step: Input,
+        kept: Value,
+        results: list[Value],
+        operands: list[Value],
     ) -> tuple[Known, ...]:
         """A Scan that keeps its states once the condition has failed, and counts the steps that counted."""
         going, count = Input(boolean[()], "going"), Input(i64[()], "count")

@@ -9,7 +9,7 @@ from onnx import NodeProto
 from glowtrain.errors import ModelError
 from glowtrain.graph import Graph, Input, Value
 from glowtrain.onnx_io.read.build import Builder, Known, attributes_of, built_in
-from glowtrain.onnx_io.read.control import Body
+from glowtrain.onnx_io.read.control import BodyBuilder
 from glowtrain.onnx_io.schema.tensors import dtype_from_onnx
 from glowtrain.ops.attention.flex import FlexAttention
 from glowtrain.types import TensorType
@@ -29,13 +29,13 @@ def _flex_attention(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     captured: list[Value] = []
     for name in ("score_mod", "prob_mod"):
         if name in attributes:
-            inner = Body(builder.recipe, builder.binding, outer=builder)
+            inner = BodyBuilder(builder.recipe, builder.binding, outer=builder)
             attributes[name] = _body(inner, attributes[name], scores, f"{what}: {name}")
             captured += inner.captured
     return builder.made(FlexAttention(**attributes), [*operands, *captured], node)
 
 
-def _body(inner: Body, proto: Any, scores: TensorType, what: str) -> Graph:
+def _body(inner: BodyBuilder, proto: Any, scores: TensorType, what: str) -> Graph:
     if len(proto.input) != 1 or len(proto.output) != 1:
         raise ModelError(f"{what} must have one input and one output")
     x = Input(scores, proto.input[0].name)

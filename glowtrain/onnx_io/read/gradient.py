@@ -27,7 +27,7 @@ KEY = "ai.onnx.preview.training.Gradient"
 
 
 @dataclass(frozen=True)
-class Request:
+class GradientRequest:
     """What a Gradient node asks for: names of its graph."""
 
     xs: tuple[str, ...]
@@ -35,7 +35,7 @@ class Request:
     y: str
 
     @classmethod
-    def of(cls, node: NodeProto, what: str) -> Request:
+    def of(cls, node: NodeProto, what: str) -> GradientRequest:
         """Read a node's attributes. Raises :class:`ModelError` where they are missing or do not fit its inputs."""
         found = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
         if not found.get("xs") or not found.get("y"):
@@ -99,7 +99,7 @@ def _needed(nodes: Iterable[NodeProto], name: str, known: Iterable[str]) -> list
 def _gradient(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     """The gradients of y, one for each of xs; zero where y does not depend on one differentiably."""
     what = builder.what(node)
-    request = Request.of(node, what)
+    request = GradientRequest.of(node, what)
     names = (*request.xs, *request.zs)
     values = [builder.tensor(name, what) for name in node.input]
     same = tuple(node.input) == names and request.y in builder.known

@@ -21,7 +21,7 @@ from glowtrain.graph import Binding, Constant, Value
 from glowtrain.onnx_io.read.build import Builder, Known, Recipe
 from glowtrain.onnx_io.read.parameters import class_of, key_of
 from glowtrain.onnx_io.read.source import describe, reads
-from glowtrain.onnx_io.read.upgrade.opset_7_up import Scope
+from glowtrain.onnx_io.read.upgrade.opset_7_up import UpgradeScope
 from glowtrain.onnx_io.schema.attributes import static_inputs
 from glowtrain.types import Array, Shape, Spec
 
@@ -98,9 +98,9 @@ class _Opening(Builder):
         super().add(_with_target(node, name))
 
     @cached_property
-    def scope(self) -> Scope:
+    def scope(self) -> UpgradeScope:
         """The names that the model has."""
-        return Scope(self.recipe.proto)
+        return UpgradeScope(self.recipe.proto)
 
     def shapes(self, name: str) -> tuple[Shape, Shape] | None:
         """The shape of a value in the model as it is and in this one; ``None`` where it is the same or no tensor."""

@@ -25,7 +25,7 @@ from glowtrain.errors import InputError
 from glowtrain.onnx_io.read.exported import PARAMETER, Exported
 from glowtrain.onnx_io.read.parameters import class_of, is_running, is_weight
 from glowtrain.onnx_io.read.source import set_nodes
-from glowtrain.onnx_io.read.upgrade.opset_7_up import Scope
+from glowtrain.onnx_io.read.upgrade.opset_7_up import UpgradeScope
 from glowtrain.onnx_io.schema.attributes import static_inputs
 from glowtrain.types import Array
 from glowtrain.words import listed
@@ -63,7 +63,7 @@ def separate(
     """
     _restore_names(graph, arrays, record)
     uses = [use for use in _uses(graph, arrays) if use.source not in stated]
-    parting = _Parting(arrays, record, Scope(graph), _owners(uses, record))
+    parting = _Parting(arrays, record, UpgradeScope(graph), _owners(uses, record))
     for source, members in _grouped(uses).items():
         parting.part(source, members)
     parting.untie(untie)
@@ -176,7 +176,7 @@ class _Parting:
 
     arrays: dict[str, Array]
     record: Exported
-    scope: Scope
+    scope: UpgradeScope
     owners: dict[Use, str]
     readers: dict[str, list[Use]] = field(default_factory=dict)
     constants: set[str] = field(default_factory=set)

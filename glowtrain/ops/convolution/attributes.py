@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from glowtrain.graph import Operator
-from glowtrain.ops.convolution.geometry import Window, WindowAxis, bounded, split_padding, window, window_axes
+from glowtrain.ops.convolution.geometry import SlidingWindow, WindowAxis, bounded, split_padding, window, window_axes
 from glowtrain.types import Shape, TensorType
 
 
@@ -32,7 +32,7 @@ class ConvAttributes(Operator):
 class ConvWindow(ConvAttributes):
     """A convolution of x[N, C, D...] with w[M, C/group, k...]."""
 
-    def geometry(self, x: Any, w: Any) -> Window:
+    def geometry(self, x: Any, w: Any) -> SlidingWindow:
         """The window for operands of these shapes (types, values, arrays or tensors)."""
         types = tuple(v for v in (x, w) if isinstance(v, TensorType))
         return window(
@@ -54,7 +54,7 @@ class ConvTransposeWindow(Operator):
     pads: Shape = ()
     strides: Shape = ()
 
-    def geometry(self, x: Any, w: Any) -> Window:
+    def geometry(self, x: Any, w: Any) -> SlidingWindow:
         """The window of the convolution that leads from y back to x."""
         types = tuple(v for v in (x, w) if isinstance(v, TensorType))
         rank = len(x.shape) - 2
@@ -71,7 +71,7 @@ class ConvTransposeWindow(Operator):
         if self.output_shape and len(self.output_shape) not in (rank, rank + 2):
             raise self.fail(f"output_shape must hold {rank} spatial extents", *types)
         wanted = self.output_shape[-rank:] or (0,) * rank
-        geometry = Window(tuple(self._axis(*entry) for entry in zip(axes, extra, wanted, strict=True)))
+        geometry = SlidingWindow(tuple(self._axis(*entry) for entry in zip(axes, extra, wanted, strict=True)))
         if any(extent < 1 for extent in geometry.spatial):
             raise self.fail(f"the output would have spatial shape {list(geometry.spatial)}", *types)
         return bounded(self, types, geometry)

@@ -23,7 +23,7 @@ from glowtrain.loops import Expr, For, Statement, Tensor, cast, indices_of, redu
 from glowtrain.ops.contraction.products import product, reshaped
 from glowtrain.ops.convolution.attributes import ConvTransposeWindow, ConvWindow
 from glowtrain.ops.convolution.correlation import columns, convolve, gather_nests, place_rows, scatter
-from glowtrain.ops.convolution.geometry import Window, WindowAxis, window
+from glowtrain.ops.convolution.geometry import SlidingWindow, WindowAxis, window
 from glowtrain.ops.core.family import Grads
 from glowtrain.ops.reduce.reduction import ReduceSum, widened
 from glowtrain.ops.tensor.move import Slice, Transpose
@@ -226,26 +226,26 @@ def _draw_transposed_padding(draw: Draw, axes: Sequence[WindowAxis]) -> dict[str
     return {form: tuple(rest), "auto_pad": draw.choice(("NOTSET", "SAME_UPPER"))} if form == "output_shape" else {}
 
 
-def _exact(g: Value, geometry: Window) -> tuple[Value, Window]:
+def _exact(g: Value, geometry: SlidingWindow) -> tuple[Value, SlidingWindow]:
     """Fit the end padding (or crop ``g``) so that the convolution over ``g`` has exactly the window's places."""
     axes = [replace(axis, end=axis.after) for axis in geometry.axes]
     if any(-axis.exact_end >= axis.stride for axis in axes):
         axes = [replace(axis, extent=axis.extent + min(axis.exact_end, 0)) for axis in axes]
         spatial = tuple(axis.extent for axis in axes)
         g = Slice(starts=(0,) * len(axes), ends=spatial, axes=tuple(range(2, g.rank)))(g)
-    return g, Window(tuple(axes))
+    return g, SlidingWindow(tuple(axes))
 
 
-def output_padding(geometry: Window) -> Shape:
+def output_padding(geometry: SlidingWindow) -> Shape:
     """What a transposed convolution must add at the end to reach the input's extents again."""
     return tuple(axis.end - axis.exact_end for axis in geometry.axes)
 
 
-def _input_gradient(geometry: Window, group: int) -> ConvInputGradient:
+def _input_gradient(geometry: SlidingWindow, group: int) -> ConvInputGradient:
     return ConvInputGradient(geometry.spatial, geometry.strides, geometry.dilations, geometry.pads, group)
 
 
-def _weight_gradient(geometry: Window, group: int) -> ConvWeightGradient:
+def _weight_gradient(geometry: SlidingWindow, group: int) -> ConvWeightGradient:
     return ConvWeightGradient(geometry.kernel, geometry.strides, geometry.dilations, geometry.pads, group)
 
 
@@ -261,7 +261,7 @@ class ConvInputGradient(Operator):
     pads: Shape
     group: int = 1
 
-    def geometry(self, g: Any, w: Any) -> Window:
+    def geometry(self, g: Any, w: Any) -> SlidingWindow:
         """The window of the convolution whose gradient this is."""
         types = tuple(v for v in (g, w) if isinstance(v, TensorType))
         geometry = window(
@@ -326,7 +326,7 @@ class ConvWeightGradient(Operator):
     pads: Shape
     group: int = 1
 
-    def geometry(self, g: Any, x: Any) -> Window:
+    def geometry(self, g: Any, x: Any) -> SlidingWindow:
         """The window of the convolution whose gradient this is."""
         types = tuple(v for v in (g, x) if isinstance(v, TensorType))
         geometry = window(
@@ -392,7 +392,7 @@ class ConvWeightGradient(Operator):
             replace(axis, kernel=axis.out, stride=axis.dilation, dilation=axis.stride, out=axis.kernel)
             for axis in geometry.axes
         ]
-        pads = Window(tuple(places)).exact_pads
+        pads = SlidingWindow(tuple(places)).exact_pads
         wide = Conv("NOTSET", self.strides, self.group, geometry.out, pads, self.dilations)(image, kernel)
         if wide.shape[2:] != self.kernel_shape:
             axes = tuple(range(2, wide.rank))

@@ -9,12 +9,12 @@ import numpy as np
 
 from glowtrain.loops import Const, Expr, For, Statement, Tensor, cast, indices_of, reduce
 from glowtrain.ops.contraction.products import product
-from glowtrain.ops.convolution.geometry import PhaseAxis, Window
+from glowtrain.ops.convolution.geometry import PhaseAxis, SlidingWindow
 from glowtrain.ops.reduce.reduction import accumulator, widened
 from glowtrain.types import Array
 
 
-def columns(x: Array, geometry: Window, group: int) -> Array:
+def columns(x: Array, geometry: SlidingWindow, group: int) -> Array:
     """The matrix of each group: rows (n, place), columns (channel, tap); f16 and bf16 in f32."""
     view = geometry.view(geometry.pad(widened(x), 0))
     view = view.reshape(x.shape[0], group, x.shape[1] // group, *view.shape[2:])
@@ -31,7 +31,7 @@ def place_rows(g: Array, group: int) -> Array:
     return split.transpose(1, 0, 3, 2).reshape(group, g.shape[0] * places, g.shape[1] // group)
 
 
-def convolve(x: Array, w: Array, geometry: Window, group: int) -> Array:
+def convolve(x: Array, w: Array, geometry: SlidingWindow, group: int) -> Array:
     """The convolution in the accumulator's type."""
     weights = widened(w).reshape(group, w.shape[0] // group, math.prod(w.shape[1:]))
     rows = columns(x, geometry, group) @ weights.transpose(0, 2, 1)
@@ -40,7 +40,7 @@ def convolve(x: Array, w: Array, geometry: Window, group: int) -> Array:
     return split.transpose(1, 0, r + 2, *range(2, r + 2)).reshape(x.shape[0], w.shape[0], *geometry.out)
 
 
-def scatter(g: Array, w: Array, geometry: Window, group: int) -> Array:
+def scatter(g: Array, w: Array, geometry: SlidingWindow, group: int) -> Array:
     """The input gradient, tap by tap, in the accumulator's type."""
     weights = widened(w).reshape(group, w.shape[0] // group, math.prod(w.shape[1:]))
     taps = (place_rows(g, group) @ weights).reshape(group, g.shape[0], *geometry.out, w.shape[1], *geometry.kernel)
@@ -53,7 +53,9 @@ def scatter(g: Array, w: Array, geometry: Window, group: int) -> Array:
     return geometry.crop(padded)
 
 
-def gather_nests(y: Tensor, x: Tensor, w: Tensor, geometry: Window, group: int, bias: Tensor | None) -> list[Statement]:
+def gather_nests(
+    y: Tensor, x: Tensor, w: Tensor, geometry: SlidingWindow, group: int, bias: Tensor | None
+) -> list[Statement]:
     """One nest for each phase of the stride: within a phase, places and taps are affine in the output's subscripts."""
     return [_phase_nest(y, x, w, axes, group, bias) for axes in geometry.phases()]
 

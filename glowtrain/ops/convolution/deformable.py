@@ -14,7 +14,7 @@ import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
 from glowtrain.ops.contraction.products import Einsum
-from glowtrain.ops.convolution.geometry import Window, window
+from glowtrain.ops.convolution.geometry import SlidingWindow, window
 from glowtrain.ops.reduce.reduction import accumulator, as_dtype, widened
 from glowtrain.ops.resample.interpolation import Border, interpolated, interpolated_array
 from glowtrain.ops.tensor.move import Slice, Transpose, reshape
@@ -38,7 +38,7 @@ class DeformConv(Operator):
     pads: Shape = ()
     strides: Shape = ()
 
-    def geometry(self, x: Shape, w: Shape, types: tuple[TensorType | None, ...] = ()) -> Window:
+    def geometry(self, x: Shape, w: Shape, types: tuple[TensorType | None, ...] = ()) -> SlidingWindow:
         """The window over an input of this shape."""
         kernel = self.kernel_shape or w[2:]
         return window(
@@ -75,7 +75,7 @@ class DeformConv(Operator):
         if 0 in x.shape[2:]:
             raise self.fail("X has no element to read", *inputs)
 
-    def _places(self, geometry: Window) -> list[Array]:
+    def _places(self, geometry: SlidingWindow) -> list[Array]:
         """Where the taps read without offsets, axis by axis: [1, taps * places]."""
         rank, found = geometry.rank, []
         grids = np.meshgrid(*map(np.arange, (*geometry.kernel, *geometry.out)), indexing="ij")
@@ -120,7 +120,7 @@ class DeformConv(Operator):
             result = result + reshape(as_dtype(bias, wide), (m, *(1,) * geometry.rank))
         return as_dtype(result, x.dtype)
 
-    def _columns(self, x: Value, offset: Value, geometry: Window) -> Value:
+    def _columns(self, x: Value, offset: Value, geometry: SlidingWindow) -> Value:
         """What every tap reads: [N, offset_group, C / offset_group, taps, places]."""
         (n, c), q, rank = x.shape[:2], self.offset_group, geometry.rank
         taps, places = math.prod(geometry.kernel), math.prod(geometry.out)

@@ -53,7 +53,7 @@ class WindowAxis:
 
 
 @dataclass(frozen=True)
-class Window:
+class SlidingWindow:
     """A window over all spatial axes."""
 
     axes: tuple[WindowAxis, ...]
@@ -186,7 +186,7 @@ def window(
     pads: Shape = (),
     auto_pad: str = "NOTSET",
     ceil_mode: bool = False,
-) -> Window:
+) -> SlidingWindow:
     """The geometry of a forward window from ONNX's attributes (empty: the default) and the input's spatial shape.
 
     Raises :class:`~glowtrain.errors.ShapeError` for attributes of wrong length or sign and for windows that do not fit.
@@ -195,16 +195,18 @@ def window(
     if auto_pad.startswith("SAME") and 0 in spatial:
         raise operator.fail(f"a window does not fit into an input of extent {list(spatial)}", *types)
     if auto_pad.startswith("SAME"):
-        return bounded(operator, types, Window(tuple(_same(axis, upper=auto_pad == "SAME_UPPER") for axis in axes)))
+        return bounded(
+            operator, types, SlidingWindow(tuple(_same(axis, upper=auto_pad == "SAME_UPPER") for axis in axes))
+        )
     room = [axis.extent + axis.begin + axis.end - axis.width for axis in axes]
     if any(free < 0 for free in room):
         padded = [axis.extent + axis.begin + axis.end for axis in axes]
         widths = [axis.width for axis in axes]
         raise operator.fail(f"a window of extent {widths} does not fit into the padded input {padded}", *types)
-    return bounded(operator, types, Window(tuple(_placed(axis, ceil_mode=ceil_mode) for axis in axes)))
+    return bounded(operator, types, SlidingWindow(tuple(_placed(axis, ceil_mode=ceil_mode) for axis in axes)))
 
 
-def bounded(operator: Operator, types: Sequence[TensorType | None], geometry: Window) -> Window:
+def bounded(operator: Operator, types: Sequence[TensorType | None], geometry: SlidingWindow) -> SlidingWindow:
     """The window. Raises :class:`~glowtrain.errors.ShapeError` for a padded input beyond :data:`MOST_PADDED`."""
     padded = [axis.begin + axis.extent + axis.after for axis in geometry.axes]
     images = types[0].shape[:2] if types and types[0] is not None else ()

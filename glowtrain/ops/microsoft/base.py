@@ -38,7 +38,7 @@ class Microsoft(Composite, WithScales):
                 raise self.fail(f"a zero point must have its tensor's type {wanted}, not {zero.dtype}", *inputs)
 
 
-class Quantized(Microsoft):
+class QuantizedResult(Microsoft):
     """An operator whose result is quantized."""
 
     differentiable: ClassVar[bool] = False

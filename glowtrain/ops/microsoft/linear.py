@@ -15,7 +15,7 @@ from glowtrain.ops.convolution.attributes import ConvAttributes
 from glowtrain.ops.elementwise.cast import Cast
 from glowtrain.ops.microsoft.base import (
     Microsoft,
-    Quantized,
+    QuantizedResult,
     channels_behind,
     channels_first,
     draw_result,
@@ -35,7 +35,7 @@ from glowtrain.types import Shape, TensorType, i8, i32, u8
 
 @operator
 @dataclass(frozen=True)
-class MicrosoftQuantizeLinear(Quantized):
+class MicrosoftQuantizeLinear(QuantizedResult):
     """QuantizeLinear before ONNX had 16 and 4 bits: without ``axis`` there is one scale for all."""
 
     onnx: ClassVar[str] = "QuantizeLinear"
@@ -102,7 +102,7 @@ class MicrosoftDequantizeLinear(Microsoft):
 
 @operator
 @dataclass(frozen=True)
-class MicrosoftQLinearConv(Quantized, ConvAttributes):
+class MicrosoftQLinearConv(QuantizedResult, ConvAttributes):
     """QLinearConv; with ``channels_last`` the images (not the weight) are [N, D..., C]."""
 
     onnx: ClassVar[str] = "QLinearConv"

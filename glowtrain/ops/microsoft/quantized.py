@@ -18,7 +18,7 @@ from glowtrain.ops.elementwise.arithmetic import FusedMultiplyAdd
 from glowtrain.ops.elementwise.cast import Cast
 from glowtrain.ops.elementwise.logic import Where
 from glowtrain.ops.microsoft.base import (
-    Quantized,
+    QuantizedResult,
     channels_behind,
     channels_first,
     draw_result,
@@ -36,7 +36,7 @@ from glowtrain.ops.tensor.move import Concat, reshape
 from glowtrain.types import Shape, TensorType, i8, u8
 
 
-class QLinearBinary(Quantized):
+class QLinearBinary(QuantizedResult):
     """A function of two quantized tensors, (A, scale, zero point) and (B, scale, zero point), then C's two."""
 
     takes: ClassVar[tuple[int, int]] = (7, 8)
@@ -89,7 +89,7 @@ def _number(zero: Value | None, scale: Value) -> Value:
     return result
 
 
-class QLinearUnary(Quantized, ABC):
+class QLinearUnary(QuantizedResult, ABC):
     """A function of a quantized tensor (X, scale, zero point), then Y's scale and zero point."""
 
     takes: ClassVar[tuple[int, int]] = (4, 5)
@@ -259,7 +259,7 @@ class QLinearReduceMean(QLinearMean):
 
 @operator
 @dataclass(frozen=True)
-class QLinearConcat(Quantized):
+class QLinearConcat(QuantizedResult):
     """Concat of quantized tensors: Y's scale and zero point, then each tensor with its own."""
 
     takes: ClassVar[tuple[int, int]] = (5, -1)
@@ -295,7 +295,7 @@ class QLinearConcat(Quantized):
 
 @operator
 @dataclass(frozen=True)
-class QLinearWhere(Quantized):
+class QLinearWhere(QuantizedResult):
     """Where with quantized tensors: the condition, (X, scale, zero point), (Y, scale, zero point), then Z's two."""
 
     takes: ClassVar[tuple[int, int]] = (9, 9)

@@ -40,7 +40,7 @@ KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
 
 
 @dataclass(frozen=True)
-class Kernel:
+class SvmKernel:
     """A kernel with its parameters gamma, coef0 and degree."""
 
     kind: str
@@ -49,7 +49,7 @@ class Kernel:
     degree: float
 
     @classmethod
-    def of(cls, kind: str, parameters: Floats) -> Kernel:
+    def of(cls, kind: str, parameters: Floats) -> SvmKernel:
         return cls(kind, *(*parameters, 0.0, 0.0, 0.0)[:3])
 
     def array(self, x: Array, vectors: Array) -> Array:
@@ -111,13 +111,13 @@ class SVMRegressor(Tabular):
             raise self.fail(f"needs {count} support vectors of {x.shape[-1]} features", x)
         return TensorType(result_dtype(self.result, x.dtype), (as_table(x.shape)[0], 1))
 
-    def _model(self, dtype: DType) -> tuple[Kernel, Array, Array]:
+    def _model(self, dtype: DType) -> tuple[SvmKernel, Array, Array]:
         """Kernel, vectors [supports, features] and coefficients [supports, 1]; one vector if it is linear."""
         weights = np.array(self.coefficients, dtype.numpy)
         if not self.n_supports:
-            return Kernel.of("LINEAR", ()), weights[None, :], np.ones((1, 1), dtype.numpy)
+            return SvmKernel.of("LINEAR", ()), weights[None, :], np.ones((1, 1), dtype.numpy)
         vectors = np.array(self.support_vectors, dtype.numpy).reshape(self.n_supports, -1)
-        return Kernel.of(self.kernel_type, self.kernel_params), vectors, weights[:, None]
+        return SvmKernel.of(self.kernel_type, self.kernel_params), vectors, weights[:, None]
 
     def reference(self, x: Array) -> Array:
         table = np.atleast_2d(as_floats(x))
@@ -226,13 +226,13 @@ class SVMClassifier(Tabular):
             weights[first[j] : first[j + 1], column] = given[i, first[j] : first[j + 1]]
         return weights
 
-    def _model(self, dtype: DType) -> tuple[Kernel, Array, Array]:
+    def _model(self, dtype: DType) -> tuple[SvmKernel, Array, Array]:
         """Kernel, vectors [vectors, features] and weights [vectors, scores]."""
         if not self.vectors_per_class:
             vectors = np.array(self.coefficients, dtype.numpy).reshape(len(self.labels), -1)
-            return Kernel.of("LINEAR", ()), vectors, np.eye(len(self.labels), dtype=dtype.numpy)
+            return SvmKernel.of("LINEAR", ()), vectors, np.eye(len(self.labels), dtype=dtype.numpy)
         vectors = np.array(self.support_vectors, dtype.numpy).reshape(sum(self.vectors_per_class), -1)
-        return Kernel.of(self.kernel_type, self.kernel_params), vectors, self._pair_weights().astype(dtype.numpy)
+        return SvmKernel.of(self.kernel_type, self.kernel_params), vectors, self._pair_weights().astype(dtype.numpy)
 
     def _ballots(self, dtype: DType) -> tuple[Array, Array]:
         """For which class a positive score votes, and a negative one: [pairs, classes] each."""

@@ -23,7 +23,7 @@ MODES = ("none", "mean", "sum")
 
 
 @dataclass(frozen=True)
-class ClassLoss(Operator):
+class ClassLossOperator(Operator):
     """What the losses share. Classes are on axis 1 of f[n, classes, ...]; labels are [n, ...]; weights are [classes].
 
     A sample counts weights[label] (1 without weights), or 0 where its label is ``ignore_index``. ``reduction``: "none"
@@ -165,8 +165,8 @@ def is_label(labels: Value, classes: int) -> Value:
 
 @operator
 @dataclass(frozen=True)
-class NegativeLogLikelihoodLoss(ClassLoss):
-    """The loss of log-probabilities; see :class:`ClassLoss`."""
+class NegativeLogLikelihoodLoss(ClassLossOperator):
+    """The loss of log-probabilities; see :class:`ClassLossOperator`."""
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         return self.check(*inputs)
@@ -187,8 +187,8 @@ class NegativeLogLikelihoodLoss(ClassLoss):
 
 @operator
 @dataclass(frozen=True)
-class SoftmaxCrossEntropyLoss(ClassLoss):
-    """The loss of unscaled scores, and their log-softmax; see :class:`ClassLoss`."""
+class SoftmaxCrossEntropyLoss(ClassLossOperator):
+    """The loss of unscaled scores, and their log-softmax; see :class:`ClassLossOperator`."""
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         loss = self.check(*inputs)

@@ -22,7 +22,7 @@ from glowtrain.types import Array, TensorType, f32, f64, i64
 DOMAIN = "ai.onnx.preview.training"
 
 
-class Optimizer(Operator):
+class OptimizerStep(Operator):
     """Operands: the learning rate R, the update count T, then all tensors X, all gradients G and all states.
 
     Results: the new X, then the new states, in the same order. Each tensor is updated by itself; a subclass says how,
@@ -88,7 +88,7 @@ def _power(base: float, exponent: Value) -> Value:
 
 @operator
 @dataclass(frozen=True)
-class Adam(Optimizer):
+class Adam(OptimizerStep):
     """Adam as ONNX defines it: epsilon is added before the bias correction, which is left out at T = 0.
 
     Operands R, T, X.., G.., V.. (averaged gradients), H.. (averaged squared gradients); results X.., V.., H...
@@ -134,7 +134,7 @@ class Adam(Optimizer):
 
 @operator
 @dataclass(frozen=True)
-class Adagrad(Optimizer):
+class Adagrad(OptimizerStep):
     """Adagrad: steps are divided by the root of the sum of squared gradients.
 
     Operands R, T, X.., G.., H.. (sums of squared gradients); results X.., H... The learning rate is
@@ -165,7 +165,7 @@ class Adagrad(Optimizer):
 
 @operator
 @dataclass(frozen=True)
-class Momentum(Optimizer):
+class Momentum(OptimizerStep):
     """Gradient descent with momentum, ``mode`` "standard" or "nesterov".
 
     Operands R, T, X.., G.., V.. (momenta); results X.., V... At T = 0 the gradient enters the momentum unscaled, later

@@ -15,7 +15,7 @@ import numpy as np
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator, static
 from glowtrain.graph.places import Places
 from glowtrain.loops import Const, Expr, For, Statement, Tensor, cast, flatten, indices_of, reduce, select, unflatten
-from glowtrain.ops.convolution.geometry import PhaseAxis, Window, window
+from glowtrain.ops.convolution.geometry import PhaseAxis, SlidingWindow, window
 from glowtrain.ops.core.family import Grads, normalize_axes
 from glowtrain.ops.core.index import checked, within
 from glowtrain.ops.indexing.gather import Gather
@@ -33,7 +33,7 @@ class _Blocks(Operator):
     pads: Shape
     strides: Shape
 
-    def blocks(self, types: Sequence[TensorType], spatial: Shape, kernel: Shape) -> Window:
+    def blocks(self, types: Sequence[TensorType], spatial: Shape, kernel: Shape) -> SlidingWindow:
         """The blocks over an image."""
         return window(self, types, spatial, kernel, strides=self.strides, dilations=self.dilations, pads=self.pads)
 
@@ -50,7 +50,7 @@ class Col2Im(_Blocks):
     pads: Shape = ()
     strides: Shape = ()
 
-    def geometry(self, *types: TensorType) -> Window:
+    def geometry(self, *types: TensorType) -> SlidingWindow:
         """The blocks over the images."""
         if len(self.image_shape) != len(self.block_shape):
             raise self.fail("image_shape and block_shape must have one length", *types)
@@ -179,7 +179,7 @@ class Im2Col(_Blocks):
         return Sample(op, (draw.floats((n, c, *geometry.spatial)),))
 
 
-def _places(geometry: Window) -> Array:
+def _places(geometry: SlidingWindow) -> Array:
     """The position in the flattened padded image of each tap of each block: [taps, blocks]."""
     padded = tuple(axis.extent + axis.begin + axis.after for axis in geometry.axes)
     numbers = np.arange(math.prod(padded)).reshape(1, 1, *padded)
@@ -187,7 +187,7 @@ def _places(geometry: Window) -> Array:
     return np.ascontiguousarray(windows.T)
 
 
-def _draw_blocks(draw: Draw) -> tuple[Window, Shape]:
+def _draw_blocks(draw: Draw) -> tuple[SlidingWindow, Shape]:
     """Blocks over an image of one to three axes, and a batch of channels."""
     rank = draw.choice((2, 1, 2, 3))
     most = 3 if rank < 3 else 2

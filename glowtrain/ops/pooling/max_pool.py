@@ -13,7 +13,7 @@ from glowtrain.graph import Draw, Sample, Value, operator
 from glowtrain.graph.operator import Quantized
 from glowtrain.loops import Expr, For, Let, Ref, Statement, Tensor, call, cast, flatten, indices_of, reduce, select
 from glowtrain.ops.contraction.products import reshaped
-from glowtrain.ops.convolution.geometry import Window
+from glowtrain.ops.convolution.geometry import SlidingWindow
 from glowtrain.ops.core.family import Grads
 from glowtrain.ops.indexing.gather import Gather
 from glowtrain.ops.indexing.scatter import ScatterElements
@@ -125,7 +125,7 @@ def _in_order(position: Expr, shape: Shape, storage_order: int) -> Expr:
     return total
 
 
-def _inside(geometry: Window, place: Sequence[Expr], tap: Sequence[Expr], condition: Expr) -> Expr:
+def _inside(geometry: SlidingWindow, place: Sequence[Expr], tap: Sequence[Expr], condition: Expr) -> Expr:
     """``condition``, and the tap lies inside the input on every axis where it may not."""
     source = geometry.source(place, tap)
     for subscript, axis in zip(source, geometry.axes, strict=True):

@@ -28,7 +28,7 @@ from glowtrain.loops import (
 )
 from glowtrain.ops.contraction.products import reshaped
 from glowtrain.ops.convolution.convolution import Conv, ConvTranspose, output_padding
-from glowtrain.ops.convolution.geometry import PhaseAxis, Window, window
+from glowtrain.ops.convolution.geometry import PhaseAxis, SlidingWindow, window
 from glowtrain.ops.core.family import Grads
 from glowtrain.ops.elementwise.arithmetic import Abs, Pow
 from glowtrain.ops.elementwise.logic import Equal, Where
@@ -52,7 +52,7 @@ class Pool(Operator):
 
     kinds: ClassVar[frozenset[str]] = frozenset({"f64", "f32", "f16", "bf16"})
 
-    def geometry(self, x: Any) -> Window:
+    def geometry(self, x: Any) -> SlidingWindow:
         """The window over an input of this shape (a type, value, array or tensor)."""
         types = (x,) if isinstance(x, TensorType) else ()
         return window(
@@ -75,7 +75,7 @@ class Pool(Operator):
         return result
 
 
-def _counts(geometry: Window, *, padded: bool) -> list[list[int]]:
+def _counts(geometry: SlidingWindow, *, padded: bool) -> list[list[int]]:
     """For each axis and place, the number of taps inside the input (with ``padded``: or its declared padding)."""
     bounds = [(-axis.begin, axis.extent + axis.end) if padded else (0, axis.extent) for axis in geometry.axes]
     pairs = zip(geometry.axes, bounds, strict=True)
@@ -113,7 +113,7 @@ class PoolGradient(Operator):
     dilations: Shape
     pads: Shape
 
-    def geometry(self, g: Any) -> Window:
+    def geometry(self, g: Any) -> SlidingWindow:
         """The window of the pool, checked against the cotangent."""
         types = (g,) if isinstance(g, TensorType) else ()
         geometry = window(
@@ -159,7 +159,7 @@ class SumPool(Operator):
     dilations: Shape
     pads: Shape
 
-    def geometry(self, x: Any) -> Window:
+    def geometry(self, x: Any) -> SlidingWindow:
         """The window over an input of this shape."""
         types = (x,) if isinstance(x, TensorType) else ()
         return window(
@@ -212,7 +212,7 @@ def _ones(kernel: Shape, like: Value) -> Value:
     return constant(np.ones((1, 1, *kernel)), like.dtype)
 
 
-def _window_sums(x: Array, geometry: Window) -> Array:
+def _window_sums(x: Array, geometry: SlidingWindow) -> Array:
     windows = geometry.view(geometry.pad(x, 0))
     return np.asarray(windows.sum(axis=tuple(range(2 + geometry.rank, windows.ndim))))
 
@@ -256,7 +256,7 @@ class SumPoolGradient(PoolGradient):
         return Sample(pool, (draw.floats((*shape[:2], *geometry.out)),))
 
 
-def _sum_pool(geometry: Window) -> SumPool:
+def _sum_pool(geometry: SlidingWindow) -> SumPool:
     return SumPool(geometry.kernel, geometry.strides, geometry.dilations, geometry.exact_pads)
 
 
@@ -275,7 +275,7 @@ class AveragePool(Pool):
     def infer(self, *inputs: Any) -> TensorType:
         return self.pooled(inputs[0])
 
-    def counts(self, geometry: Window) -> Array:
+    def counts(self, geometry: SlidingWindow) -> Array:
         """Number of counted taps of every window, ``[out...]``."""
         counts = np.ones((), np.int64)
         for axis in _counts(geometry, padded=self.count_include_pad):

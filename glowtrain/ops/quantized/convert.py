@@ -177,7 +177,7 @@ def check_float_zeros(op: WithScales, inputs: Sequence[Value | None], places: Se
 
 
 @dataclass(frozen=True)
-class Scaled(WithScales):
+class ScaledConversion(WithScales):
     """Real numbers and quantized ones, with one scale for all, for each place on ``axis``, or for each block."""
 
     axis: int = 1
@@ -198,7 +198,7 @@ class Scaled(WithScales):
 
 @operator
 @dataclass(frozen=True)
-class QuantizeLinear(Scaled):
+class QuantizeLinear(ScaledConversion):
     """saturate(round(x / scale) + zero point), with one scale for all, for each place on ``axis``, or for each block.
 
     The zero point's type is the result's; without one it is ``output_dtype``, else u8. The quotient is computed in
@@ -297,7 +297,7 @@ def draw_zero(draw: Draw, shape: Shape, dtype: DType) -> Array:
 
 @operator
 @dataclass(frozen=True)
-class DequantizeLinear(Scaled):
+class DequantizeLinear(ScaledConversion):
     """(x - zero point) · scale, in ``output_dtype`` or the scale's type; differentiable in the scale."""
 
     scale_places: ClassVar[ScalePlaces] = {1: 0}

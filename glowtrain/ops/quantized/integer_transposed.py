@@ -20,7 +20,7 @@ from glowtrain.loops import For, Statement, Tensor, indices_of
 from glowtrain.ops.convolution.attributes import ConvTransposeWindow
 from glowtrain.ops.convolution.convolution import ConvTranspose
 from glowtrain.ops.convolution.correlation import scatter
-from glowtrain.ops.convolution.geometry import PhaseAxis, Window
+from glowtrain.ops.convolution.geometry import PhaseAxis, SlidingWindow
 from glowtrain.ops.quantized.integer_products import ConvInteger, centred, check_bytes, draw_bytes, draw_weight
 from glowtrain.ops.tensor.move import LAST, Concat, Reshape, Slice, Transpose, pad, reshape, zeros
 from glowtrain.ops.tensor.pad import Pad
@@ -148,7 +148,7 @@ class ConvTransposeInteger(ConvTransposeWindow):
         x, w, zx, zw = (*inputs, None, None)[:4]
         return self.joined(self.phases(x, w, zx, zw), self.geometry(x, w))
 
-    def joined(self, phases: Sequence[Value], geometry: Window) -> Value:
+    def joined(self, phases: Sequence[Value], geometry: SlidingWindow) -> Value:
         """The image of such phases."""
         if len(phases) == 1:
             return phases[0]

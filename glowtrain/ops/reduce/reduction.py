@@ -228,7 +228,7 @@ class ReduceMean(Reduction):
         return (Expand(shape=x.shape)(self.kept(g, x) / self.count(x.type)),)
 
 
-class Extremum(Reduction):
+class ReduceExtremum(Reduction):
     """Largest or smallest element; NaN where one is NaN. Elements that tie share the gradient evenly."""
 
     kinds: ClassVar[frozenset[str]] = frozenset({"float", "int", "uint", "bool"})
@@ -259,7 +259,7 @@ class ReduceAll(Reduction):
 
 @operator
 @dataclass(frozen=True)
-class ReduceMax(Extremum):
+class ReduceMax(ReduceExtremum):
     """y = max(x); the smallest number of the type over nothing."""
 
     combine: ClassVar[str] = "max"
@@ -273,7 +273,7 @@ class ReduceMax(Extremum):
 
 @operator
 @dataclass(frozen=True)
-class ReduceMin(Extremum):
+class ReduceMin(ReduceExtremum):
     """y = min(x); the largest number of the type over nothing."""
 
     combine: ClassVar[str] = "min"

@@ -30,7 +30,7 @@ _A = -0.75
 
 
 @dataclass(frozen=True)
-class Kernel:
+class InterpolationKernel:
     """Neighbours ``first``, ``first + 1``, ... of a position's floor; row t of ``polynomials`` has the coefficients of
     neighbour t's weight in the position's fraction, lowest power first."""
 
@@ -43,9 +43,9 @@ class Kernel:
 
 
 KERNELS = {
-    "nearest": Kernel(0, ((1.0,),)),
-    "linear": Kernel(0, ((1.0, -1.0), (0.0, 1.0))),
-    "cubic": Kernel(
+    "nearest": InterpolationKernel(0, ((1.0,),)),
+    "linear": InterpolationKernel(0, ((1.0, -1.0), (0.0, 1.0))),
+    "cubic": InterpolationKernel(
         -1,
         (
             (0.0, _A, -2 * _A, _A),
@@ -155,7 +155,7 @@ def clip(x: Value, low: float, high: float) -> Value:
     return result
 
 
-def _polynomials(kernel: Kernel, fraction: Value) -> Value:
+def _polynomials(kernel: InterpolationKernel, fraction: Value) -> Value:
     """[N, taps, P] (or [1, taps, 1]) from [N, 1, P], by Horner's scheme."""
     columns = np.array(kernel.polynomials).T.reshape(-1, 1, kernel.taps, 1)
     weights: Value = constant(columns[-1], fraction.dtype)

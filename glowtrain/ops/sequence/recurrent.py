@@ -38,7 +38,7 @@ from glowtrain.types import Array, DType, Shape, TensorType, boolean
 Function = Callable[[Any], Any]
 
 
-class Activation(NamedTuple):
+class GateActivation(NamedTuple):
     """An activation in its two meanings, with the defaults of the parameters that it takes (alpha, then beta)."""
 
     graph: Callable[..., Value]
@@ -50,22 +50,24 @@ def _sigmoid(x: Array) -> Array:
     return np.asarray(0.5 * (np.tanh(0.5 * x) + 1))
 
 
-ACTIVATIONS: dict[str, Activation] = {
-    "relu": Activation(Relu(), lambda x: np.maximum(x, 0)),
-    "tanh": Activation(Tanh(), np.tanh),
-    "sigmoid": Activation(Sigmoid(), _sigmoid),
-    "affine": Activation(lambda x, a, b: x * a + b, lambda x, a, b: a * x + b, (1.0, 0.0)),
-    "leakyrelu": Activation(lambda x, a: LeakyRelu(alpha=a)(x), lambda x, a: np.where(x < 0, a * x, x), (0.01,)),
-    "thresholdedrelu": Activation(lambda x, a: ThresholdedRelu(alpha=a)(x), lambda x, a: np.where(x > a, x, 0), (1.0,)),
-    "scaledtanh": Activation(lambda x, a, b: Tanh()(x * b) * a, lambda x, a, b: a * np.tanh(b * x), (1.0, 1.0)),
-    "hardsigmoid": Activation(
+ACTIVATIONS: dict[str, GateActivation] = {
+    "relu": GateActivation(Relu(), lambda x: np.maximum(x, 0)),
+    "tanh": GateActivation(Tanh(), np.tanh),
+    "sigmoid": GateActivation(Sigmoid(), _sigmoid),
+    "affine": GateActivation(lambda x, a, b: x * a + b, lambda x, a, b: a * x + b, (1.0, 0.0)),
+    "leakyrelu": GateActivation(lambda x, a: LeakyRelu(alpha=a)(x), lambda x, a: np.where(x < 0, a * x, x), (0.01,)),
+    "thresholdedrelu": GateActivation(
+        lambda x, a: ThresholdedRelu(alpha=a)(x), lambda x, a: np.where(x > a, x, 0), (1.0,)
+    ),
+    "scaledtanh": GateActivation(lambda x, a, b: Tanh()(x * b) * a, lambda x, a, b: a * np.tanh(b * x), (1.0, 1.0)),
+    "hardsigmoid": GateActivation(
         lambda x, a, b: HardSigmoid(alpha=a, beta=b)(x), lambda x, a, b: np.clip(a * x + b, 0, 1), (0.2, 0.5)
     ),
-    "elu": Activation(
+    "elu": GateActivation(
         lambda x, a: Elu(alpha=a)(x), lambda x, a: np.where(x < 0, a * np.expm1(np.minimum(x, 0)), x), (1.0,)
     ),
-    "softsign": Activation(Softsign(), lambda x: x / (1 + np.abs(x))),
-    "softplus": Activation(Softplus(), lambda x: np.logaddexp(x, 0)),
+    "softsign": GateActivation(Softsign(), lambda x: x / (1 + np.abs(x))),
+    "softplus": GateActivation(Softplus(), lambda x: np.logaddexp(x, 0)),
 }
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Constant, Graph, Node, Value, no_graph, topological
 from glowtrain.onnx_io import save
-from glowtrain.ops.quantized.convert import DequantizeLinear, Scaled
+from glowtrain.ops.quantized.convert import DequantizeLinear, ScaledConversion
 from glowtrain.quantization.export.constants import Arrays, Model, each, refreshed, transformed
 from glowtrain.quantization.export.qoperator import DOMAIN, qoperator
 from glowtrain.types import SMALL_INTEGERS, DType, byte_of, i16, u16
@@ -41,7 +41,7 @@ def save_quantized(
     if not isinstance(graph, Graph):
         raise QuantizationError(f"what is saved is a Graph, {no_graph(graph)}")
     graph = in_bytes(graph) if as_bytes else graph
-    nodes = [node for node in graph.nodes if isinstance(node.operator, Scaled)]
+    nodes = [node for node in graph.nodes if isinstance(node.operator, ScaledConversion)]
     if not nodes:
         raise QuantizationError(f"{graph.name} is not quantized: it has no DequantizeLinear; see gt.quantize")
     if opset is not None:
@@ -90,7 +90,7 @@ def _of_constants(value: Value) -> bool:
 def _check(node: Node, opset: int) -> None:
     """Raise :class:`QuantizationError` if an operator set cannot say what a node does."""
     operator, first, what = node.operator, 0, ""
-    assert isinstance(operator, Scaled)
+    assert isinstance(operator, ScaledConversion)
     integers = _integers(node)
     if operator.block_size:
         first, what = FIRST_WITH_ALL, "a scale for each block of weights"

@@ -55,7 +55,7 @@ def qoperator(model: Model) -> Model:
 
 
 @dataclass(frozen=True, eq=False)
-class Tensor:
+class QuantizedTensor:
     """What DequantizeLinear reads: integers, their scale and their zero point."""
 
     numbers: Value
@@ -89,7 +89,7 @@ def _change(node: Node) -> Sequence[Value] | None:
     return None if numbers is None else (_clipped(numbers, clips, Parameters(scale.array, zero.array)),)
 
 
-def _tensor(value: Value | None) -> Tensor | None:
+def _tensor(value: Value | None) -> QuantizedTensor | None:
     """What a value was dequantized from, if that is bytes or a bias, with one scale for all or for each channel."""
     node = None if value is None else value.node
     if node is None or not isinstance(node.operator, DequantizeLinear) or node.operator.block_size:
@@ -99,7 +99,7 @@ def _tensor(value: Value | None) -> Tensor | None:
         return None
     if not isinstance(zero, Constant):
         return None
-    return Tensor(numbers, scale, zero, node.operator.axis % max(numbers.rank, 1))
+    return QuantizedTensor(numbers, scale, zero, node.operator.axis % max(numbers.rank, 1))
 
 
 def _unclipped(value: Value) -> tuple[Value, list[Node]]:
@@ -160,7 +160,7 @@ def _quantized(node: Node, scale: Constant, zero: Constant) -> Value | None:
     return applied
 
 
-def _convolution(node: Node, tensors: list[Tensor | None], scale: Constant, zero: Constant) -> Value | None:
+def _convolution(node: Node, tensors: list[QuantizedTensor | None], scale: Constant, zero: Constant) -> Value | None:
     x, w, *rest = tensors
     if x is None or w is None or not x.uniform or x.numbers.dtype != zero.dtype or w.numbers.dtype == i32:
         return None
@@ -174,7 +174,7 @@ def _convolution(node: Node, tensors: list[Tensor | None], scale: Constant, zero
     return result
 
 
-def _in_products(bias: Tensor | None, a: Tensor, b: Tensor, factor: float = 1.0) -> bool:
+def _in_products(bias: QuantizedTensor | None, a: QuantizedTensor, b: QuantizedTensor, factor: float = 1.0) -> bool:
     """Whether a bias is in units of the products, alpha · s_a · s_b, as operators on quantized tensors take it."""
     if bias is None or bias.numbers.dtype != i32 or bias.zero.array.any():
         return False
@@ -207,7 +207,7 @@ def _real_matrices(node: Node) -> Sequence[Value] | None:
     return (MatMulIntegerToFloat()(a.numbers, b.numbers, a.scale, b.scale, a.zero, b.zero),)
 
 
-def _passed(node: Node, tensor: Tensor, scale: Constant, zero: Constant) -> Value | None:
+def _passed(node: Node, tensor: QuantizedTensor, scale: Constant, zero: Constant) -> Value | None:
     """The same operator on integers, where scale and zero point stay."""
     same = tensor.uniform and np.array_equal(tensor.scale.array.reshape(()), scale.array.reshape(()))
     if not same or tensor.numbers.dtype != zero.dtype or _number(tensor.zero.array) != _number(zero.array):

@@ -22,7 +22,7 @@ from glowtrain.ops.quantized.convert import DequantizeLinear, limits
 from glowtrain.ops.reduce.reduction import ReduceMean, ReduceSum
 from glowtrain.quantization.calibration.batches import Batch
 from glowtrain.quantization.export.constants import each
-from glowtrain.quantization.placement.prepare import Prepared
+from glowtrain.quantization.placement.prepare import PreparedModel
 from glowtrain.quantization.placement.scheme import Parameters
 from glowtrain.trainer import Trainer
 from glowtrain.types import Array, TensorType, dtype_of, f32, type_of
@@ -38,7 +38,7 @@ RATE = 1e-2
 
 def round_weights(
     floats: Graph | Template,
-    ready: Callable[[Graph], Prepared],
+    ready: Callable[[Graph], PreparedModel],
     fed: Sequence[Batch],
     steps: int,
     backend: str | Backend = "cpu",
@@ -68,7 +68,7 @@ def _float_graph(floats: Graph | Template, like: Graph) -> Graph:
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class RoundedLayer:
     """A contraction whose weight is a variable of its own, and the weight's parameters."""
 
     name: str
@@ -77,15 +77,15 @@ class Layer:
     parameters: Parameters
 
 
-def _layers(ready: Prepared) -> Iterator[Layer]:
+def _layers(ready: PreparedModel) -> Iterator[RoundedLayer]:
     users = ready.placement.graph.users
     for weight in ready.placement.weights:
         value = weight.value
         if weight.place == 1 and isinstance(value, Variable) and len(users[value]) == 1:
-            yield Layer(value.name, weight.node, value, ready.parameters[value.name])
+            yield RoundedLayer(value.name, weight.node, value, ready.parameters[value.name])
 
 
-def _form(ready: Prepared, form: str) -> Graph:
+def _form(ready: PreparedModel, form: str) -> Graph:
     """A graph whose outputs are the results of each layer ("float"), or what it reads ("rounded")."""
     outputs: dict[str, Value] = {}
     for layer in _layers(ready):
@@ -111,7 +111,7 @@ def _examples(name: str, wanted: Function, rounded: Function, fed: Sequence[Batc
 
 @dataclass
 class _Rounding:
-    layer: Layer
+    layer: RoundedLayer
     examples: list[tuple[Array, Array]]
     steps: int
     backend: str | Backend

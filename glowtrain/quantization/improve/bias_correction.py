@@ -17,14 +17,14 @@ from glowtrain.graph import Graph, Node, Template, Value, Variable
 from glowtrain.ops.reduce.reduction import ReduceMean
 from glowtrain.quantization.calibration.batches import Batch
 from glowtrain.quantization.export.constants import each
-from glowtrain.quantization.placement.prepare import Prepared
+from glowtrain.quantization.placement.prepare import PreparedModel
 from glowtrain.types import Array
 
 
 def correct_biases(
     exact: Graph | Template,
     floats: Graph | Template,
-    ready: Callable[[Graph], Prepared],
+    ready: Callable[[Graph], PreparedModel],
     fed: Sequence[Batch],
     backend: str | Backend = "cpu",
 ) -> dict[str, Array]:
@@ -43,7 +43,7 @@ def correct_biases(
     return {name: rounded.state.read(name) for name in names}
 
 
-def _mean_form(ready: Prepared, form: str) -> Graph:
+def _mean_form(ready: PreparedModel, form: str) -> Graph:
     """A graph whose outputs are the means of each corrected contraction's results over all but the channels."""
     outputs: dict[str, Value] = {}
     for name, node in corrected(ready).items():
@@ -54,7 +54,7 @@ def _mean_form(ready: Prepared, form: str) -> Graph:
     return ready.graph.with_(outputs=outputs, updates={}, results=None)
 
 
-def corrected(ready: Prepared) -> dict[str, Node]:
+def corrected(ready: PreparedModel) -> dict[str, Node]:
     """The contractions of the float graph whose bias is a variable of their own, by its name, in order."""
     graph, found = ready.placement.graph, dict[str, Node]()
     for node in graph.nodes:

@@ -22,10 +22,10 @@ from glowtrain.ops.reduce.reduction import ReduceSum
 from glowtrain.quantization.calibration.batches import Batch
 from glowtrain.quantization.export.constants import Arrays, baked, each, transformed
 from glowtrain.quantization.placement.placement import Placement, name_of
-from glowtrain.quantization.placement.prepare import SCALE, Prepared
+from glowtrain.quantization.placement.prepare import SCALE, PreparedModel
 from glowtrain.types import Array, f32, f64
 
-Ready = Callable[[Graph], Prepared]
+Ready = Callable[[Graph], PreparedModel]
 """Prepares a float graph."""
 
 
@@ -70,7 +70,7 @@ def signal_to_noise(
     floats: Graph | Template, ready: Ready, fed: Sequence[Batch], backend: str | Backend = "cpu"
 ) -> list[LayerNoise]:
     """The noise of every rounded value and of the model's results, in order, over the given batches."""
-    example: list[Prepared] = []
+    example: list[PreparedModel] = []
 
     def comparing(graph: Graph) -> Graph:
         found = ready(graph)
@@ -101,7 +101,7 @@ def _operator(maker: Node | None, known: bool) -> str:
     return "input" if known else "output"
 
 
-def _pairs(ready: Prepared) -> dict[str, tuple[Value, Value]]:
+def _pairs(ready: PreparedModel) -> dict[str, tuple[Value, Value]]:
     """Exact and rounded forms: of the rounded values, and of the results."""
     found = {value.name: (value, rounded) for value, rounded in ready.rounded.items()}
     exact = ready.placement.graph.outputs
@@ -125,7 +125,7 @@ def _totals(function: Function, fed: Sequence[Batch]) -> dict[str, float]:
     return sums
 
 
-def _weight_noise(ready: Prepared) -> dict[str, float]:
+def _weight_noise(ready: PreparedModel) -> dict[str, float]:
     """The noise of weights by the value that is rounded next after their contraction."""
     found, arrays = dict[str, float](), Arrays()
     for weight in ready.placement.weights:
@@ -141,7 +141,7 @@ def _weight_noise(ready: Prepared) -> dict[str, float]:
     return found
 
 
-def _modules(ready: Prepared) -> dict[str, str]:
+def _modules(ready: PreparedModel) -> dict[str, str]:
     """The modules that weights belong to, by the value that is rounded next after their contraction."""
     placement = ready.placement
     found = {_end(placement, weight.node).name: modules_of([weight.value]) for weight in placement.weights}
@@ -198,7 +198,7 @@ def _with_gates(function: Function, fed: Sequence[Batch], names: list[str], chos
 class _Gated:
     """The float graph with each layer's operands between exact (gate 0) and rounded (gate 1)."""
 
-    def __init__(self, ready: Prepared) -> None:
+    def __init__(self, ready: PreparedModel) -> None:
         self.ready = ready
         nodes = (node for node in ready.placement.quantized if any(True for _ in self.rounded_operands(node)))
         self.layers = {name_of(node): node for node in nodes if node.operator.quantized != "passes"}

@@ -78,7 +78,7 @@ def check_float(graph: Graph) -> Graph:
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class PreparedModel:
     """A graph with FakeQuantize, what was decided about it, and the parameters of each rounded value by name.
 
     ``values`` maps the values of the float graph to their unrounded counterparts, where these are others, and
@@ -102,7 +102,7 @@ def prepared(
     learn: bool = False,
     fixed: Mapping[str, Parameters] | None = None,
     drops: Drops | None = None,
-) -> Prepared:
+) -> PreparedModel:
     """:func:`prepare` of a graph that is folded and whose values are named; ``fixed`` are parameters of weights by name
     that are not to be found anew, ``drops`` the places of Dropout, which drops what is rounded."""
     return _Preparing(place(graph, recipe), profile, recipe, learn, fixed or {}, drops or Drops()).run()
@@ -128,14 +128,14 @@ class _Preparing:
     kept: list[Kept] = field(default_factory=list)
     names: Names = field(default_factory=Names)
 
-    def run(self) -> Prepared:
+    def run(self) -> PreparedModel:
         for value in dict.fromkeys(self.placement.sites.values()):
             self.range(value)
         self.names.taken.update(self.parameters)
         graph = transformed(self.placement.graph, self.change)
         graph = graph.with_(outputs={name: self.output(name, graph) for name in graph.outputs})
         kept = [*self.placement.kept, *self.kept]
-        return Prepared(graph, self.placement, self.parameters, kept, self.known, self.rounded, self.weights)
+        return PreparedModel(graph, self.placement, self.parameters, kept, self.known, self.rounded, self.weights)
 
     def range(self, value: Value) -> None:
         """The parameters of an activation; a value that was never anything but 0 stays as it is."""

@@ -33,7 +33,7 @@ LEAST_FACTOR = 1e-6
 
 
 @dataclass(frozen=True)
-class Layer:
+class NormalizedLayer:
     """A contraction and the BatchNormalization that alone reads it."""
 
     contraction: Node
@@ -73,7 +73,7 @@ def frozen(graph: Graph) -> Graph:
     return rewrite(inference(graph, dropout=True), _frozen)
 
 
-def _layers(graph: Graph) -> list[Layer]:
+def _layers(graph: Graph) -> list[NormalizedLayer]:
     found = []
     for node in graph.nodes:
         value = node.inputs[0] if isinstance(node.operator, BatchNormalization) else None
@@ -81,13 +81,13 @@ def _layers(graph: Graph) -> list[Layer]:
         if value is None or maker is None or maker.operator.quantized != "contraction":
             continue
         if only_reader(graph, value) is node:
-            found.append(Layer(maker, node))
+            found.append(NormalizedLayer(maker, node))
     return [layer for layer in found if layer.weight is not None]
 
 
 @dataclass
 class _Unfolding:
-    layers: Mapping[str, Layer]
+    layers: Mapping[str, NormalizedLayer]
     arrays: Arrays = field(default_factory=Arrays)
 
     def change(self, node: Node, known: Mapping[Value, Value]) -> tuple[Value, ...] | None:
@@ -105,7 +105,7 @@ class _Unfolding:
         return self.normalized(layer, statistics, Node(node.operator, [known.get(x, x), *node.inputs[1:]]), axes[0])
 
     def normalized(
-        self, layer: Layer, statistics: Sequence[Variable], contraction: Node, axis: int
+        self, layer: NormalizedLayer, statistics: Sequence[Variable], contraction: Node, axis: int
     ) -> tuple[Value, ...]:
         """BatchNormalization of a contraction of rounded, scaled weights, its results scaled back."""
         (x, rounded, *_), weight, operator = contraction.inputs, layer.weight, layer.normalization.operator
@@ -124,7 +124,7 @@ class _Unfolding:
         result.outputs[0].name = name
         return result.outputs[:1]
 
-    def statistics(self, layer: Layer) -> tuple[Variable, ...] | None:
+    def statistics(self, layer: NormalizedLayer) -> tuple[Variable, ...] | None:
         """γ, β, running mean and variance as variables; the mean less the contraction's bias, which it makes up for."""
         found = [None if value is None else self.arrays.of(value) for value in layer.normalization.inputs[1:]]
         if any(array is None for array in found):

@@ -10,13 +10,13 @@ from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 
 from glowtrain.errors import ModelError
 from glowtrain.onnx_io.read.source import describe, is_standard
-from glowtrain.onnx_io.read.upgrade.opset_7_up import OWN_DOMAIN, Scope, Step, default, read_at, take
+from glowtrain.onnx_io.read.upgrade.opset_7_up import OWN_DOMAIN, Step, UpgradeScope, default, read_at, take
 
 FORM = 6
 """The operator set whose form the nodes get first."""
 
 
-def to_set_7(node: NodeProto, scope: Scope) -> list[NodeProto]:
+def to_set_7(node: NodeProto, scope: UpgradeScope) -> list[NodeProto]:
     """Bring a node of operator set 1 to 6 into the form of set 7, in place; gives new nodes to stand before it.
 
     Raises :class:`ModelError` naming a node whose old form says nothing that operator set 7 could say.
@@ -28,20 +28,20 @@ def to_set_7(node: NodeProto, scope: Scope) -> list[NodeProto]:
     return before + _TO_7[node.op_type](node, scope) if node.op_type in _TO_7 else before
 
 
-def _constant(node: NodeProto, name: str, values: list[int], scope: Scope) -> list[NodeProto]:
+def _constant(node: NodeProto, name: str, values: list[int], scope: UpgradeScope) -> list[NodeProto]:
     """A constant as the node's second input."""
     constant = scope.constant(node, helper.make_attribute(name, values, attr_type=AttributeProto.INTS))
     read_at(node, 1, constant.output[0])
     return [constant]
 
 
-def _reshape(node: NodeProto, scope: Scope) -> list[NodeProto]:
+def _reshape(node: NodeProto, scope: UpgradeScope) -> list[NodeProto]:
     """Set 5 made the shape an input."""
     shape = take(node, "shape")
     return [] if shape is None else _constant(node, "shape", list(shape.ints), scope)
 
 
-def _cast(node: NodeProto, scope: Scope) -> list[NodeProto]:
+def _cast(node: NodeProto, scope: UpgradeScope) -> list[NodeProto]:
     """Until set 6 the type was a name."""
     to = take(node, "to")
     if to is None:
@@ -55,7 +55,7 @@ def _cast(node: NodeProto, scope: Scope) -> list[NodeProto]:
     return []
 
 
-def _pad(node: NodeProto, scope: Scope) -> list[NodeProto]:
+def _pad(node: NodeProto, scope: UpgradeScope) -> list[NodeProto]:
     """``paddings`` became ``pads``."""
     paddings = take(node, "paddings")
     if paddings is not None:
@@ -63,7 +63,7 @@ def _pad(node: NodeProto, scope: Scope) -> list[NodeProto]:
     return []
 
 
-def _power(node: NodeProto, scope: Scope) -> list[NodeProto]:
+def _power(node: NodeProto, scope: UpgradeScope) -> list[NodeProto]:
     """The p of a norm was a float; and a pool's window was optional in the schema alone."""
     p = take(node, "p")
     if p is not None:
@@ -74,7 +74,7 @@ def _power(node: NodeProto, scope: Scope) -> list[NodeProto]:
     return []
 
 
-def _split(node: NodeProto, scope: Scope) -> list[NodeProto]:
+def _split(node: NodeProto, scope: UpgradeScope) -> list[NodeProto]:
     """The sizes could be an input instead of an attribute."""
     if len(node.input) < 2:
         return []
@@ -84,7 +84,7 @@ def _split(node: NodeProto, scope: Scope) -> list[NodeProto]:
     return []
 
 
-def _tile(node: NodeProto, scope: Scope) -> list[NodeProto]:
+def _tile(node: NodeProto, scope: UpgradeScope) -> list[NodeProto]:
     """Only one axis was repeated, the third input."""
     if len(node.input) < 3:
         return []
@@ -100,14 +100,14 @@ def _tile(node: NodeProto, scope: Scope) -> list[NodeProto]:
     return _constant(node, "repeats", [count if place == axis % rank else 1 for place in range(rank)], scope)
 
 
-def _initializer(node: NodeProto, name: str, what: str, scope: Scope) -> list[int]:
+def _initializer(node: NodeProto, name: str, what: str, scope: UpgradeScope) -> list[int]:
     for tensor in scope.graph.initializer:
         if tensor.name == name:
             return [int(number) for number in numpy_helper.to_array(tensor).reshape(-1)]
     raise ModelError(f"{describe(node)}: {what} must be an initializer")
 
 
-def _upsample(node: NodeProto, scope: Scope) -> list[NodeProto]:
+def _upsample(node: NodeProto, scope: UpgradeScope) -> list[NodeProto]:
     """Two factors, for images."""
     factors = [take(node, name) for name in ("height_scale", "width_scale")]
     if None not in factors:
@@ -116,7 +116,7 @@ def _upsample(node: NodeProto, scope: Scope) -> list[NodeProto]:
     return []
 
 
-def _recurrent(node: NodeProto, scope: Scope) -> list[NodeProto]:
+def _recurrent(node: NodeProto, scope: UpgradeScope) -> list[NodeProto]:
     """The default direction was misspelt."""
     for attribute in node.attribute:
         if attribute.name == "direction" and attribute.s == b"foward":
@@ -124,18 +124,18 @@ def _recurrent(node: NodeProto, scope: Scope) -> list[NodeProto]:
     return []
 
 
-def _align(node: NodeProto, scope: Scope) -> list[NodeProto]:
+def _align(node: NodeProto, scope: UpgradeScope) -> list[NodeProto]:
     """``axis`` says where the second operand's axes start."""
     take(node, "broadcast")
     axis = take(node, "axis")
     return [] if axis is None else _aligned("AlignedOperand", node, scope, axis)
 
 
-def _align_slope(node: NodeProto, scope: Scope) -> list[NodeProto]:
+def _align_slope(node: NodeProto, scope: UpgradeScope) -> list[NodeProto]:
     return _aligned("AlignedSlope", node, scope)
 
 
-def _aligned(kind: str, node: NodeProto, scope: Scope, *attributes: AttributeProto) -> list[NodeProto]:
+def _aligned(kind: str, node: NodeProto, scope: UpgradeScope, *attributes: AttributeProto) -> list[NodeProto]:
     """The second operand through a rule of :mod:`glowtrain.onnx_io.read.upgrade.typed`."""
     name = scope.fresh(f"{node.output[0]}.aligned")
     aligned = helper.make_node(kind, list(node.input[:2]), [name], node.name, domain=OWN_DOMAIN)
@@ -147,7 +147,7 @@ def _aligned(kind: str, node: NodeProto, scope: Scope, *attributes: AttributePro
 def _drop(*names: str) -> Step:
     """Attributes that said nothing about the result."""
 
-    def step(node: NodeProto, scope: Scope) -> list[NodeProto]:
+    def step(node: NodeProto, scope: UpgradeScope) -> list[NodeProto]:
         for name in names:
             take(node, name)
         return []

@@ -32,7 +32,7 @@ _DTYPES = {"value_float": np.float32, "value_floats": np.float32, "value_int": n
 
 
 @dataclass
-class Scope:
+class UpgradeScope:
     """What a step needs of its model: unused names, and the constants before a node."""
 
     graph: GraphProto
@@ -75,7 +75,7 @@ class Scope:
         return None if found is None or found.external_data else numpy_helper.to_array(found)
 
 
-Step = Callable[[NodeProto, Scope], list[NodeProto]]
+Step = Callable[[NodeProto, UpgradeScope], list[NodeProto]]
 """Changes a node in place; gives new nodes to stand before it."""
 
 
@@ -119,7 +119,7 @@ def read_at(node: NodeProto, place: int, name: str) -> None:
 def to_inputs(*names: str, of_input_type: tuple[str, ...] = (), first: int = 1) -> Step:
     """Attributes that became inputs, in this order from place ``first``; some have the type of the first input."""
 
-    def step(node: NodeProto, scope: Scope) -> list[NodeProto]:
+    def step(node: NodeProto, scope: UpgradeScope) -> list[NodeProto]:
         before: list[NodeProto] = []
         for place, name in enumerate(names, first):
             attribute = take(node, name)
@@ -135,7 +135,7 @@ def to_inputs(*names: str, of_input_type: tuple[str, ...] = (), first: int = 1) 
     return step
 
 
-def _axes(node: NodeProto, scope: Scope) -> list[NodeProto]:
+def _axes(node: NodeProto, scope: UpgradeScope) -> list[NodeProto]:
     """No axes meant what an empty list of them came to mean: all."""
     axes = take(node, "axes")
     if axes is not None and (axes.ints or axes.ref_attr_name):
@@ -149,7 +149,7 @@ _AXES = to_inputs("axes")
 def default(name: str, value: int | float | str) -> Step:
     """An attribute whose default is another one, or that is new and whose default is not what was done before."""
 
-    def step(node: NodeProto, scope: Scope) -> list[NodeProto]:
+    def step(node: NodeProto, scope: UpgradeScope) -> list[NodeProto]:
         if not has(node, name):
             node.attribute.append(helper.make_attribute(name, value))
         return []
@@ -160,7 +160,7 @@ def default(name: str, value: int | float | str) -> Step:
 def _renamed(name: str) -> Step:
     """The operator has another name."""
 
-    def step(node: NodeProto, scope: Scope) -> list[NodeProto]:
+    def step(node: NodeProto, scope: UpgradeScope) -> list[NodeProto]:
         node.op_type = name
         return []
 
@@ -170,7 +170,7 @@ def _renamed(name: str) -> Step:
 def _all(*steps: Step) -> Step:
     """Steps one after another."""
 
-    def step(node: NodeProto, scope: Scope) -> list[NodeProto]:
+    def step(node: NodeProto, scope: UpgradeScope) -> list[NodeProto]:
         return [new for one in steps for new in one(node, scope)]
 
     return step
@@ -179,21 +179,21 @@ def _all(*steps: Step) -> Step:
 def _by_types(prefix: str) -> Step:
     """Leave a node to the rule of :data:`OWN_DOMAIN` that is called ``prefix`` and its operator."""
 
-    def step(node: NodeProto, scope: Scope) -> list[NodeProto]:
+    def step(node: NodeProto, scope: UpgradeScope) -> list[NodeProto]:
         node.domain, node.op_type = OWN_DOMAIN, f"{prefix}{node.op_type}"
         return []
 
     return step
 
 
-def _parts(node: NodeProto, scope: Scope) -> list[NodeProto]:
+def _parts(node: NodeProto, scope: UpgradeScope) -> list[NodeProto]:
     """As many equal parts as outputs, where no sizes are given."""
     if len(node.input) < 2 or not node.input[1]:
         node.attribute.append(helper.make_attribute("num_outputs", len(node.output)))
     return []
 
 
-def _per_channel(node: NodeProto, scope: Scope) -> list[NodeProto]:
+def _per_channel(node: NodeProto, scope: UpgradeScope) -> list[NodeProto]:
     """Scale and bias had one element for each group."""
     before: list[NodeProto] = []
     groups = [attribute for attribute in node.attribute if attribute.name == "num_groups"]
@@ -205,7 +205,7 @@ def _per_channel(node: NodeProto, scope: Scope) -> list[NodeProto]:
     return before
 
 
-def _spatial(node: NodeProto, scope: Scope) -> list[NodeProto]:
+def _spatial(node: NodeProto, scope: UpgradeScope) -> list[NodeProto]:
     """Statistics for each channel only, or for each element of it, which no other operator set had."""
     spatial = take(node, "spatial")
     if spatial is not None and not spatial.i:
@@ -213,7 +213,7 @@ def _spatial(node: NodeProto, scope: Scope) -> list[NodeProto]:
     return []
 
 
-def _training(node: NodeProto, scope: Scope) -> list[NodeProto]:
+def _training(node: NodeProto, scope: UpgradeScope) -> list[NodeProto]:
     """Its number of outputs said whether it trains. The saved statistics helped one runtime."""
     if any(node.output[1:]):
         node.attribute.append(helper.make_attribute("training_mode", 1))
@@ -221,7 +221,7 @@ def _training(node: NodeProto, scope: Scope) -> list[NodeProto]:
     return []
 
 
-def _modes(node: NodeProto, scope: Scope) -> list[NodeProto]:
+def _modes(node: NodeProto, scope: UpgradeScope) -> list[NodeProto]:
     """Modes were named for images."""
     for attribute in node.attribute:
         if attribute.name == "mode":
@@ -229,7 +229,7 @@ def _modes(node: NodeProto, scope: Scope) -> list[NodeProto]:
     return []
 
 
-def _coordinates(node: NodeProto, scope: Scope) -> list[NodeProto]:
+def _coordinates(node: NodeProto, scope: UpgradeScope) -> list[NodeProto]:
     """Resize and Upsample had no attributes for coordinates.
 
     Runtimes agree on place / scale; for the nearest neighbour they round down where an axis grows and up where it
@@ -252,7 +252,7 @@ def _coordinates(node: NodeProto, scope: Scope) -> list[NodeProto]:
     return _modes(node, scope)
 
 
-def _batches(node: NodeProto, scope: Scope) -> list[NodeProto]:
+def _batches(node: NodeProto, scope: UpgradeScope) -> list[NodeProto]:
     """Scan had a batch axis in front of every state and every scanned tensor: it becomes a Scan over the batch.
 
     The body of that is the Scan over time. Source: https://onnx.ai/onnx/operators/onnx__Scan.html (version 8).

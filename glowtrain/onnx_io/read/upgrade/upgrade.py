@@ -10,7 +10,7 @@ from glowtrain.errors import ModelError
 from glowtrain.onnx_io.read.check import check_operands
 from glowtrain.onnx_io.read.source import Model, describe, is_standard, opset_of, set_nodes, subgraphs
 from glowtrain.onnx_io.read.upgrade.opset_1_to_6 import FORM, to_set_7
-from glowtrain.onnx_io.read.upgrade.opset_7_up import STEPS, Scope
+from glowtrain.onnx_io.read.upgrade.opset_7_up import STEPS, UpgradeScope
 
 NEWEST_OPSET = defs.onnx_opset_version()
 
@@ -27,7 +27,7 @@ def upgrade(model: Model) -> ModelProto:
     """
     proto = model.proto
     opset = opset_of(proto) or NEWEST_OPSET
-    _upgrade(proto.graph, opset, Scope(proto.graph), model.title)
+    _upgrade(proto.graph, opset, UpgradeScope(proto.graph), model.title)
     for function in proto.functions:
         _upgrade_function(function, opset, model.title)
     _state_newest(proto)
@@ -37,7 +37,7 @@ def upgrade(model: Model) -> ModelProto:
     return proto
 
 
-def _upgrade(graph: GraphProto, opset: int, scope: Scope, title: str) -> None:
+def _upgrade(graph: GraphProto, opset: int, scope: UpgradeScope, title: str) -> None:
     """Bring the nodes of a graph and of the graphs in it to the newest operator set, in place."""
     if opset == NEWEST_OPSET:
         return
@@ -55,7 +55,7 @@ def _upgrade(graph: GraphProto, opset: int, scope: Scope, title: str) -> None:
     set_nodes(graph, nodes)
 
 
-def _upgraded(node: NodeProto, opset: int, scope: Scope) -> list[NodeProto]:
+def _upgraded(node: NodeProto, opset: int, scope: UpgradeScope) -> list[NodeProto]:
     """A node in today's form, after the nodes that this needs."""
     scope.note(node)
     if not is_standard(node.domain):
@@ -72,7 +72,7 @@ def _upgrade_function(function: FunctionProto, opset: int, title: str) -> None:
     if not 0 < own <= NEWEST_OPSET:
         raise ModelError(f"{title}: function {function.name} uses ONNX opset {own}; supported are 1 to {NEWEST_OPSET}")
     body = GraphProto(node=function.node)
-    scope = Scope(body, {*function.input, *function.output})
+    scope = UpgradeScope(body, {*function.input, *function.output})
     _upgrade(body, own, scope, f"{title}: function {function.name}")
     del function.node[:]
     function.node.extend(body.node)
