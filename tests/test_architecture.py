@@ -1,0 +1,130 @@
+"""How the code is laid out: operators are named in the registry only, folders stay small, a class name means one thing.
+
+Which room may import which is for the import linter (``pyproject.toml``).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+ROOMS = ("glowtrain", "grad", "gradcheck", "optim")
+MOST_MODULES = 15
+"""Modules side by side in one folder."""
+
+LARGER = {"glowtrain/cli": 20}
+"""Folders that hold more: one module for each command, and what commands share."""
+
+BY_NAME = {
+    "glowtrain/graph/registry.py": "the registry itself",
+    "glowtrain/graph/value.py": "Python's operators on values stand below the operators",
+    "glowtrain/ops/elementwise/arithmetic.py": "the gradient of a power has a logarithm, which stands on arithmetic",
+    "glowtrain/ops/indexing/gather.py": "the gradient of a gather is a scatter, and that of a scatter a gather",
+    "glowtrain/ops/indexing/sorting.py": "the gradient of a sorting network is that of TopK, which stands on it",
+    "glowtrain/ops/tensor/move.py": "the gradients of moves are sums and pads, whose families stand on moves",
+}
+"""Modules that name operators by strings, and why they cannot import them."""
+
+NAMED_TWICE = {
+    "Adagrad": "ONNX's operator, and the optimizer",
+    "Adam": "ONNX's operator, and the optimizer",
+    "Cast": "ONNX's operator, and the loop language's expression that it becomes",
+    "Clip": "ONNX's operator, and a bound in a contraction's epilogue",
+    "Constant": "a value of a graph, and a schedule",
+    "Expand": "ONNX's operator, and the pass that decomposes operators",
+    "Log": "the operator, and what a trainer writes down",
+    "Move": "the family of operators, and a copy into a packed operand",
+    "Normal": "the operator that draws, and the initializer",
+    "Tile": "ONNX's operator, and the part of a contraction in registers",
+    "Profile": "of a model's values, of a kernel's cycles, of a check's effort",
+    "Recipe": "how a model is quantized, and what a file says that graphs are built from",
+    "Report": "of a quantized model, of a verification, of gradient checks",
+    "SeededDraw": "a random operator with a seed, and the source of choices for samples",
+    "Schedule": "of learning rates, and of loops",
+    "Step": "of a program, of a contraction, and a schedule with steps",
+    "Product": "of operands in a contraction, and of schedules",
+    "Access": "of a contraction's operand, and of a loop nest",
+    "Body": "of a contraction, and of a drawn loop",
+    "Bound": "of an epilogue, and of a rounding error",
+    "Expressions": "written in LLVM's text, and read from a program's",
+    "Facts": "of a backend, and of a vectorized loop",
+    "Files": "what a command writes",
+    "Format": "of small floats, and of vector maths",
+    "Function": "in LLVM's text, and compiled",
+    "Kernel": "of a program, and a contraction's",
+    "Lanes": "in three code generators",
+    "Names": "names that are taken",
+    "Options": "of the compiler, and of a call of fit",
+    "Plan": "of memory, and of a contraction",
+    "Scope": "in the text of a program, and in its evaluator",
+    "Span": "of a window, and of vectorized indices",
+    "View": "of memory, and of a contraction's operand",
+}
+
+
+def modules() -> Iterator[Path]:
+    """Every module, through its own folder and not the symlink to it."""
+    for room in ROOMS:
+        paths = sorted((ROOT / room).rglob("*.py"))
+        yield from (path for path in paths if not any(parent.is_symlink() for parent in path.parents))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def names_an_operator(node: ast.AST) -> bool:
+    """Whether an expression looks an operator up by a string that is written there."""
+    if isinstance(node, ast.Subscript):
+        return called(node.value) == "OPERATORS"
+    by_name = isinstance(node, ast.Call) and called(node.func) in ("lookup", "class_of", "Named")
+    return by_name and bool(node.args) and isinstance(node.args[0], ast.Constant)
+
+
+def called(node: ast.expr) -> str:
+    """``f`` for ``f`` and ``module.f``."""
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("Named('Add')", True),
+        ("registry.lookup('Add')", True),
+        ("OPERATORS['Add']", True),
+        ("lookup(key)", False),
+        ("Add()", False),
+    ],
+)
+def test_what_counts_as_naming_an_operator(code: str, expected: bool) -> None:
+    assert names_an_operator(ast.parse(code, mode="eval").body) == expected
+
+
+def test_operators_are_named_by_strings_only_where_they_cannot_be_imported() -> None:
+    found = {name_of(path) for path in modules() if any(map(names_an_operator, ast.walk(ast.parse(path.read_text()))))}
+    assert found == set(BY_NAME)
+
+
+def test_no_folder_holds_too_many_modules() -> None:
+    folders: dict[str, int] = defaultdict(int)
+    for path in modules():
+        folders[name_of(path.parent)] += path.name != "__init__.py"
+    assert len(folders) > 30
+    assert {folder: count for folder, count in folders.items() if count > MOST_MODULES} == LARGER
+
+
+def test_a_class_name_means_one_thing() -> None:
+    """Names beginning with an underscore are for their module alone."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in modules():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(name_of(path))
+    twice = {name: where for name, where in places.items() if len(where) > 1}
+    assert {name: where for name, where in twice.items() if name not in NAMED_TWICE} == {}
+    assert set(NAMED_TWICE) - set(twice) == set(), "these are defined once now"
