@@ -197,7 +197,7 @@ class TestNesting:
         refused(data[:-1000], "truncated")
 
     def test_loops_in_loops(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("glowtrain.onnx_io.read.control.MOST_STEPS", 60)
+        monkeypatch.setattr("glowtrain.onnx_io.read.rules.control.MOST_STEPS", 60)
         assert load(loops(1, 7)).outputs["y"].shape == (1,)  # type: ignore[union-attr]
         refused(loops(1, 8), "node 'loop0' (Loop): with it, more than 60 steps of loops would be unrolled")
 

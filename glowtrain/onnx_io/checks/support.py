@@ -17,8 +17,8 @@ from onnx import defs
 
 from glowtrain.errors import GlowtrainError
 from glowtrain.graph import Operator, Sample, lookup, registered
-from glowtrain.onnx_io.read import functions, tabular
 from glowtrain.onnx_io.read.build import BUILT_IN
+from glowtrain.onnx_io.read.rules import functions, tabular
 from glowtrain.onnx_io.read.source import OLDEST_OPSET
 from glowtrain.onnx_io.schema.attributes import static_inputs
 from glowtrain.onnx_io.write.encodings import formal_type

@@ -20,11 +20,11 @@ from glowtrain.errors import (
 )
 from glowtrain.graph import Binding, Graph, Structure, Template
 from glowtrain.graph.template import whole_extents
-from glowtrain.onnx_io.read import control, flex_attention, functions, gradient, sequences, tabular  # noqa: F401  (they enter their rules in BUILT_IN)
 from glowtrain.onnx_io.read.build import BUILT_IN, Recipe
 from glowtrain.onnx_io.read.exported import exported
 from glowtrain.onnx_io.read.open_batch import open_batch as opened
 from glowtrain.onnx_io.read.parameters import class_of, key_of, roles, stated_variables
+from glowtrain.onnx_io.read.rules import control, flex_attention, functions, gradient, sequences, tabular  # noqa: F401  (they enter their rules in BUILT_IN)
 from glowtrain.onnx_io.read.sharing import separate
 from glowtrain.onnx_io.read.source import Model, Source, describe, name_of, read, subgraphs
 from glowtrain.onnx_io.read.upgrade import typed  # noqa: F401  (likewise)

@@ -16,8 +16,8 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 from glowtrain.errors import ModelError
 from glowtrain.graph import Value
 from glowtrain.onnx_io.read.build import BUILT_IN, Builder, Known
-from glowtrain.onnx_io.read.control import Branch
 from glowtrain.onnx_io.read.parameters import class_of
+from glowtrain.onnx_io.read.rules.control import Branch
 from glowtrain.onnx_io.read.source import Model, is_standard, opset_of, set_nodes, subgraphs
 from glowtrain.onnx_io.read.upgrade.upgrade import NEWEST_OPSET, upgrade
 from glowtrain.onnx_io.schema.tensors import dtype_to_onnx

@@ -16,7 +16,7 @@ from glowtrain.errors import ModelError, ShapeError, UnknownValueError
 from glowtrain.graph import Constant, Graph, Input, Ragged, Value, constant
 from glowtrain.onnx_io.read.build import Builder, Known, attributes_of, built_in
 from glowtrain.onnx_io.read.found_sizes import cut
-from glowtrain.onnx_io.read.loop_bounds import known_steps
+from glowtrain.onnx_io.read.rules.loop_bounds import known_steps
 from glowtrain.onnx_io.schema.tensors import array_from_tensor, dtype_from_onnx
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.elementwise.logic import And, Cast, Where

@@ -9,7 +9,7 @@ from onnx import NodeProto
 from glowtrain.errors import ModelError
 from glowtrain.graph import Graph, Input, Value
 from glowtrain.onnx_io.read.build import Builder, Known, attributes_of, built_in
-from glowtrain.onnx_io.read.control import BodyBuilder
+from glowtrain.onnx_io.read.rules.control import BodyBuilder
 from glowtrain.onnx_io.schema.tensors import dtype_from_onnx
 from glowtrain.ops.attention.flex import FlexAttention
 from glowtrain.types import TensorType

@@ -17,7 +17,7 @@ from glowtrain.errors import DifferentiationError, ModelError
 from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Constant, Value, constant
 from glowtrain.onnx_io.read.build import Builder, Known, built_in
-from glowtrain.onnx_io.read.control import Branch
+from glowtrain.onnx_io.read.rules.control import Branch
 from glowtrain.onnx_io.read.source import reads
 from glowtrain.ops.elementwise.logic import Identity
 from glowtrain.ops.tensor.move import zeros

@@ -7,7 +7,7 @@ from onnx import NodeProto
 from glowtrain.errors import ModelError
 from glowtrain.graph import Value, constant
 from glowtrain.onnx_io.read.build import Builder, Known, attributes_of, built_in
-from glowtrain.onnx_io.read.control import branch
+from glowtrain.onnx_io.read.rules.control import branch
 from glowtrain.ops.tensor.move import Concat, Squeeze, Unsqueeze
 from glowtrain.ops.tensor.split import Split
 
