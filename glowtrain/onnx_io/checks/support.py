@@ -17,8 +17,8 @@ from onnx import defs
 
 from glowtrain.errors import GlowtrainError
 from glowtrain.graph import Operator, Sample, lookup, registered
-from glowtrain.onnx_io.read.build import BUILT_IN
 from glowtrain.onnx_io.read.rules import functions, tabular
+from glowtrain.onnx_io.read.rules.table import RULES
 from glowtrain.onnx_io.read.source import OLDEST_OPSET
 from glowtrain.onnx_io.schema.attributes import static_inputs
 from glowtrain.onnx_io.write.encodings import formal_type
@@ -99,7 +99,7 @@ def _names(domain: str) -> set[str]:
     """Supported operators of a domain, without its prefix."""
     found = {cls.onnx for cls in registered() if cls.domain == domain and not _stands_for(cls)}
     prefix = f"{domain}." if domain else ""
-    for key in BUILT_IN:
+    for key in RULES:
         if _domain_of(key) == domain and key not in tabular.REFUSED:
             found.add(key.removeprefix(prefix))
     return found | ({cls.onnx for cls in registered() if _stands_for(cls)} if not domain else set())
@@ -120,8 +120,8 @@ def _row(domain: str, name: str, samples: Samples) -> Row:
     if cls is None and not domain:
         cls = lookup(f"glowtrain.{name}")
     if cls is None:
-        body = BUILT_IN[key] is functions.built
-        note = "" if body else _first_line(BUILT_IN[key]).removeprefix(f"{name}: ")
+        body = RULES[key] is functions.built
+        note = "" if body else _first_line(RULES[key]).removeprefix(f"{name}: ")
         return Row(name, _opsets(domain, name), "", "definition" if body else "on load", "parts", _twins(name), note)
     gradient = "rule" if cls.has("vjp") or cls.control else "parts"
     return Row(

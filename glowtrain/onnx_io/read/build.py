@@ -44,9 +44,7 @@ Known = Value | Ragged | tuple[Any, ...] | None
 """What a name stands for: a tensor, one whose size is found at run time, a sequence, or an absent optional."""
 
 Rule = Callable[["Builder", NodeProto], tuple[Known, ...]]
-
-BUILT_IN: dict[str, Rule] = {}
-"""Operators that are resolved while loading, or read in a way of their own."""
+"""What a node's outputs are, for an operator that is resolved while loading or read in a way of its own."""
 
 LARGEST_VALUE = 1024
 """Elements of an input up to which a graph may be specialised on them."""
@@ -60,7 +58,10 @@ _BROKEN = (TypeError, ValueError, IndexError, KeyError, AttributeError, Arithmet
 
 @dataclass(frozen=True)
 class Recipe:
-    """A model, ready to be built: nodes at the newest operator set, initializers and their roles."""
+    """A model, ready to be built: nodes at the newest operator set, initializers and their roles.
+
+    ``rules`` are the operators, by registry key, that are read in a way of their own.
+    """
 
     proto: GraphProto
     inputs: Mapping[str, Spec]
@@ -70,6 +71,7 @@ class Recipe:
     name: str
     title: str
     folder: Path | None
+    rules: Mapping[str, Rule]
 
     def build(self, binding: Binding) -> Graph:
         """The graph of a binding."""
@@ -139,8 +141,8 @@ class Builder:
 
     def add(self, node: NodeProto) -> None:
         """Bind a node's output names."""
-        built_in = BUILT_IN.get(key_of(node))
-        results = built_in(self, node) if built_in is not None else self.apply(node)
+        rule = self.recipe.rules.get(key_of(node))
+        results = rule(self, node) if rule is not None else self.apply(node)
         named = [name for name in node.output if name]
         if len(node.output) > len(results):
             raise ModelError(f"{self.what(node)} has {len(named)} outputs, not {len(results)}")
@@ -243,16 +245,6 @@ class Builder:
         return known or fresh.outputs
 
 
-def built_in(key: str) -> Callable[[Rule], Rule]:
-    """Decorator: enter a rule in :data:`BUILT_IN`."""
-
-    def enter(rule: Rule) -> Rule:
-        BUILT_IN[key] = rule
-        return rule
-
-    return enter
-
-
 def unused_seeds(graph: GraphProto) -> Iterator[float]:
     """Seeds that no node of a graph, or of the graphs in it, states."""
     stated = set(_stated_seeds(graph))
@@ -298,8 +290,7 @@ def attributes_of(builder: Builder, node: NodeProto) -> dict[str, Any]:
     return {attribute.name: attribute_value(attribute, folder, what) for attribute in node.attribute}
 
 
-@built_in("Constant")
-def _constant(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def constant_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     """Constant: a tensor in one of several attributes."""
     what = builder.what(node)
     if len(node.attribute) != 1:
@@ -315,13 +306,12 @@ def _constant(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     return (Constant(np.array(attribute_value(attribute, folder, what), dtypes[attribute.name])),)
 
 
-@built_in("Identity")
-def _identity(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def identity_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    """Identity: its operand, of any kind."""
     return (builder.read(node.input[0]),)
 
 
-@built_in("CastLike")
-def _cast_like(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def cast_like_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     """CastLike is Cast: the type of the second operand is known."""
     x, like = builder.operands(node)
     assert x is not None

@@ -20,14 +20,13 @@ from glowtrain.errors import (
 )
 from glowtrain.graph import Binding, Graph, Structure, Template
 from glowtrain.graph.template import whole_extents
-from glowtrain.onnx_io.read.build import BUILT_IN, Recipe
+from glowtrain.onnx_io.read.build import Recipe
 from glowtrain.onnx_io.read.exported import exported
 from glowtrain.onnx_io.read.open_batch import open_batch as opened
 from glowtrain.onnx_io.read.parameters import class_of, key_of, roles, stated_variables
-from glowtrain.onnx_io.read.rules import control, flex_attention, functions, gradient, sequences, tabular  # noqa: F401  (they enter their rules in BUILT_IN)
+from glowtrain.onnx_io.read.rules.table import RULES
 from glowtrain.onnx_io.read.sharing import separate
 from glowtrain.onnx_io.read.source import Model, Source, describe, name_of, read, subgraphs
-from glowtrain.onnx_io.read.upgrade import typed  # noqa: F401  (likewise)
 from glowtrain.onnx_io.read.upgrade.upgrade import light, upgrade
 from glowtrain.onnx_io.schema.tensors import array_from_sparse, array_from_tensor, dtype_from_onnx
 from glowtrain.types import Array, Spec
@@ -102,7 +101,7 @@ def _recipe(model: Model, name: str, untie: Sequence[str]) -> tuple[Recipe, dict
     structures = {value.name: _structure(value, model.title) for value in declared if value.name not in inputs}
     title = name or name_of(model)
     found = roles(graph, arrays, stated, sharing.constants)
-    recipe = Recipe(graph, inputs, structures, arrays, found, title, model.title, model.folder)
+    recipe = Recipe(graph, inputs, structures, arrays, found, title, model.title, model.folder, RULES)
     variables = found.trainable | found.running
     shared = {name: list(map(describe, nodes)) for name, nodes in sharing.unexplained.items() if name in variables}
     return recipe, shared
@@ -172,7 +171,7 @@ def _named(symbol: str) -> str:
 def _check_supported(graph: GraphProto, title: str) -> None:
     missing: dict[str, list[str]] = defaultdict(list)
     for node in _operators(graph):
-        if key_of(node) not in BUILT_IN and class_of(node) is None:
+        if key_of(node) not in RULES and class_of(node) is None:
             missing[key_of(node)].append(describe(node))
     if missing:
         lines = [f"{key}: {', '.join(nodes[:5])}{' ...' if len(nodes) > 5 else ''}" for key, nodes in missing.items()]

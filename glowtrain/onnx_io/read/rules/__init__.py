@@ -1,1 +1,1 @@
-"""ONNX operators that are read in a way of their own: subgraphs, sequences, function bodies, what needs its operands."""
+"""ONNX operators that are read in a way of their own: subgraphs, sequences, bodies, what needs its operands."""

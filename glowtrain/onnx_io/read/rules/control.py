@@ -14,7 +14,7 @@ from onnx import GraphProto, NodeProto, ValueInfoProto
 
 from glowtrain.errors import ModelError, ShapeError, UnknownValueError
 from glowtrain.graph import Constant, Graph, Input, Ragged, Value, constant
-from glowtrain.onnx_io.read.build import Builder, Known, attributes_of, built_in
+from glowtrain.onnx_io.read.build import Builder, Known, attributes_of
 from glowtrain.onnx_io.read.found_sizes import cut
 from glowtrain.onnx_io.read.rules.loop_bounds import known_steps
 from glowtrain.onnx_io.schema.tensors import array_from_tensor, dtype_from_onnx
@@ -106,8 +106,7 @@ def _scalar(value: Value) -> Value:
     return result
 
 
-@built_in("If")
-def _if(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def if_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     """If: the branch that is taken where that is known, else both, and a choice between their results."""
     branches = attributes_of(builder, node)
     condition = builder.tensor(node.input[0], builder.what(node))
@@ -146,8 +145,7 @@ def _choice(condition: Value, first: Known, second: Known) -> Known:
     raise _DifferentError
 
 
-@built_in("Scan")
-def _scan(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def scan_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     """Scan: what its body reads of the graph around it becomes operands."""
     attributes = attributes_of(builder, node)
     body, count = attributes.pop("body"), attributes["num_scan_inputs"]
@@ -172,8 +170,7 @@ def _graph(inner: BodyBuilder, inputs: Sequence[Input], results: Sequence[Value]
     return Graph((*inputs, *inner.captured.values()), outputs, name=name or "body")
 
 
-@built_in("Loop")
-def _loop(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def loop_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     """Loop: unrolled where that is needed or short, else a Scan over the numbers of the steps."""
     return _Loop(builder, node, attributes_of(builder, node)["body"]).results()
 

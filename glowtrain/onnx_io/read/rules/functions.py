@@ -8,14 +8,14 @@ Sources: https://onnx.ai/onnx/repo-docs/IR.html (functions), https://onnx.ai/onn
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto, defs, helper
 
 from glowtrain.errors import ModelError
 from glowtrain.graph import Value
-from glowtrain.onnx_io.read.build import BUILT_IN, Builder, Known
+from glowtrain.onnx_io.read.build import Builder, Known
 from glowtrain.onnx_io.read.parameters import class_of
 from glowtrain.onnx_io.read.rules.control import Branch
 from glowtrain.onnx_io.read.source import Model, is_standard, opset_of, set_nodes, subgraphs
@@ -110,12 +110,10 @@ def _instance(node: NodeProto, attributes: Mapping[str, AttributeProto], absent:
     return copy
 
 
-def _enter() -> None:
+def defined_by_bodies() -> Iterator[str]:
+    """The registry keys of all operators that ONNX defines by a body."""
     schemas: Iterable[Any] = defs.get_all_schemas()
     for schema in schemas:
         if schema.function_opset_versions or schema.context_dependent_function_opset_versions:
             domain = "" if is_standard(schema.domain) else f"{schema.domain}."
-            BUILT_IN.setdefault(f"{domain}{schema.name}", built)
-
-
-_enter()
+            yield f"{domain}{schema.name}"

@@ -16,7 +16,7 @@ from onnx import NodeProto, helper
 from glowtrain.errors import DifferentiationError, ModelError
 from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Constant, Value, constant
-from glowtrain.onnx_io.read.build import Builder, Known, built_in
+from glowtrain.onnx_io.read.build import Builder, Known
 from glowtrain.onnx_io.read.rules.control import Branch
 from glowtrain.onnx_io.read.source import reads
 from glowtrain.ops.elementwise.logic import Identity
@@ -95,8 +95,7 @@ def _needed(nodes: Iterable[NodeProto], name: str, known: Iterable[str]) -> list
     return chosen[::-1]
 
 
-@built_in(KEY)
-def _gradient(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def gradient_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     """The gradients of y, one for each of xs; zero where y does not depend on one differentiably."""
     what = builder.what(node)
     request = GradientRequest.of(node, what)

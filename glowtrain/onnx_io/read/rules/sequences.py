@@ -6,7 +6,7 @@ from onnx import NodeProto
 
 from glowtrain.errors import ModelError
 from glowtrain.graph import Value, constant
-from glowtrain.onnx_io.read.build import Builder, Known, attributes_of, built_in
+from glowtrain.onnx_io.read.build import Builder, Known, attributes_of
 from glowtrain.onnx_io.read.rules.control import branch
 from glowtrain.ops.tensor.move import Concat, Squeeze, Unsqueeze
 from glowtrain.ops.tensor.split import Split
@@ -15,36 +15,36 @@ MOST_PIECES = 1 << 16
 """Pieces into which a tensor is split: more come of damaged extents only."""
 
 
-@built_in("SequenceConstruct")
-def _construct(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def construct_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    """SequenceConstruct: the operands."""
     return (tuple(builder.tensor(name, builder.what(node)) for name in node.input),)
 
 
-@built_in("SequenceEmpty")
-def _empty(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def empty_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    """SequenceEmpty: no tensor."""
     return ((),)
 
 
-@built_in("SequenceLength")
-def _length(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def length_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    """SequenceLength: a constant."""
     return (constant(len(_first(builder, node))),)
 
 
-@built_in("SequenceAt")
-def _at(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def at_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    """SequenceAt: the tensor at a position."""
     sequence = _first(builder, node)
     return (sequence[_place(builder, node, 1, len(sequence), len(sequence) - 1)],)
 
 
-@built_in("SequenceInsert")
-def _insert(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def insert_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    """SequenceInsert: one more tensor, at the end where no position is given."""
     sequence = _first(builder, node)
     place = _place(builder, node, 2, len(sequence), len(sequence))
     return ((*sequence[:place], builder.tensor(node.input[1], builder.what(node)), *sequence[place:]),)
 
 
-@built_in("SequenceErase")
-def _erase(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def erase_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    """SequenceErase: all but one tensor, the last where no position is given."""
     sequence = _first(builder, node)
     place = _place(builder, node, 1, len(sequence), len(sequence) - 1)
     return ((*sequence[:place], *sequence[place + 1 :]),)
@@ -65,8 +65,8 @@ def _place(builder: Builder, node: NodeProto, operand: int, length: int, last: i
     return place + length if place < 0 else place
 
 
-@built_in("ConcatFromSequence")
-def _concat(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def concat_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    """ConcatFromSequence: Concat, with a new axis if that is asked for."""
     attributes = attributes_of(builder, node)
     axis, parts = attributes["axis"], [part for part in _first(builder, node) if isinstance(part, Value)]
     if not parts:
@@ -76,8 +76,7 @@ def _concat(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     return builder.made(Concat(axis=axis), list(parts), node)
 
 
-@built_in("SplitToSequence")
-def _split(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def split_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     """Pieces of the sizes given, of one size (the last may be smaller), or of extent 1."""
     x = builder.tensor(node.input[0], builder.what(node))
     attributes = attributes_of(builder, node)
@@ -97,8 +96,7 @@ def _split(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     return (pieces,)
 
 
-@built_in("SequenceMap")
-def _map(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def map_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     """The body, built for each element; further operands that are no sequences are the same for all."""
     body = attributes_of(builder, node)["body"]
     length = len(_first(builder, node))
@@ -112,20 +110,20 @@ def _map(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     return tuple(tuple(result[place] for result in results) for place in range(len(body.output)))
 
 
-@built_in("Optional")
-def _optional(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def optional_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    """Optional: the operand, or nothing."""
     return (builder.read(node.input[0]) if node.input and node.input[0] else None,)
 
 
-@built_in("OptionalGetElement")
-def _get_element(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def get_element_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    """OptionalGetElement: the value; nothing is an error."""
     value = builder.read(node.input[0])
     if value is None:
         raise ModelError(f"{builder.what(node)} reads {node.input[0]!r}, which is absent")
     return (value,)
 
 
-@built_in("OptionalHasElement")
-def _has_element(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def has_element_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    """OptionalHasElement: a constant."""
     present = bool(node.input) and bool(node.input[0]) and builder.read(node.input[0]) is not None
     return (constant(present),)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from onnx import NodeProto
 
 from glowtrain.errors import UnsupportedOperatorError
-from glowtrain.onnx_io.read.build import Builder, Known, Rule, built_in
+from glowtrain.onnx_io.read.build import Builder, Known, Rule
 from glowtrain.onnx_io.read.source import reads
 
 DOMAIN = "ai.onnx.ml"
-CLASSIFIERS = ("LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier")
+CLASSIFIERS = tuple(f"{DOMAIN}.{name}" for name in ("LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier"))
 REFUSED = {
     f"{DOMAIN}.CategoryMapper": "it maps between strings and integers; give the integers to what follows it",
     f"{DOMAIN}.CastMap": "it reads a map; give the model a tensor with the map's values",
@@ -22,13 +22,12 @@ REFUSED = {
 """Operators, by registry key, that will not be supported, and why."""
 
 
-@built_in(f"{DOMAIN}.ZipMap")
-def _zip_map(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def zip_map_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     """the tensor that it reads: column k holds the values of label k"""
     return (builder.tensor(node.input[0], builder.what(node)),)
 
 
-def _classifier(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def classifier_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     """A classifier whose labels are strings gives scores only."""
     strings = any(attribute.name == "classlabels_strings" and attribute.strings for attribute in node.attribute)
     label = node.output[0] if node.output else ""
@@ -46,14 +45,10 @@ def _is_read(builder: Builder, name: str) -> bool:
     return any(value.name == name for value in graph.output) or any(name in reads(other) for other in graph.node)
 
 
-def _refusal(reason: str) -> Rule:
+def refusal(reason: str) -> Rule:
+    """The rule for an operator that will not be supported."""
+
     def refuse(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
         raise UnsupportedOperatorError(f"{builder.what(node)} is not supported: {reason}")
 
     return refuse
-
-
-for _name in CLASSIFIERS:
-    built_in(f"{DOMAIN}.{_name}")(_classifier)
-for _key, _reason in REFUSED.items():
-    built_in(_key)(_refusal(_reason))

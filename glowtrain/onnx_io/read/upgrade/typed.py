@@ -10,15 +10,11 @@ from onnx import NodeProto, helper
 
 from glowtrain.errors import ModelError
 from glowtrain.graph import Value
-from glowtrain.onnx_io.read.build import Builder, Known, attributes_of, built_in
-from glowtrain.onnx_io.read.upgrade.opset_7_up import OWN_DOMAIN
+from glowtrain.onnx_io.read.build import Builder, Known, attributes_of
 from glowtrain.ops.tensor.move import Expand, Flatten, Reshape, Unsqueeze
 
 
-@built_in(f"{OWN_DOMAIN}.FlattenedSoftmax")
-@built_in(f"{OWN_DOMAIN}.FlattenedLogSoftmax")
-@built_in(f"{OWN_DOMAIN}.FlattenedHardmax")
-def _flattened(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def flattened_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     """Until operator set 12 a Softmax ran over all axes from ``axis`` on, taken together."""
     what = builder.what(node)
     kind, axis = node.op_type.removeprefix("Flattened"), attributes_of(builder, node)["axis"]
@@ -37,8 +33,7 @@ def _flattened(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     return builder.made(Reshape(shape=x.shape, allowzero=True), [y], node)
 
 
-@built_in(f"{OWN_DOMAIN}.GroupParameter")
-def _group_parameter(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def group_parameter_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     """A scale or bias with one element for each group, as one with one for each channel of the first operand."""
     x, parameter = (builder.tensor(name, builder.what(node)) for name in node.input)
     groups = attributes_of(builder, node)["num_groups"]
@@ -52,8 +47,7 @@ def _group_parameter(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     return builder.made(Reshape(shape=(channels,)), [wide], node)
 
 
-@built_in(f"{OWN_DOMAIN}.AlignedOperand")
-def _aligned(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def aligned_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     """The second operand with axes of extent 1 after its own, so that these start at ``axis`` of the first operand."""
     left, right = (builder.tensor(name, builder.what(node)) for name in node.input)
     axis = attributes_of(builder, node)["axis"]
@@ -63,8 +57,7 @@ def _aligned(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     return builder.made(Unsqueeze(axes=tuple(range(right.rank, right.rank + missing))), [right], node)
 
 
-@built_in(f"{OWN_DOMAIN}.AlignedSlope")
-def _slope(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def slope_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     """A slope of rank 1 has one element for each channel (axis 1): axes of extent 1 are put after it."""
     x, slope = (builder.tensor(name, builder.what(node)) for name in node.input)
     if slope.rank != 1 or x.rank <= 2:
