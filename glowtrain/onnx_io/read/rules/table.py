@@ -40,6 +40,6 @@ RULES: Mapping[str, Rule] = {
     f"{OWN_DOMAIN}.AlignedOperand": typed.aligned_rule,
     f"{OWN_DOMAIN}.AlignedSlope": typed.slope_rule,
     **dict.fromkeys(tabular.CLASSIFIERS, tabular.classifier_rule),
-    **{key: tabular.refusal(reason) for key, reason in tabular.REFUSED.items()},
+    **{key: tabular.Refusal(reason) for key, reason in tabular.REFUSED.items()},
 }
 """Rules by registry key. An operator that ONNX defines by a body has that for its rule where there is no other."""

@@ -6,10 +6,12 @@ values of label k. What maps strings is refused, and so are labels that are stri
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from onnx import NodeProto
 
 from glowtrain.errors import UnsupportedOperatorError
-from glowtrain.onnx_io.read.build import Builder, Known, Rule
+from glowtrain.onnx_io.read.build import Builder, Known
 from glowtrain.onnx_io.read.source import reads
 
 DOMAIN = "ai.onnx.ml"
@@ -45,10 +47,11 @@ def _is_read(builder: Builder, name: str) -> bool:
     return any(value.name == name for value in graph.output) or any(name in reads(other) for other in graph.node)
 
 
-def refusal(reason: str) -> Rule:
-    """The rule for an operator that will not be supported."""
+@dataclass(frozen=True)
+class Refusal:
+    """The rule for an operator that will not be supported (a class, so that what is made of files can be pickled)."""
 
-    def refuse(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
-        raise UnsupportedOperatorError(f"{builder.what(node)} is not supported: {reason}")
+    reason: str
 
-    return refuse
+    def __call__(self, builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+        raise UnsupportedOperatorError(f"{builder.what(node)} is not supported: {self.reason}")
