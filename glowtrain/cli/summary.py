@@ -32,7 +32,7 @@ def summary(graph: Graph, backend: Backend) -> None:
 def shared_parameters(graph: Graph) -> None:
     """Print the nodes that read a parameter, where there are several."""
     for name, nodes in list(_readers(graph).items())[:LISTED]:
-        out.print(f"{name} is shared by {', '.join(nodes)}", markup=False)
+        out.print(f"{name} is shared by {', '.join(nodes)}")
 
 
 def _readers(graph: Graph) -> dict[str, list[str]]:
@@ -62,9 +62,9 @@ def refusals(graph: Graph, backend: Backend) -> None:
 
     arrive(graph, Options(facts=backend.facts, explain=explain), backend.stages(WALK))
     for (stage, why), named in sorted(given.items(), key=lambda entry: -len(entry[1])):
-        out.print(f"{stage}: {why} ({plural(len(named), 'time')})", markup=False)
+        out.print(f"{stage}: {why} ({plural(len(named), 'time')})")
         for what in list(named)[:EXAMPLES]:
-            out.print(f"    {what}", markup=False)
+            out.print(f"    {what}")
         if len(named) > EXAMPLES:
             out.print(f"    and {len(named) - EXAMPLES:,} more")
     if not given:

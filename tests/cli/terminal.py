@@ -13,8 +13,8 @@ import termios
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\].*?\x1b\\")
-"""Colours, movements of the cursor, and links."""
+TOKEN = re.compile(r"(\n|\r|\x1b\[[0-9;?]*[A-Za-z]|\x1b\].*?\x1b\\)")
+"""Line ends; colours and movements of the cursor; links."""
 
 
 def screen(columns: int, *arguments: str | Path, folder: Path, status: int = 0) -> list[str]:
@@ -27,9 +27,28 @@ def screen(columns: int, *arguments: str | Path, folder: Path, status: int = 0) 
         env={**surroundings, "TERM": "xterm", "PYTHONPATH": str(ROOT)}, close_fds=True,
     )  # fmt: skip
     os.close(its)
-    text = _everything(ours).replace("\r\n", "\n")
+    text = _everything(ours)
     assert process.wait() == status, text
-    return [CONTROL.sub("", line.rpartition("\r")[2]) for line in text.split("\n")]
+    return _left(text)
+
+
+def _left(text: str) -> list[str]:
+    """The lines that stay: a bar that runs is drawn over, and erased in the end."""
+    lines, row, column = [""], 0, 0
+    for token in TOKEN.split(text):
+        if token == "\n":
+            row += 1
+            lines += [""] * (row + 1 - len(lines))
+        elif token == "\r":
+            column = 0
+        elif token == "\x1b[2K":
+            lines[row] = ""
+        elif token.startswith("\x1b[") and token.endswith("A"):
+            row -= int(token[2:-1])
+        elif not token.startswith("\x1b"):
+            lines[row] = lines[row][:column].ljust(column) + token + lines[row][column + len(token) :]
+            column += len(token)
+    return lines
 
 
 def _everything(terminal: int) -> str:

@@ -7,9 +7,9 @@ import re
 import warnings
 
 import pytest
-from trainers import Points, trainer_of
 
 import glowtrain as gt
+from tests.training.trainers import Points, trainer_of
 
 LINES = re.compile(r"epoch 1/2  loss \d\.\d{4}  [\d.]+ s  [\d,]+ examples/s\nepoch 2/2  loss .*\n")
 
