@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from glowtrain.errors import DataError
+from glowtrain.presentation.words import plural
 from glowtrain.types import Array
-from glowtrain.words import plural
 
 __all__ = [
     "FASHION_MNIST_DIR",

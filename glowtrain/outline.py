@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from glowtrain import pages
 from glowtrain.compiler.walk import arrive, select
 from glowtrain.errors import InputError
 from glowtrain.graph import Constant, Graph, Input, Node, Template, Value, Variable, no_model
 from glowtrain.graph.modules import layer_name
 from glowtrain.loops import Apply, Cast, Expr, For, Reduce, Statement, expressions
+from glowtrain.presentation import pages
+from glowtrain.presentation.tables import table
+from glowtrain.presentation.words import plural
 from glowtrain.program.program import Instruction, Program
-from glowtrain.tables import table
 from glowtrain.types import TensorType
-from glowtrain.words import plural
 
 COLUMNS = ("layer", "operator", "result", "parameters>", "multiply-adds>")
 

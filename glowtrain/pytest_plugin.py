@@ -37,7 +37,7 @@ def gradcheck(request: pytest.FixtureRequest) -> Iterator[Any]:
     """Gradient checks that fail the test: a :class:`glowtrain.gradcheck.plugin.GradCheck`."""
     options = request.config.option
     if options.gradcheck_report:
-        import_module("glowtrain.figures").check_drawing()
+        import_module("glowtrain.presentation.figures").check_drawing()
     checks = import_module("glowtrain.gradcheck.plugin").GradCheck(options.gradcheck_examples, options.gradcheck_seed)
     yield checks
     if options.gradcheck_report:

@@ -16,7 +16,7 @@ from glowtrain.graph.graph import topological
 from glowtrain.graph.value import Node, Value
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.reduce.reduction import unbroadcast
-from glowtrain.words import kind_of, page
+from glowtrain.presentation.words import kind_of, page
 
 
 def pullback(

@@ -16,8 +16,8 @@ from glowtrain.gradcheck.operators.registry import check_registry
 from glowtrain.gradcheck.report.html import write_html
 from glowtrain.gradcheck.report.report import Report, merged
 from glowtrain.graph import Graph, Operator, Sample, Template
+from glowtrain.presentation.words import plural
 from glowtrain.types import Array
-from glowtrain.words import plural
 
 EXAMPLES = 10
 

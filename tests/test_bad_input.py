@@ -12,7 +12,6 @@ import pytest
 from onnx import helper, numpy_helper
 
 import glowtrain as gt
-from glowtrain import words
 from glowtrain.errors import BindingError, GraphError, InputError, ModelError, NonFiniteError, ShapeError
 from glowtrain.graph import Graph, Input
 from glowtrain.ops.attention.rotary import RotaryEmbedding
@@ -20,6 +19,7 @@ from glowtrain.ops.elementwise.logic import Cast
 from glowtrain.ops.indexing.gather import GatherElements, GatherND
 from glowtrain.ops.indexing.scatter import ScatterElements
 from glowtrain.ops.objective.loss import SoftmaxCrossEntropyLoss
+from glowtrain.presentation import words
 from glowtrain.quantization import Quantized
 from glowtrain.types import type_of
 

@@ -19,7 +19,7 @@ import glowtrain as gt
 from glowtrain.errors import CheckpointError, GlowtrainError
 from glowtrain.files import write_atomically
 from glowtrain.trainer import History
-from glowtrain.trainer.files import check_writable
+from glowtrain.trainer.checkpoints.files import check_writable
 
 
 @gt.model(x=gt.f32["batch", 2])

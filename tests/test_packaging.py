@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import glowtrain
-from glowtrain.cli.demo import demo
+from glowtrain.cli.commands.demo import demo
 
 ROOT = Path(__file__).resolve().parents[1]
 LINKED = ("grad", "optim", "gradcheck")

@@ -10,7 +10,7 @@ from typing import Any
 from glowtrain.backends.base import Backend
 from glowtrain.errors import BackendError, InputError
 from glowtrain.graph.plugins import FAILURES, package_of
-from glowtrain.words import kind_of
+from glowtrain.presentation.words import kind_of
 
 GROUP = "glowtrain.backends"
 BUILT_IN = {

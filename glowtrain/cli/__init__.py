@@ -7,17 +7,17 @@ from typing import Annotated
 import typer
 
 from glowtrain import __version__
-from glowtrain.cli.conformance import conformance
-from glowtrain.cli.demo import demo
-from glowtrain.cli.encoding import encodable
-from glowtrain.cli.gradcheck import gradcheck
-from glowtrain.cli.help import Command, Group, paragraphs
-from glowtrain.cli.inspect import inspect
-from glowtrain.cli.operators import operators
-from glowtrain.cli.quantize import quantize
-from glowtrain.cli.run import run
-from glowtrain.cli.train import train
-from glowtrain.cli.verify import verify
+from glowtrain.cli.commands.conformance import conformance
+from glowtrain.cli.commands.demo import demo
+from glowtrain.cli.commands.gradcheck import gradcheck
+from glowtrain.cli.commands.inspect import inspect
+from glowtrain.cli.commands.operators import operators
+from glowtrain.cli.commands.quantize import quantize
+from glowtrain.cli.commands.run import run
+from glowtrain.cli.commands.train import train
+from glowtrain.cli.commands.verify import verify
+from glowtrain.cli.terminal.encoding import encodable
+from glowtrain.cli.terminal.help import Command, Group, paragraphs
 
 app = typer.Typer(
     name="glowtrain",

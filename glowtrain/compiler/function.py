@@ -17,11 +17,11 @@ from glowtrain.compiler.specialisation import Specialisation
 from glowtrain.compiler.walk import WALK, arrive
 from glowtrain.errors import InputError, UnknownValueError
 from glowtrain.graph import Binding, Graph, Template, no_model
-from glowtrain.graph.binding import Key, collected, spread
+from glowtrain.graph.specialise.binding import Key, collected, spread
 from glowtrain.pickling import check_pickles
+from glowtrain.presentation.words import kind_of
 from glowtrain.stages import Options
 from glowtrain.types import Array, TensorType
-from glowtrain.words import kind_of
 
 SPECIALISATIONS = 32
 """Bindings of a template that a function keeps compiled, unless it is told another number."""

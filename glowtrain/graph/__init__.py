@@ -1,12 +1,12 @@
 """Graph: the high-level IR. Values and nodes, graphs, their text, verifier and rewriting."""
 
 from glowtrain.graph.attributes import attribute
-from glowtrain.graph.binding import Binding, Structure
 from glowtrain.graph.graph import Graph, rebuild, topological
 from glowtrain.graph.operator import Draw, Operator, Sample, static
-from glowtrain.graph.ragged import Operand, Ragged
 from glowtrain.graph.registry import OPERATORS, Named, class_of, lookup, operator, registered
-from glowtrain.graph.template import Template, no_graph, no_model
+from glowtrain.graph.specialise.binding import Binding, Structure
+from glowtrain.graph.specialise.ragged import Operand, Ragged
+from glowtrain.graph.specialise.template import Template, no_graph, no_model
 from glowtrain.graph.text import arrays_of, parse, to_text
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable, apply, constant
 from glowtrain.graph.verify import verify

@@ -14,13 +14,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from glowtrain.errors import GraphError
-from glowtrain.graph.binding import Binding, Result, Trimmed, parts_of
-from glowtrain.graph.places import IndexUse, index_uses
+from glowtrain.graph.specialise.binding import Binding, Result, Trimmed, parts_of
+from glowtrain.graph.specialise.places import IndexUse, index_uses
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
-from glowtrain.words import plural
+from glowtrain.presentation.words import plural
 
 if TYPE_CHECKING:
-    from glowtrain.graph.template import Template
+    from glowtrain.graph.specialise.template import Template
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVa
 
 from glowtrain.errors import ModelError, PluginError, ShapeError
 from glowtrain.graph.attributes import tested_values
-from glowtrain.graph.ragged import Operand, Ragged, broadcast, whole
+from glowtrain.graph.specialise.ragged import Operand, Ragged, broadcast, whole
 from glowtrain.native import NativeFunction
+from glowtrain.presentation.words import page
 from glowtrain.types import Array, DType, TensorType
-from glowtrain.words import page
 
 if TYPE_CHECKING:
-    from glowtrain.graph.places import Places
+    from glowtrain.graph.specialise.places import Places
     from glowtrain.graph.value import Value
     from glowtrain.loops import Statement, Tensor
 
@@ -182,7 +182,7 @@ class Operator:
 
     def counted(self, *operands: Operand) -> list[Value | None]:
         """The tensors to compute with where the sizes of some operands are found at run time
-        (:class:`~glowtrain.graph.ragged.Ragged`), so that places past a size do no harm."""
+        (:class:`~glowtrain.graph.specialise.ragged.Ragged`), so that places past a size do no harm."""
         return [whole(operand) for operand in operands]
 
     def follow(self, result: Value, *operands: Operand) -> Value | Ragged:

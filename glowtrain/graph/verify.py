@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from glowtrain.errors import GraphError, ShapeError
-from glowtrain.graph.binding import Trimmed, parts_of
 from glowtrain.graph.graph import Graph
 from glowtrain.graph.registry import lookup
+from glowtrain.graph.specialise.binding import Trimmed, parts_of
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
 from glowtrain.types import Array, TensorType
 

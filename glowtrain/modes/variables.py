@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from glowtrain.grad.training import MICRO, STEP
 from glowtrain.graph import Graph
 from glowtrain.modes.training_and_inference import COUNTER, SEED
-from glowtrain.words import unknown
+from glowtrain.presentation.words import unknown
 
 COUNTERS = frozenset([SEED, COUNTER, STEP, MICRO])
 """The variables that training adds to a model, beside the optimizer's slots."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from glowtrain.backends.base import Backend
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Graph, Template
+from glowtrain.presentation.words import plural
 from glowtrain.quantization.calibration.batches import Batch, Data, batches
 from glowtrain.quantization.calibration.calibrate import calibrate
 from glowtrain.quantization.calibration.profile import Profile
@@ -24,7 +25,6 @@ from glowtrain.quantization.placement.prepare import PreparedModel, check_float,
 from glowtrain.quantization.placement.recipe import Recipe
 from glowtrain.quantization.placement.scheme import Parameters
 from glowtrain.types import Array
-from glowtrain.words import plural
 
 RANKED = 8
 """Batches over which layers are ranked by their sensitivity."""

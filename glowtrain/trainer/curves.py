@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glowtrain import figures
 from glowtrain.errors import InputError
+from glowtrain.presentation import figures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

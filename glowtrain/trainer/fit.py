@@ -13,13 +13,13 @@ import numpy as np
 
 from glowtrain import data
 from glowtrain.errors import CheckpointError, InputError, NonFiniteError
-from glowtrain.trainer.checkpoint import Position
-from glowtrain.trainer.files import check_writable
+from glowtrain.presentation.words import plural
+from glowtrain.trainer.checkpoints.checkpoint import Position
+from glowtrain.trainer.checkpoints.files import check_writable
 from glowtrain.trainer.history import History, Log, Record, check_plot
 from glowtrain.trainer.interrupts import Interrupts, Terminated
 from glowtrain.trainer.progress import Display
 from glowtrain.types import Array
-from glowtrain.words import plural
 
 if TYPE_CHECKING:
     from glowtrain.trainer.trainer import Trainer

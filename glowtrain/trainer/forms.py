@@ -12,12 +12,12 @@ from typing import Any
 from glowtrain.errors import BindingError, GlowtrainError, InputError, ShapeError
 from glowtrain.grad import gradient_graph, loss_graph, training_graph
 from glowtrain.graph import Graph, Template, Value, Variable
-from glowtrain.graph.template import PROBES, example_of
+from glowtrain.graph.specialise.template import PROBES, example_of
 from glowtrain.losses import Loss
 from glowtrain.onnx_io import inference, make_trainable
 from glowtrain.optim import Optimizer
+from glowtrain.presentation.words import LISTED
 from glowtrain.types import Array, Spec
-from glowtrain.words import LISTED
 
 Trainable = Sequence[str] | Callable[[str], bool] | None
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from glowtrain import figures, pages
 from glowtrain.errors import CheckpointError
+from glowtrain.presentation import figures, pages
+from glowtrain.presentation.words import plural
+from glowtrain.trainer.checkpoints.files import check_writable, write_atomically
 from glowtrain.trainer.curves import form_of, picture
-from glowtrain.trainer.files import check_writable, write_atomically
-from glowtrain.words import plural
 
 Record = dict[str, float]
 

@@ -19,7 +19,7 @@ import numpy as np
 from glowtrain.compiler import Function
 from glowtrain.errors import BindingError, InputError, ShapeError, UnknownValueError
 from glowtrain.graph import Graph
-from glowtrain.graph.template import example_of
+from glowtrain.graph.specialise.template import example_of
 from glowtrain.trainer.forms import DEFAULT_BATCH, fixed_batch, specs_of
 from glowtrain.types import Array
 

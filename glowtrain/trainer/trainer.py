@@ -19,24 +19,24 @@ from glowtrain.compiler import Function, compile
 from glowtrain.errors import CheckpointError, GlowtrainError, InputError, NonFiniteError
 from glowtrain.grad.training import LOSS, STEP
 from glowtrain.graph import Binding, Graph, Template, constant, no_model
-from glowtrain.graph.places import index_problems
+from glowtrain.graph.specialise.places import index_problems
 from glowtrain.losses import Loss, LossFunction, as_loss
 from glowtrain.onnx_io import inference
 from glowtrain.optim import Optimizer
-from glowtrain.trainer import checkpoint as checkpoints
+from glowtrain.presentation.words import page, plural, unknown
 from glowtrain.trainer.arrays import converted, mismatch, with_unit_axes
-from glowtrain.trainer.checkpoint import Checkpoint, Position
-from glowtrain.trainer.copies import Progress, Settings, check_settings, made_anew
+from glowtrain.trainer.checkpoints import checkpoint as checkpoints
+from glowtrain.trainer.checkpoints.checkpoint import Checkpoint, Position
+from glowtrain.trainer.checkpoints.copies import Progress, Settings, check_settings, made_anew
+from glowtrain.trainer.checkpoints.fingerprint import fingerprint
 from glowtrain.trainer.diagnose import first_bad
 from glowtrain.trainer.feed import Data, held_out, named, validation_of
-from glowtrain.trainer.fingerprint import fingerprint
 from glowtrain.trainer.fit import Callback, Fit, Options
 from glowtrain.trainer.forms import DEFAULT_EPOCHS, Forms, Trainable, default_batch, fixed_batch, with_values
 from glowtrain.trainer.history import History
 from glowtrain.trainer.hyper import Hyper
 from glowtrain.trainer.predict import Predictor
 from glowtrain.types import Array, Spec, f64, type_of
-from glowtrain.words import page, plural, unknown
 
 
 class Trainer:

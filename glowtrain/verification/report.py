@@ -8,8 +8,8 @@ from rich.console import Group
 from rich.text import Text
 
 from glowtrain.errors import VerificationError
-from glowtrain.tables import Cell, table
-from glowtrain.words import plural
+from glowtrain.presentation.tables import Cell, table
+from glowtrain.presentation.words import plural
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 from glowtrain.graph import Sample, lookup
+from glowtrain.presentation.words import plural
 from glowtrain.types import dtype_of
-from glowtrain.words import plural
 
 LISTED = 8
 """Attributes that are named when they stayed at their defaults; of more, the number is told."""

@@ -35,13 +35,13 @@ from glowtrain.gradcheck.operators.oracles import MISTAKES, failure
 from glowtrain.gradcheck.operators.page import rounded
 from glowtrain.gradcheck.report.report import Check, Measure, merged
 from glowtrain.graph import Graph, Input, Template, Value, constant
-from glowtrain.graph.binding import spread
 from glowtrain.graph.retype import widened
+from glowtrain.graph.specialise.binding import spread
 from glowtrain.onnx_io.checks.conformance import in_processes
 from glowtrain.onnx_io.checks.node_tests import NodeTest, node_tests
 from glowtrain.ops.elementwise.logic import Where
+from glowtrain.presentation.words import plural
 from glowtrain.types import Array, dtype_of
-from glowtrain.words import plural
 
 NUDGES = (1e-2, 3e-2, 1e-1, 3e-1)
 """How far data are moved off a kink, at random, relative to their size or 1."""

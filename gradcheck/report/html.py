@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from glowtrain import figures, pages
 from glowtrain.files import write_atomically
 from glowtrain.gradcheck.report.report import Check, Report, Status
+from glowtrain.presentation import figures, pages
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from glowtrain.errors import VerificationError
-from glowtrain.tables import table
-from glowtrain.words import plural
+from glowtrain.presentation.tables import table
+from glowtrain.presentation.words import plural
 
 Progress = Callable[[str, int, int], None]
 """Called with the subject that is done, the number of those done, and the number of all."""

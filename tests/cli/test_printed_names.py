@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import glowtrain as gt
 from glowtrain.backends.discovery import backend_of
 from glowtrain.cli import app
-from glowtrain.cli.profile import modules_by_kernel
+from glowtrain.cli.commands.profile import modules_by_kernel
 
 MODEL, INPUT, WEIGHT, OUTPUT = "[bold]net[/x]", "in[/x]", "blocks[mlp].w[red]", ":fire:[/]"
 ARGUMENTS = {

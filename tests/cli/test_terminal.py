@@ -14,7 +14,7 @@ from rich.console import Console, Group
 from typer.testing import CliRunner
 
 from glowtrain.cli import app
-from glowtrain.cli.markdown import parts
+from glowtrain.cli.terminal.markdown import parts
 from glowtrain.trainer.progress import line
 from tests.cli.terminal import ROOT, screen, words
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 import glowtrain as gt
 from glowtrain.backends.discovery import backend_of
 from glowtrain.cli import app
-from glowtrain.cli.inspect import stage_names, text_of
-from glowtrain.cli.profile import measure
+from glowtrain.cli.commands.inspect import stage_names, text_of
+from glowtrain.cli.commands.profile import measure
 from glowtrain.compiler.walk import WALK, after, arrive, select, until, walk
 from glowtrain.errors import BackendError, GraphError
 from glowtrain.graph import Graph, Input

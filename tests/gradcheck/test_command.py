@@ -89,7 +89,7 @@ def test_many_examples_are_shared_by_all_cores(
         asked.append(jobs)
         return RegistryReport(())
 
-    monkeypatch.setattr(import_module("glowtrain.cli.gradcheck"), "check_registry", recorded)
+    monkeypatch.setattr(import_module("glowtrain.cli.commands.gradcheck"), "check_registry", recorded)
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     assert told(*options).exit_code == 0
     assert asked == [processes]

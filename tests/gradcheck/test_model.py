@@ -16,7 +16,6 @@ from mistakes import known
 
 import glowtrain as gt
 from glowtrain.errors import DifferentiationError, InputError
-from glowtrain.figures import LIMIT
 from glowtrain.gradcheck import Report, check
 from glowtrain.gradcheck.report.html import draw, html_page, write_html
 from glowtrain.gradcheck.report.junit import junit_xml, write_junit
@@ -27,6 +26,7 @@ from glowtrain.ops.elementwise.arithmetic import Floor
 from glowtrain.ops.elementwise.logic import Cast
 from glowtrain.ops.elementwise.transcendental import Tanh
 from glowtrain.ops.reduce.softmax import Softmax
+from glowtrain.presentation.figures import LIMIT
 from glowtrain.types import f32, i64
 
 Patch = pytest.MonkeyPatch

@@ -84,7 +84,7 @@ def test_subgraphs_count_and_their_names_do_not() -> None:
 
 PROGRAM = """
 import glowtrain as gt
-from glowtrain.trainer.fingerprint import fingerprint
+from glowtrain.trainer.checkpoints.fingerprint import fingerprint
 @gt.model(x=gt.f32["batch", 1, 4, 4])
 def net(x):
     x = gt.nn.relu(gt.nn.batch_norm(gt.nn.conv(x, 4, padding="same")))

@@ -10,7 +10,7 @@ import pytest
 
 from glowtrain.errors import GraphError
 from glowtrain.graph import Constant, Graph, Input, Node, Operator, Value, Variable, verify
-from glowtrain.graph.binding import Trimmed
+from glowtrain.graph.specialise.binding import Trimmed
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.elementwise.arithmetic import Add
 from glowtrain.ops.elementwise.transcendental import Tanh

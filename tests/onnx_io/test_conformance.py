@@ -9,7 +9,7 @@ from zlib import crc32
 
 import pytest
 
-from glowtrain.cli.conformance import again
+from glowtrain.cli.commands.conformance import again
 from glowtrain.onnx_io.checks.conformance import ConformanceCase, ConformanceOutcome, matching, report, run
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "conformance.md"

@@ -17,7 +17,7 @@ import pytest
 import glowtrain as gt
 from glowtrain.backends.interpreter import InterpretedInstance
 from glowtrain.errors import CheckpointError
-from glowtrain.trainer.checkpoint import read
+from glowtrain.trainer.checkpoints.checkpoint import read
 from glowtrain.trainer.fit import Moment
 from tests.training.trainers import Points, images, trainer_of
 
@@ -263,7 +263,7 @@ def test_a_limit_on_file_sizes_leaves_the_last_checkpoint(tmp_path: Path) -> Non
     """In a process of its own: the limit cannot be taken back."""
     program = f"""
 import resource, signal, numpy as np, glowtrain as gt
-from glowtrain.trainer.files import write_atomically
+from glowtrain.trainer.checkpoints.files import write_atomically
 from pathlib import Path
 path = Path({str(tmp_path)!r}) / "file"
 write_atomically(path, b"old")

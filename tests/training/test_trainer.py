@@ -11,7 +11,7 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.backends.interpreter import Interpreter
-from glowtrain.cli.train import train
+from glowtrain.cli.commands.train import train
 from glowtrain.data import Dataset
 from glowtrain.errors import DifferentiationError, InputError, NonFiniteError
 from glowtrain.trainer.fit import Moment

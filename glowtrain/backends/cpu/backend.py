@@ -16,9 +16,9 @@ from glowtrain.backends.cpu.step import Code, generate
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.target import Target
 from glowtrain.errors import ArtifactError
+from glowtrain.presentation.words import plural
 from glowtrain.program.memory.plan import Plan
 from glowtrain.stages import Options, Stage
-from glowtrain.words import plural
 
 
 class Cpu(Backend):

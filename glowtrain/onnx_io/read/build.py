@@ -26,12 +26,12 @@ from glowtrain.graph import (
     Variable,
     topological,
 )
-from glowtrain.graph.binding import Result, Trimmed, part_name
-from glowtrain.graph.ragged import whole
+from glowtrain.graph.specialise.binding import Result, Trimmed, part_name
+from glowtrain.graph.specialise.ragged import whole
 from glowtrain.onnx_io.read.found_sizes import follow, ragged
 from glowtrain.onnx_io.read.parameters import Roles, class_of, key_of
 from glowtrain.onnx_io.read.source import describe, subgraphs
-from glowtrain.onnx_io.schema.attributes import Call, attribute_value, operator_from, static_inputs
+from glowtrain.onnx_io.schema.attributes import NodeCall, attribute_value, operator_from, static_inputs
 from glowtrain.onnx_io.schema.tensors import array_from_sparse, array_from_tensor
 from glowtrain.ops.elementwise.logic import Cast
 from glowtrain.ops.quantized.convert import DequantizeLinear
@@ -226,7 +226,7 @@ class Builder:
             inputs.pop()
         types = tuple(None if value is None else value.type for value in map(whole, inputs))
         present = {name: array for name, array in statics.items() if array is not None}
-        call = Call(node, self.recipe.title, types, present, {}, self.recipe.folder)
+        call = NodeCall(node, self.recipe.title, types, present, {}, self.recipe.folder)
         operator = operator_from(call, cls)
         if any(isinstance(value, Ragged) for value in inputs):
             return follow(operator, inputs, self.made(operator, operator.counted(*inputs), node))

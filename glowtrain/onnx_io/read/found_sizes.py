@@ -1,4 +1,7 @@
-"""Results whose size along one axis is found at run time, as a model is loaded (:mod:`glowtrain.graph.ragged`)."""
+"""Results whose size along one axis is found at run time, as a model is loaded.
+
+How graphs hold them: :mod:`glowtrain.graph.specialise.ragged`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from glowtrain.errors import ModelError
 from glowtrain.graph import Constant, Operand, Operator, Ragged, Value
-from glowtrain.graph.ragged import ragged_of
+from glowtrain.graph.specialise.ragged import ragged_of
 
 
 def ragged(results: Sequence[Value], sizes: Mapping[int, int]) -> tuple[Value | Ragged, ...]:

@@ -19,7 +19,7 @@ from glowtrain.errors import (
     UnsupportedOperatorError,
 )
 from glowtrain.graph import Binding, Graph, Structure, Template
-from glowtrain.graph.template import whole_extents
+from glowtrain.graph.specialise.template import whole_extents
 from glowtrain.onnx_io.read.build import Recipe
 from glowtrain.onnx_io.read.exported import exported
 from glowtrain.onnx_io.read.open_batch import open_batch as opened
@@ -29,8 +29,8 @@ from glowtrain.onnx_io.read.sharing import separate
 from glowtrain.onnx_io.read.source import Model, Source, describe, name_of, read, subgraphs
 from glowtrain.onnx_io.read.upgrade.upgrade import light, upgrade
 from glowtrain.onnx_io.schema.tensors import array_from_sparse, array_from_tensor, dtype_from_onnx
+from glowtrain.presentation.words import page
 from glowtrain.types import Array, Spec
-from glowtrain.words import page
 
 _SMALL = 1024
 """Elements up to which an initializer is shown to the converter."""

@@ -27,8 +27,8 @@ from glowtrain.onnx_io.read.parameters import class_of, is_running, is_weight
 from glowtrain.onnx_io.read.source import set_nodes
 from glowtrain.onnx_io.read.upgrade.opset_7_up import UpgradeScope
 from glowtrain.onnx_io.schema.attributes import static_inputs
+from glowtrain.presentation.words import listed
 from glowtrain.types import Array
-from glowtrain.words import listed
 
 
 @dataclass(frozen=True, eq=False)

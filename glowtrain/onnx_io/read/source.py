@@ -26,7 +26,7 @@ from glowtrain.onnx_io.read.check import (
     subgraphs,
     too_deep,
 )
-from glowtrain.words import kind_of as kind_of_value
+from glowtrain.presentation.words import kind_of as kind_of_value
 
 __all__ = [
     "OLDEST_OPSET", "Model", "Source", "captures", "describe", "is_standard", "kind_of", "name_of", "opset_of", "read",

@@ -80,7 +80,7 @@ def coerce(value: Any, hint: Any, what: str) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class Call:
+class NodeCall:
     """What is known of a node when its operator is made."""
 
     node: NodeProto
@@ -95,7 +95,7 @@ class Call:
         return f"{self.title}: {describe(self.node)}"
 
 
-def operator_from(call: Call, cls: type[Operator]) -> Operator:
+def operator_from(call: NodeCall, cls: type[Operator]) -> Operator:
     """The operator of a node: attributes and static inputs made into fields.
 
     Raises :class:`ModelError` naming the node for attributes that are unknown, missing or do not fit.
@@ -107,7 +107,7 @@ def operator_from(call: Call, cls: type[Operator]) -> Operator:
         raise ModelError(f"{call.what}: {error}") from None
 
 
-def _fields(call: Call, cls: type[Operator]) -> dict[str, Any]:
+def _fields(call: NodeCall, cls: type[Operator]) -> dict[str, Any]:
     hints = field_types(cls)
     values: dict[str, Any] = {}
     for attribute in call.node.attribute:

@@ -10,7 +10,7 @@ from onnx import FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, Tenso
 
 from glowtrain.errors import ModelError
 from glowtrain.graph import Constant, Graph, Node, Operator, Value
-from glowtrain.graph.binding import Trimmed
+from glowtrain.graph.specialise.binding import Trimmed
 from glowtrain.onnx_io.schema.tensors import dtype_to_onnx, tensor_from_array
 from glowtrain.onnx_io.write.encodings import OWN_DOMAIN, Extents, Form, form_of, own_form, schema_of
 from glowtrain.onnx_io.write.older_opsets import decomposed

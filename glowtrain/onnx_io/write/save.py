@@ -11,8 +11,8 @@ from onnx import ModelProto, helper
 from glowtrain.errors import BindingError, ModelError, ShapeError
 from glowtrain.files import write_atomically
 from glowtrain.graph import Graph, Node, Template, Value, Variable, no_model
-from glowtrain.graph.binding import Trimmed
-from glowtrain.graph.template import example_of
+from glowtrain.graph.specialise.binding import Trimmed
+from glowtrain.graph.specialise.template import example_of
 from glowtrain.modes.variables import unknown_variables
 from glowtrain.onnx_io.read.parameters import state_variables
 from glowtrain.onnx_io.read.upgrade.upgrade import NEWEST_OPSET

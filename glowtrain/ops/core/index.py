@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Value, constant
-from glowtrain.graph.places import Places
+from glowtrain.graph.specialise.places import Places
 from glowtrain.loops import Expr, Tensor, cast, select
 from glowtrain.ops.core.family import normalize_axis
 from glowtrain.types import Array, DType, TensorType, i32, i64

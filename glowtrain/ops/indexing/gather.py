@@ -13,8 +13,8 @@ import numpy as np
 from glowtrain.errors import ModelError
 from glowtrain.graph import Draw, Named, Operand, Operator, Ragged, Sample, Value, operator
 from glowtrain.graph.operator import Quantized
-from glowtrain.graph.places import Places
-from glowtrain.graph.ragged import whole
+from glowtrain.graph.specialise.places import Places
+from glowtrain.graph.specialise.ragged import whole
 from glowtrain.loops import For, Statement, Tensor, indices_of
 from glowtrain.ops.core.family import Grads, normalize_axis
 from glowtrain.ops.core.index import (

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
-from glowtrain.graph.places import Places
+from glowtrain.graph.specialise.places import Places
 from glowtrain.loops import Const, Expr, For, Statement, Tensor, call, indices_of, select
 from glowtrain.ops.core.family import Grads, normalize_axis
 from glowtrain.ops.core.index import (

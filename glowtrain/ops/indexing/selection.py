@@ -1,7 +1,7 @@
 """Operators that select elements by their values: the size of what they give is found at run time.
 
 Each gives tensors of the greatest possible size and, as its last result, the size that was found (i64[]). Places past
-that size repeat the first element. :mod:`glowtrain.graph.ragged` says what becomes of them.
+that size repeat the first element. :mod:`glowtrain.graph.specialise.ragged` says what becomes of them.
 """
 
 from __future__ import annotations

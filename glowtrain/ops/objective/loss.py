@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
-from glowtrain.graph.places import Places
+from glowtrain.graph.specialise.places import Places
 from glowtrain.ops.core.family import Grads
 from glowtrain.ops.elementwise.logic import Equal, Less, Where
 from glowtrain.ops.elementwise.transcendental import Exp

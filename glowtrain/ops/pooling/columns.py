@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator, static
-from glowtrain.graph.places import Places
+from glowtrain.graph.specialise.places import Places
 from glowtrain.loops import Const, Expr, For, Statement, Tensor, cast, flatten, indices_of, reduce, select, unflatten
 from glowtrain.ops.convolution.geometry import PhaseAxis, SlidingWindow, window
 from glowtrain.ops.core.family import Grads, normalize_axes

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
-from glowtrain.graph.places import Places
+from glowtrain.graph.specialise.places import Places
 from glowtrain.ops.contraction.products import MatMul
 from glowtrain.ops.core.index import checked, within
 from glowtrain.ops.elementwise.arithmetic import Abs, Ceil, Floor

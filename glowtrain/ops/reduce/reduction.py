@@ -11,7 +11,7 @@ import numpy as np
 
 from glowtrain.errors import ModelError
 from glowtrain.graph import Draw, Operand, Operator, Ragged, Sample, Value, constant, operator, static
-from glowtrain.graph.ragged import whole
+from glowtrain.graph.specialise.ragged import whole
 from glowtrain.loops import Expr, For, Let, Ref, Statement, Tensor, call, cast, indices_of, reduce, select
 from glowtrain.ops.core.family import Grads, normalize_axes
 from glowtrain.ops.elementwise.arithmetic import Sign

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
-from glowtrain.graph.places import Places
+from glowtrain.graph.specialise.places import Places
 from glowtrain.loops import Expr, Statement, Tensor, cast, pointwise, select
 from glowtrain.ops.core.family import Grads, normalize_axis
 from glowtrain.ops.elementwise.arithmetic import Mod

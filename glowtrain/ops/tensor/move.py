@@ -15,7 +15,7 @@ import numpy as np
 from glowtrain.errors import ModelError, ShapeError
 from glowtrain.graph import Draw, Named, Operand, Operator, Ragged, Sample, Value, constant, operator, static
 from glowtrain.graph.operator import Quantized
-from glowtrain.graph.ragged import ragged_of
+from glowtrain.graph.specialise.ragged import ragged_of
 from glowtrain.loops import Expr, For, Statement, Tensor, flatten, indices_of, unflatten
 from glowtrain.ops.core.family import Grads, Move, broadcast_shapes, normalize_axes, normalize_axis
 from glowtrain.types import Array, Shape, TensorType, i64

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from glowtrain.graph import Draw, Operand, Operator, Sample, Value, constant, operator, static
-from glowtrain.graph.ragged import ragged_of
+from glowtrain.graph.specialise.ragged import ragged_of
 from glowtrain.loops import Const, Expr, Statement, Store, Tensor, call, cast, pointwise, select
 from glowtrain.ops.core.family import Grads
 from glowtrain.ops.tensor.move import Concat, Ints, reshape

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from glowtrain import figures, pages
 from glowtrain.ops.quantized.convert import limits
+from glowtrain.presentation import figures, pages
 from glowtrain.quantization.calibration.profile import Histogram
 from glowtrain.quantization.improve.sensitivity import decibel_text
 from glowtrain.quantization.placement.scheme import Parameters

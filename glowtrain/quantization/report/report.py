@@ -15,10 +15,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from glowtrain import pages
 from glowtrain.errors import QuantizationError
 from glowtrain.files import write_atomically
 from glowtrain.onnx_io import save
+from glowtrain.presentation import pages
+from glowtrain.presentation.tables import table
 from glowtrain.quantization.calibration.profile import Profile
 from glowtrain.quantization.improve.sensitivity import (
     LayerNoise,
@@ -31,7 +32,6 @@ from glowtrain.quantization.placement.placement import Kept
 from glowtrain.quantization.placement.scheme import Parameters
 from glowtrain.quantization.post_training import Quantized, bound
 from glowtrain.quantization.report.html import html_page
-from glowtrain.tables import table
 
 NOISE = "Signal to noise in dB (20: an error of a tenth, 40: of a hundredth)"
 SENSITIVITY = "Sensitivity: signal to noise of the results in dB"

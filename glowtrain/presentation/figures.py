@@ -1,4 +1,4 @@
-"""Figures by matplotlib (the ``plot`` extra): as files, or as SVG for :mod:`glowtrain.pages`.
+"""Figures by matplotlib (the ``plot`` extra): as files, or as SVG for :mod:`glowtrain.presentation.pages`.
 
 The same data give the same bytes, whatever a person's own settings of matplotlib are.
 """

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from glowtrain.cli import options
-from glowtrain.cli.console import command, out
-from glowtrain.cli.imports import import_modules
-from glowtrain.cli.inspect import training_step
-from glowtrain.cli.models import open_graph, parse_dims
-from glowtrain.cli.progress import waiting
+from glowtrain.cli.arguments import options
+from glowtrain.cli.arguments.imports import import_modules
+from glowtrain.cli.arguments.models import open_graph, parse_dims
+from glowtrain.cli.commands.inspect import training_step
+from glowtrain.cli.terminal.console import command, out
+from glowtrain.cli.terminal.progress import waiting
 from glowtrain.verification import ladder, random_inputs
 
 BATCH = 4

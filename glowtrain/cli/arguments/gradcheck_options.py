@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from glowtrain import losses
-from glowtrain.cli.completion import names
-from glowtrain.cli.options import LOSSES, MODELS
+from glowtrain.cli.arguments.completion import names
+from glowtrain.cli.arguments.options import LOSSES, MODELS
 from glowtrain.gradcheck import PROFILES
 from glowtrain.graph import OPERATORS
 

@@ -10,8 +10,8 @@ import typer
 
 from glowtrain import data
 from glowtrain import quantization as q
-from glowtrain.cli import options
-from glowtrain.cli.completion import names
+from glowtrain.cli.arguments import options
+from glowtrain.cli.arguments.completion import names
 from glowtrain.optim import OPTIMIZERS
 from glowtrain.quantization.export.files import FORMATS
 

@@ -12,24 +12,24 @@ import numpy as np
 import typer
 
 from glowtrain import quantization as q
-from glowtrain.cli.console import INTERRUPTED, err, nbytes, out
-from glowtrain.cli.files import check_writable
-from glowtrain.cli.quantize_options import Format
-from glowtrain.cli.training import optimizer_of, schedule_of
+from glowtrain.cli.arguments.files import check_writable
+from glowtrain.cli.arguments.quantize_options import Format
+from glowtrain.cli.arguments.training import optimizer_of, schedule_of
+from glowtrain.cli.terminal.console import INTERRUPTED, err, nbytes, out
 from glowtrain.errors import InputError
-from glowtrain.figures import check_drawing
 from glowtrain.graph import Graph, Template
 from glowtrain.losses import Loss
 from glowtrain.onnx_io import save
 from glowtrain.onnx_io.read.source import bytes_on_disk
 from glowtrain.optim import Optimizer
+from glowtrain.presentation.figures import check_drawing
+from glowtrain.presentation.words import plural
 from glowtrain.quantization.calibration.batches import Batch, batches
 from glowtrain.quantization.export.files import save_quantized
 from glowtrain.quantization.placement.scheme import ACTIVATIONS, WEIGHTS, Granularity
 from glowtrain.quantization.training.qat import finetune
 from glowtrain.trainer.forms import default_batch, specs_of
 from glowtrain.types import Array, DType
-from glowtrain.words import plural
 
 BATCH = 256
 

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from glowtrain.cli.console import command
-from glowtrain.cli.markdown import show
+from glowtrain.cli.terminal.console import command
+from glowtrain.cli.terminal.markdown import show
 from glowtrain.graph import Operator, Sample
 
 EXAMPLES = 4

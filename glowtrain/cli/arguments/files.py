@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from glowtrain.errors import InputError
-from glowtrain.trainer import files
+from glowtrain.trainer.checkpoints import files
 from glowtrain.types import Array
 
 

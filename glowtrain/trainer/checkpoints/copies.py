@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from glowtrain.graph import Binding
 from glowtrain.pickling import check_pickles
-from glowtrain.trainer.checkpoint import Position
+from glowtrain.trainer.checkpoints.checkpoint import Position
 from glowtrain.trainer.history import History
 from glowtrain.types import Array
 

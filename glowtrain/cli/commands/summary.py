@@ -7,14 +7,14 @@ from typing import Any
 from rich.table import Table
 
 from glowtrain.backends.base import Backend
-from glowtrain.cli.console import nbytes, out, seconds
+from glowtrain.cli.terminal.console import nbytes, out, seconds
 from glowtrain.compiler.walk import WALK, arrive, walk
 from glowtrain.graph import Graph, Variable
+from glowtrain.presentation.tables import table
+from glowtrain.presentation.words import plural
 from glowtrain.program.memory.plan import Plan
 from glowtrain.program.program import Program
 from glowtrain.stages import Options
-from glowtrain.tables import table
-from glowtrain.words import plural
 
 EXAMPLES = 5
 """What is named of all that was left as it is for one reason."""

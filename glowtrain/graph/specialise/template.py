@@ -10,10 +10,10 @@ from typing import Any, NoReturn
 import numpy as np
 
 from glowtrain.errors import BindingError, GraphError, ShapeError
-from glowtrain.graph.binding import Binding, Structure
 from glowtrain.graph.graph import Graph
+from glowtrain.graph.specialise.binding import Binding, Structure
+from glowtrain.presentation.words import kind_of
 from glowtrain.types import Array, Shape, Spec
-from glowtrain.words import kind_of
 
 PROBES = (2, 1, 3, 4, 8, 16, 32, 64, 128)
 """Extents tried for symbolic dimensions to learn a template's variables before data says what they are."""

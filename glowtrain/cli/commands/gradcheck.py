@@ -9,25 +9,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from glowtrain import losses
-from glowtrain.cli import gradcheck_options as given
-from glowtrain.cli import options
-from glowtrain.cli.console import command, note, out
-from glowtrain.cli.feed import examples_in, some_inputs_in
-from glowtrain.cli.files import check_writable
-from glowtrain.cli.imports import import_modules
-from glowtrain.cli.models import open_graph, open_model, parse_dims
-from glowtrain.cli.progress import counting
+from glowtrain.cli.arguments import gradcheck_options as given
+from glowtrain.cli.arguments import options
+from glowtrain.cli.arguments.feed import examples_in, some_inputs_in
+from glowtrain.cli.arguments.files import check_writable
+from glowtrain.cli.arguments.imports import import_modules
+from glowtrain.cli.arguments.models import open_graph, open_model, parse_dims
+from glowtrain.cli.terminal.console import command, note, out
+from glowtrain.cli.terminal.progress import counting
 from glowtrain.errors import InputError
-from glowtrain.figures import check_drawing
 from glowtrain.gradcheck import PROFILES, RegistryReport, Report, check, check_registry, page
 from glowtrain.gradcheck.report.html import write_html
 from glowtrain.gradcheck.report.junit import write_junit
 from glowtrain.graph import Graph, Template, lookup, registered
 from glowtrain.losses import Loss
-from glowtrain.trainer.files import write_atomically
+from glowtrain.presentation.figures import check_drawing
+from glowtrain.presentation.words import unknown
+from glowtrain.trainer.checkpoints.files import write_atomically
 from glowtrain.trainer.forms import specs_of
 from glowtrain.types import Array
-from glowtrain.words import unknown
 
 BATCH = 3
 """Examples in a batch when a model of one's own is checked: enough for statistics, few enough to be quick."""

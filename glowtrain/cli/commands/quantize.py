@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from glowtrain import losses
 from glowtrain import quantization as q
-from glowtrain.cli import options
-from glowtrain.cli import quantize_options as given
-from glowtrain.cli.console import command
-from glowtrain.cli.feed import feed, stored
-from glowtrain.cli.imports import import_modules
-from glowtrain.cli.models import open_model, parse_dims
-from glowtrain.cli.quantizing import (
+from glowtrain.cli.arguments import options
+from glowtrain.cli.arguments import quantize_options as given
+from glowtrain.cli.arguments.feed import feed, stored
+from glowtrain.cli.arguments.imports import import_modules
+from glowtrain.cli.arguments.models import open_model, parse_dims
+from glowtrain.cli.commands.quantizing import (
     Files,
     Finetuning,
     Run,
@@ -19,6 +18,7 @@ from glowtrain.cli.quantizing import (
     saying_what_is_lost,
     weight_scheme,
 )
+from glowtrain.cli.terminal.console import command
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Template
 from glowtrain.quantization.training.qat import prepare_training, resume_training

@@ -27,7 +27,7 @@ from safetensors.numpy import save as serialize
 
 from glowtrain.errors import CheckpointError
 from glowtrain.files import is_stream
-from glowtrain.trainer.files import write_atomically
+from glowtrain.trainer.checkpoints.files import write_atomically
 from glowtrain.types import Array, type_of
 
 FORMAT = 2

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from glowtrain import data
-from glowtrain.cli.console import note
+from glowtrain.cli.terminal.console import note
 from glowtrain.data import Dataset
 from glowtrain.errors import DataError, InputError
 from glowtrain.graph import Graph, Template
-from glowtrain.graph.template import example_of
+from glowtrain.graph.specialise.template import example_of
 from glowtrain.losses import Loss
 from glowtrain.trainer.arrays import converted, mismatch, shaped, transposition, with_unit_axes
 from glowtrain.trainer.feed import sources

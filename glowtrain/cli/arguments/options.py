@@ -9,7 +9,7 @@ import typer
 
 from glowtrain import losses, models
 from glowtrain.backends.discovery import backend_names
-from glowtrain.cli.completion import names, names_or_files
+from glowtrain.cli.arguments.completion import names, names_or_files
 from glowtrain.data import NAMES
 from glowtrain.optim import OPTIMIZERS
 from glowtrain.trainer.forms import DEFAULT_BATCH

@@ -15,7 +15,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from glowtrain.cli.console import err
+from glowtrain.cli.terminal.console import err
 
 
 @contextmanager

@@ -10,15 +10,15 @@ import typer
 from glowtrain import losses
 from glowtrain.backends.base import Backend
 from glowtrain.backends.discovery import backend_of
-from glowtrain.cli import options
-from glowtrain.cli.completion import names
-from glowtrain.cli.console import command
-from glowtrain.cli.feed import stored
-from glowtrain.cli.imports import import_modules
-from glowtrain.cli.models import open_graph, parse_dims
-from glowtrain.cli.profile import profile
-from glowtrain.cli.summary import refusals, shared_parameters, summary
-from glowtrain.cli.training import optimizer_of
+from glowtrain.cli.arguments import options
+from glowtrain.cli.arguments.completion import names
+from glowtrain.cli.arguments.feed import stored
+from glowtrain.cli.arguments.imports import import_modules
+from glowtrain.cli.arguments.models import open_graph, parse_dims
+from glowtrain.cli.arguments.training import optimizer_of
+from glowtrain.cli.commands.profile import profile
+from glowtrain.cli.commands.summary import refusals, shared_parameters, summary
+from glowtrain.cli.terminal.console import command
 from glowtrain.compiler import walk
 from glowtrain.compiler.walk import WALK, arrive, until
 from glowtrain.graph import Graph

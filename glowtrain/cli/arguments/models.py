@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from glowtrain import models
-from glowtrain.cli.console import note
+from glowtrain.cli.terminal.console import note
 from glowtrain.errors import BindingError, InputError, ModelError, SharedWeightsWarning
 from glowtrain.graph import Graph, Template
 from glowtrain.onnx_io import load

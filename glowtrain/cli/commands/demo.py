@@ -15,18 +15,18 @@ from rich.table import Table
 
 from glowtrain import data, losses, models, optim, quantization
 from glowtrain.backends.discovery import backend_of
-from glowtrain.cli import summary
-from glowtrain.cli.console import command, nbytes, out, seconds
-from glowtrain.cli.files import check_writable
+from glowtrain.cli.arguments.files import check_writable
+from glowtrain.cli.commands import summary
+from glowtrain.cli.terminal.console import command, nbytes, out, seconds
 from glowtrain.compiler import compile
 from glowtrain.errors import VerificationError
 from glowtrain.gradcheck import check
 from glowtrain.graph import Graph, Template
 from glowtrain.onnx_io import save
 from glowtrain.onnx_io.checks.other_runtimes import outside_run
+from glowtrain.presentation.words import plural
 from glowtrain.trainer import Trainer
 from glowtrain.trainer.fit import Moment
-from glowtrain.words import plural
 
 EPOCHS, BATCH, RATE = 12, 40, 2e-3
 ENOUGH, AGREEMENT, LOSS = 0.97, 1e-5, 0.01

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 from rich.progress import track
 
-from glowtrain.cli import options
-from glowtrain.cli.console import FAILED, command, err
-from glowtrain.cli.markdown import show
+from glowtrain.cli.arguments import options
+from glowtrain.cli.terminal.console import FAILED, command, err
+from glowtrain.cli.terminal.markdown import show
 
 
 @command

@@ -10,15 +10,15 @@ from typing import Annotated, Any
 import typer
 
 from glowtrain.backends.cpu.backend import Cpu
-from glowtrain.cli import options
-from glowtrain.cli.console import command, out, seconds
-from glowtrain.cli.feed import examples_in, inputs_in
-from glowtrain.cli.files import check_arrays, write_arrays
-from glowtrain.cli.imports import import_modules
-from glowtrain.cli.models import open_model, parse_dims
+from glowtrain.cli.arguments import options
+from glowtrain.cli.arguments.feed import examples_in, inputs_in
+from glowtrain.cli.arguments.files import check_arrays, write_arrays
+from glowtrain.cli.arguments.imports import import_modules
+from glowtrain.cli.arguments.models import open_model, parse_dims
+from glowtrain.cli.terminal.console import command, out, seconds
 from glowtrain.compiler import compile
 from glowtrain.errors import InputError
-from glowtrain.graph.binding import part_name
+from glowtrain.graph.specialise.binding import part_name
 from glowtrain.trainer.forms import specs_of
 from glowtrain.trainer.predict import Predictor
 from glowtrain.types import Array, type_of

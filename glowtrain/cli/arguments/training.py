@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from glowtrain import optim
-from glowtrain.cli.options import SCHEDULES
+from glowtrain.cli.arguments.options import SCHEDULES
 from glowtrain.errors import InputError
 from glowtrain.optim import OPTIMIZERS, Optimizer, Schedule
 

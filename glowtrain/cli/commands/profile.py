@@ -8,17 +8,17 @@ import numpy as np
 
 from glowtrain.backends.base import Backend, Profile
 from glowtrain.backends.state import State
-from glowtrain.cli.console import out, seconds
+from glowtrain.cli.terminal.console import out, seconds
 from glowtrain.compiler.specialisation import executable_of
 from glowtrain.compiler.walk import WALK, arrive, until
 from glowtrain.graph import Graph
 from glowtrain.graph.modules import module_of
 from glowtrain.optim import HYPER
+from glowtrain.presentation.tables import table
+from glowtrain.presentation.words import plural
 from glowtrain.program.memory.plan import Plan
 from glowtrain.stages import Options
-from glowtrain.tables import table
 from glowtrain.types import Array, TensorType
-from glowtrain.words import plural
 
 RUNS = 20
 SHARE_LISTED = 0.002

@@ -10,22 +10,22 @@ from pathlib import Path
 import typer
 
 from glowtrain import losses
-from glowtrain.cli import options
-from glowtrain.cli.console import INTERRUPTED, command, note, out, seconds
-from glowtrain.cli.feed import Fed, feed, stored
-from glowtrain.cli.files import check_writable
-from glowtrain.cli.imports import import_modules
-from glowtrain.cli.models import open_model, parse_dims
-from glowtrain.cli.training import optimizer_of, schedule_of
+from glowtrain.cli.arguments import options
+from glowtrain.cli.arguments.feed import Fed, feed, stored
+from glowtrain.cli.arguments.files import check_writable
+from glowtrain.cli.arguments.imports import import_modules
+from glowtrain.cli.arguments.models import open_model, parse_dims
+from glowtrain.cli.arguments.training import optimizer_of, schedule_of
+from glowtrain.cli.terminal.console import INTERRUPTED, command, note, out, seconds
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
 from glowtrain.onnx_io import save
+from glowtrain.presentation.words import plural
 from glowtrain.trainer import History, Trainer
-from glowtrain.trainer.checkpoint import Position
+from glowtrain.trainer.checkpoints.checkpoint import Position
 from glowtrain.trainer.forms import DEFAULT_EPOCHS, default_batch, specs_of
 from glowtrain.trainer.history import check_plot
 from glowtrain.trainer.interrupts import Terminated
-from glowtrain.words import plural
 
 
 @command

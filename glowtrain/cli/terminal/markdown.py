@@ -11,8 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from glowtrain.cli.console import out
-from glowtrain.tables import table
+from glowtrain.cli.terminal.console import out
+from glowtrain.presentation.tables import table
 
 EMPTY = "–"
 """A cell without content."""

@@ -1,0 +1,1 @@
+"""One module for each command, and what some of them print."""

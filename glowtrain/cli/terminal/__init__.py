@@ -1,0 +1,1 @@
+"""How commands write to a terminal, a pipe or a file."""

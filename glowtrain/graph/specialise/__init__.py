@@ -1,0 +1,1 @@
+"""What a model leaves open, and how calls bind it."""

@@ -1,0 +1,1 @@
+"""Words, tables, pages and figures for people."""
