@@ -18,6 +18,7 @@ MOST_MODULES = 15
 """Modules side by side in one folder."""
 
 
+
 BY_NAME = {
     "glowtrain/graph/registry.py": "the registry itself",
     "glowtrain/graph/value.py": "Python's operators on values stand below the operators",
@@ -56,7 +57,6 @@ NAMED_TWICE = {
     "Function": "in LLVM's text, and compiled",
     "Kernel": "of a program, and a contraction's",
     "Lanes": "in three code generators",
-    "Names": "names that are taken",
     "Options": "of the compiler, and of a call of fit",
     "Plan": "of memory, and of a contraction",
     "Scope": "in the text of a program, and in its evaluator",
