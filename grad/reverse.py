@@ -13,6 +13,7 @@ from typing import Any
 from glowtrain.errors import DifferentiationError
 from glowtrain.grad.scan import ScanGradient, step_seeds
 from glowtrain.graph.graph import topological
+from glowtrain.graph.operator import as_tuple
 from glowtrain.graph.value import Node, Value
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.reduce.reduction import unbroadcast
@@ -77,8 +78,7 @@ class _Walk:
 
     def visit_decomposition(self, node: Node, cotangents: Sequence[Value | None], active: Collection[Value]) -> None:
         """Differentiate what the operator decomposes into; its operands are the leaves of that walk."""
-        results = node.operator.decompose(*node.inputs)
-        results = results if isinstance(results, tuple) else (results,)
+        results = as_tuple(node.operator.decompose(*node.inputs))
         operands = [value for value in dict.fromkeys(node.inputs) if value is not None]
         wanted = [value for value in operands if value in active]
         gradients = pullback(results, cotangents, wanted, boundary=frozenset(operands))

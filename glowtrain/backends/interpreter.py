@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from glowtrain.backends.base import Artifact, Backend, Compile, Executable, Instance
 from glowtrain.backends.container import pack, unpack
 from glowtrain.backends.state import State
 from glowtrain.errors import ArtifactError
-from glowtrain.graph import Constant, Graph, Node, Value, Variable, arrays_of, parse, to_text
+from glowtrain.graph import Constant, Graph, Value, Variable, arrays_of, parse, to_text
+from glowtrain.ops.core.evaluate import run_nodes
 from glowtrain.stages import Options, Stage
 from glowtrain.types import Array
 
@@ -95,20 +93,3 @@ def evaluate(graph: Graph, inputs: Mapping[str, Array], state: Mapping[str, Arra
             known[leaf] = (state or {}).get(leaf.name, leaf.initial)
     run_nodes(graph.nodes, known)
     return known
-
-
-def run_nodes(nodes: Iterable[Node], known: dict[Value, Array]) -> None:
-    """Add the outputs of nodes, which are in order. Floating-point warnings are off: infinities and NaN are data."""
-    with np.errstate(all="ignore"):
-        for node in nodes:
-            operands: list[Any] = [None if value is None else known[value] for value in node.inputs]
-            results = node.operator.reference(*operands)
-            arrays = results if isinstance(results, tuple) else (results,)
-            known.update(zip(node.outputs, map(np.asarray, arrays), strict=True))
-
-
-def run_node(node: Node, known: Mapping[Value, Array]) -> tuple[Array, ...]:
-    """The node's outputs."""
-    found = {value: known[value] for value in node.inputs if value is not None}
-    run_nodes([node], found)
-    return tuple(found[output] for output in node.outputs)

@@ -343,15 +343,3 @@ def pointwise(output: Tensor, value: Callable[..., Expr]) -> list[Statement]:
     """``output[i, j, ...] = value(i, j, ...)`` everywhere."""
     indices = indices_of(output.shape)
     return [For(indices, (output.store(indices, value(*indices)),))]
-
-
-@dataclass
-class Names:
-    """Distinct names from hints, for printing."""
-
-    taken: dict[str, int] = field(default_factory=dict)
-
-    def fresh(self, hint: str) -> str:
-        count = self.taken.get(hint, 0)
-        self.taken[hint] = count + 1
-        return hint if count == 0 else self.fresh(f"{hint}_{count}")

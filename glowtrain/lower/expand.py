@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from glowtrain.graph import Graph, Node, Value
+from glowtrain.graph.operator import as_tuple
 from glowtrain.optimize.rewrite import rewrite
 
 
@@ -29,5 +30,4 @@ def _decomposed(node: Node) -> Sequence[Value] | None:
     operator = node.operator
     if operator.lowers(*node.inputs) or not operator.has("decompose"):
         return None
-    results = operator.decompose(*node.inputs)
-    return results if isinstance(results, tuple) else (results,)
+    return as_tuple(operator.decompose(*node.inputs))

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from glowtrain.graph import Constant, Graph, Node, Value, Variable
-from glowtrain.loops import Buffer, Const, Expr, For, Index, Names, Statement, Tensor, indices_of
+from glowtrain.loops import Buffer, Const, Expr, For, Index, Statement, Tensor, indices_of
+from glowtrain.names import Names
 from glowtrain.native import NativeFunction
 from glowtrain.ops.control.scan import Scan
 from glowtrain.program.program import Call, Instruction, Kernel, Program, Repeat

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from glowtrain.graph import Constant, Graph, Node, Value
+from glowtrain.ops.core.evaluate import results_of, run_node
 from glowtrain.ops.quantized.convert import DequantizeLinear
 from glowtrain.optimize.rewrite import rewrite
 from glowtrain.types import Array
@@ -23,16 +24,10 @@ def evaluate(node: Node) -> tuple[Array, ...] | None:
     if operator.random:
         return None
     if operator.from_type:
-        results = operator.reference(*(_stand_in(value) for value in node.inputs))
-    elif all(value is None or isinstance(value, Constant) for value in node.inputs):
-        with np.errstate(all="ignore"):
-            results = operator.reference(
-                *(value.array if isinstance(value, Constant) else None for value in node.inputs)
-            )
-    else:
-        return None
-    arrays = results if isinstance(results, tuple) else (results,)
-    return tuple(np.asarray(array) for array in arrays)
+        return results_of(operator, map(_stand_in, node.inputs))
+    if all(value is None or isinstance(value, Constant) for value in node.inputs):
+        return run_node(node, {})
+    return None
 
 
 def _stand_in(value: Value | None) -> Array | None:

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from glowtrain.graph import Constant, Node, Value, constant, rebuild
+from glowtrain.graph import Constant, Node, Value, constant, rebuild, topological
 from glowtrain.loops import FUNCTIONS, Apply, Const, walk
 from glowtrain.loops.functions import Cost
+from glowtrain.ops.core.evaluate import run_nodes
 from glowtrain.ops.core.family import Elementwise
 from glowtrain.ops.quantized.convert import DequantizeLinear, QuantizeLinear, limits
 from glowtrain.ops.quantized.integer_products import BYTES
 from glowtrain.ops.quantized.lookup import Lookup
-from glowtrain.optimize.fold import evaluate
 from glowtrain.types import Array
 
 LONGEST = 32
@@ -100,15 +100,6 @@ def _table(node: Node, source: Value) -> Array:
     assert source.node is not None
     start: Value = source.node.operator(every, *source.node.inputs[1:])
     (root,) = rebuild([node.output], {source: start})
-    return _value(root).reshape(-1)
-
-
-def _value(value: Value) -> Array:
-    """A value all of whose operands are known."""
-    if isinstance(value, Constant):
-        return value.array
-    assert value.node is not None
-    known = [None if operand is None else Constant(_value(operand)) for operand in value.node.inputs]
-    found = evaluate(Node(value.node.operator, known))
-    assert found is not None
-    return found[value.node.outputs.index(value)]
+    known: dict[Value, Array] = {}
+    run_nodes(topological([root]), known)
+    return known[root].reshape(-1)

@@ -23,7 +23,6 @@ from glowtrain.loops import (
     Index,
     Let,
     Load,
-    Names,
     Reduce,
     Ref,
     Statement,
@@ -31,6 +30,7 @@ from glowtrain.loops import (
     expressions,
 )
 from glowtrain.loops.affine import Atom, Quotient, Remainder
+from glowtrain.names import Names
 from glowtrain.program.interpret.vectorize import Facts
 from glowtrain.types import DType, boolean, i64
 
@@ -114,7 +114,7 @@ class Scope:
     facts: Facts = field(default_factory=Facts)
 
     def opened(self, exprs: Iterable[Index | Ref]) -> Scope:
-        inner = Scope(Names(dict(self.names.taken)), dict(self.known), self.facts)
+        inner = Scope(self.names.copy(), dict(self.known), self.facts)
         for expr in exprs:
             inner.name(expr, expr.name)
         return inner

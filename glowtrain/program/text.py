@@ -41,7 +41,8 @@ from functools import singledispatchmethod
 
 import numpy as np
 
-from glowtrain.loops import Buffer, Names
+from glowtrain.loops import Buffer
+from glowtrain.names import Names
 from glowtrain.native import NativeFunction
 from glowtrain.program.passes.schedule import lifetimes
 from glowtrain.program.program import Call, Instruction, Kernel, Plan, Program, Repeat
@@ -150,7 +151,7 @@ class _Printer:
     plan: Plan | None = None
 
     def instructions(self, instructions: Sequence[Instruction]) -> Iterator[str]:
-        scope = Scope(Names({buffer.name: 1 for buffer in self.program.buffers}))
+        scope = Scope(Names(buffer.name for buffer in self.program.buffers))
         for position, instruction in enumerate(instructions):
             yield from self._numbered(instruction, f"#{position}: ", scope)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from glowtrain.backends import interpreter
 from glowtrain.graph import Graph, Node, Value
+from glowtrain.graph.operator import as_tuple
 from glowtrain.graph.retype import FLOATS, retyped_operator, widened
 from glowtrain.types import Array, dtype_of, f64
 
@@ -168,8 +169,7 @@ def local_error(node: Node, values: Mapping[Value, Array]) -> float:
     """A node's results against its reference in f64 on the very same operands, over what its rounding explains."""
     operands = [None if value is None else values[value] for value in node.inputs]
     wide = [None if array is None else _widest(array) for array in operands]
-    results = retyped_operator(node.operator, FLOATS, f64).reference(*wide)
-    exact = results if isinstance(results, tuple) else (results,)
+    exact = as_tuple(retyped_operator(node.operator, FLOATS, f64).reference(*wide))
     sizes = sorted(
         (finite_size(array) for array in wide if array is not None and array.dtype.kind == "f"), reverse=True
     )

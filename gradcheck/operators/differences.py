@@ -18,13 +18,14 @@ from functools import cached_property
 
 import numpy as np
 
-from glowtrain.backends.interpreter import evaluate, run_nodes
+from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import GlowtrainError
 from glowtrain.grad.forward import jvp
 from glowtrain.grad.reverse import pullback
 from glowtrain.gradcheck.operators.straight_through import has_convention, held
 from glowtrain.gradcheck.report.report import Measure
 from glowtrain.graph import Graph, Input, Node, Value
+from glowtrain.ops.core.evaluate import run_nodes
 from glowtrain.types import Array, f64, type_of
 
 STEP = 2e-4

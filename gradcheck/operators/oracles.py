@@ -27,6 +27,7 @@ from glowtrain.gradcheck.operators.onnx_runtime import SLACK, NotRun, comparable
 from glowtrain.gradcheck.report.report import Measure
 from glowtrain.graph import Graph, Input, Node, Operator, Sample, Value, constant
 from glowtrain.graph.attributes import DOMAIN
+from glowtrain.graph.operator import as_tuple
 from glowtrain.graph.retype import retyped
 from glowtrain.types import Array, DType, bf16, dtype_of, f16, f32, f64, type_of
 from glowtrain.verification.exact import EPSILON
@@ -50,7 +51,7 @@ class Applied:
         """NumPy's results for the operands that are there."""
         left = iter(present)
         results = self.operator.reference(*(None if array is None else next(left) for array in self.sample.inputs))
-        return results if isinstance(results, tuple) else (results,)
+        return as_tuple(results)
 
     def operands(self, present: Sequence[Value]) -> list[Value | None]:
         """Operands in their places, ``None`` where one is absent."""
@@ -137,7 +138,7 @@ def decomposition(use: Applied, random: np.random.Generator) -> Iterator[Measure
 
 def _written(own: Probe, results: Any) -> Probe:
     """The same function with other results."""
-    return replace(own, outputs=results if isinstance(results, tuple) else (results,))
+    return replace(own, outputs=as_tuple(results))
 
 
 def _same(array: Array) -> float:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.graph import Graph, Node, Value, constant
+from glowtrain.graph.operator import as_tuple
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.objective.stop_gradient import StopGradient
 from glowtrain.optimize.rewrite import rewrite
@@ -36,8 +37,7 @@ def _simpler(node: Node) -> Sequence[Value] | None:
     """What stands for a node whose operator has a surrogate, or a loop that stops a gradient."""
     operator = node.operator
     if operator.has("surrogate"):
-        results = operator.surrogate(*node.inputs)
-        return results if isinstance(results, tuple) else (results,)
+        return as_tuple(operator.surrogate(*node.inputs))
     if isinstance(operator, Scan) and any(isinstance(inner.operator, StopGradient) for inner in operator.body.nodes):
         return operator.unrolled(*node.inputs)
     return None

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from glowtrain.backends.interpreter import run_node
 from glowtrain.errors import ShapeError
 from glowtrain.gradcheck.operators.oracles import converted
 from glowtrain.graph import Draw, Input, Operator, Sample, Value, constant, registered
+from glowtrain.graph.operator import as_tuple
 from glowtrain.graph.retype import FLOATS, retyped_operator
+from glowtrain.ops.core.evaluate import run_node
 from glowtrain.ops.core.family import Elementwise
 from glowtrain.ops.elementwise.activation import Sigmoid
 from glowtrain.ops.elementwise.logic import Cast, Where
@@ -93,7 +94,7 @@ class Composer:
 
     def keep(self, results: Any) -> None:
         """Enter results that are finite and not huge into the pool, scaled to a magnitude near 1."""
-        for value in results if isinstance(results, tuple) else (results,):
+        for value in as_tuple(results):
             if value.dtype.is_stored or not value.type.size or value.type.size > MOST:
                 continue
             if not np.isfinite(np.asarray(self.number(value), np.float64)).all():
@@ -208,7 +209,7 @@ class Composer:
             if self.dtype == f64:
                 raise
             return ()  # the operator does not take this type
-        return results if isinstance(results, tuple) else (results,)
+        return as_tuple(results)
 
     def operand(self, array: Array) -> Value:
         """A drawn operand: as it is, as a parameter, or mixed half and half with a value computed before."""
@@ -250,8 +251,7 @@ def _widens(operator: Operator, arrays: Iterable[Array | None]) -> bool:
         found = retyped_operator(operator, FLOATS, f64).infer(*wide)
     except ShapeError:
         return False
-    results = found if isinstance(found, tuple) else (found,)
-    return all(type_.dtype == f64 for type_ in results if type_.dtype.is_float)
+    return all(type_.dtype == f64 for type_ in as_tuple(found) if type_.dtype.is_float)
 
 
 def _smooth(cls: type[Operator]) -> bool:

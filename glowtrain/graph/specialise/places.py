@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from glowtrain.graph.operator import as_tuple
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
 from glowtrain.types import Array
 
@@ -106,7 +107,7 @@ def _readers(nodes: Iterable[Node]) -> Iterator[tuple[Node, int, Places]]:
         if not own and made_of_others and any(map(_may_be_index, node.inputs)):
             results = operator.decompose(*node.inputs)
             operands = frozenset(value for value in node.inputs if value is not None)
-            yield from _readers(topological(results if isinstance(results, tuple) else (results,), operands))
+            yield from _readers(topological(as_tuple(results), operands))
 
 
 def _may_be_index(value: Value | None) -> bool:

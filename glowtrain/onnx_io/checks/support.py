@@ -10,13 +10,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 from onnx import defs
 
 from glowtrain.errors import GlowtrainError
 from glowtrain.graph import Operator, Sample, lookup, registered
+from glowtrain.graph.operator import as_tuple
 from glowtrain.onnx_io.read.rules import functions, tabular
 from glowtrain.onnx_io.read.rules.table import RULES
 from glowtrain.onnx_io.read.source import OLDEST_OPSET
@@ -230,13 +230,9 @@ def _runs(sample: Sample, before: DType, after: DType) -> bool:
             given = sample.operator.reference(*arrays)
     except _REFUSALS:
         return False
-    results, wanted = _tuple(given), _tuple(inferred)
+    results, wanted = as_tuple(given), as_tuple(inferred)
     given_types = [np.asarray(array).dtype for array in results]
     return given_types == [type_.dtype.numpy for type_ in wanted]
-
-
-def _tuple(value: object) -> tuple[Any, ...]:
-    return value if isinstance(value, tuple) else (value,)
 
 
 def _as_type(array: Array, before: DType, after: DType) -> Array:

@@ -11,7 +11,7 @@ import numpy as np
 from onnx import AttributeProto, defs, helper
 
 from glowtrain.graph import Graph, Operator
-from glowtrain.graph.operator import same_attribute
+from glowtrain.graph.operator import as_tuple, same_attribute
 from glowtrain.onnx_io.read.source import kind_of
 from glowtrain.onnx_io.schema.attributes import static_inputs
 from glowtrain.onnx_io.schema.tensors import dtype_to_onnx, tensor_from_array, type_name
@@ -209,6 +209,5 @@ def _gives(schema: defs.OpSchema, operator: Operator, types: Sequence[TensorType
     free = [place for place, formal in enumerate(schema.outputs) if formal.type_str not in read]
     if not free:
         return True
-    found = operator.infer(*types)
-    results = found if isinstance(found, tuple) else (found,)
+    results = as_tuple(operator.infer(*types))
     return all(formal_type(results[k].dtype) in schema.outputs[k].types for k in free if k < len(results))

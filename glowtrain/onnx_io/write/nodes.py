@@ -11,6 +11,7 @@ from onnx import FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, Tenso
 from glowtrain.errors import ModelError
 from glowtrain.graph import Constant, Graph, Node, Operator, Value
 from glowtrain.graph.specialise.binding import Trimmed
+from glowtrain.names import Names
 from glowtrain.onnx_io.schema.tensors import dtype_to_onnx, tensor_from_array
 from glowtrain.onnx_io.write.encodings import OWN_DOMAIN, Extents, Form, form_of, own_form, schema_of
 from glowtrain.onnx_io.write.older_opsets import decomposed
@@ -27,27 +28,12 @@ def value_info(name: str, type_: TensorType, dims: Extents | None = None) -> Val
     return helper.make_tensor_value_info(name, dtype_to_onnx(type_.dtype), list(type_.shape if dims is None else dims))
 
 
-@dataclass
-class Names:
-    """Names that are taken, and fresh ones."""
-
-    taken: set[str] = field(default_factory=set)
-
-    def reserve(self, name: str, what: str) -> str:
-        """Take exactly this name. Raises :class:`ModelError` if something else has it."""
-        if name in self.taken:
-            raise ModelError(f"cannot save: {what} is called {name!r}, and so is another value; rename one of them")
-        self.taken.add(name)
-        return name
-
-    def fresh(self, hint: str) -> str:
-        """A name that is not taken, like ``hint``."""
-        name, number = hint, 0
-        while name in self.taken:
-            number += 1
-            name = f"{hint}_{number}"
-        self.taken.add(name)
-        return name
+def reserve(names: Names, name: str, what: str) -> str:
+    """Take exactly this name. Raises :class:`ModelError` if something else has it."""
+    if name in names:
+        raise ModelError(f"cannot save: {what} is called {name!r}, and so is another value; rename one of them")
+    names.take(name)
+    return name
 
 
 @dataclass
@@ -118,11 +104,11 @@ class Writer:
         """Fix the names of inputs, variables and outputs."""
         leaves: Iterable[Value] = (*graph.inputs, *graph.variables)
         for value in leaves:
-            self.known[value] = self.names.reserve(value.name, f"the {type(value).__name__.lower()}")
+            self.known[value] = reserve(self.names, value.name, f"the {type(value).__name__.lower()}")
         for name, value in graph.outputs.items():
             if self.known.get(value) == name:
                 continue
-            self.names.reserve(name, "the output")
+            reserve(self.names, name, "the output")
             if value.node is not None and value not in self.known:
                 self.known[value] = name
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from onnx import defs
 
 from glowtrain.graph import Graph, Input, Node, Operator
+from glowtrain.graph.operator import as_tuple
 from glowtrain.onnx_io.write.tabular import tabular_form
 from glowtrain.ops.resample.grid_sample import GridSample
 from glowtrain.ops.resample.resize import Resize
@@ -29,8 +30,7 @@ def decomposed(node: Node) -> Graph:
     """A node's operator in simpler ones, as a graph: inputs x0, x1, ... and outputs y0, y1, ..."""
     inputs = [None if value is None else Input(value.type, f"x{place}") for place, value in enumerate(node.inputs)]
     results = node.operator.decompose(*inputs)
-    values = results if isinstance(results, tuple) else (results,)
-    outputs = {f"y{place}": value for place, value in enumerate(values)}
+    outputs = {f"y{place}": value for place, value in enumerate(as_tuple(results))}
     return Graph(tuple(value for value in inputs if value is not None), outputs)
 
 

@@ -14,11 +14,12 @@ from glowtrain.graph import Graph, Node, Template, Value, Variable, no_model
 from glowtrain.graph.specialise.binding import Trimmed
 from glowtrain.graph.specialise.template import example_of
 from glowtrain.modes.variables import unknown_variables
+from glowtrain.names import Names
 from glowtrain.onnx_io.read.parameters import state_variables
 from glowtrain.onnx_io.read.upgrade.upgrade import NEWEST_OPSET
 from glowtrain.onnx_io.schema.tensors import tensor_from_array
 from glowtrain.onnx_io.write.encodings import Extents
-from glowtrain.onnx_io.write.nodes import Functions, Names, Writer, value_info
+from glowtrain.onnx_io.write.nodes import Functions, Writer, reserve, value_info
 from glowtrain.onnx_io.write.symbols import symbols_of
 from glowtrain.types import Array
 
@@ -103,7 +104,7 @@ def _model(
     step = graph.with_(outputs={f"{name}.whole" if name in cuts else name: value for name, value in outputs.items()})
     writer.declare(step)
     for name in cuts:
-        writer.names.reserve(name, "the output")
+        reserve(writer.names, name, "the output")
     writer.body(step)
     for name, cut in cuts.items():
         writer.trimmed(cut, f"{name}.whole")

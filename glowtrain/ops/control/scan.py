@@ -10,6 +10,7 @@ import numpy as np
 
 from glowtrain.graph import Constant, Draw, Graph, Input, Operator, Sample, Value, constant, operator, rebuild
 from glowtrain.graph.operator import as_tuple
+from glowtrain.ops.core.evaluate import run_nodes
 from glowtrain.ops.core.family import normalize_axis
 from glowtrain.ops.elementwise.transcendental import Tanh
 from glowtrain.ops.indexing.gather import Gather
@@ -214,9 +215,7 @@ def run_body(body: Graph, inputs: Sequence[Array]) -> list[Array]:
     """A body's outputs, node by node with NumPy."""
     known: dict[Value, Array] = dict(zip(body.inputs, inputs, strict=True))
     known.update((value, value.array) for value in body.constants)
-    for node in body.nodes:
-        results = node.operator.reference(*(None if value is None else known[value] for value in node.inputs))
-        known.update(zip(node.outputs, results if isinstance(results, tuple) else (results,), strict=True))
+    run_nodes(body.nodes, known)
     return [np.asarray(known[value]) for value in body.outputs.values()]
 
 

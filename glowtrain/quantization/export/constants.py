@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar, overload
 
-import numpy as np
-
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Constant, Graph, Node, Template, Value, Variable, topological
 from glowtrain.modes.variables import unknown_variables
+from glowtrain.names import Names
+from glowtrain.ops.core.evaluate import results_of
 from glowtrain.ops.random.philox import Dropout
 from glowtrain.optimize.rewrite import replaced
 from glowtrain.quantization.checks import check_model
@@ -64,10 +64,7 @@ class Arrays:
         if missing or node.operator.random or node.operator.control:
             self.known.update(dict.fromkeys(node.outputs))
             return
-        with np.errstate(all="ignore"):
-            results = node.operator.reference(*operands)
-        arrays = results if isinstance(results, tuple) else (results,)
-        self.known.update(zip(node.outputs, map(np.asarray, arrays), strict=True))
+        self.known.update(zip(node.outputs, results_of(node.operator, operands), strict=True))
 
 
 def baked(graph: Graph, state: Mapping[str, Array]) -> Graph:
@@ -96,14 +93,14 @@ def named(graph: Graph) -> Graph:
     Names that are there stay. Others are those of the layer whose parameters are read, else the operator's. Dropout
     changes none of the others' names.
     """
-    fresh = Names({value.name for value in (*graph.inputs, *graph.variables)})
+    fresh = Names((value.name for value in (*graph.inputs, *graph.variables)), separator=".")
     results = ((_before_dropout(value), name) for name, value in graph.outputs.items())
     said = {value: name for value, name in results if value.node is not None}
 
     def rename(node: Node, known: Mapping[Value, Value]) -> tuple[Value, ...]:
         copy = refreshed(node, known)
         for old, new in zip(node.outputs, copy.outputs, strict=True):
-            new.name = fresh.take(said.get(old) or old.name or node.name or _layer(node) or node.operator.onnx)
+            new.name = fresh.fresh(said.get(old) or old.name or node.name or _layer(node) or node.operator.onnx)
         return copy.outputs
 
     return transformed(graph, rename)
@@ -118,23 +115,6 @@ def _before_dropout(value: Value) -> Value:
 def _layer(node: Node) -> str:
     """The name that a layer's parameters begin with: ``stage1.conv`` for ``stage1.conv.weight``."""
     return next((v.name.rpartition(".")[0] for v in node.inputs if isinstance(v, Variable)), "")
-
-
-@dataclass
-class Names:
-    """Names that are taken."""
-
-    taken: set[str] = field(default_factory=set)
-    counts: dict[str, int] = field(default_factory=dict)
-
-    def take(self, hint: str) -> str:
-        """``hint``, or ``hint.<number>`` where that is taken."""
-        name = hint
-        while name in self.taken:
-            self.counts[hint] = self.counts.get(hint, 0) + 1
-            name = f"{hint}.{self.counts[hint]}"
-        self.taken.add(name)
-        return name
 
 
 def refreshed(node: Node, known: Mapping[Value, Value]) -> Node:

@@ -12,13 +12,14 @@ import numpy as np
 
 from glowtrain.graph import Graph, Node, Value, Variable
 from glowtrain.modes.training_and_inference import inference
+from glowtrain.names import Names
 from glowtrain.ops.contraction.products import Gemm, MatMul
 from glowtrain.ops.elementwise.arithmetic import Add
 from glowtrain.ops.normalize.batch_and_layer import BatchNormalization
 from glowtrain.ops.pooling.pooling import GlobalAveragePool
 from glowtrain.ops.reduce.reduction import ReduceMean
 from glowtrain.ops.tensor.move import Flatten
-from glowtrain.quantization.export.constants import Arrays, Names, baked, named, only_reader, refreshed, transformed
+from glowtrain.quantization.export.constants import Arrays, baked, named, only_reader, refreshed, transformed
 from glowtrain.types import Array
 
 
@@ -43,7 +44,9 @@ class _Folding:
 
     def __post_init__(self) -> None:
         values = (value for node in self.graph.nodes for value in node.outputs)
-        self.names = Names({value.name for value in (*self.graph.inputs, *self.graph.variables, *values)})
+        self.names = Names(
+            (value.name for value in (*self.graph.inputs, *self.graph.variables, *values)), separator="."
+        )
 
     def run(self) -> Graph:
         return transformed(self.graph, self.change)
@@ -127,7 +130,7 @@ class _Folding:
         """The name of a folded parameter: the one it has, unless others read that one as it is."""
         if isinstance(value, Variable) and len(self.graph.users[value]) == 1:
             return value.name
-        return self.names.take(otherwise)
+        return self.names.fresh(otherwise)
 
     def again(self, fresh: Node, last: Node) -> tuple[Value, ...]:
         fresh.outputs[0].name = last.outputs[0].name

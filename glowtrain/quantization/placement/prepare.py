@@ -15,13 +15,14 @@ import numpy as np
 
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Constant, Graph, Node, Template, Value, Variable
+from glowtrain.names import Names
 from glowtrain.ops.quantized.convert import QuantizeLinear, limits
 from glowtrain.ops.quantized.fake_quantize import FakeQuantize
 from glowtrain.ops.reduce.softmax import Softmax
 from glowtrain.quantization.calibration.profile import Profile
 from glowtrain.quantization.calibration.ranges import method_of
 from glowtrain.quantization.checks import check_kind, check_model
-from glowtrain.quantization.export.constants import Arrays, Model, Names, each, transformed
+from glowtrain.quantization.export.constants import Arrays, Model, each, transformed
 from glowtrain.quantization.export.fold import folded
 from glowtrain.quantization.placement.placement import Kept, Placement, Weight, place
 from glowtrain.quantization.placement.recipe import Recipe
@@ -126,12 +127,12 @@ class _Preparing:
     weights: dict[tuple[Node, int], Value] = field(default_factory=dict)
     known: Mapping[Value, Value] = field(default_factory=dict)
     kept: list[Kept] = field(default_factory=list)
-    names: Names = field(default_factory=Names)
+    names: Names = field(default_factory=lambda: Names(separator="."))
 
     def run(self) -> PreparedModel:
         for value in dict.fromkeys(self.placement.sites.values()):
             self.range(value)
-        self.names.taken.update(self.parameters)
+        self.names.take(*self.parameters)
         graph = transformed(self.placement.graph, self.change)
         graph = graph.with_(outputs={name: self.output(name, graph) for name in graph.outputs})
         kept = [*self.placement.kept, *self.kept]
@@ -197,7 +198,7 @@ class _Preparing:
         key = (weight.value, weight.axes)
         if key not in self.shared:
             # read along other axes too, a weight has other scales there, and they another name
-            array, name = self.arrays.required(weight.value), self.names.take(_weight_name(weight))
+            array, name = self.arrays.required(weight.value), self.names.fresh(_weight_name(weight))
             scheme, method = self.recipe.weights, method_of(self.recipe.weight_method)
             alike = (self.least_scale(other) for other in self.placement.weights if (other.value, other.axes) == key)
             least = functools.reduce(np.maximum, alike)

@@ -10,12 +10,13 @@ import numpy as np
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Constant, Graph, Node, Value, Variable
 from glowtrain.modes.training_and_inference import inference
+from glowtrain.names import Names
 from glowtrain.ops.microsoft.linear import DynamicQuantizeMatMul
 from glowtrain.ops.quantized.convert import INTEGERS, DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
 from glowtrain.ops.quantized.fake_quantize import FakeQuantize
 from glowtrain.ops.quantized.integer_products import ConvInteger, MatMulInteger
 from glowtrain.optimize.rewrite import rewrite
-from glowtrain.quantization.export.constants import Arrays, Names
+from glowtrain.quantization.export.constants import Arrays
 from glowtrain.quantization.export.qdq import qdq
 from glowtrain.types import Array, DType
 
@@ -32,7 +33,7 @@ def resumed(graph: Graph) -> Graph:
     Raises :class:`QuantizationError` where there is nothing of the kind.
     """
     plain = qdq(inference(graph))
-    names = Names({value.name for value in (*plain.inputs, *plain.variables)})
+    names = Names((value.name for value in (*plain.inputs, *plain.variables)), separator=".")
     result = rewrite(plain, _Resuming(names).node)
     if not any(isinstance(node.operator, FakeQuantize) for node in result.nodes):
         raise QuantizationError(f"{graph.name} {_why_nothing(plain)}")
@@ -125,7 +126,7 @@ class _Resuming:
         """A variable for the real numbers that constant integers stand for, rounded again if they were rounded."""
         settings = self.settings(node)
         assert settings is not None
-        name = self.names.take(_base_name(integers.name or node.outputs[0].name))
+        name = self.names.fresh(_base_name(integers.name or node.outputs[0].name))
         operator = node.operator
         assert isinstance(operator, DequantizeLinear)
         variable = Variable(name, operator.reference(array, *settings))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from glowtrain.graph import Constant, Input, Node, Value, topological
+from glowtrain.graph import Constant, Input, Value, topological
+from glowtrain.ops.core.evaluate import run_nodes
 from glowtrain.types import Array
 
 _MOST_STEPS = 1 << 15
@@ -37,7 +37,8 @@ def known_steps(
     now: dict[Value, Array] = {counter: begin[counter] for counter in counters}
     limit = _MOST_STEPS if count is None else min(count, _MOST_STEPS)
     for number in range(limit):
-        known = _evaluated(nodes, {**now, step: np.array(number, np.int64)})
+        known = {**now, step: np.array(number, np.int64)}
+        run_nodes(nodes, known)
         goes_on, *new = (_array(value, known) for value in results)
         if not goes_on.reshape(()).item():
             return number + 1
@@ -63,16 +64,6 @@ def _counters(kept: Value, step: Input, following: Mapping[Input, Value]) -> lis
 def _leaves(value: Value) -> list[Value]:
     operands = (operand for node in topological([value]) for operand in node.inputs)
     return [leaf for leaf in (*operands, value) if leaf is not None and leaf.node is None]
-
-
-def _evaluated(nodes: Sequence[Node], given: Mapping[Value, Array]) -> dict[Value, Array]:
-    known = dict(given)
-    with np.errstate(all="ignore"):
-        for node in nodes:
-            operands: list[Any] = [None if value is None else _array(value, known) for value in node.inputs]
-            results = node.operator.reference(*operands)
-            known.update(zip(node.outputs, results if isinstance(results, tuple) else (results,), strict=True))
-    return known
 
 
 def _array(value: Value, known: Mapping[Value, Array]) -> Array:

@@ -8,7 +8,6 @@ Source: the versions of each operator in https://onnx.ai/onnx/operators.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -16,6 +15,7 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from glowtrain.errors import ModelError
+from glowtrain.names import Names
 from glowtrain.onnx_io.read.source import describe, subgraphs
 from glowtrain.types import Array
 
@@ -36,19 +36,16 @@ class UpgradeScope:
     """What a step needs of its model: unused names, and the constants before a node."""
 
     graph: GraphProto
-    taken: set[str] = field(default_factory=set)
     constants: dict[str, TensorProto | AttributeProto] = field(default_factory=dict)
+    names: Names = field(init=False)
 
     def __post_init__(self) -> None:
-        self.taken.update(_names(self.graph))
+        self.names = Names(_names(self.graph), separator=".")
         self.constants.update((tensor.name, tensor) for tensor in self.graph.initializer)
 
     def fresh(self, stem: str) -> str:
         """A name that nothing has."""
-        names = itertools.chain([stem], (f"{stem}.{number}" for number in itertools.count(1)))
-        name = next(name for name in names if name not in self.taken)
-        self.taken.add(name)
-        return name
+        return self.names.fresh(stem)
 
     def constant(self, node: NodeProto, attribute: AttributeProto) -> NodeProto:
         """A Constant that holds (or, in a function, refers to) the value of an attribute that ``node`` had."""

@@ -72,7 +72,8 @@ def _upgrade_function(function: FunctionProto, opset: int, title: str) -> None:
     if not 0 < own <= NEWEST_OPSET:
         raise ModelError(f"{title}: function {function.name} uses ONNX opset {own}; supported are 1 to {NEWEST_OPSET}")
     body = GraphProto(node=function.node)
-    scope = UpgradeScope(body, {*function.input, *function.output})
+    scope = UpgradeScope(body)
+    scope.names.take(*function.input, *function.output)
     _upgrade(body, own, scope, f"{title}: function {function.name}")
     del function.node[:]
     function.node.extend(body.node)

@@ -1,0 +1,37 @@
+"""Distinct names, made from hints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class Names:
+    """Names that are taken, and fresh ones: ``hint``, then ``hint_1``, ``hint_2`` ... (with another ``separator``)."""
+
+    def __init__(self, taken: Iterable[str] = (), *, separator: str = "_") -> None:
+        self.separator = separator
+        self._numbers = dict.fromkeys(taken, 1)
+        """The number that follows each name, if it is a hint again."""
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._numbers
+
+    def take(self, *names: str) -> None:
+        """Names that no fresh one is to be."""
+        for name in names:
+            self._numbers.setdefault(name, 1)
+
+    def fresh(self, hint: str) -> str:
+        """``hint``, or where that is taken, ``hint`` with the first number that makes it another name."""
+        name = hint
+        while name in self._numbers:
+            name = f"{hint}{self.separator}{self._numbers[hint]}"
+            self._numbers[hint] += 1
+        self._numbers[name] = 1
+        return name
+
+    def copy(self) -> Names:
+        """The same names, to go on from without a trace here: for an inner scope."""
+        copy = Names(separator=self.separator)
+        copy._numbers = dict(self._numbers)
+        return copy

@@ -1,0 +1,40 @@
+"""Operators' references, run over known values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from glowtrain.graph import Constant, Node, Operator, Value
+from glowtrain.graph.operator import as_tuple
+from glowtrain.types import Array
+
+
+def results_of(operator: Operator, operands: Iterable[Array | None]) -> tuple[Array, ...]:
+    """What an operator's reference gives, however many results, as arrays.
+
+    Floating-point warnings are off: infinities and NaN are data.
+    """
+    with np.errstate(all="ignore"):
+        results: Any = operator.reference(*operands)
+    return tuple(map(np.asarray, as_tuple(results)))
+
+
+def run_node(node: Node, known: Mapping[Value, Array]) -> tuple[Array, ...]:
+    """The node's outputs for the ``known`` values of its operands; constants that are not among these have their own.
+
+    Raises :class:`KeyError` for an operand that is neither.
+    """
+    return results_of(node.operator, (None if value is None else _array(value, known) for value in node.inputs))
+
+
+def run_nodes(nodes: Iterable[Node], known: dict[Value, Array]) -> None:
+    """Add the outputs of nodes, which are in order, to the known values (see :func:`run_node`)."""
+    for node in nodes:
+        known.update(zip(node.outputs, run_node(node, known), strict=True))
+
+
+def _array(value: Value, known: Mapping[Value, Array]) -> Array:
+    return value.array if isinstance(value, Constant) and value not in known else known[value]
