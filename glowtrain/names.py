@@ -1,8 +1,9 @@
-"""Distinct names, made from hints."""
+"""Distinct names, made from hints, and patterns of names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 
 
 class Names:
@@ -35,3 +36,10 @@ class Names:
         copy = Names(separator=self.separator)
         copy._numbers = dict(self._numbers)
         return copy
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a name is one of the patterns, or fits one as file names do in a shell: ``*`` stands for any characters,
+    ``?`` for one, ``[ab]`` for one of these. All options that take names read them so.
+    """
+    return any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)

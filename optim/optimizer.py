@@ -10,7 +10,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields
-from fnmatch import fnmatchcase
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy as np
 from glowtrain.errors import InputError
 from glowtrain.grad.training import MICRO, STEP, Updates
 from glowtrain.graph import Input, Value, Variable
+from glowtrain.names import matches
 from glowtrain.ops.elementwise.arithmetic import Sqrt
 from glowtrain.ops.elementwise.extrema import Clip, Min
 from glowtrain.ops.elementwise.logic import Cast, Equal, Where
@@ -129,7 +129,7 @@ class Optimizer(ABC):
         """Whether weight decay acts on a parameter."""
         if callable(self.no_decay):
             return not self.no_decay(parameter)
-        return not any(fnmatchcase(parameter.name, pattern) for pattern in self.no_decay)
+        return not matches(parameter.name, self.no_decay)
 
     def _is_number(self, value: Any) -> bool:
         return isinstance(value, (int, float)) and not isinstance(value, bool)

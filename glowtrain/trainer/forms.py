@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import cached_property, partial
 from typing import Any
 
@@ -14,6 +13,7 @@ from glowtrain.grad import gradient_graph, loss_graph, training_graph
 from glowtrain.graph import Graph, Template, Value, Variable
 from glowtrain.graph.specialise.template import PROBES, example_of
 from glowtrain.losses import Loss
+from glowtrain.names import matches
 from glowtrain.onnx_io import inference, make_trainable
 from glowtrain.optim import Optimizer
 from glowtrain.presentation.words import LISTED
@@ -218,10 +218,10 @@ def select(variables: Sequence[Variable], trainable: Trainable) -> list[Variable
         return [variable for variable in candidates if trainable(variable.name)]
     patterns = (trainable,) if isinstance(trainable, str) else tuple(trainable)
     for pattern in patterns:
-        if not any(fnmatchcase(variable.name, pattern) for variable in candidates):
+        if not any(matches(variable.name, [pattern]) for variable in candidates):
             known = _shown([variable.name for variable in candidates])
             raise InputError(f"trainable: nothing matches {pattern!r}; the parameters are: {known}")
-    return [variable for variable in candidates if any(fnmatchcase(variable.name, pattern) for pattern in patterns)]
+    return [variable for variable in candidates if matches(variable.name, patterns)]
 
 
 def _shown(names: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ import glowtrain as gt
 from glowtrain import nn
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Graph, Template, Value, Variable, constant
+from glowtrain.names import matches
 from glowtrain.onnx_io import inference
 from glowtrain.ops.contraction.products import MatMul
 from glowtrain.ops.convolution.convolution import Conv, ConvTranspose
@@ -16,7 +17,7 @@ from glowtrain.ops.normalize.batch_and_layer import BatchNormalization
 from glowtrain.ops.reduce.reduction import ReduceMean
 from glowtrain.ops.tensor.pad import Pad
 from glowtrain.quantization import Recipe, Scheme, folded
-from glowtrain.quantization.export.constants import Arrays, baked, matched, named
+from glowtrain.quantization.export.constants import Arrays, baked, named
 from glowtrain.quantization.placement.placement import Placement, name_of, place
 from glowtrain.types import f32, i4, i8, u8
 from tests.quantization.models import branches, conv_norm, images, mobile, state_of, transformer
@@ -282,8 +283,12 @@ class TestSettled:
             ("block1.conv", "*x*", False),
             ("ab", "ab*ab", False),
             ("a", "*", True),
+            ("conv1", "conv?", True),
+            ("conv1", "conv[12]", True),
+            ("conv3", "conv[12]", False),
+            ("conv[0]", "conv[0]", True),
         ):
-            assert matched([name], [pattern]) is fits
+            assert matches(name, [pattern]) is fits
 
     def test_arrays_of_expressions_of_parameters(self) -> None:
         weight = Variable("w", np.ones((2, 3), np.float32))

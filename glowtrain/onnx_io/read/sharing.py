@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 
 from onnx import GraphProto, NodeProto
 
 from glowtrain.errors import InputError
+from glowtrain.names import matches
 from glowtrain.onnx_io.read.exported import PARAMETER, Exported
 from glowtrain.onnx_io.read.parameters import class_of, is_running, is_weight
 from glowtrain.onnx_io.read.source import set_nodes
@@ -213,11 +213,11 @@ class _Parting:
         """Give each node its own copy of what matches a pattern."""
         shared = {name: _nodes(uses) for name, uses in self.readers.items() if len(_nodes(uses)) > 1}
         for pattern in patterns:
-            if not any(fnmatchcase(name, pattern) for name in shared):
+            if not any(matches(name, [pattern]) for name in shared):
                 several = f"what several nodes read: {listed(shared)}"
                 raise InputError(f"untie: nothing matches {pattern!r} among {several}")
         for name, nodes in shared.items():
-            if any(fnmatchcase(name, pattern) for pattern in patterns):
+            if matches(name, patterns):
                 uses = self.readers[name]
                 for place, node in enumerate(nodes):
                     own = [use for use in uses if use.node is node]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar, overload
 
@@ -162,23 +162,3 @@ def only_reader(graph: Graph, value: Value) -> Node | None:
     if len(readers) != 1 or value in graph.roots or sum(operand is value for operand in readers[0].inputs) != 1:
         return None
     return readers[0]
-
-
-def matched(pattern_names: Collection[str], patterns: Collection[str]) -> bool:
-    """Whether one of the names is one of the patterns, or fits it (``*`` stands for any characters)."""
-    return any(_fits(name, pattern) for name in pattern_names for pattern in patterns)
-
-
-def _fits(name: str, pattern: str) -> bool:
-    head, *rest = pattern.split("*")
-    if not rest:
-        return name == pattern
-    if not name.startswith(head):
-        return False
-    place = len(head)
-    for part in rest[:-1]:
-        found = name.find(part, place)
-        if found < 0:
-            return False
-        place = found + len(part)
-    return len(name) - place >= len(rest[-1]) and name.endswith(rest[-1])

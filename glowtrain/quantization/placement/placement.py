@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Graph, Node, Value
-from glowtrain.quantization.export.constants import Arrays, matched, only_reader, settled
+from glowtrain.names import matches
+from glowtrain.quantization.export.constants import Arrays, only_reader, settled
 from glowtrain.quantization.placement.recipe import Recipe
 from glowtrain.types import TensorType, f32
 
@@ -110,7 +111,7 @@ class _Placing:
     def check_patterns(self) -> None:
         for patterns in (self.recipe.keep, self.recipe.only):
             for pattern in patterns:
-                if not any(matched(_names(node), [pattern]) for node in self.graph.nodes):
+                if not any(_matched(node, [pattern]) for node in self.graph.nodes):
                     names = ", ".join(dict.fromkeys(name_of(node) for node in self.graph.nodes))
                     raise QuantizationError(
                         f"no operator of {self.graph.name} is called {pattern!r}, nor is its type, layer or weight; "
@@ -137,12 +138,12 @@ class _Placing:
 
     def reason(self, node: Node) -> str:
         """Why a node stays in floating point; empty if it does not."""
-        if matched(_names(node), self.recipe.keep):
+        if _matched(node, self.recipe.keep):
             return "asked for"
         kind, data = node.operator.quantized, self.data(node)
         if self.follows(node):
             return ""
-        if self.recipe.only and not matched(_names(node), self.recipe.only):
+        if self.recipe.only and not _matched(node, self.recipe.only):
             return "not among those asked for"
         if not kind:
             return "has no integer form"
@@ -250,6 +251,11 @@ class _Placing:
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         factors = [getattr(node.operator, name, 1.0) for name in ("alpha", "beta")]
         return bias is not None and bias in self.known and bias.rank == 1 and axes is not None and factors == [1.0, 1.0]
+
+
+def _matched(node: Node, patterns: Collection[str]) -> bool:
+    """Whether one of the names that a node goes by is meant."""
+    return any(matches(name, patterns) for name in _names(node))
 
 
 def _names(node: Node) -> list[str]:

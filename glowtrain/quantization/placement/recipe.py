@@ -20,7 +20,7 @@ class Recipe:
     ``activations`` and ``weights`` are schemes; biases are i32 with the scale of the products. ``method`` is the
     calibration method of activations and ``weight_method`` that of weights ("minmax" or "mse"), by name or as an
     object. ``keep`` lists what stays in floating point: names of nodes, of their results or of their weights, and
-    operators ("Softmax"); ``*`` stands for any characters. With ``only`` everything else stays in floating point.
+    operators ("Softmax"), or patterns (:func:`glowtrain.names.matches`). With ``only`` everything else stays so.
     ``keep_sensitive`` is a number of layers that stay in floating point as well: those that cost the results the most.
     ``inputs`` and ``outputs`` say whether what comes from outside and what is only returned is rounded too.
     ``equalize``, ``correct_bias`` and ``round_weights`` (steps of AdaRound; 0: to the nearest) change weights before

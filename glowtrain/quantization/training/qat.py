@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Literal
 
 import numpy as np
@@ -20,6 +19,7 @@ from glowtrain.backends.base import Backend
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Constant, Graph, Node, Template, Value, Variable
 from glowtrain.losses import Loss, LossFunction
+from glowtrain.names import matches
 from glowtrain.ops.elementwise.transcendental import Exp
 from glowtrain.ops.quantized.convert import limits
 from glowtrain.ops.quantized.fake_quantize import FakeQuantize
@@ -178,7 +178,7 @@ def learned(graph: Graph, which: Learned = True, rate: float = 1.0) -> Graph:
         return graph
     names = {_scale_name(node) for node in graph.nodes if isinstance(node.operator, FakeQuantize)}
     for pattern in _patterns(which):
-        if not any(fnmatchcase(name, pattern) for name in names):
+        if not any(matches(name, [pattern]) for name in names):
             known = ", ".join(sorted(names)) or "none"
             raise QuantizationError(f"no scale of {graph.name} is called {pattern!r}; there are: {known}")
     given = {value.name for value in graph.inputs} if which is True else set()
@@ -230,7 +230,7 @@ class _Learning:
         name = _scale_name(node)
         if not isinstance(scale, Constant) or name in self.left:
             return None
-        if not any(fnmatchcase(name, pattern) for pattern in self.patterns):
+        if not matches(name, self.patterns):
             return None
         if scale not in self.scales:
             self.scales[scale] = self.positive(scale, name)
