@@ -18,7 +18,6 @@ MOST_MODULES = 15
 """Modules side by side in one folder."""
 
 
-
 BY_NAME = {
     "glowtrain/graph/registry.py": "the registry itself",
     "glowtrain/graph/value.py": "Python's operators on values stand below the operators",
