@@ -136,6 +136,7 @@ def test_what_reads_too_much_is_seen(load: MaskedLoad, line: str) -> None:
         (MaskedLoad(8, 4, None), "vmaskmovps ymm0, ymm1, ymmword ptr gs:[rdi]"),
         (MaskedLoad(16, 4, None), "vmovss xmm0, dword ptr gs:[rdi + 8]"),
         (MaskedLoad(16, 8, HALF), "vpcmpeqq k1, zmm0, zmmword ptr fs:[rdi]"),
+        (MaskedLoad(16, 8, HALF), "vpcmpeqq k1 {k2}, zmm0, zmmword ptr fs:[rdi]"),
         (MaskedLoad(16, 4, None), "vmovups zmm0, zmmword ptr [rdi]"),
     ],
 )
