@@ -175,14 +175,14 @@ def runner(contractions: list[Contraction], target: Target) -> tuple[Callable[[]
     for kernel in kernels:
         compile_text(kernel.text, target)
     spent = 1e3 * (time.perf_counter() - start)
-    calls = [build(kernel.text, target, ["contract"]).function("contract", 4) for kernel in kernels]
+    calls = [build(kernel.text, target, ["contract"]).function("contract", 6) for kernel in kernels]
     arrays = [aligned(max(reach(contraction, x) for contraction in contractions)) for x in "cab"]
     arrays.append(aligned(max(kernel.workspace for kernel in kernels) // 4 + 16))
     pointers = [array.ctypes.data for array in arrays]
 
     def run() -> None:
-        for call in calls:
-            call(*pointers)
+        for call, kernel in zip(calls, kernels, strict=True):
+            call(*pointers, 0, kernel.work.tasks)
         arrays[0].flags  # noqa: B018  keeps the buffers alive
 
     return run, spent, [kernel.plan for kernel in kernels]

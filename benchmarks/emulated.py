@@ -169,7 +169,7 @@ class Product:
                 at, packing = kernel.packed
                 operands[at] = packing.apply(operands[at])
             c = job.result(np.full_like(wanted, UNTOUCHED))
-            job.call([c.at, *map(job.put, operands), workspace], [c])
+            job.call([c.at, *map(job.put, operands), workspace, 0, kernel.work.tasks], [c])
         return job
 
 

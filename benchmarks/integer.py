@@ -156,7 +156,7 @@ def session(made: onnx.ModelProto, exact: bool) -> Callable[[], None]:
 def ours(contraction: Contraction, target: Target) -> tuple[Callable[[], None], str]:
     """One run of the generated function, and its plan."""
     kernel = generate(contraction, "contract", target)
-    call = build(kernel.text, target, ["contract"]).function("contract", 4)
+    call = build(kernel.text, target, ["contract"]).function("contract", 6)
     arrays = [aligned(reach(contraction, x)) for x in "cab"]
     if contraction.operands is not None:
         arrays = [np.random.default_rng(0).integers(0, 127, array.shape).astype(np.uint8) for array in arrays]
@@ -169,7 +169,7 @@ def ours(contraction: Contraction, target: Target) -> tuple[Callable[[], None], 
     pointers = [array.ctypes.data for array in arrays]
 
     def run() -> None:
-        call(*pointers)
+        call(*pointers, 0, kernel.work.tasks)
         arrays[0].flags  # noqa: B018  keeps the buffers alive
 
     return run, kernel.plan

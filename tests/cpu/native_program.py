@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from glowtrain.backends.cpu.step import ENTRY, generate
+from glowtrain.backends.cpu.step import ENTRY, Code, generate
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.toolchain import build, pointer_table
 from glowtrain.loops import Buffer
@@ -86,8 +86,14 @@ class Native:
     def __init__(self, program: Program, target: Target, plan: Plan | None = None, profile: bool = False) -> None:
         self.program = program
         self.plan = spread(program) if plan is None else plan
-        self.code = generate(self.plan, target, Options(profile=profile))
-        self.step = build(self.code.text, target, [ENTRY]).function(ENTRY, 1)
+        self.code = self.generated(target, Options(profile=profile))
+        self.step = self.loaded(target)
+
+    def generated(self, target: Target, options: Options) -> Code:
+        return generate(self.plan, target, options)
+
+    def loaded(self, target: Target) -> Callable[..., None]:
+        return build(self.code.text, target, [ENTRY]).function(ENTRY, 1)
 
     @property
     def sizes(self) -> list[int]:

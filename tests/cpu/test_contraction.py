@@ -80,12 +80,25 @@ class Buffers:
 def execute(
     contraction: Contraction, target: Target, buffers: Buffers, epilogue: Bias | None = None, *more: np.ndarray
 ) -> np.ndarray:
+    """C after all tasks, which has the same bits after some ranges of them, each with a workspace of its own."""
     kernel = generate(contraction, "contract", target, epilogue)
-    function = build(kernel.text, target, ["contract"]).function("contract", 4 + len(more))
-    result = buffers.c.copy()
-    workspace = np.full(kernel.workspace // 4 + 64, np.nan, np.float32)
-    function(*(array.ctypes.data for array in (result, buffers.a, buffers.b, workspace, *more)))
-    return result
+    function = build(kernel.text, target, ["contract"]).function("contract", 6 + len(more))
+    found = []
+    for ranges in ([(0, kernel.work.tasks)], pieces(kernel.work.tasks)):
+        result = buffers.c.copy()
+        for begin, end in ranges:
+            workspace = np.full(kernel.workspace // 4 + 64, np.nan, np.float32)
+            arrays = (result, buffers.a, buffers.b, *more, workspace)
+            function(*(array.ctypes.data for array in arrays), begin, end)
+        found.append(result)
+    np.testing.assert_array_equal(*(result.view(np.uint8) for result in found), err_msg=kernel.plan)
+    return found[0]
+
+
+def pieces(tasks: int) -> list[tuple[int, int]]:
+    """Uneven ranges, the last ones first."""
+    edges = sorted({0, tasks // 7, tasks // 2, tasks - tasks // 5, tasks})
+    return list(zip(edges, edges[1:], strict=False))[::-1]
 
 
 def check(contraction: Contraction, target: Target) -> None:

@@ -22,7 +22,7 @@ from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import Function, Text, vector
 from glowtrain.backends.llvm.toolchain import build, compile_text
 from tests.cpu.native_program import Pages
-from tests.cpu.test_contraction import addresses, contractions, inside
+from tests.cpu.test_contraction import addresses, contractions, inside, pieces
 
 Array = NDArray[Any]
 TARGETS = ("host", "avx2", "sse4", "scalar", "neon", "avx512", "avx512vnni", "avxvnni", "neon-dot")
@@ -132,20 +132,22 @@ class Built:
     def __init__(self, contraction: Contraction, target: Target) -> None:
         self.contraction, self.kernel = contraction, generate(contraction, "contract", target)
         text, runs = here(self.kernel.text, target)
-        self.function = build(text, runs, ["contract"]).function("contract", 4)
+        self.function = build(text, runs, ["contract"]).function("contract", 6)
 
     def run(self, a: Array, b: Array) -> Array:
-        """C; nothing outside of A, B and the workspace is touched."""
+        """C, from one range of tasks after another; nothing outside of A, B and the workspace is touched."""
         operands, size = [a, b], self.kernel.workspace
         if self.kernel.packed is not None:
             at, packing = self.kernel.packed
             operands[at] = packing.apply(operands[at])
         held = [guarded(operand) for operand in operands]
         result = np.full(int(addresses(self.contraction.c, self.contraction.extents).max()) + 9, UNTOUCHED, np.int32)
-        raw = np.full(size + 128, 0xA5, np.uint8)
-        start = -raw.ctypes.data % 64
-        self.function(result.ctypes.data, held[0][0].ctypes.data, held[1][0].ctypes.data, raw.ctypes.data + start)
-        assert np.all(raw[start + size :] == 0xA5), "a store behind the workspace"
+        for begin, end in pieces(self.kernel.work.tasks):
+            raw = np.full(size + 128, 0xA5, np.uint8)
+            start = -raw.ctypes.data % 64
+            arrays = (result, held[0][0], held[1][0], raw[start:])
+            self.function(*(array.ctypes.data for array in arrays), begin, end)
+            assert np.all(raw[start + size :] == 0xA5), "a store behind the workspace"
         return result
 
 

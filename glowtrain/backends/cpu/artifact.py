@@ -2,7 +2,8 @@
 outside of the arena.
 
 The object code exports one function, ``void PREFIXstep(ptr table)``. The table holds pointers of the processor's width:
-the arena, the workspace, then each of :attr:`NativeArtifact.slots` in order; all are aligned to 64 bytes.
+the arena, the workspace, then each of :attr:`NativeArtifact.slots` in order; all are aligned to 64 bytes. A workspace
+belongs to one worker, so a step on one thread needs one; it holds nothing between two kernels.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Slot:
 class NativeArtifact(Artifact):
     """A compiled graph without its compiler's data structures.
 
+    ``workspace`` is the bytes that each worker needs for itself.
     ``slots`` are the entries of the pointer table after the first two; ``outputs`` has the types of all outputs, also
     of those that the code never writes; ``constants`` hold memory as the code reads it, aligned; ``calls`` names the
     kernel of each call, in order, where the code counts their cycles; ``natives`` are the functions of this process
@@ -74,7 +76,7 @@ class NativeArtifact(Artifact):
             if slot.kind == "constant" and buffer.initial is not None
         }
         outputs = {name: buffer.type for name, buffer in plan.program.outputs.items()}
-        calls = code.calls if code.profile else ()
+        calls = tuple(call.name for call in code.calls) if code.profile else ()
         own = object_bytes, code.target, code.entry, plan.arena, code.workspace
         return cls(*own, slots, outputs, constants, calls, code.natives)
 

@@ -113,7 +113,7 @@ def _target(body: Sequence[Statement], total: Reduce) -> Store | None:
 
 
 def contraction_text(kernel: Kernel, product: Product, name: str, target: Target, outer: Sequence[Index]) -> Generated:
-    """The generated function ``name(c, a, b, workspace, further operands, outer indices)``."""
+    """The generated function ``name(c, a, b, further operands, workspace, outer indices, begin, end)``."""
     inner = product.indices
     c, a, b = (_access(inner, address(x.index, x.buffer.strides)) for x in (product.target, product.a, product.b))
     names, extents = tuple(index.name for index in inner), tuple(index.extent for index in inner)

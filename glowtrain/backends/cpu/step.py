@@ -1,8 +1,8 @@
 """A planned program as one LLVM module: a function for every kernel structure, and the step that calls them.
 
 ``void @PREFIXstep(ptr table)`` takes a table of pointers: the arena, the workspace, then every buffer that lives
-outside of the arena. Kernels with the same text are emitted once. Parallel loops are run by one thread; a thread pool
-would take the outermost tiles of each kernel.
+outside of the arena. Kernels with the same text are emitted once. A kernel is a function over a range of its tasks (see
+:mod:`glowtrain.backends.cpu.tasks`); how a step has them run is its :class:`Runner`'s choice.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
+from typing import Protocol
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from glowtrain.backends.cpu.recognise import (
     outer_offset,
     recognise,
 )
+from glowtrain.backends.cpu.tasks import PARAMS, Work
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import Function, Text
 from glowtrain.backends.llvm.toolchain import module_text
@@ -58,9 +60,52 @@ class Argument:
 
 
 @dataclass(frozen=True)
+class Invocation:
+    """One call in the text of a step: the name of the kernel (or of the call of a native function), the function's, and
+    what there is to do.
+    """
+
+    name: str
+    function: str
+    work: Work
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What one call passes, as texts of LLVM values; the workspace stands between the two others."""
+
+    pointers: tuple[Text, ...]
+    workspace: Text
+    indices: tuple[Text, ...]
+
+    def over(self, begin: Text, end: Text) -> Text:
+        """The argument list for a range of tasks."""
+        pointers = ", ".join(f"ptr {pointer}" for pointer in (*self.pointers, self.workspace))
+        return ", ".join([pointers, *(f"i64 {number}" for number in (*self.indices, begin, end))])
+
+
+class Runner(Protocol):
+    """How a step has the tasks of its calls run."""
+
+    def run(self, f: Function, call: Invocation, arguments: Arguments) -> None:
+        """Write what runs every task of a call once, and has run them all when it is done."""
+
+
+class Whole:
+    """All tasks in one range, by the thread that runs the step."""
+
+    def run(self, f: Function, call: Invocation, arguments: Arguments) -> None:
+        f.line(f"call void @{call.function}({arguments.over('0', str(call.work.tasks))})")
+
+
+SERIAL = Whole()
+
+
+@dataclass(frozen=True)
 class Code:
     """The text of a module, and the plan that it carries out; ``externals`` are the buffers in the table after arena
-    and workspace, ``profile`` whether a table of cycle counters is the last entry."""
+    and workspace, ``profile`` whether a table of cycle counters is the last entry. ``workspace`` is the bytes that each
+    worker needs."""
 
     plan: Plan
     target: Target
@@ -71,8 +116,8 @@ class Code:
     workspace: int
     functions: dict[str, str] = field(default_factory=dict)
     """Function name -> the kernels that use it, for listings."""
-    calls: tuple[str, ...] = ()
-    """The kernel of each call in the step, in order."""
+    calls: tuple[Invocation, ...] = ()
+    """The calls in the step, in order."""
     natives: tuple[NativeFunction, ...] = ()
     """Functions that operators bring along: in the table after ``externals``."""
 
@@ -80,13 +125,13 @@ class Code:
         return module_text(self.text, self.target)
 
 
-def generate(plan: Plan, target: Target, options: Options = DEFAULT) -> Code:
+def generate(plan: Plan, target: Target, options: Options = DEFAULT, runner: Runner = SERIAL) -> Code:
     """The module of a planned program. Raises :class:`CodegenError` naming the kernel that cannot be written.
 
     With ``options.profile`` the step adds the cycles of each call to an i64 array, whose address is the table's last
     entry.
     """
-    return _Module(plan, target, options).code()
+    return _Module(plan, target, options, runner).code()
 
 
 @dataclass(frozen=True)
@@ -96,8 +141,8 @@ class _Unit:
     text: str
     arguments: list[Argument]
     outer: list[Index]
+    work: Work
     workspace: int = 0
-    takes_workspace: bool = False
 
     def on(self, before: Sequence[Buffer], after: Sequence[Buffer]) -> _Unit:
         """The same code called with other buffers."""
@@ -106,11 +151,12 @@ class _Unit:
 
 
 class _Module:
-    def __init__(self, plan: Plan, target: Target, options: Options) -> None:
+    def __init__(self, plan: Plan, target: Target, options: Options, runner: Runner) -> None:
         self.plan = plan
+        self.runner = runner
         self.profile = options.profile
         self.entry = f"{options.prefix}{ENTRY}"
-        self.calls: list[str] = []
+        self.calls: list[Invocation] = []
         self.target = target
         self.texts: dict[str, str] = {}
         self.units: dict[tuple[Key, tuple[tuple[bool, bool], ...]], tuple[_Unit, list[Buffer]]] = {}
@@ -144,6 +190,7 @@ class _Module:
     def code(self) -> Code:
         f = Function(self.entry, [("ptr", "table")])
         self.step = Expressions(f, self.target, {}, ())
+        self.own = self._slot(1)
         self._instructions(self.plan.program.instructions, [])
         entry = f.finish()
         functions = {name: ", ".join(dict.fromkeys(users)) for name, users in self.users.items()}
@@ -173,14 +220,13 @@ class _Module:
         unit = self._unit(kernel, outer)
         name = self._function(unit, kernel)
         self.workspace = max(self.workspace, unit.workspace)
-        pointers = [self._pointer(argument) for argument in unit.arguments]
-        if unit.takes_workspace:
-            pointers.insert(3, self._slot(1))
-        arguments = [f"ptr {p}" for p in pointers] + [f"i64 {self.step.emit(index).text}" for index in unit.outer]
+        pointers = tuple(self._pointer(argument) for argument in unit.arguments)
+        indices = tuple(self.step.emit(index).text for index in unit.outer)
+        call = Invocation(kernel.name, name, unit.work)
         before = self._cycles()
-        self.step.f.line(f"call void @{name}({', '.join(arguments)})")
+        self.runner.run(self.step.f, call, Arguments(pointers, self.own, indices))
         self._count(before)
-        self.calls.append(kernel.name)
+        self.calls.append(call)
 
     @_instruction.register
     def _native(self, call: Call, outer: list[Index]) -> None:
@@ -195,7 +241,7 @@ class _Module:
         before = self._cycles()
         self.step.f.line(f"call void {function}({', '.join([*(f'ptr {p}' for p in pointers), *words])})")
         self._count(before)
-        self.calls.append(call.name)
+        self.calls.append(Invocation(call.name, call.function.name, Work()))
 
     def _unit(self, kernel: Kernel, outer: list[Index]) -> _Unit:
         """A kernel's code, written once for all kernels of one structure."""
@@ -268,11 +314,13 @@ def _unit(kernel: Kernel, target: Target, outer: list[Index]) -> _Unit:
 
 def _general(kernel: Kernel, target: Target, outer: list[Index]) -> _Unit:
     operands = kernel.operands
-    params = [("ptr noalias", f"p{k}") for k in range(len(operands))] + [("i64", f"t{k}") for k in range(len(outer))]
-    f = Function(_NAME, params, linkage="internal")
+    params = [*(("ptr noalias", f"p{k}") for k in range(len(operands))), ("ptr noalias", "workspace")]
+    params += [("i64", f"t{k}") for k in range(len(outer))]
+    f = Function(_NAME, [*params, *PARAMS], linkage="internal")
     pointers = {buffer: f"%p{k}" for k, buffer in enumerate(operands)}
-    Nests(f, target, pointers, kernel.body, {t: f"%t{k}" for k, t in enumerate(outer)}).write(kernel.body)
-    return _Unit(f.finish(), [Argument(buffer) for buffer in operands], outer)
+    nests = Nests(f, target, pointers, kernel.body, {t: f"%t{k}" for k, t in enumerate(outer)})
+    work = nests.write_tasks(kernel.body)
+    return _Unit(f.finish(), [Argument(buffer) for buffer in operands], outer, work)
 
 
 def _contraction(kernel: Kernel, product: Product, target: Target, outer: list[Index]) -> _Unit:
@@ -284,7 +332,7 @@ def _contraction(kernel: Kernel, product: Product, target: Target, outer: list[I
         at, packing = generated.packed
         arguments[1 + at] = Argument(arguments[1 + at].buffer, packing=packing)
     if product.plain:
-        return _Unit(generated.text, arguments, [], generated.workspace, takes_workspace=True)
+        return _Unit(generated.text, arguments, [], generated.work, generated.workspace)
     arguments += [Argument(buffer) for buffer in further_operands(kernel, product)]
     arguments += [Argument(buffer) for buffer in FusedEpilogue(kernel, product, target, outer).again]
-    return _Unit(generated.text, arguments, outer, generated.workspace, takes_workspace=True)
+    return _Unit(generated.text, arguments, outer, generated.work, generated.workspace)

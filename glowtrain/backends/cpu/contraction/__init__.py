@@ -25,7 +25,8 @@ __all__ = ["Access", "Axis", "Clip", "Contraction", "Epilogue", "Kernel", "Machi
 
 
 def generate(contraction: Contraction, name: str, target: Target, epilogue: Epilogue | None = None) -> Kernel:
-    """The text of ``void @name(ptr c, ptr a, ptr b, ptr workspace, <epilogue params>)`` and its helpers.
+    """The text of ``void @name(c, a, b, <epilogue pointers>, workspace, <epilogue indices>, i64 begin, i64 end)`` and its
+    helpers: it runs the tasks from ``begin`` to before ``end``.
 
     All functions have the attributes ``#0`` of the target; helpers are internal and named ``name.*``. The buffers
     must not overlap. ``workspace`` must be aligned to 64 bytes.
@@ -36,7 +37,7 @@ def generate(contraction: Contraction, name: str, target: Target, epilogue: Epil
     nest = Nest(plan, name, epilogue, prepared)
     text = nest.text()
     packed = (0 if prepared.turned else 1, nest.packing) if nest.packing and prepared.ahead else None
-    return Kernel(name, text, nest.workspace, f"{plan.describe()}; {len(nest.kernels)} kernels", packed)
+    return Kernel(name, text, nest.workspace, f"{plan.describe()}; {len(nest.kernels)} kernels", nest.cut.work, packed)
 
 
 def machine_of(target: Target, dtype: str) -> Machine:

@@ -17,6 +17,7 @@ from glowtrain.backends.cpu.contraction.cost import (
     Machine,
     compute,
     inner_reduction,
+    packing,
     stream,
     total,
     traffic,
@@ -55,7 +56,9 @@ class Level:
 
 @dataclass(frozen=True)
 class Plan:
-    """The arrangement of one problem. ``vec`` is the loop along the lanes, a reduction if ``dots``."""
+    """The arrangement of one problem. ``vec`` is the loop along the lanes, a reduction if ``dots``; ``cost`` is in cycles,
+    ``packing`` the part of it for the levels that pack.
+    """
 
     problem: Problem
     machine: Machine
@@ -68,6 +71,7 @@ class Plan:
     levels: tuple[Level, ...]
     copies: int
     cost: float
+    packing: float
 
     def describe(self) -> str:
         """One line: roles, register tile and layers."""
@@ -319,7 +323,8 @@ def _complete(x: Candidate, kinds: tuple[str, ...], cost: float) -> Plan:
     if last is not None:
         order = (*(i for i in order if i != last), last)
     levels = tuple(_levels(x))
-    return Plan(x.problem, x.machine, x.vec, x.dots, x.vectors, x.tile, kinds, order, levels, x.copies, cost)
+    chosen = x.problem, x.machine, x.vec, x.dots, x.vectors, x.tile
+    return Plan(*chosen, kinds, order, levels, x.copies, cost, packing(x))
 
 
 def _levels(x: Candidate) -> Iterator[Level]:

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from glowtrain.backends.cpu.contraction.dot import Dot
+from glowtrain.backends.cpu.tasks import Work
 from glowtrain.backends.llvm.formats import SIZE
 from glowtrain.backends.llvm.text import Function, Text
 
@@ -124,7 +125,7 @@ class Epilogue(Protocol):
 
     @property
     def params(self) -> Sequence[tuple[str, str]]:
-        """Further (type, name) parameters of the function, pointers."""
+        """Further (type, name) parameters of the function: pointers, then indices of enclosing loops."""
 
     @property
     def length(self) -> int:
@@ -143,9 +144,11 @@ class Epilogue(Protocol):
 
 @dataclass(frozen=True)
 class Kernel:
-    """The text of ``void @name(ptr c, ptr a, ptr b, ptr workspace, <epilogue params>)`` and of its helpers.
+    """The text of ``void @name(c, a, b, <epilogue pointers>, workspace, <epilogue indices>, begin, end)`` and of its
+    helpers.
 
-    ``workspace`` is in bytes (0: the pointer is not used); ``plan`` says in one line how the nest was arranged.
+    ``workspace`` is in bytes (0: the pointer is not used); ``plan`` says in one line how the nest was arranged, ``work``
+    which tasks there are (see :mod:`glowtrain.backends.cpu.tasks`).
     ``packed``: an operand (0 is A, 1 is B) that is constant and that the function wants packed.
     """
 
@@ -153,6 +156,7 @@ class Kernel:
     text: str
     workspace: int
     plan: str
+    work: Work = Work()
     packed: tuple[int, Packing] | None = None
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from glowtrain.backends.cpu.contraction.choose import Level, Plan, View, balanced, pattern, views
+from glowtrain.backends.cpu.contraction.cut import cut
 from glowtrain.backends.cpu.contraction.describe import Epilogue
 from glowtrain.backends.cpu.contraction.kernel import Micro
 from glowtrain.backends.cpu.contraction.lanes import Lanes
@@ -14,12 +15,15 @@ from glowtrain.backends.cpu.contraction.packing import Packing, PackingText
 from glowtrain.backends.cpu.contraction.tile import Pattern, Variant, needed_coordinates
 from glowtrain.backends.cpu.contraction.window import WindowText
 from glowtrain.backends.cpu.contraction.words import Prepared, outer_loops, packing
+from glowtrain.backends.cpu.tasks import GIVEN, PARAMS, Range
 from glowtrain.backends.llvm.text import Function, Text
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where the nest stands: addresses, indices of the output loops, and what is already fixed of the kernel."""
+    """Where the nest stands: addresses, indices of the output loops, the tasks to run of those in here, and what is
+    already fixed of the kernel.
+    """
 
     c: Text
     a: Text
@@ -33,6 +37,7 @@ class _Place:
     lanes: int = 0
     first: Text | None = None
     last: bool = True
+    tasks: Range = GIVEN
 
 
 class Nest:
@@ -41,8 +46,14 @@ class Nest:
     def __init__(self, plan: Plan, name: str, epilogue: Epilogue | None, prepared: Prepared) -> None:
         self.plan, self.problem, self.name, self.epilogue = plan, plan.problem, name, epilogue
         self.prepared = prepared
-        params = [("ptr noalias", "c"), ("ptr noalias", "a"), ("ptr noalias", "b"), ("ptr noalias", "workspace")]
-        self.f = Function(name, [*params, *(epilogue.params if epilogue else ())])
+        params = [
+            ("ptr noalias", "c"),
+            ("ptr noalias", "a"),
+            ("ptr noalias", "b"),
+            *(epilogue.params if epilogue else ()),
+        ]
+        pointers = [param for param in params if param[0].startswith("ptr")]
+        self.f = Function(name, [*pointers, ("ptr noalias", "workspace"), *params[len(pointers) :], *PARAMS])
         self.lanes = Lanes(self.f, self.problem.scalar, self.problem.size, plan.machine.width)
         self.of = {x: self.lanes.of(self.problem.type_of(x)) for x in "cab"}
         self.views = views(self.problem, plan.vec, plan.machine.width)
@@ -52,6 +63,7 @@ class Nest:
             a = replace(self.views[1], padded=self.prepared.copies != (None, None))
             self.views = (self.views[0], a, self._packed_view(self.packing))
         self.coordinates = needed_coordinates(plan, epilogue)
+        self.cut = cut(plan, self._copied_cycles())
         self.kernels: dict[Variant, str] = {}
         self.copies: dict[tuple[tuple[Move, ...], bool], str] = {}
         self.workspace = self.reserved = 0
@@ -81,6 +93,11 @@ class Nest:
             found.append(target)
         a, b = reversed(found) if self.prepared.turned != self.problem.swapped else found
         return a, b
+
+    def _copied_cycles(self) -> float:
+        """About what these copies and packing at run time take: a cycle for each element."""
+        packed = self.packing.nbytes if self.packing is not None and not self.prepared.ahead else 0
+        return float(packed + sum(copied.elements for copied in self.prepared.copies if copied is not None))
 
     def _prepared_texts(self) -> list[str]:
         """The functions that copy and pack."""
@@ -119,6 +136,9 @@ class Nest:
 
     def _walk(self, depth: int, loop: int, runs: list[tuple[int, int, int, _Place]]) -> None:
         """For each (start, count, size, place): ``count`` times the layers inside, ``size`` steps of ``loop`` apart."""
+        if depth in self.cut.each:
+            self._walk_tasks(depth, loop, runs)
+            return
         for start, count, size, place in runs:
             if count == 1:
                 self._level(depth + 1, self._moved(place, loop, start))
@@ -127,6 +147,27 @@ class Nest:
                 index = self.f.value(f"mul nuw nsw i64 {counted.index}, {size}") if size > 1 else counted.index
                 index = self.f.value(f"add nuw nsw i64 {index}, {start}") if start else index
                 self._level(depth + 1, self._moved(place, loop, index))
+
+    def _walk_tasks(self, depth: int, loop: int, runs: list[tuple[int, int, int, _Place]]) -> None:
+        """The same for those trips that have tasks in the range."""
+        trips, first = runs[0][3].tasks.trips(self.f, self.cut.each[depth]), 0
+        for start, count, size, place in runs:
+            last = first + count if place is not runs[-1][3] else None
+            part, shift = trips.between(self.f, first, last), start - first * size
+            if len(runs) == 1:
+                self._tasks(depth, loop, part, size, shift, place)
+            else:
+                with self.f.when(self.f.value(f"icmp slt i64 {part.begin}, {part.end}"), hint="some"):
+                    self._tasks(depth, loop, part, size, shift, place)
+            first += count
+
+    def _tasks(self, depth: int, loop: int, trips: Range, size: int, shift: int, place: _Place) -> None:
+        """Some trips of a task loop; trip n is at ``n * size + shift``."""
+        with self.f.loop(trips.end, begin=trips.begin, hint="tasks") as counted:
+            inner = replace(place, tasks=place.tasks.inside(self.f, counted.index, self.cut.each[depth]))
+            index = self.f.value(f"mul nuw nsw i64 {counted.index}, {size}") if size > 1 else counted.index
+            index = self.f.value(f"add nuw nsw i64 {index}, {shift}") if shift else index
+            self._level(depth + 1, self._moved(inner, loop, index))
 
     def _moved(self, place: _Place, loop: int, by: Text | int) -> _Place:
         """Every address moved by ``by`` steps of a loop; the vector loop moves in whole vectors."""

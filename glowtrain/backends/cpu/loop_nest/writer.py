@@ -2,13 +2,15 @@
 
 Of the loops around flat statements one is chosen to run along vector lanes (see
 :mod:`glowtrain.backends.cpu.loop_nest.analysis`); the others are ordinary loops, those with the longest strides
-outermost. A loop that holds loops is a scalar loop around them: a row program.
+outermost. A loop that holds loops is a scalar loop around them: a row program. The outermost loops of a kernel that is
+one nest are its task loops (see :mod:`glowtrain.backends.cpu.tasks`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
 from glowtrain.backends.cpu.loop_nest.analysis import (
     accesses,
@@ -21,9 +23,11 @@ from glowtrain.backends.cpu.loop_nest.analysis import (
 )
 from glowtrain.backends.cpu.loop_nest.byte_packs import packs
 from glowtrain.backends.cpu.loop_nest.collapse import collapse
+from glowtrain.backends.cpu.loop_nest.cut import NOTHING, cut, operations
 from glowtrain.backends.cpu.loop_nest.reduction import Reducing
 from glowtrain.backends.cpu.loop_nest.saturation import saturation
 from glowtrain.backends.cpu.loop_nest.scope import Context, Lanes
+from glowtrain.backends.cpu.tasks import GIVEN, Work
 from glowtrain.backends.llvm import scalar
 from glowtrain.backends.llvm.formats import MEMORY, REGISTER, interleaved
 from glowtrain.backends.llvm.target import Target
@@ -73,6 +77,17 @@ class Nests:
         self.e.free.lets |= {s.ref: s.value for s in statements(body) if isinstance(s, Let)}
         for index, text in (outer or {}).items():
             self.e.bind(index, Lanes(text))
+        self.cut = NOTHING
+        self.tasks = GIVEN
+
+    def write_tasks(self, body: Sequence[Statement]) -> Work:
+        """All statements of a kernel, of whose tasks the range that the function is given is run."""
+        if len(body) == 1 and isinstance(body[0], For):
+            self._loop(body[0], whole=True)
+        else:
+            self.write(body)
+        cycles = operations(body) / self.target.width("f32")
+        return Work(self.cut.tasks, cycles / self.cut.tasks)
 
     def write(self, body: Sequence[Statement]) -> None:
         """All statements, in order."""
@@ -89,10 +104,12 @@ class Nests:
         """Reductions of these statements that can be computed now share their passes."""
         self.e.reduce_together(list(reductions([s for s in body if not isinstance(s, For)])))
 
-    def _loop(self, loop: For) -> None:
+    def _loop(self, loop: For, *, whole: bool = False) -> None:
+        """A nest; ``whole``: it is the kernel, and its outermost loops are the task loops."""
         if math.prod(index.extent for index in loop.indices) == 0:
             return
         if loop.serial or any(isinstance(statement, For) for statement in loop.body):
+            self._cut(loop, loop.indices, whole=whole)
             self.e.hoist(loop.body)
             self._nested(loop.indices, loop.body, lambda: self.write(loop.body))
             return
@@ -101,14 +118,25 @@ class Nests:
         width = self._width(loop.body)
         lane = self._lane(loop, width)
         if lane is None:
-            self._nested(self._ordered(loop.indices, loop.body), loop.body, lambda: self.write(loop.body))
+            order = self._ordered(loop.indices, loop.body)
+            self._cut(loop, order, whole=whole)
+            self._nested(order, loop.body, lambda: self.write(loop.body))
             return
         planes = self._plane_index(loop, lane)
         others = self._ordered([index for index in loop.indices if index not in (lane, planes)], loop.body)
+        self._cut(loop, others, lane, self._lane_trips(lane, loop.body, width, planes is not None), whole=whole)
         if planes is None:
             self._nested(others, loop.body, lambda: self._lanes(lane, loop.body, width))
         else:
             self._nested(others, loop.body, lambda: self._interleaved(lane, planes, loop.body, width))
+
+    def _cut(
+        self, loop: For, order: Sequence[Index], lane: Index | None = None, trips: int = 1, *, whole: bool
+    ) -> None:
+        """Choose the task loops: of those in ``order``, and of ``trips`` along the lanes."""
+        if whole:
+            levels = [(index, index.extent) for index in order] + ([(lane, trips)] if lane else [])
+            self.cut = cut(levels, loop, self.e.levels.keys(), self.e.free)
 
     def _ordered(self, indices: Sequence[Index], body: Sequence[Statement]) -> Sequence[Index]:
         """Loop order; accumulation into shared elements keeps the order that the program gives."""
@@ -125,10 +153,14 @@ class Nests:
             self.e.bind(index, Lanes("0"))
             self._nested(rest, body, inner)
             return
-        with self.f.loop(index.extent) as loop, self.e.scopes.inner():
+        tasks, each = self.tasks, self.cut.each.get(index)
+        begin, end = (0, index.extent) if each is None else tasks.trips(self.f, each).bounds
+        with self.f.loop(end, begin=begin) as loop, self.e.scopes.inner():
             self.e.bind(index, Lanes(loop.index))
+            self.tasks = tasks if each is None else tasks.inside(self.f, loop.index, each)
             self.e.hoist(body)
             self._nested(rest, body, inner)
+        self.tasks = tasks
 
     # The lane loop
 
@@ -169,14 +201,39 @@ class Nests:
 
     def _lanes(self, lane: Index, body: Sequence[Statement], width: int) -> None:
         """Whole vectors (several at a time around reductions, and for bytes), then the rest."""
-        start = 0
+        runs = self._runs(lane, body, width)
+        if lane not in self.cut.each:
+            self._vectors(lane, body, 0, runs, width)
+            return
+        (count, size), *runs = runs
+        begin, end = (self.e.times(edge, size) for edge in self.tasks.bounds)
+        with self.f.loop(end, begin=begin, step=size) as loop:
+            self._at(Context(lane, size), loop.index, body)
+        if count * size < lane.extent:
+            with self._after(count):
+                self._vectors(lane, body, count * size, runs, width)
+
+    def _runs(self, lane: Index, body: Sequence[Statement], width: int) -> list[tuple[int, int]]:
+        """(count, lanes) of the vectors one after another."""
         several = any(True for _ in reductions(body)) or self._packs(lane, body, JAM * width)
+        runs, rest = list[tuple[int, int]](), lane.extent
         for jam in (JAM, 2, 1) if several else (1,):
-            count = (lane.extent - start) // (width * jam)
-            if count:
-                self._vectors(lane, body, start, count, width * jam)
-                start += count * width * jam
-        self._rest(lane, body, start, width)
+            count, rest = divmod(rest, width * jam)
+            runs += [(count, width * jam)] if count else []
+        return runs
+
+    def _lane_trips(self, lane: Index, body: Sequence[Statement], width: int, interleaved: bool) -> int:
+        """Trips of the first loop along the lanes; what is left of them belongs to the last one."""
+        if interleaved:
+            return lane.extent // width
+        return next((count for count, _ in self._runs(lane, body, width)), 0)
+
+    @contextmanager
+    def _after(self, trips: int) -> Iterator[None]:
+        """What only the range with the last of the trips along the lanes does."""
+        last = self.f.value(f"icmp eq i64 {self.tasks.end}, {trips}")
+        with self.f.when(last, hint="last"), self.e.scopes.inner():
+            yield
 
     def _packs(self, lane: Index, body: Sequence[Statement], width: int) -> bool:
         """Whether so many lanes become one vector of bytes, and lie side by side."""
@@ -194,12 +251,18 @@ class Nests:
         elif rest:
             self._scalar_rest(lane, body, start)
 
-    def _vectors(self, lane: Index, body: Sequence[Statement], start: int, count: int, width: int) -> None:
-        if count == 1:
-            self._at(Context(lane, width), str(start), body)
-            return
-        with self.f.loop(start + count * width, begin=start, step=width) as loop:
-            self._at(Context(lane, width), loop.index, body)
+    def _vectors(
+        self, lane: Index, body: Sequence[Statement], start: int, runs: Sequence[tuple[int, int]], width: int
+    ) -> None:
+        """Vectors from ``start`` on, and the rest."""
+        for count, size in runs:
+            if count == 1:
+                self._at(Context(lane, size), str(start), body)
+            else:
+                with self.f.loop(start + count * size, begin=start, step=size) as loop:
+                    self._at(Context(lane, size), loop.index, body)
+            start += count * size
+        self._rest(lane, body, start, width)
 
     def _at(self, context: Context, start: Text, body: Sequence[Statement]) -> None:
         with self.e.along(context):
@@ -234,12 +297,15 @@ class Nests:
     def _interleaved(self, lane: Index, planes: Index, body: Sequence[Statement], width: int) -> None:
         """Vectors of all planes shuffled into one that is stored at once; the rest plane by plane."""
         whole = lane.extent // width * width
+        cut = lane in self.cut.each
         if whole:
-            with self.f.loop(whole, step=width) as loop, self.e.along(Context(lane, width)):
+            begin, end = (self.e.times(edge, width) for edge in self.tasks.bounds) if cut else (0, whole)
+            with self.f.loop(end, begin=begin, step=width) as loop, self.e.along(Context(lane, width)):
                 self.e.scopes.set(("start", lane), Lanes(loop.index))
                 self._store_interleaved(lane, planes, body)
         if whole < lane.extent:
-            self._nested([planes], body, lambda: self._rest(lane, body, whole, width))
+            with self._after(whole // width) if cut else nullcontext():
+                self._nested([planes], body, lambda: self._rest(lane, body, whole, width))
 
     def _store_interleaved(self, lane: Index, planes: Index, body: Sequence[Statement]) -> None:
         *lets, store = body

@@ -1,0 +1,85 @@
+"""Which levels of a contraction's nest are its task loops.
+
+The levels stand as they were chosen; a range only bounds the trips of some of them, wherever they are. So a task has
+its tile of C through all parts of the sum, and what is packed outside of a task loop is packed again for each range.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from glowtrain.backends.cpu.contraction.choose import Level, Plan, balanced
+from glowtrain.backends.cpu.tasks import WANTED, Work
+
+ENOUGH = 8
+"""Tasks from which on no loop is cut that stands inside of packing."""
+_PACKS = ("pack_a", "pack_b")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The task loops: how many tasks one trip has, by the depth of the level; and what there is to do."""
+
+    each: dict[int, int]
+    work: Work
+
+
+def cut(plan: Plan, copied: float = 0.0) -> Cut:
+    """The task loops of a plan. ``copied``: cycles for what the function copies before its first level."""
+    depths = _depths(plan)
+    each, tasks = dict[int, int](), 1
+    for depth in reversed(depths):
+        each[depth] = tasks
+        tasks = _tasks(plan, depth, tasks)
+    shared = copied + _packed_again(plan, depths)
+    return Cut(each, Work(tasks, max(plan.cost + copied - shared, 0.0) / tasks, shared))
+
+
+def _depths(plan: Plan) -> list[int]:
+    """Outermost first: levels of independent trips until there are tasks enough; of a blocked loop always its tiles."""
+    found, tasks = list[int](), 1
+    for depth, level in enumerate(plan.levels):
+        if tasks >= (ENOUGH if level.kind in _PACKS else WANTED):
+            break
+        if level.kind == "block":
+            return [*found, depth, _tile_of(plan, level.loop)]
+        if level.kind not in (*_PACKS, "chunk") and _trips(plan, level) > 1:
+            found.append(depth)
+            tasks *= _trips(plan, level)
+    return found
+
+
+def _tile_of(plan: Plan, loop: int) -> int:
+    return next(depth for depth, level in enumerate(plan.levels) if (level.kind, level.loop) == ("tile", loop))
+
+
+def _trips(plan: Plan, level: Level) -> int:
+    """Trips of a level that is not inside of a block of its loop."""
+    extent = plan.problem.loops[level.loop].extent
+    if level.kind == "each":
+        return extent
+    if level.kind == "vectors":
+        extent = -(-extent // plan.machine.width)
+    return len(balanced(extent, level.size))
+
+
+def _tasks(plan: Plan, depth: int, inside: int) -> int:
+    """Tasks of a level: the last block may have fewer than the others, which have ``inside``."""
+    level = plan.levels[depth]
+    blocks = [other for other in plan.levels[:depth] if (other.kind, other.loop) == ("block", level.loop)]
+    if level.kind == "tile" and blocks:
+        return len(balanced(blocks[0].size, level.size))
+    if level.kind != "block":
+        return inside * _trips(plan, level)
+    full, rest = divmod(plan.problem.loops[level.loop].extent, level.size)
+    return full * inside + (len(balanced(rest, plan.levels[_tile_of(plan, level.loop)].size)) if rest else 0)
+
+
+def _packed_again(plan: Plan, depths: list[int]) -> float:
+    """Cycles of packing that a range does whole: of what stands outside of the innermost task loop."""
+    packs = [depth for depth, level in enumerate(plan.levels) if level.kind in _PACKS]
+    outside = [depth for depth in packs if depths and depth < depths[-1]]
+    if not outside:
+        return 0.0
+    return plan.packing / prod(_trips(plan, plan.levels[depth]) for depth in depths if depth < outside[-1])

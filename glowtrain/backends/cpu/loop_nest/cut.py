@@ -1,0 +1,107 @@
+"""Which loops of a nest are its task loops, and what there is to do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+
+from glowtrain.backends.cpu.loop_nest.analysis import HEAVY, LIGHT, Free, reductions
+from glowtrain.backends.cpu.loop_nest.expressions import reached
+from glowtrain.backends.cpu.tasks import WANTED
+from glowtrain.loops import (
+    Accumulate,
+    Apply,
+    Expr,
+    For,
+    Index,
+    Load,
+    Reduce,
+    Statement,
+    Store,
+    affine,
+    expressions,
+    loads,
+    statements,
+)
+
+SHORT = 16
+"""Elements of a reduction that may be summed again for each range."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The task loops: how many tasks one trip has, by index; and how many there are."""
+
+    each: dict[Index, int]
+    tasks: int = 1
+
+
+NOTHING = Cut({})
+"""One task."""
+
+
+def cut(levels: Sequence[tuple[Index, int]], loop: For, bound: Set[Expr], free: Free) -> Cut:
+    """The task loops among the ``levels`` of a nest, outermost first, each with the number of its trips.
+
+    Levels end where there are tasks enough, and where a reduction is computed that all trips inside use: each range
+    would compute it. ``bound``: what has its value outside of the nest.
+    """
+    found, tasks, known = list[tuple[Index, int]](), 1, set(bound)
+    for index, trips in levels:
+        if loop.serial or tasks >= WANTED or _reduces(loop.body, known, free):
+            break
+        if trips > 1 and _separate(index, loop.body):
+            found.append((index, trips))
+            tasks *= trips
+        known.add(index)
+    each, inside = dict[Index, int](), 1
+    for index, trips in reversed(found):
+        each[index], inside = inside, inside * trips
+    return Cut(each, tasks)
+
+
+def _reduces(body: Sequence[Statement], known: Set[Expr], free: Free) -> bool:
+    """Whether a long reduction can be computed when ``known`` has its values."""
+    found = reductions(list(reached(body)))
+    return any(free.of(r) <= known for r in found if math.prod(index.extent for index in r.indices) > SHORT)
+
+
+def _separate(index: Index, body: Sequence[Statement]) -> bool:
+    """Whether trips of a parallel loop touch different elements: where they accumulate, a subscript must tell the trip,
+    and no other statement may touch the sums.
+    """
+    every = list(statements(body))
+    targets = [statement for statement in every if isinstance(statement, Accumulate)]
+    touched = [load.buffer for load in loads(body)]
+    touched += [statement.buffer for statement in every if isinstance(statement, (Store, Accumulate))]
+    return all(touched.count(target.buffer) == 1 and _tells(index, target) for target in targets)
+
+
+def _tells(index: Index, target: Accumulate) -> bool:
+    return any([atom for atom, _ in affine(subscript).terms] == [index] for subscript in target.index)
+
+
+def operations(body: Sequence[Statement]) -> float:
+    """Loads, stores and scalar functions (a transcendental one counts several) of statements, at all points of loops."""
+    total = 0.0
+    for statement in body:
+        if isinstance(statement, For):
+            total += math.prod(index.extent for index in statement.indices) * operations(statement.body)
+        else:
+            seen = set[Expr]()
+            total += 1 + sum(_operations(expr, seen) for expr in expressions(statement))
+    return total
+
+
+def _operations(expr: Expr, seen: set[Expr]) -> float:
+    if expr in seen:
+        return 0.0
+    seen.add(expr)
+    own = 0.0
+    if isinstance(expr, Load):
+        own = 1.0
+    elif isinstance(expr, Apply) and not (expr.dtype.name == "i64" and expr.function in LIGHT):
+        own = 1.0 if expr.function in LIGHT else HEAVY
+    trips = math.prod(index.extent for index in expr.indices) if isinstance(expr, Reduce) else 1
+    return own + trips * sum(_operations(child, seen) for child in expr.children)

@@ -1,0 +1,77 @@
+"""Tasks: the pieces of a kernel's work that can run in any order, on any thread, and give the same bits.
+
+A kernel is a function ``(pointers..., workspace, outer indices..., i64 begin, i64 end)`` that runs the tasks from
+``begin`` to before ``end``, at least one. Tasks are trips of loops that the kernel has anyway, its *task loops*: with
+several, tasks are numbered through all of them, and the trips of an outer one that lie in a range are cut at both ends.
+No task reads what another one writes, and sums are cut by shapes alone. The workspace belongs to whoever runs the
+range: it holds nothing before, and nothing in it is used after.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from glowtrain.backends.llvm.text import Function, Text
+
+WANTED = 32
+"""Tasks of a kernel from which on no further loop is cut: enough for threads to finish at about the same time."""
+PARAMS = (("i64", "begin"), ("i64", "end"))
+"""The last parameters of every kernel."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a kernel has to do, for whoever shares it out.
+
+    ``cycles``: about how many one task takes on one core, by the cost models that choose its loops (analytic, for data
+    in the second-level cache). ``shared``: those that every range takes beside its tasks, because it packs operands or
+    computes what all tasks use.
+    """
+
+    tasks: int = 1
+    cycles: float = 0.0
+    shared: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Cycles of all tasks in one range."""
+        return self.shared + self.tasks * self.cycles
+
+
+@dataclass(frozen=True)
+class Range:
+    """Tasks from ``begin`` to before ``end``, i64 values; or trips of a loop."""
+
+    begin: Text
+    end: Text
+
+    @property
+    def bounds(self) -> tuple[Text, Text]:
+        """Both ends."""
+        return self.begin, self.end
+
+    def trips(self, f: Function, each: int) -> Range:
+        """The trips, of ``each`` tasks, of which some task is in the range."""
+        if each == 1:
+            return self
+        behind = f.value(f"add nuw nsw i64 {self.end}, {each - 1}")
+        return Range(f.value(f"udiv i64 {self.begin}, {each}"), f.value(f"udiv i64 {behind}, {each}"))
+
+    def inside(self, f: Function, trip: Text, each: int) -> Range:
+        """What the range has of one trip's tasks, counted from the first of them."""
+        if each == 1:
+            return Range("0", "1")
+        first = f.value(f"mul nuw nsw i64 {trip}, {each}")
+        begin, end = (f.value(f"sub nsw i64 {edge}, {first}") for edge in (self.begin, self.end))
+        low = f.value(f"call i64 @llvm.smax.i64(i64 {begin}, i64 0)")
+        return Range(low, f.value(f"call i64 @llvm.smin.i64(i64 {end}, i64 {each})"))
+
+    def between(self, f: Function, first: int, last: int | None) -> Range:
+        """The part from ``first`` to before ``last`` (``None``: to the end); perhaps empty, with begin >= end."""
+        low = f.value(f"call i64 @llvm.smax.i64(i64 {self.begin}, i64 {first})") if first else self.begin
+        high = self.end if last is None else f.value(f"call i64 @llvm.smin.i64(i64 {self.end}, i64 {last})")
+        return Range(low, high)
+
+
+GIVEN = Range("%begin", "%end")
+"""The range that a kernel is called with."""
