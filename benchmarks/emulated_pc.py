@@ -78,7 +78,7 @@ class Job:
 
     def call(self, arguments: Sequence[int], results: Sequence[Place]) -> None:
         """Call the code, and keep what it leaves in results that were put one after the other."""
-        rest = [0] * (4 - len(arguments))
+        rest = [0] * (6 - len(arguments))
         numbers = np.array([self.entry, *arguments, *rest, results[0].at, size_of(results)], np.uint64)
         start = numbers.nbytes * len(self.calls)
         if start + 2 * numbers.nbytes > LIST:

@@ -1,7 +1,7 @@
 # Stands where a PC's BIOS would: calls in 64-bit mode with every vector register enabled.
 #
-# RAM from JOB on is read from the first disk: SECTORS of it. It begins with a list of calls, each seven numbers of 64
-# bits: a function, its four arguments, where its results are and how many bytes. These are written to the disk, behind
+# RAM from JOB on is read from the first disk: SECTORS of it. It begins with a list of calls, each nine numbers of 64
+# bits: a function, its six arguments, where its results are and how many bytes. These are written to the disk, behind
 # what was read, each call's from a new sector on. After the last call, where the function is 0, and after a fault the PC
 # is switched off. The first number on the disk is then 0, or the address of the instruction at fault.
 
@@ -80,10 +80,12 @@ call:
     mov 16(%rbx), %rsi
     mov 24(%rbx), %rdx
     mov 32(%rbx), %rcx
+    mov 40(%rbx), %r8
+    mov 48(%rbx), %r9
     call *(%rbx)
     cld
-    mov 40(%rbx), %rsi
-    mov 48(%rbx), %rdi
+    mov 56(%rbx), %rsi
+    mov 64(%rbx), %rdi
     add %rsi, %rdi          # where they end
     push %rbx
     mov $0x30, %bl          # write
@@ -93,7 +95,7 @@ out:
     cmp %rdi, %rsi
     jb out
     pop %rbx
-    add $56, %rbx
+    add $72, %rbx
     cmpq $0, (%rbx)
     jne call
     xor %eax, %eax

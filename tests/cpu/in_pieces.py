@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -83,7 +84,7 @@ def shuffled(count: int, generator: np.random.Generator) -> Callable[[Invocation
         tasks = call.work.tasks
         cuts = np.sort(generator.choice(np.arange(1, tasks), min(count, tasks) - 1, replace=False)) if tasks > 1 else []
         edges = [0, *(int(at) for at in cuts), tasks]
-        found = list(zip(edges, edges[1:], strict=False))
+        found = list(pairwise(edges))
         return [found[at] for at in generator.permutation(len(found))]
 
     return ranges

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -98,7 +99,7 @@ def execute(
 def pieces(tasks: int) -> list[tuple[int, int]]:
     """Uneven ranges, the last ones first."""
     edges = sorted({0, tasks // 7, tasks // 2, tasks - tasks // 5, tasks})
-    return list(zip(edges, edges[1:], strict=False))[::-1]
+    return list(pairwise(edges))[::-1]
 
 
 def check(contraction: Contraction, target: Target) -> None:

@@ -16,6 +16,7 @@ from glowtrain.backends.cpu.tasks import Work
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.toolchain import compile_text
 from glowtrain.compiler.walk import planned
+from glowtrain.gradcheck.draw import SeededDraw
 from glowtrain.graph import Graph, Input, Variable
 from glowtrain.loops import Accumulate, Buffer, Const, For, Load, Statement, Store, indices_of, reduce
 from glowtrain.ops.sequence.recurrent import LSTM
@@ -26,10 +27,8 @@ from tests.cpu.cpu_kernels import runnable
 from tests.cpu.in_pieces import InPieces, Ranges, share, shuffled
 from tests.cpu.native_program import Native, spread
 from tests.cpu.nests import program
-from tests.cpu.random_nests import Programs
-from tests.cpu.random_nests import seeded as choices
-from tests.program.random_graphs import GraphDraw
-from tests.program.random_graphs import seeded as graph_choices
+from tests.program.random_graphs import RandomGraph
+from tests.program.random_programs import RandomPrograms
 
 TARGETS = {target.name: target for target in [Target.host(), *runnable("avx512", "avx2", "sse4", "scalar")]}
 COUNTS = (1, 2, 3, 7)
@@ -99,16 +98,13 @@ def bits(native: Native, feeds: dict[str, Array]) -> dict[str, bytes]:
 
 def different(given: Program | Plan, feeds: dict[str, Array], target: Target, counts: tuple[int, ...]) -> list[str]:
     """What is not the same when every call is cut."""
-    p, planned = (given.program, given) if isinstance(given, Plan) else (given, None)
-    whole, pieces, random = (
-        bits(Native(p, target, planned), feeds),
-        InPieces(p, target, planned),
-        np.random.default_rng(2),
-    )
-    found = [bits(pieces.tell(shuffled(count, random)), feeds) for count in counts]
-    return [
-        f"{name} in {n}" for n, each in zip(counts, found, strict=True) for name in whole if whole[name] != each[name]
-    ]
+    p, plan = (given.program, given) if isinstance(given, Plan) else (given, None)
+    whole, pieces, random = bits(Native(p, target, plan), feeds), InPieces(p, target, plan), np.random.default_rng(2)
+    found = []
+    for count in counts:
+        cut = bits(pieces.tell(shuffled(count, random)), feeds)
+        found += [f"{name} in {count}" for name in whole if cut[name] != whole[name]]
+    return found
 
 
 # ---- any cut, any order
@@ -122,9 +118,10 @@ def test_models(name: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
-def test_random_nests(target: str) -> None:
+def test_random_programs(target: str) -> None:
+    """Nests of all kinds, and repeats of them."""
     for seed in range(20):
-        programs = Programs(choices(5000 + seed + 100 * sorted(TARGETS).index(target)))
+        programs = RandomPrograms(SeededDraw(5000 + seed + 100 * sorted(TARGETS).index(target)))
         p = programs.program()
         assert not different(p, programs.feeds(p), TARGETS[target], COUNTS), p
 
@@ -132,7 +129,7 @@ def test_random_nests(target: str) -> None:
 @pytest.mark.parametrize("target", sorted(TARGETS))
 def test_random_graphs(target: str) -> None:
     for seed in range(8):
-        drawing = GraphDraw(graph_choices(seed + 50 * sorted(TARGETS).index(target)))
+        drawing = RandomGraph(SeededDraw(seed + 50 * sorted(TARGETS).index(target)))
         plan = planned(drawing.graph())
         assert not different(plan, drawing.feeds(), TARGETS[target], COUNTS), plan.program
 
@@ -188,14 +185,7 @@ def test_a_workspace_that_is_taken_to_hold_something_shows(monkeypatch: pytest.M
 def work_of(*statements: Statement, target: str = "avx2") -> Work:
     """The work of one kernel, whose ranges give the bits of the whole."""
     p = program(Kernel("k", statements))
-    random = np.random.default_rng(3)
-    feeds = {
-        name: (random.normal(size=b.shape) if b.dtype.is_float else random.integers(0, 5, b.shape)).astype(
-            b.dtype.numpy
-        )
-        for name, b in p.inputs.items()
-    }
-    assert not different(p, feeds, Target.named(target), COUNTS)
+    assert not Target.named(target).runs_here or not different(p, numbers(p), Target.named(target), COUNTS)
     (call,) = generate(spread(p), Target.named(target)).calls
     return call.work
 
@@ -289,9 +279,13 @@ def test_tiles_of_a_contraction_are_tasks(shape: tuple[int, int, int]) -> None:
     """Also where the sum is taken in parts, rows in blocks, or an operand is packed."""
     work = work_of(product(*shape))
     assert work.tasks >= 8
-    assert 0.5 < work.total / (np.prod(shape) / 16) < 3, "two multiply-adds of 8 lanes a cycle"
+    least = np.prod(shape) / 16
+    assert least < work.total < 3 * least, "two multiply-adds of 8 lanes a cycle at best"
 
 
-def test_most_of_a_training_step_can_be_shared_out() -> None:
-    for name, least in (("mlp", 0.8), ("cnn", 0.8), ("transformer", 0.9)):
-        assert share(generate(plan_of(name), Target.host()).calls, 4) > least, name
+@pytest.mark.parametrize(("name", "least"), [("mlp", 0.9), ("cnn", 0.85), ("transformer", 0.95)])
+def test_most_of_a_training_step_can_be_shared_out(name: str, least: float) -> None:
+    """At the size of Fashion-MNIST; what is left are sums over all images for each of a few channels."""
+    model = models.build(name).bind({"batch": 32})
+    graph = gt.Trainer(model, gt.losses.softmax_cross_entropy(), gt.optim.Adam(1e-3)).graph
+    assert share(generate(planned(graph), Target.named("avx2")).calls, 4) > least

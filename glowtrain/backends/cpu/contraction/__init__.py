@@ -25,8 +25,8 @@ __all__ = ["Access", "Axis", "Clip", "Contraction", "Epilogue", "Kernel", "Machi
 
 
 def generate(contraction: Contraction, name: str, target: Target, epilogue: Epilogue | None = None) -> Kernel:
-    """The text of ``void @name(c, a, b, <epilogue pointers>, workspace, <epilogue indices>, i64 begin, i64 end)`` and its
-    helpers: it runs the tasks from ``begin`` to before ``end``.
+    """The text of ``void @name(c, a, b, <epilogue pointers>, workspace, <epilogue indices>, begin, end)``, which runs a
+    range of tasks, and its helpers.
 
     All functions have the attributes ``#0`` of the target; helpers are internal and named ``name.*``. The buffers
     must not overlap. ``workspace`` must be aligned to 64 bytes.

@@ -56,8 +56,8 @@ class Level:
 
 @dataclass(frozen=True)
 class Plan:
-    """The arrangement of one problem. ``vec`` is the loop along the lanes, a reduction if ``dots``; ``cost`` is in cycles,
-    ``packing`` the part of it for the levels that pack.
+    """The arrangement of one problem. ``vec`` is the loop along the lanes, a reduction if ``dots``; ``cost`` is in
+    cycles, ``packing`` the part of it for the levels that pack.
     """
 
     problem: Problem

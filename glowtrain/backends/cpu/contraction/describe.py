@@ -147,8 +147,8 @@ class Kernel:
     """The text of ``void @name(c, a, b, <epilogue pointers>, workspace, <epilogue indices>, begin, end)`` and of its
     helpers.
 
-    ``workspace`` is in bytes (0: the pointer is not used); ``plan`` says in one line how the nest was arranged, ``work``
-    which tasks there are (see :mod:`glowtrain.backends.cpu.tasks`).
+    ``workspace`` is in bytes (0: the pointer is not used); ``plan`` says in one line how the nest was arranged,
+    ``work`` which tasks there are (see :mod:`glowtrain.backends.cpu.tasks`).
     ``packed``: an operand (0 is A, 1 is B) that is constant and that the function wants packed.
     """
 
@@ -156,7 +156,7 @@ class Kernel:
     text: str
     workspace: int
     plan: str
-    work: Work = Work()
+    work: Work
     packed: tuple[int, Packing] | None = None
 
 

@@ -95,9 +95,9 @@ class Nest:
         return a, b
 
     def _copied_cycles(self) -> float:
-        """About what these copies and packing at run time take: a cycle for each element."""
+        """About what these copies take, and packing before the first level: a cycle for eight bytes."""
         packed = self.packing.nbytes if self.packing is not None and not self.prepared.ahead else 0
-        return float(packed + sum(copied.elements for copied in self.prepared.copies if copied is not None))
+        return (packed + sum(copied.nbytes for copied in self.prepared.copies if copied is not None)) / 8
 
     def _prepared_texts(self) -> list[str]:
         """The functions that copy and pack."""

@@ -136,7 +136,12 @@ def _arithmetic(body: Iterable[Statement]) -> float:
     nodes = {
         node for statement in body for expr in expressions(statement) for node in walk(expr) if isinstance(node, Apply)
     }
-    return sum(1.0 if FUNCTIONS[node.function].cost == Cost.CHEAP else HEAVY for node in nodes)
+    return sum(price(node) for node in nodes)
+
+
+def price(node: Apply) -> float:
+    """What a scalar function costs, in vector operations."""
+    return 1.0 if FUNCTIONS[node.function].cost == Cost.CHEAP else HEAVY
 
 
 def computed(expr: Expr) -> Iterator[Expr]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
-from glowtrain.backends.cpu.loop_nest.analysis import HEAVY, LIGHT, Free, reductions
+from glowtrain.backends.cpu.loop_nest.analysis import Free, price, reductions
 from glowtrain.backends.cpu.loop_nest.expressions import reached
 from glowtrain.backends.cpu.tasks import WANTED
 from glowtrain.loops import (
@@ -24,6 +24,7 @@ from glowtrain.loops import (
     loads,
     statements,
 )
+from glowtrain.types import i64
 
 SHORT = 16
 """Elements of a reduction that may be summed again for each range."""
@@ -83,25 +84,32 @@ def _tells(index: Index, target: Accumulate) -> bool:
 
 
 def operations(body: Sequence[Statement]) -> float:
-    """Loads, stores and scalar functions (a transcendental one counts several) of statements, at all points of loops."""
+    """Loads, stores and scalar functions (a transcendental one counts several) of statements, at every point."""
+    return _operations(body, set())
+
+
+def _operations(body: Sequence[Statement], seen: set[Expr]) -> float:
     total = 0.0
     for statement in body:
         if isinstance(statement, For):
-            total += math.prod(index.extent for index in statement.indices) * operations(statement.body)
+            total += math.prod(index.extent for index in statement.indices) * _operations(statement.body, seen)
         else:
-            seen = set[Expr]()
-            total += 1 + sum(_operations(expr, seen) for expr in expressions(statement))
+            total += isinstance(statement, (Store, Accumulate))
+            total += sum(_evaluated(expr, seen) for expr in expressions(statement))
     return total
 
 
-def _operations(expr: Expr, seen: set[Expr]) -> float:
+def _evaluated(expr: Expr, seen: set[Expr]) -> float:
+    """The operations of an expression whose parts in ``seen`` have their values already."""
     if expr in seen:
         return 0.0
     seen.add(expr)
-    own = 0.0
-    if isinstance(expr, Load):
-        own = 1.0
-    elif isinstance(expr, Apply) and not (expr.dtype.name == "i64" and expr.function in LIGHT):
-        own = 1.0 if expr.function in LIGHT else HEAVY
     trips = math.prod(index.extent for index in expr.indices) if isinstance(expr, Reduce) else 1
-    return own + trips * sum(_operations(child, seen) for child in expr.children)
+    return _own(expr) + trips * sum(_evaluated(child, seen) for child in expr.children)
+
+
+def _own(expr: Expr) -> float:
+    """Arithmetic in i64 is not counted: it is that of subscripts, of which most is done outside of the loops."""
+    if isinstance(expr, Apply) and expr.dtype != i64:
+        return price(expr)
+    return float(isinstance(expr, Load))
