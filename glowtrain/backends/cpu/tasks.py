@@ -55,22 +55,33 @@ class Range:
         if each == 1:
             return self
         behind = f.value(f"add nuw nsw i64 {self.end}, {each - 1}")
-        return Range(f.value(f"udiv i64 {self.begin}, {each}"), f.value(f"udiv i64 {behind}, {each}"))
+        first, last = (f.value(f"udiv i64 {edge}, {each}") for edge in (self.begin, behind))
+        return Range(plain(f, first), plain(f, last))
 
-    def inside(self, f: Function, trip: Text, each: int) -> Range:
+    def inside(self, f: Function, trip: int | Text, each: int) -> Range:
         """What the range has of one trip's tasks, counted from the first of them."""
         if each == 1:
             return Range("0", "1")
-        first = f.value(f"mul nuw nsw i64 {trip}, {each}")
+        first = trip * each if isinstance(trip, int) else f.value(f"mul nuw nsw i64 {trip}, {each}")
         begin, end = (f.value(f"sub nsw i64 {edge}, {first}") for edge in (self.begin, self.end))
         low = f.value(f"call i64 @llvm.smax.i64(i64 {begin}, i64 0)")
-        return Range(low, f.value(f"call i64 @llvm.smin.i64(i64 {end}, i64 {each})"))
+        return Range(plain(f, low), plain(f, f.value(f"call i64 @llvm.smin.i64(i64 {end}, i64 {each})")))
 
     def between(self, f: Function, first: int, last: int | None) -> Range:
         """The part from ``first`` to before ``last`` (``None``: to the end); perhaps empty, with begin >= end."""
-        low = f.value(f"call i64 @llvm.smax.i64(i64 {self.begin}, i64 {first})") if first else self.begin
-        high = self.end if last is None else f.value(f"call i64 @llvm.smin.i64(i64 {self.end}, i64 {last})")
+        low, high = self.bounds
+        if first:
+            low = plain(f, f.value(f"call i64 @llvm.smax.i64(i64 {low}, i64 {first})"))
+        if last is not None:
+            high = plain(f, f.value(f"call i64 @llvm.smin.i64(i64 {high}, i64 {last})"))
         return Range(low, high)
+
+
+def plain(f: Function, number: Text) -> Text:
+    """The same i64, about which analyses of loops know nothing; no instruction. LLVM took longer over how the bounds of
+    task loops come about than over what is in them.
+    """
+    return f.value(f"freeze i64 {number}")
 
 
 GIVEN = Range("%begin", "%end")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -150,22 +151,25 @@ class Nest:
 
     def _walk_tasks(self, depth: int, loop: int, runs: list[tuple[int, int, int, _Place]]) -> None:
         """The same for those trips that have tasks in the range."""
-        trips, first = runs[0][3].tasks.trips(self.f, self.cut.each[depth]), 0
+        each, first = self.cut.each[depth], 0
+        trips = runs[0][3].tasks.trips(self.f, each)
         for start, count, size, place in runs:
-            last = first + count if place is not runs[-1][3] else None
-            part, shift = trips.between(self.f, first, last), start - first * size
-            if len(runs) == 1:
-                self._tasks(depth, loop, part, size, shift, place)
-            else:
-                with self.f.when(self.f.value(f"icmp slt i64 {part.begin}, {part.end}"), hint="some"):
-                    self._tasks(depth, loop, part, size, shift, place)
+            part = trips.between(self.f, first, first + count if place is not runs[-1][3] else None)
+            some = self.f.value(f"icmp slt i64 {part.begin}, {part.end}") if len(runs) > 1 else ""
+            with self.f.when(some, hint="some") if some else nullcontext():
+                if count == 1:
+                    inner = replace(place, tasks=place.tasks.inside(self.f, first, each))
+                    self._level(depth + 1, self._moved(inner, loop, start))
+                else:
+                    self._tasks(depth, loop, part, size, start - first * size, place)
             first += count
 
     def _tasks(self, depth: int, loop: int, trips: Range, size: int, shift: int, place: _Place) -> None:
         """Some trips of a task loop; trip n is at ``n * size + shift``."""
         with self.f.loop(trips.end, begin=trips.begin, hint="tasks") as counted:
-            inner = replace(place, tasks=place.tasks.inside(self.f, counted.index, self.cut.each[depth]))
-            index = self.f.value(f"mul nuw nsw i64 {counted.index}, {size}") if size > 1 else counted.index
+            trip = counted.index
+            inner = replace(place, tasks=place.tasks.inside(self.f, trip, self.cut.each[depth]))
+            index = self.f.value(f"mul nuw nsw i64 {trip}, {size}") if size > 1 else trip
             index = self.f.value(f"add nuw nsw i64 {index}, {shift}") if shift else index
             self._level(depth + 1, self._moved(inner, loop, index))
 
