@@ -48,7 +48,7 @@ def write(request: pytest.FixtureRequest) -> Callable[[Path], object]:
 
 
 def test_a_pipe_is_written_to(write: Callable[[Path], object], tmp_path: Path) -> None:
-    pipe, plain = tmp_path / "pipe", tmp_path / "plain"
+    pipe, plain = tmp_path / "pipe.png", tmp_path / "plain.png"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
@@ -59,13 +59,13 @@ def test_a_pipe_is_written_to(write: Callable[[Path], object], tmp_path: Path) -
         assert os.read(reader, 1 << 20) == plain.read_bytes()
     finally:
         os.close(reader)
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["pipe", "plain"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["pipe.png", "plain.png"]
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["to a file", "to nothing yet"])
 def test_a_link_is_followed(write: Callable[[Path], object], tmp_path: Path, there: bool) -> None:
     (tmp_path / "elsewhere").mkdir()
-    link, target = tmp_path / "link", tmp_path / "elsewhere" / "file"
+    link, target = tmp_path / "link.png", tmp_path / "elsewhere" / "file"
     link.symlink_to(Path("elsewhere") / "file")
     if there:
         target.write_bytes(b"old")

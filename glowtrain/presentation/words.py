@@ -12,7 +12,7 @@ LISTED = 8
 
 def page(name: str) -> str:
     """Where a page of the documentation is: the path of a checkout's; an installed package comes without."""
-    path = Path(__file__).resolve().parents[1] / "docs" / name
+    path = Path(__file__).resolve().parents[2] / "docs" / name
     return str(path) if path.exists() else f"docs/{name} in Glowtrain's source repository"
 
 

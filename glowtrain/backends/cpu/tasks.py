@@ -39,7 +39,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Range:
+class TaskRange:
     """Tasks from ``begin`` to before ``end``, i64 values; or trips of a loop."""
 
     begin: Text
@@ -50,31 +50,31 @@ class Range:
         """Both ends."""
         return self.begin, self.end
 
-    def trips(self, f: Function, each: int) -> Range:
+    def trips(self, f: Function, each: int) -> TaskRange:
         """The trips, of ``each`` tasks, of which some task is in the range."""
         if each == 1:
             return self
         behind = f.value(f"add nuw nsw i64 {self.end}, {each - 1}")
         first, last = (f.value(f"udiv i64 {edge}, {each}") for edge in (self.begin, behind))
-        return Range(plain(f, first), plain(f, last))
+        return TaskRange(plain(f, first), plain(f, last))
 
-    def inside(self, f: Function, trip: int | Text, each: int) -> Range:
+    def inside(self, f: Function, trip: int | Text, each: int) -> TaskRange:
         """What the range has of one trip's tasks, counted from the first of them."""
         if each == 1:
-            return Range("0", "1")
+            return TaskRange("0", "1")
         first = trip * each if isinstance(trip, int) else f.value(f"mul nuw nsw i64 {trip}, {each}")
         begin, end = (f.value(f"sub nsw i64 {edge}, {first}") for edge in (self.begin, self.end))
         low = f.value(f"call i64 @llvm.smax.i64(i64 {begin}, i64 0)")
-        return Range(plain(f, low), plain(f, f.value(f"call i64 @llvm.smin.i64(i64 {end}, i64 {each})")))
+        return TaskRange(plain(f, low), plain(f, f.value(f"call i64 @llvm.smin.i64(i64 {end}, i64 {each})")))
 
-    def between(self, f: Function, first: int, last: int | None) -> Range:
+    def between(self, f: Function, first: int, last: int | None) -> TaskRange:
         """The part from ``first`` to before ``last`` (``None``: to the end); perhaps empty, with begin >= end."""
         low, high = self.bounds
         if first:
             low = plain(f, f.value(f"call i64 @llvm.smax.i64(i64 {low}, i64 {first})"))
         if last is not None:
             high = plain(f, f.value(f"call i64 @llvm.smin.i64(i64 {high}, i64 {last})"))
-        return Range(low, high)
+        return TaskRange(low, high)
 
 
 def plain(f: Function, number: Text) -> Text:
@@ -84,5 +84,5 @@ def plain(f: Function, number: Text) -> Text:
     return f.value(f"freeze i64 {number}")
 
 
-GIVEN = Range("%begin", "%end")
+GIVEN = TaskRange("%begin", "%end")
 """The range that a kernel is called with."""

@@ -16,7 +16,7 @@ from glowtrain.backends.cpu.contraction.packing import Packing, PackingText
 from glowtrain.backends.cpu.contraction.tile import Pattern, Variant, needed_coordinates
 from glowtrain.backends.cpu.contraction.window import WindowText
 from glowtrain.backends.cpu.contraction.words import Prepared, outer_loops, packing
-from glowtrain.backends.cpu.tasks import GIVEN, PARAMS, Range
+from glowtrain.backends.cpu.tasks import GIVEN, PARAMS, TaskRange
 from glowtrain.backends.llvm.text import Function, Text
 
 
@@ -38,7 +38,7 @@ class _Place:
     lanes: int = 0
     first: Text | None = None
     last: bool = True
-    tasks: Range = GIVEN
+    tasks: TaskRange = GIVEN
 
 
 class Nest:
@@ -164,7 +164,7 @@ class Nest:
                     self._tasks(depth, loop, part, size, start - first * size, place)
             first += count
 
-    def _tasks(self, depth: int, loop: int, trips: Range, size: int, shift: int, place: _Place) -> None:
+    def _tasks(self, depth: int, loop: int, trips: TaskRange, size: int, shift: int, place: _Place) -> None:
         """Some trips of a task loop; trip n is at ``n * size + shift``."""
         with self.f.loop(trips.end, begin=trips.begin, hint="tasks") as counted:
             trip = counted.index

@@ -31,18 +31,18 @@ SHORT = 16
 
 
 @dataclass(frozen=True)
-class Cut:
+class NestCut:
     """The task loops: how many tasks one trip has, by index; and how many there are."""
 
     each: dict[Index, int]
     tasks: int = 1
 
 
-NOTHING = Cut({})
+NOTHING = NestCut({})
 """One task."""
 
 
-def cut(levels: Sequence[tuple[Index, int]], loop: For, bound: Set[Expr], free: Free) -> Cut:
+def cut(levels: Sequence[tuple[Index, int]], loop: For, bound: Set[Expr], free: Free) -> NestCut:
     """The task loops among the ``levels`` of a nest, outermost first, each with the number of its trips.
 
     Levels end where there are tasks enough, and where a reduction is computed that all trips inside use: each range
@@ -59,7 +59,7 @@ def cut(levels: Sequence[tuple[Index, int]], loop: For, bound: Set[Expr], free: 
     each, inside = dict[Index, int](), 1
     for index, trips in reversed(found):
         each[index], inside = inside, inside * trips
-    return Cut(each, tasks)
+    return NestCut(each, tasks)
 
 
 def _reduces(body: Sequence[Statement], known: Set[Expr], free: Free) -> bool:
