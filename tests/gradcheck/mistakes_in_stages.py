@@ -216,7 +216,7 @@ CODE = [
     Mistake(
         "tail of a reduction unmasked", reduction.lane_mask, off_by_one("_ < X"), suite(laws.test_tails_of_reductions)
     ),
-    Mistake("rest of a row left out", writer.Nests, never("_ * _ < _.extent"), suite(laws.test_long_rows)),
+    Mistake("rest of a row left out", writer.Nests._lanes, never("_ * _ < _.extent"), suite(laws.test_long_rows)),
     Mistake(
         "wrong identity of a product",
         reduction.identity,
