@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from threading import Lock
+from threading import Semaphore
 from typing import Any
 
 from glowtrain.backends.base import Backend, Executable, Instance
@@ -19,7 +19,7 @@ from glowtrain.stages import Options
 from glowtrain.types import Array
 
 IDLE = os.cpu_count() or 1
-"""Instances that are kept for later calls: more of them never run at once."""
+"""Instances of one specialisation at most: more of them would not run at once, each with memory of its own."""
 
 
 class Specialisation:
@@ -38,7 +38,7 @@ class Specialisation:
                 if variable.name not in state:
                     state.add(variable.name, variable.initial)
             self._idle: list[Instance] = [self.executable.bind(state)]
-            self._lock = Lock()
+            self._free = Semaphore(IDLE)
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Outputs by name. Raises :class:`InputError` for inputs that do not fit the graph, or memory."""
@@ -61,16 +61,16 @@ class Specialisation:
 
     @contextmanager
     def instance(self) -> Iterator[Instance]:
-        """An instance that nobody else uses meanwhile."""
-        with self._lock:
-            instance = self._idle.pop() if self._idle else None
-        instance = instance or self.executable.bind(self.state)
-        try:
-            yield instance
-        finally:
-            with self._lock:
-                if len(self._idle) < IDLE:
-                    self._idle.append(instance)
+        """An instance that nobody else uses meanwhile; waits where as many as there are cores are in use."""
+        with self._free:
+            try:
+                instance = self._idle.pop()
+            except IndexError:
+                instance = self.executable.bind(self.state)
+            try:
+                yield instance
+            finally:
+                self._idle.append(instance)
 
 
 def executable_of(graph: Graph, backend: Backend, options: Options) -> Executable:
