@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from glowtrain.backends.cpu.contraction import Access, Clip, Contraction, generate
+from glowtrain.backends.cpu.contraction import Contraction, EpilogueClip, OperandAccess, generate
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import Function, Text, vector
+from glowtrain.backends.llvm.text import LlvmFunction, Text, vector
 from glowtrain.backends.llvm.toolchain import build, compile_text
 
 PEAK_TRIPS = 20000
@@ -36,14 +36,16 @@ def matmul(m: int, n: int, k: int, form: str = "NN") -> Contraction:
     """C[m, n] = A B, a T where the operand is stored transposed."""
     a = (k, 0, 1) if form[0] == "N" else (1, 0, m)
     b = (0, 1, n) if form[1] == "N" else (0, k, 1)
-    return Contraction(("m", "n", "k"), (m, n, k), Access(0, (n, 1, 0)), Access(0, a), Access(0, b))
+    return Contraction(
+        ("m", "n", "k"), (m, n, k), OperandAccess(0, (n, 1, 0)), OperandAccess(0, a), OperandAccess(0, b)
+    )
 
 
 def batched(batch: int, m: int, n: int, k: int, form: str) -> Contraction:
     """As many independent products as ``batch``, each operand one after another."""
     one = matmul(m, n, k, form)
     operands = zip((m * n, m * k, n * k), (one.c, one.a, one.b), strict=True)
-    c, a, b = (Access(0, (size, *access.strides)) for size, access in operands)
+    c, a, b = (OperandAccess(0, (size, *access.strides)) for size, access in operands)
     return Contraction(("h", *one.names), (batch, m, n, k), c, a, b)
 
 
@@ -51,9 +53,12 @@ def convolution(kind: str, n: int, h: int, i: int, o: int, k: int, stride: int =
     """``forward`` or ``weights`` of a padded square convolution; images channels last, weights [kh, kw, i, o]."""
     pad, y = k // 2, (h + 2 * (k // 2) - k) // stride + 1
     s = stride
-    image = Access(-pad * (h * i + i), (h * h * i, s * h * i, s * i, 0, 1, h * i, i))
-    weights, result = Access(0, (0, 0, 0, 1, o, k * i * o, i * o)), Access(0, (y * y * o, y * o, o, 1, 0, 0, 0))
-    clips = Clip((0, s, 0, 0, 0, 1, 0), -pad, h), Clip((0, 0, s, 0, 0, 0, 1), -pad, h)
+    image = OperandAccess(-pad * (h * i + i), (h * h * i, s * h * i, s * i, 0, 1, h * i, i))
+    weights, result = (
+        OperandAccess(0, (0, 0, 0, 1, o, k * i * o, i * o)),
+        OperandAccess(0, (y * y * o, y * o, o, 1, 0, 0, 0)),
+    )
+    clips = EpilogueClip((0, s, 0, 0, 0, 1, 0), -pad, h), EpilogueClip((0, 0, s, 0, 0, 0, 1), -pad, h)
     c, b = (result, weights) if kind == "forward" else (weights, result)
     return Contraction(("n", "y", "x", "o", "i", "p", "q"), (n, y, y, o, i, k, k), c, image, b, clips)
 
@@ -73,19 +78,19 @@ def _phase(n: int, h: int, i: int, o: int, k: int, s: int, u: int, v: int) -> Co
     taps_y, taps_x = -(-(k - tap_y) // s), -(-(k - tap_x) // s)
     from_y, from_x = (u + pad) // s, (v + pad) // s
     rows, columns = -(-(h - u) // s), -(-(h - v) // s)
-    c = Access(u * h * i + v * i, (h * h * i, s * h * i, s * i, 1, 0, 0, 0))
-    a = Access((from_y * out + from_x) * o, (out * out * o, out * o, o, 0, 1, -out * o, -o))
-    b = Access((tap_y * k + tap_x) * i * o, (0, 0, 0, o, 1, s * k * i * o, s * i * o))
-    clips = Clip((0, 1, 0, 0, 0, -1, 0), from_y, out), Clip((0, 0, 1, 0, 0, 0, -1), from_x, out)
+    c = OperandAccess(u * h * i + v * i, (h * h * i, s * h * i, s * i, 1, 0, 0, 0))
+    a = OperandAccess((from_y * out + from_x) * o, (out * out * o, out * o, o, 0, 1, -out * o, -o))
+    b = OperandAccess((tap_y * k + tap_x) * i * o, (0, 0, 0, o, 1, s * k * i * o, s * i * o))
+    clips = EpilogueClip((0, 1, 0, 0, 0, -1, 0), from_y, out), EpilogueClip((0, 0, 1, 0, 0, 0, -1), from_x, out)
     return Contraction(("n", "y", "x", "i", "o", "p", "q"), (n, rows, columns, i, o, taps_y, taps_x), c, a, b, clips)
 
 
 def depthwise(kind: str, n: int, h: int, c: int, k: int, stride: int = 1) -> Contraction:
     """``forward`` or ``weights`` of a padded convolution of each channel by itself, channels last."""
     pad, s, y = k // 2, stride, (h - 1) // stride + 1
-    image = Access(-pad * (h * c + c), (h * h * c, s * h * c, s * c, 1, h * c, c))
-    weights, result = Access(0, (0, 0, 0, 1, k * c, c)), Access(0, (y * y * c, y * c, c, 1, 0, 0))
-    clips = Clip((0, s, 0, 0, 1, 0), -pad, h), Clip((0, 0, s, 0, 0, 1), -pad, h)
+    image = OperandAccess(-pad * (h * c + c), (h * h * c, s * h * c, s * c, 1, h * c, c))
+    weights, result = OperandAccess(0, (0, 0, 0, 1, k * c, c)), OperandAccess(0, (y * y * c, y * c, c, 1, 0, 0))
+    clips = EpilogueClip((0, s, 0, 0, 1, 0), -pad, h), EpilogueClip((0, 0, s, 0, 0, 1), -pad, h)
     out, b = (result, weights) if kind == "forward" else (weights, result)
     return Contraction(("n", "y", "x", "c", "p", "q"), (n, y, y, c, k, k), out, image, b, clips)
 
@@ -130,7 +135,7 @@ def products(contraction: Contraction) -> int:
 
 def reach(contraction: Contraction, operand: str) -> int:
     """Elements of a buffer that holds everything an operand touches."""
-    access: Access = getattr(contraction, operand)
+    access: OperandAccess = getattr(contraction, operand)
     spans = [max(0, s) * (e - 1) for s, e in zip(access.strides, contraction.extents, strict=True)]
     return max(0, access.offset) + sum(spans) + 64
 
@@ -140,15 +145,15 @@ def peak(target: Target) -> Callable[[], None]:
     width = target.width("f32")
     kind, suffix = vector("float", width), f"v{width}f32" if width > 1 else "f32"
 
-    def multiply_add(f: Function, x: Text, one: Text) -> Text:
+    def multiply_add(f: LlvmFunction, x: Text, one: Text) -> Text:
         return f.value(f"call {kind} @llvm.fma.{suffix}({kind} {x}, {kind} {one}, {kind} {one})")
 
     return chains(target, kind, multiply_add)
 
 
-def chains(target: Target, kind: str, step: Callable[[Function, Text, Text], Text]) -> Callable[[], None]:
+def chains(target: Target, kind: str, step: Callable[[LlvmFunction, Text, Text], Text]) -> Callable[[], None]:
     """A function that takes ``CHAINS`` values of a type ``PEAK_TRIPS`` times through a step, which reads one more."""
-    f = Function("peak", [("ptr", "out")])
+    f = LlvmFunction("peak", [("ptr", "out")])
     places = [f.address("%out", LINE * at, 4) for at in range(CHAINS)]
     first, *_ = started = [(kind, f.value(f"load {kind}, ptr {place}, align 4")) for place in places]
     with f.loop(PEAK_TRIPS, started) as loop:

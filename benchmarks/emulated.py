@@ -40,7 +40,7 @@ from integer import cases
 from peers.fashion import Arrays, Engine, Run, compiled, exposed
 
 import glowtrain as gt
-from glowtrain.backends.cpu.contraction import Access, Contraction, Operand, generate
+from glowtrain.backends.cpu.contraction import Contraction, Operand, OperandAccess, generate
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.toolchain import compile_text
 from glowtrain.graph import Template, Value, constant
@@ -108,7 +108,7 @@ def filled(dtype: str, count: int, how: str, rng: np.random.Generator) -> np.nda
     return np.array(rng.choice(choices, count), np.uint8 if dtype == "u8" else np.int8)
 
 
-def places(access: Access, extents: Sequence[int]) -> np.ndarray:
+def places(access: OperandAccess, extents: Sequence[int]) -> np.ndarray:
     """Addresses at all indices; of extent 1 along loops that do not move them."""
     grid = np.ogrid[tuple(slice(extent) for extent in extents)]
     result = np.full([1] * len(extents), access.offset)
@@ -117,11 +117,11 @@ def places(access: Access, extents: Sequence[int]) -> np.ndarray:
     return result
 
 
-def gathered(operand: Operand, access: Access, extents: Sequence[int], flat: np.ndarray) -> np.ndarray:
+def gathered(operand: Operand, access: OperandAccess, extents: Sequence[int], flat: np.ndarray) -> np.ndarray:
     """An operand at the indices of the loops that move it, with what is read outside of it."""
     at, there = places(access, extents), np.full([1] * len(extents), True)
     for axis in operand.axes:
-        subscript = places(Access(axis.offset, axis.coefficients), extents)
+        subscript = places(OperandAccess(axis.offset, axis.coefficients), extents)
         there = there & (subscript >= axis.low) & (subscript < axis.high)
     return np.where(there, flat[np.where(there, at, 0)], operand.fill).astype(np.float64)
 

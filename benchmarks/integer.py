@@ -26,7 +26,7 @@ from onnx import TensorProto, helper, numpy_helper
 from glowtrain.backends.cpu.contraction import Axis, Contraction, Operand, generate
 from glowtrain.backends.cpu.contraction.dot import dot_of
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import Function, Text, vector
+from glowtrain.backends.llvm.text import LlvmFunction, Text, vector
 from glowtrain.backends.llvm.toolchain import build
 
 CONVOLUTIONS = (
@@ -182,7 +182,7 @@ def peak(target: Target) -> tuple[Callable[[], None], int]:
         raise SystemExit(f"{target.name} has no instruction for products of bytes")
     lanes, word = vector("i32", width), dot.word(width)
 
-    def step(f: Function, x: Text, one: Text) -> Text:
+    def step(f: LlvmFunction, x: Text, one: Text) -> Text:
         a, b = (f.value(f"bitcast {lanes} {value} to {word}") for value in (x, one))
         return dot.product(f, width, a, b, one)
 

@@ -1,6 +1,6 @@
 """Sources of choices for :meth:`Operator.sample` and for random programs.
 
-:class:`SeededDraw` needs nothing but NumPy; ``glowtrain.gradcheck.strategies.HypothesisDraw`` lets hypothesis choose,
+:class:`ChoiceDraw` needs nothing but NumPy; ``glowtrain.gradcheck.strategies.HypothesisDraw`` lets hypothesis choose,
 so that failures shrink. Both make floats in the same way: one value from each of equal slots of the allowed range, in
 some order. So values are distinct by a known margin, and no two calls give the same values.
 """
@@ -26,7 +26,7 @@ LARGEST = 700
 """Extent up to which one axis may grow, and elements of a shape grown so."""
 
 
-class SeededDraw:
+class ChoiceDraw:
     """Choices from a seeded generator.
 
     With ``tails``, one axis of a shape is now and then much longer than asked for: longer than vectors, and no multiple
@@ -73,7 +73,7 @@ SPECIAL = (0.0, -0.0, 1.0, -1.0, 1e12, -1e12, 1e-40, -5e-310, np.inf, -np.inf, n
 """Values at which functions differ from their neighbours: signed zeros, units, large, denormal in f32 and in f64."""
 
 
-class EdgeDraw(SeededDraw):
+class EdgeDraw(ChoiceDraw):
     """Choices at the edges of a domain: extents 0 and 1, rank 5, and, with ``special``, :data:`SPECIAL` values.
 
     Only shapes that may be of any extent get an empty axis, and only some of an array's values are replaced. Gradients

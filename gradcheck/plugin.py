@@ -14,7 +14,7 @@ from glowtrain.gradcheck.models.model import check
 from glowtrain.gradcheck.operators.oracles import ORACLES, check_sample
 from glowtrain.gradcheck.operators.registry import check_registry
 from glowtrain.gradcheck.report.html import write_html
-from glowtrain.gradcheck.report.report import Report, merged
+from glowtrain.gradcheck.report.report import GradcheckReport, merged
 from glowtrain.graph import Graph, Operator, Sample, Template
 from glowtrain.presentation.words import plural
 from glowtrain.types import Array
@@ -28,11 +28,11 @@ class GradCheck:
 
     examples: int | None = None
     seed: int = 0
-    reports: list[Report] = field(default_factory=list)
+    reports: list[GradcheckReport] = field(default_factory=list)
 
     def operator(
         self, operator: type[Operator], examples: int = EXAMPLES, *, oracles: Sequence[str] | None = None
-    ) -> Report:
+    ) -> GradcheckReport:
         """Check a registered operator on samples of its own domain (``Operator.sample``), by all oracles or some.
 
         Where hypothesis is installed a failure comes with the smallest sample that fails. Raises :class:`InputError`
@@ -42,15 +42,17 @@ class GradCheck:
         count = examples if self.examples is None else self.examples
         return self._judged(check_registry([operator.key()], count, self.seed, **chosen))
 
-    def sample(self, operator: Operator, *inputs: Array | None, oracles: Sequence[str] = tuple(ORACLES)) -> Report:
+    def sample(
+        self, operator: Operator, *inputs: Array | None, oracles: Sequence[str] = tuple(ORACLES)
+    ) -> GradcheckReport:
         """Check one use of an operator: with these attributes, on these operands (floats in f64)."""
         measures = check_sample(Sample(operator, inputs), oracles, self.seed)
         checks = merged(operator.key(), [("", measure) for measure in measures])
-        return self._judged(Report(tuple(checks), self.seed, 1))
+        return self._judged(GradcheckReport(tuple(checks), self.seed, 1))
 
     def model(
         self, model: Graph | Template | str | Path, inputs: Mapping[str, Array] | None = None, **options: Any
-    ) -> Report:
+    ) -> GradcheckReport:
         """Check every parameter and input of a model; ``options`` are those of :func:`glowtrain.gradcheck.check`."""
         return self._judged(check(model, inputs, **{"seed": self.seed, **options}))
 
@@ -60,10 +62,10 @@ class GradCheck:
             folder.mkdir(parents=True, exist_ok=True)
             checks = tuple(check for each in self.reports for check in each.checks)
             first, seconds = self.reports[0], sum(each.seconds for each in self.reports)
-            whole = Report(checks, first.seed, first.examples, seconds)
+            whole = GradcheckReport(checks, first.seed, first.examples, seconds)
             write_html(whole, folder / (re.sub(r"[^\w.-]+", "_", test) + ".html"))
 
-    def _judged(self, report: Report) -> Report:
+    def _judged(self, report: GradcheckReport) -> GradcheckReport:
         """The report; fails the test if a check did."""
         self.reports.append(report)
         if not report.passed:

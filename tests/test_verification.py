@@ -33,7 +33,7 @@ from glowtrain.program.memory.plan import Plan
 from glowtrain.program.program import Kernel, Program
 from glowtrain.stages import Options, Pass, Stage
 from glowtrain.types import Array, bf16, f16, f32, f64, i64
-from glowtrain.verification import Report, ladder, random_inputs
+from glowtrain.verification import VerificationReport, ladder, random_inputs
 from glowtrain.verification.exact import distance, results_of, run_in_both
 
 CHECKED = Options(check=True)
@@ -52,7 +52,7 @@ def step() -> Graph:
     return Graph((x,), {"y": y}, {w: w * 0.9, v: v + 0.5}, name="step")
 
 
-def run(graph: Graph, backend: str | Backend = "cpu") -> Report:
+def run(graph: Graph, backend: str | Backend = "cpu") -> VerificationReport:
     return ladder(graph, random_inputs(graph), backend=backend)
 
 
@@ -131,7 +131,7 @@ class Planted(Cpu):
         return replace(stage, make=lambda options: Wrong(stage.make(options), *self.change))
 
 
-def first_bad(report: Report) -> tuple[str, str]:
+def first_bad(report: VerificationReport) -> tuple[str, str]:
     assert report.first_bad is not None
     return report.first_bad.name, report.place
 

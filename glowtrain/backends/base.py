@@ -36,7 +36,7 @@ class Artifact(ABC):
 
 
 @dataclass(frozen=True)
-class Profile:
+class KernelProfile:
     """The processor's cycles in each call of a run (named by kernel, in order), and that run's seconds."""
 
     calls: tuple[str, ...]
@@ -54,7 +54,7 @@ class Instance(ABC):
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs for inputs that have the graph's types exactly; variables are updated."""
 
-    def profile(self, inputs: Mapping[str, Array], runs: int) -> Profile:
+    def profile(self, inputs: Mapping[str, Array], runs: int) -> KernelProfile:
         """The fastest of ``runs`` runs, of what was compiled with ``Options(profile=True)``."""
         raise BackendError(f"{type(self).__name__} counts no cycles; use backend cpu")
 

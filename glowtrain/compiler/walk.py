@@ -14,7 +14,7 @@ from typing import Any
 from glowtrain.errors import GraphError
 from glowtrain.graph import Graph
 from glowtrain.graph import verify as verify_graph
-from glowtrain.lower.expand import Expand
+from glowtrain.lower.expand import ExpandOperators
 from glowtrain.lower.lower import Lower
 from glowtrain.optimize.fixed_point import FixedPoint
 from glowtrain.optimize.integer import IntegerArithmetic
@@ -25,7 +25,7 @@ from glowtrain.program.passes.layout import AssignLayouts
 from glowtrain.program.passes.loop_fusion.fuse import FuseLoops
 from glowtrain.program.passes.loop_fusion.join import Limits
 from glowtrain.program.passes.producer_inlining import InlineProducers
-from glowtrain.program.passes.schedule import Schedule
+from glowtrain.program.passes.schedule import ScheduleLoops
 from glowtrain.program.program import Program
 from glowtrain.program.text import plan_text
 from glowtrain.program.text import to_text as program_text
@@ -53,13 +53,13 @@ def _fused(options: Options) -> Pass:
 
 WALK: tuple[Stage, ...] = (
     Stage("integers", "what is quantized, in integers", _integers, exact=False),
-    Stage("expanded", "composite operators written out", lambda options: Expand(), minor=True),
+    Stage("expanded", "composite operators written out", lambda options: ExpandOperators(), minor=True),
     Stage("optimized", "the graph, simplified", lambda options: Optimize(check=options.check)),
     Stage("lowered", "a loop nest for each operator", lambda options: Lower()),
     Stage("layout", "axes in the order in which they are stored", _layout, minor=True),
     Stage("inlined", "producers inlined into their readers", _inlined, minor=True),
     Stage("fused", "loops over equal boxes fused", _fused, minor=True),
-    Stage("program", "in an order with a small peak of memory", lambda options: Schedule()),
+    Stage("program", "in an order with a small peak of memory", lambda options: ScheduleLoops()),
     Stage("plan", "every activation placed in one arena", lambda options: PlanMemory()),
 )
 """The neutral stages, in order; a backend adds its own, and may replace some (:meth:`Backend.stages`)."""

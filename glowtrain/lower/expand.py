@@ -11,7 +11,7 @@ from glowtrain.optimize.rewrite import rewrite
 
 
 @dataclass(frozen=True)
-class Expand:
+class ExpandOperators:
     """The pass: only operators that are lowered are left."""
 
     def run(self, graph: Graph) -> Graph:

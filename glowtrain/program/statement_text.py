@@ -31,7 +31,7 @@ from glowtrain.loops import (
 )
 from glowtrain.loops.affine import Atom, Quotient, Remainder
 from glowtrain.names import Names
-from glowtrain.program.interpret.vectorize import Facts
+from glowtrain.program.interpret.vectorize import VectorFacts
 from glowtrain.types import DType, boolean, i64
 
 LINE = 118
@@ -88,14 +88,14 @@ def indented(lines: Iterable[str]) -> Iterator[str]:
 
 def expression_text(expr: Expr, bound: Iterable[Index] = ()) -> str:
     """One expression, for messages; ``bound`` are the indices of the loops around it, outermost first."""
-    scope = Scope().opened(bound)
+    scope = PrintScope().opened(bound)
     parts = list(scope.named([expr]))
     return shortened("; ".join([scope.text(expr), *parts]))
 
 
 def statement_text(statement: Statement, bound: Iterable[Index] = ()) -> str:
     """A statement on one line, for messages: a loop by its head, another one without the parts it shares."""
-    scope = Scope().opened(bound)
+    scope = PrintScope().opened(bound)
     if isinstance(statement, For):
         return scope.head(statement, scope.opened(statement.indices))
     return shortened(list(scope.simple(statement))[-1])
@@ -106,15 +106,15 @@ def shortened(text: str) -> str:
 
 
 @dataclass
-class Scope:
+class PrintScope:
     """Names of the indices, refs and shared parts that are visible at one place."""
 
     names: Names = field(default_factory=Names)
     known: dict[Expr, str] = field(default_factory=dict)
-    facts: Facts = field(default_factory=Facts)
+    facts: VectorFacts = field(default_factory=VectorFacts)
 
-    def opened(self, exprs: Iterable[Index | Ref]) -> Scope:
-        inner = Scope(self.names.copy(), dict(self.known), self.facts)
+    def opened(self, exprs: Iterable[Index | Ref]) -> PrintScope:
+        inner = PrintScope(self.names.copy(), dict(self.known), self.facts)
         for expr in exprs:
             inner.name(expr, expr.name)
         return inner
@@ -143,7 +143,7 @@ class Scope:
         yield head
         yield from indented(lines)
 
-    def head(self, loop: For, inner: Scope) -> str:
+    def head(self, loop: For, inner: PrintScope) -> str:
         serial = "serial " if loop.serial else ""
         return f"for {serial}{inner.box(loop.indices)}:" if loop.indices else f"do {serial}".rstrip() + ":"
 
@@ -294,7 +294,7 @@ def _constant(value: bool | int | float, dtype: DType, expected: DType | None) -
     return text if dtype in (expected or i64, boolean) else f"{text}:{dtype}"
 
 
-def _shared(exprs: Sequence[Expr], scope: Scope) -> list[Expr]:
+def _shared(exprs: Sequence[Expr], scope: PrintScope) -> list[Expr]:
     """Parts that are printed more than once and need no index of a reduction among ``exprs``, inner parts first."""
     order: list[Expr] = []
     uses: dict[Expr, int] = {}
@@ -320,7 +320,7 @@ def _shared(exprs: Sequence[Expr], scope: Scope) -> list[Expr]:
     return [e for e in order if uses[e] > 1 and _worth_a_name(e, scope) and free[e].isdisjoint(inside)]
 
 
-def _printed(expr: Expr, scope: Scope) -> Sequence[Expr]:
+def _printed(expr: Expr, scope: PrintScope) -> Sequence[Expr]:
     """The sub-expressions whose texts stand in the expression's own, in order."""
     form = scope.resolved(expr)
     return expr.children if form is None else list(_atoms(form))
@@ -334,9 +334,9 @@ def _atoms(form: Affine) -> Iterator[Expr]:
             yield atom
 
 
-def _worth_a_name(expr: Expr, scope: Scope) -> bool:
+def _worth_a_name(expr: Expr, scope: PrintScope) -> bool:
     """No leaf, and no index arithmetic that the affine form resolves."""
     return isinstance(expr, (Apply, Cast, Reduce)) and scope.resolved(expr) is None
 
 
-__all__ = ["Scope", "expression_text", "indented", "number_text", "quoted", "read_number", "statement_text"]
+__all__ = ["PrintScope", "expression_text", "indented", "number_text", "quoted", "read_number", "statement_text"]

@@ -46,7 +46,7 @@ from glowtrain.names import Names
 from glowtrain.native import NativeFunction
 from glowtrain.program.passes.schedule import lifetimes
 from glowtrain.program.program import Call, Instruction, Kernel, Plan, Program, Repeat
-from glowtrain.program.statement_text import Scope, indented, number_text, quoted, read_number
+from glowtrain.program.statement_text import PrintScope, indented, number_text, quoted, read_number
 from glowtrain.types import Array, TensorType, boolean
 
 INLINE_ELEMENTS = 16
@@ -151,34 +151,34 @@ class _Printer:
     plan: Plan | None = None
 
     def instructions(self, instructions: Sequence[Instruction]) -> Iterator[str]:
-        scope = Scope(Names(buffer.name for buffer in self.program.buffers))
+        scope = PrintScope(Names(buffer.name for buffer in self.program.buffers))
         for position, instruction in enumerate(instructions):
             yield from self._numbered(instruction, f"#{position}: ", scope)
 
-    def _numbered(self, instruction: Instruction, number: str, scope: Scope) -> Iterator[str]:
+    def _numbered(self, instruction: Instruction, number: str, scope: PrintScope) -> Iterator[str]:
         if self.plan is not None:
             yield f"; {number}{self._operands(instruction)}"
         yield from self._instruction(instruction, scope)
 
     @singledispatchmethod
-    def _instruction(self, instruction: Instruction, scope: Scope) -> Iterator[str]:
+    def _instruction(self, instruction: Instruction, scope: PrintScope) -> Iterator[str]:
         """The lines of an instruction; each kind has a method."""
         raise TypeError(f"{instruction.kind} {instruction.name} has no text")
 
     @_instruction.register
-    def _kernel(self, kernel: Kernel, scope: Scope) -> Iterator[str]:
+    def _kernel(self, kernel: Kernel, scope: PrintScope) -> Iterator[str]:
         yield f"kernel {_title(kernel)}:"
         yield from indented(scope.body(kernel.body))
 
     @_instruction.register
-    def _repeat(self, repeat: Repeat, scope: Scope) -> Iterator[str]:
+    def _repeat(self, repeat: Repeat, scope: PrintScope) -> Iterator[str]:
         inner = scope.opened([repeat.index])
         yield f"repeat {_title(repeat)} {inner.box([repeat.index])}:"
         for member in repeat.body:
             yield from indented(self._numbered(member, "", inner))
 
     @_instruction.register
-    def _call(self, call: Call, scope: Scope) -> Iterator[str]:
+    def _call(self, call: Call, scope: PrintScope) -> Iterator[str]:
         inputs, outputs = (", ".join(quoted(b.name) for b in buffers) for buffers in (call.inputs, call.outputs))
         word = "" if call.function.word is None else f"; word {call.function.word}"
         yield f"call {_title(call)}: {quoted(call.function.name)}({inputs}{word}) -> {outputs}"

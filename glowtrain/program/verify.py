@@ -35,7 +35,7 @@ from glowtrain.loops import (
 from glowtrain.program.analysis.write_coverage import covered, depends_on_data, program_stores
 from glowtrain.program.interpret import functions
 from glowtrain.program.interpret.storage import Memory
-from glowtrain.program.interpret.vectorize import Evaluation, Facts, Scope
+from glowtrain.program.interpret.vectorize import Evaluation, VectorFacts, VectorScope
 from glowtrain.program.program import Instruction, Program, describe
 from glowtrain.program.statement_text import expression_text, statement_text
 from glowtrain.types import boolean, i64
@@ -92,7 +92,7 @@ class _Place:
 @dataclass
 class _Verifier:
     program: Program
-    facts: Facts = field(default_factory=Facts)
+    facts: VectorFacts = field(default_factory=VectorFacts)
     defined: Counter[Ref] = field(default_factory=Counter)
 
     def problems(self) -> Iterator[str]:
@@ -334,7 +334,7 @@ class _Verifier:
         used = tuple(self.facts.free(expr))
         if depends_on_data(expr) or math.prod(index.extent for index in used) > MAX_POINTS:
             return self.facts.form(expr).range()
-        scope = Scope().opened(used, [(0, index.extent) for index in used])
+        scope = VectorScope().opened(used, [(0, index.extent) for index in used])
         values = Evaluation(Memory(Program("", {}, {}, {}, ()), {}, {}, None), self.facts, {}, scope).value(expr)
         return (int(values.min()), int(values.max())) if values.size else (0, -1)
 

@@ -16,7 +16,7 @@ from glowtrain.errors import CheckpointError, InputError, NonFiniteError
 from glowtrain.presentation.words import plural
 from glowtrain.trainer.checkpoints.checkpoint import Position
 from glowtrain.trainer.checkpoints.files import check_writable
-from glowtrain.trainer.history import History, Log, Record, check_plot
+from glowtrain.trainer.history import History, Record, TrainingLog, check_plot
 from glowtrain.trainer.interrupts import Interrupts, Terminated
 from glowtrain.trainer.progress import Display
 from glowtrain.types import Array
@@ -41,7 +41,7 @@ Callback = Callable[[Moment], None]
 
 
 @dataclass(frozen=True)
-class Options:
+class FitOptions:
     """How to fit; see :meth:`Trainer.fit`."""
 
     epochs: int
@@ -75,7 +75,7 @@ class Fit:
     """One call of :meth:`Trainer.fit`: data, options, and what is written on the way."""
 
     def __init__(
-        self, trainer: Trainer, arrays: dict[str, Array], validation: dict[str, Array] | None, options: Options
+        self, trainer: Trainer, arrays: dict[str, Array], validation: dict[str, Array] | None, options: FitOptions
     ) -> None:
         self.trainer = trainer
         self.arrays = arrays
@@ -86,7 +86,7 @@ class Fit:
         self._check_position()
         self._check_outputs()
         self.target = options.epochs if options.resumed else trainer.position.epoch + options.epochs
-        self.log = Log(options.log, done=trainer.position.epoch if options.resumed else None)
+        self.log = TrainingLog(options.log, done=trainer.position.epoch if options.resumed else None)
         self.interrupts = Interrupts()
         self.prepared: set[int] = set()
         """Sizes of batches that the step is compiled for."""

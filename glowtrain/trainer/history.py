@@ -92,7 +92,7 @@ def check_plot(path: Path) -> None:
     form_of(path)
 
 
-class Log:
+class TrainingLog:
     """A file of JSON lines, one for each epoch. ``None`` as the path: no log.
 
     A run that goes on after ``done`` epochs appends; lines of later epochs, which it writes again, are removed first: a

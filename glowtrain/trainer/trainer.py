@@ -31,7 +31,7 @@ from glowtrain.trainer.checkpoints.copies import Progress, Settings, check_setti
 from glowtrain.trainer.checkpoints.fingerprint import fingerprint
 from glowtrain.trainer.diagnose import first_bad
 from glowtrain.trainer.feed import Data, held_out, named, validation_of
-from glowtrain.trainer.fit import Callback, Fit, Options
+from glowtrain.trainer.fit import Callback, Fit, FitOptions
 from glowtrain.trainer.forms import DEFAULT_EPOCHS, Forms, Trainable, default_batch, fixed_batch, with_values
 from glowtrain.trainer.history import History
 from glowtrain.trainer.hyper import Hyper
@@ -273,7 +273,7 @@ class Trainer:
         resumed = resume and path is not None and path.exists()
         if resumed and path is not None:
             self.restore(path)
-        options = Options(
+        options = FitOptions(
             epochs=epochs,
             batch_size=self._batch_size(batch_size),
             shuffle=shuffle,

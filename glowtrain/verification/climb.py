@@ -48,7 +48,7 @@ from glowtrain.verification.exact import (
     run_in_both,
 )
 from glowtrain.verification.native import in_arena, run_loaded, unshared
-from glowtrain.verification.report import Report, Rung
+from glowtrain.verification.report import Rung, VerificationReport
 
 _Result = TypeVar("_Result")
 
@@ -67,7 +67,7 @@ def ladder(
     backend: str | Backend = "cpu",
     *,
     progress: Callable[[str], None] = _silent,
-) -> Report:
+) -> VerificationReport:
     """Run a graph once on every rung of a backend's walk, for inputs by name and variables by name (initial values
     where ``state`` has none).
 
@@ -114,10 +114,12 @@ class _Climb:
     values: dict[str, Value] = field(default_factory=dict)
     """The value of the latest graph that each buffer of the lowered program holds, by the buffer's name."""
 
-    def report(self) -> Report:
+    def report(self) -> VerificationReport:
         with np.errstate(all="ignore"):
             self._climb()
-        return Report(self.graph.name, len(self.graph.outputs) + len(self.graph.updates), tuple(self.rungs), self.place)
+        return VerificationReport(
+            self.graph.name, len(self.graph.outputs) + len(self.graph.updates), tuple(self.rungs), self.place
+        )
 
     def _climb(self) -> None:
         start = time.perf_counter()

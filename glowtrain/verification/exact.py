@@ -101,14 +101,14 @@ def results_of(graph: Graph) -> Iterator[tuple[str, Value]]:
 
 
 @dataclass(frozen=True)
-class Bound:
+class RoundingBound:
     """What a result may be: as far from ``expected`` (f64; integers as they are) as ``tolerance``."""
 
     expected: Array
     tolerance: float
 
 
-def bound(natural: Array, exact: Array, length: float, scale: float = 0.0) -> Bound:
+def bound(natural: Array, exact: Array, length: float, scale: float = 0.0) -> RoundingBound:
     """What the rounding of ``natural``, the interpreter's result, against ``exact``, the same in f64, explains.
 
     ``length``: terms of the longest sum; ``scale``: the largest operand, if larger than the result: what cancels leaves
@@ -116,13 +116,13 @@ def bound(natural: Array, exact: Array, length: float, scale: float = 0.0) -> Bo
     """
     epsilon = EPSILON.get(dtype_of(natural.dtype).name)
     if epsilon is None:
-        return Bound(natural, 0.0)
+        return RoundingBound(natural, 0.0)
     narrow, wide = natural.astype(np.float64), exact.astype(np.float64)
     expected = np.where(np.isfinite(narrow) & np.isfinite(wide), wide, narrow)
     finite = np.isfinite(expected)
     rounding, size = _size(narrow[finite] - expected[finite]), max(scale, _size(expected[finite]))
     tolerance = NATURAL * rounding + ROUNDINGS * math.sqrt(length) * epsilon * size + _smallest(natural)
-    return Bound(expected, tolerance)
+    return RoundingBound(expected, tolerance)
 
 
 def distance(found: Array, natural: Array, exact: Array, length: float) -> float:

@@ -28,7 +28,7 @@ class Rung:
 
 
 @dataclass(frozen=True)
-class Report:
+class VerificationReport:
     """All rungs, in order; ``place`` is the node or instruction at which the first bad one begins to differ."""
 
     name: str

@@ -24,7 +24,7 @@ from glowtrain.grad.reverse import pullback
 from glowtrain.gradcheck.models.blame import INNOCENT, Blame, cut_by
 from glowtrain.gradcheck.operators import ladder
 from glowtrain.gradcheck.operators.straight_through import held
-from glowtrain.gradcheck.report.report import Check, Measure, Progress, Report, Status, merged
+from glowtrain.gradcheck.report.report import Check, GradcheckReport, Measure, Progress, Status, merged
 from glowtrain.graph import Graph, Input, Template, Value, Variable, constant, no_model
 from glowtrain.graph.retype import widened
 from glowtrain.losses import Attached, Loss, LossFunction, as_loss, output_of
@@ -53,7 +53,7 @@ def check(
     directions: int = 3,
     compiled: bool = True,
     progress: Progress | None = None,
-) -> Report:
+) -> GradcheckReport:
     """Check the gradient of a model's loss for each trainable parameter and float input.
 
     ``model``: a graph, a template, or the path of an ONNX file. ``inputs`` holds data by name (the loss's targets too);
@@ -76,7 +76,7 @@ def check(
     if compiled:
         checks += subject.native()
         told("native code", total, total)
-    return Report(tuple(checks), seed, directions, time.perf_counter() - begin)
+    return GradcheckReport(tuple(checks), seed, directions, time.perf_counter() - begin)
 
 
 def _silent(subject: str, number: int, total: int) -> None:

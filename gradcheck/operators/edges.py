@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from glowtrain.errors import GlowtrainError
-from glowtrain.gradcheck.draw import EdgeDraw, SeededDraw
+from glowtrain.gradcheck.draw import ChoiceDraw, EdgeDraw
 from glowtrain.gradcheck.operators.oracles import applied, drawn
 from glowtrain.graph import Operator, Sample
 from glowtrain.graph.specialise.places import index_problems
@@ -77,7 +77,7 @@ def drawn_short(operator: type[Operator], seed: int, example: int) -> Sample | N
     Extents that ``sample`` draws as it likes are reached too: an ordinary sample is cut, where ``infer`` allows it.
     """
     for attempt in range(CUT_ATTEMPTS):
-        draw = SeededDraw(seed, "short", operator.key(), example, attempt)
+        draw = ChoiceDraw(seed, "short", operator.key(), example, attempt)
         sample = operator.sample(draw)
         cuts = list(_cuts(sample))
         draw.random.shuffle(cuts)

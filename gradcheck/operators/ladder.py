@@ -20,7 +20,7 @@ from glowtrain.program.interpret.evaluate import evaluate as run_program
 from glowtrain.program.memory.plan import Plan
 from glowtrain.stages import Options
 from glowtrain.types import Array
-from glowtrain.verification.exact import Arrays, Bound, bound, finite_size, longest_reduction
+from glowtrain.verification.exact import Arrays, RoundingBound, bound, finite_size, longest_reduction
 
 EXACT = 16.0
 """Multiples of the bound that are allowed where no wider type says how much rounding is natural."""
@@ -87,7 +87,7 @@ def close_in(
         yield within(oracle, found[name], replace(allowed, tolerance=slack * allowed.tolerance), name)
 
 
-def within(oracle: str, found: Array, allowed: Bound, label: str) -> Measure:
+def within(oracle: str, found: Array, allowed: RoundingBound, label: str) -> Measure:
     """The measure of a result that may be as far from what is expected as rounding explains."""
     return compared(oracle, found, allowed.expected, allowed.tolerance, label)
 

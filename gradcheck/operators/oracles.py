@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from glowtrain.errors import GlowtrainError, ShapeError
-from glowtrain.gradcheck.draw import SeededDraw
+from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.gradcheck.operators import ladder
 from glowtrain.gradcheck.operators.differences import (
     Probe,
@@ -332,7 +332,7 @@ def drawn(operator: type[Operator], seed: int, example: int) -> Sample:
 
     Oracles that see one example in 2, 3, 4, 5 or 10 see such ones as well: these numbers have no factor in common.
     """
-    return operator.sample(SeededDraw(seed, operator.key(), example, tails=example % 7 in (1, 2, 3)))
+    return operator.sample(ChoiceDraw(seed, operator.key(), example, tails=example % 7 in (1, 2, 3)))
 
 
 def operands_with_gradients(sample: Sample) -> list[int]:

@@ -36,14 +36,14 @@ from glowtrain.gradcheck.programs.case import Case
 from glowtrain.gradcheck.programs.programs import drawn_case
 from glowtrain.gradcheck.programs.rungs import PROGRAM_ORACLES, check_case
 from glowtrain.gradcheck.programs.shrink import fails_by, minimal, save_case
-from glowtrain.gradcheck.report.report import STYLES, Check, Measure, Progress, Report, merged
+from glowtrain.gradcheck.report.report import STYLES, Check, GradcheckReport, Measure, Progress, merged
 from glowtrain.graph import Operator, Sample, lookup, registered
 from glowtrain.presentation.tables import table
 from glowtrain.presentation.words import plural
 
 
 @dataclass(frozen=True)
-class Profile:
+class CheckProfile:
     """How thorough a run is. One example in ``shares`` is compared by an oracle; by those not listed, each is."""
 
     examples: int
@@ -65,9 +65,9 @@ SHARES = {
 DEEP_SHARES = {"compiled": 2, "compiled f64": 4, "compiled f16": 4, "compiled bf16": 4, "edges compiled": 3}
 
 PROFILES = {
-    "quick": Profile(2, 10, SHARES),
-    "ci": Profile(10, 40, SHARES),
-    "deep": Profile(200, 2000, DEEP_SHARES),
+    "quick": CheckProfile(2, 10, SHARES),
+    "ci": CheckProfile(10, 40, SHARES),
+    "deep": CheckProfile(200, 2000, DEEP_SHARES),
 }
 ALONE = {"lowered": 4}
 """The same for random programs by themselves."""
@@ -79,7 +79,7 @@ Found = list[tuple[str, Measure]]
 
 
 @dataclass(frozen=True, repr=False)
-class RegistryReport(Report):
+class RegistryReport(GradcheckReport):
     """The checks of a run over operators, with what it covered by operator."""
 
     covered: tuple[Covered, ...] = ()
@@ -195,7 +195,7 @@ def _chosen(names: Sequence[str] | None, profile: str) -> list[str]:
     return [cls.key() for cls in registered(lambda cls: names is None or cls.key() in names)]
 
 
-def _programs_wanted(programs: int | None, examples: int | None, profile: Profile, *, every: bool) -> int:
+def _programs_wanted(programs: int | None, examples: int | None, profile: CheckProfile, *, every: bool) -> int:
     """As many as asked for; else the profile's, in proportion to the examples."""
     if programs is not None or not every:
         return programs or 0

@@ -59,7 +59,7 @@ def _condition(composer: Composer) -> Value:
 
 
 @dataclass
-class Body(Composer):
+class DrawnBody(Composer):
     """Composes the body of a loop at the numbers of its first step. What it reads from outside is captured."""
 
     arguments: list[Input] = field(default_factory=list)
@@ -98,7 +98,7 @@ def scan(composer: Composer) -> None:
     wholes = [(*s[:axis], steps, *s[axis:]) for s, axis in zip(shapes, axes, strict=True)]
     scanned = [composer.shaped(composer.pick(), whole) for whole in wholes]
     directions = tuple(draw.integer(0, 1) for _ in scanned)
-    body = Body(draw, composer.dtype, composer)
+    body = DrawnBody(draw, composer.dtype, composer)
     body.pool += [body.argument(composer.number(state)) for state in states]
     for value, axis, direction in zip(scanned, axes, directions, strict=True):
         first = np.take(composer.number(value), -direction, axis) if steps else _nothing(value, axis)
@@ -131,10 +131,10 @@ def loop(composer: Composer) -> None:
     composer.keep(results[1:])
 
 
-def loop_body(composer: Composer, state: Value, limit: Value) -> tuple[Body, tuple[Value, Value, Value]]:
+def loop_body(composer: Composer, state: Value, limit: Value) -> tuple[DrawnBody, tuple[Value, Value, Value]]:
     """The body of a loop that goes on for ``limit`` steps, with three results: whether it goes on, the new state, and
     a value of each step. Its arguments: whether the loop goes on, the state, the number of the step."""
-    draw, body = composer.draw, Body(composer.draw, composer.dtype, composer)
+    draw, body = composer.draw, DrawnBody(composer.draw, composer.dtype, composer)
     body.argument(np.asarray(True))
     body.pool.append(body.argument(composer.number(state)))
     step = body.argument(np.asarray(0))
@@ -146,7 +146,7 @@ def loop_body(composer: Composer, state: Value, limit: Value) -> tuple[Body, tup
     return body, (kept, after, body.pick())
 
 
-def _following(body: Body, states: Sequence[Value]) -> list[Value]:
+def _following(body: DrawnBody, states: Sequence[Value]) -> list[Value]:
     """New states: in (-1, 1), or now and then the old ones in turn."""
     old = [value for value in body.arguments if value.dtype == body.dtype][: len(states)]
     if len(old) > 1 and old[0].type == old[1].type and body.draw.boolean():

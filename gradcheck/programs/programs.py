@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from glowtrain.errors import ShapeError
-from glowtrain.gradcheck.draw import SeededDraw
+from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.gradcheck.programs.bodies import rules
 from glowtrain.gradcheck.programs.case import Case
 from glowtrain.gradcheck.programs.generator import Composer
@@ -22,7 +22,7 @@ from glowtrain.types import Array, f32
 
 def drawn_case(seed: int, example: int) -> Case:
     """A case that depends on seed and example only."""
-    return draw_case(SeededDraw(seed, "program", example))
+    return draw_case(ChoiceDraw(seed, "program", example))
 
 
 def draw_case(draw: Draw) -> Case:

@@ -30,7 +30,7 @@ from glowtrain.program.memory.plan import Plan
 from glowtrain.program.program import Program
 from glowtrain.stages import Options
 from glowtrain.types import Array, f64
-from glowtrain.verification.exact import EPSILON, ROUNDINGS, Arrays, Bound, Known, bound, longest_reduction
+from glowtrain.verification.exact import EPSILON, ROUNDINGS, Arrays, Known, RoundingBound, bound, longest_reduction
 
 STEPS = 3
 """Steps that native code trains: each reads what the last one has left."""
@@ -103,7 +103,7 @@ class Rungs:
         return steps
 
     @cached_property
-    def bounds(self) -> list[dict[str, Bound]]:
+    def bounds(self) -> list[dict[str, RoundingBound]]:
         """What outputs and new values of variables may be after each step, by name."""
         names, length = named(self.graph), longest_reduction(self.graph)
         coarsest = {name: _coarsest(value) for name, value in names.items()}
@@ -141,16 +141,16 @@ def named(graph: Graph) -> dict[str, Value]:
     return {**graph.outputs, **{variable.name: value for variable, value in graph.updates.items()}}
 
 
-def within(value: Value, known: Known, length: float, coarsest: float) -> Bound:
+def within(value: Value, known: Known, length: float, coarsest: float) -> RoundingBound:
     """How far a result may be from its value in f64. ``coarsest``: the largest epsilon of what it is computed from."""
     natural, exact = known.values[value], known.exact[value]
     size = ladder.scale(value, known.exact, DEPTH)
     allowed = bound(natural, exact, length, size)
     if coarsest == EPSILON["f64"]:
-        return Bound(allowed.expected, DRIFT * bound(natural, exact, length, size + 1e-6).tolerance)
+        return RoundingBound(allowed.expected, DRIFT * bound(natural, exact, length, size + 1e-6).tolerance)
     if coarsest <= EPSILON.get(value.dtype.name, 1.0):
         return allowed
-    return Bound(allowed.expected, allowed.tolerance + ROUNDINGS * math.sqrt(length) * coarsest * size)
+    return RoundingBound(allowed.expected, allowed.tolerance + ROUNDINGS * math.sqrt(length) * coarsest * size)
 
 
 def _coarsest(value: Value) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from glowtrain.files import write_atomically
-from glowtrain.gradcheck.report.report import Check, Report, Status
+from glowtrain.gradcheck.report.report import Check, GradcheckReport, Status
 from glowtrain.presentation import figures, pages
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ COLUMNS = {
 }  # fmt: skip
 
 
-def html_page(report: Report) -> str:
+def html_page(report: GradcheckReport) -> str:
     """The report as one self-contained page. Raises :class:`InputError` without matplotlib."""
     result = "passed" if report.passed else "failed"
     chosen = {
@@ -45,7 +45,7 @@ def html_page(report: Report) -> str:
     return pages.page(f"Gradient check: {result}", report.summary(), [*sections[:-1], plot, *sections[-1:]], result)
 
 
-def write_html(report: Report, path: Path | str) -> None:
+def write_html(report: GradcheckReport, path: Path | str) -> None:
     """Write the report as one HTML page. Raises ``OSError``, and :class:`InputError` without matplotlib."""
     write_atomically(Path(path), html_page(report).encode())
 
@@ -64,7 +64,7 @@ def _number(number: float) -> str:
     return f"{number:.2g}" if math.isfinite(number) else "∞"
 
 
-def draw(report: Report, figure: Figure) -> None:
+def draw(report: GradcheckReport, figure: Figure) -> None:
     """A row for each subject, in it a mark for each oracle at its error over what is allowed; failures are ringed."""
     axes = figure.add_subplot(xscale="log", xlabel="worst error / allowed error", xlim=(LEAST / 2, 2 * MOST))
     for number, oracle in enumerate(dict.fromkeys(check.oracle for check in report.checks)):
@@ -84,7 +84,7 @@ def draw(report: Report, figure: Figure) -> None:
     figure.legend(loc="outside upper left", ncols=6)
 
 
-def _marks(report: Report, oracle: str, status: Status) -> tuple[list[float], list[int]]:
+def _marks(report: GradcheckReport, oracle: str, status: Status) -> tuple[list[float], list[int]]:
     """Errors over what is allowed, where there are marks for them, and the rows of their subjects."""
     rows = {subject: row for row, subject in enumerate(report.subjects)}
     found = [check for check in report.checks if check.oracle == oracle and check.status == status]

@@ -11,14 +11,14 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 from glowtrain.files import write_atomically
-from glowtrain.gradcheck.report.report import Check, Report
+from glowtrain.gradcheck.report.report import Check, GradcheckReport
 from glowtrain.presentation.words import plural
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What no XML 1.0 document may hold, escaped or not."""
 
 
-def junit_xml(report: Report) -> str:
+def junit_xml(report: GradcheckReport) -> str:
     """The report as one JUnit document; a kink and what there was nothing to compare for count as skipped."""
     root = ET.Element("testsuites", _counts(report.checks, "glowtrain gradcheck"), time=f"{report.seconds:.3f}")
     for oracle in dict.fromkeys(check.oracle for check in report.checks):
@@ -33,7 +33,7 @@ def junit_xml(report: Report) -> str:
     return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def write_junit(report: Report, path: Path | str) -> None:
+def write_junit(report: GradcheckReport, path: Path | str) -> None:
     """Write the report as JUnit XML. Raises ``OSError``."""
     write_atomically(Path(path), junit_xml(report).encode())
 

@@ -58,7 +58,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Report:
+class GradcheckReport:
     """The checks of a run. ``seconds`` is its wall time; everything else depends on seed and examples only."""
 
     checks: tuple[Check, ...]

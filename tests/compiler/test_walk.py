@@ -29,12 +29,12 @@ PASSES = {
     "glowtrain.optimize.integer": {"IntegerArithmetic", "in_integers"},
     "glowtrain.optimize.fixed_point": {"FixedPoint", "in_fixed_point"},
     "glowtrain.optimize.pipeline": {"Optimize", "optimize"},
-    "glowtrain.lower.expand": {"Expand", "expand"},
+    "glowtrain.lower.expand": {"ExpandOperators", "expand"},
     "glowtrain.lower.lower": {"Lower"},
     "glowtrain.program.passes.layout": {"AssignLayouts", "assign_layouts"},
     "glowtrain.program.passes.producer_inlining": {"InlineProducers", "inline"},
     "glowtrain.program.passes.loop_fusion.fuse": {"FuseLoops", "merge"},
-    "glowtrain.program.passes.schedule": {"Schedule", "schedule"},
+    "glowtrain.program.passes.schedule": {"ScheduleLoops", "schedule"},
     "glowtrain.program.memory.plan": {"PlanMemory", "plan"},
 }
 """What takes a model from one stage to the next, by module."""

@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 
 from glowtrain.backends.llvm import scalar
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import Function, Text
+from glowtrain.backends.llvm.text import LlvmFunction, Text
 from glowtrain.backends.llvm.toolchain import build
 from glowtrain.types import DTYPES
 
 Array = NDArray[Any]
-Body = Callable[[Function, list[Text]], Text]
+Body = Callable[[LlvmFunction, list[Text]], Text]
 
 
 def elementwise_text(body: Body, inputs: Sequence[str], output: str, width: int, target: Target) -> str:
     """``void @kernel(in0, in1, …, out, count)``: ``width`` lanes at a time; ``count`` points to an i64."""
     pointers = [f"in{i}" for i in range(len(inputs))]
-    f = Function("kernel", [("ptr noalias", name) for name in [*pointers, "out", "count"]])
+    f = LlvmFunction("kernel", [("ptr noalias", name) for name in [*pointers, "out", "count"]])
     count = f.value("load i64, ptr %count, align 8")
     with f.loop(count, step=width) as loop:
         args = []
@@ -49,7 +49,7 @@ def apply(name: str, arrays: Sequence[Array], dtype: str, width: int, target: Ta
     """One scalar function over arrays of ``dtype`` (``select`` takes bool first)."""
     dtypes = ["bool", dtype, dtype] if name == "select" else [dtype] * len(arrays)
 
-    def body(f: Function, args: list[Text]) -> Text:
+    def body(f: LlvmFunction, args: list[Text]) -> Text:
         return scalar.apply(f, name, args, dtype, width, target)
 
     return run(body, arrays, dtypes, scalar.result_dtype(name, dtype), width, target)

@@ -15,7 +15,7 @@ import numpy as np
 from glowtrain.backends.llvm.target import Target, target_names
 from glowtrain.compiler.walk import planned
 from glowtrain.grad.reverse import pullback
-from glowtrain.gradcheck.draw import SeededDraw
+from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.graph import Graph, Input, Value
 from glowtrain.ops.convolution.convolution import Conv
 from glowtrain.program.memory.plan import Plan
@@ -33,19 +33,19 @@ TARGETS = [Target.host(), *runnable(*target_names())]
 
 def nest(seed: int) -> Drawn:
     """Loop nests of all kinds."""
-    programs = Programs(SeededDraw(seed))
+    programs = Programs(ChoiceDraw(seed))
     return (program := programs.program()), programs.feeds(program)
 
 
 def graph(seed: int) -> Drawn:
     """Graphs with gradients and state."""
-    draw = RandomGraph(SeededDraw(seed))
+    draw = RandomGraph(ChoiceDraw(seed))
     return planned(draw.graph()).program, draw.feeds()
 
 
 def convolution(seed: int) -> Drawn:
     """A convolution and its gradients: depthwise, in groups or neither, often with more padding than kernel."""
-    integer = SeededDraw(seed).integer
+    integer = ChoiceDraw(seed).integer
     group = (1, 2, integer(1, 64))[integer(0, 2)]
     deep = group > 2 and integer(0, 2) > 0
     channels = group if deep else group * integer(1, max(1, 32 // group))

@@ -9,7 +9,7 @@ import numpy as np
 
 from glowtrain.backends.cpu.step import ENTRY, Arguments, Code, Invocation, generate
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import Function
+from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build
 from glowtrain.stages import Options
 from tests.cpu.native_program import Native
@@ -35,7 +35,7 @@ class Told:
     def __init__(self) -> None:
         self.calls = 0
 
-    def run(self, f: Function, call: Invocation, arguments: Arguments) -> None:
+    def run(self, f: LlvmFunction, call: Invocation, arguments: Arguments) -> None:
         row = f.address(f.value("load ptr, ptr @ranges"), self.calls * ROW, 8)
         self.calls += 1
         with f.loop(f.value(f"load i64, ptr {row}")) as loop:
@@ -47,7 +47,7 @@ class Told:
 
 def poison_text(size: int) -> str:
     """A function that fills a workspace: with bytes 0xFF, or with quiet NaNs in f32."""
-    f = Function("poison", [("ptr", "workspace"), ("i64", "number")], linkage="internal")
+    f = LlvmFunction("poison", [("ptr", "workspace"), ("i64", "number")], linkage="internal")
     odd = f.value("trunc i64 %number to i1")
     pattern = f.value(f"select i1 {odd}, i64 {0x7FC000007FC00000}, i64 -1")
     if size:

@@ -7,7 +7,7 @@ import pytest
 
 from glowtrain.backends.cpu.loop_nest.saturation import Saturation
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import Function, Text
+from glowtrain.backends.llvm.text import LlvmFunction, Text
 from glowtrain.backends.llvm.toolchain import build, compile_text
 from glowtrain.loops import Ref
 from glowtrain.types import DTYPES, f32
@@ -19,7 +19,7 @@ AVX512 = Target.named("avx512")
 def pack(name: str, lanes: int, wide: int, low: int, high: int) -> str:
     """Both operands saturated to half the bits; of every 128 bits first those of a, then those of b."""
     kind, narrow, both = f"<{lanes} x i{wide}>", f"<{lanes} x i{wide // 2}>", f"<{2 * lanes} x i{wide // 2}>"
-    f = Function(f"emulated.{name}.512", [(kind, "a"), (kind, "b")], linkage="internal", result=both)
+    f = LlvmFunction(f"emulated.{name}.512", [(kind, "a"), (kind, "b")], linkage="internal", result=both)
     cut = []
     for x in "ab":
         limits = (f"<{', '.join([f'i{wide} {n}'] * lanes)}>" for n in (low, high))
@@ -38,7 +38,7 @@ def rounding() -> str:
     """To nearest even; the smallest i32 for what does not fit."""
     kind, whole = "<16 x float>", "<16 x i32>"
     arguments = [(kind, "x"), (whole, "others"), ("i16", "mask"), ("i32", "mode")]
-    f = Function("emulated.mask.cvtps2dq.512", arguments, linkage="internal", result=whole)
+    f = LlvmFunction("emulated.mask.cvtps2dq.512", arguments, linkage="internal", result=whole)
     near = f.value(f"call {kind} @llvm.rint.v16f32({kind} %x)")
     size = f.value(f"call {kind} @llvm.fabs.v16f32({kind} {near})")
     fits = f.value(f"fcmp olt {kind} {size}, splat (float 0x41E0000000000000)")
@@ -67,7 +67,7 @@ def test_packs_round_and_saturate(dtype: str, width: int) -> None:
         for bounds in ((least, greatest), (least + 3, greatest - 9)):
             way = Saturation(Ref(f32, "x"), zero, *bounds)
 
-            def body(f: Function, args: list[Text], way: Saturation = way) -> Text:
+            def body(f: LlvmFunction, args: list[Text], way: Saturation = way) -> Text:
                 return way.emit(f, args[0], dtype, width, AVX512)
 
             target = Target.host()

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from glowtrain.backends.cpu.contraction import Access, Clip, Contraction, generate
+from glowtrain.backends.cpu.contraction import Contraction, EpilogueClip, OperandAccess, generate
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import Function, Text, splat_constant, vector
+from glowtrain.backends.llvm.text import LlvmFunction, Text, splat_constant, vector
 from glowtrain.backends.llvm.toolchain import build
 
 WIDTHS = {
@@ -26,7 +26,7 @@ WIDTHS = {
 UNTOUCHED = 12345.0
 
 
-def addresses(access: Access, extents: Sequence[int]) -> np.ndarray:
+def addresses(access: OperandAccess, extents: Sequence[int]) -> np.ndarray:
     """The element address at every index of the nest."""
     total = np.full(tuple(extents), access.offset)
     for grid, stride in zip(np.indices(tuple(extents), sparse=True), access.strides, strict=True):
@@ -38,7 +38,7 @@ def inside(contraction: Contraction) -> np.ndarray:
     """Which products count."""
     keep = np.full(contraction.extents, True)
     for clip in contraction.clips:
-        value = addresses(Access(clip.offset, clip.coefficients), contraction.extents)
+        value = addresses(OperandAccess(clip.offset, clip.coefficients), contraction.extents)
         keep &= (value >= 0) & (value < clip.extent)
     return keep
 
@@ -133,7 +133,7 @@ ROLES = {
 
 
 @st.composite
-def strided(draw: st.DrawFn, extents: Sequence[int], moved: Sequence[int], turn: bool) -> Access:
+def strided(draw: st.DrawFn, extents: Sequence[int], moved: Sequence[int], turn: bool) -> OperandAccess:
     """An array over the moved loops in any order, with gaps; some axes backwards if ``turn``."""
     order = draw(st.permutations(list(moved)))
     gap = draw(st.sampled_from([1, 1, 1, 2, 3]))
@@ -143,11 +143,11 @@ def strided(draw: st.DrawFn, extents: Sequence[int], moved: Sequence[int], turn:
         if turn and draw(st.integers(0, 4)) == 0:
             offset += strides[loop] * (extents[loop] - 1)
             strides[loop] = -strides[loop]
-    return Access(offset, tuple(strides))
+    return OperandAccess(offset, tuple(strides))
 
 
 @st.composite
-def clipped(draw: st.DrawFn, extents: Sequence[int], outputs: Sequence[int], sums: Sequence[int]) -> Clip:
+def clipped(draw: st.DrawFn, extents: Sequence[int], outputs: Sequence[int], sums: Sequence[int]) -> EpilogueClip:
     coefficients = [0] * len(extents)
     for loops in (outputs, sums):
         if loops and draw(st.integers(0, 7)) > 0:
@@ -156,7 +156,7 @@ def clipped(draw: st.DrawFn, extents: Sequence[int], outputs: Sequence[int], sum
     span = [coefficient * (extent - 1) for coefficient, extent in zip(coefficients, extents, strict=True)]
     low, high = sum(min(0, s) for s in span), sum(max(0, s) for s in span)
     cut = draw(st.integers(0, 3))
-    return Clip(tuple(coefficients), -low - cut, max(1, high - low + 1 - cut - draw(st.integers(0, 3))))
+    return EpilogueClip(tuple(coefficients), -low - cut, max(1, high - low + 1 - cut - draw(st.integers(0, 3))))
 
 
 @st.composite
@@ -188,7 +188,9 @@ def matmul(m: int, n: int, k: int, form: str = "NN", **options: object) -> Contr
     """C[m, n] = A[m, k] B[k, n], with A stored as [k, m] for T?, B as [n, k] for ?T."""
     a = (k, 0, 1) if form[0] == "N" else (1, 0, m)
     b = (0, 1, n) if form[1] == "N" else (0, k, 1)
-    return Contraction(("m", "n", "k"), (m, n, k), Access(0, (n, 1, 0)), Access(0, a), Access(0, b), **options)  # type: ignore[arg-type]
+    return Contraction(
+        ("m", "n", "k"), (m, n, k), OperandAccess(0, (n, 1, 0)), OperandAccess(0, a), OperandAccess(0, b), **options
+    )  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -214,11 +216,13 @@ class Image:
         return (self.x - 1) * self.stride + (self.k - 1) * self.dilation + 1 - 2 * self.pad
 
     @property
-    def clips(self) -> tuple[Clip, Clip]:
+    def clips(self) -> tuple[EpilogueClip, EpilogueClip]:
         start, s, d = -self.pad, self.stride, self.dilation
-        return Clip((0, s, 0, 0, 0, d, 0), start, self.height), Clip((0, 0, s, 0, 0, 0, d), start, self.width)
+        return EpilogueClip((0, s, 0, 0, 0, d, 0), start, self.height), EpilogueClip(
+            (0, 0, s, 0, 0, 0, d), start, self.width
+        )
 
-    def accesses(self, order: str) -> tuple[Access, Access, Access]:
+    def accesses(self, order: str) -> tuple[OperandAccess, OperandAccess, OperandAccess]:
         """Image, weights and result over the loops n, y, x, o, i, kh, kw."""
         h, w, i, o, k, s, d = self.height, self.width, self.i, self.o, self.k, self.stride, self.dilation
         if order == "last":
@@ -229,7 +233,7 @@ class Image:
             weights = (0, 0, 0, i * k * k, k * k, k, 1)
         moves = (image[0], s * image[1], s * image[2], 0, image[3], d * image[1], d * image[2])
         corner = -self.pad * (image[1] + image[2])
-        return Access(corner, moves), Access(0, weights), Access(0, (*result, 0, 0, 0))
+        return OperandAccess(corner, moves), OperandAccess(0, weights), OperandAccess(0, (*result, 0, 0, 0))
 
     def contraction(self, kind: str = "forward", order: str = "last", **options: object) -> Contraction:
         image, weights, result = self.accesses(order)
@@ -243,20 +247,20 @@ def data_gradient(n: int, h: int, w: int, i: int, o: int, k: int, pad: int) -> C
     forward.
     """
     height, width = h + 2 * pad - k + 1, w + 2 * pad - k + 1
-    c = Access(0, (h * w * i, w * i, i, 1, 0, 0, 0))
-    a = Access(pad * (width + 1) * o, (height * width * o, width * o, o, 0, 1, -width * o, -o))
-    b = Access(0, (0, 0, 0, o, 1, k * i * o, i * o))
-    clips = Clip((0, 1, 0, 0, 0, -1, 0), pad, height), Clip((0, 0, 1, 0, 0, 0, -1), pad, width)
+    c = OperandAccess(0, (h * w * i, w * i, i, 1, 0, 0, 0))
+    a = OperandAccess(pad * (width + 1) * o, (height * width * o, width * o, o, 0, 1, -width * o, -o))
+    b = OperandAccess(0, (0, 0, 0, o, 1, k * i * o, i * o))
+    clips = EpilogueClip((0, 1, 0, 0, 0, -1, 0), pad, height), EpilogueClip((0, 0, 1, 0, 0, 0, -1), pad, width)
     return Contraction(("n", "y", "x", "i", "o", "kh", "kw"), (n, h, w, i, o, k, k), c, a, b, clips)
 
 
 def depthwise(n: int, y: int, c: int, k: int, kind: str) -> Contraction:
     """The forward or the weight gradient of a padded depthwise convolution at stride 1, channels last."""
     pad = k // 2
-    image = Access(-pad * (y * c + c), (y * y * c, y * c, c, 1, y * c, c))
-    weights, result = Access(0, (0, 0, 0, 1, k * c, c)), Access(0, (y * y * c, y * c, c, 1, 0, 0))
+    image = OperandAccess(-pad * (y * c + c), (y * y * c, y * c, c, 1, y * c, c))
+    weights, result = OperandAccess(0, (0, 0, 0, 1, k * c, c)), OperandAccess(0, (y * y * c, y * c, c, 1, 0, 0))
     out, other = (result, weights) if kind == "forward" else (weights, result)
-    clips = Clip((0, 1, 0, 0, 1, 0), -pad, y), Clip((0, 0, 1, 0, 0, 1), -pad, y)
+    clips = EpilogueClip((0, 1, 0, 0, 1, 0), -pad, y), EpilogueClip((0, 0, 1, 0, 0, 1), -pad, y)
     return Contraction(("n", "y", "x", "c", "kh", "kw"), (n, y, y, c, k, k), out, image, other, clips)
 
 
@@ -282,7 +286,7 @@ SHAPES = {
     "depthwise weights": depthwise(2, 9, 40, 5, "weights"),
     "attention": Contraction(
         ("b", "q", "k", "d"), (3, 20, 20, 24),
-        Access(0, (400, 20, 1, 0)), Access(0, (480, 24, 0, 1)), Access(0, (480, 0, 24, 1)),
+        OperandAccess(0, (400, 20, 1, 0)), OperandAccess(0, (480, 24, 0, 1)), OperandAccess(0, (480, 0, 24, 1)),
     ),
 }  # fmt: skip
 
@@ -298,12 +302,12 @@ class Bias:
     """max(value + bias[loop], 0) + 1000 * residual at the address of C."""
 
     loop: int
-    access: Access
+    access: OperandAccess
     length: int = 1
     params: tuple[tuple[str, str], ...] = (("ptr noalias", "bias"), ("ptr noalias", "residual"))
 
     def emit(
-        self, f: Function, value: Text, width: int, coordinates: Sequence[Text | int], lane: int, mask: Text | None
+        self, f: LlvmFunction, value: Text, width: int, coordinates: Sequence[Text | int], lane: int, mask: Text | None
     ) -> Text:
         moving = self.loop == lane
         bias = self._read(f, "%bias", f.value(f"add i64 0, {coordinates[self.loop]}"), width, int(moving), mask)
@@ -319,7 +323,7 @@ class Bias:
         scaled = f.value(f"fmul {kind} {residual}, {splat_constant('1000.0', 'float', width)}")
         return f.value(f"fadd {kind} {total}, {scaled}")
 
-    def _read(self, f: Function, base: Text, place: Text, width: int, lane: int, mask: Text | None) -> Text:
+    def _read(self, f: LlvmFunction, base: Text, place: Text, width: int, lane: int, mask: Text | None) -> Text:
         value: Text = "zeroinitializer" if width > 1 else "0.0"
         lanes = [at for at in range(width) if mask is None or mask.split(",")[at].rstrip(">").endswith("true")]
         for at in lanes:
@@ -400,6 +404,6 @@ def test_packing_reads_only_what_exists() -> None:
     """A transposed operand is copied into vectors, unless a clip drops the last of it: then it may end before."""
     whole = matmul(64, 64, 64, "NT")
     assert "pack" in generate(whole, "contract", WIDTHS["256"]).plan
-    cut = replace(whole, clips=(Clip((0, 0, 1), 0, 60),))
+    cut = replace(whole, clips=(EpilogueClip((0, 0, 1), 0, 60),))
     assert "pack" not in generate(cut, "contract", WIDTHS["256"]).plan
     check(cut, WIDTHS["256"])

@@ -16,10 +16,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from glowtrain.backends.cpu.contraction import Access, Axis, Clip, Contraction, Kernel, Operand, generate
+from glowtrain.backends.cpu.contraction import (
+    Axis,
+    Contraction,
+    ContractionKernel,
+    EpilogueClip,
+    Operand,
+    OperandAccess,
+    generate,
+)
 from glowtrain.backends.cpu.contraction.dot import dot_of
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import Function, Text, vector
+from glowtrain.backends.llvm.text import LlvmFunction, Text, vector
 from glowtrain.backends.llvm.toolchain import build, compile_text
 from tests.cpu.native_program import Pages
 from tests.cpu.test_contraction import addresses, contractions, inside, pieces
@@ -51,7 +59,7 @@ class Emulated:
         total, word = vector("i32", self.lanes), vector(f"i{self.bits}", self.lanes * self.group)
         wide = vector("i32", self.lanes * self.group)
         params = ([(total, "t")] if self.adds else []) + [(word, "a"), (word, "b")]
-        f = Function(name, params, linkage="internal", result=total)
+        f = LlvmFunction(name, params, linkage="internal", result=total)
         a, b = (f.value(f"{how} {word} %{x} to {wide}") for how, x in zip(self.extend, "ab", strict=True))
         products = f.value(f"mul {wide} {a}, {b}")
         result: Text = "%t" if self.adds else "zeroinitializer"
@@ -89,7 +97,7 @@ def values(contraction: Contraction, at: int, buffer: Array) -> Array:
     operand, access = contraction.operands[at], (contraction.a, contraction.b)[at]
     places, keep = addresses(access, contraction.extents), np.full(contraction.extents, True)
     for axis in operand.axes:
-        subscript = addresses(Access(axis.offset, axis.coefficients), contraction.extents)
+        subscript = addresses(OperandAccess(axis.offset, axis.coefficients), contraction.extents)
         keep &= (subscript >= axis.low) & (subscript < axis.high)
     return np.where(keep, buffer[np.where(keep, places, 0)], operand.fill).astype(np.int64)
 
@@ -160,7 +168,7 @@ def expected(contraction: Contraction, a: Array, b: Array) -> tuple[Array, Array
     return total, places[tuple(0 if i in sums else slice(None) for i in range(places.ndim))]
 
 
-def check(contraction: Contraction, target: Target, *hows: str) -> Kernel:
+def check(contraction: Contraction, target: Target, *hows: str) -> ContractionKernel:
     """The function computes the sums of numbers of each kind."""
     built, types, rng = Built(contraction, target), contraction.types, np.random.default_rng(0)
     turned = {"low": "high", "high": "low"} if types["a"] != types["b"] else {}
@@ -194,9 +202,9 @@ def matmul(m: int, n: int, k: int, form: str = "NN", types: str = "u8 i8", **opt
     return Contraction(
         ("m", "n", "k"),
         (m, n, k),
-        Access(0, (n, 1, 0)),
-        Access(0, a),
-        Access(0, b),
+        OperandAccess(0, (n, 1, 0)),
+        OperandAccess(0, a),
+        OperandAccess(0, b),
         (),
         "i32",
         operands=operands,
@@ -224,15 +232,15 @@ def convolution(
     shape = dict(zip(places, (o, i, k, k), strict=True))
     of_weights = tuple(Axis(place, 0, 0, shape[place], kernel[place.index(1)]) for place in places)
     moves = image[0], s * image[1], s * image[2], 0, image[3], d * image[1], d * image[2]
-    a = Access(-pad * (image[1] + image[2]), moves)
-    clips = tuple(Clip(axis.coefficients, axis.offset, axis.high) for axis in axes[1:3]) if pad else ()
+    a = OperandAccess(-pad * (image[1] + image[2]), moves)
+    clips = tuple(EpilogueClip(axis.coefficients, axis.offset, axis.high) for axis in axes[1:3]) if pad else ()
     operands = Operand(names[0], axes, fill), Operand(names[1], of_weights, constant=constant)
-    accesses = a, Access(0, kernel)
+    accesses = a, OperandAccess(0, kernel)
     if turned:
         operands, accesses = operands[::-1], accesses[::-1]
     return Contraction(
-        ("n", "y", "x", "o", "i", "kh", "kw"), (n, y, x, o, i, k, k), Access(0, (*result, 0, 0, 0)), *accesses, clips,
-        "i32", operands=operands,
+        ("n", "y", "x", "o", "i", "kh", "kw"), (n, y, x, o, i, k, k), OperandAccess(0, (*result, 0, 0, 0)), *accesses,
+        clips, "i32", operands=operands,
     )  # fmt: skip
 
 
@@ -244,12 +252,12 @@ def depthwise(n: int, y: int, c: int, k: int, *, stride: int = 1, types: str = "
         Axis((1, 0, 0, 0, 0, 0), 0, 0, n, h * h * c), Axis((0, s, 0, 0, 1, 0), -pad, 0, h, h * c),
         Axis((0, 0, s, 0, 0, 1), -pad, 0, h, c), Axis((0, 0, 0, 1, 0, 0), 0, 0, c, 1),
     )  # fmt: skip
-    image = Access(-pad * (h * c + c), (h * h * c, s * h * c, s * c, 1, h * c, c))
-    clips = tuple(Clip(axis.coefficients, axis.offset, axis.high) for axis in axes[1:3])
+    image = OperandAccess(-pad * (h * c + c), (h * h * c, s * h * c, s * c, 1, h * c, c))
+    clips = tuple(EpilogueClip(axis.coefficients, axis.offset, axis.high) for axis in axes[1:3])
     operands = Operand(names[0], axes, fill), Operand(names[1], constant=True)
     return Contraction(
-        ("n", "y", "x", "c", "kh", "kw"), (n, y, y, c, k, k), Access(0, (y * y * c, y * c, c, 1, 0, 0)), image,
-        Access(0, (0, 0, 0, 1, k * c, c)), clips, "i32", operands=operands,
+        ("n", "y", "x", "c", "kh", "kw"), (n, y, y, c, k, k), OperandAccess(0, (y * y * c, y * c, c, 1, 0, 0)), image,
+        OperandAccess(0, (0, 0, 0, 1, k * c, c)), clips, "i32", operands=operands,
     )  # fmt: skip
 
 
@@ -259,8 +267,8 @@ def batched(types: str = "u8 i8") -> Contraction:
     left = Axis((1, 0, 0, 0), 0, 0, 3, 460), Axis((0, 1, 0, 0), 0, 0, 20, 23), Axis((0, 0, 0, 1), 0, 0, 23, 1)
     right = Axis((1, 0, 0, 0), 0, 0, 3, 483), Axis((0, 0, 1, 0), 0, 0, 21, 23), Axis((0, 0, 0, 1), 0, 0, 23, 1)
     return Contraction(
-        ("b", "q", "k", "d"), (3, 20, 21, 23), Access(0, (420, 21, 1, 0)), Access(0, (460, 23, 0, 1)),
-        Access(0, (483, 0, 23, 1)), (), "i32", operands=(Operand(a, left), Operand(b, right)),
+        ("b", "q", "k", "d"), (3, 20, 21, 23), OperandAccess(0, (420, 21, 1, 0)), OperandAccess(0, (460, 23, 0, 1)),
+        OperandAccess(0, (483, 0, 23, 1)), (), "i32", operands=(Operand(a, left), Operand(b, right)),
     )  # fmt: skip
 
 

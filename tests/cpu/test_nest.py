@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from glowtrain.backends.cpu.step import generate
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.toolchain import compile_text
-from glowtrain.gradcheck.draw import SeededDraw
+from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.gradcheck.strategies import HypothesisDraw
 from glowtrain.loops import (
     Accumulate,
@@ -60,7 +60,7 @@ def test_random_programs(data: st.DataObject, target: str) -> None:
 def test_random_programs_of_many_kinds(target: str) -> None:
     """Evenly distributed choices reach further than what hypothesis tries first."""
     for seed in range(14):
-        programs = Programs(SeededDraw(seed + 100 * sorted(TARGETS).index(target)))
+        programs = Programs(ChoiceDraw(seed + 100 * sorted(TARGETS).index(target)))
         p = programs.program()
         check(p, programs.feeds(p), TARGETS[target])
 
@@ -68,7 +68,7 @@ def test_random_programs_of_many_kinds(target: str) -> None:
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_random_programs_compile_for_other_processors(name: str) -> None:
     for seed in range(12):
-        p = Programs(SeededDraw(seed)).program()
+        p = Programs(ChoiceDraw(seed)).program()
         target = Target.named(name)
         assert compile_text(generate(spread(p), target).text, target)
 
@@ -76,7 +76,7 @@ def test_random_programs_compile_for_other_processors(name: str) -> None:
 def read_at_the_edge_of_pages() -> None:
     """Every buffer ends, then begins, at memory that must not be touched. Run in a process of its own."""
     for seed in range(25):
-        programs = Programs(SeededDraw(1000 + seed))
+        programs = Programs(ChoiceDraw(1000 + seed))
         p = programs.program()
         feeds = programs.feeds(p)
         expected, _ = evaluate(p, feeds)

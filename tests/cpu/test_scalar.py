@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from glowtrain.backends.llvm import scalar
 from glowtrain.backends.llvm.small_formats import STORED
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import Function
+from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build
 from glowtrain.errors import CodegenError
 from glowtrain.loops.functions import FUNCTIONS, fused_multiply_add
@@ -230,7 +230,7 @@ def test_cast(source: str, to: str, target: Target) -> None:
 def test_masked_load_and_store(dtype: str, width: int) -> None:
     """Lanes outside the mask read as 0 and leave memory alone."""
     target, numpy_type = HOST, DTYPES[dtype].numpy
-    f = Function(
+    f = LlvmFunction(
         "kernel", [("ptr noalias", "x"), ("ptr noalias", "mask"), ("ptr noalias", "kept"), ("ptr noalias", "read")]
     )
     mask = scalar.load(f, "%mask", "bool", width, target)
@@ -253,7 +253,7 @@ def test_masked_load_and_store(dtype: str, width: int) -> None:
 @pytest.mark.parametrize("dtype", [*COMPUTED, "f8e4m3fn", "i4"])
 def test_constants_and_splats(dtype: str) -> None:
     value = 1 if dtype == "bool" else 3
-    f = Function("kernel", [("ptr noalias", "out")])
+    f = LlvmFunction("kernel", [("ptr noalias", "out")])
     scalar.store(f, scalar.constant(value, dtype, 4), "%out", dtype, 4, HOST)
     one = scalar.load(f, "%out", dtype, 1, HOST)
     scalar.store(f, scalar.splat(f, one, dtype, 4), f.address("%out", 4, scalar.SIZE[dtype]), dtype, 4, HOST)
@@ -263,7 +263,7 @@ def test_constants_and_splats(dtype: str) -> None:
 
 
 def test_undefined_functions_are_refused() -> None:
-    f = Function("kernel", [])
+    f = LlvmFunction("kernel", [])
     with pytest.raises(CodegenError, match=r"kernel.*'exp'.*i32"):
         scalar.apply(f, "exp", ["%x"], "i32", 8, HOST)
     with pytest.raises(CodegenError, match=r"'add' with 1 arguments"):

@@ -7,7 +7,7 @@ import pytest
 
 from glowtrain.backends.llvm import scalar, small_formats
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import Function
+from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.errors import CodegenError
 from glowtrain.loops import FUNCTIONS
 from glowtrain.program.interpret.functions import convert
@@ -89,4 +89,4 @@ def test_from_one_stored_type_to_another(source: str, to: str) -> None:
 def test_nothing_is_computed(dtype: str) -> None:
     assert [name for name in FUNCTIONS if scalar.supports(name, dtype)] == ["select"]
     with pytest.raises(CodegenError, match=f"'add'.*{dtype}"):
-        scalar.apply(Function("kernel", []), "add", ["%x", "%y"], dtype, 8, HOST)
+        scalar.apply(LlvmFunction("kernel", []), "add", ["%x", "%y"], dtype, 8, HOST)

@@ -16,7 +16,7 @@ from glowtrain.backends.cpu.tasks import Work
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.toolchain import compile_text
 from glowtrain.compiler.walk import planned
-from glowtrain.gradcheck.draw import SeededDraw
+from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.graph import Graph, Input, Variable
 from glowtrain.loops import Accumulate, Buffer, Const, For, Load, Statement, Store, indices_of, reduce
 from glowtrain.ops.sequence.recurrent import LSTM
@@ -121,7 +121,7 @@ def test_models(name: str, target: str) -> None:
 def test_random_programs(target: str) -> None:
     """Nests of all kinds, and repeats of them."""
     for seed in range(20):
-        programs = RandomPrograms(SeededDraw(5000 + seed + 100 * sorted(TARGETS).index(target)))
+        programs = RandomPrograms(ChoiceDraw(5000 + seed + 100 * sorted(TARGETS).index(target)))
         p = programs.program()
         assert not different(p, programs.feeds(p), TARGETS[target], COUNTS), p
 
@@ -129,7 +129,7 @@ def test_random_programs(target: str) -> None:
 @pytest.mark.parametrize("target", sorted(TARGETS))
 def test_random_graphs(target: str) -> None:
     for seed in range(8):
-        drawing = RandomGraph(SeededDraw(seed + 50 * sorted(TARGETS).index(target)))
+        drawing = RandomGraph(ChoiceDraw(seed + 50 * sorted(TARGETS).index(target)))
         plan = planned(drawing.graph())
         assert not different(plan, drawing.feeds(), TARGETS[target], COUNTS), plan.program
 

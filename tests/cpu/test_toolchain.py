@@ -13,7 +13,7 @@ import pytest
 
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.target import COMPUTE_BITS, Target, target_names
-from glowtrain.backends.llvm.text import Function, splat_constant, vector
+from glowtrain.backends.llvm.text import LlvmFunction, splat_constant, vector
 from glowtrain.errors import CodegenError
 
 HOST = Target.host()
@@ -21,7 +21,7 @@ HOST = Target.host()
 
 def _scaled(name: str = "scale", factor: str = "0x4000000000000000", width: int = 8) -> str:
     """``void @name(ptr x)``: multiplies the first ``width`` f32 by a constant."""
-    f = Function(name, [("ptr noalias", "x")])
+    f = LlvmFunction(name, [("ptr noalias", "x")])
     type_ = vector("float", width)
     value = f.value(f"load {type_}, ptr %x, align 4")
     product = f.value(f"fmul {type_} {value}, {splat_constant(factor, 'float', width)}")
@@ -48,7 +48,7 @@ def test_the_same_name_in_two_libraries() -> None:
 
 def test_pointer_table() -> None:
     """One pointer argument, a table that is prepared once and whose slots may change between calls."""
-    f = Function("copy", [("ptr", "table")])
+    f = LlvmFunction("copy", [("ptr", "table")])
     source = f.value("load ptr, ptr %table, align 8")
     destination = f.value("load ptr, ptr " + f.address("%table", 1, 8) + ", align 8")
     f.line(f"store i32 {f.value(f'load i32, ptr {source}, align 4')}, ptr {destination}, align 4")
@@ -124,7 +124,7 @@ def test_intrinsics_that_would_end_the_process_are_refused(call: str, target: st
 
 def test_allowed_target_intrinsic_compiles() -> None:
     vnni = Target.named("avx512vnni")
-    f = Function("dot", [("ptr", "a"), ("ptr", "b"), ("ptr", "c")])
+    f = LlvmFunction("dot", [("ptr", "a"), ("ptr", "b"), ("ptr", "c")])
     a, b = (f.value(f"load <64 x i8>, ptr %{name}, align 1") for name in "ab")
     call = "call <16 x i32> @llvm.x86.avx512.vpdpbusd.512"
     result = f.value(f"{call}(<16 x i32> zeroinitializer, <64 x i8> {a}, <64 x i8> {b})")

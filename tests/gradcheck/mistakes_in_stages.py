@@ -225,7 +225,7 @@ CODE = [
     ),
     Mistake(
         "first product beside the padding left out",
-        tile.Tile,
+        tile.RegisterTile,
         off_by_one("max(_, _[0])"),
         operator("Conv", "compiled", 24),
     ),

@@ -9,8 +9,8 @@ import pytest
 from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper
 
 from glowtrain.backends.interpreter import evaluate
-from glowtrain.gradcheck.draw import SeededDraw
-from glowtrain.gradcheck.programs.bodies import Body, branch, loop_body
+from glowtrain.gradcheck.draw import ChoiceDraw
+from glowtrain.gradcheck.programs.bodies import DrawnBody, branch, loop_body
 from glowtrain.gradcheck.programs.generator import Composer
 from glowtrain.graph import Graph, Input, Value, constant
 from glowtrain.onnx_io import load, save
@@ -25,7 +25,7 @@ LOOPS = [seed for seed in range(25) if seed != 16]
 
 def composer(seed: int) -> Composer:
     """With two values to begin with."""
-    found = Composer(SeededDraw(seed, "parts"))
+    found = Composer(ChoiceDraw(seed, "parts"))
     found.leaf(found.floats((2, 3), -1.5, 1.5))
     found.leaf(found.floats((3,), -1.5, 1.5))
     return found
@@ -78,7 +78,7 @@ def test_an_if_with_drawn_branches(seed: int) -> None:
             np.testing.assert_allclose(found, around.number(value), rtol=1e-5, atol=1e-6)
 
 
-def stepwise(body: Body, results: Sequence[Value], state: Array, count: int) -> tuple[Array, list[Array]]:
+def stepwise(body: DrawnBody, results: Sequence[Value], state: Array, count: int) -> tuple[Array, list[Array]]:
     """What a loop of at most ``count`` steps gives, step by step."""
     assert body.outer is not None
     graph, captured = body.graph(results), [body.outer.number(value) for value in body.captured]

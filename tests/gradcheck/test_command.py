@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 import glowtrain as gt
 from glowtrain.cli import app
 from glowtrain.errors import VerificationError
-from glowtrain.gradcheck import Check, RegistryReport, Report, check_registry
+from glowtrain.gradcheck import Check, GradcheckReport, RegistryReport, check_registry
 from glowtrain.gradcheck.operators.coverage import Covered, summary
 from glowtrain.gradcheck.report.junit import junit_xml
 from glowtrain.graph import OPERATORS, Graph, Input, Variable
@@ -185,10 +185,10 @@ def test_one_is_singular() -> None:
     assert "1 combination of attributes, 1 example (" in summary([Covered("Shape", 1, frozenset(["Shape"]))])
     report = check_registry(["Tanh"], 1, oracles=["types"])
     assert report.summary().startswith("1 checked by 1 oracle, 1 comparison, all passed")
-    failed = Report((Check("w", "gradient", "failed", 1, 1.0, 9.0, "wrong"),))
+    failed = GradcheckReport((Check("w", "gradient", "failed", 1, 1.0, 9.0, "wrong"),))
     with pytest.raises(VerificationError, match="^1 gradient check failed:"):
         failed.raise_if_failed()
-    passed = Report((Check("w", "gradient", "passed", 1, 0.0, 0.0),))
+    passed = GradcheckReport((Check("w", "gradient", "passed", 1, 0.0, 0.0),))
     assert "1 comparison, worst" in junit_xml(passed)
     assert "1 random program, from" in check_registry([], programs=1).summary()
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from glowtrain.errors import PluginError
-from glowtrain.gradcheck import SeededDraw, check_registry
+from glowtrain.gradcheck import ChoiceDraw, check_registry
 from glowtrain.graph import OPERATORS, Operator, Sample, Value, attribute, operator
 from glowtrain.loops import Expr, call
 from glowtrain.ops.core.family import Elementwise
@@ -212,7 +212,7 @@ def test_a_refused_attribute_comes_with_what_to_do(register: Any) -> None:
 
 
 def drawn(cls: type[Operator], name: str) -> set[Any]:
-    return {getattr(cls.draw_operator(SeededDraw(seed)), name) for seed in range(60)}
+    return {getattr(cls.draw_operator(ChoiceDraw(seed)), name) for seed in range(60)}
 
 
 @pytest.mark.parametrize(
@@ -237,12 +237,12 @@ def test_what_a_field_is_tested_at(name: str, values: set[Any]) -> None:
 
 
 def test_given_attributes_are_not_drawn() -> None:
-    assert all(Everything.draw_operator(SeededDraw(seed), count=7).count == 7 for seed in range(5))
+    assert all(Everything.draw_operator(ChoiceDraw(seed), count=7).count == 7 for seed in range(5))
 
 
 def test_a_field_without_default_and_domain_is_told() -> None:
     with pytest.raises(PluginError, match="word has neither a default nor a domain"):
-        Unknown.draw_operator(SeededDraw(0))
+        Unknown.draw_operator(ChoiceDraw(0))
 
 
 def test_an_operator_without_a_sample_is_told(register: Any) -> None:
@@ -259,7 +259,7 @@ def test_a_domain_is_an_interval_or_choices(options: dict[str, Any]) -> None:
 
 def test_samples_keep_away_from_kinks_that_move() -> None:
     for seed in range(40):
-        sample = Threshold.sample(SeededDraw(seed))
+        sample = Threshold.sample(ChoiceDraw(seed))
         assert isinstance(sample.operator, Threshold)
         assert sample.inputs[0] is not None
         assert np.all(np.abs(sample.inputs[0] - sample.operator.level) > 0.04)

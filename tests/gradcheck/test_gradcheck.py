@@ -12,7 +12,7 @@ import pytest
 
 from glowtrain import losses
 from glowtrain.errors import InputError, VerificationError
-from glowtrain.gradcheck import Report, SeededDraw, check, check_registry
+from glowtrain.gradcheck import ChoiceDraw, GradcheckReport, check, check_registry
 from glowtrain.gradcheck.draw import MARGIN, placed
 from glowtrain.gradcheck.operators.differences import compared
 from glowtrain.gradcheck.operators.oracles import check_sample
@@ -115,7 +115,7 @@ def test_progress_and_unknown_names() -> None:
 
 @pytest.mark.parametrize("shape", [(), (1,), (3, 4), (5, 5, 5, 5)])
 def test_drawn_floats_are_distinct_and_keep_away(shape: tuple[int, ...]) -> None:
-    draw = SeededDraw(0)
+    draw = ChoiceDraw(0)
     avoid = (-1.0, 0.0, 1.5)
     first, second = (draw.floats(shape, -1.0, 2.0, avoid) for _ in range(2))
     together = np.concatenate([first.ravel(), second.ravel()])
@@ -125,12 +125,12 @@ def test_drawn_floats_are_distinct_and_keep_away(shape: tuple[int, ...]) -> None
 
 
 def test_shapes_with_tails_have_long_axes_and_up_to_five() -> None:
-    shapes = [SeededDraw(seed, tails=True).shape() for seed in range(300)]
+    shapes = [ChoiceDraw(seed, tails=True).shape() for seed in range(300)]
     assert {len(shape) for shape in shapes} == set(range(6))
     assert sum(max(shape, default=0) > 8 for shape in shapes) > 50
     assert all(math.prod(shape) <= 700 for shape in shapes)
-    assert max(len(SeededDraw(seed, tails=True).shape(max_rank=3)) for seed in range(100)) == 3
-    assert max(max(SeededDraw(seed).shape(), default=0) for seed in range(100)) == 5
+    assert max(len(ChoiceDraw(seed, tails=True).shape(max_rank=3)) for seed in range(100)) == 3
+    assert max(max(ChoiceDraw(seed).shape(), default=0) for seed in range(100)) == 5
 
 
 def test_placed_covers_every_piece() -> None:
@@ -184,7 +184,7 @@ def classifier(slope: float = 1.0) -> Graph:
     return Graph((x,), {"logits": Relu()(x @ w1 + b1) @ w2 * fixed}, name="classifier")
 
 
-def statuses(report: Report) -> dict[tuple[str, str], str]:
+def statuses(report: GradcheckReport) -> dict[tuple[str, str], str]:
     return {(check.subject, check.oracle): check.status for check in report.checks}
 
 

@@ -16,7 +16,7 @@ from mistakes import known
 
 import glowtrain as gt
 from glowtrain.errors import DifferentiationError, InputError
-from glowtrain.gradcheck import Report, check
+from glowtrain.gradcheck import GradcheckReport, check
 from glowtrain.gradcheck.report.html import draw, html_page, write_html
 from glowtrain.gradcheck.report.junit import junit_xml, write_junit
 from glowtrain.gradcheck.report.report import Check
@@ -41,7 +41,7 @@ def network() -> Graph:
     return Graph((x,), {"y": gt.nn.softmax((gt.nn.relu(h) + 0.1 * gt.nn.tanh(h)) @ w2)}, name="network")
 
 
-def of(report: Report, subject: str, oracle: str = "gradient") -> Check:
+def of(report: GradcheckReport, subject: str, oracle: str = "gradient") -> Check:
     return next(check for check in report.of(subject) if check.oracle == oracle)
 
 
@@ -205,7 +205,7 @@ CHECKS = (
 
 
 def test_junit_holds_every_check(tmp_path: Path) -> None:
-    write_junit(Report(CHECKS, 7, 5, 1.5), tmp_path / "report.xml")
+    write_junit(GradcheckReport(CHECKS, 7, 5, 1.5), tmp_path / "report.xml")
     root = ET.fromstring((tmp_path / "report.xml").read_bytes())
     assert (root.get("tests"), root.get("failures"), root.get("skipped"), root.get("time")) == ("5", "2", "2", "1.500")
     assert [(suite.get("name"), suite.get("tests")) for suite in root] == [("gradient", "3"), ("compiled", "2")]
@@ -213,13 +213,13 @@ def test_junit_holds_every_check(tmp_path: Path) -> None:
     assert failure is not None
     assert failure.get("message") == "rule 1 <b>, differences 2? & more"
     assert "second line" in (failure.text or "")
-    assert junit_xml(Report(CHECKS)).startswith("<?xml")
+    assert junit_xml(GradcheckReport(CHECKS)).startswith("<?xml")
 
 
 def test_html_is_one_page_with_a_mark_for_each_comparison(tmp_path: Path) -> None:
-    write_html(Report(CHECKS, 7, 5, 1.5), tmp_path / "report.html")
+    write_html(GradcheckReport(CHECKS, 7, 5, 1.5), tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert page == html_page(Report(CHECKS, 7, 5, 1.5))
+    assert page == html_page(GradcheckReport(CHECKS, 7, 5, 1.5))
     assert "rule 1 &lt;b&gt;" in page
     assert "<b>" not in page
     svg = ET.fromstring(page[page.index("<svg") : page.index("</svg>") + 6])
@@ -230,7 +230,7 @@ def test_html_is_one_page_with_a_mark_for_each_comparison(tmp_path: Path) -> Non
 
 def test_marks_stand_at_errors_over_what_is_allowed() -> None:
     figure = Figure()
-    draw(Report(CHECKS), figure)
+    draw(GradcheckReport(CHECKS), figure)
     (axes,) = figure.axes
     marks = [
         (line.get_label(), *xy) for line in axes.lines for xy in line.get_xydata() if line.get_label() != "allowed"

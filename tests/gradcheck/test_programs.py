@@ -13,7 +13,7 @@ from planting import Mistake
 
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.gradcheck import check_registry
-from glowtrain.gradcheck.draw import SeededDraw
+from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.gradcheck.programs.case import Case
 from glowtrain.gradcheck.programs.generator import Composer
 from glowtrain.gradcheck.programs.programs import drawn_case
@@ -110,7 +110,7 @@ def test_programs_loop_branch_and_mix_types(drawn: list[Case]) -> None:
 
 def test_a_condition_is_not_near_any_number() -> None:
     """So no rounding turns it."""
-    composer = Composer(SeededDraw(0))
+    composer = Composer(ChoiceDraw(0))
     value = composer.leaf(np.array([0.1, 0.2, 0.9, 1.0]))
     assert composer.number(composer.above(value)).tolist() == [False, False, True, True]
 

@@ -10,7 +10,7 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.compiler.walk import WALK, arrive
-from glowtrain.gradcheck.draw import SeededDraw
+from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.graph import Graph, Input, to_text
 from glowtrain.graph.registry import Named
 from glowtrain.ops.elementwise.logic import Identity
@@ -35,7 +35,7 @@ def test_optimizing_names_nothing_in_the_graph_that_it_is_given() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_compiling_leaves_random_graphs_as_they_are(seed: int) -> None:
-    graph = RandomGraph(SeededDraw(seed)).graph()
+    graph = RandomGraph(ChoiceDraw(seed)).graph()
     text, key = to_text(graph), graph.key
     arrive(graph, stages=gt.Cpu().stages(WALK))
     assert (to_text(graph), graph.with_().key) == (text, key)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glowtrain.errors import TextError
-from glowtrain.gradcheck.draw import SeededDraw
+from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.graph import (
     Constant,
     Graph,
@@ -165,7 +165,7 @@ def test_inline_constants_keep_every_bit(name: str, data: st.DataObject) -> None
 @pytest.mark.parametrize("cls", list(registered()), ids=lambda cls: cls.key())
 def test_every_operator_comes_back_from_its_text(cls: type[Operator]) -> None:
     for seed in range(3):
-        sample = cls.sample(SeededDraw(seed))
+        sample = cls.sample(ChoiceDraw(seed))
         inputs = [None if array is None else Input(type_of(array), f"x{i}") for i, array in enumerate(sample.inputs)]
         node = Node(sample.operator, inputs, "here")
         graph = Graph(

@@ -14,7 +14,7 @@ import pytest
 import glowtrain as gt
 import glowtrain.ops
 from glowtrain.errors import ModelError, ShapeError
-from glowtrain.gradcheck.draw import SeededDraw
+from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.graph import Graph, Input, Node, Operator, Template, Variable, constant, registered
 from glowtrain.onnx_io import load, save
 from glowtrain.ops.control.scan import Scan
@@ -172,7 +172,7 @@ class TestOperators:
 
     def sampled(self, cls: type[Operator], seed: int) -> Graph | None:
         """One use of the operator, in f32 where it is used on floats."""
-        sample = cls.sample(SeededDraw(seed))
+        sample = cls.sample(ChoiceDraw(seed))
         if sample.operator.random or (isinstance(sample.operator, Dropout) and sample.operator.training_mode):
             return None  # every runtime draws its own
         if sample.operator.key() == "BitShift":

@@ -10,7 +10,7 @@ import pytest
 
 import glowtrain.ops
 from glowtrain.grad.reverse import pullback
-from glowtrain.gradcheck.draw import SeededDraw
+from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.graph import OPERATORS, Constant, Input, Operator, Sample
 from glowtrain.ops.sequence.recurrent import GRU, LSTM, RNN
 from glowtrain.types import Array, type_of
@@ -25,7 +25,7 @@ STANDARD = [key for key in OURS if "." not in key and key != "Scan"]
 
 
 def sampled(key: str, seed: int) -> Sample:
-    return OPERATORS[key].sample(SeededDraw(seed))
+    return OPERATORS[key].sample(ChoiceDraw(seed))
 
 
 def leaves(arrays: Sequence[Array | None]) -> list[Any]:

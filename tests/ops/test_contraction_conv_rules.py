@@ -9,7 +9,7 @@ import pytest
 
 from glowtrain.errors import ShapeError
 from glowtrain.grad.reverse import pullback
-from glowtrain.gradcheck.draw import SeededDraw
+from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.graph import Constant, Input, Operator, topological
 from glowtrain.ops.contraction.products import Einsum, Gemm, MatMul
 from glowtrain.ops.convolution.convolution import Conv, ConvInputGradient, ConvTranspose, ConvWeightGradient
@@ -120,7 +120,7 @@ def test_transposed_convolution_by_hand() -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_convolution_and_its_gradients_are_adjoint(seed: int) -> None:
     """<g, conv(x, w)> = <input_gradient(g, w), x> = <weight_gradient(g, x), w>."""
-    drawn = Conv.sample(SeededDraw(seed))
+    drawn = Conv.sample(ChoiceDraw(seed))
     conv, (x, w, _) = drawn.operator, drawn.inputs
     assert isinstance(conv, Conv)
     assert x is not None

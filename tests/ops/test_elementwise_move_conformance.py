@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from glowtrain.gradcheck.draw import SeededDraw
+from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.graph import Operator, registered
 from glowtrain.ops.tensor.pad import Pad
 from glowtrain.ops.tensor.shape import ConstantOfShape, Range
@@ -33,7 +33,7 @@ class TestOnnxConformance:
     def test_reference_equals_onnx(self, cls: type[Operator]) -> None:
         """On ten drawn uses each, the values of ONNX's own evaluator."""
         for seed in range(10):
-            sample = cls.sample(SeededDraw(seed))
+            sample = cls.sample(ChoiceDraw(seed))
             inputs = tuple(None if x is None else np.asarray(x) for x in sample.inputs)
             if outside_of_onnx(sample.operator, inputs):
                 continue

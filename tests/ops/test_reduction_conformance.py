@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from glowtrain.gradcheck.draw import SeededDraw
+from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.graph import Operator, registered
 from glowtrain.ops.indexing.gather import GatherElements
 from glowtrain.ops.normalize.group import LpNormalization
@@ -55,7 +55,7 @@ def test_reference_agrees_with_onnx(name: str) -> None:
     (cls,) = registered(lambda cls: cls.key() == name)
     compared = 0
     for seed in range(80):
-        sample = cls.sample(SeededDraw(seed))
+        sample = cls.sample(ChoiceDraw(seed))
         arrays = [a.astype(np.float32) if a is not None and a.dtype == np.float64 else a for a in sample.inputs]
         while arrays[-1] is None:
             arrays.pop()
@@ -76,7 +76,7 @@ def test_lowering_agrees_with_reference(name: str, dtype: DType) -> None:
     (cls,) = registered(lambda cls: cls.key() == name)
     tolerance = 2e-5 if dtype == f32 else 2e-2
     for seed in range(6):
-        sample = cls.sample(SeededDraw(seed))
+        sample = cls.sample(ChoiceDraw(seed))
         arrays = [a.astype(dtype.numpy) if a is not None and a.dtype == np.float64 else a for a in sample.inputs]
         expected = sample.operator.reference(*arrays)
         for result, other in zip(lowered(sample.operator, arrays), as_tuple(expected), strict=True):

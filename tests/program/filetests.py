@@ -30,7 +30,7 @@ from glowtrain.program.parse import parse, parse_plan
 from glowtrain.program.passes.layout import AssignLayouts
 from glowtrain.program.passes.loop_fusion.fuse import FuseLoops
 from glowtrain.program.passes.producer_inlining import InlineProducers
-from glowtrain.program.passes.schedule import Schedule
+from glowtrain.program.passes.schedule import ScheduleLoops
 from glowtrain.program.program import Program
 from glowtrain.program.text import contents, to_text
 from glowtrain.program.verify import verify
@@ -105,7 +105,7 @@ PASSES: dict[str, Callable[[Program], Program]] = {
     "inline": InlineProducers().run,
     "merge": FuseLoops().run,
     "fuse": lambda program: FuseLoops().run(InlineProducers().run(program)),
-    "schedule": Schedule().run,
+    "schedule": ScheduleLoops().run,
 }
 
 # ---- running

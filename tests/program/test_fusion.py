@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glowtrain.backends import interpreter
-from glowtrain.gradcheck.draw import SeededDraw
+from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.gradcheck.strategies import HypothesisDraw
 from glowtrain.graph import Constant, Draw, Graph, Input, Value, constant
 from glowtrain.lower.expand import expand
@@ -93,7 +93,7 @@ def test_every_pass_keeps_the_meaning_of_random_graphs(data: st.DataObject) -> N
 
 @pytest.mark.parametrize("seed", range(40))
 def test_every_pass_keeps_the_meaning_of_larger_graphs(seed: int) -> None:
-    drawing = RandomGraph(SeededDraw(seed))
+    drawing = RandomGraph(ChoiceDraw(seed))
     check(drawing, drawing.graph(25))
 
 

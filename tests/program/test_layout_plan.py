@@ -11,7 +11,7 @@ import pytest
 
 from glowtrain.backends import interpreter
 from glowtrain.errors import ProgramError
-from glowtrain.gradcheck.draw import SeededDraw
+from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.graph import Graph, Input, Variable
 from glowtrain.loops import Buffer, For, Load, Store, indices_of
 from glowtrain.ops.convolution.convolution import Conv
@@ -31,7 +31,7 @@ SEEDS = range(200, 225)
 
 
 def random_plan(seed: int) -> tuple[RandomGraph, Graph, Plan]:
-    drawing = RandomGraph(SeededDraw(seed))
+    drawing = RandomGraph(ChoiceDraw(seed))
     graph = drawing.graph(15)
     return drawing, graph, plan(schedule(fuse(lower(graph))))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from test_program_text import attention, convolution, mlp, recurrence
 
 from glowtrain.errors import ProgramError, TextError
-from glowtrain.gradcheck.draw import SeededDraw
+from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.gradcheck.strategies import HypothesisDraw
 from glowtrain.graph import Graph, Input, Node, Operator, registered
 from glowtrain.loops import Apply, Buffer, Const, Expr, For, Index, Load, Reduce, Statement, Store, call, indices_of
@@ -90,7 +90,7 @@ def test_random_programs_come_back(data: st.DataObject) -> None:
 @pytest.mark.parametrize("cls", list(registered()), ids=lambda cls: cls.key())
 def test_every_operator_lowered_comes_back(cls: type[Operator]) -> None:
     for seed in range(2):
-        sample = cls.sample(SeededDraw(seed))
+        sample = cls.sample(ChoiceDraw(seed))
         feeds = {f"x{i}": array for i, array in enumerate(sample.inputs) if array is not None}
         inputs = {name: Input(TensorType(dtype_of(a.dtype), a.shape), name) for name, a in feeds.items()}
         node = Node(sample.operator, [inputs.get(f"x{i}") for i in range(len(sample.inputs))])

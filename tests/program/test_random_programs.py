@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glowtrain.errors import ProgramError
-from glowtrain.gradcheck.draw import SeededDraw
+from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.gradcheck.strategies import HypothesisDraw
 from glowtrain.graph import Draw
 from glowtrain.loops import Buffer, Store
@@ -84,13 +84,13 @@ def test_text_passes_and_plans_agree(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_text_passes_and_plans_agree_on_larger_programs(seed: int) -> None:
-    check(SeededDraw(seed))
+    check(ChoiceDraw(seed))
 
 
 @pytest.mark.parametrize("seed", range(100, 120))
 def test_native_code_agrees(seed: int) -> None:
     """Over one planned arena, on every target."""
-    draw = SeededDraw(seed)
+    draw = ChoiceDraw(seed)
     program, feeds = random_program(draw)
     *_, (_, last) = stages(program, draw)
     outputs, state = evaluate(program, feeds)
@@ -103,7 +103,7 @@ def test_native_code_agrees(seed: int) -> None:
 
 def test_programs_have_what_they_are_drawn_for() -> None:
     """Repeats in repeats, and buffers of a repeat that its trips write row by row."""
-    programs = [random_program(SeededDraw(seed))[0] for seed in range(60)]
+    programs = [random_program(ChoiceDraw(seed))[0] for seed in range(60)]
     repeats = [i for p in programs for i in p.instructions if isinstance(i, Repeat)]
     assert sum(any(isinstance(inner, Repeat) for inner in r.body) for r in repeats) > 10
     assert sum(any(b.kind == "activation" and b in r.reads for b in _by_row(r)) for r in repeats) > 20
@@ -137,7 +137,7 @@ def all_trips_at_once(shape: Shape, store: Store, around: Sequence[object], unkn
 
 def test_the_verifier_refuses_plans_that_take_parts_for_wholes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner, "_carries", any_write_counts)
-    assert sum(not _accepted(plan(random_program(SeededDraw(seed))[0])) for seed in range(60)) > 3
+    assert sum(not _accepted(plan(random_program(ChoiceDraw(seed))[0])) for seed in range(60)) > 3
 
 
 def test_the_poisoned_arena_shows_it_where_the_verifier_makes_the_same_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +145,7 @@ def test_the_poisoned_arena_shows_it_where_the_verifier_makes_the_same_mistake(m
     monkeypatch.setattr(write_coverage, "_always", all_trips_at_once)
     differ = 0
     for seed in range(60):
-        program, feeds = random_program(SeededDraw(seed))
+        program, feeds = random_program(ChoiceDraw(seed))
         planned = plan(program)
         differ += _accepted(planned) and bits(program, feeds) != bits(program, feeds, planned)
     assert differ > 3

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 
 import glowtrain as gt
-from glowtrain.gradcheck.draw import SeededDraw
+from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.gradcheck.operators.oracles import check_sample
 from glowtrain.ops.core.family import Grads
 from glowtrain.ops.quantized.convert import DequantizeLinear, QuantizeLinear, limits
@@ -115,7 +115,7 @@ class NeverSaturated(FakeQuantize):
 
 @pytest.mark.parametrize("planted", [ScaleForgotten, NeverSaturated])
 def test_gradcheck_finds_a_wrong_convention(planted: type[FakeQuantize]) -> None:
-    drawn = [planted.sample(SeededDraw(example, "planted")) for example in range(8)]
+    drawn = [planted.sample(ChoiceDraw(example, "planted")) for example in range(8)]
     for oracle in ("jacobian", "directions", "decomposition"):
         measures = [measure for sample in drawn for measure in check_sample(sample, [oracle])]
         assert any(measure.status == "failed" for measure in measures), oracle

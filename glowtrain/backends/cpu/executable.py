@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from glowtrain.backends.base import Executable, Instance, Profile
+from glowtrain.backends.base import Executable, Instance, KernelProfile
 from glowtrain.backends.cpu.artifact import FIRST_SLOT, NativeArtifact
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.state import State, aligned
@@ -73,19 +73,19 @@ class NativeInstance(Instance):
         self.executable.step(self._address)
         return {name: array.copy() for name, array in self.outputs.items()}
 
-    def profile(self, inputs: Mapping[str, Array], runs: int) -> Profile:
+    def profile(self, inputs: Mapping[str, Array], runs: int) -> KernelProfile:
         calls = self.executable.artifact.calls
         if not calls:
             return super().profile(inputs, runs)
         self.run(inputs)
-        best = Profile(calls, self.counters.copy(), float("inf"))
+        best = KernelProfile(calls, self.counters.copy(), float("inf"))
         for _ in range(runs):
             self.counters[:] = 0
             began = time.perf_counter()
             self.executable.step(self._address)
             elapsed = time.perf_counter() - began
             if elapsed < best.seconds:
-                best = Profile(calls, self.counters.copy(), elapsed)
+                best = KernelProfile(calls, self.counters.copy(), elapsed)
         return best
 
     def _bind_variables(self) -> None:

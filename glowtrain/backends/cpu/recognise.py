@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from glowtrain.backends.cpu.contraction import Access, Axis, Clip, Contraction, Operand, dot, generate
-from glowtrain.backends.cpu.contraction import Kernel as Generated
+from glowtrain.backends.cpu.contraction import Axis, Contraction, EpilogueClip, Operand, OperandAccess, dot, generate
+from glowtrain.backends.cpu.contraction import ContractionKernel as Generated
 from glowtrain.backends.cpu.loop_nest.analysis import reductions
 from glowtrain.backends.cpu.loop_nest.scope import Context, Lanes
 from glowtrain.backends.cpu.loop_nest.writer import Nests
 from glowtrain.backends.llvm.formats import MEMORY, REGISTER, SIZE, Vectors, as_stored
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import Function, Text
+from glowtrain.backends.llvm.text import LlvmFunction, Text
 from glowtrain.loops import (
     Affine,
     Buffer,
@@ -50,7 +50,7 @@ _INSTRUCTIONS: dict[type, int] = {Load: 3, Index: 0, Const: 0, Ref: 0, Reduce: 0
 
 
 @dataclass(frozen=True)
-class Product:
+class ContractionProduct:
     """A kernel seen as a contraction: its loop, sum, operands, and the store that takes the sums."""
 
     loop: For
@@ -69,7 +69,7 @@ class Product:
         return self.loop.body == (self.target,) and self.target.value is self.total
 
 
-def recognise(kernel: Kernel) -> Product | None:
+def recognise(kernel: Kernel) -> ContractionProduct | None:
     """The kernel as a contraction, if it is one that the generator takes."""
     loop = box(kernel)
     if loop is None or not all(isinstance(statement, (Let, Store)) for statement in loop.body):
@@ -85,7 +85,7 @@ def recognise(kernel: Kernel) -> Product | None:
     if math.prod(i.extent for i in (*loop.indices, *total.indices)) < SMALL:
         return None
     target = _target(loop.body, total)
-    return None if target is None else Product(loop, total, a, b, target)
+    return None if target is None else ContractionProduct(loop, total, a, b, target)
 
 
 def _takes(load: Load, total: Reduce, inner: frozenset[Index]) -> bool:
@@ -112,7 +112,9 @@ def _target(body: Sequence[Statement], total: Reduce) -> Store | None:
     return min(stores, key=lambda s: (s.value is not total, s.buffer.dtype != total.dtype), default=None)
 
 
-def contraction_text(kernel: Kernel, product: Product, name: str, target: Target, outer: Sequence[Index]) -> Generated:
+def contraction_text(
+    kernel: Kernel, product: ContractionProduct, name: str, target: Target, outer: Sequence[Index]
+) -> Generated:
     """The generated function ``name(c, a, b, further operands, workspace, outer indices, begin, end)``."""
     inner = product.indices
     c, a, b = (_access(inner, address(x.index, x.buffer.strides)) for x in (product.target, product.a, product.b))
@@ -131,8 +133,8 @@ def outer_offset(access: Store | Load, inner: Sequence[Index]) -> Affine:
     return Affine(0, tuple(term for term in form.terms if term[0] not in inner))
 
 
-def _access(inner: Sequence[Index], form: Affine) -> Access:
-    return Access(form.constant, tuple(form.coefficient(index) for index in inner))
+def _access(inner: Sequence[Index], form: Affine) -> OperandAccess:
+    return OperandAccess(form.constant, tuple(form.coefficient(index) for index in inner))
 
 
 def _stored(dtype: str) -> str:
@@ -176,17 +178,17 @@ def _axes(load: Load, inner: Sequence[Index]) -> tuple[Axis, ...]:
     return tuple(found)
 
 
-def _clips(product: Product, inner: Sequence[Index]) -> tuple[Clip, ...]:
-    clips: dict[Clip, None] = {}
+def _clips(product: ContractionProduct, inner: Sequence[Index]) -> tuple[EpilogueClip, ...]:
+    clips: dict[EpilogueClip, None] = {}
     for load in (product.a, product.b):
         for subscript, extent in zip(load.index, load.buffer.shape, strict=True):
             form = affine(subscript)
             if load.fill is not None and not within(form, extent):
-                clips[Clip(tuple(form.coefficient(index) for index in inner), form.constant, extent)] = None
+                clips[EpilogueClip(tuple(form.coefficient(index) for index in inner), form.constant, extent)] = None
     return tuple(clips)
 
 
-def further_operands(kernel: Kernel, product: Product) -> list[Buffer]:
+def further_operands(kernel: Kernel, product: ContractionProduct) -> list[Buffer]:
     """The buffers of the epilogue."""
     if product.plain:
         return []
@@ -197,7 +199,7 @@ def further_operands(kernel: Kernel, product: Product) -> list[Buffer]:
 class FusedEpilogue:
     """The rest of the kernel, computed from the finished sums."""
 
-    def __init__(self, kernel: Kernel, product: Product, target: Target, outer: Sequence[Index]) -> None:
+    def __init__(self, kernel: Kernel, product: ContractionProduct, target: Target, outer: Sequence[Index]) -> None:
         self.product = product
         self.target = target
         self.outer = tuple(outer)
@@ -216,7 +218,7 @@ class FusedEpilogue:
         return sum(_INSTRUCTIONS.get(type(node), 1) for node in _beside(self.product)) + 3 * len(self.product.loop.body)
 
     def emit(
-        self, f: Function, value: Text, width: int, coordinates: Sequence[Text | int], lane: int, mask: Text | None
+        self, f: LlvmFunction, value: Text, width: int, coordinates: Sequence[Text | int], lane: int, mask: Text | None
     ) -> Text:
         """The lanes that go to C; everything else is stored on the way."""
         body, indices = self.product.loop.body, self.product.loop.indices
@@ -242,12 +244,12 @@ class FusedEpilogue:
         return result
 
 
-def _read_beside(product: Product) -> set[Buffer]:
+def _read_beside(product: ContractionProduct) -> set[Buffer]:
     """Buffers that are read outside of the sum."""
     return {expr.buffer for expr in _beside(product) if isinstance(expr, Load)}
 
 
-def _beside(product: Product) -> Iterator[Expr]:
+def _beside(product: ContractionProduct) -> Iterator[Expr]:
     """What the kernel computes outside of the sum."""
     seen: set[Expr] = {product.total}
     stack = [expr for s in statements(product.loop.body) for expr in expressions(s)]

@@ -16,12 +16,12 @@ from typing import Protocol
 import numpy as np
 
 from glowtrain.backends.cpu.contraction.packing import Packing
-from glowtrain.backends.cpu.loop_nest.expressions import Expressions
+from glowtrain.backends.cpu.loop_nest.expressions import LlvmExpressions
 from glowtrain.backends.cpu.loop_nest.scope import Lanes
 from glowtrain.backends.cpu.loop_nest.writer import Nests
 from glowtrain.backends.cpu.recognise import (
+    ContractionProduct,
     FusedEpilogue,
-    Product,
     contraction_text,
     further_operands,
     is_small,
@@ -30,7 +30,7 @@ from glowtrain.backends.cpu.recognise import (
 )
 from glowtrain.backends.cpu.tasks import PARAMS, Work
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import Function, Text
+from glowtrain.backends.llvm.text import LlvmFunction, Text
 from glowtrain.backends.llvm.toolchain import module_text
 from glowtrain.errors import CodegenError
 from glowtrain.loops import Affine, Buffer, Index, Load, Store
@@ -87,14 +87,14 @@ class Arguments:
 class Runner(Protocol):
     """How a step has the tasks of its calls run."""
 
-    def run(self, f: Function, call: Invocation, arguments: Arguments) -> None:
+    def run(self, f: LlvmFunction, call: Invocation, arguments: Arguments) -> None:
         """Write what runs every task of a call once, and has run them all when it is done."""
 
 
 class Whole:
     """All tasks in one range, by the thread that runs the step."""
 
-    def run(self, f: Function, call: Invocation, arguments: Arguments) -> None:
+    def run(self, f: LlvmFunction, call: Invocation, arguments: Arguments) -> None:
         f.line(f"call void @{call.function}({arguments.over('0', str(call.work.tasks))})")
 
 
@@ -188,8 +188,8 @@ class _Module:
                 yield from self._all_units(instruction.children, [*outer, *instruction.indices])
 
     def code(self) -> Code:
-        f = Function(self.entry, [("ptr", "table")])
-        self.step = Expressions(f, self.target, {}, ())
+        f = LlvmFunction(self.entry, [("ptr", "table")])
+        self.step = LlvmExpressions(f, self.target, {}, ())
         self.own = self._slot(1)
         self._instructions(self.plan.program.instructions, [])
         entry = f.finish()
@@ -316,14 +316,14 @@ def _general(kernel: Kernel, target: Target, outer: list[Index]) -> _Unit:
     operands = kernel.operands
     params = [*(("ptr noalias", f"p{k}") for k in range(len(operands))), ("ptr noalias", "workspace")]
     params += [("i64", f"t{k}") for k in range(len(outer))]
-    f = Function(_NAME, [*params, *PARAMS], linkage="internal")
+    f = LlvmFunction(_NAME, [*params, *PARAMS], linkage="internal")
     pointers = {buffer: f"%p{k}" for k, buffer in enumerate(operands)}
     nests = Nests(f, target, pointers, kernel.body, {t: f"%t{k}" for k, t in enumerate(outer)})
     work = nests.write_tasks(kernel.body)
     return _Unit(f.finish(), [Argument(buffer) for buffer in operands], outer, work)
 
 
-def _contraction(kernel: Kernel, product: Product, target: Target, outer: list[Index]) -> _Unit:
+def _contraction(kernel: Kernel, product: ContractionProduct, target: Target, outer: list[Index]) -> _Unit:
     generated = contraction_text(kernel, product, _NAME, target, outer)
     inner = product.indices
     accesses: tuple[Store | Load, ...] = (product.target, product.a, product.b)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from glowtrain.backends.llvm.text import Function, Text
+from glowtrain.backends.llvm.text import LlvmFunction, Text
 
 WANTED = 32
 """Tasks of a kernel from which on no further loop is cut: enough for threads to finish at about the same time."""
@@ -50,7 +50,7 @@ class TaskRange:
         """Both ends."""
         return self.begin, self.end
 
-    def trips(self, f: Function, each: int) -> TaskRange:
+    def trips(self, f: LlvmFunction, each: int) -> TaskRange:
         """The trips, of ``each`` tasks, of which some task is in the range."""
         if each == 1:
             return self
@@ -58,7 +58,7 @@ class TaskRange:
         first, last = (f.value(f"udiv i64 {edge}, {each}") for edge in (self.begin, behind))
         return TaskRange(plain(f, first), plain(f, last))
 
-    def inside(self, f: Function, trip: int | Text, each: int) -> TaskRange:
+    def inside(self, f: LlvmFunction, trip: int | Text, each: int) -> TaskRange:
         """What the range has of one trip's tasks, counted from the first of them."""
         if each == 1:
             return TaskRange("0", "1")
@@ -67,7 +67,7 @@ class TaskRange:
         low = f.value(f"call i64 @llvm.smax.i64(i64 {begin}, i64 0)")
         return TaskRange(plain(f, low), plain(f, f.value(f"call i64 @llvm.smin.i64(i64 {end}, i64 {each})")))
 
-    def between(self, f: Function, first: int, last: int | None) -> TaskRange:
+    def between(self, f: LlvmFunction, first: int, last: int | None) -> TaskRange:
         """The part from ``first`` to before ``last`` (``None``: to the end); perhaps empty, with begin >= end."""
         low, high = self.bounds
         if first:
@@ -77,7 +77,7 @@ class TaskRange:
         return TaskRange(low, high)
 
 
-def plain(f: Function, number: Text) -> Text:
+def plain(f: LlvmFunction, number: Text) -> Text:
     """The same i64, about which analyses of loops know nothing; no instruction. LLVM took longer over how the bounds of
     task loops come about than over what is in them.
     """

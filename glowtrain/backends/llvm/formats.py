@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from glowtrain.backends.llvm import small_formats
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import Function, Text, float_constant, lane_mask, splat_constant, vector
+from glowtrain.backends.llvm.text import LlvmFunction, Text, float_constant, lane_mask, splat_constant, vector
 
 REGISTER: Mapping[str, str] = {
     "f64": "double", "f32": "float", "f16": "float", "bf16": "float", "i64": "i64", "i32": "i32", "i16": "i16",
@@ -47,7 +47,7 @@ def bits_of(dtype: str) -> int:
 class Vectors:
     """Appends to ``f`` operations on ``width`` lanes of any scalar type."""
 
-    def __init__(self, f: Function, width: int) -> None:
+    def __init__(self, f: LlvmFunction, width: int) -> None:
         self.f, self.width = f, width
 
     def op(self, operation: str, scalar: str, a: Text, b: Text | int) -> Text:
@@ -76,13 +76,13 @@ class Vectors:
         return splat_constant(float_constant(value, scalar), scalar, self.width)
 
 
-def joined(f: Function, scalar: str, lanes: int, low: Text, high: Text) -> Text:
+def joined(f: LlvmFunction, scalar: str, lanes: int, low: Text, high: Text) -> Text:
     """Two vectors of ``lanes`` one after the other, as one."""
     order, type_ = ", ".join(f"i32 {lane}" for lane in range(2 * lanes)), vector(scalar, lanes)
     return f.value(f"shufflevector {type_} {low}, {type_} {high}, <{2 * lanes} x i32> <{order}>")
 
 
-def interleaved(f: Function, scalar: str, lanes: int, parts: Sequence[Text]) -> Text:
+def interleaved(f: LlvmFunction, scalar: str, lanes: int, parts: Sequence[Text]) -> Text:
     """Two to four vectors of ``lanes`` as one: lane 0 of each, lane 1 of each, ..."""
     order = ", ".join(f"i32 {part * lanes + lane}" for lane in range(lanes) for part in range(len(parts)))
     sides, size = list(parts), lanes
@@ -93,7 +93,7 @@ def interleaved(f: Function, scalar: str, lanes: int, parts: Sequence[Text]) -> 
     return f.value(f"shufflevector {type_} {sides[0]}, {type_} {sides[1]}, <{lanes * len(parts)} x i32> <{order}>")
 
 
-def round_to(f: Function, value: Text, dtype: str, width: int, target: Target) -> Text:
+def round_to(f: LlvmFunction, value: Text, dtype: str, width: int, target: Target) -> Text:
     """f32 lanes rounded to the values of ``dtype`` (f16 or bf16; to nearest even); other types are left as they are."""
     if dtype == "bf16":
         return _round_bf16(f, value, width)
@@ -102,7 +102,7 @@ def round_to(f: Function, value: Text, dtype: str, width: int, target: Target) -
     return value
 
 
-def _round_bf16(f: Function, value: Text, width: int) -> Text:
+def _round_bf16(f: LlvmFunction, value: Text, width: int) -> Text:
     """Adds half a unit, or just less before an even result, and cuts; a NaN keeps its head with the quiet bit set."""
     m = Vectors(f, width)
     bits = m.convert("bitcast", value, "float", "i32")
@@ -113,7 +113,7 @@ def _round_bf16(f: Function, value: Text, width: int) -> Text:
     return m.convert("bitcast", m.op("and", "i32", chosen, -65536), "i32", "float")
 
 
-def float_to_half(f: Function, value: Text, width: int, target: Target) -> Text:
+def float_to_half(f: LlvmFunction, value: Text, width: int, target: Target) -> Text:
     """The i16 bits of f32 lanes rounded to f16."""
     m = Vectors(f, width)
     if target.has_half:
@@ -138,7 +138,7 @@ def _half_bits(m: Vectors, value: Text) -> Text:
     return m.convert("trunc", m.op("or", "i32", result, sign), "i32", "i16")
 
 
-def half_to_float(f: Function, bits: Text, width: int, target: Target) -> Text:
+def half_to_float(f: LlvmFunction, bits: Text, width: int, target: Target) -> Text:
     """f32 lanes of the f16 values whose i16 bits are given."""
     m = Vectors(f, width)
     if target.has_half:
@@ -153,7 +153,7 @@ def half_to_float(f: Function, bits: Text, width: int, target: Target) -> Text:
     return m.convert("bitcast", m.op("or", "i32", result, sign), "i32", "float")
 
 
-def cast(f: Function, value: Text, from_dtype: str, to_dtype: str, width: int, target: Target) -> Text:
+def cast(f: LlvmFunction, value: Text, from_dtype: str, to_dtype: str, width: int, target: Target) -> Text:
     """``value`` converted; defined for every input, the same on all targets.
 
     Floats become integers as :func:`glowtrain.loops.functions.truncated` says. Integers wrap; anything to bool is
@@ -182,7 +182,7 @@ def cast(f: Function, value: Text, from_dtype: str, to_dtype: str, width: int, t
     return m.convert("sext" if from_dtype in SIGNED else "zext", value, source, destination)
 
 
-def bitcast(f: Function, value: Text, from_dtype: str, to_dtype: str, width: int, target: Target) -> Text:
+def bitcast(f: LlvmFunction, value: Text, from_dtype: str, to_dtype: str, width: int, target: Target) -> Text:
     """The same bits as another element type of the same size; a byte is true as a bool unless it is 0."""
     m = Vectors(f, width)
     if from_dtype in ("f16", "bf16") or to_dtype in ("f16", "bf16"):
@@ -330,7 +330,7 @@ def _integer_to_float(m: Vectors, value: Text, from_dtype: str, to_dtype: str, t
     return round_to(m.f, m.convert(operation, value, REGISTER[from_dtype], "float"), to_dtype, m.width, target)
 
 
-def load(f: Function, pointer: Text, dtype: str, width: int, target: Target, mask: Text | None = None) -> Text:
+def load(f: LlvmFunction, pointer: Text, dtype: str, width: int, target: Target, mask: Text | None = None) -> Text:
     """``width`` elements from memory as lanes in a register; lanes outside ``mask`` (i1 lanes) are 0 and not read."""
     m, scalar = Vectors(f, width), MEMORY[dtype]
     type_ = vector(scalar, width)
@@ -344,7 +344,7 @@ def load(f: Function, pointer: Text, dtype: str, width: int, target: Target, mas
 
 
 def store(
-    f: Function, value: Text, pointer: Text, dtype: str, width: int, target: Target, mask: Text | None = None
+    f: LlvmFunction, value: Text, pointer: Text, dtype: str, width: int, target: Target, mask: Text | None = None
 ) -> None:
     """Store lanes to ``width`` elements in memory; those outside ``mask`` are not touched."""
     m, scalar = Vectors(f, width), MEMORY[dtype]
@@ -403,6 +403,6 @@ def constant(value: float | int | bool, dtype: str, width: int) -> Text:
     return splat_constant(str((int(value) + half) % (2 * half) - half), scalar, width)
 
 
-def splat(f: Function, value: Text, dtype: str, width: int) -> Text:
+def splat(f: LlvmFunction, value: Text, dtype: str, width: int) -> Text:
     """A scalar register value in every lane."""
     return f.splat(value, REGISTER[dtype], width)

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from glowtrain.backends.llvm.formats import REGISTER, SIGNED, bits_of
-from glowtrain.backends.llvm.text import Function, Text, splat_constant, vector
+from glowtrain.backends.llvm.text import LlvmFunction, Text, splat_constant, vector
 
 
 @dataclass(frozen=True)
 class Integers:
     """Appends to ``f`` operations on ``width`` lanes of an integer dtype."""
 
-    f: Function
+    f: LlvmFunction
     dtype: str
     width: int
 

@@ -28,7 +28,7 @@ from glowtrain.backends.llvm.formats import (
 from glowtrain.backends.llvm.integers import BOOL, INTEGER, Integers, mulhi_u32
 from glowtrain.backends.llvm.small_formats import STORED
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import Function, Text, vector
+from glowtrain.backends.llvm.text import LlvmFunction, Text, vector
 from glowtrain.errors import CodegenError
 from glowtrain.loops import FUNCTIONS
 
@@ -69,7 +69,7 @@ def result_dtype(name: str, dtype: str) -> str:
     return "bool" if FUNCTIONS[name].predicate else dtype
 
 
-def apply(f: Function, name: str, args: Sequence[Text], dtype: str, width: int, target: Target) -> Text:
+def apply(f: LlvmFunction, name: str, args: Sequence[Text], dtype: str, width: int, target: Target) -> Text:
     """Append the function ``name`` of ``width`` lanes; returns the result's text.
 
     ``dtype`` is the operands' element type (of the last two for ``select``, whose first is bool). Integer division
@@ -93,13 +93,13 @@ def apply(f: Function, name: str, args: Sequence[Text], dtype: str, width: int, 
     return (BOOL if dtype == "bool" else INTEGER)[name](integers, *args)
 
 
-def _compare(f: Function, name: str, args: Sequence[Text], dtype: str, width: int) -> Text:
+def _compare(f: LlvmFunction, name: str, args: Sequence[Text], dtype: str, width: int) -> Text:
     for_float, signed, unsigned = COMPARISONS[name]
     operation = f"fcmp {for_float}" if dtype in FLOATS else f"icmp {signed if dtype in SIGNED else unsigned}"
     return f.value(f"{operation} {register_type(dtype, width)} {args[0]}, {args[1]}")
 
 
-def _float(f: Function, name: str, args: Sequence[Text], dtype: str, width: int, target: Target) -> Text:
+def _float(f: LlvmFunction, name: str, args: Sequence[Text], dtype: str, width: int, target: Target) -> Text:
     scalar = REGISTER[dtype]
     lanes = vector_math.Lanes(f, vector_math.FORMATS[scalar], width, target)
     if name == "isnan":

@@ -24,7 +24,7 @@ _INFINITY = 0x7F800000
 
 
 @dataclass(frozen=True)
-class Format:
+class SmallFormat:
     """A float format: fraction bits, exponent bias, the code of its largest number, the code of NaN and its sign bit.
 
     ``beyond`` is the code for what is too large: infinity, NaN or the largest number. In ``unsigned_zero`` formats
@@ -40,15 +40,15 @@ class Format:
     unsigned_zero: bool = False
 
 
-FORMATS: Mapping[str, Format | None] = {
-    "f8e4m3fn": Format(3, 7, 0x7E, 0x7F, nan=0x7F),
-    "f8e4m3fnuz": Format(3, 8, 0x7F, 0x80, nan=0x80, unsigned_zero=True),
-    "f8e5m2": Format(2, 15, 0x7B, 0x7C, nan=0x7E),
-    "f8e5m2fnuz": Format(2, 16, 0x7F, 0x80, nan=0x80, unsigned_zero=True),
+FORMATS: Mapping[str, SmallFormat | None] = {
+    "f8e4m3fn": SmallFormat(3, 7, 0x7E, 0x7F, nan=0x7F),
+    "f8e4m3fnuz": SmallFormat(3, 8, 0x7F, 0x80, nan=0x80, unsigned_zero=True),
+    "f8e5m2": SmallFormat(2, 15, 0x7B, 0x7C, nan=0x7E),
+    "f8e5m2fnuz": SmallFormat(2, 16, 0x7F, 0x80, nan=0x80, unsigned_zero=True),
     "f8e8m0": None,
-    "f6e2m3": Format(3, 1, 0x1F, 0x1F, sign=0x20),
-    "f6e3m2": Format(2, 3, 0x1F, 0x1F, sign=0x20),
-    "f4e2m1": Format(1, 1, 0x07, 0x07, sign=0x08),
+    "f6e2m3": SmallFormat(3, 1, 0x1F, 0x1F, sign=0x20),
+    "f6e3m2": SmallFormat(2, 3, 0x1F, 0x1F, sign=0x20),
+    "f4e2m1": SmallFormat(1, 1, 0x07, 0x07, sign=0x08),
 }
 """Float formats by element type; f8e8m0 is an exponent alone."""
 
@@ -88,7 +88,7 @@ def _power_bits(m: Vectors, code: Text) -> Text:
     return m.select(m.op("icmp eq", "i32", code, 255), "i32", _INFINITY | 0x400000, bits)
 
 
-def _float_bits(m: Vectors, code: Text, format_: Format) -> Text:
+def _float_bits(m: Vectors, code: Text, format_: SmallFormat) -> Text:
     """Fields moved into place; the product with a power of two mends the exponent and normalises denormals."""
     size = m.op("and", "i32", code, format_.sign - 1)
     placed = m.op("shl", "i32", size, 23 - format_.fraction)
@@ -105,7 +105,7 @@ def _float_bits(m: Vectors, code: Text, format_: Format) -> Text:
     return m.op("or", "i32", m.select(nan, "i32", _INFINITY | 0x400000, bits), sign)
 
 
-def _sign(m: Vectors, bit: Text, format_: Format, *, up: bool) -> Text:
+def _sign(m: Vectors, bit: Text, format_: SmallFormat, *, up: bool) -> Text:
     """The sign bit carried between its place in a code and bit 31."""
     return m.op("shl" if up else "lshr", "i32", bit, 32 - format_.sign.bit_length())
 
@@ -132,7 +132,7 @@ def _power_code(m: Vectors, bits: Text) -> Text:
     return m.select(outside, "i32", 255, code)
 
 
-def _float_code(m: Vectors, bits: Text, format_: Format) -> Text:
+def _float_code(m: Vectors, bits: Text, format_: SmallFormat) -> Text:
     """Rounding in the f32's fraction; denormals by an addition that puts their unit at the end of the fraction."""
     shift = 23 - format_.fraction
     size = m.op("and", "i32", bits, 0x7FFFFFFF)
@@ -149,7 +149,7 @@ def _float_code(m: Vectors, bits: Text, format_: Format) -> Text:
     return _signed_code(m, code, sign, m.op("icmp ugt", "i32", size, _INFINITY), format_)
 
 
-def _signed_code(m: Vectors, code: Text, sign: Text, is_nan: Text, format_: Format) -> Text:
+def _signed_code(m: Vectors, code: Text, sign: Text, is_nan: Text, format_: SmallFormat) -> Text:
     if format_.nan is None:  # a NaN becomes a zero of the other sign
         return m.select(is_nan, "i32", m.op("xor", "i32", sign, format_.sign), m.op("or", "i32", code, sign))
     if format_.unsigned_zero:

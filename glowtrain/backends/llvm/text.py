@@ -29,7 +29,7 @@ class Loop:
         return self.next
 
 
-class Function:
+class LlvmFunction:
     """One LLVM function under construction.
 
     ``params`` are (type, name) pairs, e.g. ``("ptr noalias", "c")``; inside, the value is ``%c``.

@@ -18,7 +18,7 @@ from glowtrain.cli.arguments.models import open_graph, open_model, parse_dims
 from glowtrain.cli.terminal.console import command, note, out
 from glowtrain.cli.terminal.progress import counting
 from glowtrain.errors import InputError
-from glowtrain.gradcheck import PROFILES, RegistryReport, Report, check, check_registry, page
+from glowtrain.gradcheck import PROFILES, GradcheckReport, RegistryReport, check, check_registry, page
 from glowtrain.gradcheck.report.html import write_html
 from glowtrain.gradcheck.report.junit import write_junit
 from glowtrain.graph import Graph, Template, lookup, registered
@@ -76,13 +76,15 @@ def gradcheck(
     glowtrain gradcheck model.onnx --input batch.npz --loss mse
     """
     import_modules(modules)
-    files = Files(json_path, junit, html, markdown)
+    files = GradcheckFiles(json_path, junit, html, markdown)
     files.check()
     _check_subject(model, op, programs, markdown, about_model=bool(input_path or loss or output))
     if model is None:
         chosen = (op or None) if programs is None else []
         processes = jobs or _jobs(op, profile, examples)
-        report: Report = registry(chosen, profile, examples, seed, processes, failures, programs=programs, first=first)
+        report: GradcheckReport = registry(
+            chosen, profile, examples, seed, processes, failures, programs=programs, first=first
+        )
     else:
         report = of_model(model, parse_dims(dims), seed, input_path, loss, output)
     written = files.write(report, _again(modules, op, profile, examples, seed, programs, first))
@@ -105,7 +107,7 @@ def _check_subject(
 
 
 @dataclass(frozen=True)
-class Files:
+class GradcheckFiles:
     """Where a report goes."""
 
     json: Path | None
@@ -119,7 +121,7 @@ class Files:
         if self.html is not None:
             check_drawing()
 
-    def write(self, report: Report, command: str) -> list[Path]:
+    def write(self, report: GradcheckReport, command: str) -> list[Path]:
         """Write the report, which ``command`` gives again; the files that were written."""
         written = [self.json, self.junit, self.html, self.markdown if isinstance(report, RegistryReport) else None]
         if self.json is not None:
@@ -136,7 +138,7 @@ class Files:
 
 def of_model(
     model: str, dims: Mapping[str, int], seed: int, input_path: Path | None, loss: str | None, output: str | None
-) -> Report:
+) -> GradcheckReport:
     """Check a person's own model. Inputs give extents that ``dims`` does not; without them those are :data:`BATCH`."""
     named = None if loss is None else losses.by_name(loss, output)
     chosen = output if loss is None else None
@@ -150,7 +152,7 @@ def of_model(
 
 def _checked(
     model: Graph | Template, arrays: Mapping[str, Array] | None, loss: Loss | None, output: str | None, seed: int
-) -> Report:
+) -> GradcheckReport:
     """Check a model, telling how far it is."""
     with counting("checking") as progress:
         return check(model, arrays, loss, output=output, seed=seed, progress=progress)
@@ -210,7 +212,7 @@ def _unknown(names: list[str]) -> str:
     return ", ".join(filter(None, [*told, rest]))
 
 
-def show(report: Report, *, every: bool) -> None:
+def show(report: GradcheckReport, *, every: bool) -> None:
     """Print a report and its table; only what did not pass everywhere, unless ``every``. Then where kinks lie."""
     out.print(report.summary())
     shown = report.table(all_subjects=every)

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from glowtrain.backends.base import Backend, Profile
+from glowtrain.backends.base import Backend, KernelProfile
 from glowtrain.backends.state import State
 from glowtrain.cli.terminal.console import out, seconds
 from glowtrain.compiler.specialisation import executable_of
@@ -64,7 +64,7 @@ def modules_by_kernel(graph: Graph, backend: Backend) -> dict[str, list[str]]:
     return defaultdict(list, {name: list(modules) for name, modules in found.items()})
 
 
-def measure(graph: Graph, backend: Backend, runs: int = RUNS) -> Profile:
+def measure(graph: Graph, backend: Backend, runs: int = RUNS) -> KernelProfile:
     """The fastest of ``runs`` runs of a graph, counted."""
     options = Options(facts=backend.facts, profile=True)
     state = State({variable.name: variable.initial for variable in graph.variables})

@@ -10,8 +10,8 @@ from glowtrain.cli.arguments.feed import feed, stored
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_model, parse_dims
 from glowtrain.cli.commands.quantizing import (
-    Files,
     Finetuning,
+    QuantizeFiles,
     Run,
     activation_scheme,
     is_quantized,
@@ -85,7 +85,7 @@ def quantize(
     glowtrain quantize trained.onnx --calibrate fashion-mnist --weights i4 --qat 5 --out int4.onnx
     """
     import_modules(modules)
-    files = Files(out_path, profile, report, json_path, form, opset, as_bytes)
+    files = QuantizeFiles(out_path, profile, report, json_path, form, opset, as_bytes)
     training = Finetuning(qat, frozen, batch_size, drop_last, optimizer, lr, schedule)
     files.check()
     training.check(after_training=equalize or correct_bias or round_weights > 0)
@@ -111,7 +111,7 @@ def quantize(
         run.write(result, files)
 
 
-def _trained_on(run: Run, training: Finetuning, files: Files, *, sensitivity: bool) -> Graph:
+def _trained_on(run: Run, training: Finetuning, files: QuantizeFiles, *, sensitivity: bool) -> Graph:
     """The model, which is quantized, after more training."""
     if not training.epochs:
         raise InputError(f"{run.model} is quantized already; --qat EPOCHS trains it on")
@@ -122,7 +122,9 @@ def _trained_on(run: Run, training: Finetuning, files: Files, *, sensitivity: bo
     return result
 
 
-def _quantized(run: Run, training: Finetuning, files: Files, examples: int, *, sensitivity: bool) -> Graph | Template:
+def _quantized(
+    run: Run, training: Finetuning, files: QuantizeFiles, examples: int, *, sensitivity: bool
+) -> Graph | Template:
     """The float model quantized, and trained with rounding if that was asked for; what it costs is reported."""
     found = run.calibrated(examples, files)
     result: Graph | Template = found.model

@@ -35,7 +35,7 @@ BATCH = 256
 
 
 @dataclass(frozen=True)
-class Files:
+class QuantizeFiles:
     """What a run reads and writes beside its model and data."""
 
     model: Path
@@ -111,7 +111,7 @@ def is_quantized(model: Graph | Template) -> bool:
 
 
 @contextmanager
-def saying_what_is_lost(files: Files) -> Iterator[None]:
+def saying_what_is_lost(files: QuantizeFiles) -> Iterator[None]:
     """At Ctrl-C end the command with one line that says that the model was not written."""
     try:
         yield
@@ -138,7 +138,7 @@ class Run:
         self.measured = training if validation is None else validation
         self.measured_on = "the data for calibration" if validation is None else "validation data"
 
-    def calibrated(self, examples: int, files: Files) -> q.Quantized:
+    def calibrated(self, examples: int, files: QuantizeFiles) -> q.Quantized:
         """The model after calibration; the profile is read from a file that is there, else written to it."""
         profile = files.profile
         known = q.Profile.load(profile) if profile is not None and profile.exists() else None
@@ -174,7 +174,7 @@ class Run:
         for name, value in self.accuracies.items():
             out.print(f"accuracy on {self.measured_on}, {name}: {100 * value:.2f} %")
 
-    def report(self, found: q.Quantized, result: Graph | Template, files: Files, *, sensitivity: bool) -> None:
+    def report(self, found: q.Quantized, result: Graph | Template, files: QuantizeFiles, *, sensitivity: bool) -> None:
         """Say what rounding to ``result`` costs, and write it where it was asked for."""
         with out.status("measuring layers"):
             report = q.report(
@@ -190,12 +190,12 @@ class Run:
             if path is not None:
                 out.print(f"wrote {path}")
 
-    def write(self, model: Graph | Template, files: Files) -> None:
+    def write(self, model: Graph | Template, files: QuantizeFiles) -> None:
         """Save the model."""
         size = self._stored(model, files, files.model)
         out.print(f"wrote {files.model}: {files.form}, {nbytes(size)}")
 
-    def _stored(self, model: Graph | Template, files: Files, path: Path | None) -> int:
+    def _stored(self, model: Graph | Template, files: QuantizeFiles, path: Path | None) -> int:
         """The bytes of the model's file, which is written if there is a path."""
         graph = model if isinstance(model, Graph) else self._bound(model)
         return save_quantized(graph, path, form=files.form.value, opset=files.opset, as_bytes=files.as_bytes)

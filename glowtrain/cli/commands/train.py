@@ -81,7 +81,7 @@ def train(
     glowtrain train cnn --data digits --epochs 10 --checkpoint run.safetensors --resume --out trained.onnx
     """
     import_modules(modules)
-    files = Files(out_path, checkpoint, resume, overwrite, log, plot, step_out, opset)
+    files = TrainFiles(out_path, checkpoint, resume, overwrite, log, plot, step_out, opset)
     files.check()
     loaded = stored(dataset, data_dir)
     network = open_model(model, parse_dims(dims), loaded.train, seed, untie=untie, open_batch=open_batch)
@@ -103,7 +103,7 @@ def train(
 
 
 @dataclass(frozen=True)
-class Files:
+class TrainFiles:
     """What a run reads and writes beside its model and data."""
 
     model: Path
@@ -147,7 +147,7 @@ class Files:
 def _fit(
     trainer: Trainer,
     fed: Fed,
-    files: Files,
+    files: TrainFiles,
     epochs: int,
     batch_size: int,
     patience: int | None,
@@ -171,7 +171,7 @@ def _fit(
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _keep(trainer: Trainer, files: Files) -> None:
+def _keep(trainer: Trainer, files: TrainFiles) -> None:
     """After Ctrl-C or SIGTERM: say how to go on from the checkpoint; without one, save the model as it is."""
     if files.checkpoint is not None:
         note(f"go on with --checkpoint {files.checkpoint} --resume; {files.model} was not written")

@@ -57,7 +57,7 @@ _BROKEN = (TypeError, ValueError, IndexError, KeyError, AttributeError, Arithmet
 
 
 @dataclass(frozen=True)
-class Recipe:
+class BuildRecipe:
     """A model, ready to be built: nodes at the newest operator set, initializers and their roles.
 
     ``rules`` are the operators, by registry key, that are read in a way of their own.
@@ -80,9 +80,9 @@ class Recipe:
 
 @dataclass
 class Builder:
-    """Builds the graph of a :class:`Recipe`: names to values, node by node."""
+    """Builds the graph of a :class:`BuildRecipe`: names to values, node by node."""
 
-    recipe: Recipe
+    recipe: BuildRecipe
     binding: Binding
     known: dict[str, Known] = field(default_factory=dict)
     steps: int = 0

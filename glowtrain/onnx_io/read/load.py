@@ -20,7 +20,7 @@ from glowtrain.errors import (
 )
 from glowtrain.graph import Binding, Graph, Structure, Template
 from glowtrain.graph.specialise.template import whole_extents
-from glowtrain.onnx_io.read.build import Recipe
+from glowtrain.onnx_io.read.build import BuildRecipe
 from glowtrain.onnx_io.read.exported import exported
 from glowtrain.onnx_io.read.open_batch import open_batch as opened
 from glowtrain.onnx_io.read.parameters import class_of, key_of, roles, stated_variables
@@ -88,7 +88,7 @@ def load(
         return rest
 
 
-def _recipe(model: Model, name: str, untie: Sequence[str]) -> tuple[Recipe, dict[str, list[str]]]:
+def _recipe(model: Model, name: str, untie: Sequence[str]) -> tuple[BuildRecipe, dict[str, list[str]]]:
     """The model, and the nodes that share a variable without the file saying why, by the variable's name."""
     arrays, record = _initializers(model.proto.graph, model.folder), exported(model.proto)
     stated = stated_variables(model.proto, model.title)
@@ -101,7 +101,7 @@ def _recipe(model: Model, name: str, untie: Sequence[str]) -> tuple[Recipe, dict
     structures = {value.name: _structure(value, model.title) for value in declared if value.name not in inputs}
     title = name or name_of(model)
     found = roles(graph, arrays, stated, sharing.constants)
-    recipe = Recipe(graph, inputs, structures, arrays, found, title, model.title, model.folder, RULES)
+    recipe = BuildRecipe(graph, inputs, structures, arrays, found, title, model.title, model.folder, RULES)
     variables = found.trainable | found.running
     shared = {name: list(map(describe, nodes)) for name, nodes in sharing.unexplained.items() if name in variables}
     return recipe, shared

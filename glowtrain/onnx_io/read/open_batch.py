@@ -18,7 +18,7 @@ from onnx import GraphProto, NodeProto
 
 from glowtrain.errors import BindingError, ModelError
 from glowtrain.graph import Binding, Constant, Value
-from glowtrain.onnx_io.read.build import Builder, Known, Recipe
+from glowtrain.onnx_io.read.build import Builder, BuildRecipe, Known
 from glowtrain.onnx_io.read.parameters import class_of, key_of
 from glowtrain.onnx_io.read.source import describe, reads
 from glowtrain.onnx_io.read.upgrade.opset_7_up import UpgradeScope
@@ -35,7 +35,7 @@ _TARGET = 1
 """The operand of Reshape and Expand that is the shape."""
 
 
-def open_batch(recipe: Recipe, dims: Mapping[str, int], values: Mapping[str, Any]) -> Recipe:
+def open_batch(recipe: BuildRecipe, dims: Mapping[str, int], values: Mapping[str, Any]) -> BuildRecipe:
     """The model with the first axis open in all inputs in which it is as long as in the first one that fixes it.
 
     ``dims`` and ``values`` are bound where that is needed to build the model. Raises :class:`BindingError` if no input
@@ -117,7 +117,7 @@ class _Opening(Builder):
         same = now.array.ndim == 1 and np.array_equal(before.array, now.array)
         return [int(extent) for extent in now.array] if same else None
 
-    def opened(self) -> Recipe:
+    def opened(self) -> BuildRecipe:
         """The model with the new targets."""
         proto = GraphProto()
         proto.CopyFrom(self.recipe.proto)

@@ -18,7 +18,7 @@ from glowtrain.program.analysis.write_coverage import (
     mark,
     overwrites,
 )
-from glowtrain.program.interpret.vectorize import Facts
+from glowtrain.program.interpret.vectorize import VectorFacts
 from glowtrain.program.program import Instruction, leaves_of
 from glowtrain.types import Array
 
@@ -70,7 +70,7 @@ def reads(leaf: Instruction, buffer: Buffer, trip: Trip) -> Array:
     others."""
     if buffer in leaf.opaque:
         return np.ones(buffer.shape, np.bool_)
-    found, facts = np.zeros(buffer.shape, np.bool_), Facts()
+    found, facts = np.zeros(buffer.shape, np.bool_), VectorFacts()
     for load in leaf.survey.loads:
         if load.buffer is buffer:
             places = [

@@ -11,7 +11,7 @@ import numpy as np
 
 from glowtrain.loops import Buffer, Expr, Index, Load, Ref, Statement, Store, Written, stores_of, walk
 from glowtrain.program.interpret.storage import Memory
-from glowtrain.program.interpret.vectorize import Evaluation, Facts, Scope, strided
+from glowtrain.program.interpret.vectorize import Evaluation, VectorFacts, VectorScope, strided
 from glowtrain.program.program import Instruction, Kernel, Program
 from glowtrain.types import Array, Shape
 
@@ -47,7 +47,7 @@ def covered(buffer: Buffer, stores: Iterable[Written], *, unknown: bool = False,
 
 def _always(shape: Shape, store: Store, around: Sequence[Index], unknown: bool, trip: Trip) -> Array:
     """What a store writes for each value of the indices that neither its loops nor ``trip`` bind."""
-    facts = Facts()
+    facts = VectorFacts()
     free = tuple(frozenset[Index]().union(*(facts.free(i) for i in store.index)) - set(around) - set(trip))
     always = np.ones(shape, np.bool_)
     if math.prod(index.extent for index in free) > MOST_TRIPS:
@@ -90,7 +90,7 @@ def mark(
 ) -> None:
     """Mark the elements at ``places`` (one expression for each axis), for all values of the indices ``around``, those
     in ``fixed`` at one value. Places that depend on data mark everything if ``unknown``, or nothing."""
-    facts, outer = Facts(), Scope().at(tuple(fixed), tuple(fixed.values()))
+    facts, outer = VectorFacts(), VectorScope().at(tuple(fixed), tuple(fixed.values()))
     scope = outer.opened(around, [(0, index.extent) for index in around])
     forms = [facts.form(i) for i in places]
     ranges = [scope.range_of(form) for form in forms]

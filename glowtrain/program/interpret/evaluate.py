@@ -33,7 +33,7 @@ from glowtrain.loops import (
 )
 from glowtrain.program.interpret import functions
 from glowtrain.program.interpret.storage import Memory
-from glowtrain.program.interpret.vectorize import Evaluation, Facts, Scope, strided
+from glowtrain.program.interpret.vectorize import Evaluation, VectorFacts, VectorScope, strided
 from glowtrain.program.program import Call, Instruction, Kernel, Plan, Program, Repeat
 from glowtrain.types import Array
 
@@ -63,7 +63,7 @@ def evaluate(
         for instruction, finished in _last_uses(program):
             for buffer in instruction.operands:
                 memory[buffer]
-            run.instruction(instruction, Scope())
+            run.instruction(instruction, VectorScope())
             if watch is not None:
                 watch(instruction, memory)
             for buffer in finished:
@@ -82,32 +82,32 @@ def _last_uses(program: Program) -> Iterator[tuple[Instruction, list[Buffer]]]:
 @dataclass
 class _Run:
     memory: Memory
-    facts: Facts = field(default_factory=Facts)
+    facts: VectorFacts = field(default_factory=VectorFacts)
     refs: dict[Ref, Array] = field(default_factory=dict)
 
     @singledispatchmethod
-    def instruction(self, instruction: Instruction, scope: Scope) -> None:
+    def instruction(self, instruction: Instruction, scope: VectorScope) -> None:
         """Run an instruction; each kind has a method."""
         raise ProgramError(f"{instruction.kind} {instruction.name} cannot be evaluated")
 
     @instruction.register
-    def _kernel(self, kernel: Kernel, scope: Scope) -> None:
+    def _kernel(self, kernel: Kernel, scope: VectorScope) -> None:
         self.body(kernel.body, scope)
 
     @instruction.register
-    def _repeat(self, repeat: Repeat, scope: Scope) -> None:
+    def _repeat(self, repeat: Repeat, scope: VectorScope) -> None:
         for step in range(repeat.index.extent):
             for instruction in repeat.body:
                 self.instruction(instruction, scope.at((repeat.index,), (step,)))
 
     @instruction.register
-    def _call(self, call: Call, scope: Scope) -> None:
+    def _call(self, call: Call, scope: VectorScope) -> None:
         results = [np.zeros(buffer.shape, buffer.dtype.numpy) for buffer in call.outputs]
         call.function([self.memory.read(buffer) for buffer in call.inputs], results)
         for buffer, array in zip(call.outputs, results, strict=True):
             self.memory[buffer][...] = array
 
-    def body(self, body: Sequence[Statement], scope: Scope) -> None:
+    def body(self, body: Sequence[Statement], scope: VectorScope) -> None:
         for statement in body:
             match statement:
                 case For(indices=indices):
@@ -121,7 +121,7 @@ class _Run:
                 case Accumulate():
                     self.accumulate(statement, scope)
 
-    def loop(self, loop: For, scope: Scope, ranges: list[tuple[int, int]]) -> None:
+    def loop(self, loop: For, scope: VectorScope, ranges: list[tuple[int, int]]) -> None:
         if any(low >= high for low, high in ranges):
             return
         if loop.serial:
@@ -136,7 +136,7 @@ class _Run:
         for piece in _pieces(ranges[axis], points(loop.body, opened, self.facts)):
             self.loop(loop, scope, [*ranges[:axis], piece, *ranges[axis + 1 :]])
 
-    def store(self, store: Store, scope: Scope) -> None:
+    def store(self, store: Store, scope: VectorScope) -> None:
         evaluation, array = self._evaluation(scope), self.memory[store.buffer]
         forms = [self.facts.form(i) for i in store.index]
         ranges = [scope.range_of(form) for form in forms]
@@ -153,7 +153,7 @@ class _Run:
             raise _outside(store.buffer)
         array[tuple(np.broadcast_to(_ranked(i, scope), scope.shape) for i in index)] = evaluation.full(store.value)
 
-    def accumulate(self, statement: Accumulate, scope: Scope) -> None:
+    def accumulate(self, statement: Accumulate, scope: VectorScope) -> None:
         """In the order of the loops; places outside of the buffer are dropped."""
         evaluation, array = self._evaluation(scope), self.memory[statement.buffer]
         index, inside = evaluation.subscripts(statement.index, array.shape)
@@ -164,11 +164,11 @@ class _Run:
             raise ProgramError(f"{statement.buffer.name}: there is no accumulation by {statement.op!r}")
         functions.UFUNCS[statement.op].at(array, places, values)
 
-    def _evaluation(self, scope: Scope) -> Evaluation:
+    def _evaluation(self, scope: VectorScope) -> Evaluation:
         return Evaluation(self.memory, self.facts, self.refs, scope)
 
 
-def _ranked(array: Array, scope: Scope) -> Array:
+def _ranked(array: Array, scope: VectorScope) -> Array:
     return array.reshape(array.shape + (1,) * (len(scope.shape) - array.ndim))
 
 
@@ -176,7 +176,7 @@ def _outside(buffer: Buffer) -> ProgramError:
     return ProgramError(f"{buffer.kind} {buffer.name} ({buffer.type}) is written outside of its bounds")
 
 
-def points(body: Sequence[Statement], scope: Scope, facts: Facts) -> int:
+def points(body: Sequence[Statement], scope: VectorScope, facts: VectorFacts) -> int:
     """About how many elements the largest array has that evaluating ``body`` makes."""
     largest = math.prod(scope.shape)
     for statement in body:
@@ -202,11 +202,11 @@ def _factors(reduce: Reduce) -> tuple[Expr, ...]:
     return (reduce.body,)
 
 
-def _box_size(expr: Expr, scope: Scope, facts: Facts) -> int:
+def _box_size(expr: Expr, scope: VectorScope, facts: VectorFacts) -> int:
     return math.prod(scope.spans[i].width if i in scope.spans else i.extent for i in facts.free(expr))
 
 
-def _axis_to_cut(loop: For, scope: Scope, facts: Facts) -> int | None:
+def _axis_to_cut(loop: For, scope: VectorScope, facts: VectorFacts) -> int | None:
     """Which of the loop's indices to cut: the one that saves most, if the box is too large and any saves."""
     total = points(loop.body, scope, facts)
     if total <= MAX_POINTS:
@@ -219,11 +219,11 @@ def _axis_to_cut(loop: For, scope: Scope, facts: Facts) -> int | None:
     return best[1] if best[0] < total else None
 
 
-def _narrowed(scope: Scope, index: Index) -> Scope:
+def _narrowed(scope: VectorScope, index: Index) -> VectorScope:
     span = scope.spans[index]
     assert span.axis is not None
     shape = (*scope.shape[: span.axis], 1, *scope.shape[span.axis + 1 :])
-    return Scope({**scope.spans, index: replace(span, high=span.low + 1)}, shape)
+    return VectorScope({**scope.spans, index: replace(span, high=span.low + 1)}, shape)
 
 
 def _pieces(whole: tuple[int, int], total: int) -> Iterator[tuple[int, int]]:

@@ -26,7 +26,7 @@ MAX_BOX = 1 << 23
 
 
 @dataclass(frozen=True)
-class Span:
+class IndexSpan:
     """The values low .. high-1 of an index, along ``axis`` (``None``: the one value ``low``)."""
 
     axis: int | None
@@ -39,22 +39,24 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Scope:
+class VectorScope:
     """The open loops: the span of every index, and the extents of the axes."""
 
-    spans: Mapping[Index, Span] = field(default_factory=dict)
+    spans: Mapping[Index, IndexSpan] = field(default_factory=dict)
     shape: tuple[int, ...] = ()
 
-    def opened(self, indices: Sequence[Index], ranges: Sequence[tuple[int, int]]) -> Scope:
+    def opened(self, indices: Sequence[Index], ranges: Sequence[tuple[int, int]]) -> VectorScope:
         """With an axis for each of ``indices``."""
         rank = len(self.shape)
-        new = {i: Span(rank + k, low, high) for k, (i, (low, high)) in enumerate(zip(indices, ranges, strict=True))}
-        return Scope({**self.spans, **new}, (*self.shape, *(span.width for span in new.values())))
+        new = {
+            i: IndexSpan(rank + k, low, high) for k, (i, (low, high)) in enumerate(zip(indices, ranges, strict=True))
+        }
+        return VectorScope({**self.spans, **new}, (*self.shape, *(span.width for span in new.values())))
 
-    def at(self, indices: Sequence[Index], point: Sequence[int]) -> Scope:
+    def at(self, indices: Sequence[Index], point: Sequence[int]) -> VectorScope:
         """With each of ``indices`` at one value."""
-        return Scope(
-            {**self.spans, **{i: Span(None, v, v + 1) for i, v in zip(indices, point, strict=True)}}, self.shape
+        return VectorScope(
+            {**self.spans, **{i: IndexSpan(None, v, v + 1) for i, v in zip(indices, point, strict=True)}}, self.shape
         )
 
     def range_of(self, form: Affine) -> tuple[int, int] | None:
@@ -70,7 +72,7 @@ class Scope:
 
 
 @dataclass
-class Facts:
+class VectorFacts:
     """What is remembered about expressions."""
 
     forms: dict[Expr, Affine] = field(default_factory=dict)
@@ -98,9 +100,9 @@ class Evaluation:
     """Values of expressions in one scope. A value is remembered, by the expression's identity."""
 
     memory: Memory
-    facts: Facts
+    facts: VectorFacts
     refs: Mapping[Ref, Array]
-    scope: Scope
+    scope: VectorScope
     known: dict[Expr, Array] = field(default_factory=dict)
 
     def value(self, expr: Expr) -> Array:
@@ -201,7 +203,7 @@ class Evaluation:
 
 
 def strided(
-    array: Array, forms: Sequence[Affine], origin: Sequence[int], scope: Scope, *, writeable: bool = False
+    array: Array, forms: Sequence[Affine], origin: Sequence[int], scope: VectorScope, *, writeable: bool = False
 ) -> Array:
     """A view of the elements at subscripts ``forms`` - ``origin`` at every point of a scope; all must be in bounds."""
     strides, shape = [0] * len(scope.shape), [1] * len(scope.shape)

@@ -15,7 +15,7 @@ from glowtrain.program.program import Instruction, Program
 
 
 @dataclass(frozen=True)
-class Schedule:
+class ScheduleLoops:
     """The pass: instructions in an order with a small peak."""
 
     def run(self, program: Program) -> Program:

@@ -8,23 +8,35 @@ from __future__ import annotations
 from glowtrain.backends.cpu.contraction.choose import choose
 from glowtrain.backends.cpu.contraction.cost import Machine
 from glowtrain.backends.cpu.contraction.describe import (
-    Access,
     Axis,
-    Clip,
     Contraction,
+    ContractionKernel,
     Epilogue,
-    Kernel,
+    EpilogueClip,
     Operand,
+    OperandAccess,
     normalise,
 )
 from glowtrain.backends.cpu.contraction.nest import Nest
 from glowtrain.backends.cpu.contraction.words import prepare
 from glowtrain.backends.llvm.target import Target
 
-__all__ = ["Access", "Axis", "Clip", "Contraction", "Epilogue", "Kernel", "Machine", "Operand", "generate"]
+__all__ = [
+    "Axis",
+    "Contraction",
+    "ContractionKernel",
+    "Epilogue",
+    "EpilogueClip",
+    "Machine",
+    "Operand",
+    "OperandAccess",
+    "generate",
+]
 
 
-def generate(contraction: Contraction, name: str, target: Target, epilogue: Epilogue | None = None) -> Kernel:
+def generate(
+    contraction: Contraction, name: str, target: Target, epilogue: Epilogue | None = None
+) -> ContractionKernel:
     """The text of ``void @name(c, a, b, <epilogue pointers>, workspace, <epilogue indices>, begin, end)``, which runs a
     range of tasks, and its helpers.
 
@@ -37,7 +49,9 @@ def generate(contraction: Contraction, name: str, target: Target, epilogue: Epil
     nest = Nest(plan, name, epilogue, prepared)
     text = nest.text()
     packed = (0 if prepared.turned else 1, nest.packing) if nest.packing and prepared.ahead else None
-    return Kernel(name, text, nest.workspace, f"{plan.describe()}; {len(nest.kernels)} kernels", nest.cut.work, packed)
+    return ContractionKernel(
+        name, text, nest.workspace, f"{plan.describe()}; {len(nest.kernels)} kernels", nest.cut.work, packed
+    )
 
 
 def machine_of(target: Target, dtype: str) -> Machine:

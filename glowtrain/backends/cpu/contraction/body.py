@@ -7,7 +7,7 @@ from math import prod
 
 from glowtrain.backends.cpu.contraction.clips import Clipping
 from glowtrain.backends.cpu.contraction.lanes import Lanes
-from glowtrain.backends.cpu.contraction.tile import Cursor, Point, Step, Tile
+from glowtrain.backends.cpu.contraction.tile import Cursor, Point, RegisterTile, TileStep
 from glowtrain.backends.llvm.formats import SIGNED
 from glowtrain.backends.llvm.text import Text, vector
 
@@ -17,10 +17,10 @@ LONGEST = 72
 """Multiply-adds of loops with few trips that are written out, at most."""
 
 
-class Body:
+class ContractionBody:
     """Decides which reduction loops are written out, and writes the products of some trips of the others."""
 
-    def __init__(self, lanes: Lanes, tile: Tile, clipping: Clipping, cut: set[int]) -> None:
+    def __init__(self, lanes: Lanes, tile: RegisterTile, clipping: Clipping, cut: set[int]) -> None:
         self.f, self.lanes, self.tile, self.clipping = lanes.f, lanes, tile, clipping
         self.rolled = self._rolled(cut)
         self.written = tuple(i for i in tile.plan.reductions if i not in self.rolled)
@@ -63,7 +63,7 @@ class Body:
             unroll //= 2
         return max(unroll, tile.copies)
 
-    def products(self, active: list[int], cursor: Cursor, sums: list[Text], steps: list[Step]) -> list[Text]:
+    def products(self, active: list[int], cursor: Cursor, sums: list[Text], steps: list[TileStep]) -> list[Text]:
         """The sums after the products of ``steps`` at the ``active`` points.
 
         Where steps share values they are ordered by the address of the operand that has more of them, so that each of
@@ -81,13 +81,13 @@ class Body:
                 sums[at] = self._product(self.tile.points[p], v, cursor, sums[at], steps[s], loaded)
         return sums
 
-    def _all(self, steps: list[Step]) -> list[Step]:
+    def _all(self, steps: list[TileStep]) -> list[TileStep]:
         """Each step times the trips of the loops that are written out."""
         a, b = self.tile.variant.a.strides, self.tile.variant.b.strides
         for loop in self.written:
             extent, size = self.tile.extents[loop], self.tile.problem.step(loop)
             steps = [
-                Step(
+                TileStep(
                     step.a + a[loop] * at,
                     step.b + b[loop] * at,
                     {**step.index, loop: at},
@@ -98,7 +98,7 @@ class Body:
             ]
         return steps
 
-    def _ordered(self, todo: list[tuple[int, int]], steps: list[Step]) -> list[tuple[int, int]]:
+    def _ordered(self, todo: list[tuple[int, int]], steps: list[TileStep]) -> list[tuple[int, int]]:
         points = self.tile.points
         places = [{(s, p): getattr(steps[s], x) + getattr(points[p], x) for s, p in todo} for x in "ab"]
         alone = [{(s, getattr(points[p], x)) for s, p in todo} for x in "ab"]
@@ -107,7 +107,7 @@ class Body:
         window = max(places, key=lambda at: len(set(at.values())))
         return sorted(todo, key=lambda pair: window[pair])
 
-    def _has(self, point: Point, step: Step) -> bool:
+    def _has(self, point: Point, step: TileStep) -> bool:
         return all(low <= step.index[i] < high for i, (low, high) in point.ranges.items() if i in self.written)
 
     def _product(
@@ -116,7 +116,7 @@ class Body:
         vector: int,
         cursor: Cursor,
         total: Text,
-        step: Step,
+        step: TileStep,
         loaded: dict[tuple[str, int, int], Text],
     ) -> Text:
         guard = None

@@ -27,7 +27,7 @@ from glowtrain.backends.cpu.contraction.describe import Problem
 
 
 @dataclass(frozen=True)
-class View:
+class OperandView:
     """How vectors of an operand lie.
 
     ``lane`` elements apart within a vector, ``step`` between consecutive vectors, ``strides`` along each loop;
@@ -55,7 +55,7 @@ class Level:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ContractionPlan:
     """The arrangement of one problem. ``vec`` is the loop along the lanes, a reduction if ``dots``; ``cost`` is in
     cycles, ``packing`` the part of it for the levels that pack.
     """
@@ -85,10 +85,10 @@ class Plan:
         return f"{lanes}; sum {reduced}{words}; {layers}; clips {self.kinds}"
 
 
-def views(problem: Problem, vec: int, width: int) -> tuple[View, View, View]:
+def views(problem: Problem, vec: int, width: int) -> tuple[OperandView, OperandView, OperandView]:
     """How C, A and B lie when nothing is packed."""
     columns = zip(*((loop.c, loop.a, loop.b) for loop in problem.loops), strict=True)
-    c, a, b = (View(strides, strides[vec], strides[vec] * width) for strides in columns)
+    c, a, b = (OperandView(strides, strides[vec], strides[vec] * width) for strides in columns)
     return c, a, b
 
 
@@ -143,7 +143,7 @@ def balanced(extent: int, size: int) -> list[tuple[int, int]]:
     return list(zip(starts, sizes, strict=False))
 
 
-def choose(problem: Problem, machine: Machine, *, one_chunk: bool = False) -> Plan:
+def choose(problem: Problem, machine: Machine, *, one_chunk: bool = False) -> ContractionPlan:
     """The cheapest plan by the cost model; ties go to the first candidate, so the choice is deterministic.
 
     ``one_chunk``: at most one reduction loop may be taken in parts.
@@ -317,14 +317,14 @@ def _chunks(x: Candidate, kinds: Sequence[str], steps: int) -> tuple[tuple[int, 
     return tuple(result)
 
 
-def _complete(x: Candidate, kinds: tuple[str, ...], cost: float) -> Plan:
+def _complete(x: Candidate, kinds: tuple[str, ...], cost: float) -> ContractionPlan:
     order = x.problem.reductions
     last = x.vec if x.dots else x.problem.words
     if last is not None:
         order = (*(i for i in order if i != last), last)
     levels = tuple(_levels(x))
     chosen = x.problem, x.machine, x.vec, x.dots, x.vectors, x.tile
-    return Plan(*chosen, kinds, order, levels, x.copies, cost, packing(x))
+    return ContractionPlan(*chosen, kinds, order, levels, x.copies, cost, packing(x))
 
 
 def _levels(x: Candidate) -> Iterator[Level]:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from glowtrain.backends.cpu.contraction.choose import clipped
 from glowtrain.backends.cpu.contraction.lanes import Lanes
-from glowtrain.backends.cpu.contraction.tile import Cursor, Point, Step, Tile
-from glowtrain.backends.llvm.text import Function, Text
+from glowtrain.backends.cpu.contraction.tile import Cursor, Point, RegisterTile, TileStep
+from glowtrain.backends.llvm.text import LlvmFunction, Text
 
 Number = Text | int
 """An i64: a value of the function or a number known now."""
 
 
-def affine(f: Function, constant: int, terms: Sequence[tuple[int, Number]]) -> Number:
+def affine(f: LlvmFunction, constant: int, terms: Sequence[tuple[int, Number]]) -> Number:
     """``constant + sum(factor * value)``, folding numbers."""
     constant += sum(factor * value for factor, value in terms if isinstance(value, int))
     total: Text | None = None
@@ -27,7 +27,7 @@ def affine(f: Function, constant: int, terms: Sequence[tuple[int, Number]]) -> N
     return f.value(f"add i64 {total}, {constant}") if constant else total
 
 
-def extreme(f: Function, which: str, left: Number, right: Number) -> Text:
+def extreme(f: LlvmFunction, which: str, left: Number, right: Number) -> Text:
     """``smin`` or ``smax`` of two numbers."""
     return f.value(f"call i64 @llvm.{which}.i64(i64 {left}, i64 {right})")
 
@@ -35,7 +35,7 @@ def extreme(f: Function, which: str, left: Number, right: Number) -> Text:
 class Clipping:
     """Writes what keeps the clips of kinds ``range`` and ``guard``; loops are told by the parameters ``%x<loop>``."""
 
-    def __init__(self, lanes: Lanes, tile: Tile, coordinates: Sequence[int]) -> None:
+    def __init__(self, lanes: Lanes, tile: RegisterTile, coordinates: Sequence[int]) -> None:
         self.f, self.lanes, self.tile, self.coordinates = lanes.f, lanes, tile, coordinates
 
     def ranges(self) -> dict[int, tuple[Number, Number]]:
@@ -74,7 +74,7 @@ class Clipping:
             return -(-value // by)
         return self.f.value(f"sdiv i64 {affine(self.f, by - 1, [(1, value)])}, {by}")
 
-    def guard(self, point: Point, vector: int, cursor: Cursor, step: Step) -> Text:
+    def guard(self, point: Point, vector: int, cursor: Cursor, step: TileStep) -> Text:
         """The lanes (for width 1, the truth) of a product that no guarded clip drops."""
         width, result = self.lanes.width, None
         for clip in self.tile.guards:

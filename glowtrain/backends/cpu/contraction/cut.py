@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from glowtrain.backends.cpu.contraction.choose import Level, Plan, balanced
+from glowtrain.backends.cpu.contraction.choose import ContractionPlan, Level, balanced
 from glowtrain.backends.cpu.tasks import WANTED, Work
 
 ENOUGH = 8
@@ -25,7 +25,7 @@ class Cut:
     work: Work
 
 
-def cut(plan: Plan, copied: float = 0.0) -> Cut:
+def cut(plan: ContractionPlan, copied: float = 0.0) -> Cut:
     """The task loops of a plan. ``copied``: cycles for what the function copies before its first level."""
     depths = _depths(plan)
     each, tasks = dict[int, int](), 1
@@ -36,7 +36,7 @@ def cut(plan: Plan, copied: float = 0.0) -> Cut:
     return Cut(each, Work(tasks, max(plan.cost + copied - shared, 0.0) / tasks, shared))
 
 
-def _depths(plan: Plan) -> list[int]:
+def _depths(plan: ContractionPlan) -> list[int]:
     """Outermost first: levels of independent trips until there are tasks enough; of a blocked loop always its tiles."""
     found, tasks = list[int](), 1
     for depth, level in enumerate(plan.levels):
@@ -50,11 +50,11 @@ def _depths(plan: Plan) -> list[int]:
     return found
 
 
-def _tile_of(plan: Plan, loop: int) -> int:
+def _tile_of(plan: ContractionPlan, loop: int) -> int:
     return next(depth for depth, level in enumerate(plan.levels) if (level.kind, level.loop) == ("tile", loop))
 
 
-def _trips(plan: Plan, level: Level) -> int:
+def _trips(plan: ContractionPlan, level: Level) -> int:
     """Trips of a level that is not inside of a block of its loop."""
     extent = plan.problem.loops[level.loop].extent
     if level.kind == "each":
@@ -64,7 +64,7 @@ def _trips(plan: Plan, level: Level) -> int:
     return len(balanced(extent, level.size))
 
 
-def _tasks(plan: Plan, depth: int, inside: int) -> int:
+def _tasks(plan: ContractionPlan, depth: int, inside: int) -> int:
     """Tasks of a level: the last block may have fewer than the others, which have ``inside``."""
     level = plan.levels[depth]
     blocks = [other for other in plan.levels[:depth] if (other.kind, other.loop) == ("block", level.loop)]
@@ -76,7 +76,7 @@ def _tasks(plan: Plan, depth: int, inside: int) -> int:
     return full * inside + (len(balanced(rest, plan.levels[_tile_of(plan, level.loop)].size)) if rest else 0)
 
 
-def _packed_again(plan: Plan, depths: list[int]) -> float:
+def _packed_again(plan: ContractionPlan, depths: list[int]) -> float:
     """Cycles of packing that a range does whole: of what stands outside of the innermost task loop."""
     packs = [depth for depth, level in enumerate(plan.levels) if level.kind in _PACKS]
     outside = [depth for depth in packs if depths and depth < depths[-1]]

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Protocol
 from glowtrain.backends.cpu.contraction.dot import Dot
 from glowtrain.backends.cpu.tasks import Work
 from glowtrain.backends.llvm.formats import SIZE
-from glowtrain.backends.llvm.text import Function, Text
+from glowtrain.backends.llvm.text import LlvmFunction, Text
 
 if TYPE_CHECKING:
     from glowtrain.backends.cpu.contraction.packing import Packing
 
 
 @dataclass(frozen=True)
-class Access:
+class OperandAccess:
     """Where an operand is touched: element address ``offset + sum(strides[l] * index[l])``.
 
     ``strides`` has one entry for each loop, in elements: 0 where the loop does not move the operand; may be negative.
@@ -33,7 +33,7 @@ class Access:
 
 
 @dataclass(frozen=True)
-class Clip:
+class EpilogueClip:
     """Where NOT ``0 <= offset + sum(coefficients * index) < extent`` the product contributes nothing (zero padding).
 
     Nothing is loaded from the operands at clipped indices either.
@@ -88,10 +88,10 @@ class Contraction:
 
     names: tuple[str, ...]
     extents: tuple[int, ...]
-    c: Access
-    a: Access
-    b: Access
-    clips: tuple[Clip, ...] = ()
+    c: OperandAccess
+    a: OperandAccess
+    b: OperandAccess
+    clips: tuple[EpilogueClip, ...] = ()
     dtype: str = "f32"
     accumulate: bool = False
     operands: tuple[Operand, Operand] | None = None
@@ -132,7 +132,7 @@ class Epilogue(Protocol):
         """About how many instructions one vector takes."""
 
     def emit(
-        self, f: Function, value: Text, width: int, coordinates: Sequence[Text | int], lane: int, mask: Text | None
+        self, f: LlvmFunction, value: Text, width: int, coordinates: Sequence[Text | int], lane: int, mask: Text | None
     ) -> Text:
         """Return what is stored to C for ``value``, which is ``width`` lanes of finished sums.
 
@@ -143,7 +143,7 @@ class Epilogue(Protocol):
 
 
 @dataclass(frozen=True)
-class Kernel:
+class ContractionKernel:
     """The text of ``void @name(c, a, b, <epilogue pointers>, workspace, <epilogue indices>, begin, end)`` and of its
     helpers.
 
@@ -182,7 +182,7 @@ class Nested:
 
 
 @dataclass(frozen=True)
-class Bound:
+class EpilogueBound:
     """The constant side of a clip: ``0 <= offset + ... < extent``."""
 
     offset: int
@@ -198,7 +198,7 @@ class Problem:
 
     loops: tuple[Nested, ...]
     offsets: tuple[int, int, int]
-    bounds: tuple[Bound, ...]
+    bounds: tuple[EpilogueBound, ...]
     source: Contraction
     keep_lanes: bool
     swapped: bool = False
@@ -287,13 +287,13 @@ def normalise(contraction: Contraction, *, keep_lanes: bool, dot: Dot | None = N
         if extent > 1
     ]
     offsets = (c.offset, a.offset, b.offset)
-    bounds = tuple(Bound(clip.offset, clip.extent) for clip in clips)
+    bounds = tuple(EpilogueBound(clip.offset, clip.extent) for clip in clips)
     if not any(loop.reduces for loop in loops):
         loops.append(Nested(1, 0, 0, 0, (0,) * len(clips), ()))
     return Problem(tuple(_merge(loops, keep_lanes)), offsets, bounds, contraction, keep_lanes, dot=dot)
 
 
-def _always(clip: Clip, extents: tuple[int, ...]) -> bool:
+def _always(clip: EpilogueClip, extents: tuple[int, ...]) -> bool:
     spans = [coefficient * (extent - 1) for coefficient, extent in zip(clip.coefficients, extents, strict=True)]
     low = clip.offset + sum(min(0, span) for span in spans)
     high = clip.offset + sum(max(0, span) for span in spans)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import Function, Text, vector
+from glowtrain.backends.llvm.text import LlvmFunction, Text, vector
 
 BYTES = frozenset({"i8", "u8"})
 PAIRS = frozenset({"i8", "u8", "i16"})
@@ -47,7 +47,7 @@ class Dot:
         """The LLVM type of a vector of words."""
         return vector(self.element, self.group * width)
 
-    def product(self, f: Function, width: int, a: Text, b: Text, total: Text) -> Text:
+    def product(self, f: LlvmFunction, width: int, a: Text, b: Text, total: Text) -> Text:
         """``total`` and the products of two vectors of words."""
         x, y = (b, a) if self.turned else (a, b)
         lanes, word = vector("i32", width), self.word(width)

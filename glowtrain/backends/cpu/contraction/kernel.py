@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
-from glowtrain.backends.cpu.contraction.body import Body
-from glowtrain.backends.cpu.contraction.choose import Plan
+from glowtrain.backends.cpu.contraction.body import ContractionBody
+from glowtrain.backends.cpu.contraction.choose import ContractionPlan
 from glowtrain.backends.cpu.contraction.clips import Clipping, Number, affine, extreme
 from glowtrain.backends.cpu.contraction.describe import Epilogue
 from glowtrain.backends.cpu.contraction.lanes import Lanes
-from glowtrain.backends.cpu.contraction.tile import Cursor, Point, Step, Tile, Variant, needed_coordinates
+from glowtrain.backends.cpu.contraction.tile import Cursor, Point, RegisterTile, TileStep, Variant, needed_coordinates
 from glowtrain.backends.llvm.formats import joined
-from glowtrain.backends.llvm.text import Function, Text
+from glowtrain.backends.llvm.text import LlvmFunction, Text
 
 LONGEST_END = 320
 """Instructions of an epilogue that are written out for all vectors of a tile, at most; more go into a loop."""
@@ -31,20 +31,20 @@ class _Row:
 class Micro:
     """Writes one variant of the kernel of a plan."""
 
-    def __init__(self, plan: Plan, variant: Variant, name: str, epilogue: Epilogue | None) -> None:
+    def __init__(self, plan: ContractionPlan, variant: Variant, name: str, epilogue: Epilogue | None) -> None:
         coordinates = needed_coordinates(plan, epilogue)
         self.plan, self.variant, self.epilogue = plan, variant, epilogue if variant.last else None
         params = [("ptr noalias", "c"), ("ptr noalias", "a"), ("ptr noalias", "b")]
         params += [("i64", f"x{loop}") for loop in coordinates]
         params += [("i1", "first")] if variant.start == "flag" else []
         params += list(self.epilogue.params) if self.epilogue else []
-        self.f = Function(name, params, linkage="internal")
+        self.f = LlvmFunction(name, params, linkage="internal")
         self.lanes = Lanes(self.f, plan.problem.scalar, plan.problem.size, plan.machine.width)
         self.of = {x: self.lanes.of(plan.problem.type_of(x)) for x in "cab"}
-        self.tile = Tile(plan, variant)
+        self.tile = RegisterTile(plan, variant)
         clipping = Clipping(self.lanes, self.tile, coordinates)
         self.ranges = clipping.ranges()
-        self.body = Body(self.lanes, self.tile, clipping, set(self.ranges))
+        self.body = ContractionBody(self.lanes, self.tile, clipping, set(self.ranges))
 
     def text(self) -> str:
         """The whole function."""
@@ -69,7 +69,7 @@ class Micro:
     def _reduce(self, depth: int, active: list[int], cursor: Cursor, sums: list[Text]) -> list[Text]:
         """The sums after all trips of the reduction loops from ``depth`` on, at the ``active`` points."""
         if depth == len(self.body.rolled):
-            return self.body.products(active, cursor, sums, [Step(0, 0, {}, self.tile.full)])
+            return self.body.products(active, cursor, sums, [TileStep(0, 0, {}, self.tile.full)])
         loop = self.body.rolled[depth]
         if loop in self.ranges:
             return self._dynamic(depth, active, cursor, sums)
@@ -112,7 +112,9 @@ class Micro:
             sums = self._straight(depth, rest, active, self._at(place, loop, end), sums)
         if tail:
             place = self._shifted(loop, count * step, begin)
-            sums = self.body.products(active, self._at(place, loop, low + count * step), sums, [Step(0, 0, {}, tail)])
+            sums = self.body.products(
+                active, self._at(place, loop, low + count * step), sums, [TileStep(0, 0, {}, tail)]
+            )
         return sums
 
     def _at(self, cursor: Cursor, loop: int, index: Number) -> Cursor:
@@ -186,7 +188,7 @@ class Micro:
         step = self._advance(loop)
         if depth == len(self.body.rolled) - 1:
             a, b = self.variant.a.strides[loop] * step, self.variant.b.strides[loop] * step
-            steps = [Step(a * i, b * i, {loop: i * step}, self.tile.full) for i in range(count)]
+            steps = [TileStep(a * i, b * i, {loop: i * step}, self.tile.full) for i in range(count)]
             return self.body.products(active, cursor, sums, steps)
         for i in range(count):
             here = self._at(self._shifted(loop, i, cursor), loop, affine(self.f, i, [(1, cursor.index[loop])]))

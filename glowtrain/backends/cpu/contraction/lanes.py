@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from glowtrain.backends.llvm.formats import REGISTER, SIZE
-from glowtrain.backends.llvm.text import Function, Text, lane_mask, vector
+from glowtrain.backends.llvm.text import LlvmFunction, Text, lane_mask, vector
 
 
 @dataclass(frozen=True)
 class Lanes:
     """Writes vector instructions for ``width`` lanes of one scalar type (``size`` bytes each) into ``f``."""
 
-    f: Function
+    f: LlvmFunction
     scalar: str
     size: int
     width: int

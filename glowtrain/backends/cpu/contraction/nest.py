@@ -6,18 +6,18 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from glowtrain.backends.cpu.contraction.choose import Level, Plan, View, balanced, pattern, views
+from glowtrain.backends.cpu.contraction.choose import ContractionPlan, Level, OperandView, balanced, pattern, views
 from glowtrain.backends.cpu.contraction.cut import cut
 from glowtrain.backends.cpu.contraction.describe import Epilogue
 from glowtrain.backends.cpu.contraction.kernel import Micro
 from glowtrain.backends.cpu.contraction.lanes import Lanes
-from glowtrain.backends.cpu.contraction.pack import Move, copy
+from glowtrain.backends.cpu.contraction.pack import PackMove, copy
 from glowtrain.backends.cpu.contraction.packing import Packing, PackingText
 from glowtrain.backends.cpu.contraction.tile import Pattern, Variant, needed_coordinates
 from glowtrain.backends.cpu.contraction.window import WindowText
 from glowtrain.backends.cpu.contraction.words import Prepared, outer_loops, packing
 from glowtrain.backends.cpu.tasks import GIVEN, PARAMS, TaskRange
-from glowtrain.backends.llvm.text import Function, Text
+from glowtrain.backends.llvm.text import LlvmFunction, Text
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class _Place:
     b: Text
     index: dict[int, Text | int]
     extents: dict[int, int]
-    view_a: View
-    view_b: View
+    view_a: OperandView
+    view_b: OperandView
     sizes: tuple[int, ...] = ()
     patterns: tuple[tuple[Pattern, ...], ...] = ()
     lanes: int = 0
@@ -44,7 +44,7 @@ class _Place:
 class Nest:
     """Writes the function of a plan and the kernels that it calls."""
 
-    def __init__(self, plan: Plan, name: str, epilogue: Epilogue | None, prepared: Prepared) -> None:
+    def __init__(self, plan: ContractionPlan, name: str, epilogue: Epilogue | None, prepared: Prepared) -> None:
         self.plan, self.problem, self.name, self.epilogue = plan, plan.problem, name, epilogue
         self.prepared = prepared
         params = [
@@ -54,7 +54,7 @@ class Nest:
             *(epilogue.params if epilogue else ()),
         ]
         pointers = [param for param in params if param[0].startswith("ptr")]
-        self.f = Function(name, [*pointers, ("ptr noalias", "workspace"), *params[len(pointers) :], *PARAMS])
+        self.f = LlvmFunction(name, [*pointers, ("ptr noalias", "workspace"), *params[len(pointers) :], *PARAMS])
         self.lanes = Lanes(self.f, self.problem.scalar, self.problem.size, plan.machine.width)
         self.of = {x: self.lanes.of(self.problem.type_of(x)) for x in "cab"}
         self.views = views(self.problem, plan.vec, plan.machine.width)
@@ -66,7 +66,7 @@ class Nest:
         self.coordinates = needed_coordinates(plan, epilogue)
         self.cut = cut(plan, self._copied_cycles())
         self.kernels: dict[Variant, str] = {}
-        self.copies: dict[tuple[tuple[Move, ...], bool], str] = {}
+        self.copies: dict[tuple[tuple[PackMove, ...], bool], str] = {}
         self.workspace = self.reserved = 0
 
     def text(self) -> str:
@@ -109,7 +109,7 @@ class Nest:
             texts.append(PackingText(self.packing, f"{self.name}.pack").text())
         return texts
 
-    def _packed_view(self, packing: Packing) -> View:
+    def _packed_view(self, packing: Packing) -> OperandView:
         strides = [0] * len(self.problem.loops)
         for loops, steps in (
             (outer_loops(self.problem, self.plan.vec), packing.outer_strides),
@@ -117,7 +117,7 @@ class Nest:
         ):
             for loop, step in zip(loops, steps, strict=True):
                 strides[loop] = step
-        return View(tuple(strides), 1, packing.panel, padded=True)
+        return OperandView(tuple(strides), 1, packing.panel, padded=True)
 
     def _packed(self, source: Text) -> Text:
         """The words of the first panel; packed here unless that was done ahead."""
@@ -243,16 +243,16 @@ class Nest:
         strides, step, moves = [0] * len(loops), width, []
         for i in reversed([i for i in self.plan.reductions if loops[i].b]):
             strides[i], step = step, step * place.extents[i]
-            moves.append(Move(place.extents[i], loops[i].b, strides[i]))
+            moves.append(PackMove(place.extents[i], loops[i].b, strides[i]))
         vectors, rest = divmod(place.lanes or place.extents[level.loop], width)
         apart = step
         step *= vectors + bool(rest)
         for i in self._inner(depth, "b"):
             strides[i], step = step, step * place.extents[i]
-            moves.append(Move(place.extents[i], loops[i].b, strides[i]))
+            moves.append(PackMove(place.extents[i], loops[i].b, strides[i]))
         before, target = self.reserved, self._reserve(step)
         self._copy(place.b, target, level, moves, vectors, rest, apart)
-        self._level(depth + 1, replace(place, b=target, view_b=View(tuple(strides), 1, apart, padded=True)))
+        self._level(depth + 1, replace(place, b=target, view_b=OperandView(tuple(strides), 1, apart, padded=True)))
         self.reserved = before
 
     def _pack_a(self, depth: int, level: Level, place: _Place) -> None:
@@ -260,34 +260,34 @@ class Nest:
         loops, strides, step, moves = self.problem.loops, [0] * len(self.problem.loops), 1, []
         for i in reversed([i for i in self.plan.reductions if loops[i].a]):
             strides[i], step = step, step * place.extents[i]
-            moves.append(Move(place.extents[i], loops[i].a, strides[i]))
+            moves.append(PackMove(place.extents[i], loops[i].a, strides[i]))
         step += 16 if step * self.problem.size % 1024 == 0 else 0
         for i in self._inner(depth, "a"):
             strides[i], step = step, step * place.extents[i]
-            moves.append(Move(place.extents[i], loops[i].a, strides[i]))
+            moves.append(PackMove(place.extents[i], loops[i].a, strides[i]))
         before, target = self.reserved, self._reserve(step)
         self._copied(place.a, target, moves)
-        self._level(depth + 1, replace(place, a=target, view_a=View(tuple(strides), 0, 0)))
+        self._level(depth + 1, replace(place, a=target, view_a=OperandView(tuple(strides), 0, 0)))
         self.reserved = before
 
     def _copy(
-        self, source: Text, target: Text, level: Level, moves: list[Move], vectors: int, rest: int, step: int
+        self, source: Text, target: Text, level: Level, moves: list[PackMove], vectors: int, rest: int, step: int
     ) -> None:
         width, near = self.plan.machine.width, self.problem.loops[level.loop].b
         if vectors:
-            self._copied(source, target, [*moves, Move(vectors, width * near, step), Move(width, near, 1)])
+            self._copied(source, target, [*moves, PackMove(vectors, width * near, step), PackMove(width, near, 1)])
         if rest:
             source = self.lanes.shift(source, vectors * width * near)
             target = self.lanes.shift(target, vectors * step)
-            self._copied(source, target, [*moves, Move(rest, near, 1)], padded=True)
+            self._copied(source, target, [*moves, PackMove(rest, near, 1)], padded=True)
 
-    def _copied(self, source: Text, target: Text, moves: list[Move], *, padded: bool = False) -> None:
+    def _copied(self, source: Text, target: Text, moves: list[PackMove], *, padded: bool = False) -> None:
         """Call the function that makes this copy."""
         name = self.copies.setdefault((tuple(moves), padded), f"{self.name}.copy{len(self.copies)}")
         self.f.line(f"call void @{name}(ptr {target}, ptr {source})")
 
-    def _copy_text(self, name: str, moves: tuple[Move, ...], padded: bool) -> str:
-        f = Function(name, [("ptr noalias", "target"), ("ptr noalias", "source")], linkage="internal")
+    def _copy_text(self, name: str, moves: tuple[PackMove, ...], padded: bool) -> str:
+        f = LlvmFunction(name, [("ptr noalias", "target"), ("ptr noalias", "source")], linkage="internal")
         copy(replace(self.lanes, f=f), "%source", "%target", moves, padded=padded)
         return f.finish()
 

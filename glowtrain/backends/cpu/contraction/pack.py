@@ -10,7 +10,7 @@ from glowtrain.backends.llvm.text import Text
 
 
 @dataclass(frozen=True)
-class Move:
+class PackMove:
     """One loop of a copy: how far the source and the destination move at each step, in elements."""
 
     extent: int
@@ -18,13 +18,13 @@ class Move:
     target: int
 
 
-def copy(lanes: Lanes, source: Text, target: Text, moves: Sequence[Move], *, padded: bool = False) -> None:
+def copy(lanes: Lanes, source: Text, target: Text, moves: Sequence[PackMove], *, padded: bool = False) -> None:
     """Write a loop nest that copies ``source`` to ``target``; exactly one loop with target stride 1 is expected.
 
     Contiguous runs are copied as vectors, transpositions go through registers in square blocks, anything else by
     elements. With ``padded`` whole vectors may be written past the end of the run of target stride 1.
     """
-    run = next((move for move in moves if move.target == 1), Move(1, 1, 1))
+    run = next((move for move in moves if move.target == 1), PackMove(1, 1, 1))
     rest = [move for move in moves if move is not run]
     across = next((move for move in rest if move.source == 1), None)
     if run.source == 1 or lanes.width == 1 or across is None:
@@ -34,7 +34,9 @@ def copy(lanes: Lanes, source: Text, target: Text, moves: Sequence[Move], *, pad
         _nest(lanes, source, target, rest, lambda s, t: _square(lanes, s, t, run, across, padded))
 
 
-def _nest(lanes: Lanes, source: Text, target: Text, moves: Sequence[Move], body: Callable[[Text, Text], None]) -> None:
+def _nest(
+    lanes: Lanes, source: Text, target: Text, moves: Sequence[PackMove], body: Callable[[Text, Text], None]
+) -> None:
     if not moves:
         body(source, target)
         return
@@ -47,18 +49,18 @@ def _nest(lanes: Lanes, source: Text, target: Text, moves: Sequence[Move], body:
         loop.next = [lanes.shift(loop.carried[0], move.source), lanes.shift(loop.carried[1], move.target)]
 
 
-def _blocks(lanes: Lanes, source: Text, target: Text, move: Move, body: Callable[[Text, Text, int], None]) -> None:
+def _blocks(lanes: Lanes, source: Text, target: Text, move: PackMove, body: Callable[[Text, Text, int], None]) -> None:
     """``body(source, target, count)`` for each block of at most ``width`` steps of one loop."""
     full, rest = divmod(move.extent, lanes.width)
     if full:
-        block = Move(full, move.source * lanes.width, move.target * lanes.width)
+        block = PackMove(full, move.source * lanes.width, move.target * lanes.width)
         _nest(lanes, source, target, [block], lambda s, t: body(s, t, lanes.width))
     if rest:
         done = full * lanes.width
         body(lanes.shift(source, done * move.source), lanes.shift(target, done * move.target), rest)
 
 
-def _line(lanes: Lanes, source: Text, target: Text, run: Move, padded: bool) -> None:
+def _line(lanes: Lanes, source: Text, target: Text, run: PackMove, padded: bool) -> None:
     def block(s: Text, t: Text, count: int) -> None:
         lanes.store(lanes.load(s, run.source, count), t, lanes.width if padded else count)
 
@@ -67,7 +69,7 @@ def _line(lanes: Lanes, source: Text, target: Text, run: Move, padded: bool) -> 
     _blocks(lanes, source, target, run, block)
 
 
-def _square(lanes: Lanes, source: Text, target: Text, run: Move, across: Move, padded: bool) -> None:
+def _square(lanes: Lanes, source: Text, target: Text, run: PackMove, across: PackMove, padded: bool) -> None:
     def rows(s: Text, t: Text, high: int) -> None:
         def block(s: Text, t: Text, wide: int) -> None:
             loaded = [lanes.load(lanes.shift(s, row * run.source), 1, wide) for row in range(high)]

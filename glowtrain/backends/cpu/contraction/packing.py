@@ -13,7 +13,7 @@ import numpy as np
 
 from glowtrain.backends.cpu.contraction.dot import Dot
 from glowtrain.backends.llvm.formats import REGISTER, SIZE, interleaved
-from glowtrain.backends.llvm.text import Function, Text, vector
+from glowtrain.backends.llvm.text import LlvmFunction, Text, vector
 from glowtrain.types import Array
 
 Parts = tuple[tuple[int, int], ...]
@@ -109,7 +109,7 @@ class PackingText:
     def __init__(self, packing: Packing, name: str) -> None:
         self.packing, self.width, self.group = packing, packing.width, packing.dot.group
         self.element = REGISTER[packing.source]
-        self.f = Function(name, [("ptr noalias", "target"), ("ptr noalias", "source")], linkage="internal")
+        self.f = LlvmFunction(name, [("ptr noalias", "target"), ("ptr noalias", "source")], linkage="internal")
 
     def text(self) -> str:
         """The whole function."""

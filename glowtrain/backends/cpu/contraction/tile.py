@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 
-from glowtrain.backends.cpu.contraction.choose import Plan, View
+from glowtrain.backends.cpu.contraction.choose import ContractionPlan, OperandView
 from glowtrain.backends.cpu.contraction.describe import Epilogue
 from glowtrain.backends.llvm.text import Text
 
@@ -29,9 +29,9 @@ class Variant:
     extents: tuple[int, ...]
     start: str
     last: bool
-    c: View
-    a: View
-    b: View
+    c: OperandView
+    a: OperandView
+    b: OperandView
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Step:
+class TileStep:
     """One trip of straight-line code: offsets in A and B, place in each reduction loop, lanes that exist (of words:
     elements that exist).
     """
@@ -66,10 +66,10 @@ class Cursor:
     index: Mapping[int, Text | int]
 
 
-class Tile:
+class RegisterTile:
     """A variant of a plan's kernel, with what follows from the two."""
 
-    def __init__(self, plan: Plan, variant: Variant) -> None:
+    def __init__(self, plan: ContractionPlan, variant: Variant) -> None:
         self.plan, self.variant = plan, variant
         self.problem, self.width, self.copies = plan.problem, plan.machine.width, plan.copies
         self.vectors = 1 if plan.dots else -(-variant.lanes // self.width)
@@ -117,7 +117,7 @@ class Tile:
         return len({x + y for x in one for y in steps}), len(one)
 
 
-def needed_coordinates(plan: Plan, epilogue: Epilogue | None) -> tuple[int, ...]:
+def needed_coordinates(plan: ContractionPlan, epilogue: Epilogue | None) -> tuple[int, ...]:
     """The loops whose start the kernel must be told: outputs, and reductions that are taken in parts."""
     clips = [k for k, kind in enumerate(plan.kinds) if kind != "static"]
     parts = {level.loop for level in plan.levels if level.kind == "chunk"}

@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import gcd, prod
 
-from glowtrain.backends.cpu.contraction.describe import Access, Operand
+from glowtrain.backends.cpu.contraction.describe import Operand, OperandAccess
 from glowtrain.backends.llvm.formats import REGISTER, SIGNED, SIZE
-from glowtrain.backends.llvm.text import Function, Text, vector
+from glowtrain.backends.llvm.text import LlvmFunction, Text, vector
 
 SLACK = 64
 """Bytes behind a copy that may be read."""
 
 
 @dataclass(frozen=True)
-class Span:
+class WindowSpan:
     """One axis of a copy: places, of which ``low`` to ``high`` exist in the source, ``step`` elements apart there.
 
     The first place lies ``start`` elements from the source's pointer.
@@ -38,7 +38,7 @@ class Span:
 class Window:
     """A copy of what a contraction reads of an operand, axes outermost first, in type ``dtype``."""
 
-    spans: tuple[Span, ...]
+    spans: tuple[WindowSpan, ...]
     source: str
     dtype: str
     fill: int
@@ -57,12 +57,12 @@ class Window:
         return self.elements * SIZE[self.dtype] + SLACK
 
     @property
-    def access(self) -> Access:
+    def access(self) -> OperandAccess:
         """Where the loops find the elements in the copy."""
         pairs = list(zip(self.spans, self.strides, strict=True))
         loops = range(len(self.spans[0].coefficients))
         moves = tuple(sum(span.coefficients[loop] * stride for span, stride in pairs) for loop in loops)
-        return Access(sum(span.offset * stride for span, stride in pairs), moves)
+        return OperandAccess(sum(span.offset * stride for span, stride in pairs), moves)
 
 
 def window(operand: Operand, extents: Sequence[int], sums: frozenset[int], dtype: str) -> Window | None:
@@ -84,7 +84,7 @@ def halo(operand: Operand, extents: Sequence[int]) -> Window:
     return Window(tuple(_span(operand, at, extents) for at in order), operand.dtype, operand.dtype, operand.fill)
 
 
-def _span(operand: Operand, at: int, extents: Sequence[int]) -> Span:
+def _span(operand: Operand, at: int, extents: Sequence[int]) -> WindowSpan:
     axis = operand.axes[at]
     first, end = axis.reach(extents)
     moving = [c if extent > 1 else 0 for c, extent in zip(axis.coefficients, extents, strict=True)]
@@ -92,7 +92,9 @@ def _span(operand: Operand, at: int, extents: Sequence[int]) -> Span:
     count = (end - 1 - first) // step + 1
     low, high = (min(count, max(0, -((first - edge) // step))) for edge in (axis.low, axis.high))
     coefficients = tuple(c // step for c in moving)
-    return Span(count, low, high, first * axis.stride, step * axis.stride, coefficients, (axis.offset - first) // step)
+    return WindowSpan(
+        count, low, high, first * axis.stride, step * axis.stride, coefficients, (axis.offset - first) // step
+    )
 
 
 class WindowText:
@@ -103,7 +105,7 @@ class WindowText:
 
     def __init__(self, window: Window, name: str, bits: int) -> None:
         self.window, self.spans = window, _joined(window.spans)
-        self.f = Function(name, [("ptr noalias", "target"), ("ptr noalias", "source")], linkage="internal")
+        self.f = LlvmFunction(name, [("ptr noalias", "target"), ("ptr noalias", "source")], linkage="internal")
         self.width = max(1, bits // 8 // SIZE[window.dtype])
 
     def text(self) -> str:
@@ -184,7 +186,7 @@ class WindowText:
         self.f.line(f"store {kind} {value}, ptr {target}, align {size}")
 
 
-def _joined(spans: Sequence[Span]) -> tuple[Span, ...]:
+def _joined(spans: Sequence[WindowSpan]) -> tuple[WindowSpan, ...]:
     """Neighbouring axes that are one run in the source and exist wholly, as one axis."""
     spans = [span for span in spans if span.count > 1 or span.high - span.low < 1] or list(spans[-1:])
     for at, (outer, inner) in enumerate(pairwise(spans)):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from glowtrain.backends.cpu.contraction.describe import Access, Clip, Contraction, Operand, Problem
+from glowtrain.backends.cpu.contraction.describe import Contraction, EpilogueClip, Operand, OperandAccess, Problem
 from glowtrain.backends.cpu.contraction.dot import Dot, dot_of
 from glowtrain.backends.cpu.contraction.packing import Packing, Parts
 from glowtrain.backends.cpu.contraction.window import Window, halo, window
@@ -36,7 +36,7 @@ class Prepared:
     copies: tuple[Window | None, Window | None] = (None, None)
     dot: Dot | None = None
     turned: bool = False
-    columns: Access | None = None
+    columns: OperandAccess | None = None
 
     @property
     def ahead(self) -> bool:
@@ -58,13 +58,13 @@ def _turned(contraction: Contraction) -> Contraction:
     return replace(contraction, a=contraction.b, b=contraction.a, operands=(operands[1], operands[0]))
 
 
-def _clips(operand: Operand, extents: Sequence[int]) -> dict[Clip, None]:
+def _clips(operand: Operand, extents: Sequence[int]) -> dict[EpilogueClip, None]:
     """The tests that the accesses of one operand need."""
-    found = dict[Clip, None]()
+    found = dict[EpilogueClip, None]()
     for axis in operand.axes:
         low, high = axis.reach(extents)
         if low < axis.low or high > axis.high:
-            found[Clip(axis.coefficients, axis.offset - axis.low, axis.high - axis.low)] = None
+            found[EpilogueClip(axis.coefficients, axis.offset - axis.low, axis.high - axis.low)] = None
     return found
 
 
@@ -134,7 +134,7 @@ def _near(contraction: Contraction, lane: int) -> bool:
     return bool(any(sums) and a[lane] == 1) if a[lane] else 1 in sums
 
 
-def _dense(contraction: Contraction, lane: int) -> Access:
+def _dense(contraction: Contraction, lane: int) -> OperandAccess:
     """B as an array of batches, sums in the order of A, and columns: it will be packed from wherever it is."""
     c, a, b = (x.strides for x in (contraction.c, contraction.a, contraction.b))
     loops = range(len(contraction.extents))
@@ -144,7 +144,7 @@ def _dense(contraction: Contraction, lane: int) -> Access:
     strides, step = [0] * len(contraction.extents), 1
     for loop in reversed([*batches, *sums, *columns]):
         strides[loop], step = step, step * contraction.extents[loop]
-    return Access(0, tuple(strides))
+    return OperandAccess(0, tuple(strides))
 
 
 def _for_lanes(given: Contraction) -> Prepared:

@@ -13,7 +13,7 @@ from glowtrain.backends.cpu.loop_nest.analysis import Free
 from glowtrain.backends.cpu.loop_nest.scope import Context, Lanes, Scopes
 from glowtrain.backends.llvm import scalar
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import Function, Text, splat_constant, vector
+from glowtrain.backends.llvm.text import LlvmFunction, Text, splat_constant, vector
 from glowtrain.loops import Affine, Buffer, Expr, Index, Load, address, affine
 from glowtrain.loops.affine import Atom, Quotient, Remainder
 
@@ -23,7 +23,7 @@ _UNBOUND = 1 << 30
 class Addresses:
     """Writes addresses into a function. ``pointers`` gives each buffer's base address."""
 
-    def __init__(self, f: Function, target: Target, pointers: dict[Buffer, Text]) -> None:
+    def __init__(self, f: LlvmFunction, target: Target, pointers: dict[Buffer, Text]) -> None:
         self.f = f
         self.target = target
         self.pointers = pointers

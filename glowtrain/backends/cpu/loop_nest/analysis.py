@@ -70,7 +70,7 @@ def slope(form: Affine, index: Index, free: Free) -> int | None:
 
 
 @dataclass(frozen=True)
-class Access:
+class NestAccess:
     """A load or store: its address, how often it runs, and whether it writes."""
 
     buffer: Buffer
@@ -79,7 +79,7 @@ class Access:
     inside: tuple[Index, ...]
 
 
-def accesses(body: Sequence[Statement], trips: int = 1) -> Iterator[Access]:
+def accesses(body: Sequence[Statement], trips: int = 1) -> Iterator[NestAccess]:
     """Every access of flat statements, with the reduction indices that it stands in."""
     for statement in body:
         if isinstance(statement, For):
@@ -87,17 +87,17 @@ def accesses(body: Sequence[Statement], trips: int = 1) -> Iterator[Access]:
             yield from accesses(statement.body, inner)
             continue
         if isinstance(statement, (Store, Accumulate)):
-            yield Access(statement.buffer, address(statement.index, statement.buffer.strides), trips, ())
+            yield NestAccess(statement.buffer, address(statement.index, statement.buffer.strides), trips, ())
         for expr in expressions(statement):
             yield from _expression_accesses(expr, trips, (), set())
 
 
-def _expression_accesses(expr: Expr, trips: int, inside: tuple[Index, ...], seen: set[Expr]) -> Iterator[Access]:
+def _expression_accesses(expr: Expr, trips: int, inside: tuple[Index, ...], seen: set[Expr]) -> Iterator[NestAccess]:
     if expr in seen:
         return
     seen.add(expr)
     if isinstance(expr, Load):
-        yield Access(expr.buffer, address(expr.index, expr.buffer.strides), trips, inside)
+        yield NestAccess(expr.buffer, address(expr.index, expr.buffer.strides), trips, inside)
     if isinstance(expr, Reduce):
         inside = (*inside, *expr.indices)
         trips *= math.prod(index.extent for index in expr.indices)

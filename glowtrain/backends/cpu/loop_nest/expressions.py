@@ -1,8 +1,8 @@
 """Expressions of the loop language as LLVM values, scalar or along vector lanes.
 
 Everything that is the same for all lanes stays scalar until an operation needs it on lanes. What does not depend on a
-loop is computed before it (see :meth:`Expressions.hoist`); the rest is remembered by scope, so shared sub-expressions
-are computed once.
+loop is computed before it (see :meth:`LlvmExpressions.hoist`); the rest is remembered by scope, so shared
+sub-expressions are computed once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from glowtrain.backends.cpu.loop_nest.saturation import saturation
 from glowtrain.backends.cpu.loop_nest.scope import Lanes
 from glowtrain.backends.llvm import scalar
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import Function, Text
+from glowtrain.backends.llvm.text import LlvmFunction, Text
 from glowtrain.loops import (
     Accumulate,
     Affine,
@@ -36,10 +36,12 @@ from glowtrain.loops import (
 from glowtrain.loops.affine import Atom, Quotient, Remainder
 
 
-class Expressions(Loads):
+class LlvmExpressions(Loads):
     """Writes expressions into a function. ``written``: the buffers that the kernel writes."""
 
-    def __init__(self, f: Function, target: Target, pointers: dict[Buffer, Text], written: Iterable[Buffer]) -> None:
+    def __init__(
+        self, f: LlvmFunction, target: Target, pointers: dict[Buffer, Text], written: Iterable[Buffer]
+    ) -> None:
         super().__init__(f, target, pointers)
         self.written = frozenset(written)
         self._volatiles: dict[Expr, bool] = {}

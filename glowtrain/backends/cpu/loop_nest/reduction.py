@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from glowtrain.backends.cpu.loop_nest.analysis import loop_order, reduction_step_cost, reductions
-from glowtrain.backends.cpu.loop_nest.expressions import Expressions, reached
+from glowtrain.backends.cpu.loop_nest.expressions import LlvmExpressions, reached
 from glowtrain.backends.cpu.loop_nest.scope import Context, Lanes
 from glowtrain.backends.llvm import scalar
 from glowtrain.backends.llvm.text import Text, lane_mask, vector
@@ -27,7 +27,7 @@ PARTIALS = 4
 """Independent accumulators."""
 
 
-class Reducing(Expressions):
+class Reducing(LlvmExpressions):
     """Expressions that may hold reductions."""
 
     def reduce(self, group: Sequence[Reduce]) -> list[Lanes]:
@@ -93,13 +93,13 @@ def identity(op: str, dtype: DType) -> bool | int | float:
 class _Job:
     """Reductions over one box: the bodies are in terms of the first one's indices."""
 
-    e: Expressions
+    e: LlvmExpressions
     group: Sequence[Reduce]
     indices: tuple[Index, ...]
     bodies: list[Expr]
 
     @staticmethod
-    def of(e: Expressions, group: Sequence[Reduce]) -> _Job:
+    def of(e: LlvmExpressions, group: Sequence[Reduce]) -> _Job:
         indices = group[0].indices
         bodies = [group[0].body]
         bodies += [substitute(r.body, dict(zip(r.indices, indices, strict=True))) for r in group[1:]]
@@ -304,7 +304,7 @@ class _Job:
         return result
 
 
-def lane_width(e: Expressions, dtypes: Sequence[DType]) -> int:
+def lane_width(e: LlvmExpressions, dtypes: Sequence[DType]) -> int:
     """Lanes for computing in these element types: those of the widest float, or of the widest type without floats."""
     floats = [dtype for dtype in dtypes if dtype.is_float] or list(dtypes)
     return min(e.target.width(dtype.name) for dtype in floats)

@@ -19,7 +19,7 @@ from glowtrain.backends.cpu.loop_nest.byte_packs import packed, packs
 from glowtrain.backends.llvm import small_formats
 from glowtrain.backends.llvm.formats import REGISTER, Vectors, cast, native_conversion
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import Function, Text
+from glowtrain.backends.llvm.text import LlvmFunction, Text
 from glowtrain.loops import Apply, Cast, Const, Expr
 from glowtrain.types import SMALL_INTEGERS, DType, f32
 
@@ -39,7 +39,7 @@ class Saturation:
     low: int
     high: int
 
-    def emit(self, f: Function, value: Text, dtype: str, width: int, target: Target) -> Text:
+    def emit(self, f: LlvmFunction, value: Text, dtype: str, width: int, target: Target) -> Text:
         """Lanes of f32 as lanes of an integer type."""
         m = Vectors(f, width)
         native = native_conversion(m, target)

@@ -31,7 +31,7 @@ from glowtrain.backends.cpu.tasks import GIVEN, Work
 from glowtrain.backends.llvm import scalar
 from glowtrain.backends.llvm.formats import MEMORY, REGISTER, interleaved
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import Function, Text, lane_mask
+from glowtrain.backends.llvm.text import LlvmFunction, Text, lane_mask
 from glowtrain.loops import (
     Accumulate,
     Affine,
@@ -65,7 +65,7 @@ class Nests:
 
     def __init__(
         self,
-        f: Function,
+        f: LlvmFunction,
         target: Target,
         pointers: dict[Buffer, Text],
         body: Sequence[Statement],

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import Function, Text
+from glowtrain.backends.llvm.text import LlvmFunction, Text
 from glowtrain.backends.llvm.vector_math import elementary, exponential, trigonometric
-from glowtrain.backends.llvm.vector_math.lanes import DOUBLE, FORMATS, SINGLE, Format, Lanes
+from glowtrain.backends.llvm.vector_math.lanes import DOUBLE, FORMATS, SINGLE, LaneFormat, Lanes
 
 UNARY: Mapping[str, Callable[[Lanes, Text], Text]] = {
     "abs": elementary.absolute,
@@ -57,7 +57,9 @@ BINARY: Mapping[str, Callable[[Lanes, Text, Text], Text]] = {
 """Functions of two float arguments."""
 
 
-def emit(f: Function, name: str, args: tuple[Text, ...] | list[Text], scalar: str, width: int, target: Target) -> Text:
+def emit(
+    f: LlvmFunction, name: str, args: tuple[Text, ...] | list[Text], scalar: str, width: int, target: Target
+) -> Text:
     """Append ``name`` of ``width`` lanes of ``scalar`` (``float`` or ``double``) to ``f``.
 
     Returns the result's text.
@@ -68,4 +70,4 @@ def emit(f: Function, name: str, args: tuple[Text, ...] | list[Text], scalar: st
     return BINARY[name](lanes, args[0], args[1])
 
 
-__all__ = ["BINARY", "DOUBLE", "FORMATS", "SINGLE", "UNARY", "Format", "Lanes", "emit"]
+__all__ = ["BINARY", "DOUBLE", "FORMATS", "SINGLE", "UNARY", "LaneFormat", "Lanes", "emit"]

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import Function, Text, float_constant, splat_constant, vector
+from glowtrain.backends.llvm.text import LlvmFunction, Text, float_constant, splat_constant, vector
 
 
 @dataclass(frozen=True)
-class Format:
+class LaneFormat:
     """A binary interchange format of IEEE 754: ``mantissa`` explicit bits, ``bits`` in all, exponent ``bias``."""
 
     scalar: str
@@ -45,8 +45,8 @@ class Format:
         return int.from_bytes(packed, "big")
 
 
-SINGLE = Format("float", "f32", 32, 23, 127)
-DOUBLE = Format("double", "f64", 64, 52, 1023)
+SINGLE = LaneFormat("float", "f32", 32, 23, 127)
+DOUBLE = LaneFormat("double", "f64", 64, 52, 1023)
 FORMATS = {"float": SINGLE, "double": DOUBLE}
 
 
@@ -54,8 +54,8 @@ FORMATS = {"float": SINGLE, "double": DOUBLE}
 class Lanes:
     """Appends to ``f`` operations on ``width`` lanes of a format; operands and results are operand texts."""
 
-    f: Function
-    format: Format
+    f: LlvmFunction
+    format: LaneFormat
     width: int
     target: Target
 
