@@ -84,9 +84,17 @@ class Backend(ABC):
     class that can be made without arguments."""
 
     name: ClassVar[str]
+    threaded: ClassVar[bool] = False
+    """Whether its code can run on several threads (see :meth:`on`), with the same bits for any number of them."""
     facts: Facts = Facts()
     cache: Cache | None = None
     """Where artifacts are kept, if anywhere."""
+
+    def on(self, threads: int) -> Backend:
+        """The same backend, running its code on so many threads. Raises :class:`BackendError` where it has but one."""
+        if threads != 1:
+            raise BackendError(f"backend {self.name} runs on one thread, not on {threads}; use backend cpu")
+        return self
 
     @property
     def views(self) -> Mapping[str, View]:

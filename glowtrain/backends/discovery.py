@@ -26,14 +26,17 @@ def backend_names() -> tuple[str, ...]:
     return (*BUILT_IN, *(name for name in sorted(_offered()) if name not in BUILT_IN))
 
 
-def backend_of(backend: str | Backend) -> Backend:
-    """A backend by name, or the one given.
+def backend_of(backend: str | Backend, threads: int | None = None) -> Backend:
+    """A backend by name, or the one given; on a number of ``threads``, or its own.
 
     Raises :class:`InputError` listing the names that there are, :class:`BackendError` for a package whose backend
-    cannot be imported or made, or is none.
+    cannot be imported or made, or is none, and for threads that a backend does not have.
     """
-    if isinstance(backend, Backend):
-        return backend
+    found = backend if isinstance(backend, Backend) else _named(backend)
+    return found if threads is None else found.on(threads)
+
+
+def _named(backend: str) -> Backend:
     if not isinstance(backend, str):
         raise InputError(f"a backend is a name or a Backend, not {kind_of(backend)}")
     if backend in BUILT_IN:

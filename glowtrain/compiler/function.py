@@ -34,15 +34,21 @@ def compile(
     *,
     fixed_point: bool = False,
     specialisations: int = SPECIALISATIONS,
+    threads: int | None = None,
 ) -> Function:
     """Compile a graph, or a template that each call's inputs bind.
 
     The result maps inputs by name to outputs by name. Functions compiled with the same ``state`` share their variables.
     With ``fixed_point`` the sums of quantized products are rescaled by integers alone, as processors without floating
     point do; results can be one unit from those without it. A template is compiled anew for each binding;
-    ``specialisations`` of them are kept, and the one that was used longest ago goes first.
+    ``specialisations`` of them are kept, and the one that was used longest ago goes first. It runs on so many
+    ``threads``, by default on as many as the backend has (cpu: the cores that this process may use), with the same
+    results for any number.
+
+    Raises :class:`InputError` for what cannot be a number of threads, :class:`BackendError` for more than the backend
+    has.
     """
-    resolved = backend_of(backend)
+    resolved = backend_of(backend, threads)
     options = Options(facts=resolved.facts, fixed_point=fixed_point)
     return Function(model, resolved, state, options, specialisations)
 

@@ -48,7 +48,7 @@ def test_training_steps_compile_for_every_target(name: str, target: str) -> None
 
 @pytest.mark.parametrize("target", [name for name in target_names() if Target.named(name).pointer_bits == 32])
 def test_pointers_have_the_width_of_the_target(target: str) -> None:
-    """Slots of the table lie four bytes apart: offset 8 is the first after arena and workspace."""
+    """Slots of the table lie four bytes apart: offset 12 is the first after arena, workspace and pool."""
     code = toolchain.assembly(llvm_text(target), Target.named(target))
     assert "ldr" in code
     assert not [line for line in llvm_text(target).splitlines() if "load ptr" in line and "align 8" in line]
@@ -82,7 +82,8 @@ class Linked:
         for (kind, name), array in self.named.items():
             if kind == "input":
                 array[...] = feeds[name]
-        table = toolchain.pointer_table([array.ctypes.data for array in self.memory])
+        arena, workspace, *slots = (array.ctypes.data for array in self.memory)
+        table = toolchain.pointer_table([arena, workspace, None, *slots])
         self.call(ctypes.addressof(table))
 
 

@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from glowtrain.backends.cpu.step import ENTRY, Arguments, Code, Invocation, generate
+from glowtrain.backends.cpu.step import ENTRY, Code, generate
+from glowtrain.backends.cpu.tasks import Arguments, Invocation
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build
@@ -44,6 +45,9 @@ class Told:
             f.line(f"call void @poison(ptr {arguments.workspace}, i64 {loop.index})")
             f.line(f"call void @{call.function}({arguments.over(begin, end)})")
 
+    def functions(self, workspace: int) -> list[str]:
+        return [poison_text(workspace), _SUPPORT]
+
 
 def poison_text(size: int) -> str:
     """A function that fills a workspace: with bytes 0xFF, or with quiet NaNs in f32."""
@@ -63,8 +67,7 @@ class InPieces(Native):
         return generate(self.plan, target, options, Told())
 
     def loaded(self, target: Target) -> Callable[..., None]:
-        text = "\n".join([self.code.text, poison_text(self.code.workspace), _SUPPORT])
-        library = build(text, target, [ENTRY, "use"])
+        library = build(self.code.text, target, [ENTRY, "use"])
         self.table = np.zeros((len(self.code.calls), ROW), np.int64)
         library.function("use", 1)(self.table.ctypes.data)
         return library.function(ENTRY, 1)

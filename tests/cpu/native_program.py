@@ -83,6 +83,9 @@ def spread(program: Program) -> Plan:
 class Native:
     """A program compiled for a target that runs here."""
 
+    pool: int | None = None
+    """The address of what shares calls out."""
+
     def __init__(self, program: Program, target: Target, plan: Plan | None = None, profile: bool = False) -> None:
         self.program = program
         self.plan = spread(program) if plan is None else plan
@@ -94,6 +97,11 @@ class Native:
 
     def loaded(self, target: Target) -> Callable[..., None]:
         return build(self.code.text, target, [ENTRY]).function(ENTRY, 1)
+
+    def table_of(self, pieces: Sequence[Array], *more: int) -> ctypes.Array[ctypes.c_void_p]:
+        """What the step takes, for memory as in :attr:`sizes`."""
+        arena, workspace, *slots = (piece.ctypes.data for piece in pieces)
+        return pointer_table([arena, workspace, self.pool, *slots, *more])
 
     @property
     def sizes(self) -> list[int]:
@@ -114,7 +122,7 @@ class Native:
         given |= {b: b.initial for b in (*self.program.constants, *self.code.externals) if b.kind == "constant"}
         for buffer, piece in zip(self.code.externals, pieces, strict=True):
             piece[...] = raw(buffer, given[buffer]) if buffer in given else POISON
-        table = pointer_table([*(p.ctypes.data for p in held.pieces), *(f.address for f in self.code.natives)])
+        table = self.table_of(held.pieces, *(f.address for f in self.code.natives))
         self.step(ctypes.addressof(table))
         assert np.all(arena[gaps] == CANARY), "a store between activations"
         if isinstance(held, Canaries):

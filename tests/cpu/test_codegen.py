@@ -12,7 +12,6 @@ import pytest
 from glowtrain.backends.cpu.recognise import SMALL, FusedEpilogue, contraction_text, further_operands, recognise
 from glowtrain.backends.cpu.step import generate
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.toolchain import pointer_table
 from glowtrain.errors import CodegenError
 from glowtrain.loops import (
     Accumulate,
@@ -115,7 +114,7 @@ def test_a_profile_counts_the_cycles_of_each_call(random: np.random.Generator) -
     pieces = [np.full(size + GAP, POISON, np.uint8) for size in native.sizes]
     pieces[2 + native.code.externals.index(x)][: x.type.nbytes] = raw(x, array)
     counters = np.zeros(2, np.int64)
-    table = pointer_table([*(piece.ctypes.data for piece in pieces), counters.ctypes.data])
+    table = native.table_of(pieces, counters.ctypes.data)
     native.step(ctypes.addressof(table))
     once = counters.copy()
     assert np.all(once > 0)

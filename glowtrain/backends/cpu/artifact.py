@@ -2,8 +2,9 @@
 outside of the arena.
 
 The object code exports one function, ``void PREFIXstep(ptr table)``. The table holds pointers of the processor's width:
-the arena, the workspace, then each of :attr:`NativeArtifact.slots` in order; all are aligned to 64 bytes. A workspace
-belongs to one worker, so a step on one thread needs one; it holds nothing between two kernels.
+the arena, the workspaces, the pool, then each of :attr:`NativeArtifact.slots` in order; memory is aligned to 64 bytes.
+A workspace belongs to one thread and holds nothing between two kernels; those of several threads lie one behind the
+other. The pool is null for a step on one thread, or what :mod:`glowtrain.backends.cpu.threads.share` describes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 
 from glowtrain.backends.base import Artifact
 from glowtrain.backends.container import pack, unpack
-from glowtrain.backends.cpu.step import Code
+from glowtrain.backends.cpu.step import FIRST_SLOT, Code
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.state import aligned
 from glowtrain.errors import ArtifactError
@@ -23,9 +24,6 @@ from glowtrain.loops import Buffer
 from glowtrain.native import NativeFunction
 from glowtrain.program.memory.plan import Plan
 from glowtrain.types import Array, TensorType, parse_type
-
-FIRST_SLOT = 2
-"""The table begins with the arena and the workspace."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +40,8 @@ class Slot:
 class NativeArtifact(Artifact):
     """A compiled graph without its compiler's data structures.
 
-    ``workspace`` is the bytes that each worker needs for itself.
-    ``slots`` are the entries of the pointer table after the first two; ``outputs`` has the types of all outputs, also
+    ``workspace`` is the bytes that each thread needs for itself.
+    ``slots`` are the entries of the pointer table after the first three; ``outputs`` has the types of all outputs, also
     of those that the code never writes; ``constants`` hold memory as the code reads it, aligned; ``calls`` names the
     kernel of each call, in order, where the code counts their cycles; ``natives`` are the functions of this process
     that it calls, in the table after the slots.

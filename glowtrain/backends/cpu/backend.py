@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,9 @@ from glowtrain.backends.cache import Cache
 from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.cpu.executable import NativeExecutable
 from glowtrain.backends.cpu.step import Code, generate
+from glowtrain.backends.cpu.tasks import Whole
+from glowtrain.backends.cpu.threads.count import checked, default
+from glowtrain.backends.cpu.threads.share import GRAIN, Shared
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.target import Target
 from glowtrain.errors import ArtifactError
@@ -26,22 +29,45 @@ class Cpu(Backend):
 
     Code for another processor can be compiled, kept and linked, but not loaded here. With a ``cache`` folder, compiled
     graphs are kept there and found again by later processes.
+
+    A step runs on so many ``threads``, by default on as many as this process has cores (or PyTorch is set to use); the
+    code and its results are the same for any number. ``grain`` is how many cycles of work a thread takes at least
+    before it comes back for more; with 0 it comes back after each task.
+
+    Raises :class:`InputError` for threads that are no number from 1 to 1024.
     """
 
     name = "cpu"
+    threaded = True
 
-    def __init__(self, target: Target | str | None = None, cache: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self,
+        target: Target | str | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        *,
+        threads: int | None = None,
+        grain: int = GRAIN,
+    ) -> None:
         self.target = Target.named(target) if isinstance(target, str) else target or Target.host()
         self.cache = None if cache is None else Cache(cache)
+        self.threads = None if threads is None else checked(threads)
+        self.grain = grain
 
-    def __reduce__(self) -> tuple[type[Cpu], tuple[Target | None, Path | None]]:
+    def __reduce__(self) -> tuple[Callable[..., Cpu], tuple[Target | None, Path | None, int | None, int]]:
         """By what it was made of: the host is then the processor of the process that reads it."""
         target = None if self.target == Target.host() else self.target
-        return Cpu, (target, None if self.cache is None else self.cache.folder)
+        return _made, (target, self._folder, self.threads, self.grain)
+
+    def on(self, threads: int) -> Cpu:
+        return _made(self.target, self._folder, threads, self.grain)
+
+    @property
+    def _folder(self) -> Path | None:
+        return None if self.cache is None else self.cache.folder
 
     @property
     def fingerprint(self) -> str:
-        return f"cpu {toolchain.version()} {self.target.fingerprint}"
+        return f"cpu {toolchain.version()} {self.target.fingerprint} {self.grain}"
 
     @property
     def views(self) -> Mapping[str, View]:
@@ -50,7 +76,7 @@ class Cpu(Backend):
     def stages(self, walk: Sequence[Stage]) -> tuple[Stage, ...]:
         return (
             *walk,
-            Stage("llvm", "a function for each kernel structure", lambda o: GenerateCode(self.target, o)),
+            Stage("llvm", "a function for each kernel structure", lambda o: GenerateCode(self.target, o, self.grain)),
             Stage("compiled", "machine code", lambda o: EmitObject()),
         )
 
@@ -64,7 +90,7 @@ class Cpu(Backend):
         return ""
 
     def compile(self, subject: Plan, options: Options) -> NativeArtifact:
-        return EmitObject().run(GenerateCode(self.target, options).run(subject))
+        return EmitObject().run(GenerateCode(self.target, options, self.grain).run(subject))
 
     def read(self, data: bytes) -> NativeArtifact:
         return NativeArtifact.from_bytes(data)
@@ -77,7 +103,11 @@ class Cpu(Backend):
                 f"compiled for {artifact.target.name} ({artifact.target.triple}, {artifact.target.cpu}), which the "
                 f"processor of this process, {Target.host().cpu}, cannot run"
             )
-        return NativeExecutable(artifact)
+        return NativeExecutable(artifact, self.threads or default())
+
+
+def _made(target: Target | None, cache: Path | None, threads: int | None, grain: int) -> Cpu:
+    return Cpu(target, cache, threads=threads, grain=grain)
 
 
 @dataclass(frozen=True)
@@ -86,10 +116,11 @@ class GenerateCode:
 
     target: Target
     options: Options
+    grain: int = GRAIN
 
     def run(self, plan: Plan) -> Code:
         """The module. Raises :class:`CodegenError` naming the kernel that cannot be written."""
-        return generate(plan, self.target, self.options)
+        return generate(plan, self.target, self.options, Shared(self.grain) if self.target.hosted else Whole())
 
 
 @dataclass(frozen=True)

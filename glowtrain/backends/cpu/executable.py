@@ -9,17 +9,21 @@ from collections.abc import Mapping
 import numpy as np
 
 from glowtrain.backends.base import Executable, Instance, KernelProfile
-from glowtrain.backends.cpu.artifact import FIRST_SLOT, NativeArtifact
+from glowtrain.backends.cpu.artifact import NativeArtifact
+from glowtrain.backends.cpu.step import FIRST_SLOT
+from glowtrain.backends.cpu.threads.pool import Pool, pool_of
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.state import State, aligned
 from glowtrain.types import Array
 
 
 class NativeExecutable(Executable):
-    """An artifact whose code is in this process. The code leaves with the last reference."""
+    """An artifact whose code is in this process, to run on a number of threads. The code leaves with the last
+    reference."""
 
-    def __init__(self, artifact: NativeArtifact) -> None:
+    def __init__(self, artifact: NativeArtifact, threads: int = 1) -> None:
         self.artifact = artifact
+        self.threads = threads
         self.library = toolchain.load(artifact.code, [artifact.entry])
         self.step = self.library.function(artifact.entry, 1)
         self.layouts = {slot.name: slot.layout for slot in artifact.slots if slot.kind == "variable"}
@@ -36,7 +40,8 @@ class NativeInstance(Instance):
         self.state = state
         artifact = executable.artifact
         self.arena: Array = aligned(np.zeros(artifact.arena, np.uint8))
-        self.workspace = aligned(np.zeros(artifact.workspace, np.uint8))
+        self.workspace = aligned(np.zeros(artifact.workspace * executable.threads, np.uint8))
+        self.pool: Pool | None = pool_of(executable.threads) if executable.threads > 1 else None
         self.outputs = {name: aligned(np.zeros(t.shape, t.dtype.numpy)) for name, t in artifact.outputs.items()}
         self.counters = np.zeros(len(artifact.calls), np.int64)
         self._fixed: dict[int, Array] = {0: self.arena, 1: self.workspace}
@@ -63,6 +68,8 @@ class NativeInstance(Instance):
         self._address = ctypes.addressof(self.table)
         for number, array in self._fixed.items():
             self.table[number] = array.ctypes.data
+        if self.pool is not None:
+            self.table[2] = self.pool.address
         for number, function in enumerate(artifact.natives, FIRST_SLOT + len(artifact.slots)):
             self.table[number] = function.address
 
@@ -70,8 +77,13 @@ class NativeInstance(Instance):
         self._bind_variables()
         for name, slot in self._inputs:
             self.table[slot] = inputs[name].ctypes.data
-        self.executable.step(self._address)
+        self._step()
         return {name: array.copy() for name, array in self.outputs.items()}
+
+    def _step(self) -> None:
+        if self.pool is not None and not self.pool.started:
+            self.pool.start()
+        self.executable.step(self._address)
 
     def profile(self, inputs: Mapping[str, Array], runs: int) -> KernelProfile:
         calls = self.executable.artifact.calls
@@ -82,7 +94,7 @@ class NativeInstance(Instance):
         for _ in range(runs):
             self.counters[:] = 0
             began = time.perf_counter()
-            self.executable.step(self._address)
+            self._step()
             elapsed = time.perf_counter() - began
             if elapsed < best.seconds:
                 best = KernelProfile(calls, self.counters.copy(), elapsed)

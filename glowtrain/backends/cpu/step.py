@@ -1,8 +1,9 @@
 """A planned program as one LLVM module: a function for every kernel structure, and the step that calls them.
 
-``void @PREFIXstep(ptr table)`` takes a table of pointers: the arena, the workspace, then every buffer that lives
-outside of the arena. Kernels with the same text are emitted once. A kernel is a function over a range of its tasks (see
-:mod:`glowtrain.backends.cpu.tasks`); how a step has them run is its :class:`Runner`'s choice.
+``void @PREFIXstep(ptr table)`` takes a table of pointers: the arena, the workspaces, the pool of threads (or null),
+then every buffer that lives outside of the arena. Kernels with the same text are emitted once. A kernel is a function
+over a range of its tasks (see :mod:`glowtrain.backends.cpu.tasks`); how a step has them run is its :class:`Runner`'s
+choice.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
-from typing import Protocol
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from glowtrain.backends.cpu.recognise import (
     outer_offset,
     recognise,
 )
-from glowtrain.backends.cpu.tasks import PARAMS, Work
+from glowtrain.backends.cpu.tasks import PARAMS, Arguments, Invocation, Runner, Whole, Work
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction, Text
 from glowtrain.backends.llvm.toolchain import module_text
@@ -36,11 +36,13 @@ from glowtrain.errors import CodegenError
 from glowtrain.loops import Affine, Buffer, Index, Load, Store
 from glowtrain.native import NativeFunction
 from glowtrain.program.analysis.kernel_key import Key, structure
-from glowtrain.program.memory.plan import Plan
+from glowtrain.program.memory.plan import ALIGNMENT, Plan
 from glowtrain.program.program import Call, Instruction, Kernel, Repeat
 from glowtrain.stages import DEFAULT, Options
 from glowtrain.types import TensorType, u8
 
+FIRST_SLOT = 3
+"""The table begins with the arena, the workspaces and the pool."""
 ENTRY = "step"
 """The function that runs everything; ``Options.prefix`` stands before it."""
 _NAME = "KERNEL"
@@ -57,48 +59,6 @@ class Argument:
     buffer: Buffer
     offset: Affine = _NOWHERE
     packing: Packing | None = None
-
-
-@dataclass(frozen=True)
-class Invocation:
-    """One call in the text of a step: the name of the kernel (or of the call of a native function), the function's, and
-    what there is to do.
-    """
-
-    name: str
-    function: str
-    work: Work
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """What one call passes, as texts of LLVM values; the workspace stands between the two others."""
-
-    pointers: tuple[Text, ...]
-    workspace: Text
-    indices: tuple[Text, ...]
-
-    def over(self, begin: Text, end: Text) -> Text:
-        """The argument list for a range of tasks."""
-        pointers = ", ".join(f"ptr {pointer}" for pointer in (*self.pointers, self.workspace))
-        return ", ".join([pointers, *(f"i64 {number}" for number in (*self.indices, begin, end))])
-
-
-class Runner(Protocol):
-    """How a step has the tasks of its calls run."""
-
-    def run(self, f: LlvmFunction, call: Invocation, arguments: Arguments) -> None:
-        """Write what runs every task of a call once, and has run them all when it is done."""
-
-
-class Whole:
-    """All tasks in one range, by the thread that runs the step."""
-
-    def run(self, f: LlvmFunction, call: Invocation, arguments: Arguments) -> None:
-        f.line(f"call void @{call.function}({arguments.over('0', str(call.work.tasks))})")
-
-
-SERIAL = Whole()
 
 
 @dataclass(frozen=True)
@@ -125,13 +85,13 @@ class Code:
         return module_text(self.text, self.target)
 
 
-def generate(plan: Plan, target: Target, options: Options = DEFAULT, runner: Runner = SERIAL) -> Code:
+def generate(plan: Plan, target: Target, options: Options = DEFAULT, runner: Runner | None = None) -> Code:
     """The module of a planned program. Raises :class:`CodegenError` naming the kernel that cannot be written.
 
-    With ``options.profile`` the step adds the cycles of each call to an i64 array, whose address is the table's last
-    entry.
+    ``runner``: how calls are run, by default by the thread that runs the step. With ``options.profile`` the step adds
+    the cycles of each call to an i64 array, whose address is the table's last entry.
     """
-    return _Module(plan, target, options, runner).code()
+    return _Module(plan, target, options, runner or Whole()).code()
 
 
 @dataclass(frozen=True)
@@ -190,12 +150,12 @@ class _Module:
     def code(self) -> Code:
         f = LlvmFunction(self.entry, [("ptr", "table")])
         self.step = LlvmExpressions(f, self.target, {}, ())
-        self.own = self._slot(1)
+        self.own, self.pool = self._slot(1), self._slot(2)
         self._instructions(self.plan.program.instructions, [])
         entry = f.finish()
         functions = {name: ", ".join(dict.fromkeys(users)) for name, users in self.users.items()}
         texts = [text.replace(_NAME, name) for text, name in self.texts.items()]
-        text = "\n".join([*texts, entry])
+        text = "\n".join([*texts, *self.runner.functions(self.workspace), entry])
         own = self.plan, self.target, self.entry, self.profile, text, tuple(self.externals), self.workspace
         return Code(*own, functions, tuple(self.calls), tuple(self.natives))
 
@@ -219,12 +179,12 @@ class _Module:
     def _kernel(self, kernel: Kernel, outer: list[Index]) -> None:
         unit = self._unit(kernel, outer)
         name = self._function(unit, kernel)
-        self.workspace = max(self.workspace, unit.workspace)
+        self.workspace = max(self.workspace, -(-unit.workspace // ALIGNMENT) * ALIGNMENT)
         pointers = tuple(self._pointer(argument) for argument in unit.arguments)
         indices = tuple(self.step.emit(index).text for index in unit.outer)
         call = Invocation(kernel.name, name, unit.work)
         before = self._cycles()
-        self.runner.run(self.step.f, call, Arguments(pointers, self.own, indices))
+        self.runner.run(self.step.f, call, Arguments(pointers, self.own, indices, self.pool))
         self._count(before)
         self.calls.append(call)
 
@@ -237,7 +197,7 @@ class _Module:
             )
         pointers = [self._pointer(Argument(buffer)) for buffer in (*call.inputs, *call.outputs)]
         words = [] if call.function.word is None else [f"i64 {call.function.word}"]
-        function = self._slot(2 + len(self.externals) + self.natives.index(call.function))
+        function = self._slot(FIRST_SLOT + len(self.externals) + self.natives.index(call.function))
         before = self._cycles()
         self.step.f.line(f"call void {function}({', '.join([*(f'ptr {p}' for p in pointers), *words])})")
         self._count(before)
@@ -266,7 +226,7 @@ class _Module:
             return
         f = self.step.f
         passed = f.value(f"sub i64 {self._cycles()}, {before}")
-        counter = f.address(self._slot(2 + len(self.externals) + len(self.natives)), len(self.calls), 8)
+        counter = f.address(self._slot(FIRST_SLOT + len(self.externals) + len(self.natives)), len(self.calls), 8)
         total = f.value(f"add i64 {f.value(f'load i64, ptr {counter}, align 8')}, {passed}")
         f.line(f"store i64 {total}, ptr {counter}, align 8")
 
@@ -286,7 +246,7 @@ class _Module:
         if buffer in self.plan.offsets:
             base = f.value(f"getelementptr inbounds i8, ptr {self._slot(0)}, i64 {self.plan.offsets[buffer]}")
         else:
-            base = self._slot(2 + self.externals.index(buffer))
+            base = self._slot(FIRST_SLOT + self.externals.index(buffer))
         return f.address(base, self.step.scalar_sum(argument.offset), buffer.dtype.size)
 
     def _slot(self, number: int) -> Text:

@@ -10,6 +10,7 @@ range: it holds nothing before, and nothing in it is used after.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from glowtrain.backends.llvm.text import LlvmFunction, Text
 
@@ -36,6 +37,53 @@ class Work:
     def total(self) -> float:
         """Cycles of all tasks in one range."""
         return self.shared + self.tasks * self.cycles
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """One call in the text of a step: the name of the kernel (or of the call of a native function), the function's, and
+    what there is to do.
+    """
+
+    name: str
+    function: str
+    work: Work
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What one call passes, as texts of LLVM values: pointers, the workspace of the thread that runs the step, indices;
+    and the pool that could share the call out."""
+
+    pointers: tuple[Text, ...]
+    workspace: Text
+    indices: tuple[Text, ...]
+    pool: Text
+
+    def over(self, begin: Text, end: Text) -> Text:
+        """The argument list for a range of tasks."""
+        pointers = ", ".join(f"ptr {pointer}" for pointer in (*self.pointers, self.workspace))
+        return ", ".join([pointers, *(f"i64 {number}" for number in (*self.indices, begin, end))])
+
+
+class Runner(Protocol):
+    """How a step has the tasks of its calls run."""
+
+    def run(self, f: LlvmFunction, call: Invocation, arguments: Arguments) -> None:
+        """Write what runs every task of a call once, and has run them all when it is done."""
+
+    def functions(self, workspace: int) -> list[str]:
+        """The texts of functions that it needs, where each thread has ``workspace`` bytes for itself."""
+
+
+class Whole:
+    """All tasks in one range, by the thread that runs the step."""
+
+    def run(self, f: LlvmFunction, call: Invocation, arguments: Arguments) -> None:
+        f.line(f"call void @{call.function}({arguments.over('0', str(call.work.tasks))})")
+
+    def functions(self, workspace: int) -> list[str]:
+        return []
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,11 @@ class Target:
         return self.triple.split("-")[0] == _host().triple.split("-")[0] and _enabled(self) <= _enabled(_host())
 
     @property
+    def hosted(self) -> bool:
+        """Whether an operating system runs below, which has threads."""
+        return "-none-" not in self.triple
+
+    @property
     def fingerprint(self) -> str:
         """A short hash of everything that changes the code; part of cache keys."""
         families = ",".join(sorted(self.families))

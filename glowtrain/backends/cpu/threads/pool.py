@@ -1,0 +1,126 @@
+"""The threads of this process that run tasks of native code.
+
+``pool.ll`` beside this module is what they do, a fork-join pool with dynamic claiming (cf. Blumofe and Leiserson,
+Scheduling Multithreaded Computations by Work Stealing, 1999; here every thread has a span of the chunks and takes from
+others' once its own is empty). Python only starts them, as daemons that hold no interpreter lock while they work.
+Memory and code of a pool stay until the process ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import threading
+import warnings
+from functools import cache
+from importlib import resources
+
+import numpy as np
+
+from glowtrain.backends.llvm import toolchain
+from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.state import aligned
+from glowtrain.types import Array
+
+SPINS = 2000
+"""Pauses for which a thread that has nothing to do looks again before it sleeps: some 50 µs, as long as the kernels
+between two that are worth sharing take."""
+_PAUSES = {"x86_64": "call void @llvm.x86.sse2.pause()", "aarch64": "call void @llvm.aarch64.hint(i32 1)"}
+_EXPORTS = ("size", "prepare", "work", "stop")
+
+
+class Pool:
+    """A number of threads, one of which is whoever calls. ``address`` is what native code is given."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        library = _library()
+        self._prepare, self._work, self._stop = (library.function(name, 3 - at) for at, name in enumerate(_EXPORTS[1:]))
+        self.memory: Array = aligned(np.zeros(_size(threads), np.uint8))
+        self.address = int(self.memory.ctypes.data)
+        self._lock = threading.Lock()
+        self._workers: list[threading.Thread] = []
+        self.started = False
+        self.forget()
+
+    def start(self) -> None:
+        """Start the workers, unless they run. Says so where the system starts no more threads; those that there are
+        do all the work then."""
+        with self._lock:
+            if not self.started:
+                self.started = True
+                self._start()
+
+    def _start(self) -> None:
+        for number in range(1, self.threads):
+            name = f"glowtrain-{number}-of-{self.threads}"
+            worker = threading.Thread(target=self._work, args=(self.address, number), name=name, daemon=True)
+            try:
+                worker.start()
+            except RuntimeError as error:
+                warnings.warn(f"{number} instead of {self.threads} threads: {error}", stacklevel=2)
+                return
+            self._workers.append(worker)
+
+    def stop(self) -> None:
+        """End the workers and wait for them. Whoever calls after that does everything alone."""
+        with self._lock:
+            if self._workers:
+                self._stop(self.address)
+            for worker in self._workers:
+                worker.join()
+            self._workers, self.started = [], True
+
+    def forget(self) -> None:
+        """Begin anew without workers, in a process that has none of them."""
+        self._lock, self._workers, self.started = threading.Lock(), [], self.threads == 1
+        self.memory[:] = 0
+        self._prepare(self.address, self.threads, SPINS)
+
+
+class _Pools:
+    """The pools of this process, one for each number of threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: dict[int, Pool] = {}
+
+    def of(self, threads: int) -> Pool:
+        with self._lock:
+            if threads not in self._made:
+                self._made[threads] = Pool(threads)
+            return self._made[threads]
+
+    def forget(self) -> None:
+        """Begin anew in a child of fork: it has the thread that forked alone, and another one may have held a lock."""
+        self._lock = threading.Lock()
+        for pool in self._made.values():
+            pool.forget()
+
+    def stop(self) -> None:
+        for pool in self._made.values():
+            pool.stop()
+
+
+_pools = _Pools()
+atexit.register(_pools.stop)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pools.forget)
+
+
+def pool_of(threads: int) -> Pool:
+    """The pool of so many threads; functions on the same number share it."""
+    return _pools.of(threads)
+
+
+@cache
+def _library() -> toolchain.Library:
+    target = Target.host()
+    text = resources.files(__package__).joinpath("pool.ll").read_text(encoding="utf-8")
+    pause = _PAUSES.get(target.triple.split("-")[0], "")
+    return toolchain.build(text.replace("PAUSE", pause), target, _EXPORTS)
+
+
+def _size(threads: int) -> int:
+    return int(ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_size_t)(_library().address("size"))(threads))

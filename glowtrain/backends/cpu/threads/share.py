@@ -1,0 +1,108 @@
+"""The text of a step whose calls are shared out: what is worth it, in chunks of how many tasks, and how a pool gets it.
+
+A pool is memory that begins with the address of ``void run(pool, body, context, tasks, each, wake)`` (see ``pool.ll``),
+which calls ``void body(context, thread, begin, end)`` until all tasks have been in some range, and returns when they
+have been done; ``thread`` is below the number of workspaces. Whoever has no pool passes a null pointer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from glowtrain.backends.cpu.tasks import Arguments, Invocation, Work
+from glowtrain.backends.llvm.text import LlvmFunction
+
+GRAIN = 5_000
+"""Cycles of a chunk at least, some 2 µs: claiming one and saying that it is done takes 100 or 200."""
+WORTH = 3
+"""Chunks of a call, of that size, from which on it is shared: telling another thread and waiting for it takes 0.2 µs
+while that one is awake."""
+WAKE = 100_000
+"""Cycles of a call, some 30 µs, from which on threads that sleep are woken for it: the caller needs 7 µs for that, and
+they begin 30 µs later."""
+CHUNKS = 64
+"""Chunks of a call at most, so that threads finish at about the same time."""
+REPEATED = 10
+"""What each chunk takes beside its tasks is at most the tenth part of it, where there are tasks enough."""
+
+
+def chunk_of(work: Work, grain: int) -> int:
+    """Tasks of a chunk, of so many cycles at least."""
+    if not grain:
+        return 1
+    cycles = max(grain, REPEATED * work.shared, work.total / CHUNKS)
+    return max(1, min(work.tasks, round(cycles / max(work.cycles, 1.0))))
+
+
+@dataclass
+class Shared:
+    """A :class:`~glowtrain.backends.cpu.tasks.Runner` that gives a pool the calls that are worth it, in chunks of at
+    least ``grain`` cycles; with 0, every call of two tasks or more, task by task."""
+
+    grain: int = GRAIN
+    used: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Function -> its pointers (without the workspace) and its indices."""
+
+    def run(self, f: LlvmFunction, call: Invocation, arguments: Arguments) -> None:
+        work = call.work
+        each = chunk_of(work, self.grain)
+        if work.total < WORTH * self.grain or each >= work.tasks:
+            f.line(f"call void @{call.function}({arguments.over('0', str(work.tasks))})")
+            return
+        self.used[call.function] = len(arguments.pointers), len(arguments.indices)
+        wake = int(work.total >= WAKE)
+        given = arguments.over(str(work.tasks), str(each))
+        f.line(f"call void @{call.function}.shared({given}, ptr {arguments.pool}, i64 {wake})")
+
+    def functions(self, workspace: int) -> list[str]:
+        return [
+            text
+            for name, (pointers, indices) in self.used.items()
+            for text in (_shared(name, pointers, indices), _body(name, pointers, indices, workspace))
+        ]
+
+
+def _parameters(pointers: int, indices: int) -> list[tuple[str, str]]:
+    names = [*(f"p{at}" for at in range(pointers)), "workspace"]
+    return [*(("ptr", name) for name in names), *(("i64", f"t{at}") for at in range(indices))]
+
+
+def _shared(name: str, pointers: int, indices: int) -> str:
+    """What the step calls: the kernel's arguments in a context, and the pool's run; without a pool, the kernel."""
+    given = _parameters(pointers, indices)
+    f = LlvmFunction(
+        f"{name}.shared",
+        [*given, ("i64", "tasks"), ("i64", "each"), ("ptr", "pool"), ("i64", "wake")],
+        linkage="internal",
+    )
+    arguments = ", ".join(f"{type_} %{each}" for type_, each in given)
+    alone, together = f.label("alone"), f.label("together")
+    f.line(f"br i1 {f.value('icmp eq ptr %pool, null')}, label %{alone}, label %{together}")
+    f.start(alone)
+    f.line(f"call void @{name}({arguments}, i64 0, i64 %tasks)")
+    f.line("ret void")
+    f.start(together)
+    context = f.value(f"alloca [{len(given)} x i64], align 8")
+    for at, (type_, each) in enumerate(given):
+        f.line(f"store {type_} %{each}, ptr {f.address(context, at, 8)}, align 8")
+    run = f.value("load ptr, ptr %pool, align 8")
+    f.line(f"call void {run}(ptr %pool, ptr @{name}.body, ptr {context}, i64 %tasks, i64 %each, i64 %wake)")
+    return f.finish()
+
+
+def _body(name: str, pointers: int, indices: int, workspace: int) -> str:
+    """What the pool calls: the kernel over a range, with the thread's own workspace."""
+    f = LlvmFunction(
+        f"{name}.body",
+        [("ptr", "context"), ("i64", "thread"), ("i64", "begin"), ("i64", "end")],
+        linkage="internal",
+    )
+    given = _parameters(pointers, indices)
+    values = [
+        f.value(f"load {type_}, ptr {f.address('%context', at, 8)}, align 8") for at, (type_, _) in enumerate(given)
+    ]
+    own = f.value(f"mul i64 %thread, {workspace}")
+    values[pointers] = f.address(values[pointers], own, 1)
+    arguments = ", ".join(f"{type_} {value}" for (type_, _), value in zip(given, values, strict=True))
+    f.line(f"call void @{name}({arguments}, i64 %begin, i64 %end)")
+    return f.finish()
