@@ -11,7 +11,7 @@ import numpy as np
 from glowtrain.backends.base import Executable, Instance, KernelProfile
 from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.cpu.step import FIRST_SLOT
-from glowtrain.backends.cpu.threads.pool import Pool, pool_of
+from glowtrain.backends.cpu.threads.pool import ThreadPool, pool_of
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.state import State, aligned
 from glowtrain.types import Array
@@ -41,7 +41,7 @@ class NativeInstance(Instance):
         artifact = executable.artifact
         self.arena: Array = aligned(np.zeros(artifact.arena, np.uint8))
         self.workspace = aligned(np.zeros(artifact.workspace * executable.threads, np.uint8))
-        self.pool: Pool | None = pool_of(executable.threads) if executable.threads > 1 else None
+        self.pool: ThreadPool | None = pool_of(executable.threads) if executable.threads > 1 else None
         self.outputs = {name: aligned(np.zeros(t.shape, t.dtype.numpy)) for name, t in artifact.outputs.items()}
         self.counters = np.zeros(len(artifact.calls), np.int64)
         self._fixed: dict[int, Array] = {0: self.arena, 1: self.workspace}

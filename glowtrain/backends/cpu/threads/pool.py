@@ -30,7 +30,7 @@ _PAUSES = {"x86_64": "call void @llvm.x86.sse2.pause()", "aarch64": "call void @
 _EXPORTS = ("size", "prepare", "work", "stop")
 
 
-class Pool:
+class ThreadPool:
     """A number of threads, one of which is whoever calls. ``address`` is what native code is given."""
 
     def __init__(self, threads: int) -> None:
@@ -84,12 +84,12 @@ class _Pools:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._made: dict[int, Pool] = {}
+        self._made: dict[int, ThreadPool] = {}
 
-    def of(self, threads: int) -> Pool:
+    def of(self, threads: int) -> ThreadPool:
         with self._lock:
             if threads not in self._made:
-                self._made[threads] = Pool(threads)
+                self._made[threads] = ThreadPool(threads)
             return self._made[threads]
 
     def forget(self) -> None:
@@ -109,7 +109,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pools.forget)
 
 
-def pool_of(threads: int) -> Pool:
+def pool_of(threads: int) -> ThreadPool:
     """The pool of so many threads; functions on the same number share it."""
     return _pools.of(threads)
 

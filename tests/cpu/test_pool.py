@@ -21,7 +21,7 @@ from glowtrain import models
 from glowtrain.backends.cpu.step import Code, generate
 from glowtrain.backends.cpu.tasks import Work
 from glowtrain.backends.cpu.threads import count
-from glowtrain.backends.cpu.threads.pool import Pool, pool_of
+from glowtrain.backends.cpu.threads.pool import ThreadPool, pool_of
 from glowtrain.backends.cpu.threads.share import CHUNKS, GRAIN, Shared, chunk_of
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.target import Target
@@ -79,7 +79,7 @@ def counting() -> toolchain.Library:
     return toolchain.build(_COUNTING, Target.host(), ["jobs"])
 
 
-def jobs(pool: Pool, tasks: int, each: int, times: int = 1, wake: int = 1) -> Array:
+def jobs(pool: ThreadPool, tasks: int, each: int, times: int = 1, wake: int = 1) -> Array:
     """How often each task ran."""
     counters = np.zeros(tasks, np.int64)
     sizes = [ctypes.c_size_t] * 4
@@ -118,7 +118,7 @@ def test_callers_on_several_threads_of_one_pool() -> None:
 
 
 def test_a_pool_whose_threads_have_not_started_or_have_left_works() -> None:
-    pool = Pool(4)
+    pool = ThreadPool(4)
     assert np.all(jobs(pool, 50, 3, 20) == 20)
     pool.start()
     assert np.all(jobs(pool, 50, 3, 20) == 20)
@@ -132,7 +132,7 @@ def test_no_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    pool = Pool(3)
+    pool = ThreadPool(3)
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.warns(UserWarning, match="1 instead of 3 threads: can't start new thread"):
         pool.start()
