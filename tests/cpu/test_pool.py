@@ -172,7 +172,7 @@ def test_a_process_ends_while_threads_work() -> None:
 
 
 class Pooled(Native):
-    """A program whose every call of two tasks or more is shared out, task by task."""
+    """A program whose every call of two tasks or more is shared out."""
 
     threads = 1
 

@@ -32,7 +32,7 @@ class Cpu(Backend):
 
     A step runs on so many ``threads``, by default on as many as this process has cores (or PyTorch is set to use); the
     code and its results are the same for any number. ``grain`` is how many cycles of work a thread takes at least
-    before it comes back for more; with 0 it comes back after each task.
+    before it comes back for more; with 0 all that can be shared is, however small.
 
     Raises :class:`InputError` for threads that are no number from 1 to 1024.
     """

@@ -29,7 +29,7 @@ REPEATED = 10
 def chunk_of(work: Work, grain: int) -> int:
     """Tasks of a chunk, of so many cycles at least."""
     if not grain:
-        return 1
+        return max(1, work.tasks // CHUNKS)
     cycles = max(grain, REPEATED * work.shared, work.total / CHUNKS)
     return max(1, min(work.tasks, round(cycles / max(work.cycles, 1.0))))
 
@@ -37,7 +37,7 @@ def chunk_of(work: Work, grain: int) -> int:
 @dataclass
 class Shared:
     """A :class:`~glowtrain.backends.cpu.tasks.Runner` that gives a pool the calls that are worth it, in chunks of at
-    least ``grain`` cycles; with 0, every call of two tasks or more, task by task."""
+    least ``grain`` cycles; with 0, every call of two tasks or more, whatever its size."""
 
     grain: int = GRAIN
     used: dict[str, tuple[int, int]] = field(default_factory=dict)
