@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 import numpy as np
 
@@ -19,17 +19,15 @@ from glowtrain.trainer.checkpoints.files import check_writable
 from glowtrain.trainer.history import History, Record, TrainingLog, check_plot
 from glowtrain.trainer.interrupts import Interrupts, Terminated
 from glowtrain.trainer.progress import Display
+from glowtrain.trainer.steps import Steps
 from glowtrain.types import Array
-
-if TYPE_CHECKING:
-    from glowtrain.trainer.trainer import Trainer
 
 
 @dataclass(frozen=True)
 class Moment:
     """What a callback is told. ``batch`` counts from 1; at the end of an epoch, ``record`` is its record."""
 
-    trainer: Trainer
+    trainer: Steps
     epoch: int
     batch: int
     batches: int
@@ -75,7 +73,7 @@ class Fit:
     """One call of :meth:`Trainer.fit`: data, options, and what is written on the way."""
 
     def __init__(
-        self, trainer: Trainer, arrays: dict[str, Array], validation: dict[str, Array] | None, options: FitOptions
+        self, trainer: Steps, arrays: dict[str, Array], validation: dict[str, Array] | None, options: FitOptions
     ) -> None:
         self.trainer = trainer
         self.arrays = arrays

@@ -1,0 +1,107 @@
+"""What batches a training step takes: the arrays for a model's inputs and a loss's targets, checked and converted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from glowtrain import data
+from glowtrain.errors import InputError
+from glowtrain.graph import Graph
+from glowtrain.graph.specialise.places import index_problems
+from glowtrain.presentation.words import page
+from glowtrain.trainer.arrays import converted, mismatch, with_unit_axes
+from glowtrain.trainer.forms import Forms, default_batch, fixed_batch
+from glowtrain.types import Array, Spec
+
+
+class BatchSignature:
+    """The inputs and targets of a model with its loss; ``step`` is a training step of it, at any binding."""
+
+    def __init__(self, forms: Forms, step: Graph) -> None:
+        self.forms = forms
+        self.step = step
+
+    @property
+    def names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Names of the model's inputs, and of the loss's targets."""
+        return tuple(self.forms.specs), self.forms.loss.targets
+
+    @property
+    def targets(self) -> dict[str, Spec]:
+        """The types of the targets, with symbolic extents where a binding decides them."""
+        return self.forms.targets
+
+    @cached_property
+    def fixed_batch(self) -> int | None:
+        """The batch size that the model is bound to for good, if it is."""
+        return fixed_batch(self.forms.specs)
+
+    def batch_size(self, wanted: int | None) -> int:
+        """The wanted batch size, or the one where nobody says any."""
+        return default_batch(self.forms.model) if wanted is None else wanted
+
+    def checked(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        """A batch as arrays, with plausible targets. Raises :class:`InputError`."""
+        arrays = self.arrays(inputs, self.forms.names)
+        self.forms.loss.check(self.forms.example, arrays)
+        return arrays
+
+    def arrays(self, inputs: Mapping[str, Any], names: Sequence[str]) -> dict[str, Array]:
+        """Values for all of ``names``, and nothing else, as arrays. Raises :class:`InputError`."""
+        if not isinstance(inputs, Mapping):
+            raise InputError(f"a batch must be a dict with arrays for {list(names)}, not a {type(inputs).__name__}")
+        problems = [f"{name!r} is missing" for name in names if name not in inputs]
+        problems += [f"{name!r} is not an input" for name in inputs if name not in names]
+        if problems:
+            raise InputError(f"{'; '.join(problems)}: the inputs are {', '.join(map(repr, names))}")
+        return {name: self._array(name, inputs[name]) for name in names}
+
+    def _array(self, name: str, value: Any) -> Array:
+        """A value as an input takes it (:mod:`glowtrain.trainer.arrays`)."""
+        targets = self.targets
+        spec = targets[name] if name in targets else self.forms.specs[name]
+        if isinstance(value, (list, tuple, int, float)) and name not in targets:
+            return np.asarray(value, spec.dtype.numpy)
+        array = converted(name, np.asarray(value), spec.dtype)
+        return with_unit_axes(array, spec) if name in targets else array
+
+    def check_all(self, arrays: Mapping[str, Array], size: int, *, drop_last: bool = False) -> None:
+        """Check a whole data set before anything runs: types, labels, and that the last batch fits.
+
+        Raises :class:`InputError`.
+        """
+        self.forms.loss.check(self.forms.example, arrays)
+        problems = [mismatch(name, arrays[name], spec) for name, spec in self.forms.specs.items()]
+        problems += [mismatch(name, with_unit_axes(arrays[name], spec), spec) for name, spec in self.targets.items()]
+        if any(problems):
+            raise InputError("; ".join(filter(None, problems)))
+        problems = index_problems(self.step, arrays, fixed=True)
+        if problems:
+            raise InputError("; ".join(problems))
+        self._check_batches(data.count_examples(arrays), size, drop_last=drop_last)
+
+    def _check_batches(self, examples: int, size: int, *, drop_last: bool) -> None:
+        """Raise :class:`InputError` for batches that a model with a fixed one cannot take."""
+        rest = examples % size
+        if self.fixed_batch is not None and (size != self.fixed_batch or (rest and not drop_last)):
+            what, instead = f"a last batch of {rest}", "leave it out (drop_last=True, --drop-last)"
+            if size != self.fixed_batch:
+                what, instead = f"batch_size={size}", f"train with a batch size of {self.fixed_batch}"
+            raise InputError(
+                f"the model's batch is fixed at {self.fixed_batch} and cannot take {what}: {instead}, "
+                "or give it a symbolic batch dimension: gt.load(..., open_batch=True) and --open-batch open that of a "
+                f"file ({page('exporting.md')})"
+            )
+
+    def whole_batches(self, arrays: dict[str, Array], size: int) -> dict[str, Array]:
+        """The examples that fill batches, where the model takes no others. Raises :class:`InputError` for none."""
+        count = data.count_examples(arrays)
+        if self.fixed_batch is None:
+            return arrays
+        if count < size:
+            raise InputError(f"{count} examples do not fill one batch of {size}, which is what the model takes")
+        return {name: array[: count - count % size] for name, array in arrays.items()}

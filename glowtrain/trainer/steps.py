@@ -1,0 +1,363 @@
+"""A model, a loss and an optimizer as one compiled step over one state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glowtrain import data
+from glowtrain.backends.base import Backend
+from glowtrain.backends.interpreter import evaluate
+from glowtrain.backends.state import State
+from glowtrain.compiler import Function, compile
+from glowtrain.errors import CheckpointError, GlowtrainError, InputError, NonFiniteError
+from glowtrain.grad.training import LOSS, STEP
+from glowtrain.graph import Binding, Graph, Template, constant, no_model
+from glowtrain.losses import Loss, LossFunction, as_loss
+from glowtrain.onnx_io import inference
+from glowtrain.optim import Optimizer
+from glowtrain.presentation.words import plural, unknown
+from glowtrain.trainer.arrays import converted
+from glowtrain.trainer.checkpoints import checkpoint as checkpoints
+from glowtrain.trainer.checkpoints.checkpoint import Checkpoint, Position
+from glowtrain.trainer.checkpoints.copies import Progress, Settings, check_settings, made_anew
+from glowtrain.trainer.checkpoints.fingerprint import fingerprint
+from glowtrain.trainer.diagnose import first_bad
+from glowtrain.trainer.feed import Data, held_out, named
+from glowtrain.trainer.forms import Forms, Trainable, with_values
+from glowtrain.trainer.history import History
+from glowtrain.trainer.hyper import Hyper
+from glowtrain.trainer.predict import Predictor
+from glowtrain.trainer.signature import BatchSignature
+from glowtrain.types import Array, f64, type_of
+
+
+class Steps:
+    """A model, a loss and an optimizer as compiled functions over one state: all of a trainer but its loop.
+
+    Arguments and attributes are those of :class:`~glowtrain.trainer.trainer.Trainer`.
+    """
+
+    def __init__(
+        self,
+        model: Graph | Template,
+        loss: str | Loss | LossFunction,
+        optimizer: Optimizer,
+        trainable: Trainable = None,
+        backend: str | Backend = "cpu",
+        seed: int = 0,
+        *,
+        unbiased: bool = False,
+        freeze_statistics: bool = False,
+    ) -> None:
+        if not isinstance(model, (Graph, Template)):
+            raise InputError(f"Trainer takes a graph or a template, {no_model(model)}")
+        if not isinstance(optimizer, Optimizer):
+            raise InputError(f"optimizer must be one of gt.optim, such as gt.optim.Adam(lr=1e-3), not {optimizer!r}")
+        self.seed = seed
+        self.backend = backend
+        self.loss = as_loss(loss)
+        self.optimizer = optimizer
+        self.forms = Forms(
+            model, self.loss, optimizer, trainable, seed, unbiased=unbiased, freeze_statistics=freeze_statistics
+        )
+        self.history = History()
+        self.position = Position()
+        self.whole = True
+        """False while a step runs, and after one that was broken off."""
+        step = self.forms.step()
+        self._example_step = step if isinstance(step, Graph) else self.forms.step_of(self.forms.example)
+        self.signature = BatchSignature(self.forms, self._example_step)
+        self.hyper = Hyper(optimizer, self._example_step)
+        variables = (*self._example_step.variables, *inference(self.forms.example).variables)
+        self.state = State({variable.name: variable.initial for variable in variables})
+        self._step = compile(step, backend, self.state)
+        self._began = optimizer.hyper()
+        self._best: dict[str, Array] = {}
+        self._binding: Binding | None = None
+
+    def __repr__(self) -> str:
+        """``<Trainer of mlp: 6 trained tensors, adam on cpu; 3 epochs done>``"""
+        trained, done = plural(len(self.forms.parameters), "trained tensor"), plural(self.position.epoch, "epoch")
+        return f"<Trainer of {self.forms.model.name}: {trained}, {self.optimizer.name} on {self.backend}; {done} done>"
+
+    # --- copies ------------------------------------------------------------------------------------------------------
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """What it was made of and how far it is: the step is compiled anew where it is read.
+
+        Raises :class:`UnpicklableError` for a model, loss or optimizer that has no name at the top of a module.
+        """
+        check_settings(self._settings)
+        return made_anew, (type(self), self._settings, self._progress)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """The same model, loss and optimizer, which are immutable, with a state of its own."""
+        return made_anew(type(self), self._settings, deepcopy(self._progress, memo))
+
+    @property
+    def _settings(self) -> Settings:
+        """The arguments it was made with."""
+        forms = self.forms
+        return {
+            "model": forms.model,
+            "loss": self.loss,
+            "optimizer": self.optimizer,
+            "trainable": forms.trainable,
+            "backend": self.backend,
+            "seed": self.seed,
+            "unbiased": forms.unbiased,
+            "freeze_statistics": forms.freeze_statistics,
+        }
+
+    @property
+    def _progress(self) -> Progress:
+        """What steps have changed."""
+        return Progress(
+            self.variables(), dict(self.hyper), self._began, self.history, self.position, self._best, self._binding,
+            self.whole,
+        )  # fmt: skip
+
+    def take(self, progress: Progress) -> None:
+        """Go to where another trainer of the same settings is."""
+        for name, array in progress.variables.items():
+            self.state.write(name, array)
+        self.hyper.update(progress.hyper)
+        self._began = progress.began
+        self.history = progress.history
+        self.position = progress.position
+        self._best = progress.best
+        self._binding = progress.binding
+        self.whole = progress.whole
+
+    # --- one batch ---------------------------------------------------------------------------------------------------
+
+    def step(self, inputs: Mapping[str, Any]) -> float:
+        """Train on one batch, given by input name; the loss from before the update.
+
+        Raises :class:`InputError` for wrong names, shapes, dtypes or labels, and :class:`NonFiniteError` if the loss is
+        NaN or infinite: then nothing has been updated.
+        """
+        arrays = self.signature.checked(inputs)
+        before, self.whole = self.whole, False
+        try:
+            outputs = self._step({**arrays, **self.hyper.inputs})
+        except GlowtrainError:
+            self.whole = before  # it was refused before anything ran
+            raise
+        self.whole = True
+        loss = float(outputs[LOSS])
+        if not math.isfinite(loss):
+            raise NonFiniteError(f"the loss is {loss}: {self._diagnosis(arrays)}")
+        if self._binding is None:
+            self._binding = self._step.specialised(arrays).graph.binding
+        return loss
+
+    def prepare(self, inputs: Mapping[str, Any]) -> None:
+        """Compile the step for a batch's shapes now; :meth:`step` does so when it first meets them."""
+        self._step.specialised(self.signature.arrays(inputs, self.forms.names))
+
+    def gradients(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        """The gradient of the loss on one batch for each trained parameter, by name; nothing is updated."""
+        return self._gradients(self.signature.checked(inputs))
+
+    def predict(self, inputs: Mapping[str, Any] | Array, *, batch_size: int | None = None) -> dict[str, Array]:
+        """The outputs of the inference form with the present parameters. An array stands for the only input.
+
+        More than ``batch_size`` examples (64, or what the model is fixed to) are run in batches of that size, where the
+        outputs are one for each example and do not depend on the others; see :mod:`glowtrain.trainer.predict`.
+        """
+        if isinstance(inputs, np.ndarray):
+            names = tuple(self.forms.specs)
+            if len(names) != 1:
+                raise InputError(f"the model has {len(names)} inputs ({', '.join(names)}): pass a dict")
+            inputs = {names[0]: inputs}
+        return self._predict(self.signature.arrays(inputs, tuple(self.forms.specs)), batch_size)
+
+    @property
+    def lr(self) -> float:
+        """The learning rate, before a schedule: ``hyper["lr"]``."""
+        return self.hyper["lr"]
+
+    @lr.setter
+    def lr(self, rate: float) -> None:
+        self.hyper["lr"] = rate
+
+    @property
+    def scheduled_rate(self) -> float:
+        """The learning rate of the last update that was made, with its schedule; of the first, before any was."""
+        if self.optimizer.schedule is None:
+            return self.lr
+        updates = constant(max(0, int(self.state.read(STEP)) - 1), f64)
+        numbers = {name: constant(value, f64) for name, value in self.hyper.items()}
+        factor = self.optimizer.schedule.value(updates, numbers)
+        return self.lr * float(evaluate(Graph((), {"factor": factor}), {})[factor])
+
+    # --- whole data sets ---------------------------------------------------------------------------------------------
+
+    def evaluate(self, examples: Data, *, batch_size: int | None = None, drop_last: bool = False) -> dict[str, float]:
+        """Means over examples of the loss and its metrics (``accuracy``), by the inference form.
+
+        Of a :class:`~glowtrain.data.Dataset` the validation part is measured, if it has one: ``dataset.train`` is the
+        other. ``drop_last`` leaves out a last, short batch that a model with a fixed batch cannot take.
+        """
+        arrays = named(held_out(examples), *self.signature.names)
+        size = self.signature.batch_size(batch_size)
+        self.signature.check_all(arrays, size, drop_last=drop_last)
+        if drop_last:
+            arrays = self.signature.whole_batches(arrays, size)
+        sums: dict[str, float] = {}
+        for batch in data.batches(arrays, size, seed=0, epoch=0, shuffle=False):
+            count = data.count_examples(batch)
+            for name, value in self._evaluate(self.signature.checked(batch)).items():
+                sums[name] = sums.get(name, 0.0) + float(value) * count
+        return {name: value / data.count_examples(arrays) for name, value in sums.items()}
+
+    # --- results -----------------------------------------------------------------------------------------------------
+
+    def parameters(self) -> dict[str, Array]:
+        """Copies of the trainable parameters, frozen ones included, by name."""
+        names = (variable.name for variable in self._example_step.variables if variable.trainable)
+        return {name: self.state.read(name) for name in names}
+
+    def variables(self) -> dict[str, Array]:
+        """Copies of the whole state by name: parameters, optimizer's slots, counters, running statistics."""
+        return {name: self.state.read(name) for name in self.state.names}
+
+    def set_variables(self, values: Mapping[str, Any]) -> None:
+        """Set some of :meth:`variables` by name: parameters of another model, say. The others stay.
+
+        Raises :class:`InputError` for unknown names and other shapes; nothing has been set then.
+        """
+        if problem := unknown(values, self.state.names, "variable"):
+            raise InputError(f"the trainer has {problem}")
+        own = {name: self.state.read(name) for name in values}
+        types = {name: type_of(array) for name, array in own.items()}
+        arrays = {name: converted(name, np.asarray(value), types[name].dtype) for name, value in values.items()}
+        problems = [
+            f"{name!r} is {types[name]}, not {array.dtype}{list(array.shape)}"
+            for name, array in arrays.items()
+            if (array.dtype, array.shape) != (own[name].dtype, own[name].shape)
+        ]
+        if problems:
+            raise InputError(f"variables of other types: {'; '.join(problems)}")
+        for name, array in arrays.items():
+            self.state.write(name, array)
+
+    def model(self) -> Graph:
+        """The model in inference form with the present parameters as initial values, under their names."""
+        return with_values(inference(self._bound()), self.variables())
+
+    @property
+    def graph(self) -> Graph:
+        """The whole training step, with the present state as initial values.
+
+        For a model with symbolic dimensions: as bound by the first step's batch.
+        """
+        return with_values(self.forms.step_of(self._bound()), self.variables())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the state."""
+        return sum(array.nbytes for array in self.variables().values())
+
+    # --- checkpoints -------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write a checkpoint, whole or not at all. Raises :class:`CheckpointError`."""
+        checkpoints.write(Path(path), self._checkpoint())
+
+    def restore(self, path: str | Path) -> None:
+        """Take everything from a checkpoint of this run: training goes on as if it had not been interrupted.
+
+        Hyperparameters that this trainer's optimizer was given take effect where the run began with others:
+        ``Adam(lr=1e-4)`` goes on with that rate, ``Adam()`` with the run's own. ``history.resumed`` says so.
+
+        Raises :class:`CheckpointError` if the file is broken or is of another model, loss, optimizer or seed; the
+        trainer is then unchanged.
+        """
+        found = checkpoints.read(Path(path))
+        checkpoints.check_belongs(found, self._checkpoint(), Path(path))
+        self._check_hyper(found.hyper, Path(path))
+        for name, array in found.variables.items():
+            self.state.write(name, array)
+        changed = {name: value for name, value in self.optimizer.chosen().items() if value != found.began.get(name)}
+        self.hyper.update({**found.hyper, **changed})
+        self._began = {**found.began, **changed}
+        self.history = History(found.history)
+        self.history.resumed = _going_on(found, changed)
+        self.position = found.position
+        self._best = found.best
+        self.whole = True
+
+    def _check_hyper(self, hyper: Mapping[str, float], path: Path) -> None:
+        try:
+            for name, value in hyper.items():
+                self.optimizer.check(name, value)
+        except InputError as error:
+            raise CheckpointError(f"{path}: {error}") from None
+
+    def keep_best(self) -> None:
+        """Remember the present parameters and running statistics as the best."""
+        names = (variable.name for variable in inference(self.forms.example).variables)
+        self._best = {name: self.state.read(name) for name in names}
+
+    def use_best(self) -> None:
+        """Go back to the parameters that :meth:`keep_best` remembered."""
+        for name, array in self._best.items():
+            self.state.write(name, array)
+
+    def _checkpoint(self) -> Checkpoint:
+        return Checkpoint(
+            self.variables(),
+            self.seed,
+            self._fingerprint,
+            self.position,
+            dict(self.hyper),
+            self._began,
+            self.history.deterministic(),
+            self._best,
+        )
+
+    @cached_property
+    def _fingerprint(self) -> dict[str, str]:
+        return fingerprint(self.forms)
+
+    # --- functions compiled when first needed ------------------------------------------------------------------------
+
+    @cached_property
+    def _gradients(self) -> Function:
+        return compile(self.forms.gradients(), self.backend, self.state)
+
+    @cached_property
+    def _evaluate(self) -> Function:
+        return compile(self.forms.evaluation(), self.backend, self.state)
+
+    @cached_property
+    def _predict(self) -> Predictor:
+        return Predictor(compile(self.forms.prediction(), self.backend, self.state))
+
+    def _bound(self) -> Graph:
+        """The model as the first step bound it, else as it was given."""
+        model = self.forms.model
+        if isinstance(model, Template) and self._binding is not None:
+            return model.bound(self._binding)
+        return self.forms.example
+
+    def _diagnosis(self, arrays: Mapping[str, Array]) -> str:
+        graph = self._step.specialised(arrays).graph
+        return first_bad(graph, graph.outputs[LOSS], {**arrays, **self.hyper.inputs}, self.variables())
+
+
+def _going_on(checkpoint: Checkpoint, changed: Mapping[str, float]) -> str:
+    """Where a run goes on with other hyperparameters than it had; empty if there are none."""
+    position = checkpoint.position
+    where = f"going on in epoch {position.epoch + 1}" + (f" after batch {position.batch}" if position.batch else "")
+    told = [f"{name} {value:g} instead of {checkpoint.hyper[name]:g}" for name, value in changed.items()]
+    return f"{where} with {', '.join(told)}" if told else ""
