@@ -16,6 +16,7 @@ from glowtrain.errors import CheckpointError, InputError, NonFiniteError
 from glowtrain.presentation.words import plural
 from glowtrain.trainer.checkpoints.checkpoint import Position
 from glowtrain.trainer.checkpoints.files import check_writable
+from glowtrain.trainer.feed import Data, named, validation_of
 from glowtrain.trainer.history import History, Record, TrainingLog, check_plot
 from glowtrain.trainer.interrupts import Interrupts, Terminated
 from glowtrain.trainer.progress import Display
@@ -72,14 +73,13 @@ class FitOptions:
 class Fit:
     """One call of :meth:`Trainer.fit`: data, options, and what is written on the way."""
 
-    def __init__(
-        self, trainer: Steps, arrays: dict[str, Array], validation: dict[str, Array] | None, options: FitOptions
-    ) -> None:
+    def __init__(self, trainer: Steps, examples: Data, validation: Data | None, options: FitOptions) -> None:
         self.trainer = trainer
-        self.arrays = arrays
-        self.validation = validation
         self.options = options
-        self.examples = data.count_examples(arrays)
+        self.arrays = named(examples, *trainer.signature.names)
+        self.validation = validation_of(examples, validation, *trainer.signature.names)
+        self._check_examples()
+        self.examples = data.count_examples(self.arrays)
         self.batches = self._count_batches()
         self._check_position()
         self._check_outputs()
@@ -244,6 +244,12 @@ class Fit:
                 raise InputError(f"fit: {self.examples} examples do not fill one batch of {size}, and drop_last=True")
             return whole
         return whole + (rest > 0)
+
+    def _check_examples(self) -> None:
+        """Raise :class:`InputError` for data that the model or its loss cannot take."""
+        for arrays in (self.arrays, self.validation):
+            if arrays is not None:
+                self.trainer.signature.check_all(arrays, self.options.batch_size, drop_last=self.options.drop_last)
 
     def _check_position(self) -> None:
         position = self.position

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TextIO
 
 from glowtrain.errors import InputError
-from glowtrain.trainer.feed import Data, named, validation_of
+from glowtrain.trainer.feed import Data
 from glowtrain.trainer.fit import Callback, Fit, FitOptions
 from glowtrain.trainer.forms import DEFAULT_EPOCHS
 from glowtrain.trainer.history import History
@@ -69,11 +69,6 @@ class Trainer(Steps):
         found there, and :class:`NonFiniteError` with the parameters from before the bad step.
         """
         path = None if checkpoint is None else Path(checkpoint)
-        if resume and path is None:
-            raise InputError("fit: resume=True needs checkpoint=, the file to go on from")
-        resumed = resume and path is not None and path.exists()
-        if resumed and path is not None:
-            self.restore(path)
         options = FitOptions(
             epochs=epochs,
             batch_size=self.signature.batch_size(batch_size),
@@ -88,11 +83,15 @@ class Trainer(Steps):
             plot=None if plot is None else Path(plot),
             progress=progress,
             callbacks=tuple(callbacks),
-            resumed=resumed,
+            resumed=resume and self._restored(path),
         )
-        arrays = named(examples, *self.signature.names)
-        validating = validation_of(examples, validation, *self.signature.names)
-        self.signature.check_all(arrays, options.batch_size, drop_last=drop_last)
-        if validating is not None:
-            self.signature.check_all(validating, options.batch_size, drop_last=drop_last)
-        return Fit(self, arrays, validating, options).run()
+        return Fit(self, examples, validation, options).run()
+
+    def _restored(self, checkpoint: Path | None) -> bool:
+        """Go on from a checkpoint, if there is one. Raises :class:`InputError` where none can be."""
+        if checkpoint is None:
+            raise InputError("fit: resume=True needs checkpoint=, the file to go on from")
+        if not checkpoint.exists():
+            return False
+        self.restore(checkpoint)
+        return True
