@@ -105,6 +105,7 @@ FreezeStatistics = Annotated[
         rich_help_panel=TRAINING,
     ),
 ]
+WholeStep = Annotated[bool, typer.Option("--train", help="The whole training step instead of the model.")]
 Epochs = Annotated[int, typer.Option(min=0, metavar="N", help="Passes over the data.")]
 BatchSize = Annotated[
     int | None,

@@ -1,18 +1,35 @@
-"""What training options mean: an optimizer with its schedule."""
+"""What training options mean: how long a run is, an optimizer with its schedule, the step that is compiled."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from dataclasses import dataclass
 from typing import Any
 
-from glowtrain import optim
+from glowtrain import losses, optim
 from glowtrain.cli.arguments.options import SCHEDULES
 from glowtrain.errors import InputError
+from glowtrain.graph import Graph
 from glowtrain.optim import OPTIMIZERS, Optimizer, Schedule
+from glowtrain.trainer.forms import Forms
 
 FINAL_FACTOR = 0.01
 """Where an exponential schedule ends, as a factor on the learning rate."""
+
+
+@dataclass(frozen=True)
+class RunLength:
+    """How long a run is: epochs, of batches of a size."""
+
+    epochs: int
+    batch_size: int
+    drop_last: bool
+
+    def batches(self, examples: int) -> int:
+        """The batches of all epochs over so many examples."""
+        whole, rest = divmod(examples, self.batch_size)
+        return self.epochs * (whole + (rest > 0 and not self.drop_last))
 
 
 def optimizer_of(name: str, schedule: Schedule | None = None, **settings: Any) -> Optimizer:
@@ -49,3 +66,11 @@ def schedule_of(name: str, updates: int, warmup: int) -> Schedule | None:
     if warmup:
         return optim.Warmup(warmup).then(after[name])
     return None if name == "constant" else after[name]
+
+
+def training_step(
+    graph: Graph, loss: str, output: str | None, trainable: list[str], optimizer: str, momentum: float | None
+) -> Graph:
+    """The training step that ``train`` would compile for a graph."""
+    rule = optimizer_of(optimizer, momentum=momentum)
+    return Forms(graph, losses.by_name(loss, output), rule, trainable or None, 0, unbiased=False).step_of(graph)

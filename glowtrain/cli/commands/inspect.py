@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from glowtrain import losses
 from glowtrain.backends.base import Backend
 from glowtrain.backends.discovery import backend_of
 from glowtrain.cli.arguments import options
@@ -15,7 +14,7 @@ from glowtrain.cli.arguments.completion import names
 from glowtrain.cli.arguments.feed import stored
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_graph, parse_dims
-from glowtrain.cli.arguments.training import optimizer_of
+from glowtrain.cli.arguments.training import training_step
 from glowtrain.cli.commands.profile import profile
 from glowtrain.cli.commands.summary import refusals, shared_parameters, summary
 from glowtrain.cli.terminal.console import command
@@ -23,7 +22,6 @@ from glowtrain.compiler import walk
 from glowtrain.compiler.walk import WALK, arrive, until
 from glowtrain.graph import Graph
 from glowtrain.stages import Options
-from glowtrain.trainer.forms import Forms
 
 
 def stage_names(backend: Backend) -> tuple[str, ...]:
@@ -33,27 +31,28 @@ def stage_names(backend: Backend) -> tuple[str, ...]:
 
 STAGES = stage_names(backend_of("cpu"))
 
+StageName = Annotated[
+    str, typer.Option(metavar="STAGE", help=f"What to print: {', '.join(STAGES)}.", autocompletion=names(STAGES))
+]
+ShapesOf = Annotated[
+    str | None,
+    typer.Option(
+        "--data", metavar="D", help="Shapes of a built-in model follow this data set.", autocompletion=options.DATA
+    ),
+]
+Explain = Annotated[bool, typer.Option("--explain", help="What passes left as it is, and why.")]
+
 
 @command
 def inspect(
     model: options.Model,
-    stage: Annotated[
-        str, typer.Option(metavar="STAGE", help=f"What to print: {', '.join(STAGES)}.", autocompletion=names(STAGES))
-    ] = "summary",
-    train: Annotated[bool, typer.Option("--train", help="The whole training step instead of the model.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="What passes left as it is, and why.")] = False,
+    stage: StageName = "summary",
+    train: options.WholeStep = False,
+    explain: Explain = False,
     backend: options.Backend = "cpu",
     dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
     open_batch: options.OpenBatch = False,
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            "--data",
-            metavar="D",
-            help="Shapes of a built-in model follow this data set.",
-            autocompletion=options.DATA,
-        ),
-    ] = None,
+    dataset: ShapesOf = None,
     data_dir: options.DataDir = None,
     loss: options.Loss = "softmax_cross_entropy",
     output: options.LossOutput = None,
@@ -80,10 +79,7 @@ def inspect(
     """
     import_modules(modules)
     chosen = backend_of(backend)
-    if stage not in stage_names(chosen):
-        raise typer.BadParameter(
-            f"there is no stage {stage!r}; choose from {', '.join(stage_names(chosen))}", param_hint="--stage"
-        )
+    check_stage(stage, chosen)
     loaded = stored(dataset, data_dir).train if dataset is not None else None
     graph = open_graph(model, parse_dims(dims), loaded, untie=untie, open_batch=open_batch)
     step = training_step(graph, loss, output, trainable, optimizer, momentum) if train else graph
@@ -95,6 +91,13 @@ def inspect(
         shared_parameters(graph)
 
 
+def check_stage(stage: str, backend: Backend) -> None:
+    """End as wrong usage for what is none of :func:`stage_names`."""
+    known = stage_names(backend)
+    if stage not in known:
+        raise typer.BadParameter(f"there is no stage {stage!r}; choose from {', '.join(known)}", param_hint="--stage")
+
+
 def show(graph: Graph, stage: str, backend: Backend) -> None:
     """Print one of :func:`stage_names`."""
     if stage == "summary":
@@ -103,14 +106,6 @@ def show(graph: Graph, stage: str, backend: Backend) -> None:
         profile(graph, backend)
     else:
         sys.stdout.write(text_of(graph, stage, backend))
-
-
-def training_step(
-    graph: Graph, loss: str, output: str | None, trainable: list[str], optimizer: str, momentum: float | None
-) -> Graph:
-    """The training step that ``train`` would compile for a graph."""
-    rule = optimizer_of(optimizer, momentum=momentum)
-    return Forms(graph, losses.by_name(loss, output), rule, trainable or None, 0, unbiased=False).step_of(graph)
 
 
 def text_of(graph: Graph, stage: str, backend: Backend) -> str:

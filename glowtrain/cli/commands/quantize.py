@@ -6,7 +6,7 @@ from glowtrain import losses
 from glowtrain import quantization as q
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments import quantize_options as given
-from glowtrain.cli.arguments.feed import feed, stored
+from glowtrain.cli.arguments.feed import Fed, Stored, feed, stored
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_model, parse_dims
 from glowtrain.cli.commands.quantizing import (
@@ -21,6 +21,7 @@ from glowtrain.cli.commands.quantizing import (
 from glowtrain.cli.terminal.console import command
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Template
+from glowtrain.losses import Loss
 from glowtrain.quantization.training.qat import prepare_training, resume_training
 from glowtrain.trainer.forms import specs_of
 from glowtrain.types import DTYPES
@@ -92,23 +93,32 @@ def quantize(
     loaded = stored(calibrate, data_dir)
     network = open_model(model, parse_dims(dims), loaded.train, seed, untie=untie, open_batch=open_batch)
     rule = losses.by_name(loss, output)
-    labelled = qat or labels or any(name in loaded.train for name in (*rule.targets, "y"))
-    fed = feed(loaded, specs_of(network), rule if labelled else None, labels)
+    fed = _fed(loaded, network, rule, labels, trained=qat > 0)
     recipe = q.Recipe(
         activation_scheme(DTYPES[activations], symmetric=symmetric, power_of_two=power_of_two),
         weight_scheme(DTYPES[weights], block, per_channel=per_channel, power_of_two=power_of_two),
         method=str(method), weight_method=str(weight_method), keep=keep, keep_sensitive=keep_sensitive,
         equalize=equalize, correct_bias=correct_bias, round_weights=round_weights,
     )  # fmt: skip
-    if opset is not None:
-        recipe.check_opset(opset, as_bytes=as_bytes)
+    files.check_savable(recipe)
     run = Run(network, (fed.train, fed.valid), recipe, rule, backend, seed, model)
     with saying_what_is_lost(files):
-        if is_quantized(network):
-            result: Graph | Template = _trained_on(run, training, files, sensitivity=sensitivity)
-        else:
-            result = _quantized(run, training, files, examples, sensitivity=sensitivity)
-        run.write(result, files)
+        run.write(_result(run, training, files, examples, sensitivity=sensitivity), files)
+
+
+def _fed(found: Stored, network: Graph | Template, loss: Loss, labels: str | None, *, trained: bool) -> Fed:
+    """The arrays for a model, and for its loss if it is trained or there are labels to measure it by."""
+    labelled = trained or labels or any(name in found.train for name in (*loss.targets, "y"))
+    return feed(found, specs_of(network), loss if labelled else None, labels)
+
+
+def _result(
+    run: Run, training: Finetuning, files: QuantizeFiles, examples: int, *, sensitivity: bool
+) -> Graph | Template:
+    """The model that is written."""
+    if is_quantized(run.network):
+        return _trained_on(run, training, files, sensitivity=sensitivity)
+    return _quantized(run, training, files, examples, sensitivity=sensitivity)
 
 
 def _trained_on(run: Run, training: Finetuning, files: QuantizeFiles, *, sensitivity: bool) -> Graph:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import typer
 from glowtrain import quantization as q
 from glowtrain.cli.arguments.files import check_writable
 from glowtrain.cli.arguments.quantize_options import Format
-from glowtrain.cli.arguments.training import optimizer_of, schedule_of
+from glowtrain.cli.arguments.training import RunLength, optimizer_of, schedule_of
 from glowtrain.cli.terminal.console import INTERRUPTED, err, nbytes, out
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Template
@@ -53,6 +52,11 @@ class QuantizeFiles:
         if self.page is not None:
             check_drawing()
 
+    def check_savable(self, recipe: q.Recipe) -> None:
+        """Raise :class:`QuantizationError` if the operator set that was asked for is too old for a recipe."""
+        if self.opset is not None:
+            recipe.check_opset(self.opset, as_bytes=self.as_bytes)
+
     @property
     def histograms(self) -> bool:
         """Whether a file holds them."""
@@ -88,7 +92,7 @@ class Finetuning:
     def rule(self, model: Graph | Template, examples: int) -> Optimizer:
         """The optimizer for a model and so many examples."""
         size = default_batch(model) if self.batch_size is None else self.batch_size
-        updates = self.epochs * (examples // size if self.drop_last else math.ceil(examples / size))
+        updates = RunLength(self.epochs, size, self.drop_last).batches(examples)
         return optimizer_of(self.optimizer, schedule_of(self.schedule, updates, 0), lr=self.lr)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from glowtrain.cli.arguments.feed import Fed, feed, stored
 from glowtrain.cli.arguments.files import check_writable
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_model, parse_dims
-from glowtrain.cli.arguments.training import optimizer_of, schedule_of
+from glowtrain.cli.arguments.training import RunLength, optimizer_of, schedule_of
 from glowtrain.cli.terminal.console import INTERRUPTED, command, note, out, seconds
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
@@ -87,9 +86,8 @@ def train(
     network = open_model(model, parse_dims(dims), loaded.train, seed, untie=untie, open_batch=open_batch)
     chosen = losses.by_name(loss, output)
     fed = feed(loaded, specs_of(network), chosen, labels)
-    size = default_batch(network) if batch_size is None else batch_size
-    batches = len(fed) // size if drop_last else math.ceil(len(fed) / size)
-    updates = max(1, epochs * batches // accumulate)
+    length = RunLength(epochs, default_batch(network) if batch_size is None else batch_size, drop_last)
+    updates = max(1, length.batches(len(fed)) // accumulate)
     rule = optimizer_of(
         optimizer, schedule_of(schedule, updates, warmup), lr=lr, momentum=momentum, nesterov=nesterov or None,
         weight_decay=weight_decay, no_decay=tuple(no_decay) or None, clip_norm=clip_norm, clip_value=clip_value,
@@ -97,8 +95,8 @@ def train(
     )  # fmt: skip
     trainer = Trainer(network, chosen, rule, trainable or None, backend, seed, freeze_statistics=freeze_statistics)
     files.check_savable(trainer)
-    _announce(trainer, network.name, f"{plural(len(fed), 'example')} of {loaded.name}")
-    _fit(trainer, fed, files, epochs, size, patience, drop_last=drop_last)
+    _announce(trainer, f"{plural(len(fed), 'example')} of {loaded.name}")
+    _fit(trainer, fed, files, length, patience)
     files.write(trainer)
 
 
@@ -144,21 +142,12 @@ class TrainFiles:
             out.print(f"wrote {self.step}: the training step, {_inputs(trainer.graph)}")
 
 
-def _fit(
-    trainer: Trainer,
-    fed: Fed,
-    files: TrainFiles,
-    epochs: int,
-    batch_size: int,
-    patience: int | None,
-    *,
-    drop_last: bool,
-) -> None:
+def _fit(trainer: Trainer, fed: Fed, files: TrainFiles, length: RunLength, patience: int | None) -> None:
     """Train; at Ctrl-C or SIGTERM keep what there is."""
     try:
         trainer.fit(
-            fed.train, epochs, batch_size, fed.valid, patience=patience, restore_best=patience is not None,
-            drop_last=drop_last,
+            fed.train, length.epochs, length.batch_size, fed.valid, drop_last=length.drop_last,
+            patience=patience, restore_best=patience is not None,
             checkpoint=files.checkpoint, resume=files.resume, log=files.log, plot=files.plot,
             progress=sys.stdout,
         )  # fmt: skip
@@ -182,13 +171,13 @@ def _keep(trainer: Trainer, files: TrainFiles) -> None:
         note(f"{files.model} was not written")
 
 
-def _announce(trainer: Trainer, name: str, examples: str) -> None:
+def _announce(trainer: Trainer, examples: str) -> None:
     trained = set(trainer.forms.parameters)
     shapes = {name: array.size for name, array in trainer.parameters().items()}
     count = sum(size for name, size in shapes.items() if name in trained)
     frozen = sum(shapes.values()) - count
     out.print(
-        f"{name}: {plural(count, 'parameter')} in {plural(len(trained), 'tensor')}"
+        f"{trainer.forms.model.name}: {plural(count, 'parameter')} in {plural(len(trained), 'tensor')}"
         + (f", {frozen:,} frozen" if frozen else "")
         + f"; {examples}; {trainer.optimizer.name} on {trainer.backend}",
     )

@@ -9,7 +9,7 @@ import typer
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_graph, parse_dims
-from glowtrain.cli.commands.inspect import training_step
+from glowtrain.cli.arguments.training import training_step
 from glowtrain.cli.terminal.console import command, out
 from glowtrain.cli.terminal.progress import waiting
 from glowtrain.verification import ladder, random_inputs
@@ -20,7 +20,7 @@ BATCH = 4
 @command
 def verify(
     model: options.Model,
-    train: Annotated[bool, typer.Option("--train", help="The whole training step instead of the model.")] = False,
+    train: options.WholeStep = False,
     backend: options.Backend = "cpu",
     dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Fixes the inputs, which are drawn.")] = 0,
