@@ -188,7 +188,9 @@ def test_weights_that_nodes_share_are_named_and_untied(twice: Path, tmp_path: Pa
     assert "untie" not in done("run", twice, "--input", tmp_path / "in.npz", "--output", tmp_path / "y.npz")
 
 
-def test_a_fixed_batch_is_opened(tmp_path: Path) -> None:
+@pytest.fixture
+def fixed(tmp_path: Path) -> Path:
+    """A model with an input x f32[2,2,2], which it flattens to a batch of 2 for a weight of four rows."""
     flatten = helper.make_node("Reshape", ["x", "shape"], ["flat"])
     multiply = helper.make_node("MatMul", ["flat", "w"], ["y"])
     given, result = (helper.make_tensor_value_info(name, 1, shape) for name, shape in (("x", [2, 2, 2]), ("y", [2, 1])))
@@ -197,15 +199,37 @@ def test_a_fixed_batch_is_opened(tmp_path: Path) -> None:
     graph = helper.make_graph([flatten, multiply], "fixed", [given], [result], tensors)
     path = tmp_path / "fixed.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), path)
+    return path
+
+
+def test_a_fixed_batch_is_opened(fixed: Path, tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(21, 2, 2)).astype(np.float32)
     np.savez(tmp_path / "data.npz", x=x, y=x.sum((1, 2))[:, None])
     data, out = tmp_path / "data.npz", tmp_path / "out.onnx"
-    done("train", path, "--data", data, "--loss", "mse", "--open-batch", "--batch-size", 8, "--out", out)
+    done("train", fixed, "--data", data, "--loss", "mse", "--open-batch", "--batch-size", 8, "--out", out)
     np.savez(tmp_path / "in.npz", x=x)
-    done("run", path, "--open-batch", "--input", tmp_path / "in.npz", "--output", tmp_path / "y.npz")
+    done("run", fixed, "--open-batch", "--input", tmp_path / "in.npz", "--output", tmp_path / "y.npz")
     with np.load(tmp_path / "y.npz") as outputs:
         np.testing.assert_allclose(outputs["y"], x.sum((1, 2))[:, None], rtol=1e-5, atol=1e-6)
     assert "--open-batch are for ONNX files" in refused("inspect", "mlp", "--open-batch")
+
+
+def test_weights_are_untied_where_a_model_is_checked(twice: Path) -> None:
+    assert "several nodes read one initializer" in done("verify", twice, "--train", "--loss", "mse")
+    assert "several nodes" not in done("verify", twice, "--train", "--loss", "mse", "--untie", "w")
+    assert "w.1" not in done("gradcheck", twice)
+    assert "w.1" in done("gradcheck", twice, "--untie", "w")
+
+
+@pytest.mark.parametrize(("command", "batch"), [("verify", 4), ("gradcheck", 3)])
+def test_a_batch_is_opened_where_a_model_is_checked(command: str, batch: int, fixed: Path) -> None:
+    assert "taking" not in done(command, fixed)
+    assert f"taking batch={batch}" in done(command, fixed, "--open-batch")
+
+
+def test_what_is_for_a_model_needs_one() -> None:
+    for option in ("--open-batch", "--untie=w"):
+        assert "--untie and --open-batch are for a MODEL of your own" in refused("gradcheck", option)
 
 
 def test_verify_climbs_the_ladder(trained: Path) -> None:

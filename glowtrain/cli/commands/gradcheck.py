@@ -14,7 +14,7 @@ from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.feed import examples_in, some_inputs_in
 from glowtrain.cli.arguments.files import check_writable
 from glowtrain.cli.arguments.imports import import_modules
-from glowtrain.cli.arguments.models import open_graph, open_model, parse_dims
+from glowtrain.cli.arguments.models import as_graph, open_model, parse_dims
 from glowtrain.cli.terminal.console import command, note, out
 from glowtrain.cli.terminal.progress import counting
 from glowtrain.errors import InputError
@@ -53,6 +53,8 @@ def gradcheck(
     programs: given.Programs = None,
     first: given.First = 0,
     dims: options.Dims = [],  # noqa: B006
+    open_batch: options.OpenBatch = False,
+    untie: given.Untie = [],  # noqa: B006
     input_path: given.Arrays = None,
     loss: given.Loss = None,
     output: given.Output = None,
@@ -78,7 +80,8 @@ def gradcheck(
     import_modules(modules)
     files = GradcheckFiles(json_path, junit, html, markdown)
     files.check()
-    _check_subject(model, op, programs, markdown, about_model=bool(input_path or loss or output))
+    about_model = bool(input_path or loss or output or untie or open_batch)
+    _check_subject(model, op, programs, markdown, about_model=about_model)
     if model is None:
         chosen = (op or None) if programs is None else []
         processes = jobs or _jobs(op, profile, examples)
@@ -86,7 +89,8 @@ def gradcheck(
             chosen, profile, examples, seed, processes, failures, programs=programs, first=first
         )
     else:
-        report = of_model(model, parse_dims(dims), seed, input_path, loss, output)
+        network = open_model(model, parse_dims(dims), open_batch=open_batch, untie=untie)
+        report = of_model(network, seed, input_path, loss, output)
     written = files.write(report, _again(modules, op, profile, examples, seed, programs, first))
     show(report, every=every or bool(op) or model is not None)
     for path in written:
@@ -103,7 +107,7 @@ def _check_subject(
     if model is not None and (op or markdown):
         raise InputError(f"give a MODEL or {'--op' if op else '--markdown'}, not both")
     if model is None and about_model:
-        raise InputError("--input, --loss and --output are for a MODEL of your own; give one")
+        raise InputError("--input, --loss, --output, --untie and --open-batch are for a MODEL of your own; give one")
 
 
 @dataclass(frozen=True)
@@ -137,14 +141,13 @@ class GradcheckFiles:
 
 
 def of_model(
-    model: str, dims: Mapping[str, int], seed: int, input_path: Path | None, loss: str | None, output: str | None
+    network: Graph | Template, seed: int, input_path: Path | None, loss: str | None, output: str | None
 ) -> GradcheckReport:
-    """Check a person's own model. Inputs give extents that ``dims`` does not; without them those are :data:`BATCH`."""
+    """Check a person's own model. Inputs give the extents that are open; without them those are :data:`BATCH`."""
     named = None if loss is None else losses.by_name(loss, output)
     chosen = output if loss is None else None
     if input_path is None:
-        return _checked(open_graph(model, dims, batch=BATCH), None, named, chosen, seed)
-    network = open_model(model, dims)
+        return _checked(as_graph(network, BATCH), None, named, chosen, seed)
     arrays = some_inputs_in(examples_in(input_path, specs_of(network)), network, named)
     _advise(network, arrays)
     return _checked(network, arrays, named, chosen, seed)

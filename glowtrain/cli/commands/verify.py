@@ -23,10 +23,12 @@ def verify(
     train: options.WholeStep = False,
     backend: options.Backend = "cpu",
     dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
+    open_batch: options.OpenBatch = False,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Fixes the inputs, which are drawn.")] = 0,
     loss: options.Loss = "softmax_cross_entropy",
     output: options.LossOutput = None,
     trainable: options.Trainable = [],  # noqa: B006
+    untie: options.Untie = [],  # noqa: B006
     optimizer: options.OptimizerChoice = "adam",
     momentum: options.Momentum = None,
     modules: options.Modules = [],  # noqa: B006
@@ -42,7 +44,7 @@ def verify(
     glowtrain verify model.onnx --train --optimizer sgd --momentum 0.9 --dims batch=8
     """
     import_modules(modules)
-    graph = open_graph(model, parse_dims(dims), batch=BATCH)
+    graph = open_graph(model, parse_dims(dims), batch=BATCH, open_batch=open_batch, untie=untie)
     if train:
         graph = training_step(graph, loss, output, trainable, optimizer, momentum)
     with waiting("verifying") as progress:
