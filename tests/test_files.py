@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import signal
 import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
+from typer.testing import CliRunner
 
 import glowtrain as gt
+from glowtrain.cli import app
 from glowtrain.errors import CheckpointError, GlowtrainError
 from glowtrain.files import write_atomically
+from glowtrain.gradcheck import GradcheckReport
 from glowtrain.trainer import History
 from glowtrain.trainer.checkpoints.files import check_writable
 
@@ -76,6 +81,51 @@ def test_a_link_is_followed(write: Callable[[Path], object], tmp_path: Path, the
     assert target.read_bytes() not in (b"old", b"")
     assert [entry.name for entry in target.parent.iterdir()] == ["file"]
     assert not there or stat.S_IMODE(target.stat().st_mode) == 0o640
+
+
+@contextmanager
+def small_disk(nbytes: int) -> Iterator[None]:
+    """Files cannot grow beyond so many bytes, as on a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def commanded(*arguments: str) -> Callable[[Path], object]:
+    """A command that writes a page, and fails if it cannot."""
+
+    def write(path: Path) -> None:
+        done = CliRunner().invoke(app, [*arguments, "--output", str(path)])
+        if done.exit_code:
+            raise OSError(done.output)
+
+    return write
+
+
+REPORTS: dict[str, Callable[[Path], object]] = {
+    "conformance": commanded("conformance", "abs"),
+    "operators": commanded("operators"),
+    "gradcheck": GradcheckReport(()).to_json,
+}
+
+
+@pytest.mark.parametrize("write", REPORTS.values(), ids=list(REPORTS))
+def test_a_report_that_cannot_be_finished_leaves_the_old_one(
+    write: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for asked in ("matching", "run_all"):
+        monkeypatch.setattr(f"glowtrain.onnx_io.checks.conformance.{asked}", lambda *_: [])
+    monkeypatch.setattr("glowtrain.onnx_io.checks.support.table", lambda _: "a table")
+    path = tmp_path / "report"
+    path.write_text("old")
+    with small_disk(2), pytest.raises(OSError, match="File too large"):
+        write(path)
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("report", "old")]
+    write(path)
+    assert path.read_text() not in ("", "old")
 
 
 def test_links_that_lead_nowhere_are_refused(tmp_path: Path) -> None:

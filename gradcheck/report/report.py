@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from glowtrain.errors import VerificationError
+from glowtrain.files import write_atomically
 from glowtrain.presentation.tables import table
 from glowtrain.presentation.words import plural
 
@@ -97,12 +98,12 @@ class GradcheckReport:
         return {"passed": self.passed, "seed": self.seed, "examples": self.examples, "seconds": seconds}
 
     def to_json(self, path: Path | str | None = None) -> str:
-        """The report as JSON text, also written to ``path``."""
+        """The report as JSON text, also written to ``path``, whole or not at all."""
         text = json.dumps(
             {**self.head(), "checks": [_plain(check) for check in self.checks]}, indent=1, allow_nan=False
         )
         if path is not None:
-            Path(path).write_text(text + "\n", encoding="utf-8")
+            write_atomically(Path(path), f"{text}\n".encode())
         return text
 
     def table(self, *, all_subjects: bool = False) -> Table:

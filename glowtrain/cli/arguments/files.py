@@ -37,5 +37,10 @@ def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
     files.write_atomically(path, memory.getvalue())
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text file: the whole of it or nothing. Raises :class:`CheckpointError`."""
+    files.write_atomically(path, text.encode())
+
+
 def _plain(array: Array) -> Array:
     return array.astype(np.float32) if array.dtype.kind == "V" else array

@@ -10,6 +10,7 @@ import typer
 from rich.progress import track
 
 from glowtrain.cli.arguments import options
+from glowtrain.cli.arguments.files import check_writable, write_text
 from glowtrain.cli.terminal.console import FAILED, command, err
 from glowtrain.cli.terminal.markdown import show
 
@@ -30,6 +31,7 @@ def conformance(
 
     glowtrain conformance --jobs 2 --gradients --output conformance.md
     """
+    check_writable(output)
     from glowtrain.gradcheck.operators import node_tests as slopes  # noqa: PLC0415
     from glowtrain.onnx_io.checks.conformance import matching, report, run_all  # noqa: PLC0415  (makes 2000 models)
 
@@ -43,7 +45,7 @@ def conformance(
         text = f"{text}\n{slopes.section(found)}"
         passed = passed and all(outcome.checked for outcome in found if not outcome.reason)
     if output is not None:
-        output.write_text(text, encoding="utf-8")
+        write_text(output, text)
     show(text)
     if not passed:
         raise typer.Exit(FAILED)

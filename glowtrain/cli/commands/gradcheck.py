@@ -12,7 +12,7 @@ from glowtrain import losses
 from glowtrain.cli.arguments import gradcheck_options as given
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.feed import examples_in, some_inputs_in
-from glowtrain.cli.arguments.files import check_writable
+from glowtrain.cli.arguments.files import check_writable, write_text
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import as_graph, open_model, parse_dims
 from glowtrain.cli.terminal.console import command, note, out
@@ -25,7 +25,6 @@ from glowtrain.graph import Graph, Template, lookup, registered
 from glowtrain.losses import Loss
 from glowtrain.presentation.figures import check_drawing
 from glowtrain.presentation.words import unknown
-from glowtrain.trainer.checkpoints.files import write_atomically
 from glowtrain.trainer.forms import specs_of
 from glowtrain.types import Array
 
@@ -129,14 +128,14 @@ class GradcheckFiles:
         """Write the report, which ``command`` gives again; the files that were written."""
         written = [self.json, self.junit, self.html, self.markdown if isinstance(report, RegistryReport) else None]
         if self.json is not None:
-            write_atomically(self.json, (report.to_json() + "\n").encode())
+            report.to_json(self.json)
         if self.junit is not None:
             write_junit(report, self.junit)
         if self.html is not None:
             write_html(report, self.html)
         if self.markdown is not None and isinstance(report, RegistryReport):
             again = f"{command} --markdown {shlex.quote(str(self.markdown))}"
-            write_atomically(self.markdown, page(report, again).encode())
+            write_text(self.markdown, page(report, again))
         return [path for path in written if path is not None]
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from glowtrain.cli.arguments.files import check_writable, write_text
 from glowtrain.cli.terminal.console import command
 from glowtrain.cli.terminal.markdown import show
 from glowtrain.graph import Operator, Sample
@@ -30,9 +31,10 @@ def operators(
     """
     from glowtrain.onnx_io.checks.support import table  # noqa: PLC0415  (makes a table of all of ONNX)
 
+    check_writable(output)
     text = table(samples)
     if output is not None:
-        output.write_text(text, encoding="utf-8")
+        write_text(output, text)
     else:
         show(text)
 
