@@ -13,12 +13,12 @@ from functools import cached_property
 
 from glowtrain.graph import Graph, Input, Node, Value, rebuild
 from glowtrain.graph.operator import as_tuple
-from glowtrain.ops.contraction.products import Gemm, MatMul, reshaped, swapped
+from glowtrain.ops.contraction.products import Gemm, MatMul, swapped
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.core.family import Grads
 from glowtrain.ops.elementwise.arithmetic import Add
 from glowtrain.ops.reduce.reduction import ReduceSum, filled
-from glowtrain.ops.tensor.move import Transpose
+from glowtrain.ops.tensor.move import Transpose, reshape
 
 Ints = tuple[int, ...]
 Sum = Callable[[], Value]
@@ -137,7 +137,7 @@ class ScanGradient:
         if isinstance(op, ReduceSum):
             axes = (0, *(axis + 1 for axis in op.reduced(first.type)))
             stack = self._stack(first)
-            return lambda: reshaped(ReduceSum(axes=axes, keepdims=False)(stack()), value.shape)
+            return lambda: reshape(ReduceSum(axes=axes, keepdims=False)(stack()), value.shape)
         return self._contraction(node)
 
     def _contraction(self, node: Node) -> Sum | None:
@@ -160,8 +160,8 @@ class ScanGradient:
             columns = swapped(columns) if form.transB else columns
             _, m, k = rows.shape
             n, terms = columns.shape[2], rows.shape[0] * k
-            rows = reshaped(Transpose(perm=(1, 0, 2))(rows), (m, terms))
-            product = rows @ reshaped(columns, (terms, n))
+            rows = reshape(Transpose(perm=(1, 0, 2))(rows), (m, terms))
+            product = rows @ reshape(columns, (terms, n))
             return product if form.alpha == 1 else product * form.alpha
 
         return total

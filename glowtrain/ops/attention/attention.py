@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from glowtrain.graph import Constant, Draw, Operator, Sample, Value, constant, operator
-from glowtrain.ops.contraction.products import reshaped, swapped
+from glowtrain.ops.contraction.products import swapped
 from glowtrain.ops.core.family import broadcast_shapes
 from glowtrain.ops.elementwise.logic import And, Greater, Where
 from glowtrain.ops.elementwise.transcendental import Tanh
 from glowtrain.ops.reduce.reduction import ReduceMax, accumulator, as_dtype, widened
 from glowtrain.ops.reduce.softmax import Softmax
-from glowtrain.ops.tensor.move import Concat, Reshape, Transpose, Unsqueeze
+from glowtrain.ops.tensor.move import Concat, Reshape, Transpose, Unsqueeze, reshape
 from glowtrain.types import Array, DType, Shape, TensorType, f32, f64, i64
 
 OPERANDS = ("Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen")
@@ -252,7 +252,7 @@ def inner_reshaped(x: Value, kept: int, shape: Shape) -> Value:
     The kept extents are not written down (0 in a Reshape keeps one), so that a saved model leaves them open.
     """
     if 0 in shape:
-        return reshaped(x, (*x.shape[:kept], *shape))
+        return reshape(x, (*x.shape[:kept], *shape))
     result: Value = x if x.shape[kept:] == shape else Reshape(shape=(*(0,) * kept, *shape))(x)
     return result
 

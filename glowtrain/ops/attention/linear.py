@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 
 from glowtrain.graph import Draw, Graph, Input, Operator, Sample, Value, operator
-from glowtrain.ops.contraction.products import reshaped
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.convolution.convolution import Conv
 from glowtrain.ops.elementwise.activation import Swish, sigmoid
 from glowtrain.ops.elementwise.transcendental import Exp
 from glowtrain.ops.reduce.reduction import accumulator, as_dtype, filled, widened
-from glowtrain.ops.tensor.move import Concat, Slice, Transpose
+from glowtrain.ops.tensor.move import Concat, Slice, Transpose, reshape
 from glowtrain.types import Array, TensorType
 
 RULES = ("linear", "gated", "delta", "gated_delta")
@@ -131,7 +130,7 @@ class LinearAttention(Operator):
         state, y = Scan(body=body, num_scan_inputs=len(scanned))(start, *scanned)
         ordered = Transpose(perm=(1, 0, 2, 3, 4))(y)
         final = as_dtype(state, query.dtype if past is None else past.dtype)
-        return as_dtype(reshaped(ordered, (batch, steps, self.q_num_heads * shape[3])), query.dtype), final
+        return as_dtype(reshape(ordered, (batch, steps, self.q_num_heads * shape[3])), query.dtype), final
 
     def _step(self, inputs: Sequence[Input]) -> Graph:
         """One step: from the state and the step's slices to the new state and the output [B, K, H / K, e]."""
@@ -165,7 +164,7 @@ class LinearAttention(Operator):
 
 def _steps_first(x: Value, shape: tuple[int, ...]) -> Value:
     """[B, T, n] with its last axis split, and the steps in front."""
-    split = reshaped(x, shape)
+    split = reshape(x, shape)
     result: Value = Transpose(perm=(1, 0, *range(2, split.rank)))(split)
     return result
 

@@ -16,7 +16,7 @@ from glowtrain.graph.operator import Quantized
 from glowtrain.loops import Expr, For, Statement, Tensor, cast, indices_of, reduce
 from glowtrain.ops.core.family import Grads, broadcast_shapes, broadcastable
 from glowtrain.ops.reduce.reduction import ReduceSum, accumulator, unbroadcast, widened
-from glowtrain.ops.tensor.move import Reshape, Slice, Transpose
+from glowtrain.ops.tensor.move import Slice, Transpose, reshape
 from glowtrain.types import Array, Shape, TensorType
 
 NUMBERS = frozenset({"f64", "f32", "f16", "bf16", "i64", "i32", "u64", "u32"})
@@ -30,12 +30,6 @@ def product(a: Expr, b: Expr) -> Expr:
 def swapped(x: Value) -> Value:
     """The transpose of the last two axes."""
     result: Value = Transpose(perm=(*range(x.rank - 2), x.rank - 1, x.rank - 2))(x)
-    return result
-
-
-def reshaped(x: Value, shape: Shape) -> Value:
-    """``x`` with another shape; itself if that is its shape."""
-    result: Value = x if x.shape == shape else Reshape(shape=shape, allowzero=0 in shape)(x)
     return result
 
 
@@ -81,18 +75,18 @@ class MatMul(Operator):
 
     def vjp(self, g: Value, y: Value, *inputs: Any) -> Grads:
         a, b = inputs
-        left = reshaped(a, (1, *a.shape)) if a.rank == 1 else a
-        right = reshaped(b, (*b.shape, 1)) if b.rank == 1 else b
+        left = reshape(a, (1, *a.shape)) if a.rank == 1 else a
+        right = reshape(b, (*b.shape, 1)) if b.rank == 1 else b
         batch = broadcast_shapes([left.shape[:-2], right.shape[:-2]])
-        g = reshaped(g, (*batch, left.shape[-2], right.shape[-1]))
+        g = reshape(g, (*batch, left.shape[-2], right.shape[-1]))
         da = unbroadcast(g @ swapped(right), left.shape)
-        return reshaped(da, a.shape), reshaped(self._right_gradient(g, left, right), b.shape)
+        return reshape(da, a.shape), reshape(self._right_gradient(g, left, right), b.shape)
 
     def _right_gradient(self, g: Value, left: Value, right: Value) -> Value:
         """A matrix shared by a whole batch of rows gets one contraction over batch and rows."""
         if right.rank == 2 and left.rank > 2:
             rows = math.prod(left.shape[:-1])
-            left, g = reshaped(left, (rows, left.shape[-1])), reshaped(g, (rows, g.shape[-1]))
+            left, g = reshape(left, (rows, left.shape[-1])), reshape(g, (rows, g.shape[-1]))
         return unbroadcast(swapped(left) @ g, right.shape)
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
@@ -281,7 +275,7 @@ class Einsum(Operator):
         for position in range(1, len(operands)):
             later = {label for operand in operands[position + 1 :] for label in operand.labels}
             total = total.times(operands[position], later.union(output))
-        return reshaped(total.ordered(output), tuple(extents[label] for label in output))
+        return reshape(total.ordered(output), tuple(extents[label] for label in output))
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
@@ -326,7 +320,7 @@ class _Labelled:
     def of(x: Value, labels: Labels, extents: dict[str, int]) -> _Labelled:
         """Drop axes that only broadcast, and take the diagonal of repeated labels."""
         kept = [axis for axis, label in enumerate(labels) if x.shape[axis] == extents[label]]
-        named = _Labelled(reshaped(x, tuple(x.shape[axis] for axis in kept)), tuple(labels[axis] for axis in kept))
+        named = _Labelled(reshape(x, tuple(x.shape[axis] for axis in kept)), tuple(labels[axis] for axis in kept))
         for label in dict.fromkeys(labels):
             while named.labels.count(label) > 1:
                 named = named.diagonal(label)
@@ -339,7 +333,7 @@ class _Labelled:
         extent, shape = self.value.shape[first], self.value.shape
         rest = [axis for axis in range(len(shape)) if axis not in (first, second)]
         pairs = Transpose(perm=(*rest, first, second))(self.value)
-        flat = reshaped(pairs, (*(shape[axis] for axis in rest), extent * extent))
+        flat = reshape(pairs, (*(shape[axis] for axis in rest), extent * extent))
         value: Value = Slice((0,), (extent * extent,), (len(rest),), (extent + 1,))(flat)
         return _Labelled(value, (*(self.labels[axis] for axis in rest), label))
 
@@ -363,8 +357,8 @@ class _Labelled:
         outer, rows, columns = a.shape[: len(batch)], a.shape[len(batch) :][: len(left)], b.shape[b.rank - len(right) :]
         if inner:
             terms = math.prod(b.shape[len(batch) :][: len(inner)])
-            a, b = reshaped(a, (*outer, math.prod(rows), terms)), reshaped(b, (*outer, terms, math.prod(columns)))
-            result = reshaped(a @ b, (*outer, *rows, *columns))
+            a, b = reshape(a, (*outer, math.prod(rows), terms)), reshape(b, (*outer, terms, math.prod(columns)))
+            result = reshape(a @ b, (*outer, *rows, *columns))
         else:
-            result = reshaped(a, (*a.shape, *(1 for _ in right))) * reshaped(b, (*outer, *(1 for _ in left), *columns))
+            result = reshape(a, (*a.shape, *(1 for _ in right))) * reshape(b, (*outer, *(1 for _ in left), *columns))
         return _Labelled(result, (*batch, *left, *right))

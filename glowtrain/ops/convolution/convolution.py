@@ -20,13 +20,13 @@ from typing import Any, ClassVar
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
 from glowtrain.graph.operator import Quantized
 from glowtrain.loops import Expr, For, Statement, Tensor, cast, indices_of, reduce
-from glowtrain.ops.contraction.products import product, reshaped
+from glowtrain.ops.contraction.products import product
 from glowtrain.ops.convolution.attributes import ConvTransposeWindow, ConvWindow
 from glowtrain.ops.convolution.correlation import columns, convolve, gather_nests, place_rows, scatter
 from glowtrain.ops.convolution.geometry import SlidingWindow, WindowAxis, window
 from glowtrain.ops.core.family import Grads
 from glowtrain.ops.reduce.reduction import ReduceSum, widened
-from glowtrain.ops.tensor.move import Slice, Transpose
+from glowtrain.ops.tensor.move import Slice, Transpose, reshape
 from glowtrain.types import Array, Shape, TensorType
 
 
@@ -383,9 +383,9 @@ class ConvWeightGradient(Operator):
         g, x = inputs
         geometry = self.geometry(g, x)
         images, spatial, rest = x.shape[0], x.shape[2:], tuple(range(3, x.rank + 1))
-        split = reshaped(x, (images, self.group, x.shape[1] // self.group, *spatial))
+        split = reshape(x, (images, self.group, x.shape[1] // self.group, *spatial))
         swapped = Transpose(perm=(2, 1, 0, *rest))(split)
-        image = reshaped(swapped, (x.shape[1] // self.group, self.group * images, *spatial))
+        image = reshape(swapped, (x.shape[1] // self.group, self.group * images, *spatial))
         kernel = Transpose(perm=(1, 0, *range(2, g.rank)))(g)
         # Strides and dilations change places, so the last tap of dw decides how far the padding must reach.
         places = [

@@ -12,14 +12,13 @@ import numpy as np
 from glowtrain.graph import Draw, Sample, Value, operator
 from glowtrain.graph.operator import Quantized
 from glowtrain.loops import Expr, For, Let, Ref, Statement, Tensor, call, cast, flatten, indices_of, reduce, select
-from glowtrain.ops.contraction.products import reshaped
 from glowtrain.ops.convolution.geometry import SlidingWindow
 from glowtrain.ops.core.family import Grads
 from glowtrain.ops.indexing.gather import Gather
 from glowtrain.ops.indexing.scatter import ScatterElements
 from glowtrain.ops.pooling.pooling import Pool, PoolGradient, draw_pool
 from glowtrain.ops.reduce.reduction import accumulator, filled, widened
-from glowtrain.ops.tensor.move import Transpose
+from glowtrain.ops.tensor.move import Transpose, reshape
 from glowtrain.types import Array, Shape, TensorType, i64
 
 _FAR = (1 << 62) - 1
@@ -161,7 +160,7 @@ class MaxPoolGradient(PoolGradient):
 
     def _flat(self, x: Value) -> Value:
         ordered = x if self.storage_order == 0 else Transpose(perm=(0, 1, *range(x.rank - 1, 1, -1)))(x)
-        return reshaped(ordered, (math.prod(x.shape),))
+        return reshape(ordered, (math.prod(x.shape),))
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
         (dx,), (g, indices) = outputs, inputs
@@ -180,11 +179,11 @@ class MaxPoolGradient(PoolGradient):
         size = math.prod((*g.shape[:2], *self.spatial))
         zeros = filled(0.0, g.type.with_shape((size,)))
         flat = ScatterElements(axis=0, reduction="add")(
-            zeros, reshaped(indices, (g.type.size,)), reshaped(g, (g.type.size,))
+            zeros, reshape(indices, (g.type.size,)), reshape(g, (g.type.size,))
         )
         if self.storage_order == 0:
-            return reshaped(flat, (*g.shape[:2], *self.spatial))
-        swapped = reshaped(flat, (*g.shape[:2], *self.spatial[::-1]))
+            return reshape(flat, (*g.shape[:2], *self.spatial))
+        swapped = reshape(flat, (*g.shape[:2], *self.spatial[::-1]))
         result: Value = Transpose(perm=(0, 1, *range(swapped.rank - 1, 1, -1)))(swapped)
         return result
 

@@ -26,13 +26,13 @@ from glowtrain.loops import (
     indices_of,
     reduce,
 )
-from glowtrain.ops.contraction.products import reshaped
 from glowtrain.ops.convolution.convolution import Conv, ConvTranspose, output_padding
 from glowtrain.ops.convolution.geometry import PhaseAxis, SlidingWindow, window
 from glowtrain.ops.core.family import Grads
 from glowtrain.ops.elementwise.arithmetic import Abs, Pow
 from glowtrain.ops.elementwise.logic import Equal, Where
 from glowtrain.ops.reduce.reduction import ReduceMax, ReduceMean, ReduceSum, accumulator, widened
+from glowtrain.ops.tensor.move import reshape
 from glowtrain.types import Array, Shape, TensorType
 
 MOST_PLACES = 1 << 22
@@ -195,10 +195,10 @@ class SumPool(Operator):
     def decompose(self, *inputs: Any) -> Value:
         """A convolution of every channel alone with ones."""
         x = inputs[0]
-        images = reshaped(x, (math.prod(x.shape[:2]), 1, *x.shape[2:]))
+        images = reshape(x, (math.prod(x.shape[:2]), 1, *x.shape[2:]))
         conv = Conv("NOTSET", self.dilations, 1, self.kernel_shape, self.pads, self.strides)
         sums = conv(images, _ones(self.kernel_shape, x))
-        return reshaped(sums, (*x.shape[:2], *sums.shape[2:]))
+        return reshape(sums, (*x.shape[:2], *sums.shape[2:]))
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
@@ -243,10 +243,10 @@ class SumPoolGradient(PoolGradient):
     def decompose(self, *inputs: Any) -> Value:
         """A transposed convolution of every channel alone with ones."""
         g = inputs[0]
-        images = reshaped(g, (math.prod(g.shape[:2]), 1, *g.shape[2:]))
+        images = reshape(g, (math.prod(g.shape[:2]), 1, *g.shape[2:]))
         short = output_padding(self.geometry(g))
         spread = ConvTranspose("NOTSET", self.dilations, 1, self.kernel_shape, short, (), self.pads, self.strides)
-        return reshaped(spread(images, _ones(self.kernel_shape, g)), (*g.shape[:2], *self.spatial))
+        return reshape(spread(images, _ones(self.kernel_shape, g)), (*g.shape[:2], *self.spatial))
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:

@@ -15,7 +15,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from glowtrain.graph import Draw, Graph, Input, Operator, Sample, Value, constant, operator
-from glowtrain.ops.contraction.products import reshaped
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.elementwise.activation import (
     Elu,
@@ -31,7 +30,7 @@ from glowtrain.ops.elementwise.extrema import Clip
 from glowtrain.ops.elementwise.logic import Less, Where
 from glowtrain.ops.elementwise.transcendental import Tanh
 from glowtrain.ops.reduce.reduction import filled, widened
-from glowtrain.ops.tensor.move import Concat, Slice, Transpose
+from glowtrain.ops.tensor.move import Concat, Slice, Transpose, reshape
 from glowtrain.ops.tensor.split import Split
 from glowtrain.types import Array, DType, Shape, TensorType, boolean
 
@@ -211,7 +210,7 @@ class Recurrent(Operator):
             body, len(scanned), (), (), (int(backwards),) * len(scanned), (int(backwards),), num_captured=len(captured)
         )
         *states, y = scan(*initial, *scanned, *captured)
-        return [reshaped(y, (steps, 1, batch, hidden)), *(reshaped(v, (1, batch, hidden)) for v in states)]
+        return [reshape(y, (steps, 1, batch, hidden)), *(reshape(v, (1, batch, hidden)) for v in states)]
 
     def reference(self, *inputs: Any) -> tuple[Array, ...]:
         x, w, r, bias, lengths, *starts, peepholes = self._operands(inputs)
@@ -286,13 +285,13 @@ def _pieces(x: Any, count: int) -> Any:
 
 def _part(x: Value, place: int) -> Value:
     """One direction of a tensor whose first axis is directions."""
-    return reshaped(x if x.shape[0] == 1 else _cut(x, 0, place, place + 1), x.shape[1:])
+    return reshape(x if x.shape[0] == 1 else _cut(x, 0, place, place + 1), x.shape[1:])
 
 
 def _running(steps: int, lengths: Value) -> Value:
     """[T, B, 1]: whether a row has not ended at a step."""
     times = constant(np.arange(steps).reshape(steps, 1, 1), lengths.dtype)
-    result: Value = Less()(times, reshaped(lengths, (1, lengths.shape[0], 1)))
+    result: Value = Less()(times, reshape(lengths, (1, lengths.shape[0], 1)))
     return result
 
 
