@@ -39,7 +39,8 @@ OPERATORS: dict[str, Callable[[Value], Any]] = {
 
 
 @cache
-def results(name: str, length: int, target: Target) -> tuple[Array, ...]:
+def results(name: str, length: int, target: Target | None) -> tuple[Array, ...]:
+    """Compiled for a target, or evaluated without one."""
     x = np.random.default_rng(length).normal(0.5, 3, (3, 21, length)).astype(np.float32)
 
     @gt.model(x=f32[x.shape])
@@ -47,7 +48,7 @@ def results(name: str, length: int, target: Target) -> tuple[Array, ...]:
         found = OPERATORS[name](x)
         return {str(n): value for n, value in enumerate(found if isinstance(found, tuple) else (found,))}
 
-    return tuple(gt.compile(net, backend=Cpu(target=target))({"x": x}).values())
+    return tuple(gt.compile(net, backend="evaluator" if target is None else Cpu(target=target))({"x": x}).values())
 
 
 WITH_EXP = {"Softmax", "Softmax of columns", "LogSoftmax"}
@@ -63,6 +64,14 @@ CASES = [
 @pytest.mark.parametrize("length", [5, 16, 49, 64, 131])
 def test_targets_agree(name: str, target: str, length: int) -> None:
     for ours, theirs in zip(results(name, length, Target.host()), results(name, length, OTHERS[target]), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", sorted(OPERATORS.keys() - WITH_EXP))
+@pytest.mark.parametrize("length", [1, 5, 16, 131])
+def test_the_evaluator_agrees(name: str, length: int) -> None:
+    """It says what a program means, and the order of these sums is part of that."""
+    for ours, theirs in zip(results(name, length, Target.host()), results(name, length, None), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 

@@ -1,8 +1,8 @@
 """The evaluator: a program run in NumPy, so that lowering, fusion and the memory plan can be checked without LLVM.
 
 Parallel loops are evaluated for all their points at once (statement after statement, which independent points allow),
-serial loops point by point. Large boxes are cut along the loop that saves most. With a plan, all activations share
-the planned arena.
+serial loops point by point. Large boxes are cut along the loop that saves most. A reduction has the order that it
+states (``Reduce.partials``), else NumPy's. With a plan, all activations share the planned arena.
 """
 
 from __future__ import annotations

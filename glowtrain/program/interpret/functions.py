@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -88,3 +88,25 @@ def combine(op: str, array: Array, axes: tuple[int, ...]) -> Array:
     else:
         reduced = np.asarray(UFUNCS[op].reduce(array, axis=axes, dtype=array.dtype))
     return reduced
+
+
+def combine_in_order(op: str, factors: Sequence[Array], dtype: DType, partials: int) -> Array:
+    """Reduce the last axis: element i goes into partial result i mod ``partials``; these are combined half with half.
+
+    The elements are one array, or those of a sum, the products of two, which fused multiply-adds add.
+    """
+    extent = factors[0].shape[-1]
+    sums = np.full((*factors[0].shape[:-1], partials), identity(op, dtype), dtype.numpy)
+    for start in range(0, extent, partials):
+        into = sums[..., : extent - start]
+        part = [array[..., start : start + partials] for array in factors]
+        into[...] = apply("fma", [*part, into]) if len(part) == 2 else _both(op, into, part[0])
+    while sums.shape[-1] > 1:
+        sums = _both(op, *np.split(sums, 2, axis=-1))
+    result: Array = sums[..., 0]
+    return result
+
+
+def _both(op: str, left: Array, right: Array) -> Array:
+    """Two arrays, combined element by element."""
+    return combine(op, np.stack((left, right)), (0,))

@@ -186,6 +186,8 @@ class Evaluation:
         rank = len(scope.shape)
         axes = tuple(range(rank - len(extents), rank))
         match reduce.body:
+            case body if reduce.partials:
+                result = _in_order(reduce, [lifted(inner.value(factor), rank) for factor in _summed(reduce)], scope)
             case Apply(function="mul", arguments=(a, b)) if reduce.op == "add" and reduce.dtype.name in ("f32", "f64"):
                 result = contract(lifted(inner.value(a), rank), lifted(inner.value(b), rank), axes, scope.shape)
             case body:
@@ -200,6 +202,21 @@ class Evaluation:
         for expr, value in inner.known.items():
             if expr not in self.known and not bound & self.facts.free(expr):
                 self.known[expr] = value
+
+
+def _summed(reduce: Reduce) -> tuple[Expr, ...]:
+    """The elements of a reduction in a stated order: the two factors where fused multiply-adds add products."""
+    match reduce.body:
+        case Apply(function="mul", arguments=(a, b)) if reduce.op == "add" and reduce.dtype.name == "f32":
+            return a, b
+    return (reduce.body,)
+
+
+def _in_order(reduce: Reduce, factors: Sequence[Array], scope: VectorScope) -> Array:
+    """A reduction over the last axis of a scope, in the order that it states; the result is without that axis."""
+    *outer, _ = np.broadcast_shapes(*(array.shape for array in factors))
+    full = [np.broadcast_to(array, (*outer, scope.shape[-1])) for array in factors]
+    return functions.combine_in_order(reduce.op, full, reduce.dtype, reduce.partials)
 
 
 def strided(
