@@ -21,8 +21,10 @@ class NativeFunction:
     The pointers lead to contiguous row-major memory: of the operands in order, then of the results; types and shapes
     are the function's own business. ``function`` is a function of ctypes, or an address; ``word`` is passed last,
     if there is one; ``keep`` is held as long as the function is (a library, a compiler's engine). The function writes
-    all of its results and nothing else, the same for the same operands. Raises :class:`InputError` for a ``function``
-    that is neither.
+    all of its results and nothing else, the same for the same operands.
+
+    What calls it is compiled in every process, with a cache folder too: the function is an address of this process,
+    whose content no key of a file could hold. Raises :class:`InputError` for a ``function`` that is neither.
     """
 
     name: str
