@@ -197,7 +197,9 @@ class UnbiasedBatchNormalization(BatchNormalization):
 class RowNormalization(Operator):
     """What LayerNormalization and RMSNormalization share: rows are the axes from ``axis`` on, scale broadcasts to x.
 
-    ``stash_type`` (1 for f32, 16 for bf16) is accepted for ONNX's sake: the statistics are in f32 or wider in any case.
+    ``stash_type`` is read and has no effect: ONNX names the type that statistics are computed in and results of them
+    have (1 for f32, 16 for bf16), here they are in f32, of f64 in f64, which is never less exact. ONNX Runtime computes
+    in f32 whatever it says, too; ONNX's reference evaluator takes 1 alone.
     """
 
     axis: int = -1

@@ -87,7 +87,10 @@ class InstanceNormalization(ChannelNormalization):
 @operator
 @dataclass(frozen=True)
 class GroupNormalization(ChannelNormalization):
-    """y = (x - mean) / sqrt(variance + epsilon) * scale + bias, over each instance's groups of channels (opset 21)."""
+    """y = (x - mean) / sqrt(variance + epsilon) * scale + bias, over each instance's groups of channels (opset 21).
+
+    ``stash_type`` has no effect, as in :class:`~glowtrain.ops.normalize.batch_and_layer.RowNormalization`.
+    """
 
     num_groups: int
     epsilon: float = 1e-5
