@@ -1,4 +1,8 @@
-"""What a person calls the parts of a model: the modules that parameters belong to."""
+"""What a person calls the parts of a model: the modules that parameters and nodes belong to.
+
+A parameter's name begins with its module's. A node that reads none may have a path as its name, which states the module
+(``/stage1/relu/Relu``), as nodes have in files of PyTorch's exporters.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,17 @@ def modules_of(values: Iterable[Value | None]) -> list[str]:
     return list(dict.fromkeys(filter(None, map(module_of, names))))
 
 
+def path(module: str, name: str) -> str:
+    """The name of a node that is in a module."""
+    return f"/{module}/{name}"
+
+
+def module_in(name: str) -> str:
+    """``stage1.relu`` of ``/stage1/relu/Relu``; empty for a name that is no path."""
+    return ".".join(name.split("/")[1:-1]) if name.startswith("/") else ""
+
+
 def layer_name(node: Node) -> str:
-    """What a node is called after: the module of its parameters, else its own name or that of its result."""
-    return next(iter(modules_of(node.inputs)), "") or node.name or node.outputs[0].name
+    """What a node is called after: the module of its parameters or that it is in, else its own name or its result's."""
+    module = next(iter(modules_of(node.inputs)), "") or module_in(node.name)
+    return module or node.name or node.outputs[0].name

@@ -1,13 +1,16 @@
-"""What PyTorch's dynamo exporter says of initializers decides which of them are parameters."""
+"""What PyTorch's dynamo exporter says: which initializers are parameters, and in which modules nodes are."""
 
 from __future__ import annotations
 
 import numpy as np
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, helper
 
+from glowtrain.backends.discovery import backend_of
+from glowtrain.cli.commands.profile import modules_by_kernel
 from glowtrain.graph import Graph
-from glowtrain.onnx_io import load
-from glowtrain.onnx_io.read.exported import FOLDED, KIND, SIGNATURE, exported
+from glowtrain.onnx_io import load, save
+from glowtrain.onnx_io.read.exported import FOLDED, KIND, SCOPES, SIGNATURE, exported
+from glowtrain.outline import summary
 from tests.onnx_io.onnx_models import model, node, trainable
 
 ARRAYS = {
@@ -60,3 +63,45 @@ def test_a_shared_constant_stays_one() -> None:
     graph = load(proto)
     assert isinstance(graph, Graph)
     assert not graph.variables
+
+
+def scoped(node: NodeProto, scopes: str) -> NodeProto:
+    node.metadata_props.add(key=SCOPES, value=scopes)
+    return node
+
+
+def nested() -> ModelProto:
+    """An addition, its Relu in a module of its own inside another, and a Tanh that is in no module."""
+    nodes = [
+        scoped(node("Add", "x stem.fc.bias", "h", "node_add"), "['', 'stem', 'stem.fc', 'add']"),
+        scoped(node("Relu", "h", "a", "node_relu"), "['', 'stem', 'stem.act', 'relu']"),
+        scoped(node("Tanh", "a", "y", "node_tanh"), "['', 'tanh']"),
+    ]
+    return model(nodes, {"x": [3]}, ["y"], {"stem.fc.bias": np.ones(3, np.float32)})
+
+
+def test_nodes_without_parameters_are_called_after_the_module_that_the_file_states() -> None:
+    graph = load(nested())
+    assert isinstance(graph, Graph)
+    assert [node.name for node in graph.nodes] == ["/stem.fc/node_add", "/stem.act/node_relu", "node_tanh"]
+    assert [layer.name for layer in summary(graph).layers] == ["stem.fc", "stem.act", "node_tanh"]
+    again = load(save(graph))
+    assert isinstance(again, Graph)
+    assert [layer.name for layer in summary(again).layers] == ["stem.fc", "stem.act", "node_tanh"]
+
+
+def test_nodes_of_the_torchscript_exporter_are_named_by_their_paths() -> None:
+    graph = load(model([node("Relu", "x", "y", "/layers.0/act/Relu")], {"x": [3]}, ["y"]))
+    assert isinstance(graph, Graph)
+    assert [layer.name for layer in summary(graph).layers] == ["layers.0.act"]
+
+
+def test_kernels_are_of_the_modules_whose_results_they_write() -> None:
+    proto = nested()
+    del proto.graph.node[2]
+    proto.graph.output[0].name = "a"
+    graph = load(proto)
+    assert isinstance(graph, Graph)
+    assert list(modules_by_kernel(graph, backend_of("cpu")).values()) == [["stem.fc", "stem.act"]]
+    (kernel,) = modules_by_kernel(graph.with_(outputs={"h": graph.nodes[0].outputs[0]}), backend_of("cpu")).values()
+    assert kernel == ["stem.fc"]

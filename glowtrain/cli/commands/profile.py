@@ -10,13 +10,14 @@ from glowtrain.backends.base import Backend, KernelProfile
 from glowtrain.backends.state import State
 from glowtrain.cli.terminal.console import out, seconds
 from glowtrain.compiler.specialisation import executable_of
-from glowtrain.compiler.walk import WALK, arrive, until
+from glowtrain.compiler.walk import WALK, until, walk
 from glowtrain.graph import Graph
-from glowtrain.graph.modules import module_of
+from glowtrain.graph.modules import module_in, module_of
+from glowtrain.lower.lower import values_by_buffer
 from glowtrain.optim import HYPER
 from glowtrain.presentation.tables import table
 from glowtrain.presentation.words import plural
-from glowtrain.program.memory.plan import Plan
+from glowtrain.program.program import Program
 from glowtrain.stages import Options
 from glowtrain.types import Array, TensorType
 
@@ -54,14 +55,24 @@ def profile(graph: Graph, backend: Backend, runs: int = RUNS) -> None:
 
 
 def modules_by_kernel(graph: Graph, backend: Backend) -> dict[str, list[str]]:
-    """The modules whose parameters a kernel reads or updates, by the kernel's name."""
-    plan: Plan = arrive(graph, Options(facts=backend.facts), until("plan", backend.stages(WALK)))
-    trained = {variable.name for variable in graph.variables if variable.trainable}
+    """The modules whose parameters a kernel reads or updates, and of the nodes whose results it writes, by its name."""
+    arrivals = walk(graph, Options(facts=backend.facts), until("plan", backend.stages(WALK)))
+    *results, plan = (arrival.result for arrival in arrivals)
+    simplified = [result for result in results if isinstance(result, Graph)][-1]
+    parameters = {variable.name: module_of(variable.name) for variable in graph.variables if variable.trainable}
+    nodes = modules_by_buffer(simplified, plan.program)
     found: dict[str, dict[str, None]] = defaultdict(dict)
     for kernel in plan.program.kernels:
-        names = (buffer.name for buffer in kernel.operands if buffer.name in trained)
-        found[kernel.name] |= dict.fromkeys(filter(None, map(module_of, names)))
+        named = [parameters.get(buffer.name, "") for buffer in kernel.operands]
+        named += [nodes.get(buffer.name, "") for buffer in kernel.writes]
+        found[kernel.name] |= dict.fromkeys(filter(None, named))
     return defaultdict(list, {name: list(modules) for name, modules in found.items()})
+
+
+def modules_by_buffer(graph: Graph, program: Program) -> dict[str, str]:
+    """The modules that nodes are in, by the names of the buffers that hold their results in the lowered program."""
+    values = values_by_buffer(graph) | {buffer.name: graph.outputs[name] for name, buffer in program.outputs.items()}
+    return {name: module_in(value.node.name) for name, value in values.items() if value.node is not None}
 
 
 def measure(graph: Graph, backend: Backend, runs: int = RUNS) -> KernelProfile:

@@ -28,6 +28,7 @@ from glowtrain.graph import (
 )
 from glowtrain.graph.specialise.binding import Result, Trimmed, part_name
 from glowtrain.graph.specialise.ragged import whole
+from glowtrain.onnx_io.read.exported import node_name
 from glowtrain.onnx_io.read.found_sizes import follow, ragged
 from glowtrain.onnx_io.read.parameters import Roles, class_of, key_of
 from glowtrain.onnx_io.read.source import describe, subgraphs
@@ -238,7 +239,7 @@ class Builder:
         """The outputs of a new node, or constants; what is made of integers for weights is known by those integers."""
         if isinstance(operator, SeededDraw) and operator.seed is None:
             operator = replace(operator, seed=self.seed())
-        fresh = Node(operator, inputs, node.name)
+        fresh = Node(operator, inputs, node_name(node))
         if isinstance(operator, WithScales):
             operator.check_known(inputs)
         known = None if isinstance(operator, DequantizeLinear) else constants(fresh, LARGEST_FOLD)

@@ -1,9 +1,9 @@
-"""What the files of PyTorch's exporters say of their initializers.
+"""What the files of PyTorch's exporters say of their initializers, and in which modules nodes are.
 
 The dynamo exporter writes the signature of the exported program and, for values, what they are or what they were folded
 from, as metadata; and for each node the text of the program's node that it was made from, whose arguments name the
-parameters it read. The TorchScript exporter writes neither, but names nodes after the modules that they are in. Files
-of other origin have none of it.
+parameters it read, and the modules around that node. The TorchScript exporter writes none of it, but names nodes after
+the modules that they are in. Files of other origin have neither.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from dataclasses import dataclass, field
 
 from onnx import ModelProto, NodeProto
 
+from glowtrain.graph.modules import path
+
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 FOLDED = "pkg.onnxscript.optimizer.folded_from"
 PROGRAM_NODE = "pkg.torch.onnx.fx_node"
+SCOPES = "pkg.torch.onnx.name_scopes"
 PARAMETER = "PARAMETER"
 PRODUCER = "pytorch"
 
@@ -97,6 +100,16 @@ class Exported:
         module = name.rpartition(".")[0]
         paths = (".".join(scope), ".".join(_CALL.sub("", part) for part in scope))
         return self.traced and node.name.startswith("/") and module in paths
+
+
+def node_name(node: NodeProto) -> str:
+    """A node's name; where the dynamo exporter says which module the node is in, a path that begins with it.
+
+    The scopes are, from the outermost: the model, each with its full name the modules inside of it, the program's node.
+    """
+    text = next((entry.value for entry in node.metadata_props if entry.key == SCOPES), "")
+    modules = [name for name in _QUOTED.findall(text)[:-1] if name]
+    return path(modules[-1], node.name) if modules else node.name
 
 
 def exported(model: ModelProto) -> Exported:
