@@ -51,9 +51,11 @@ def gradient_graph(model: Graph, loss: Value, targets: Sequence[Input], paramete
 
 
 def training_graph(
-    model: Graph, loss: Value, targets: Sequence[Input], parameters: Sequence[Variable], optimize: Optimize
-) -> Graph:
-    """One training step: output ``loss``; updates of the parameters, the optimizer's state and the model's own state.
+    model: Graph, loss: Value, targets: Sequence[Input], parameters: Sequence[Variable], optimize: Optimize,
+    metrics: Mapping[str, Value] | None = None,
+) -> Graph:  # fmt: skip
+    """One training step: outputs ``loss`` and the ``metrics``, before it; updates of the parameters, the optimizer's
+    state and the model's own state.
 
     Parameters that the loss does not depend on are left alone. Where the loss is NaN or infinite every update keeps the
     present value, so a bad batch cannot spoil the state. Raises :class:`DifferentiationError` if nothing is left to
@@ -68,7 +70,8 @@ def training_graph(
         raise DifferentiationError(f"the loss does not depend on any trainable parameter of {model.name}")
     optimizer = optimize(found)
     updates = _guarded({**model.updates, **optimizer.values}, loss)
-    step = Graph((*model.inputs, *targets, *optimizer.inputs), {LOSS: loss}, updates, f"{model.name}.step")
+    outputs = {LOSS: loss, **(metrics or {})}
+    step = Graph((*model.inputs, *targets, *optimizer.inputs), outputs, updates, f"{model.name}.step")
     _check_names(step)
     return step
 

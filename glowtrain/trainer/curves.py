@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from glowtrain.trainer.history import Record
 
 LOSSES = {"loss": "training", "val_loss": "validation"}
+PARTS = {"train_": "training", "val_": "validation"}
+"""How entries of metrics begin."""
 WIDTH, HEIGHT, LOWER = 6.4, 3.6, 2.2
 """Inches: of the figure, of the losses, and of what stands below them."""
 FEW = 40
@@ -35,14 +37,15 @@ def form_of(path: Path) -> figures.Form:
 
 def picture(records: Sequence[Record], form: figures.Form) -> bytes:
     """The curves of records as a file of this kind. Raises :class:`InputError` without matplotlib."""
-    metrics = list(dict.fromkeys(key for record in records for key in record if is_metric(key)))
+    metrics = list(dict.fromkeys(filter(None, (metric_of(key) for record in records for key in record))))
 
     def draw(figure: Figure) -> None:
         rows = figure.subplots(1 + len(metrics), squeeze=False, sharex=True, height_ratios=heights)[:, 0]
         _losses(rows[0], records)
         for axes, metric in zip(rows[1:], metrics, strict=True):
-            _curve(axes, records, metric, "validation", "C1")
-            axes.set_ylabel(metric.removeprefix("val_"))
+            for number, (part, label) in enumerate(PARTS.items()):
+                _curve(axes, records, part + metric, label, f"C{number}")
+            axes.set_ylabel(metric)
         rows[-1].set_xlabel("epoch")
         rows[-1].xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
 
@@ -50,9 +53,10 @@ def picture(records: Sequence[Record], form: figures.Form) -> bytes:
     return figures.picture(draw, WIDTH, sum(heights), form)
 
 
-def is_metric(key: str) -> bool:
-    """Whether a record's entry is measured on validation data, and no loss."""
-    return key.startswith("val_") and key not in LOSSES
+def metric_of(key: str) -> str:
+    """The metric that a record's entry is of, on training or validation data; empty for losses and other entries."""
+    part = next((part for part in PARTS if key.startswith(part) and key not in LOSSES), None)
+    return "" if part is None else key.removeprefix(part)
 
 
 def _losses(axes: Axes, records: Sequence[Record]) -> None:

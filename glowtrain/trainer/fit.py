@@ -149,6 +149,7 @@ class Fit:
     def _step(self, batch: dict[str, Array]) -> float:
         position, count = self.position, data.count_examples(batch)
         loss = self.trainer.step(batch)
+        position.add_metrics(self.trainer.measured, count)
         position.batch += 1
         position.examples += count
         position.loss_sum += loss * count
@@ -163,6 +164,7 @@ class Fit:
     def _record(self) -> Record:
         position = self.position
         record: Record = {"epoch": position.epoch + 1, "loss": position.loss_sum / max(position.examples, 1)}
+        record |= {f"train_{name}": total / position.examples for name, total in position.metric_sums.items()}
         record["lr"] = self.trainer.scheduled_rate
         if self.validation is not None:
             found = self.trainer.evaluate(

@@ -41,6 +41,7 @@ class Forms:
         *,
         unbiased: bool,
         freeze_statistics: bool = False,
+        metrics: bool = False,
     ) -> None:
         self.model = model
         self.template = model if isinstance(model, Template) else model.template
@@ -50,6 +51,7 @@ class Forms:
         self.seed = seed
         self.unbiased = unbiased
         self.freeze_statistics = freeze_statistics
+        self.metrics = metrics
 
     @cached_property
     def example(self) -> Graph:
@@ -100,7 +102,9 @@ class Forms:
         """One training step of a bound model."""
         trained = self.trained(model)
         attached = self.loss.attach(trained)
-        return training_graph(trained, attached.value, attached.targets, self.selected(trained), self.optimizer)
+        metrics = attached.metrics if self.metrics else {}
+        parameters = self.selected(trained)
+        return training_graph(trained, attached.value, attached.targets, parameters, self.optimizer, metrics)
 
     def gradients(self) -> Graph | Template:
         """The gradients of all parameters for a batch."""

@@ -21,10 +21,10 @@ TIMINGS = ("seconds", "examples_per_second")
 
 @dataclass
 class History:
-    """One record for each epoch: ``epoch`` (from 1), ``loss``, ``lr`` (of the last update, with its schedule), with
-    validation ``val_loss`` and ``val_<metric>``, ``seconds`` and ``examples_per_second`` (of this run's epochs; neither
-    compiling nor validation counts). ``resumed`` says with which other hyperparameters a restored run goes
-    on, if it does; ``stopped`` says why training ended."""
+    """One record for each epoch: ``epoch`` (from 1), ``loss``, ``train_<metric>`` where a trainer has ``metrics``,
+    ``lr`` (of the last update, with its schedule), with validation ``val_loss`` and ``val_<metric>``, ``seconds``
+    and ``examples_per_second`` (of this run's epochs; neither compiling nor validation counts). ``resumed`` says
+    with which other hyperparameters a restored run goes on, if it does; ``stopped`` says why training ended."""
 
     records: list[Record] = field(default_factory=list)
     stopped: str = ""

@@ -73,7 +73,8 @@ def line(record: Record, epochs: int, width: int | None = None) -> str:
     """
     digits = len(str(epochs))
     parts = [f"epoch {int(record['epoch']):>{digits}}/{epochs}"]
-    parts += [f"{key} {value:.4f}" for key, value in record.items() if key == "loss" or key.startswith("val_")]
+    shown = (key for key in record if key == "loss" or key.startswith(("train_", "val_")))
+    parts += [f"{key} {record[key]:.4f}" for key in shown]
     timings = [f"{record['seconds']:.1f} s", f"{record['examples_per_second']:,.0f} examples/s"]
     while timings and width is not None and len("  ".join(parts + timings)) > width:
         timings.pop()

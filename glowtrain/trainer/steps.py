@@ -55,6 +55,7 @@ class Steps:
         *,
         unbiased: bool = False,
         freeze_statistics: bool = False,
+        metrics: bool = False,
     ) -> None:
         if not isinstance(model, (Graph, Template)):
             raise InputError(f"Trainer takes a graph or a template, {no_model(model)}")
@@ -65,12 +66,15 @@ class Steps:
         self.loss = as_loss(loss)
         self.optimizer = optimizer
         self.forms = Forms(
-            model, self.loss, optimizer, trainable, seed, unbiased=unbiased, freeze_statistics=freeze_statistics
-        )
+            model, self.loss, optimizer, trainable, seed,
+            unbiased=unbiased, freeze_statistics=freeze_statistics, metrics=metrics,
+        )  # fmt: skip
         self.history = History()
         self.position = Position()
         self.whole = True
         """False while a step runs, and after one that was broken off."""
+        self.measured: dict[str, float] = {}
+        """The metrics of the last step's batch, from before the update, where ``metrics`` asks for them."""
         step = self.forms.step()
         self._example_step = step if isinstance(step, Graph) else self.forms.step_of(self.forms.example)
         self.signature = BatchSignature(self.forms, self._example_step)
@@ -114,6 +118,7 @@ class Steps:
             "seed": self.seed,
             "unbiased": forms.unbiased,
             "freeze_statistics": forms.freeze_statistics,
+            "metrics": forms.metrics,
         }
 
     @property
@@ -155,6 +160,7 @@ class Steps:
         loss = float(outputs[LOSS])
         if not math.isfinite(loss):
             raise NonFiniteError(f"the loss is {loss}: {self._diagnosis(arrays)}")
+        self.measured = {name: float(value) for name, value in outputs.items() if name != LOSS}
         if self._binding is None:
             self._binding = self._step.specialised(arrays).graph.binding
         return loss

@@ -22,7 +22,9 @@ class Trainer(Steps):
     function of a name; gradients of the others are not computed. Running statistics go on adapting, as in PyTorch; with
     ``freeze_statistics`` those of a BatchNormalization of which nothing is trained stay as they are, and it uses them.
     ``seed`` decides the order of examples and what dropout drops. ``unbiased``: the running variance of
-    BatchNormalization as PyTorch estimates it, not as ONNX does.
+    BatchNormalization as PyTorch estimates it, not as ONNX does. With ``metrics`` each step also gives the metrics of
+    the loss (``accuracy``) as ``measured``, and records of epochs have their means (``train_accuracy``): those of the
+    training form, each batch before its update. This takes no second forward pass, but some time with many classes.
 
     Models in f16 and bf16: named losses are computed in f32, with f32 targets; the optimizer's state and its arithmetic
     are f32, and each new parameter is rounded to its own type, so updates below its last place are lost: rates must not

@@ -123,6 +123,15 @@ def _initial(path: Path) -> dict[str, np.ndarray]:
     return {tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load(path).graph.initializer}
 
 
+def test_the_log_has_the_accuracy_of_training(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    common = ("train", "mlp", "--data", "digits", "--epochs", "1", "--out", tmp_path / "out.onnx", "--log", log)
+    assert "train_accuracy" not in done(*common)
+    assert "train_accuracy" not in log.read_text()
+    said = done(*common, "--train-metrics")
+    assert f"train_accuracy {json.loads(log.read_text())['train_accuracy']:.4f}" in said
+
+
 def test_resume_gives_the_same_bytes(tmp_path: Path) -> None:
     whole, parts, checkpoint = (tmp_path / name for name in ("whole.onnx", "parts.onnx", "run.safetensors"))
     common = ("train", "cnn", "--data", "digits", "--batch-size", "479")

@@ -64,22 +64,37 @@ class Stop:
             raise KeyboardInterrupt
 
 
-def test_ctrl_c_in_the_middle_of_an_epoch_loses_nothing(cnn: gt.Template, points: Points, tmp_path: Path) -> None:
+@pytest.mark.parametrize("metrics", [False, True])
+def test_ctrl_c_in_the_middle_of_an_epoch_loses_nothing(
+    cnn: gt.Template, points: Points, tmp_path: Path, metrics: bool
+) -> None:
     data, path = images(points), tmp_path / "run.safetensors"
-    whole = trainer_of(cnn)
+    whole = trainer_of(cnn, metrics=metrics)
     whole.fit(data, 4, 8, checkpoint=tmp_path / "whole")
-    broken = trainer_of(cnn)
+    broken = trainer_of(cnn, metrics=metrics)
     with pytest.raises(KeyboardInterrupt):
         broken.fit(data, 4, 8, checkpoint=path, callbacks=[Stop(6)])  # 3 batches and an epoch's end, then 2 batches
     assert (broken.position.epoch, broken.position.batch) == (1, 2)
-    resumed = trainer_of(cnn)
+    resumed = trainer_of(cnn, metrics=metrics)
     resumed.fit(data, 4, 8, checkpoint=path, resume=True)
     assert path.read_bytes() == (tmp_path / "whole").read_bytes()
+    assert len(resumed.history["train_accuracy"]) == 4 * metrics
     again = trainer_of(cnn)
     with pytest.raises(KeyboardInterrupt):
         again.fit(data, 4, 8, checkpoint=path, callbacks=[Stop(2)])
     with pytest.raises(CheckpointError, match="in batches of 8; go on with batch_size=8, not 4"):
         trainer_of(cnn).fit(data, 4, 4, checkpoint=path, resume=True)
+
+
+def test_an_epoch_of_which_a_part_was_not_measured_has_no_accuracy(
+    mlp: gt.Template, points: Points, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        trainer_of(mlp).fit(points, 3, 8, checkpoint=path, callbacks=[Stop(6)])
+    resumed = trainer_of(mlp, metrics=True)
+    resumed.fit(points, 3, 8, checkpoint=path, resume=True)
+    assert ["train_accuracy" in record for record in resumed.history] == [False, False, True]
 
 
 def test_a_step_that_is_broken_off_is_not_saved(

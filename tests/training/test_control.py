@@ -52,6 +52,29 @@ def test_the_log_has_the_rate_of_each_epoch(mlp: gt.Template, points: Points, tm
     assert constant.fit(points, 2, 8)["lr"] == [0.5, 0.5]
 
 
+def test_accuracy_of_training_is_the_mean_over_examples(
+    mlp: gt.Template, points: Points, backend: str, tmp_path: Path
+) -> None:
+    """Parameters that no step changes: the accuracy is that of the model on all 22 examples."""
+    trainer = trainer_of(mlp, backend, optimizer=gt.optim.SGD(lr=0.0), metrics=True)
+    history = trainer.fit(points, 2, 8, log=tmp_path / "log.jsonl")
+    right = trainer.predict(points[0])["output"].argmax(1) == points[1]
+    assert history["train_accuracy"] == pytest.approx([right.mean()] * 2)
+    logged = [json.loads(line)["train_accuracy"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert logged == history["train_accuracy"]
+    trainer.step({"x": points[0][:5], "labels": points[1][:5]})
+    assert trainer.measured == pytest.approx({"accuracy": right[:5].mean()})
+
+
+def test_accuracy_of_training_is_measured_where_it_is_asked_for(mlp: gt.Template, points: Points) -> None:
+    plain, measured = trainer_of(mlp, "cpu"), trainer_of(mlp, "cpu", metrics=True)
+    assert plain.fit(points, 3, 8).loss == measured.fit(points, 3, 8).loss
+    assert (plain.measured, plain.history["train_accuracy"]) == ({}, [])
+    assert list(plain.graph.outputs) == ["loss"]
+    assert list(measured.graph.outputs) == ["loss", "accuracy"]
+    assert "accuracy" not in str(trainer_of(mlp, loss=gt.losses.mse(), metrics=True).graph)
+
+
 # --- frozen BatchNormalization ---------------------------------------------------------------------------------------
 
 

@@ -43,6 +43,18 @@ def test_accuracy_is_drawn_and_time_is_not(tmp_path: Path) -> None:
     assert "seconds" not in texts(tmp_path / "loss.svg")
 
 
+def test_accuracy_of_training_is_drawn_beside_that_of_validation_and_alone(tmp_path: Path) -> None:
+    def marks(*keys: str) -> int:
+        records = [{"epoch": epoch, "loss": 1.0, **dict.fromkeys(keys, 0.5)} for epoch in (1, 2, 3)]
+        History(records).plot(tmp_path / "loss.svg")
+        assert ("accuracy" in texts(tmp_path / "loss.svg")) == bool(keys)
+        return (tmp_path / "loss.svg").read_text().count("<use ")
+
+    alone, both = marks("train_accuracy"), marks("train_accuracy", "val_accuracy")
+    assert alone > marks() + 3
+    assert both > alone
+
+
 def test_a_loss_over_decades_has_a_logarithmic_axis(tmp_path: Path) -> None:
     history(200).plot(tmp_path / "decades.svg")
     assert {"2", "1", "0.5", "0.2", "0.1", "0.05"} <= set(texts(tmp_path / "decades.svg"))

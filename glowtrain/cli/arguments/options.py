@@ -105,6 +105,14 @@ FreezeStatistics = Annotated[
         rich_help_panel=TRAINING,
     ),
 ]
+TrainMetrics = Annotated[
+    bool,
+    typer.Option(
+        "--train-metrics",
+        help="Measure accuracy on the training batches, too: in the lines of epochs, --log and --plot.",
+        rich_help_panel=TRAINING,
+    ),
+]
 WholeStep = Annotated[bool, typer.Option("--train", help="The whole training step instead of the model.")]
 Epochs = Annotated[int, typer.Option(min=0, metavar="N", help="Passes over the data.")]
 BatchSize = Annotated[

@@ -46,6 +46,7 @@ def train(
     trainable: options.Trainable = [],  # noqa: B006
     freeze_statistics: options.FreezeStatistics = False,
     untie: options.Untie = [],  # noqa: B006
+    train_metrics: options.TrainMetrics = False,
     patience: options.Patience = None,
     optimizer: options.OptimizerChoice = "adam",
     lr: options.LearningRate = None,
@@ -93,7 +94,10 @@ def train(
         weight_decay=weight_decay, no_decay=tuple(no_decay) or None, clip_norm=clip_norm, clip_value=clip_value,
         accumulate=accumulate,
     )  # fmt: skip
-    trainer = Trainer(network, chosen, rule, trainable or None, backend, seed, freeze_statistics=freeze_statistics)
+    trainer = Trainer(
+        network, chosen, rule, trainable or None, backend, seed,
+        freeze_statistics=freeze_statistics, metrics=train_metrics,
+    )  # fmt: skip
     files.check_savable(trainer)
     _announce(trainer, f"{plural(len(fed), 'example')} of {loaded.name}")
     _fit(trainer, fed, files, length, patience)

@@ -42,13 +42,20 @@ PLAIN = "variable:"
 
 @dataclass
 class Position:
-    """How far training is: whole epochs, batches in the present one, and the sums for that epoch's mean loss."""
+    """How far training is: whole epochs, batches in the present one, and the sums for that epoch's means."""
 
     epoch: int = 0
     batch: int = 0
     examples: int = 0
     loss_sum: float = 0.0
     batch_size: int = 0
+    metric_sums: dict[str, float] = field(default_factory=dict)
+
+    def add_metrics(self, measured: Mapping[str, float], count: int) -> None:
+        """Count the metrics of a batch of so many examples, before these; not if earlier batches were not measured."""
+        if self.examples == 0 or self.metric_sums:
+            for name, value in measured.items():
+                self.metric_sums[name] = self.metric_sums.get(name, 0.0) + value * count
 
 
 @dataclass
@@ -76,7 +83,7 @@ def write(path: Path, checkpoint: Checkpoint) -> None:
     about = {
         "format": FORMAT,
         "seed": checkpoint.seed,
-        "position": asdict(checkpoint.position),
+        "position": {name: value for name, value in asdict(checkpoint.position).items() if value != {}},
         "hyper": checkpoint.hyper,
         "began": checkpoint.began,
         "history": checkpoint.history,
@@ -151,10 +158,11 @@ def _is_table(value: Any, fits: Callable[[Any], bool]) -> bool:
 
 
 def _is_position(value: Any) -> bool:
-    counts = {item.name for item in fields(Position)} - {"loss_sum"}
+    counts = {item.name for item in fields(Position)} - {"loss_sum", "metric_sums"}
     return (
         isinstance(value, dict)
-        and value.keys() == {*counts, "loss_sum"}
+        and value.keys() - {"metric_sums"} == {*counts, "loss_sum"}
+        and _is_table(value.get("metric_sums", {}), _is_number)
         and all(_is_whole(value[name]) and value[name] >= 0 for name in counts)
         and _is_number(value["loss_sum"])
         and math.isfinite(value["loss_sum"])
