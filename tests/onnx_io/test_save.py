@@ -323,3 +323,9 @@ def test_a_template_that_no_extent_fits_is_to_be_bound(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot save the template picky: bind its dimensions first"):
         save(picky, tmp_path / "picky.onnx")
     assert not list(tmp_path.iterdir())
+
+
+def test_what_a_node_of_an_older_set_became_has_names_of_its_own() -> None:
+    """Softmax over joined axes is three nodes now; ONNX Runtime refuses two of one name."""
+    graph = loaded(model([node("Softmax", "x", "y", "soft", axis=1)], {"x": [2, 3, 4]}, ["y"], opset=11))
+    assert [written.name for written in runs_the_same(graph).graph.node] == ["soft", "soft_1", "soft_2"]

@@ -99,6 +99,8 @@ class Writer:
     measured: dict[str, str] = field(default_factory=dict)
     read: set[Value] = field(default_factory=set)
     """Values that some node or output reads: optional results that nobody reads are not written."""
+    node_names: Names = field(default_factory=Names)
+    """Of this graph's nodes: ONNX Runtime refuses two of one name, as the steps of an older operator have."""
 
     def declare(self, graph: Graph) -> None:
         """Fix the names of inputs, variables and outputs."""
@@ -188,19 +190,20 @@ class Writer:
         types = [None if value is None else value.type for value in node.inputs]
         operands = ["" if value is None else self.name(value) for value in node.inputs]
         outputs = [self.name(value) for value in self.written(node)]
+        name = self.node_names.fresh(node.name) if node.name else ""
         if isinstance(node.operator, Scan) and node.operator.num_captured:
-            self.nodes.append(self.scan(node.operator, operands, outputs, node.name))
+            self.nodes.append(self.scan(node.operator, operands, outputs, name))
             return
         form = form_of(node.operator, types, self.functions.opset, self.symbols.fields.get(node))
         if form is None and (node.operator.domain in self.functions.kept or not node.operator.has("decompose")):
             form = own_form(node.operator, len(operands))
         if form is not None:
-            self.nodes.append(self.standard(form, operands, outputs, node.name))
+            self.nodes.append(self.standard(form, operands, outputs, name))
             return
         function = self.functions.name_of(node)
         if function is not None:
             present = [name for name in operands if name]
-            self.nodes.append(helper.make_node(function, present, outputs, node.name, domain=OWN_DOMAIN))
+            self.nodes.append(helper.make_node(function, present, outputs, name, domain=OWN_DOMAIN))
 
     def written(self, node: Node) -> tuple[Value, ...]:
         """The results without the last ones that are optional and that nobody reads: other runtimes have integer
