@@ -24,7 +24,7 @@ from glowtrain.ops.reduce.softmax import Softmax
 from glowtrain.quantization import Profile, Recipe, Scheme, calibrate, convert, prepare
 from glowtrain.quantization.calibration.profile import Observed
 from glowtrain.quantization.training.batch_norm import freeze
-from glowtrain.quantization.training.qat import learn, prepare_training, resume_training
+from glowtrain.quantization.training.qat import frozen_trainer, learn, prepare_training, resume_training
 from glowtrain.types import Array, i4, i8
 
 LOSS = gt.losses.softmax_cross_entropy("y", output="scores")
@@ -194,6 +194,14 @@ def test_running_statistics_stay_once_frozen(digits: data.Dataset, trained: dict
     for name in ("norm1.variance", "norm2.mean", "norm2.variance"):
         np.testing.assert_array_equal(after[name], trained[name])
     assert np.abs(after["norm2.scale"] - trained["norm2.scale"]).max() > 1e-4
+
+
+def test_a_frozen_trainer_measures_what_the_one_before_it_did(
+    digits: data.Dataset, trained: dict[str, Array], profile: Profile
+) -> None:
+    model, rule = prepare_training(digits_net, profile, state=trained), gt.losses.softmax_cross_entropy()
+    trainer = frozen_trainer(gt.Trainer(model, rule, gt.optim.SGD(lr=0.0), metrics=True))
+    assert 0.5 < trainer.fit(digits.train, 1, progress=False)["train_accuracy"][0] <= 1
 
 
 def test_statistics_that_were_never_frozen_are_exported_folded(

@@ -149,7 +149,7 @@ def frozen_trainer(trainer: Trainer) -> Trainer:
     forms = trainer.forms
     result = Trainer(
         freeze(forms.model), trainer.loss, trainer.optimizer, forms.trainable, trainer.backend, trainer.seed,
-        unbiased=forms.unbiased, freeze_statistics=forms.freeze_statistics,
+        unbiased=forms.unbiased, freeze_statistics=forms.freeze_statistics, metrics=forms.metrics,
     )  # fmt: skip
     for name in result.state.names:
         result.state.write(name, trainer.state.read(name))
