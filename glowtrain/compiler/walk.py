@@ -1,7 +1,7 @@
 """The walk: from a graph to what a backend runs, as a table of stages. Whoever compiles, prints, times or checks stages
 goes through this table, so that all see the same compiler.
 
-    Graph -> integers -> expanded -> optimized -> lowered -> layout -> inlined -> fused -> program -> plan -> (backend)
+    Graph -> integers -> expanded -> optimized -> lowered -> layout -> inlined -> summed -> fused -> program -> plan
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from glowtrain.optimize.pipeline import Optimize
 from glowtrain.program.memory.plan import Plan, PlanMemory
 from glowtrain.program.memory.verify_plan import verify_plan
 from glowtrain.program.passes.layout import AssignLayouts
+from glowtrain.program.passes.long_sums import SplitSums
 from glowtrain.program.passes.loop_fusion.fuse import FuseLoops
 from glowtrain.program.passes.loop_fusion.join import Limits
 from glowtrain.program.passes.producer_inlining import InlineProducers
@@ -58,6 +59,7 @@ WALK: tuple[Stage, ...] = (
     Stage("lowered", "a loop nest for each operator", lambda options: Lower()),
     Stage("layout", "axes in the order in which they are stored", _layout, minor=True),
     Stage("inlined", "producers inlined into their readers", _inlined, minor=True),
+    Stage("summed", "long sums in parts", lambda options: SplitSums(), minor=True),
     Stage("fused", "loops over equal boxes fused", _fused, minor=True),
     Stage("program", "in an order with a small peak of memory", lambda options: ScheduleLoops()),
     Stage("plan", "every activation placed in one arena", lambda options: PlanMemory()),

@@ -1,0 +1,160 @@
+"""Long sums over few results are taken in parts, so that there is work for many threads: ``y[c] = sum(n, h, w: x)``
+becomes ``parts[n, c] = sum(h, w: x)`` and ``y[c] = sum(n: parts[n, c])`` (the ``rfactor`` of Suriana, Adams and Kamil,
+Parallel Associative Reductions in Halide, 2017).
+
+How a sum is cut follows from shapes alone, so that results have the same bits for any number of threads and on any
+target; they are nearer to the exact ones, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from glowtrain.loops import Buffer, Expr, For, Index, Load, Reduce, Store, indices_of, rewrite, substitute, walk
+from glowtrain.program.program import Instruction, Kernel, Program
+from glowtrain.types import TensorType
+
+WORK = 1 << 15
+"""Elements that a kernel sums at least: some 10 µs."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Which sums of a kind are cut, and how.
+
+    ``results``: those of the nest at most; with more of them there are tasks enough. ``parts`` of each at most: enough
+    for threads to finish at about the same time. ``elements`` of a part at least, so that parts are few beside what is
+    summed.
+    """
+
+    results: int
+    parts: int
+    elements: int
+
+
+ROWS = Cut(results=32, parts=32, elements=64)
+"""Each result is the sum of neighbours in memory."""
+COLUMNS = Cut(results=1 << 14, parts=32, elements=64)
+"""Neighbours belong to neighbouring results, in lanes: a vector of results is a task."""
+CONTRACTION = Cut(results=1 << 11, parts=8, elements=512)
+"""Products of two operands that lack indices of each other's, as those of a matrix product: a tile of results is a
+task, and each part has to bring operands into registers again."""
+
+
+@dataclass(frozen=True)
+class SplitSums:
+    """The pass."""
+
+    def run(self, program: Program) -> Program:
+        """The same program, its long sums in two kernels each."""
+        return replace(program, instructions=tuple(_split(program.instructions)))
+
+
+def _split(instructions: Sequence[Instruction]) -> Iterator[Instruction]:
+    for instruction in instructions:
+        if instruction.kernel is not None:
+            yield from split(instruction.kernel)
+        elif instruction.children:
+            yield instruction.with_children(tuple(_split(instruction.children)))
+        else:
+            yield instruction
+
+
+def split(kernel: Kernel) -> tuple[Kernel, ...]:
+    """A kernel of one nest that stores one value, with each long sum in it computed by a kernel before it."""
+    match kernel.body:
+        case (For(indices=indices, body=(Store() as store,), serial=False),):
+            pass
+        case _:
+            return (kernel,)
+    parts: list[Kernel] = []
+
+    def change(expr: Expr) -> Expr | None:
+        axis = _axis(expr, indices) if isinstance(expr, Reduce) else None
+        if axis is None:
+            return None
+        assert isinstance(expr, Reduce)
+        name = f"{kernel.name}.parts" + (str(len(parts)) if parts else "")
+        part, rest = _factored(name, expr, axis, indices, store.buffer)
+        parts.append(part)
+        return rest
+
+    value = rewrite(store.value, change)
+    if not parts:
+        return (kernel,)
+    return (*parts, replace(kernel, body=(For(indices, (replace(store, value=value),)),)))
+
+
+def _axis(sum_: Reduce, outer: Sequence[Index]) -> tuple[int, int] | None:
+    """The axis of a sum along which it is cut, and into how many parts; ``None`` where it stays whole."""
+    results, elements = (math.prod(index.extent for index in box) for box in (outer, sum_.indices))
+    if sum_.partials or results * elements < WORK or not _closed(sum_, outer):
+        return None
+    cut = _cut(sum_, outer)
+    if results > cut.results:
+        return None
+    for axis, index in enumerate(sum_.indices):
+        parts = _divisor(index.extent, min(cut.parts, elements // cut.elements))
+        if parts > 1:
+            return axis, parts
+    return None
+
+
+def _cut(sum_: Reduce, outer: Sequence[Index]) -> Cut:
+    loads = [node for node in walk(sum_.body) if isinstance(node, Load)]
+    used = [frozenset[Index]().union(*map(_mentioned, load.index)) & frozenset(outer) for load in loads]
+    if any(a - b and b - a for a, b in combinations(used, 2)):
+        return CONTRACTION
+    return COLUMNS if any(_innermost(load) & frozenset(outer) for load in loads) else ROWS
+
+
+def _closed(sum_: Reduce, outer: Sequence[Index]) -> bool:
+    """Whether a sum depends on nothing that is computed around it, but for the indices of its nest."""
+    own = {*outer, *sum_.indices}
+    nodes = list(walk(sum_.body))
+    inner = {index for node in nodes if isinstance(node, Reduce) and node is not sum_ for index in node.indices}
+    return all(node in own or node in inner for node in nodes if isinstance(node, Index))
+
+
+def _innermost(load: Load) -> frozenset[Index]:
+    """The indices that lead to the neighbour in memory."""
+    axes = [axis for axis in load.buffer.layout if load.buffer.shape[axis] > 1]
+    return _mentioned(load.index[axes[-1]]) if axes else frozenset()
+
+
+def _mentioned(expr: Expr) -> frozenset[Index]:
+    return frozenset(node for node in walk(expr) if isinstance(node, Index) and node.extent > 1)
+
+
+def _divisor(extent: int, most: int) -> int:
+    """The largest divisor up to ``most`` (1 at least)."""
+    return next((number for number in range(min(extent, most), 1, -1) if extent % number == 0), 1)
+
+
+def _factored(
+    name: str, sum_: Reduce, axis: tuple[int, int], outer: Sequence[Index], result: Buffer
+) -> tuple[Kernel, Reduce]:
+    """The kernel that computes the parts, and the sum of them."""
+    at, parts = axis
+    buffer = _parts(name, sum_, parts, outer, result)
+    part, *own = indices_of((parts, *(index.extent for index in outer)))
+    cut = sum_.indices[at]
+    length = cut.extent // parts
+    inner = [*sum_.indices[:at], *([Index(length, cut.name)] if length > 1 else []), *sum_.indices[at + 1 :]]
+    place = part * length + inner[at] if length > 1 else part
+    body = substitute(sum_.body, {cut: place, **dict(zip(outer, own, strict=True))})
+    total = Reduce(sum_.op, tuple(inner), body) if inner else body
+    kernel = Kernel(name, (For((part, *own), (Store(buffer, (part, *own), total),)),))
+    (over,) = indices_of((parts,), "r")
+    return kernel, Reduce(sum_.op, (over,), Load(buffer, (over, *outer)))
+
+
+def _parts(name: str, sum_: Reduce, parts: int, outer: Sequence[Index], result: Buffer) -> Buffer:
+    """Memory for the parts, each laid out as the result is where it has the same axes."""
+    shape = tuple(index.extent for index in outer)
+    layout = result.layout if shape == result.shape else tuple(range(len(shape)))
+    type_ = TensorType(sum_.dtype, (parts, *shape))
+    return Buffer(name, type_, "activation", (0, *(axis + 1 for axis in layout)))
