@@ -90,6 +90,9 @@ class Backend(ABC):
     cache: Cache | None = None
     """Where artifacts are kept, if anywhere."""
 
+    def __str__(self) -> str:
+        return self.name
+
     def on(self, threads: int) -> Backend:
         """The same backend, running its code on so many threads. Raises :class:`BackendError` where it has but one."""
         if threads != 1:

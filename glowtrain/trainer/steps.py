@@ -13,6 +13,7 @@ import numpy as np
 
 from glowtrain import data
 from glowtrain.backends.base import Backend
+from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.backends.state import State
 from glowtrain.compiler import Function, compile
@@ -56,13 +57,14 @@ class Steps:
         unbiased: bool = False,
         freeze_statistics: bool = False,
         metrics: bool = False,
+        threads: int | None = None,
     ) -> None:
         if not isinstance(model, (Graph, Template)):
             raise InputError(f"Trainer takes a graph or a template, {no_model(model)}")
         if not isinstance(optimizer, Optimizer):
             raise InputError(f"optimizer must be one of gt.optim, such as gt.optim.Adam(lr=1e-3), not {optimizer!r}")
         self.seed = seed
-        self.backend = backend
+        self.backend = backend if threads is None else backend_of(backend, threads)
         self.loss = as_loss(loss)
         self.optimizer = optimizer
         self.forms = Forms(

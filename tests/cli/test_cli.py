@@ -326,6 +326,10 @@ def test_directory_as_output(tmp_path: Path) -> None:
         ),
         (("--data", "digits", "--loss", "crossentropy"), "(the nearest is 'softmax_cross_entropy'), and mlp has no"),
         (("--data", "digits", "--backend", "tpu"), "cpu, interpreter"),
+        (
+            ("--data", "digits", "--backend", "interpreter", "--threads", "2"),
+            "interpreter runs on one thread, not on 2",
+        ),
         (("--data", "digits", "--dims", "batch"), "NAME=EXTENT"),
         (("--data", "digits", "--dims", "time=3"), "time"),
         (("--data", "digits", "--trainable", "nothing.*"), "nothing.*"),
@@ -340,7 +344,24 @@ def test_wrong_settings(arguments: tuple[str, ...], expected: str, tmp_path: Pat
     assert not (tmp_path / "out.onnx").exists()
 
 
+def test_any_number_of_threads_writes_the_same_files(tmp_path: Path) -> None:
+    """Models, outputs, and what they were quantized to."""
+    images = tmp_path / "images.npz"
+    np.savez(images, x=digits().x_valid[:50])
+    written = []
+    for threads in (1, 2):
+        paths = [tmp_path / f"{threads}-{name}" for name in ("m.onnx", "out.npz", "q.onnx")]
+        more = ("--threads", threads)
+        done("train", "cnn", "--data", "digits", "--epochs", 1, "--out", paths[0], *more)
+        done("run", paths[0], "--input", images, "--output", paths[1], *more)
+        done("quantize", paths[0], "--calibrate", "digits", "--out", paths[2], *more)
+        written.append([path.read_bytes() for path in (paths[0], paths[2])] + [np.load(paths[1])["scores"].tobytes()])
+    assert written[0] == written[1]
+
+
 def test_usage_errors_have_status_2(tmp_path: Path) -> None:
+    for threads in ("0", "-1", "two", "5000"):
+        assert "--threads" in refused("run", "mlp", "--threads", threads, status=2)
     assert "--out" in refused("train", "mlp", "--data", "digits", status=2)
     assert "bogus" in refused("inspect", "mlp", "--stage", "bogus", status=2)
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from glowtrain import losses, models
+from glowtrain.backends.cpu.threads.count import MOST
 from glowtrain.backends.discovery import backend_names
 from glowtrain.cli.arguments.completion import names, names_or_files
 from glowtrain.data import NAMES
@@ -65,6 +66,10 @@ Modules = Annotated[
 BACKENDS = backend_names()
 Backend = Annotated[
     str, typer.Option(metavar="B", help=f"One of {', '.join(BACKENDS)}.", autocompletion=names(BACKENDS))
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(min=1, max=MOST, metavar="N", help="Threads of compiled code (as many as there are cores)."),
 ]
 Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Fixes initial values, the order of examples and dropout.")]
 Loss = Annotated[

@@ -50,6 +50,7 @@ def inspect(
     train: options.WholeStep = False,
     explain: Explain = False,
     backend: options.Backend = "cpu",
+    threads: options.Threads = None,
     dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
     open_batch: options.OpenBatch = False,
     dataset: ShapesOf = None,
@@ -78,7 +79,7 @@ def inspect(
     glowtrain inspect quantized.onnx --explain
     """
     import_modules(modules)
-    chosen = backend_of(backend)
+    chosen = backend_of(backend, threads)
     check_stage(stage, chosen)
     loaded = stored(dataset, data_dir).train if dataset is not None else None
     graph = open_graph(model, parse_dims(dims), loaded, untie=untie, open_batch=open_batch)

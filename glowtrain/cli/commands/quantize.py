@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from glowtrain import losses
 from glowtrain import quantization as q
+from glowtrain.backends.discovery import backend_of
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments import quantize_options as given
 from glowtrain.cli.arguments.feed import Fed, Stored, feed, stored
@@ -38,6 +39,7 @@ def quantize(
     dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
     open_batch: options.OpenBatch = False,
     backend: options.Backend = "cpu",
+    threads: options.Threads = None,
     activations: given.ActivationType = given.Activations.u8,
     weights: given.WeightType = given.Weights.i8,
     per_channel: given.PerChannel = True,
@@ -101,7 +103,7 @@ def quantize(
         equalize=equalize, correct_bias=correct_bias, round_weights=round_weights,
     )  # fmt: skip
     files.check_savable(recipe)
-    run = Run(network, (fed.train, fed.valid), recipe, rule, backend, seed, model)
+    run = Run(network, (fed.train, fed.valid), recipe, rule, backend_of(backend, threads), seed, model)
     with saying_what_is_lost(files):
         run.write(_result(run, training, files, examples, sensitivity=sensitivity), files)
 

@@ -11,6 +11,7 @@ import numpy as np
 import typer
 
 from glowtrain import quantization as q
+from glowtrain.backends.base import Backend
 from glowtrain.cli.arguments.files import check_writable
 from glowtrain.cli.arguments.quantize_options import Format
 from glowtrain.cli.arguments.training import RunLength, optimizer_of, schedule_of
@@ -132,7 +133,7 @@ class Run:
     arrays: tuple[dict[str, Array], dict[str, Array] | None]
     recipe: q.Recipe
     loss: Loss
-    backend: str
+    backend: Backend
     seed: int
     model: str
 

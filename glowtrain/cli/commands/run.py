@@ -33,6 +33,7 @@ def run(
     dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
     open_batch: options.OpenBatch = False,
     backend: options.Backend = "cpu",
+    threads: options.Threads = None,
     cache: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep compiled code in a folder, and find it there again.")
     ] = None,
@@ -48,7 +49,7 @@ def run(
     check_arrays(output_path)
     network = open_model(model, parse_dims(dims), open_batch=open_batch, training=False)
     arrays = inputs_in(examples_in(input_path, specs_of(network)), network)
-    predict = Predictor(compile(network, backend if cache is None else kept_in(cache, backend)))
+    predict = Predictor(compile(network, backend if cache is None else kept_in(cache, backend), threads=threads))
     predict.prepare(arrays, batch_size)
     began = time.perf_counter()
     outputs = dict(flat(predict(arrays, batch_size)))

@@ -39,6 +39,7 @@ def train(
     dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
     open_batch: options.OpenBatch = False,
     backend: options.Backend = "cpu",
+    threads: options.Threads = None,
     seed: options.Seed = 0,
     loss: options.Loss = "softmax_cross_entropy",
     labels: options.Labels = None,
@@ -96,7 +97,7 @@ def train(
     )  # fmt: skip
     trainer = Trainer(
         network, chosen, rule, trainable or None, backend, seed,
-        freeze_statistics=freeze_statistics, metrics=train_metrics,
+        freeze_statistics=freeze_statistics, metrics=train_metrics, threads=threads,
     )  # fmt: skip
     files.check_savable(trainer)
     _announce(trainer, f"{plural(len(fed), 'example')} of {loaded.name}")

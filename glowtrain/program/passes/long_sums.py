@@ -22,7 +22,7 @@ WORK = 1 << 15
 
 
 @dataclass(frozen=True)
-class Cut:
+class SumCut:
     """Which sums of a kind are cut, and how.
 
     ``results``: those of the nest at most; with more of them there are tasks enough. ``parts`` of each at most: enough
@@ -35,11 +35,11 @@ class Cut:
     elements: int
 
 
-ROWS = Cut(results=32, parts=32, elements=64)
+ROWS = SumCut(results=32, parts=32, elements=64)
 """Each result is the sum of neighbours in memory."""
-COLUMNS = Cut(results=1 << 14, parts=32, elements=64)
+COLUMNS = SumCut(results=1 << 14, parts=32, elements=64)
 """Neighbours belong to neighbouring results, in lanes: a vector of results is a task."""
-CONTRACTION = Cut(results=1 << 11, parts=8, elements=512)
+CONTRACTION = SumCut(results=1 << 11, parts=8, elements=512)
 """Products of two operands that lack indices of each other's, as those of a matrix product: a tile of results is a
 task, and each part has to bring operands into registers again."""
 
@@ -103,7 +103,7 @@ def _axis(sum_: Reduce, outer: Sequence[Index]) -> tuple[int, int] | None:
     return None
 
 
-def _cut(sum_: Reduce, outer: Sequence[Index]) -> Cut:
+def _cut(sum_: Reduce, outer: Sequence[Index]) -> SumCut:
     loads = [node for node in walk(sum_.body) if isinstance(node, Load)]
     used = [frozenset[Index]().union(*map(_mentioned, load.index)) & frozenset(outer) for load in loads]
     if any(a - b and b - a for a, b in combinations(used, 2)):
