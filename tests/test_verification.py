@@ -14,6 +14,7 @@ from glowtrain import models
 from glowtrain.backends import interpreter
 from glowtrain.backends.base import Backend
 from glowtrain.backends.cpu.backend import Cpu
+from glowtrain.backends.cpu.threads.share import Shared
 from glowtrain.compiler.walk import WALK, arrive, planned
 from glowtrain.errors import InputError, ProgramError, VerificationError
 from glowtrain.grad.reverse import pullback
@@ -37,7 +38,7 @@ from glowtrain.verification import VerificationReport, ladder, random_inputs
 from glowtrain.verification.exact import distance, results_of, run_in_both
 
 CHECKED = Options(check=True)
-NAMES = ("reference", "interpreter", "optimized", "lowered", "program", "plan", "compiled")
+NAMES = ("reference", "interpreter", "optimized", "lowered", "program", "plan", "compiled", "threads")
 
 
 def step() -> Graph:
@@ -248,6 +249,18 @@ def test_code_that_writes_an_output_wrongly_is_found_too() -> None:
     name, place = first_bad(run(Graph((x,), {"y": Tanh()(x)}), Planted("llvm", before=late)))
     assert name == "compiled"
     assert "which writes y: f32[4,6]" in place
+
+
+def test_what_threads_leave_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def first_task_alone(self: Shared, workspace: int, write: Any = Shared.functions) -> list[str]:
+        return [text.replace("i64 %begin, i64 %end)\n", "i64 0, i64 1)\n") for text in write(self, workspace)]
+
+    monkeypatch.setattr(Shared, "functions", first_task_alone)
+    graph = models.build("mlp", (1, 8, 8)).bind({"batch": 3})
+    report = ladder(graph, random_inputs(graph), backend=Cpu(threads=1))
+    assert report.first_bad is not None
+    assert report.first_bad.name == "threads"
+    assert report.first_bad.problem == "output scores has other bits on 3 threads than on one"
 
 
 def test_an_epilogue_with_a_strided_result_and_a_tail_of_lanes() -> None:

@@ -99,6 +99,11 @@ class Backend(ABC):
             raise BackendError(f"backend {self.name} runs on one thread, not on {threads}; use backend cpu")
         return self
 
+    def sharing(self, threads: int) -> Backend:
+        """For checks: the same backend on so many threads, which shares out whatever can be, however small it is, and
+        keeps nothing."""
+        return self.on(threads)
+
     @property
     def views(self) -> Mapping[str, View]:
         """Texts by name that ``glowtrain inspect`` can print beside those of the stages."""

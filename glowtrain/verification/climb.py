@@ -1,11 +1,14 @@
 """The ladder: a graph at ever later stages of the compiler, each compared with the one in double precision.
 
     reference (f64) - interpreter - [integers] - optimized - lowered - program - plan (in the arena) - compiled
+    - threads
 
 The rungs after the second are the stages of the walk (:mod:`glowtrain.compiler.walk`) that change something; minor ones
 are looked at where the next one differs. Where a quantized graph can be computed in integers, that graph is a rung, and
 the reference of those after it: a sum of integers is exact, so what is dequantized from a wrong integer is far outside
 of what rounding explains.
+
+On several threads, over which whatever can be shared out is, code must give the very bits that it gives on one.
 
 A result may be as far from the reference as the interpreter's own rounding explains, and a few roundings more for
 another order of summation. The report names the first rung that differs, and the node or instruction where it begins
@@ -52,6 +55,8 @@ from glowtrain.verification.report import Rung, VerificationReport
 
 _Result = TypeVar("_Result")
 
+THREADS = 3
+"""An odd number, so that few things are shared out evenly."""
 CLEAR = 1000.0
 """An intermediate value differs where its error is above this, or above the square root of the worst result's error."""
 
@@ -212,6 +217,29 @@ class _Climb:
         if found is not None:
             outputs, variables, instance = found
             self._compare(arrival.stage.name, _named(outputs, variables), partial(self._first_native, instance))
+        if self.backend.threaded and self.rungs[-1].ok:
+            self._threads()
+
+    def _threads(self) -> None:
+        """The same code on one thread and on several."""
+        self.begins("threads")
+        started = time.perf_counter()
+        alone, together = (self.backend.sharing(threads) for threads in (1, THREADS))
+        artifact = self._try("threads", lambda: self._artifact(alone))
+        if artifact is None:
+            return
+        runs = [run_loaded(b, artifact, self.graph, self.inputs, self.state)[:2] for b in (alone, together)]
+        one, several = (_named(*run) for run in runs)
+        other = [name for name in one if one[name].tobytes() != several[name].tobytes()]
+        problem = f"{other[0]} has other bits on {THREADS} threads than on one" if other else ""
+        self.rungs.append(Rung("threads", time.perf_counter() - started, problem=problem))
+
+    def _artifact(self, backend: Backend) -> Artifact:
+        """What a backend makes of the plan, or of the graph where there is none."""
+        stages = backend.stages(WALK)
+        subject = self.graph if self.plan is None else self.plan
+        artifact: Artifact = arrive(subject, self._options, stages if self.plan is None else after("plan", stages))
+        return artifact
 
     def _try(self, name: str, run: Callable[[], _Result]) -> _Result | None:
         """The result, or a bad rung that says what is not well formed."""

@@ -10,9 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.interpreter import evaluate
-from glowtrain.compiler import compile as compiled
-from glowtrain.compiler.walk import arrive, select
+from glowtrain.compiler.walk import WALK, arrive, select
+from glowtrain.errors import VerificationError
 from glowtrain.gradcheck.operators.differences import compared
 from glowtrain.gradcheck.report.report import Measure
 from glowtrain.graph import Graph, Value
@@ -21,9 +22,12 @@ from glowtrain.program.memory.plan import Plan
 from glowtrain.stages import Options
 from glowtrain.types import Array
 from glowtrain.verification.exact import Arrays, RoundingBound, bound, finite_size, longest_reduction
+from glowtrain.verification.native import run_loaded
 
 EXACT = 16.0
 """Multiples of the bound that are allowed where no wider type says how much rounding is natural."""
+THREADS = (1, 3)
+"""The numbers of threads that native code runs on; it must have the same bits on all."""
 LAST = 3
 """How many operations back cancellation is allowed for."""
 
@@ -42,8 +46,17 @@ def run_planned(graph: Graph, inputs: Arrays) -> Arrays:
 
 
 def run_compiled(graph: Graph, inputs: Arrays) -> Arrays:
-    """Outputs of the native code."""
-    return compiled(graph, "cpu")(inputs)
+    """Outputs of the native code. Raises :class:`VerificationError` where they have other bits on several threads."""
+    alone, *others = [backend_of("cpu").sharing(threads) for threads in THREADS]
+    artifact = arrive(graph, Options(facts=alone.facts), alone.stages(WALK))
+    state = {variable.name: variable.initial for variable in graph.variables}
+    outputs, variables, _ = run_loaded(alone, artifact, graph, inputs, state)
+    for backend, threads in zip(others, THREADS[1:], strict=True):
+        again, after, _ = run_loaded(backend, artifact, graph, inputs, state)
+        for name, array in {**outputs, **variables}.items():
+            if {**again, **after}[name].tobytes() != array.tobytes():
+                raise VerificationError(f"{name} has other bits on {threads} threads than on one")
+    return outputs
 
 
 def same_in_f64(oracle: str, run: Runner, graph: Graph, inputs: Arrays) -> Iterator[Measure]:

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from glowtrain.backends.base import Artifact, Backend
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.backends.state import State
-from glowtrain.compiler.walk import WALK, walk
+from glowtrain.compiler.walk import WALK, after, arrive, walk
 from glowtrain.gradcheck.operators import ladder
 from glowtrain.gradcheck.operators.differences import check_directions, check_gradient, compared
 from glowtrain.gradcheck.operators.oracles import MISTAKES, failure
@@ -32,6 +33,7 @@ from glowtrain.stages import Options
 from glowtrain.types import Array, f64
 from glowtrain.verification.exact import EPSILON, ROUNDINGS, Arrays, Known, RoundingBound, bound, longest_reduction
 
+THREADS = (2, 3, 7)
 STEPS = 3
 """Steps that native code trains: each reads what the last one has left."""
 DRIFT = 1600.0
@@ -59,8 +61,8 @@ class Rungs:
     def __init__(self, case: Case, backend: str = "cpu") -> None:
         self.case = case
         self.backend = backend_of(backend)
-        options = Options(facts=self.backend.facts, check=True)
-        self._walk = walk(case.step, options, self.backend.stages(WALK))
+        self.options = Options(facts=self.backend.facts, check=True)
+        self._walk = walk(case.step, self.options, self.backend.stages(WALK))
         self._results: dict[str, Any] = {}
         self._error: Exception | None = None
 
@@ -232,14 +234,37 @@ def _planned(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
 
 def _compiled(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
     """Steps of what the backend compiled."""
+    yield from rungs.compare("compiled", _stepping(rungs.backend, rungs.at("compiled"), rungs), STEPS)
+
+
+def _stepping(backend: Backend, artifact: Artifact, rungs: Rungs) -> Runner:
     state = State({variable.name: variable.initial for variable in rungs.graph.variables})
-    instance = rungs.backend.load(rungs.at("compiled")).bind(state)
+    instance = backend.load(artifact).bind(state)
 
     def run(feeds: Arrays) -> dict[str, Array]:
         arrays = {name: np.ascontiguousarray(array) for name, array in feeds.items()}
         return {**instance.run(arrays), **{name: state.read(name) for name in state.names}}
 
-    yield from rungs.compare("compiled", run, STEPS)
+    return run
+
+
+def _threads(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
+    """Steps of native code on several threads, which share out whatever can be: the same bits as on one."""
+    alone = rungs.backend.sharing(1)
+    artifact = arrive(rungs.plan, rungs.options, after("plan", alone.stages(WALK)))
+    wanted = _steps(alone, artifact, rungs)
+    for threads in THREADS:
+        found = _steps(rungs.backend.sharing(threads), artifact, rungs)
+        for number, (one, several) in enumerate(zip(wanted, found, strict=True), 1):
+            for name, array in one.items():
+                error = 0.0 if several[name].tobytes() == array.tobytes() else np.inf
+                yield Measure("threads", 0.0, error, f"{name} after step {number} on {threads} threads")
+
+
+def _steps(backend: Backend, artifact: Artifact, rungs: Rungs) -> list[dict[str, Array]]:
+    """What each of some steps gives, and leaves in the variables."""
+    run = _stepping(backend, artifact, rungs)
+    return [{name: array.copy() for name, array in run(rungs.case.feeds).items()} for _ in range(STEPS)]
 
 
 PROGRAM_ORACLES: dict[str, Callable[[Rungs, np.random.Generator], Iterator[Measure]]] = {
@@ -250,5 +275,6 @@ PROGRAM_ORACLES: dict[str, Callable[[Rungs, np.random.Generator], Iterator[Measu
     "program": _program,
     "plan": _planned,
     "compiled": _compiled,
+    "threads": _threads,
 }
 """The oracles for random programs: the gradient, and every rung."""

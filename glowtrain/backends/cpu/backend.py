@@ -59,7 +59,16 @@ class Cpu(Backend):
         return _made, (target, self._folder, self.threads, self.grain)
 
     def on(self, threads: int) -> Cpu:
-        return _made(self.target, self._folder, threads, self.grain)
+        return self._like(threads=checked(threads))
+
+    def sharing(self, threads: int) -> Cpu:
+        return self._like(threads=threads, grain=0, cache=None)
+
+    def _like(self, **changed: Any) -> Cpu:
+        """The same, also of a derived class, but for some attributes."""
+        other: Cpu = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, **changed)
+        return other
 
     @property
     def _folder(self) -> Path | None:
