@@ -243,9 +243,10 @@ class _Pulled:
             second = _slopes(self.function, moves, self.rows, STEP / SMALLER)
             finer, rest = second.distance(expected)
             error, ratio = np.where(rest < ratio, finer, error), np.minimum(rest, ratio)
-            noise = np.maximum(np.minimum(finer / 1000, 1e-5), 4 * second.rounding)  # small slopes have small gaps
-            sides = second.gap > np.maximum(0.3 * first.gap, noise)
-            kinks = (ratio > 1) & ((finer <= 10 * second.spread) | sides)
+            kinks = (ratio > 1) & ((finer <= 10 * second.spread) | second.has_kink(first, finer))
+            if ((ratio > 1) & ~kinks).any():  # kinks that the first step crossed may hide those at the point
+                third = _slopes(self.function, moves, self.rows, STEP / SMALLER / 8)
+                kinks |= (ratio > 1) & (third.has_kink(second, finer) | (third.gap > 0.01 * finer + 4 * third.rounding))
         smooth = np.where(kinks, 0.0, ratio)
         worst = np.unravel_index(int(np.argmax(smooth)), ratio.shape)
         if kinks.any() and smooth[worst] <= 1:
@@ -277,6 +278,12 @@ class _Slopes:
         error = np.abs(self.central - expected)
         ratio = error / (ABSOLUTE + RELATIVE * np.abs(self.central) + self.rounding)
         return error, np.where(np.isnan(ratio), np.inf, ratio)
+
+    def has_kink(self, coarser: _Slopes, error: Array) -> Array:
+        """Where the slopes to the two sides stay as far apart as they were with a larger step."""
+        noise = np.maximum(np.minimum(error / 1000, 1e-5), 4 * self.rounding)  # small slopes have small gaps
+        result: Array = self.gap > np.maximum(0.3 * coarser.gap, noise)
+        return result
 
 
 def _slopes(function: Probe, moves: Sequence[Move], rows: Sequence[Sequence[Array]], step: float) -> _Slopes:

@@ -161,6 +161,15 @@ def test_kink_is_no_failure_and_no_pass() -> None:
     assert kink_at(0.5) == ["passed"]
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_kinks_that_a_large_step_crosses_hide_none_at_the_point(seed: int) -> None:
+    """As in images: many elements exactly on a kink, more of them near one; the gaps of both add up and cancel."""
+    random = np.random.default_rng(seed)
+    x = np.where(random.random(4000) < 0.25, 0.0, random.uniform(-2e-4, 2e-4, 4000))
+    statuses = [measure.status for measure in check_sample(Sample(Relu(), (x,)), ["jacobian", "directions"])]
+    assert set(statuses) <= {"kink", "passed"}
+
+
 def test_nan_must_be_where_it_is_expected() -> None:
     good = np.array([1.0, np.nan, np.inf])
     assert compared("o", good.copy(), good, 1e-9).status == "passed"
