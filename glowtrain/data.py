@@ -348,7 +348,8 @@ def read_npz(path: str | Path) -> dict[str, Array]:
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file") from error
     except _BROKEN_NPZ as error:
-        raise DataError(f"{path}: {advice} ({error})") from error
+        reason = error if zipfile.is_zipfile(path) else "this is no zip archive"  # of which NumPy says other things
+        raise DataError(f"{path}: {advice} ({reason})") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from rich.console import Group
@@ -69,4 +70,9 @@ class VerificationReport:
 
 def _row(rung: Rung) -> tuple[Cell, ...]:
     verdict = Text("ok", "green") if rung.ok else Text("differs", "red")
-    return rung.name, verdict, f"{rung.error:.3g}", rung.problem or rung.result, f"{rung.seconds:.2f}"
+    return rung.name, verdict, f"{rung.error:.3g}", _spaced(rung.problem or rung.result), f"{rung.seconds:.2f}"
+
+
+def _spaced(text: str) -> str:
+    """With a space behind each comma, so that a table breaks lists of attributes between words."""
+    return re.sub(r",(?=\S)", ", ", text)

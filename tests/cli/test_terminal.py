@@ -24,6 +24,7 @@ COMMANDS = {
     "gradcheck": ("gradcheck", "--op", "Tanh", "--op", "Conv", "--examples", "2", "--jobs", "1"),
     "gradcheck of a model": ("gradcheck", "mlp"),
     "verify": ("verify", "mlp"),
+    "inspect": ("inspect", "mlp", "--train"),
     "operators": ("operators",),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,6 +36,12 @@ class TestFiles:
     def test_text(self, tmp_path: Path) -> None:
         (tmp_path / "m.onnx").write_text("#!/bin/sh\necho this is no model\n" * 50)
         refused(tmp_path / "m.onnx", "m.onnx is truncated or not an ONNX model")
+
+    def test_an_archive(self, tmp_path: Path) -> None:
+        with zipfile.ZipFile(tmp_path / "module.pt", "w") as archive:
+            archive.writestr("module/data.pkl", b"\x80\x02.")
+        refused(tmp_path / "module.pt", "module.pt is an archive, as PyTorch and NumPy write, not an ONNX model")
+        refused(tmp_path / "module.pt", "exporting.md")
 
     def test_a_name_that_no_file_has(self) -> None:
         refused("a\0b.onnx", r"cannot read 'a\x00b.onnx': no file has such a name")

@@ -27,6 +27,7 @@ from glowtrain.onnx_io.read.check import (
     too_deep,
 )
 from glowtrain.presentation.words import kind_of as kind_of_value
+from glowtrain.presentation.words import page
 
 __all__ = [
     "OLDEST_OPSET", "Model", "Source", "captures", "describe", "is_standard", "kind_of", "name_of", "opset_of", "read",
@@ -36,6 +37,8 @@ __all__ = [
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | ModelProto
 
 OLDEST_OPSET = 1
+_ARCHIVE = b"PK\x03\x04"
+"""What zip files begin with: those of torch.save and numpy.savez."""
 NO_NAMES = ("", "main_graph", "main", "graph", "torch_jit", "torch-jit-export", "tf2onnx", "onnx_graph")
 """What exporters call every graph."""
 _RANDOM_NAME = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -117,6 +120,11 @@ def _decode(data: bytes, title: str) -> ModelProto:
         deep = deep_node(data)
         if deep is not None:
             raise too_deep(title, deep) from None
+        if data.startswith(_ARCHIVE):
+            advice = f"a module saved by PyTorch has to be exported first ({page('exporting.md')})"
+            raise ModelError(
+                f"{title} is an archive, as PyTorch and NumPy write, not an ONNX model; {advice}"
+            ) from None
         raise ModelError(f"{title} is truncated or not an ONNX model: {len(data)} bytes do not parse") from None
     if not _is_text(proto):
         raise ModelError(f"{title} is damaged or not an ONNX model: a name in it is not text")
