@@ -59,7 +59,8 @@ class Options:
     explain: Callable[[str, str, str], None] | None = None
 
     def __post_init__(self) -> None:
-        if self.prefix and not (self.prefix.isascii() and self.prefix.isidentifier()):
+        text = isinstance(self.prefix, str)
+        if not text or (self.prefix and not (self.prefix.isascii() and self.prefix.isidentifier())):
             raise InputError(f"prefix {self.prefix!r} must begin a C identifier: letters, digits and _, no digit first")
 
     @property

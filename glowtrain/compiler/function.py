@@ -16,7 +16,7 @@ from glowtrain.backends.state import State
 from glowtrain.compiler.specialisation import Specialisation
 from glowtrain.compiler.walk import WALK, arrive
 from glowtrain.errors import InputError, UnknownValueError
-from glowtrain.graph import Binding, Graph, Template, no_model
+from glowtrain.graph import Binding, Graph, Template, no_graph, no_model
 from glowtrain.graph.specialise.binding import Key, collected, spread
 from glowtrain.pickling import check_pickles
 from glowtrain.presentation.words import kind_of
@@ -59,8 +59,10 @@ def compile_artifact(
     """What a backend makes of a graph, without loading it: for any processor, to be kept or linked.
 
     ``prefix`` begins all exported symbols, so that several artifacts can be linked into one program. Raises
-    :class:`InputError` for a prefix that cannot begin a C identifier.
+    :class:`InputError` for a prefix that cannot begin a C identifier, and for what is no graph.
     """
+    if not isinstance(graph, Graph):
+        raise InputError(f"compile_artifact takes a graph, {no_graph(graph)}")
     resolved = backend_of(backend)
     options = Options(facts=resolved.facts, fixed_point=fixed_point, prefix=prefix)
     artifact: Artifact = arrive(graph, options, resolved.stages(WALK))
@@ -85,13 +87,11 @@ class Function:
             raise InputError(f"compile takes a graph or a template, {no_model(model)}")
         if state is not None and not isinstance(state, State):
             raise InputError(f"compile takes variables as a State, not {kind_of(state)}; see backends.state.State")
-        if specialisations < 1:
-            raise InputError(f"a function keeps at least 1 specialisation, not {specialisations}")
         self.model = model
         self.backend = backend
         self.options = options or Options(facts=backend.facts)
         self.state = state if state is not None else State({})
-        self.limit = specialisations
+        self.limit = _limit(specialisations)
         self._kept: OrderedDict[Key, Specialisation] = OrderedDict()
         self._lock = RLock()
         self._decisive: tuple[str, ...] = ()
@@ -165,6 +165,12 @@ class Function:
 def _made_anew(model: Graph | Template, backend: Backend, state: State, options: Options, limit: int) -> Function:
     """A function as it was pickled, by the facts of the backend that is here."""
     return Function(model, backend, state, replace(options, facts=backend.facts), limit)
+
+
+def _limit(count: Any) -> int:
+    if not isinstance(count, int) or count < 1:
+        raise InputError(f"a function keeps at least 1 specialisation, not {count!r}")
+    return count
 
 
 def _value(template: Template, name: str, inputs: Mapping[str, Any]) -> Array:

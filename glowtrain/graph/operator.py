@@ -151,10 +151,20 @@ class Operator:
         """
         return None
 
+    def called(self, *inputs: Value | None) -> NativeFunction | None:
+        """What :meth:`native` gives for these operands. Raises :class:`PluginError` for anything but a function or
+        ``None``."""
+        function: Any = self.native(*(None if value is None else value.type for value in inputs))
+        if function is None or isinstance(function, NativeFunction):
+            return function
+        raise PluginError(
+            f"the native of {self.key()} must return a gt.NativeFunction, or None where there is none, not "
+            f"{type(function).__name__}"
+        )
+
     def lowers(self, *inputs: Value | None) -> bool:
         """Whether this use is lowered; otherwise it is replaced by its decomposition."""
-        types = (None if value is None else value.type for value in inputs)
-        return self.has("lower") or self.native(*types) is not None
+        return self.has("lower") or self.called(*inputs) is not None
 
     def weight_axes(self, place: int, *inputs: TensorType | None) -> tuple[int, int] | None:
         """Of a contraction's operand 0 or 1: the axis whose places go to different results (the channels of weights),

@@ -105,7 +105,7 @@ class _Lowering:
         inputs = [None if value is None else self._tensor(value) for value in node.inputs]
         if isinstance(operator, Scan):
             return self._scan(operator, node, inputs)
-        function = operator.native(*(None if value is None else value.type for value in node.inputs))
+        function = operator.called(*node.inputs)
         if function is not None:
             return self._call(function, node, [tensor for tensor in inputs if tensor is not None])
         outputs = tuple(self._output(node, value) for value in node.outputs)

@@ -13,6 +13,8 @@ from glowtrain.types import DTYPES, DType, TensorType
 
 NAME, STRING, NUMBER, END = "<name>", "<string>", "<number>", "<end>"
 """Kinds of tokens; signs have their text for kind."""
+MOST_DIGITS = 40
+"""Of an integer: more than any extent, index or word has, and fewer than Python refuses to read."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ class Line:
         token = self.expect(NUMBER, "a number")
         if not token.text.isdigit():
             self.fail(f"{token.text} is no integer", token)
+        if len(token.text) > MOST_DIGITS:
+            self.fail(f"a number of {len(token.text)} digits is too large", token)
         return int(token.text)
 
     def integers(self) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from glowtrain.errors import TextError
+from glowtrain.errors import InputError, TextError
 from glowtrain.loops import Accumulate, Buffer, Expr, For, Index, Let, Ref, Statement, Store
 from glowtrain.native import NativeFunction
 from glowtrain.program.lines import END, NAME, Line, found, is_comment, type_of
@@ -58,6 +58,8 @@ class _Parser:
         lines = (Line(number, line) for number, line in enumerate(text.split("\n"), 1) if not is_comment(line))
         self.lines = deque(line for line in lines if len(line.tokens) > 1)
         self.last = text.count("\n") + 1
+        self.number = 1
+        """The line that is read."""
         self.arrays = arrays
         self.functions = functions
         self.buffers: dict[str, Buffer] = {}
@@ -70,25 +72,34 @@ class _Parser:
         """The next line, which there must be."""
         if not self.lines:
             raise TextError(f"line {self.last}, column 1: expected {what!r}, found the end of the text")
-        return self.lines.popleft()
+        taken = self.lines.popleft()
+        self.number = taken.number
+        return taken
 
     def block(self, outer: Line) -> Iterator[Line]:
         """The lines below ``outer``: they are indented more, all equally."""
         first: int | None = None
         while self.lines and self.lines[0].indent > outer.indent:
-            line = self.lines.popleft()
+            line = self.line("a line")
             first = line.indent if first is None else first
             if line.indent != first:
                 line.fail(f"this line is indented by {line.indent}, the one before it in its block by {first}")
             yield line
 
     def program(self, name: str) -> Program:
+        """What follows the first line."""
+        try:
+            return self._program(name)
+        except RecursionError:
+            raise TextError(f"line {self.number}, column 1: this is nested too deeply") from None
+
+    def _program(self, name: str) -> Program:
         declared: dict[Buffer, Line] = {}
         while self.lines and self.lines[0].indent:
-            self._declaration(self.lines.popleft(), declared)
+            self._declaration(self.line("a declaration"), declared)
         instructions = []
         while self.lines:
-            instructions.append(self._instruction(self.lines.popleft(), {}))
+            instructions.append(self._instruction(self.line("an instruction"), {}))
         used = {buffer for instruction in instructions for buffer in instruction.operands}
         for buffer, line in declared.items():
             if buffer.kind == "activation" and buffer not in used:
@@ -200,7 +211,10 @@ class _Parser:
         line.expect("->")
         outputs = self._buffers(line)
         line.end()
-        return Call(title, replace(function, word=word), tuple(inputs), tuple(outputs))
+        try:
+            return Call(title, replace(function, word=word), tuple(inputs), tuple(outputs))
+        except InputError as error:
+            line.fail(str(error), token)
 
     def _buffers(self, line: Line) -> list[Buffer]:
         buffers = [self._buffer(line)]

@@ -9,13 +9,14 @@ import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import glowtrain as gt
 from glowtrain.backends.state import ReadWriteLock, State
-from glowtrain.compiler import Function
+from glowtrain.compiler import Function, compile_artifact
 from glowtrain.compiler.specialisation import IDLE
 from glowtrain.errors import InputError
 from glowtrain.types import Array
@@ -70,9 +71,9 @@ class TestSpecialisations:
         function(batch(2))
         np.testing.assert_allclose(function(batch(1))["output"], wanted + 1, rtol=1e-5, atol=1e-5)
 
-    @pytest.mark.parametrize("count", [0, -1])
-    def test_at_least_one_is_kept(self, count: int) -> None:
-        with pytest.raises(InputError, match=f"keeps at least 1 specialisation, not {count}"):
+    @pytest.mark.parametrize("count", [0, -1, 1.5, "all"])
+    def test_at_least_one_is_kept(self, count: Any) -> None:
+        with pytest.raises(InputError, match=f"keeps at least 1 specialisation, not {count!r}"):
             gt.compile(network, specialisations=count)
 
 
@@ -202,3 +203,7 @@ def test_what_is_no_function() -> None:
         Function("mlp", gt.Cpu())  # type: ignore[arg-type]
     with pytest.raises(InputError, match="a backend is a name or a Backend, not"):
         gt.compile(network, 3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"compile_artifact takes a graph, not Template; bind its dimensions"):
+        compile_artifact(network)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"compile_artifact takes a graph, not 'mlp\.onnx' \(str\)"):
+        compile_artifact("mlp.onnx")  # type: ignore[arg-type]

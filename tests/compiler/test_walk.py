@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from glowtrain.cli import app
 from glowtrain.cli.commands.inspect import stage_names, text_of
 from glowtrain.cli.commands.profile import measure
 from glowtrain.compiler.walk import WALK, after, arrive, select, until, walk
-from glowtrain.errors import BackendError, GraphError
+from glowtrain.errors import BackendError, GraphError, InputError
 from glowtrain.graph import Graph, Input
 from glowtrain.stages import Facts, Options, Stage
 from glowtrain.verification import ladder, random_inputs
@@ -102,6 +103,12 @@ def test_what_decides_about_code_is_part_of_the_key() -> None:
     assert len({options.key for options in same}) == 1
     others = Options(fixed_point=True), Options(prefix="a"), Options(profile=True), Options(Facts(max_operands=3))
     assert len({options.key for options in (*same, *others)}) == 5
+
+
+@pytest.mark.parametrize("prefix", ["1a", "a b", "ä", 5, None])
+def test_a_prefix_begins_a_c_identifier(prefix: Any) -> None:
+    with pytest.raises(InputError, match="must begin a C identifier"):
+        Options(prefix=prefix)
 
 
 def test_a_graph_that_a_stage_broke_is_refused_with_its_name() -> None:

@@ -262,6 +262,44 @@ class TestDimensions:
         assert saved.functions[0].name == "Gelu"
         assert in_onnx_runtime(saved, {"x": np.ones((6, 3), np.float32)})["y"].shape == (6, 3)
 
+    @pytest.mark.parametrize("captured", [False, True])
+    def test_the_steps_of_a_scan_vary(self, captured: bool) -> None:
+        @gt.model(x=f32["time", 3])
+        def recurrence(x: gt.Value) -> gt.Value:
+            scan, start = Scan(body=body(0.5, captured), num_scan_inputs=1, num_captured=int(captured)), zeros()
+            return scan(start, x, *([Variable("w", np.float32([1, 2, 3]))] if captured else []))[1]
+
+        again = load(save(recurrence.bind({"time": 4})))
+        assert isinstance(again, Template)
+        x = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
+        found, expected = (gt.compile(model, "interpreter")({"x": x})["output"] for model in (again, recurrence))
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+    def test_steps_that_the_body_of_a_scan_depends_on_stay_fixed(self) -> None:
+        @gt.model(x=f32["time", 3])
+        def mean(x: gt.Value) -> gt.Value:
+            return Scan(body=body(1 / x.shape[0], captured=False), num_scan_inputs=1)(zeros(), x)[0]
+
+        assert isinstance(load(save(mean.bind({"time": 4}))), Graph)
+
+    def test_a_batch_that_decides_about_a_rank_stays_fixed(self) -> None:
+        @gt.model(x=f32["n", 3])
+        def ranked(x: gt.Value) -> gt.Value:
+            return gt.nn.reshape(x, (-1, 3) if x.shape[0] == 4 else (-1, 3, 1))
+
+        assert isinstance(load(save(ranked.bind({"n": 4}))), Graph)
+
+
+def body(factor: float, captured: bool) -> Graph:
+    """A step h' = h + factor x w, with w = 1 where nothing is captured."""
+    h, x, w = (Input(f32[3], name) for name in "hxw")
+    following = h + (x * w if captured else x) * np.float32(factor)
+    return Graph((h, x, w) if captured else (h, x), {"next": following, "out": following * 1.0}, name="body")
+
+
+def zeros() -> gt.Value:
+    return constant(np.zeros(3), f32)
+
 
 class TestFiles:
     def test_the_file_is_what_is_returned(self, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import glowtrain as gt
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.toolchain import build
 from glowtrain.compiler.walk import WALK, arrive, planned
-from glowtrain.errors import ArtifactError, CodegenError, InputError, ProgramError, TextError
+from glowtrain.errors import ArtifactError, CodegenError, InputError, PluginError, ProgramError, TextError
 from glowtrain.graph import OPERATORS, Graph, Input, Operator, Value, Variable
 from glowtrain.loops import Buffer
 from glowtrain.native import NativeFunction
@@ -172,7 +172,19 @@ def test_an_address_is_one() -> None:
         NativeFunction("f", "f")
     with pytest.raises(InputError, match="native function 'f' has address 0"):
         NativeFunction("f", 0)
+    for address in (-1, 1 << 64, True):
+        with pytest.raises(InputError, match="native function 'f' "):
+            NativeFunction("f", address)
     assert NativeFunction("f", ctypes.CFUNCTYPE(None)(TWICE.address)).address == TWICE.address
+
+
+@pytest.mark.parametrize("word", [2.5, "a", True, 1 << 63])
+def test_a_word_is_an_integer_of_64_bits(word: Any) -> None:
+    with pytest.raises(InputError, match=f"native function 'twice': word {word!r} is no integer of 64 bits"):
+        replace(TWICE, word=word)
+    if isinstance(word, int) and not isinstance(word, bool):
+        with pytest.raises(TextError, match="is no integer of 64 bits"):
+            parse(TEXT.replace("word 6", f"word {word}"), functions={"twice": TWICE})
 
 
 # ---- operators
@@ -230,6 +242,15 @@ def test_an_operator_is_called_in_a_training_step() -> None:
 
 def test_types_without_a_native_function_take_the_decomposition() -> None:
     assert not calls(planned(graph(f64)).program)
+
+
+@pytest.mark.parametrize("given", [TWICE.address, TWICE.name, ctypes.CFUNCTYPE(None)(TWICE.address)])
+def test_an_operator_gives_a_native_function_or_none(monkeypatch: pytest.MonkeyPatch, given: Any) -> None:
+    monkeypatch.setattr(Twice, "native", lambda self, x: given)
+    with pytest.raises(
+        PluginError, match=r"the native of test\.native\.Twice must return a gt\.NativeFunction, or None"
+    ):
+        planned(graph())
 
 
 def test_a_call_in_a_scan_reads_a_slice() -> None:

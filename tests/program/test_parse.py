@@ -284,6 +284,12 @@ WRONG = {
     "numbers for bool": ("output y", "constant c: bool[] = 1\n  output y", "line 4, column 24: 1 is no bool; write"),
     "a missing array": ("output y", "constant c: f32[2] = @c\n  output y", "line 4, column 25: there is no array 'c'"),
     "an array of another type": ("output y", "constant d: f32[] = @d\n  output y", "array 'd' is float64[3], not f32"),
+    "a number of very many digits": ("i<4,", f"i<{'9' * 5000},", "line 6, column 9: a number of 5000 digits is too"),
+    "very many brackets": ("x[i, j] * 2", "(" * 5000 + "2", "line 7, column 1: this is nested too deeply"),
+    "very many loops": (
+        "    let a", "".join(f"{' ' * n}for a{n}<1:\n" for n in range(4, 1500)) + " " * 1500 + "let a",
+        "column 1: this is nested too deeply",
+    ),
     "a preference for no buffer": ("kernel k", "  prefer z [0]\nkernel k", "line 5, column 10: there is no buffer z"),
 }  # fmt: skip
 

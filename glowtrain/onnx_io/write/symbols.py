@@ -161,9 +161,11 @@ class _Comparison:
         changed: dict[str, Extents] = {}
         mine, others = node.operator.attributes(), twin.operator.attributes()
         for name, value in mine.items():
-            if repr(value) == repr(others[name]):
+            if _equal(value, others[name]):
                 continue
             if name not in passed or not isinstance(value, tuple) or not isinstance(others[name], tuple):
+                raise _DifferentError
+            if len(value) != len(others[name]):
                 raise _DifferentError
             varying = [place for place, pair in enumerate(zip(value, others[name], strict=True)) if pair[0] != pair[1]]
             if isinstance(node.operator, Reshape) and len(varying) == 1 and -1 not in value:
@@ -176,7 +178,7 @@ class _Comparison:
     def decomposition(self, node: Node, twin: Node) -> None:
         """An operator that is written as a function must decompose in the same way for both."""
         types = [None if value is None else value.type for value in node.inputs]
-        if form_of(node.operator, types, self.opset) is not None:
+        if node.operator.control or form_of(node.operator, types, self.opset) is not None:
             return
         if not node.operator.has("decompose"):
             raise _DifferentError
@@ -185,3 +187,10 @@ class _Comparison:
         inner.leaves_and_nodes(first, second)
         if inner.found.fields or inner.found.constants:
             raise _DifferentError
+
+
+def _equal(value: object, other: object) -> bool:
+    """Whether two fields of operators are equal; arrays of the same elements, and graphs that compute the same, are."""
+    if isinstance(value, Graph) and isinstance(other, Graph):
+        return value.key == other.key
+    return repr(value) == repr(other)
