@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -268,6 +269,11 @@ class TestUntie:
     def test_a_pattern_that_matches_nothing(self) -> None:
         with pytest.raises(InputError, match=r"nothing matches 'bias' among what several nodes read: 'l.weight', "):
             load(siamese().proto, untie=["bias"])
+
+    @pytest.mark.parametrize("untie", [5, [5], None, ["l.*", None]])
+    def test_what_is_no_pattern(self, untie: Any) -> None:
+        with pytest.raises(InputError, match="untie takes names, or patterns of names, not "):
+            load(siamese().proto, untie=untie)
 
 
 class TestRecords:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 from glowtrain.errors import (
     BindingError,
+    InputError,
     ModelError,
     ShapeError,
     SharedWeightsWarning,
@@ -29,7 +30,7 @@ from glowtrain.onnx_io.read.sharing import separate
 from glowtrain.onnx_io.read.source import Model, Source, describe, name_of, read, subgraphs
 from glowtrain.onnx_io.read.upgrade.upgrade import light, upgrade
 from glowtrain.onnx_io.schema.tensors import array_from_sparse, array_from_tensor, dtype_from_onnx
-from glowtrain.presentation.words import page
+from glowtrain.presentation.words import kind_of, page
 from glowtrain.types import Array, Spec
 
 _SMALL = 1024
@@ -68,7 +69,7 @@ def load(
     supported, :class:`BindingError` for dimensions that the model does not have (or no batch to open), and
     :class:`InputError` for another kind of ``source``, and for what ``untie`` does not match.
     """
-    recipe, shared = _recipe(read(source), name, (untie,) if isinstance(untie, str) else tuple(untie))
+    recipe, shared = _recipe(read(source), name, _patterns(untie))
     if shared:
         warnings.warn(_sharing(recipe.name, shared), stacklevel=2)
     bound = whole_extents(recipe.name, dims or {})
@@ -86,6 +87,15 @@ def load(
         return template.bind(bound, values) if bound or values else template.build(Binding())
     except UnknownValueError:
         return rest
+
+
+def _patterns(untie: Any) -> tuple[str, ...]:
+    """Raises :class:`InputError` for what is neither a name nor several."""
+    patterns = (untie,) if isinstance(untie, str) or not isinstance(untie, Iterable) else tuple(untie)
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise InputError(f"untie takes names, or patterns of names, not {kind_of(pattern)}")
+    return patterns
 
 
 def _recipe(model: Model, name: str, untie: Sequence[str]) -> tuple[BuildRecipe, dict[str, list[str]]]:
