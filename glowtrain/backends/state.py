@@ -111,10 +111,18 @@ class State:
             view[...] = array
 
     def add(self, name: str, initial: Array) -> None:
-        """Take in a variable that the state does not hold yet."""
-        with self.lock.writing():
-            self._storage[name] = aligned(initial)
-            self._layouts[name] = tuple(range(initial.ndim))
+        """Take in a variable, unless it is there already. Raises :class:`InputError` if that one has another shape or
+        dtype."""
+        if name not in self._storage:
+            with self.lock.writing():
+                self._layouts.setdefault(name, tuple(range(initial.ndim)))
+                self._storage.setdefault(name, aligned(initial))
+        with self.lock.reading():
+            shape = tuple(self._storage[name].shape[axis] for axis in np.argsort(self._layouts[name]))
+            dtype = self._storage[name].dtype
+        if (dtype, shape) != (initial.dtype, initial.shape):
+            types = f"{initial.dtype}{list(initial.shape)} here, and {dtype}{list(shape)} in the state"
+            raise InputError(f"variable {name} is {types}: compile it over another one")
 
     def fits(self, layouts: Mapping[str, tuple[int, ...]]) -> bool:
         """Whether variables lie in memory as ``layouts`` says (by name)."""

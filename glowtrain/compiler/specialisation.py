@@ -35,8 +35,7 @@ class Specialisation:
             self.state = state
             self.executable = executable_of(graph, backend, options)
             for variable in graph.variables:
-                if variable.name not in state:
-                    state.add(variable.name, variable.initial)
+                state.add(variable.name, variable.initial)
             self._idle: list[Instance] = [self.executable.bind(state)]
             self._free = Semaphore(IDLE)
 

@@ -198,6 +198,13 @@ class TestTurns:
         late.join(60)
 
 
+@pytest.mark.parametrize("backend", ["cpu", "interpreter", "evaluator"])
+@pytest.mark.parametrize("other", [np.zeros((32, 5), np.float32), np.zeros((32, 64))], ids=["shape", "dtype"])
+def test_a_state_with_a_variable_of_another_type_is_refused(backend: str, other: Array) -> None:
+    with pytest.raises(InputError, match=r"variable hidden\.weight is float32\[32, 64\] here, and float"):
+        gt.compile(network, backend, State({"hidden.weight": other}))(batch(2))
+
+
 def test_what_is_no_function() -> None:
     with pytest.raises(InputError, match="compile takes a graph or a template"):
         Function("mlp", gt.Cpu())  # type: ignore[arg-type]
