@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from glowtrain.errors import InputError
+from glowtrain.presentation.words import kind_of
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Options:
     compiled code exports. ``profile``: compiled code counts the cycles of each of its calls. ``check``: the verifier
     of each stage runs on what it made; ``explain`` is told, with the stage's name, what passes leave as it is and why
     (both change nothing that is compiled). Raises :class:`InputError` for a prefix
-    that is not the beginning of a C identifier.
+    that is not the beginning of a C identifier, and for facts that are none.
     """
 
     facts: Facts = Facts()
@@ -59,6 +60,8 @@ class Options:
     explain: Callable[[str, str, str], None] | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.facts, Facts):
+            raise InputError(f"a backend's facts are a Facts, not {kind_of(self.facts)}")
         text = isinstance(self.prefix, str)
         if not text or (self.prefix and not (self.prefix.isascii() and self.prefix.isidentifier())):
             raise InputError(f"prefix {self.prefix!r} must begin a C identifier: letters, digits and _, no digit first")

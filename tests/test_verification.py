@@ -16,7 +16,7 @@ from glowtrain.backends.base import Backend
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.cpu.threads.share import Shared
 from glowtrain.compiler.walk import WALK, arrive, planned
-from glowtrain.errors import InputError, ProgramError, VerificationError
+from glowtrain.errors import BackendError, InputError, ProgramError, VerificationError
 from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Graph, Input, Value, Variable, constant
 from glowtrain.graph.retype import widened
@@ -135,6 +135,15 @@ class Planted(Cpu):
 def first_bad(report: VerificationReport) -> tuple[str, str]:
     assert report.first_bad is not None
     return report.first_bad.name, report.place
+
+
+def test_a_backend_that_makes_no_artifact_does_not_pass() -> None:
+    class Unfinished(Cpu):
+        def stages(self, walk: Sequence[Stage]) -> tuple[Stage, ...]:
+            return super().stages(walk)[:-1]
+
+    with pytest.raises(BackendError, match="backend cpu: its last stage makes no artifact but a Code"):
+        run(step(), Unfinished())
 
 
 def slightly_off(expr: Expr) -> Expr | None:

@@ -29,7 +29,7 @@ import numpy as np
 from glowtrain.backends.base import Artifact, Backend, Instance
 from glowtrain.backends.discovery import backend_of
 from glowtrain.compiler.walk import WALK, Arrival, after, arrive, take
-from glowtrain.errors import GlowtrainError, InputError
+from glowtrain.errors import BackendError, GlowtrainError, InputError
 from glowtrain.graph import Graph, Node, Value
 from glowtrain.loops import Buffer
 from glowtrain.lower.lower import values_by_buffer
@@ -77,7 +77,8 @@ def ladder(
     where ``state`` has none).
 
     Every rung's outputs and new variables are compared with those of the reference in f64. ``progress`` is called with
-    the name of each stage when it begins. Raises :class:`InputError` for values of variables that there are not.
+    the name of each stage when it begins. Raises :class:`InputError` for values of variables that there are not,
+    :class:`BackendError` for a backend whose stages do not end with an artifact.
     """
     if problem := unknown_variables(graph, state or ()):
         raise InputError(f"state is for other variables: {problem}")
@@ -141,6 +142,11 @@ class _Climb:
             if arrival.result is not subject or (self.passed and not stage.minor):
                 self._arrived(arrival)
             subject = arrival.result
+        if not isinstance(subject, Artifact):
+            raise BackendError(
+                f"backend {self.backend.name}: its last stage makes no artifact but a {type(subject).__name__}, which "
+                "nothing runs"
+            )
 
     @property
     def _options(self) -> Options:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import glowtrain as gt
 from glowtrain.backends.discovery import backend_of
+from glowtrain.backends.evaluator import Evaluator
 from glowtrain.cli import app
 from glowtrain.cli.commands.inspect import stage_names, text_of
 from glowtrain.cli.commands.profile import measure
@@ -109,6 +110,14 @@ def test_what_decides_about_code_is_part_of_the_key() -> None:
 def test_a_prefix_begins_a_c_identifier(prefix: Any) -> None:
     with pytest.raises(InputError, match="must begin a C identifier"):
         Options(prefix=prefix)
+
+
+def test_what_are_no_facts() -> None:
+    class Odd(Evaluator):
+        facts = 5  # type: ignore[assignment]
+
+    with pytest.raises(InputError, match=r"a backend's facts are a Facts, not 5 \(int\)"):
+        gt.compile(gt.Graph((), {}), Odd())
 
 
 def test_a_graph_that_a_stage_broke_is_refused_with_its_name() -> None:
