@@ -75,6 +75,8 @@ class TestRepr:
         assert repr(trainer.history) == "<History of 0 epochs>"
         history = trainer.fit(data, 2, 4, progress=False)
         assert repr(history).startswith(f"<History of 2 epochs; the last: loss {history.loss[-1]:.4f}")
+        history.last["lr"] = 2e-5
+        assert ", lr 2e-05" in repr(history)
         assert repr(trainer) == "<Trainer of small: 4 trained tensors, sgd on cpu; 2 epochs done>"
         assert history._repr_html_().count("<tr>") == 3
 

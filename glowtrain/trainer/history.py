@@ -31,8 +31,9 @@ class History:
     resumed: str = ""
 
     def __repr__(self) -> str:
-        """``<History of 3 epochs; the last: loss 0.1689, val_loss 0.1369>``"""
-        told = ", ".join(f"{key} {value:.4f}" for key, value in self.last.items() if key not in ("epoch", *TIMINGS))
+        """``<History of 3 epochs; the last: loss 0.1689, lr 1e-05, val_loss 0.1369>``"""
+        shown = {key: value for key, value in self.last.items() if key not in ("epoch", *TIMINGS)}
+        told = ", ".join(f"{key} {value:{'.4g' if key == 'lr' else '.4f'}}" for key, value in shown.items())
         return f"<History of {plural(len(self), 'epoch')}{f'; the last: {told}' if told else ''}>"
 
     def _repr_html_(self) -> str:
