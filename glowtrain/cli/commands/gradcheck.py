@@ -197,7 +197,7 @@ def registry(
     """Check operators by name, or all of them and random programs, or programs alone, telling how far it is."""
     strange = [name for name in names or () if lookup(name) is None]
     if strange:
-        raise InputError(f"there is {_unknown(strange)} (glowtrain operators lists them)")
+        raise InputError(f"there is {_unknown(strange)}; glowtrain operators lists them")
     with counting("checking") as progress:
         return check_registry(
             names, examples, seed, progress,
