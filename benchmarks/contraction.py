@@ -16,8 +16,9 @@ import numpy as np
 
 from glowtrain.backends.cpu.contraction import Contraction, EpilogueClip, OperandAccess, generate
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import LlvmFunction, Text, vector
+from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build, compile_text
+from glowtrain.backends.llvm.values import LlvmType, LlvmValue, pointer, vector
 
 PEAK_TRIPS = 20000
 CHAINS = 12
@@ -142,24 +143,24 @@ def reach(contraction: Contraction, operand: str) -> int:
 
 def peak(target: Target) -> Callable[[], None]:
     """A function that does ``PEAK_TRIPS * CHAINS`` multiply-adds of vectors held in registers."""
-    width = target.width("f32")
-    kind, suffix = vector("float", width), f"v{width}f32" if width > 1 else "f32"
 
-    def multiply_add(f: LlvmFunction, x: Text, one: Text) -> Text:
-        return f.value(f"call {kind} @llvm.fma.{suffix}({kind} {x}, {kind} {one}, {kind} {one})")
+    def multiply_add(f: LlvmFunction, x: LlvmValue, one: LlvmValue) -> LlvmValue:
+        return f.intrinsic("fma", x, one, one)
 
-    return chains(target, kind, multiply_add)
+    return chains(target, vector("float", target.width("f32")), multiply_add)
 
 
-def chains(target: Target, kind: str, step: Callable[[LlvmFunction, Text, Text], Text]) -> Callable[[], None]:
+def chains(
+    target: Target, kind: LlvmType, step: Callable[[LlvmFunction, LlvmValue, LlvmValue], LlvmValue]
+) -> Callable[[], None]:
     """A function that takes ``CHAINS`` values of a type ``PEAK_TRIPS`` times through a step, which reads one more."""
     f = LlvmFunction("peak", [("ptr", "out")])
-    places = [f.address("%out", LINE * at, 4) for at in range(CHAINS)]
-    first, *_ = started = [(kind, f.value(f"load {kind}, ptr {place}, align 4")) for place in places]
+    places = [f.address(pointer("%out"), LINE * at, 4) for at in range(CHAINS)]
+    first, *_ = started = [f.load(kind, place, 4) for place in places]
     with f.loop(PEAK_TRIPS, started) as loop:
-        loop.next = [step(f, x, first[1]) for x in loop.carried]
+        loop.next = [step(f, x, first) for x in loop.carried]
     for place, value in zip(places, loop.results, strict=True):
-        f.line(f"store {kind} {value}, ptr {place}, align 4")
+        f.store(value, place, 4)
     out = aligned(CHAINS * LINE)
     function = build(f.finish(), target, ["peak"]).function("peak", 1)
     return lambda: function(out.ctypes.data)

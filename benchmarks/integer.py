@@ -26,8 +26,9 @@ from onnx import TensorProto, helper, numpy_helper
 from glowtrain.backends.cpu.contraction import Axis, Contraction, Operand, generate
 from glowtrain.backends.cpu.contraction.dot import dot_of
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import LlvmFunction, Text, vector
+from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build
+from glowtrain.backends.llvm.values import LlvmValue, vector
 
 CONVOLUTIONS = (
     (224, 3, 64, 7, 2), (56, 64, 64, 1, 1), (56, 64, 64, 3, 1), (56, 64, 256, 1, 1), (56, 256, 64, 1, 1),
@@ -182,9 +183,9 @@ def peak(target: Target) -> tuple[Callable[[], None], int]:
         raise SystemExit(f"{target.name} has no instruction for products of bytes")
     lanes, word = vector("i32", width), dot.word(width)
 
-    def step(f: LlvmFunction, x: Text, one: Text) -> Text:
-        a, b = (f.value(f"bitcast {lanes} {value} to {word}") for value in (x, one))
-        return dot.product(f, width, a, b, one)
+    def step(f: LlvmFunction, x: LlvmValue, one: LlvmValue) -> LlvmValue:
+        a, b = (f.cast("bitcast", value, word) for value in (x, one))
+        return dot.product(f, a, b, one)
 
     return chains(target, lanes, step), PEAK_TRIPS * CHAINS * width * dot.group
 

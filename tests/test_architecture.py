@@ -34,7 +34,6 @@ NAMED_TWICE = {
     "Cast": "ONNX's operator, and the loop language's expression that it becomes",
     "Constant": "a value of a graph, and a schedule",
     "Normal": "the operator that draws, and the initializer",
-    "Lanes": "in three code generators",
 }
 
 

@@ -10,26 +10,27 @@ from numpy.typing import NDArray
 
 from glowtrain.backends.llvm import scalar
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import LlvmFunction, Text
+from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build
+from glowtrain.backends.llvm.values import I64, LlvmValue, pointer
 from glowtrain.types import DTYPES
 
 Array = NDArray[Any]
-Body = Callable[[LlvmFunction, list[Text]], Text]
+Body = Callable[[LlvmFunction, list[LlvmValue]], LlvmValue]
 
 
 def elementwise_text(body: Body, inputs: Sequence[str], output: str, width: int, target: Target) -> str:
     """``void @kernel(in0, in1, …, out, count)``: ``width`` lanes at a time; ``count`` points to an i64."""
     pointers = [f"in{i}" for i in range(len(inputs))]
     f = LlvmFunction("kernel", [("ptr noalias", name) for name in [*pointers, "out", "count"]])
-    count = f.value("load i64, ptr %count, align 8")
+    count = f.load(I64, pointer("%count"), 8)
     with f.loop(count, step=width) as loop:
         args = []
         for name, dtype in zip(pointers, inputs, strict=True):
-            address = f.address(f"%{name}", loop.index, scalar.SIZE[dtype])
+            address = f.address(pointer(f"%{name}"), loop.index, scalar.SIZE[dtype])
             args.append(scalar.load(f, address, dtype, width, target))
-        address = f.address("%out", loop.index, scalar.SIZE[output])
-        scalar.store(f, body(f, args), address, output, width, target)
+        address = f.address(pointer("%out"), loop.index, scalar.SIZE[output])
+        scalar.store(f, body(f, args), address, output, target)
     return f.finish()
 
 
@@ -49,8 +50,8 @@ def apply(name: str, arrays: Sequence[Array], dtype: str, width: int, target: Ta
     """One scalar function over arrays of ``dtype`` (``select`` takes bool first)."""
     dtypes = ["bool", dtype, dtype] if name == "select" else [dtype] * len(arrays)
 
-    def body(f: LlvmFunction, args: list[Text]) -> Text:
-        return scalar.apply(f, name, args, dtype, width, target)
+    def body(f: LlvmFunction, args: list[LlvmValue]) -> LlvmValue:
+        return scalar.apply(f, name, args, dtype, target)
 
     return run(body, arrays, dtypes, scalar.result_dtype(name, dtype), width, target)
 

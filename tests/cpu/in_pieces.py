@@ -12,6 +12,7 @@ from glowtrain.backends.cpu.tasks import Arguments, Invocation
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build
+from glowtrain.backends.llvm.values import I1, I64, POINTER, i64, pointer
 from glowtrain.stages import Options
 from tests.cpu.native_program import Native
 
@@ -37,11 +38,11 @@ class Told:
         self.calls = 0
 
     def run(self, f: LlvmFunction, call: Invocation, arguments: Arguments) -> None:
-        row = f.address(f.value("load ptr, ptr @ranges"), self.calls * ROW, 8)
+        row = f.address(f.load(POINTER, pointer("@ranges")), self.calls * ROW, 8)
         self.calls += 1
-        with f.loop(f.value(f"load i64, ptr {row}")) as loop:
-            at = f.address(row, f.value(f"mul i64 {loop.index}, 2"), 8)
-            begin, end = (f.value(f"load i64, ptr {f.address(at, 1 + edge, 8)}") for edge in range(2))
+        with f.loop(f.load(I64, row)) as loop:
+            at = f.address(row, f.op("mul", loop.index, 2), 8)
+            begin, end = (f.load(I64, f.address(at, 1 + edge, 8)) for edge in range(2))
             f.line(f"call void @poison(ptr {arguments.workspace}, i64 {loop.index})")
             f.line(f"call void @{call.function}({arguments.over(begin, end)})")
 
@@ -52,11 +53,11 @@ class Told:
 def poison_text(size: int) -> str:
     """A function that fills a workspace: with bytes 0xFF, or with quiet NaNs in f32."""
     f = LlvmFunction("poison", [("ptr", "workspace"), ("i64", "number")], linkage="internal")
-    odd = f.value("trunc i64 %number to i1")
-    pattern = f.value(f"select i1 {odd}, i64 {0x7FC000007FC00000}, i64 -1")
+    odd = f.value("trunc i64 %number to i1", I1)
+    pattern = f.select(odd, i64(0x7FC000007FC00000), -1)
     if size:
         with f.loop(size, step=8) as loop:
-            f.line(f"store i64 {pattern}, ptr {f.address('%workspace', loop.index, 1)}")
+            f.store(pattern, f.address(pointer("%workspace"), loop.index, 1))
     return f.finish()
 
 

@@ -7,8 +7,9 @@ import pytest
 
 from glowtrain.backends.cpu.loop_nest.saturation import Saturation
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import LlvmFunction, Text
+from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build, compile_text
+from glowtrain.backends.llvm.values import LlvmValue, in_all_lanes, number, vector
 from glowtrain.loops import Ref
 from glowtrain.types import DTYPES, f32
 from tests.cpu.cpu_kernels import elementwise_text
@@ -18,34 +19,29 @@ AVX512 = Target.named("avx512")
 
 def pack(name: str, lanes: int, wide: int, low: int, high: int) -> str:
     """Both operands saturated to half the bits; of every 128 bits first those of a, then those of b."""
-    kind, narrow, both = f"<{lanes} x i{wide}>", f"<{lanes} x i{wide // 2}>", f"<{2 * lanes} x i{wide // 2}>"
-    f = LlvmFunction(f"emulated.{name}.512", [(kind, "a"), (kind, "b")], linkage="internal", result=both)
+    kind, both = vector(f"i{wide}", lanes), vector(f"i{wide // 2}", 2 * lanes)
+    params = [(kind.text, "a"), (kind.text, "b")]
+    f = LlvmFunction(f"emulated.{name}.512", params, linkage="internal", result=both.text)
     cut = []
     for x in "ab":
-        limits = (f"<{', '.join([f'i{wide} {n}'] * lanes)}>" for n in (low, high))
-        value: Text = f"%{x}"
-        for which, limit in zip(("max", "min"), limits, strict=True):
-            value = f.value(f"call {kind} @llvm.s{which}.v{lanes}i{wide}({kind} {value}, {kind} {limit})")
-        cut.append(f.value(f"trunc {kind} {value} to {narrow}"))
+        value = LlvmValue(f"%{x}", kind)
+        for which, limit in zip(("smax", "smin"), (low, high), strict=True):
+            value = f.intrinsic(which, value, in_all_lanes(str(limit), kind))
+        cut.append(f.convert("trunc", value, f"i{wide // 2}"))
     quarter = lanes // 4
     order = [side * lanes + q * quarter + i for q in range(4) for side in (0, 1) for i in range(quarter)]
-    places = ", ".join(f"i32 {n}" for n in order)
-    result = f.value(f"shufflevector {narrow} {cut[0]}, {narrow} {cut[1]}, <{2 * lanes} x i32> <{places}>")
-    return f.finish(f"{both} {result}")
+    return f.finish(f.shuffle(cut[0], cut[1], order))
 
 
 def rounding() -> str:
     """To nearest even; the smallest i32 for what does not fit."""
-    kind, whole = "<16 x float>", "<16 x i32>"
-    arguments = [(kind, "x"), (whole, "others"), ("i16", "mask"), ("i32", "mode")]
-    f = LlvmFunction("emulated.mask.cvtps2dq.512", arguments, linkage="internal", result=whole)
-    near = f.value(f"call {kind} @llvm.rint.v16f32({kind} %x)")
-    size = f.value(f"call {kind} @llvm.fabs.v16f32({kind} {near})")
-    fits = f.value(f"fcmp olt {kind} {size}, splat (float 0x41E0000000000000)")
-    safe = f.value(f"select <16 x i1> {fits}, {kind} {near}, {kind} zeroinitializer")
-    result = f.value(f"fptosi {kind} {safe} to {whole}")
-    result = f.value(f"select <16 x i1> {fits}, {whole} {result}, {whole} splat (i32 -2147483648)")
-    return f.finish(f"{whole} {result}")
+    kind, whole = vector("float", 16), vector("i32", 16)
+    arguments = [(kind.text, "x"), (whole.text, "others"), ("i16", "mask"), ("i32", "mode")]
+    f = LlvmFunction("emulated.mask.cvtps2dq.512", arguments, linkage="internal", result=whole.text)
+    near = f.intrinsic("rint", LlvmValue("%x", kind))
+    fits = f.compare("olt", f.intrinsic("fabs", near), number(2.0**31, kind))
+    safe = f.select(fits, near, number(0.0, kind))
+    return f.finish(f.select(fits, f.convert("fptosi", safe, "i32"), -(2**31)))
 
 
 INSTRUCTIONS = {
@@ -67,8 +63,8 @@ def test_packs_round_and_saturate(dtype: str, width: int) -> None:
         for bounds in ((least, greatest), (least + 3, greatest - 9)):
             way = Saturation(Ref(f32, "x"), zero, *bounds)
 
-            def body(f: LlvmFunction, args: list[Text], way: Saturation = way) -> Text:
-                return way.emit(f, args[0], dtype, width, AVX512)
+            def body(f: LlvmFunction, args: list[LlvmValue], way: Saturation = way) -> LlvmValue:
+                return way.emit(f, args[0], dtype, AVX512)
 
             target = Target.host()
             text = elementwise_text(body, ["f32"], dtype, width, target)

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from glowtrain.backends.cpu.contraction import Contraction, EpilogueClip, OperandAccess, generate
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import LlvmFunction, Text, splat_constant, vector
+from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build
+from glowtrain.backends.llvm.values import LlvmType, LlvmValue, Number, i64, number, pointer, zero
 
 WIDTHS = {
     "512": replace(Target.host(), vector_bits=512, vector_registers=32),
@@ -307,29 +308,25 @@ class Bias:
     params: tuple[tuple[str, str], ...] = (("ptr noalias", "bias"), ("ptr noalias", "residual"))
 
     def emit(
-        self, f: LlvmFunction, value: Text, width: int, coordinates: Sequence[Text | int], lane: int, mask: Text | None
-    ) -> Text:
-        moving = self.loop == lane
-        bias = self._read(f, "%bias", f.value(f"add i64 0, {coordinates[self.loop]}"), width, int(moving), mask)
-        place: Text = f.value(f"add i64 0, {self.access.offset}")
+        self, f: LlvmFunction, value: LlvmValue, coordinates: Sequence[Number], lane: int, mask: LlvmValue | None
+    ) -> LlvmValue:
+        kind = value.type
+        bias = self._read(f, "%bias", i64(coordinates[self.loop]), kind, int(self.loop == lane), mask)
+        place = i64(self.access.offset)
         for coordinate, stride in zip(coordinates, self.access.strides, strict=True):
-            place = f.value(f"add i64 {place}, {f.value(f'mul i64 {coordinate}, {stride}')}")
-        residual = self._read(f, "%residual", place, width, self.access.strides[lane] if lane >= 0 else 0, mask)
-        kind, suffix = vector("float", width), f"v{width}f32" if width > 1 else "f32"
-        total = f.value(f"fadd {kind} {value}, {bias}")
-        total = f.value(
-            f"call {kind} @llvm.maxnum.{suffix}({kind} {total}, {kind} {splat_constant('0.0', 'float', width)})"
-        )
-        scaled = f.value(f"fmul {kind} {residual}, {splat_constant('1000.0', 'float', width)}")
-        return f.value(f"fadd {kind} {total}, {scaled}")
+            place = f.op("add", place, f.op("mul", i64(coordinate), stride))
+        residual = self._read(f, "%residual", place, kind, self.access.strides[lane] if lane >= 0 else 0, mask)
+        total = f.intrinsic("maxnum", f.op("fadd", value, bias), number(0.0, kind))
+        return f.op("fadd", total, f.op("fmul", residual, number(1000.0, kind)))
 
-    def _read(self, f: LlvmFunction, base: Text, place: Text, width: int, lane: int, mask: Text | None) -> Text:
-        value: Text = "zeroinitializer" if width > 1 else "0.0"
-        lanes = [at for at in range(width) if mask is None or mask.split(",")[at].rstrip(">").endswith("true")]
+    def _read(
+        self, f: LlvmFunction, base: str, place: LlvmValue, kind: LlvmType, lane: int, mask: LlvmValue | None
+    ) -> LlvmValue:
+        value, flags = zero(kind), None if mask is None else mask.text.split(",")
+        lanes = [at for at in range(kind.width) if flags is None or flags[at].rstrip(">").endswith("true")]
         for at in lanes:
-            address = f.address(base, f.value(f"add i64 {place}, {lane * at}"), 4)
-            one = f.value(f"load float, ptr {address}")
-            value = one if width == 1 else f.value(f"insertelement <{width} x float> {value}, float {one}, i64 {at}")
+            one = f.load(kind.one, f.address(pointer(base), f.op("add", place, lane * at), 4))
+            value = one if kind.width == 1 else f.insert(value, one, at)
         return value
 
 

@@ -27,8 +27,9 @@ from glowtrain.backends.cpu.contraction import (
 )
 from glowtrain.backends.cpu.contraction.dot import dot_of
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import LlvmFunction, Text, vector
+from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build, compile_text
+from glowtrain.backends.llvm.values import LlvmValue, vector, zero
 from tests.cpu.native_program import Pages
 from tests.cpu.test_contraction import addresses, contractions, inside, pieces
 
@@ -58,16 +59,14 @@ class Emulated:
         """A function of the same meaning made of plain vector instructions."""
         total, word = vector("i32", self.lanes), vector(f"i{self.bits}", self.lanes * self.group)
         wide = vector("i32", self.lanes * self.group)
-        params = ([(total, "t")] if self.adds else []) + [(word, "a"), (word, "b")]
-        f = LlvmFunction(name, params, linkage="internal", result=total)
-        a, b = (f.value(f"{how} {word} %{x} to {wide}") for how, x in zip(self.extend, "ab", strict=True))
-        products = f.value(f"mul {wide} {a}, {b}")
-        result: Text = "%t" if self.adds else "zeroinitializer"
+        params = ([(total.text, "t")] if self.adds else []) + [(word.text, "a"), (word.text, "b")]
+        f = LlvmFunction(name, params, linkage="internal", result=total.text)
+        a, b = (f.cast(how, LlvmValue(f"%{x}", word), wide) for how, x in zip(self.extend, "ab", strict=True))
+        products = f.op("mul", a, b)
+        result = LlvmValue("%t", total) if self.adds else zero(total)
         for at in range(self.group):
-            order = ", ".join(f"i32 {lane * self.group + at}" for lane in range(self.lanes))
-            part = f.value(f"shufflevector {wide} {products}, {wide} poison, <{self.lanes} x i32> <{order}>")
-            result = f.value(f"add {total} {result}, {part}")
-        return f.finish(f"{total} {result}")
+            result = f.op("add", result, f.shuffle(products, None, range(at, self.lanes * self.group, self.group)))
+        return f.finish(result)
 
 
 INSTRUCTIONS = {

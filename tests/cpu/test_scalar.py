@@ -15,6 +15,7 @@ from glowtrain.backends.llvm.small_formats import STORED
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build
+from glowtrain.backends.llvm.values import LlvmValue, pointer, vector
 from glowtrain.errors import CodegenError
 from glowtrain.loops.functions import FUNCTIONS, fused_multiply_add
 from glowtrain.types import DTYPES
@@ -214,9 +215,7 @@ def _cast_expected(x: Array, to: str) -> Array:
 def test_cast(source: str, to: str, target: Target) -> None:
     x = _cast_inputs(source)
     width = max(4, target.width(source))
-    got = cpu_kernels.run(
-        lambda f, args: scalar.cast(f, args[0], source, to, width, target), [x], [source], to, width, target
-    )
+    got = cpu_kernels.run(lambda f, args: scalar.cast(f, args[0], source, to, target), [x], [source], to, width, target)
     with np.errstate(all="ignore"):
         wanted = _cast_expected(x, to)
         good = cpu_kernels.same(got, wanted)
@@ -233,10 +232,10 @@ def test_masked_load_and_store(dtype: str, width: int) -> None:
     f = LlvmFunction(
         "kernel", [("ptr noalias", "x"), ("ptr noalias", "mask"), ("ptr noalias", "kept"), ("ptr noalias", "read")]
     )
-    mask = scalar.load(f, "%mask", "bool", width, target)
-    value = scalar.load(f, "%x", dtype, width, target, mask)
-    scalar.store(f, value, "%kept", dtype, width, target, mask)
-    scalar.store(f, value, "%read", dtype, width, target)
+    mask = scalar.load(f, pointer("%mask"), "bool", width, target)
+    value = scalar.load(f, pointer("%x"), dtype, width, target, mask)
+    scalar.store(f, value, pointer("%kept"), dtype, target, mask)
+    scalar.store(f, value, pointer("%read"), dtype, target)
     x, kept, read = (
         np.arange(1, width + 1).astype(numpy_type),
         np.full(width, 1, numpy_type),
@@ -254,9 +253,10 @@ def test_masked_load_and_store(dtype: str, width: int) -> None:
 def test_constants_and_splats(dtype: str) -> None:
     value = 1 if dtype == "bool" else 3
     f = LlvmFunction("kernel", [("ptr noalias", "out")])
-    scalar.store(f, scalar.constant(value, dtype, 4), "%out", dtype, 4, HOST)
-    one = scalar.load(f, "%out", dtype, 1, HOST)
-    scalar.store(f, scalar.splat(f, one, dtype, 4), f.address("%out", 4, scalar.SIZE[dtype]), dtype, 4, HOST)
+    out_pointer = pointer("%out")
+    scalar.store(f, scalar.constant(value, dtype, 4), out_pointer, dtype, HOST)
+    one = scalar.load(f, out_pointer, dtype, 1, HOST)
+    scalar.store(f, f.splat(one, 4), f.address(out_pointer, 4, scalar.SIZE[dtype]), dtype, HOST)
     out = np.zeros(8, DTYPES[dtype].numpy)
     build(f.finish(), HOST, ["kernel"]).function("kernel", 1)(out.ctypes.data)
     assert out.tolist() == [value] * 8
@@ -265,6 +265,6 @@ def test_constants_and_splats(dtype: str) -> None:
 def test_undefined_functions_are_refused() -> None:
     f = LlvmFunction("kernel", [])
     with pytest.raises(CodegenError, match=r"kernel.*'exp'.*i32"):
-        scalar.apply(f, "exp", ["%x"], "i32", 8, HOST)
+        scalar.apply(f, "exp", [LlvmValue("%x", vector("i32", 8))], "i32", HOST)
     with pytest.raises(CodegenError, match=r"'add' with 1 arguments"):
-        scalar.apply(f, "add", ["%x"], "f32", 8, HOST)
+        scalar.apply(f, "add", [LlvmValue("%x", vector("float", 8))], "f32", HOST)

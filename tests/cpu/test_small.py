@@ -8,6 +8,7 @@ import pytest
 from glowtrain.backends.llvm import scalar, small_formats
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.values import LlvmValue, vector
 from glowtrain.errors import CodegenError
 from glowtrain.loops import FUNCTIONS
 from glowtrain.program.interpret.functions import convert
@@ -37,7 +38,7 @@ def boundaries(dtype: str) -> Array:
 def cast(x: Array, source: str, to: str, target: Target = HOST) -> Array:
     width = max(4, target.width(source))
     return cpu_kernels.run(
-        lambda f, args: scalar.cast(f, args[0], source, to, width, target), [x], [source], to, width, target
+        lambda f, args: scalar.cast(f, args[0], source, to, target), [x], [source], to, width, target
     )
 
 
@@ -88,5 +89,6 @@ def test_from_one_stored_type_to_another(source: str, to: str) -> None:
 @pytest.mark.parametrize("dtype", small_formats.STORED)
 def test_nothing_is_computed(dtype: str) -> None:
     assert [name for name in FUNCTIONS if scalar.supports(name, dtype)] == ["select"]
+    x = LlvmValue("%x", vector("i8", 8))
     with pytest.raises(CodegenError, match=f"'add'.*{dtype}"):
-        scalar.apply(LlvmFunction("kernel", []), "add", ["%x", "%y"], dtype, 8, HOST)
+        scalar.apply(LlvmFunction("kernel", []), "add", [x, x], dtype, HOST)

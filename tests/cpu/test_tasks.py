@@ -15,6 +15,7 @@ from glowtrain.backends.cpu.step import Invocation, generate
 from glowtrain.backends.cpu.tasks import Work
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.toolchain import compile_text
+from glowtrain.backends.llvm.values import I64, LlvmValue
 from glowtrain.compiler.walk import planned
 from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.graph import Graph, Input, Variable
@@ -166,8 +167,8 @@ def test_a_workspace_that_is_taken_to_hold_something_shows(monkeypatch: pytest.M
     """Only the range with task 0 packs; the others read what they find."""
     write = Nest._copied
 
-    def once(nest: Nest, source: str, target: str, moves: list[object], *, padded: bool = False) -> None:
-        with nest.f.when(nest.f.value("icmp eq i64 %begin, 0")):
+    def once(nest: Nest, source: LlvmValue, target: LlvmValue, moves: list[object], *, padded: bool = False) -> None:
+        with nest.f.when(nest.f.compare("eq", LlvmValue("%begin", I64), 0)):
             write(nest, source, target, moves, padded=padded)  # type: ignore[arg-type]
 
     def halves(call: Invocation) -> Ranges:

@@ -13,7 +13,8 @@ import pytest
 
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.target import COMPUTE_BITS, Target, target_names
-from glowtrain.backends.llvm.text import LlvmFunction, splat_constant, vector
+from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.values import I32, POINTER, in_all_lanes, pointer, vector, zero
 from glowtrain.errors import CodegenError
 
 HOST = Target.host()
@@ -23,9 +24,8 @@ def _scaled(name: str = "scale", factor: str = "0x4000000000000000", width: int 
     """``void @name(ptr x)``: multiplies the first ``width`` f32 by a constant."""
     f = LlvmFunction(name, [("ptr noalias", "x")])
     type_ = vector("float", width)
-    value = f.value(f"load {type_}, ptr %x, align 4")
-    product = f.value(f"fmul {type_} {value}, {splat_constant(factor, 'float', width)}")
-    f.line(f"store {type_} {product}, ptr %x, align 4")
+    value = f.load(type_, pointer("%x"), 4)
+    f.store(f.op("fmul", value, in_all_lanes(factor, type_)), pointer("%x"), 4)
     return f.finish()
 
 
@@ -49,9 +49,9 @@ def test_the_same_name_in_two_libraries() -> None:
 def test_pointer_table() -> None:
     """One pointer argument, a table that is prepared once and whose slots may change between calls."""
     f = LlvmFunction("copy", [("ptr", "table")])
-    source = f.value("load ptr, ptr %table, align 8")
-    destination = f.value("load ptr, ptr " + f.address("%table", 1, 8) + ", align 8")
-    f.line(f"store i32 {f.value(f'load i32, ptr {source}, align 4')}, ptr {destination}, align 4")
+    source = f.load(POINTER, pointer("%table"), 8)
+    destination = f.load(POINTER, f.address(pointer("%table"), 1, 8), 8)
+    f.store(f.load(I32, source, 4), destination, 4)
     call = toolchain.build(f.finish(), HOST, ["copy"]).function("copy", 1)
     x, y = np.array([7, 8], np.int32), np.zeros(2, np.int32)
     table = toolchain.pointer_table([x.ctypes.data, y.ctypes.data])
@@ -125,10 +125,9 @@ def test_intrinsics_that_would_end_the_process_are_refused(call: str, target: st
 def test_allowed_target_intrinsic_compiles() -> None:
     vnni = Target.named("avx512vnni")
     f = LlvmFunction("dot", [("ptr", "a"), ("ptr", "b"), ("ptr", "c")])
-    a, b = (f.value(f"load <64 x i8>, ptr %{name}, align 1") for name in "ab")
-    call = "call <16 x i32> @llvm.x86.avx512.vpdpbusd.512"
-    result = f.value(f"{call}(<16 x i32> zeroinitializer, <64 x i8> {a}, <64 x i8> {b})")
-    f.line(f"store <16 x i32> {result}, ptr %c, align 4")
+    a, b = (f.load(vector("i8", 64), pointer(f"%{name}"), 1) for name in "ab")
+    total = vector("i32", 16)
+    f.store(f.call("llvm.x86.avx512.vpdpbusd.512", total, zero(total), a, b), pointer("%c"), 4)
     assert "vpdpbusd" in toolchain.assembly(f.finish(), vnni)
 
 

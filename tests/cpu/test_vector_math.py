@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from glowtrain.backends.llvm import vector_math
 from glowtrain.backends.llvm.target import Target, target_names
 from glowtrain.backends.llvm.toolchain import assembly
+from glowtrain.backends.llvm.values import LlvmValue, number, vector
 from tests.cpu import cpu_kernels
 
 Array = NDArray[Any]
@@ -178,8 +179,8 @@ def test_compiles_for_every_target_without_calls(target_name: str, name: str) ->
     target = Target.named(target_name)
     width = target.width("f32")
 
-    def body(f: Any, args: list[str]) -> str:
-        return vector_math.emit(f, name, args, "float", width, target)
+    def body(f: Any, args: list[LlvmValue]) -> LlvmValue:
+        return vector_math.emit(f, name, args, target)
 
     inputs = ["f32"] * (1 if name in vector_math.UNARY else 2)
     text = assembly(cpu_kernels.elementwise_text(body, inputs, "f32", width, target), target)
@@ -189,12 +190,12 @@ def test_compiles_for_every_target_without_calls(target_name: str, name: str) ->
 def test_a_constant_operand_of_min_and_max_keeps_nan() -> None:
     """The one-instruction form for constants must propagate NaN like the general one, whichever side it is on."""
     x = np.array([1, -1, math.nan, math.inf], np.float32)
-    zero = "splat (float 0x0000000000000000)"
+    zero = number(0.0, vector("float", 4))
     target = Target.host()
     for args in (lambda x: [x, zero], lambda x: [zero, x]):
 
-        def body(f: Any, values: list[str], args: Callable[[str], list[str]] = args) -> str:
-            return vector_math.emit(f, "max", args(values[0]), "float", 4, target)
+        def body(f: Any, values: list[LlvmValue], args: Callable[[LlvmValue], list[LlvmValue]] = args) -> LlvmValue:
+            return vector_math.emit(f, "max", args(values[0]), target)
 
         got = cpu_kernels.run(body, [x], ["f32"], "f32", 4, target)
         assert np.array_equal(got, np.maximum(x, np.float32(0)), equal_nan=True)

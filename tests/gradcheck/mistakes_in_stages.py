@@ -211,10 +211,10 @@ PASSES = [
 ]
 
 CODE = [
-    Mistake("tail one lane short", writer.Nests, off_by_one("lane_mask(_, X)", -1), operator("Tanh", "compiled", 12)),
+    Mistake("tail one lane short", writer.Nests, off_by_one("first_lanes(_, X)", -1), operator("Tanh", "compiled", 12)),
     Mistake("tail left out", writer.Nests._rest, instead(lambda *_: None), operator("Tanh", "compiled", 12)),
     Mistake(
-        "tail of a reduction unmasked", reduction.lane_mask, off_by_one("_ < X"), suite(laws.test_tails_of_reductions)
+        "tail of a reduction unmasked", reduction.first_lanes, off_by_one("_ < X"), suite(laws.test_tails_of_reductions)
     ),
     Mistake("rest of a row left out", writer.Nests._lanes, never("_ * _ < _.extent"), suite(laws.test_long_rows)),
     Mistake(

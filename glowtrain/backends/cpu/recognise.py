@@ -15,11 +15,12 @@ import numpy as np
 from glowtrain.backends.cpu.contraction import Axis, Contraction, EpilogueClip, Operand, OperandAccess, dot, generate
 from glowtrain.backends.cpu.contraction import ContractionKernel as Generated
 from glowtrain.backends.cpu.loop_nest.analysis import reductions
-from glowtrain.backends.cpu.loop_nest.scope import Context, Lanes
+from glowtrain.backends.cpu.loop_nest.scope import Context
 from glowtrain.backends.cpu.loop_nest.writer import Nests
-from glowtrain.backends.llvm.formats import MEMORY, REGISTER, SIZE, Vectors, as_stored
+from glowtrain.backends.llvm.formats import MEMORY, REGISTER, SIZE, as_stored
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import LlvmFunction, Text
+from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.values import LlvmValue, Number, i64, pointer
 from glowtrain.loops import (
     Affine,
     Buffer,
@@ -218,27 +219,25 @@ class FusedEpilogue:
         return sum(_INSTRUCTIONS.get(type(node), 1) for node in _beside(self.product)) + 3 * len(self.product.loop.body)
 
     def emit(
-        self, f: LlvmFunction, value: Text, width: int, coordinates: Sequence[Text | int], lane: int, mask: Text | None
-    ) -> Text:
+        self, f: LlvmFunction, value: LlvmValue, coordinates: Sequence[Number], lane: int, mask: LlvmValue | None
+    ) -> LlvmValue:
         """The lanes that go to C; everything else is stored on the way."""
         body, indices = self.product.loop.body, self.product.loop.indices
-        pointers = {buffer: f"%e{k}" for k, buffer in enumerate((*self.operands, *self.again))}
-        nests = Nests(f, self.target, pointers, body, {t: f"%t{k}" for k, t in enumerate(self.outer)})
+        pointers = {buffer: pointer(f"%e{k}") for k, buffer in enumerate((*self.operands, *self.again))}
+        nests = Nests(f, self.target, pointers, body, {t: i64(f"%t{k}") for k, t in enumerate(self.outer)})
         e = nests.e
-        along = indices[lane] if 0 <= lane < len(indices) and width > 1 else None
+        along = indices[lane] if 0 <= lane < len(indices) and value.width > 1 else None
         for index, at in zip(indices, coordinates, strict=False):
             if index is not along:
-                e.bind(index, Lanes(str(at)))
-        with e.along(Context(along, width, mask)):
+                e.bind(index, i64(at))
+        with e.along(Context(along, value.width, mask)):
             if along is not None:
-                e.scopes.set(("start", along), Lanes(str(coordinates[lane])))
-            e.scopes.set(self.product.total, Lanes(value, width))
+                e.scopes.set(("start", along), i64(coordinates[lane]))
+            e.scopes.set(self.product.total, value)
             result = value
             for statement in body:
                 if statement is self.product.target:
-                    result = as_stored(
-                        Vectors(f, width), e.full(statement.value), statement.buffer.dtype.name, self.target
-                    )
+                    result = as_stored(f, e.full(statement.value), statement.buffer.dtype.name, self.target)
                 else:
                     nests.statement(statement)
         return result

@@ -17,7 +17,6 @@ import numpy as np
 
 from glowtrain.backends.cpu.contraction.packing import Packing
 from glowtrain.backends.cpu.loop_nest.expressions import LlvmExpressions
-from glowtrain.backends.cpu.loop_nest.scope import Lanes
 from glowtrain.backends.cpu.loop_nest.writer import Nests
 from glowtrain.backends.cpu.recognise import (
     ContractionProduct,
@@ -30,8 +29,9 @@ from glowtrain.backends.cpu.recognise import (
 )
 from glowtrain.backends.cpu.tasks import PARAMS, Arguments, Invocation, Runner, Whole, Work
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import LlvmFunction, Text
+from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import module_text
+from glowtrain.backends.llvm.values import I64, POINTER, LlvmValue, i64, pointer
 from glowtrain.errors import CodegenError
 from glowtrain.loops import Affine, Buffer, Index, Load, Store
 from glowtrain.native import NativeFunction
@@ -172,7 +172,7 @@ class _Module:
     def _repeat(self, repeat: Repeat, outer: list[Index]) -> None:
         if repeat.index.extent:
             with self.step.f.loop(repeat.index.extent) as loop, self.step.scopes.inner():
-                self.step.bind(repeat.index, Lanes(loop.index))
+                self.step.bind(repeat.index, loop.index)
                 self._instructions(repeat.body, [*outer, repeat.index])
 
     @_instruction.register
@@ -181,7 +181,7 @@ class _Module:
         name = self._function(unit, kernel)
         self.workspace = max(self.workspace, -(-unit.workspace // ALIGNMENT) * ALIGNMENT)
         pointers = tuple(self._pointer(argument) for argument in unit.arguments)
-        indices = tuple(self.step.emit(index).text for index in unit.outer)
+        indices = tuple(self.step.emit(index) for index in unit.outer)
         call = Invocation(kernel.name, name, unit.work)
         before = self._cycles()
         self.runner.run(self.step.f, call, Arguments(pointers, self.own, indices, self.pool))
@@ -217,18 +217,18 @@ class _Module:
             self.smalls[buffer] = is_small(buffer)
         return self.smalls[buffer]
 
-    def _cycles(self) -> Text:
-        return self.step.f.value("call i64 @llvm.readcyclecounter()") if self.profile else ""
+    def _cycles(self) -> LlvmValue | None:
+        return self.step.f.call("llvm.readcyclecounter", I64) if self.profile else None
 
-    def _count(self, before: Text) -> None:
+    def _count(self, before: LlvmValue | None) -> None:
         """Add the cycles since ``before`` to this call's counter."""
-        if not self.profile:
+        after = self._cycles()
+        if before is None or after is None:
             return
         f = self.step.f
-        passed = f.value(f"sub i64 {self._cycles()}, {before}")
+        passed = f.op("sub", after, before)
         counter = f.address(self._slot(FIRST_SLOT + len(self.externals) + len(self.natives)), len(self.calls), 8)
-        total = f.value(f"add i64 {f.value(f'load i64, ptr {counter}, align 8')}, {passed}")
-        f.line(f"store i64 {total}, ptr {counter}, align 8")
+        f.store(f.op("add", f.load(I64, counter, 8), passed), counter, 8)
 
     def _function(self, unit: _Unit, kernel: Kernel) -> str:
         """The name of the function with this text."""
@@ -239,20 +239,20 @@ class _Module:
         self.users.setdefault(name, []).append(kernel.name)
         return name
 
-    def _pointer(self, argument: Argument) -> Text:
+    def _pointer(self, argument: Argument) -> LlvmValue:
         buffer, f = argument.buffer, self.step.f
         if argument.packing is not None:
             buffer = self.packed[buffer, argument.packing]
         if buffer in self.plan.offsets:
-            base = f.value(f"getelementptr inbounds i8, ptr {self._slot(0)}, i64 {self.plan.offsets[buffer]}")
+            base = f.value(f"getelementptr inbounds i8, ptr {self._slot(0)}, i64 {self.plan.offsets[buffer]}", POINTER)
         else:
             base = self._slot(FIRST_SLOT + self.externals.index(buffer))
         return f.address(base, self.step.scalar_sum(argument.offset), buffer.dtype.size)
 
-    def _slot(self, number: int) -> Text:
+    def _slot(self, number: int) -> LlvmValue:
         f, size = self.step.f, self.target.pointer_bits // 8
-        at = f.address("%table", number, size)
-        return f.value(f"load ptr, ptr {at}, align {size}")
+        at = f.address(pointer("%table"), number, size)
+        return f.load(POINTER, at, size)
 
 
 def packed_constant(buffer: Buffer, packing: Packing) -> Buffer:
@@ -277,8 +277,8 @@ def _general(kernel: Kernel, target: Target, outer: list[Index]) -> _Unit:
     params = [*(("ptr noalias", f"p{k}") for k in range(len(operands))), ("ptr noalias", "workspace")]
     params += [("i64", f"t{k}") for k in range(len(outer))]
     f = LlvmFunction(_NAME, [*params, *PARAMS], linkage="internal")
-    pointers = {buffer: f"%p{k}" for k, buffer in enumerate(operands)}
-    nests = Nests(f, target, pointers, kernel.body, {t: f"%t{k}" for k, t in enumerate(outer)})
+    pointers = {buffer: pointer(f"%p{k}") for k, buffer in enumerate(operands)}
+    nests = Nests(f, target, pointers, kernel.body, {t: i64(f"%t{k}") for k, t in enumerate(outer)})
     work = nests.write_tasks(kernel.body)
     return _Unit(f.finish(), [Argument(buffer) for buffer in operands], outer, work)
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from glowtrain.backends.llvm.text import LlvmFunction, Text
+from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.values import LlvmValue, Number, i64
 
 WANTED = 32
 """Tasks of a kernel from which on no further loop is cut: enough for threads to finish at about the same time."""
@@ -52,15 +53,15 @@ class Invocation:
 
 @dataclass(frozen=True)
 class Arguments:
-    """What one call passes, as texts of LLVM values: pointers, the workspace of the thread that runs the step, indices;
+    """What one call passes: pointers, the workspace of the thread that runs the step, indices;
     and the pool that could share the call out."""
 
-    pointers: tuple[Text, ...]
-    workspace: Text
-    indices: tuple[Text, ...]
-    pool: Text
+    pointers: tuple[LlvmValue, ...]
+    workspace: LlvmValue
+    indices: tuple[LlvmValue, ...]
+    pool: LlvmValue
 
-    def over(self, begin: Text, end: Text) -> Text:
+    def over(self, begin: Number, end: Number) -> str:
         """The argument list for a range of tasks."""
         pointers = ", ".join(f"ptr {pointer}" for pointer in (*self.pointers, self.workspace))
         return ", ".join([pointers, *(f"i64 {number}" for number in (*self.indices, begin, end))])
@@ -80,7 +81,7 @@ class Whole:
     """All tasks in one range, by the thread that runs the step."""
 
     def run(self, f: LlvmFunction, call: Invocation, arguments: Arguments) -> None:
-        f.line(f"call void @{call.function}({arguments.over('0', str(call.work.tasks))})")
+        f.line(f"call void @{call.function}({arguments.over(0, call.work.tasks)})")
 
     def functions(self, workspace: int) -> list[str]:
         return []
@@ -90,11 +91,11 @@ class Whole:
 class TaskRange:
     """Tasks from ``begin`` to before ``end``, i64 values; or trips of a loop."""
 
-    begin: Text
-    end: Text
+    begin: LlvmValue
+    end: LlvmValue
 
     @property
-    def bounds(self) -> tuple[Text, Text]:
+    def bounds(self) -> tuple[LlvmValue, LlvmValue]:
         """Both ends."""
         return self.begin, self.end
 
@@ -102,35 +103,35 @@ class TaskRange:
         """The trips, of ``each`` tasks, of which some task is in the range."""
         if each == 1:
             return self
-        behind = f.value(f"add nuw nsw i64 {self.end}, {each - 1}")
-        first, last = (f.value(f"udiv i64 {edge}, {each}") for edge in (self.begin, behind))
+        behind = f.op("add nuw nsw", self.end, each - 1)
+        first, last = (f.op("udiv", edge, each) for edge in (self.begin, behind))
         return TaskRange(plain(f, first), plain(f, last))
 
-    def inside(self, f: LlvmFunction, trip: int | Text, each: int) -> TaskRange:
+    def inside(self, f: LlvmFunction, trip: Number, each: int) -> TaskRange:
         """What the range has of one trip's tasks, counted from the first of them."""
         if each == 1:
-            return TaskRange("0", "1")
-        first = trip * each if isinstance(trip, int) else f.value(f"mul nuw nsw i64 {trip}, {each}")
-        begin, end = (f.value(f"sub nsw i64 {edge}, {first}") for edge in (self.begin, self.end))
-        low = f.value(f"call i64 @llvm.smax.i64(i64 {begin}, i64 0)")
-        return TaskRange(plain(f, low), plain(f, f.value(f"call i64 @llvm.smin.i64(i64 {end}, i64 {each})")))
+            return TaskRange(i64(0), i64(1))
+        first = trip * each if isinstance(trip, int) else f.op("mul nuw nsw", trip, each)
+        begin, end = (f.op("sub nsw", edge, first) for edge in (self.begin, self.end))
+        low = f.intrinsic("smax", begin, i64(0))
+        return TaskRange(plain(f, low), plain(f, f.intrinsic("smin", end, i64(each))))
 
     def between(self, f: LlvmFunction, first: int, last: int | None) -> TaskRange:
         """The part from ``first`` to before ``last`` (``None``: to the end); perhaps empty, with begin >= end."""
         low, high = self.bounds
         if first:
-            low = plain(f, f.value(f"call i64 @llvm.smax.i64(i64 {low}, i64 {first})"))
+            low = plain(f, f.intrinsic("smax", low, i64(first)))
         if last is not None:
-            high = plain(f, f.value(f"call i64 @llvm.smin.i64(i64 {high}, i64 {last})"))
+            high = plain(f, f.intrinsic("smin", high, i64(last)))
         return TaskRange(low, high)
 
 
-def plain(f: LlvmFunction, number: Text) -> Text:
+def plain(f: LlvmFunction, number: LlvmValue) -> LlvmValue:
     """The same i64, about which analyses of loops know nothing; no instruction. LLVM took longer over how the bounds of
     task loops come about than over what is in them.
     """
-    return f.value(f"freeze i64 {number}")
+    return f.value(f"freeze {number.typed}", number.type)
 
 
-GIVEN = TaskRange("%begin", "%end")
+GIVEN = TaskRange(i64("%begin"), i64("%end"))
 """The range that a kernel is called with."""

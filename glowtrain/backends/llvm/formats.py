@@ -6,12 +6,14 @@ in memory f16 and bf16 take two bytes and bool one byte, 0 or 1. Smaller types a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from glowtrain.backends.llvm import small_formats
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import LlvmFunction, Text, float_constant, lane_mask, splat_constant, vector
+from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.values import LlvmType, LlvmValue, in_all_lanes, integer, number, vector
+from glowtrain.errors import CodegenError
 
 REGISTER: Mapping[str, str] = {
     "f64": "double", "f32": "float", "f16": "float", "bf16": "float", "i64": "i64", "i32": "i32", "i16": "i16",
@@ -34,7 +36,7 @@ SIGNED = ("i64", "i32", "i16", "i8")
 UNSIGNED = ("u64", "u32", "u16", "u8")
 
 
-def register_type(dtype: str, width: int) -> str:
+def register_type(dtype: str, width: int) -> LlvmType:
     """The LLVM type of ``width`` lanes of ``dtype`` in a register."""
     return vector(REGISTER[dtype], width)
 
@@ -44,219 +46,157 @@ def bits_of(dtype: str) -> int:
     return int(REGISTER[dtype][1:])
 
 
-class Vectors:
-    """Appends to ``f`` operations on ``width`` lanes of any scalar type."""
-
-    def __init__(self, f: LlvmFunction, width: int) -> None:
-        self.f, self.width = f, width
-
-    def op(self, operation: str, scalar: str, a: Text, b: Text | int) -> Text:
-        """``operation`` of two operands; a Python int is a constant in every lane."""
-        other = splat_constant(str(b), scalar, self.width) if isinstance(b, int) else b
-        return self.f.value(f"{operation} {vector(scalar, self.width)} {a}, {other}")
-
-    def convert(self, operation: str, a: Text, source: str, destination: str) -> Text:
-        """One conversion instruction; the operand itself where the types are equal."""
-        if source == destination:
-            return a
-        return self.f.value(f"{operation} {vector(source, self.width)} {a} to {vector(destination, self.width)}")
-
-    def select(self, condition: Text, scalar: str, a: Text | int, b: Text | int) -> Text:
-        values = [splat_constant(str(v), scalar, self.width) if isinstance(v, int) else v for v in (a, b)]
-        type_ = vector(scalar, self.width)
-        return self.f.value(f"select {vector('i1', self.width)} {condition}, {type_} {values[0]}, {type_} {values[1]}")
-
-    def part(self, scalar: str, value: Text, start: int, lanes: int) -> Text:
-        """Some neighbouring lanes."""
-        order = ", ".join(f"i32 {lane}" for lane in range(start, start + lanes))
-        type_ = vector(scalar, self.width)
-        return self.f.value(f"shufflevector {type_} {value}, {type_} poison, <{lanes} x i32> <{order}>")
-
-    def number(self, value: float, scalar: str = "float") -> Text:
-        return splat_constant(float_constant(value, scalar), scalar, self.width)
-
-
-def joined(f: LlvmFunction, scalar: str, lanes: int, low: Text, high: Text) -> Text:
-    """Two vectors of ``lanes`` one after the other, as one."""
-    order, type_ = ", ".join(f"i32 {lane}" for lane in range(2 * lanes)), vector(scalar, lanes)
-    return f.value(f"shufflevector {type_} {low}, {type_} {high}, <{2 * lanes} x i32> <{order}>")
-
-
-def interleaved(f: LlvmFunction, scalar: str, lanes: int, parts: Sequence[Text]) -> Text:
-    """Two to four vectors of ``lanes`` as one: lane 0 of each, lane 1 of each, ..."""
-    order = ", ".join(f"i32 {part * lanes + lane}" for lane in range(lanes) for part in range(len(parts)))
-    sides, size = list(parts), lanes
-    if len(sides) > 2:
-        sides = [*sides, *["poison"] * (4 - len(sides))]
-        sides, size = [joined(f, scalar, lanes, *sides[at : at + 2]) for at in (0, 2)], 2 * lanes
-    type_ = vector(scalar, size)
-    return f.value(f"shufflevector {type_} {sides[0]}, {type_} {sides[1]}, <{lanes * len(parts)} x i32> <{order}>")
-
-
-def round_to(f: LlvmFunction, value: Text, dtype: str, width: int, target: Target) -> Text:
+def round_to(f: LlvmFunction, value: LlvmValue, dtype: str, target: Target) -> LlvmValue:
     """f32 lanes rounded to the values of ``dtype`` (f16 or bf16; to nearest even); other types are left as they are."""
     if dtype == "bf16":
-        return _round_bf16(f, value, width)
+        return _round_bf16(f, value)
     if dtype == "f16":
-        return half_to_float(f, float_to_half(f, value, width, target), width, target)
+        return half_to_float(f, float_to_half(f, value, target), target)
     return value
 
 
-def _round_bf16(f: LlvmFunction, value: Text, width: int) -> Text:
+def _round_bf16(f: LlvmFunction, value: LlvmValue) -> LlvmValue:
     """Adds half a unit, or just less before an even result, and cuts; a NaN keeps its head with the quiet bit set."""
-    m = Vectors(f, width)
-    bits = m.convert("bitcast", value, "float", "i32")
-    odd = m.op("and", "i32", m.op("lshr", "i32", bits, 16), 1)
-    rounded = m.op("add", "i32", m.op("add", "i32", bits, 0x7FFF), odd)
-    nan = m.op("fcmp uno", "float", value, value)
-    chosen = m.select(nan, "i32", m.op("or", "i32", bits, 0x400000), rounded)
-    return m.convert("bitcast", m.op("and", "i32", chosen, -65536), "i32", "float")
+    bits = f.convert("bitcast", value, "i32")
+    odd = f.op("and", f.op("lshr", bits, 16), 1)
+    rounded = f.op("add", f.op("add", bits, 0x7FFF), odd)
+    nan = f.compare("uno", value, value)
+    chosen = f.select(nan, f.op("or", bits, 0x400000), rounded)
+    return f.convert("bitcast", f.op("and", chosen, -65536), "float")
 
 
-def float_to_half(f: LlvmFunction, value: Text, width: int, target: Target) -> Text:
+def float_to_half(f: LlvmFunction, value: LlvmValue, target: Target) -> LlvmValue:
     """The i16 bits of f32 lanes rounded to f16."""
-    m = Vectors(f, width)
     if target.has_half:
-        return m.convert("bitcast", m.convert("fptrunc", value, "float", "half"), "half", "i16")
-    return _half_bits(m, value)
+        return f.convert("bitcast", f.convert("fptrunc", value, "half"), "i16")
+    return _half_bits(f, value)
 
 
-def _half_bits(m: Vectors, value: Text) -> Text:
+def _half_bits(f: LlvmFunction, value: LlvmValue) -> LlvmValue:
     """f32 to f16 in integers. Denormals: adding 1/2 lets the adder round at the unit of f16's denormals, 2**-24."""
-    bits = m.convert("bitcast", value, "float", "i32")
-    sign = m.op("and", "i32", m.op("lshr", "i32", bits, 16), 0x8000)
-    size = m.op("and", "i32", bits, 0x7FFFFFFF)
-    odd = m.op("and", "i32", m.op("lshr", "i32", size, 13), 1)
-    normal = m.op("add", "i32", m.op("add", "i32", size, (15 - 127) * (1 << 23) + 0xFFF), odd)
-    normal = m.op("lshr", "i32", normal, 13)
-    moved = m.op("fadd", "float", m.convert("bitcast", size, "i32", "float"), m.number(0.5))
-    denormal = m.op("sub", "i32", m.convert("bitcast", moved, "float", "i32"), 0x3F000000)
-    result = m.select(m.op("icmp ult", "i32", size, 113 << 23), "i32", denormal, normal)
-    result = m.select(m.op("icmp uge", "i32", size, 143 << 23), "i32", 0x7C00, result)
-    payload = m.op("or", "i32", m.op("and", "i32", m.op("lshr", "i32", size, 13), 0x3FF), 0x7E00)
-    result = m.select(m.op("icmp ugt", "i32", size, 0x7F800000), "i32", payload, result)
-    return m.convert("trunc", m.op("or", "i32", result, sign), "i32", "i16")
+    bits = f.convert("bitcast", value, "i32")
+    sign = f.op("and", f.op("lshr", bits, 16), 0x8000)
+    size = f.op("and", bits, 0x7FFFFFFF)
+    odd = f.op("and", f.op("lshr", size, 13), 1)
+    normal = f.op("add", f.op("add", size, (15 - 127) * (1 << 23) + 0xFFF), odd)
+    normal = f.op("lshr", normal, 13)
+    moved = f.op("fadd", f.convert("bitcast", size, "float"), number(0.5, value.type))
+    denormal = f.op("sub", f.convert("bitcast", moved, "i32"), 0x3F000000)
+    result = f.select(f.compare("ult", size, 113 << 23), denormal, normal)
+    result = f.select(f.compare("uge", size, 143 << 23), 0x7C00, result)
+    payload = f.op("or", f.op("and", f.op("lshr", size, 13), 0x3FF), 0x7E00)
+    result = f.select(f.compare("ugt", size, 0x7F800000), payload, result)
+    return f.convert("trunc", f.op("or", result, sign), "i16")
 
 
-def half_to_float(f: LlvmFunction, bits: Text, width: int, target: Target) -> Text:
+def half_to_float(f: LlvmFunction, bits: LlvmValue, target: Target) -> LlvmValue:
     """f32 lanes of the f16 values whose i16 bits are given."""
-    m = Vectors(f, width)
     if target.has_half:
-        return m.convert("fpext", m.convert("bitcast", bits, "i16", "half"), "half", "float")
-    whole = m.convert("zext", bits, "i16", "i32")
-    sign = m.op("shl", "i32", m.op("and", "i32", whole, 0x8000), 16)
-    placed = m.op("shl", "i32", m.op("and", "i32", whole, 0x7FFF), 13)
-    scaled = m.op("fmul", "float", m.convert("bitcast", placed, "i32", "float"), m.number(2.0**112))
-    result = m.convert("bitcast", scaled, "float", "i32")
-    special = m.op("icmp uge", "i32", placed, 0x7C00 << 13)
-    result = m.select(special, "i32", m.op("or", "i32", placed, 0x7F800000), result)
-    return m.convert("bitcast", m.op("or", "i32", result, sign), "i32", "float")
+        return f.convert("fpext", f.convert("bitcast", bits, "half"), "float")
+    whole = f.convert("zext", bits, "i32")
+    sign = f.op("shl", f.op("and", whole, 0x8000), 16)
+    placed = f.op("shl", f.op("and", whole, 0x7FFF), 13)
+    scaled = f.op("fmul", f.convert("bitcast", placed, "float"), number(2.0**112, bits.type.of("float")))
+    result = f.convert("bitcast", scaled, "i32")
+    special = f.compare("uge", placed, 0x7C00 << 13)
+    result = f.select(special, f.op("or", placed, 0x7F800000), result)
+    return f.convert("bitcast", f.op("or", result, sign), "float")
 
 
-def cast(f: LlvmFunction, value: Text, from_dtype: str, to_dtype: str, width: int, target: Target) -> Text:
+def cast(f: LlvmFunction, value: LlvmValue, from_dtype: str, to_dtype: str, target: Target) -> LlvmValue:
     """``value`` converted; defined for every input, the same on all targets.
 
     Floats become integers as :func:`glowtrain.loops.functions.truncated` says. Integers wrap; anything to bool is
     ``!= 0``; f64 and integers reach bf16 by way of f32, as in ml_dtypes. Smaller types come and go by way of f32, i32.
     """
-    m = Vectors(f, width)
     if from_dtype == to_dtype:
         return value
     if from_dtype in small_formats.STORED:
         wide = "f32" if from_dtype in small_formats.FORMATS else "i32"
-        return cast(f, small_formats.widened(m, value, from_dtype), wide, to_dtype, width, target)
+        return cast(f, small_formats.widened(f, value, from_dtype), wide, to_dtype, target)
     if to_dtype in small_formats.STORED:
         wide = "f32" if to_dtype in small_formats.FORMATS else "i32"
-        return small_formats.narrowed(m, cast(f, value, from_dtype, wide, width, target), to_dtype)
+        return small_formats.narrowed(f, cast(f, value, from_dtype, wide, target), to_dtype)
     if to_dtype == "bool":
-        return _to_bool(m, value, from_dtype)
+        return _to_bool(f, value, from_dtype)
     if from_dtype in FLOATS and to_dtype in FLOATS:
-        return _float_to_float(m, value, from_dtype, to_dtype, target)
+        return _float_to_float(f, value, from_dtype, to_dtype, target)
     if from_dtype in FLOATS:
-        return _float_to_integer(m, value, REGISTER[from_dtype], to_dtype, target)
+        return _float_to_integer(f, value, to_dtype, target)
     if to_dtype in FLOATS:
-        return _integer_to_float(m, value, from_dtype, to_dtype, target)
-    source, destination = REGISTER[from_dtype], REGISTER[to_dtype]
+        return _integer_to_float(f, value, from_dtype, to_dtype, target)
     if bits_of(from_dtype) >= bits_of(to_dtype):
-        return m.convert("trunc", value, source, destination)
-    return m.convert("sext" if from_dtype in SIGNED else "zext", value, source, destination)
+        return f.convert("trunc", value, REGISTER[to_dtype])
+    return f.convert("sext" if from_dtype in SIGNED else "zext", value, REGISTER[to_dtype])
 
 
-def bitcast(f: LlvmFunction, value: Text, from_dtype: str, to_dtype: str, width: int, target: Target) -> Text:
+def bitcast(f: LlvmFunction, value: LlvmValue, from_dtype: str, to_dtype: str, target: Target) -> LlvmValue:
     """The same bits as another element type of the same size; a byte is true as a bool unless it is 0."""
-    m = Vectors(f, width)
     if from_dtype in ("f16", "bf16") or to_dtype in ("f16", "bf16"):
-        return half_lanes(m, memory_bits(m, value, from_dtype, target), to_dtype, target)
+        return half_lanes(f, memory_bits(f, value, from_dtype, target), to_dtype, target)
     if from_dtype == "bool":
-        value, from_dtype = m.convert("zext", value, "i1", "i8"), "u8"
+        value, from_dtype = f.convert("zext", value, "i8"), "u8"
     if to_dtype == "bool":
-        return m.op("icmp ne", "i8", value, 0)
-    return m.convert("bitcast", value, REGISTER[from_dtype], REGISTER[to_dtype])
+        return f.compare("ne", value, 0)
+    return f.convert("bitcast", value, REGISTER[to_dtype])
 
 
-def memory_bits(m: Vectors, value: Text, dtype: str, target: Target) -> Text:
+def memory_bits(f: LlvmFunction, value: LlvmValue, dtype: str, target: Target) -> LlvmValue:
     """The i16 lanes that stand in memory for f16 and bf16 lanes; other types as they are."""
     if dtype == "bf16":
-        return m.convert("trunc", m.op("lshr", "i32", m.convert("bitcast", value, "float", "i32"), 16), "i32", "i16")
-    return float_to_half(m.f, value, m.width, target) if dtype == "f16" else value
+        return f.convert("trunc", f.op("lshr", f.convert("bitcast", value, "i32"), 16), "i16")
+    return float_to_half(f, value, target) if dtype == "f16" else value
 
 
-def as_stored(m: Vectors, value: Text, dtype: str, target: Target) -> Text:
+def as_stored(f: LlvmFunction, value: LlvmValue, dtype: str, target: Target) -> LlvmValue:
     """The lanes that stand in memory for lanes in a register."""
-    return m.convert("zext", value, "i1", "i8") if dtype == "bool" else memory_bits(m, value, dtype, target)
+    return f.convert("zext", value, "i8") if dtype == "bool" else memory_bits(f, value, dtype, target)
 
 
-def half_lanes(m: Vectors, raw: Text, dtype: str, target: Target) -> Text:
+def half_lanes(f: LlvmFunction, raw: LlvmValue, dtype: str, target: Target) -> LlvmValue:
     """The lanes of f16 and bf16 that stand in memory as these i16 lanes; other types as they are."""
     if dtype == "bf16":
-        return m.convert("bitcast", m.op("shl", "i32", m.convert("zext", raw, "i16", "i32"), 16), "i32", "float")
-    return half_to_float(m.f, raw, m.width, target) if dtype == "f16" else raw
+        return f.convert("bitcast", f.op("shl", f.convert("zext", raw, "i32"), 16), "float")
+    return half_to_float(f, raw, target) if dtype == "f16" else raw
 
 
-def _to_bool(m: Vectors, value: Text, dtype: str) -> Text:
-    scalar = REGISTER[dtype]
+def _to_bool(f: LlvmFunction, value: LlvmValue, dtype: str) -> LlvmValue:
     if dtype in FLOATS:
-        return m.op("fcmp une", scalar, value, m.number(0.0, scalar))
-    return m.op("icmp ne", scalar, value, 0)
+        return f.compare("une", value, number(0.0, value.type))
+    return f.compare("ne", value, 0)
 
 
-def _float_to_float(m: Vectors, value: Text, from_dtype: str, to_dtype: str, target: Target) -> Text:
+def _float_to_float(f: LlvmFunction, value: LlvmValue, from_dtype: str, to_dtype: str, target: Target) -> LlvmValue:
     if from_dtype != "f64":
-        wide = round_to(m.f, value, to_dtype, m.width, target)
-        return m.convert("fpext", wide, "float", "double") if to_dtype == "f64" else wide
+        wide = round_to(f, value, to_dtype, target)
+        return f.convert("fpext", wide, "double") if to_dtype == "f64" else wide
     if to_dtype == "f16":
-        return round_to(m.f, _to_odd(m, value), to_dtype, m.width, target)
-    return round_to(m.f, m.convert("fptrunc", value, "double", "float"), to_dtype, m.width, target)
+        return round_to(f, _to_odd(f, value), to_dtype, target)
+    return round_to(f, f.convert("fptrunc", value, "float"), to_dtype, target)
 
 
-def _to_odd(m: Vectors, value: Text) -> Text:
+def _to_odd(f: LlvmFunction, value: LlvmValue) -> LlvmValue:
     """f64 to f32 rounded to odd, so that rounding once more is as if rounded once (Boldo and Melquiond, 2008)."""
-    nearest = m.convert("fptrunc", value, "double", "float")
-    back = m.convert("fpext", nearest, "float", "double")
-    inexact = m.op("fcmp one", "double", back, value)
-    away = m.op("fcmp ogt", "double", _magnitude(m, back), _magnitude(m, value))
-    bits = m.convert("bitcast", nearest, "float", "i32")
-    towards_zero = m.op("sub", "i32", bits, m.convert("zext", away, "i1", "i32"))
-    odd = m.select(inexact, "i32", m.op("or", "i32", towards_zero, 1), bits)
-    return m.convert("bitcast", odd, "i32", "float")
+    nearest = f.convert("fptrunc", value, "float")
+    back = f.convert("fpext", nearest, "double")
+    inexact = f.compare("one", back, value)
+    away = f.compare("ogt", f.intrinsic("fabs", back), f.intrinsic("fabs", value))
+    bits = f.convert("bitcast", nearest, "i32")
+    towards_zero = f.op("sub", bits, f.convert("zext", away, "i32"))
+    odd = f.select(inexact, f.op("or", towards_zero, 1), bits)
+    return f.convert("bitcast", odd, "float")
 
 
-def _magnitude(m: Vectors, value: Text) -> Text:
-    suffix = f"v{m.width}f64" if m.width > 1 else "f64"
-    double = vector("double", m.width)
-    return m.f.value(f"call {double} @llvm.fabs.{suffix}({double} {value})")
-
-
-def _float_to_integer(m: Vectors, value: Text, scalar: str, to_dtype: str, target: Target) -> Text:
+def _float_to_integer(f: LlvmFunction, value: LlvmValue, to_dtype: str, target: Target) -> LlvmValue:
     if to_dtype == "u64":
-        return _float_to_u64(m, value, scalar)
+        return _float_to_u64(f, value)
     via = "i64" if to_dtype in ("i64", "u32") else "i32"
-    native = native_conversion(m, target)
-    if native is not None and (scalar, via) == ("float", "i32"):
-        whole = native.in_pieces(m, value, native.truncating)
+    native = native_conversion(value.width, target)
+    if native is not None and (value.type.scalar, via) == ("float", "i32"):
+        whole = native.in_pieces(f, value, native.truncating)
     else:
-        whole = _truncate(m, value, scalar, via)
-    return m.convert("trunc", whole, via, REGISTER[to_dtype])
+        whole = _truncate(f, value, via)
+    return f.convert("trunc", whole, REGISTER[to_dtype])
 
 
 @dataclass(frozen=True)
@@ -271,17 +211,19 @@ class NativeConversion:
     more: str = ""
 
     def in_pieces(
-        self, m: Vectors, value: Text, name: str, prepare: Callable[[Vectors, Text], Text] | None = None
-    ) -> Text:
+        self,
+        f: LlvmFunction,
+        value: LlvmValue,
+        name: str,
+        prepare: Callable[[LlvmFunction, LlvmValue], LlvmValue] = lambda f, value: value,
+    ) -> LlvmValue:
         """Lanes converted by one of the instructions, as many at a time as it takes; ``prepare`` acts on each piece."""
-        lanes, few, pieces = self.lanes, Vectors(m.f, self.lanes), list[Text]()
-        for start in range(0, m.width, lanes):
-            part = value if lanes == m.width else m.part("float", value, start, lanes)
-            part = part if prepare is None else prepare(few, part)
-            pieces.append(m.f.value(f"call <{lanes} x i32> @{name}(<{lanes} x float> {part}{self.more})"))
+        whole, pieces = vector("i32", self.lanes), list[LlvmValue]()
+        for start in range(0, value.width, self.lanes):
+            part = prepare(f, f.part(value, start, self.lanes))
+            pieces.append(f.value(f"call {whole} @{name}({part.typed}{self.more})", whole))
         while len(pieces) > 1:
-            pieces = [joined(m.f, "i32", lanes, *pair) for pair in zip(pieces[::2], pieces[1::2], strict=True)]
-            lanes *= 2
+            pieces = [f.joined(*pair) for pair in zip(pieces[::2], pieces[1::2], strict=True)]
         return pieces[0]
 
 
@@ -295,114 +237,65 @@ _NATIVE = (
 )
 
 
-def native_conversion(m: Vectors, target: Target) -> NativeConversion | None:
+def native_conversion(width: int, target: Target) -> NativeConversion | None:
     """The widest of x86's conversions that lanes can be parted into; ``None`` elsewhere, and for single lanes."""
-    return next((n for n in _NATIVE if n.family in target.families and m.width % n.lanes == 0), None)
+    return next((n for n in _NATIVE if n.family in target.families and width % n.lanes == 0), None)
 
 
-def _truncate(m: Vectors, value: Text, scalar: str, integer: str) -> Text:
+def _truncate(f: LlvmFunction, value: LlvmValue, to: str) -> LlvmValue:
     """Truncation with the smallest integer where the value does not fit, without undefined cases."""
-    bits = int(integer[1:])
-    low = float(-(1 << (bits - 1)))
-    exact_low = scalar == "float" or bits == 64
-    above = m.op(
-        "fcmp oge" if exact_low else "fcmp ogt", scalar, value, m.number(low if exact_low else low - 1.0, scalar)
-    )
-    fits = m.op("and", "i1", above, m.op("fcmp olt", scalar, value, m.number(-low, scalar)))
-    safe = m.select(fits, scalar, value, m.number(0.0, scalar))
-    whole = m.convert("fptosi", safe, scalar, integer)
-    return m.select(fits, integer, whole, -(1 << (bits - 1)))
+    least = -(1 << (int(to[1:]) - 1))
+    if value.type.scalar == "float" or to == "i64":  # the number below the least one is no number of the type
+        above = f.compare("oge", value, number(float(least), value.type))
+    else:
+        above = f.compare("ogt", value, number(float(least) - 1.0, value.type))
+    fits = f.op("and", above, f.compare("olt", value, number(-float(least), value.type)))
+    safe = f.select(fits, value, number(0.0, value.type))
+    return f.select(fits, f.convert("fptosi", safe, to), least)
 
 
-def _float_to_u64(m: Vectors, value: Text, scalar: str) -> Text:
+def _float_to_u64(f: LlvmFunction, value: LlvmValue) -> LlvmValue:
     """Below 2**63 as i64 (negative numbers wrap); above, 2**63 is taken off first and put back."""
-    half = m.number(2.0**63, scalar)
-    large = m.op("fcmp oge", scalar, value, half)
-    rest = m.select(large, scalar, m.op("fsub", scalar, value, half), value)
-    whole = _truncate(m, rest, scalar, "i64")
-    return m.select(large, "i64", m.op("xor", "i64", whole, -(1 << 63)), whole)
+    half = number(2.0**63, value.type)
+    large = f.compare("oge", value, half)
+    rest = f.select(large, f.op("fsub", value, half), value)
+    whole = _truncate(f, rest, "i64")
+    return f.select(large, f.op("xor", whole, -(1 << 63)), whole)
 
 
-def _integer_to_float(m: Vectors, value: Text, from_dtype: str, to_dtype: str, target: Target) -> Text:
+def _integer_to_float(f: LlvmFunction, value: LlvmValue, from_dtype: str, to_dtype: str, target: Target) -> LlvmValue:
     operation = "sitofp" if from_dtype in SIGNED else "uitofp"
     if to_dtype in ("f64", "f32"):
-        return m.convert(operation, value, REGISTER[from_dtype], REGISTER[to_dtype])
-    return round_to(m.f, m.convert(operation, value, REGISTER[from_dtype], "float"), to_dtype, m.width, target)
+        return f.convert(operation, value, REGISTER[to_dtype])
+    return round_to(f, f.convert(operation, value, "float"), to_dtype, target)
 
 
-def load(f: LlvmFunction, pointer: Text, dtype: str, width: int, target: Target, mask: Text | None = None) -> Text:
+def load(
+    f: LlvmFunction, pointer: LlvmValue, dtype: str, width: int, target: Target, mask: LlvmValue | None = None
+) -> LlvmValue:
     """``width`` elements from memory as lanes in a register; lanes outside ``mask`` (i1 lanes) are 0 and not read."""
-    m, scalar = Vectors(f, width), MEMORY[dtype]
-    type_ = vector(scalar, width)
-    if mask is None:
-        raw = f.value(f"load {type_}, ptr {pointer}, align {SIZE[dtype]}")
-    else:
-        raw = _masked_load(m, pointer, scalar, SIZE[dtype], mask)
-    if dtype == "bool":
-        return m.op("icmp ne", "i8", raw, 0)
-    return half_lanes(m, raw, dtype, target)
+    raw = f.load(vector(MEMORY[dtype], width), pointer, SIZE[dtype], mask)
+    return f.compare("ne", raw, 0) if dtype == "bool" else half_lanes(f, raw, dtype, target)
 
 
 def store(
-    f: LlvmFunction, value: Text, pointer: Text, dtype: str, width: int, target: Target, mask: Text | None = None
+    f: LlvmFunction, value: LlvmValue, pointer: LlvmValue, dtype: str, target: Target, mask: LlvmValue | None = None
 ) -> None:
-    """Store lanes to ``width`` elements in memory; those outside ``mask`` are not touched."""
-    m, scalar = Vectors(f, width), MEMORY[dtype]
-    value = as_stored(m, value, dtype, target)
-    if mask is None:
-        f.line(f"store {vector(scalar, width)} {value}, ptr {pointer}, align {SIZE[dtype]}")
-    else:
-        _masked_store(m, value, pointer, scalar, SIZE[dtype], mask)
+    """Store lanes to as many elements in memory; those outside ``mask`` are not touched."""
+    stored = as_stored(f, value, dtype, target)
+    if stored.type.scalar != MEMORY[dtype]:
+        raise CodegenError(f"function {f.name}: {value.typed} is stored as {dtype}")
+    f.store(stored, pointer, SIZE[dtype], mask)
 
 
-def _single(m: Vectors, value: Text, scalar: str) -> Text:
-    """One lane as a vector of one, which the masked intrinsics need."""
-    return m.f.value(f"bitcast {scalar} {value} to <1 x {scalar}>") if m.width == 1 else value
-
-
-def _masked_load(m: Vectors, pointer: Text, scalar: str, align: int, mask: Text) -> Text:
-    type_, masks = f"<{m.width} x {scalar}>", f"<{m.width} x i1>"
-    name = f"llvm.masked.load.v{m.width}{_code(scalar)}.p0"
-    call = (
-        f"call {type_} @{name}(ptr align {align} {pointer}, {masks} {_single(m, mask, 'i1')}, {type_} zeroinitializer)"
-    )
-    loaded = m.f.value(call)
-    return m.f.value(f"bitcast {type_} {loaded} to {scalar}") if m.width == 1 else loaded
-
-
-def _masked_store(m: Vectors, value: Text, pointer: Text, scalar: str, align: int, mask: Text) -> None:
-    """Lanes where the mask is true. A first lane alone is stored as a number: on AVX-512 LLVM 22 makes of it, where the
-    value is cut from wider lanes, a store of the wider number."""
-    if m.width > 1 and mask == lane_mask(m.width, 1):
-        one = m.f.value(f"extractelement <{m.width} x {scalar}> {value}, i64 0")
-        m.f.line(f"store {scalar} {one}, ptr {pointer}, align {align}")
-        return
-    type_, masks = f"<{m.width} x {scalar}>", f"<{m.width} x i1>"
-    name = f"llvm.masked.store.v{m.width}{_code(scalar)}.p0"
-    single = _single(m, value, scalar)
-    m.f.line(f"call void @{name}({type_} {single}, ptr align {align} {pointer}, {masks} {_single(m, mask, 'i1')})")
-
-
-def _code(scalar: str) -> str:
-    return {"float": "f32", "double": "f64"}.get(scalar, scalar)
-
-
-def constant(value: float | int | bool, dtype: str, width: int) -> Text:
+def constant(value: float | int | bool, dtype: str, width: int) -> LlvmValue:
     """A constant in every lane.
 
     Floats must be representable in ``dtype`` already; integers are taken modulo their size.
     """
-    scalar = REGISTER[dtype]
+    type_ = register_type(dtype, width)
     if dtype in FLOATS:
-        return splat_constant(float_constant(float(value), scalar), scalar, width)
+        return number(float(value), type_)
     if dtype == "bool":
-        return splat_constant("true" if value else "false", scalar, width)
-    if dtype in small_formats.STORED:
-        value = small_formats.code_of(value, dtype)
-    half = 1 << (bits_of(dtype) - 1)
-    return splat_constant(str((int(value) + half) % (2 * half) - half), scalar, width)
-
-
-def splat(f: LlvmFunction, value: Text, dtype: str, width: int) -> Text:
-    """A scalar register value in every lane."""
-    return f.splat(value, REGISTER[dtype], width)
+        return in_all_lanes("true" if value else "false", type_)
+    return integer(small_formats.code_of(value, dtype) if dtype in small_formats.STORED else int(value), type_)

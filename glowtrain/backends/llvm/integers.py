@@ -7,125 +7,72 @@ ends the process on the first two), so divisors and counts are made safe first a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
-from glowtrain.backends.llvm.formats import REGISTER, SIGNED, bits_of
-from glowtrain.backends.llvm.text import LlvmFunction, Text, splat_constant, vector
+from glowtrain.backends.llvm.lanes import IntegerLanes
+from glowtrain.backends.llvm.values import LlvmValue, in_all_lanes
 
-
-@dataclass(frozen=True)
-class Integers:
-    """Appends to ``f`` operations on ``width`` lanes of an integer dtype."""
-
-    f: LlvmFunction
-    dtype: str
-    width: int
-
-    @property
-    def signed(self) -> bool:
-        return self.dtype in SIGNED
-
-    @property
-    def bits(self) -> int:
-        return bits_of(self.dtype)
-
-    @property
-    def type(self) -> str:
-        return vector(REGISTER[self.dtype], self.width)
-
-    @property
-    def masks(self) -> str:
-        return vector("i1", self.width)
-
-    @property
-    def smallest(self) -> int:
-        """The smallest signed integer of the size."""
-        return -(1 << (self.bits - 1))
-
-    def const(self, value: int) -> Text:
-        return splat_constant(str(value), REGISTER[self.dtype], self.width)
-
-    def op(self, operation: str, a: Text, b: Text) -> Text:
-        return self.f.value(f"{operation} {self.type} {a}, {b}")
-
-    def both(self, a: Text, b: Text) -> Text:
-        return self.f.value(f"and {self.masks} {a}, {b}")
-
-    def either(self, a: Text, b: Text) -> Text:
-        return self.f.value(f"or {self.masks} {a}, {b}")
-
-    def select(self, condition: Text, a: Text, b: Text) -> Text:
-        return self.f.value(f"select {self.masks} {condition}, {self.type} {a}, {self.type} {b}")
-
-    def any(self, mask: Text) -> Text:
-        if self.width == 1:
-            return mask
-        packed = self.f.value(f"bitcast {self.masks} {mask} to i{self.width}")
-        return self.f.value(f"icmp ne i{self.width} {packed}, 0")
-
-
-Recipe = Callable[..., Text]
+Recipe = Callable[..., LlvmValue]
 
 
 def _instruction(signed: str, unsigned: str | None = None) -> Recipe:
     """A recipe of one instruction, which may differ for unsigned types."""
 
-    def emit(m: Integers, a: Text, b: Text) -> Text:
-        return m.op(signed if m.signed or unsigned is None else unsigned, a, b)
+    def emit(m: IntegerLanes, a: LlvmValue, b: LlvmValue) -> LlvmValue:
+        return m.f.op(signed if m.signed or unsigned is None else unsigned, a, b)
 
     return emit
 
 
-def _divide(m: Integers, a: Text, b: Text, operation: str) -> Text:
-    zero = m.op("icmp eq", b, m.const(0))
+def _divide(m: IntegerLanes, a: LlvmValue, b: LlvmValue, operation: str) -> LlvmValue:
+    zero = m.compare("eq", b, 0)
     unsafe = zero
     if m.signed:
-        overflow = m.both(m.op("icmp eq", a, m.const(m.smallest)), m.op("icmp eq", b, m.const(-1)))
+        overflow = m.both(m.compare("eq", a, m.smallest), m.compare("eq", b, -1))
         unsafe = m.either(zero, overflow)
-    safe = m.select(unsafe, m.const(1), b)
-    return m.select(zero, m.const(0), m.op(("s" if m.signed else "u") + operation, a, safe))
+    safe = m.select(unsafe, m.constant(1), b)
+    return m.select(zero, m.constant(0), m.f.op(("s" if m.signed else "u") + operation, a, safe))
 
 
-def div(m: Integers, a: Text, b: Text) -> Text:
+def div(m: IntegerLanes, a: LlvmValue, b: LlvmValue) -> LlvmValue:
     """Towards zero (ONNX Div); 0 where b is 0; the smallest integer over -1 wraps."""
     return _divide(m, a, b, "div")
 
 
-def fmod(m: Integers, a: Text, b: Text) -> Text:
+def fmod(m: IntegerLanes, a: LlvmValue, b: LlvmValue) -> LlvmValue:
     """The remainder with the sign of a; 0 where b is 0."""
     return _divide(m, a, b, "rem")
 
 
-def mod(m: Integers, a: Text, b: Text) -> Text:
+def mod(m: IntegerLanes, a: LlvmValue, b: LlvmValue) -> LlvmValue:
     """The remainder with the sign of b (Python's %); 0 where b is 0."""
     r = fmod(m, a, b)
     if not m.signed:
         return r
-    differs = m.op("icmp slt", m.op("xor", r, b), m.const(0))
-    moves = m.both(differs, m.op("icmp ne", r, m.const(0)))
-    return m.select(moves, m.op("add", r, b), r)
+    differs = m.compare("slt", m.f.op("xor", r, b), 0)
+    moves = m.both(differs, m.compare("ne", r, 0))
+    return m.select(moves, m.add(r, b), r)
 
 
-def neg(m: Integers, a: Text) -> Text:
+def neg(m: IntegerLanes, a: LlvmValue) -> LlvmValue:
     """0 - a, wrapping."""
-    return m.op("sub", m.const(0), a)
+    return m.sub(m.constant(0), a)
 
 
-def absolute(m: Integers, a: Text) -> Text:
+def absolute(m: IntegerLanes, a: LlvmValue) -> LlvmValue:
     """The smallest integer stays what it is."""
-    return m.select(m.op("icmp slt", a, m.const(0)), neg(m, a), a) if m.signed else a
+    return m.select(m.compare("slt", a, 0), neg(m, a), a) if m.signed else a
 
 
-def sign(m: Integers, a: Text) -> Text:
+def sign(m: IntegerLanes, a: LlvmValue) -> LlvmValue:
     """-1, 0 or 1."""
-    positive = m.op("icmp sgt" if m.signed else "icmp ugt", a, m.const(0))
-    result = m.select(positive, m.const(1), m.const(0))
-    return m.select(m.op("icmp slt", a, m.const(0)), m.const(-1), result) if m.signed else result
+    positive = m.compare("sgt" if m.signed else "ugt", a, 0)
+    result = m.select(positive, m.constant(1), 0)
+    return m.select(m.compare("slt", a, 0), m.constant(-1), result) if m.signed else result
 
 
 def _extreme(signed: str, unsigned: str) -> Recipe:
-    def emit(m: Integers, a: Text, b: Text) -> Text:
-        return m.select(m.op(f"icmp {signed if m.signed else unsigned}", a, b), a, b)
+    def emit(m: IntegerLanes, a: LlvmValue, b: LlvmValue) -> LlvmValue:
+        return m.select(m.compare(signed if m.signed else unsigned, a, b), a, b)
 
     return emit
 
@@ -133,52 +80,49 @@ def _extreme(signed: str, unsigned: str) -> Recipe:
 def _shift(operation: str) -> Recipe:
     """Counts outside [0, bits) give 0, or -1 where a negative number is shifted right."""
 
-    def emit(m: Integers, a: Text, b: Text) -> Text:
+    def emit(m: IntegerLanes, a: LlvmValue, b: LlvmValue) -> LlvmValue:
         right = operation == "shift_right"
         instruction = "shl" if not right else "ashr" if m.signed else "lshr"
-        inside = m.op("icmp ult", b, m.const(m.bits if m.bits < 128 else 127))
-        safe = m.select(inside, b, m.const(m.bits - 1 if right and m.signed else 0))
-        shifted = m.op(instruction, a, safe)
-        return shifted if right and m.signed else m.select(inside, shifted, m.const(0))
+        inside = m.compare("ult", b, m.type.bits if m.type.bits < 128 else 127)
+        safe = m.select(inside, b, m.type.bits - 1 if right and m.signed else 0)
+        shifted = m.f.op(instruction, a, safe)
+        return shifted if right and m.signed else m.select(inside, shifted, 0)
 
     return emit
 
 
-def power(m: Integers, base: Text, exponent: Text) -> Text:
+def power(m: IntegerLanes, base: LlvmValue, exponent: LlvmValue) -> LlvmValue:
     """By repeated squaring, wrapping.
 
     A negative exponent gives the true power cut to an integer: 0, except for 1 and -1.
     """
-    body, done, before = m.f.label("square"), m.f.label("squared"), m.f.block
-    negative = m.op("icmp slt", exponent, m.const(0)) if m.signed else None
-    left = m.select(negative, m.op("and", exponent, m.const(1)), exponent) if negative else exponent
-    m.f.branch(body)
-    m.f.start(body)
-    names = {name: f"%{body}.{name}" for name in ("result", "factor", "left")}
-    result = m.f.value(f"phi {m.type} [ {m.const(1)}, %{before} ], [ {names['result']}, %{body} ]")
-    factor = m.f.value(f"phi {m.type} [ {base}, %{before} ], [ {names['factor']}, %{body} ]")
-    count = m.f.value(f"phi {m.type} [ {left}, %{before} ], [ {names['left']}, %{body} ]")
-    odd = m.op("icmp ne", m.op("and", count, m.const(1)), m.const(0))
-    product = m.op("mul", result, factor)
-    m.f.line(f"{names['result']} = select {m.masks} {odd}, {m.type} {product}, {m.type} {result}")
-    m.f.line(f"{names['factor']} = mul {m.type} {factor}, {factor}")
-    m.f.line(f"{names['left']} = lshr {m.type} {count}, {m.const(1)}")
-    more = m.any(m.op("icmp ne", names["left"], m.const(0)))
-    m.f.line(f"br i1 {more}, label %{body}, label %{done}")
-    m.f.start(done)
+    f, body, done, before = m.f, m.f.label("square"), m.f.label("squared"), m.f.block
+    negative = m.compare("slt", exponent, 0) if m.signed else None
+    left = m.select(negative, m.both(exponent, 1), exponent) if negative else exponent
+    f.branch(body)
+    f.start(body)
+    after = {name: LlvmValue(f"%{body}.{name}", m.type) for name in ("result", "factor", "left")}
+    result = f.phi(m.constant(1), before, after["result"], body)
+    factor = f.phi(base, before, after["factor"], body)
+    count = f.phi(left, before, after["left"], body)
+    odd = m.compare("ne", m.both(count, 1), 0)
+    product = m.mul(result, factor)
+    f.line(f"{after['result']} = select {odd.typed}, {product.typed}, {result.typed}")
+    f.line(f"{after['factor']} = mul {factor.typed}, {factor}")
+    f.line(f"{after['left']} = lshr {count.typed}, {m.constant(1)}")
+    f.branch_if(f.any(m.compare("ne", after["left"], 0)), body, done)
+    f.start(done)
     if negative is None:
-        return names["result"]
-    unit = m.either(m.op("icmp eq", base, m.const(1)), m.op("icmp eq", base, m.const(-1)))
-    return m.select(negative, m.select(unit, names["result"], m.const(0)), names["result"])
+        return after["result"]
+    unit = m.either(m.compare("eq", base, 1), m.compare("eq", base, -1))
+    return m.select(negative, m.select(unit, after["result"], 0), after["result"])
 
 
-def mulhi_u32(m: Integers, a: Text, b: Text) -> Text:
+def mulhi_u32(m: IntegerLanes, a: LlvmValue, b: LlvmValue) -> LlvmValue:
     """The upper 32 bits of the 64-bit product of two u32: a round of the Philox generator (Salmon et al., SC 2011)."""
-    wide = vector("i64", m.width)
-    long = [m.f.value(f"zext {m.type} {x} to {wide}") for x in (a, b)]
-    product = m.f.value(f"mul nuw {wide} {long[0]}, {long[1]}")
-    high = m.f.value(f"lshr {wide} {product}, {splat_constant('32', 'i64', m.width)}")
-    return m.f.value(f"trunc {wide} {high} to {m.type}")
+    long = [m.f.convert("zext", x, "i64") for x in (a, b)]
+    product = m.f.op("mul nuw", *long)
+    return m.f.convert("trunc", m.f.op("lshr", product, 32), m.type.scalar)
 
 
 INTEGER: Mapping[str, Recipe] = {
@@ -197,7 +141,7 @@ INTEGER: Mapping[str, Recipe] = {
     "and": _instruction("and"),
     "or": _instruction("or"),
     "xor": _instruction("xor"),
-    "not": lambda m, a: m.op("xor", a, m.const(-1)),
+    "not": lambda m, a: m.f.op("xor", a, -1),
     "shift_left": _shift("shift_left"),
     "shift_right": _shift("shift_right"),
 }
@@ -211,6 +155,6 @@ BOOL: Mapping[str, Recipe] = {
     "and": _instruction("and"),
     "or": _instruction("or"),
     "xor": _instruction("xor"),
-    "not": lambda m, a: m.op("xor", a, splat_constant("true", "i1", m.width)),
+    "not": lambda m, a: m.f.op("xor", a, in_all_lanes("true", m.type)),
 }
 """Recipes for bool lanes: sum and maximum are "or", product and minimum "and", as in NumPy."""

@@ -22,13 +22,14 @@ from glowtrain.backends.llvm.formats import (
     load,
     register_type,
     round_to,
-    splat,
     store,
 )
-from glowtrain.backends.llvm.integers import BOOL, INTEGER, Integers, mulhi_u32
+from glowtrain.backends.llvm.integers import BOOL, INTEGER, mulhi_u32
+from glowtrain.backends.llvm.lanes import IntegerLanes
 from glowtrain.backends.llvm.small_formats import STORED
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import LlvmFunction, Text, vector
+from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.values import LlvmValue
 from glowtrain.errors import CodegenError
 from glowtrain.loops import FUNCTIONS
 
@@ -69,8 +70,8 @@ def result_dtype(name: str, dtype: str) -> str:
     return "bool" if FUNCTIONS[name].predicate else dtype
 
 
-def apply(f: LlvmFunction, name: str, args: Sequence[Text], dtype: str, width: int, target: Target) -> Text:
-    """Append the function ``name`` of ``width`` lanes; returns the result's text.
+def apply(f: LlvmFunction, name: str, args: Sequence[LlvmValue], dtype: str, target: Target) -> LlvmValue:
+    """Append the function ``name`` of lanes; returns the result.
 
     ``dtype`` is the operands' element type (of the last two for ``select``, whose first is bool). Integer division
     truncates towards zero and gives 0 for division by zero; shifts by more than the size give 0. Raises
@@ -80,42 +81,41 @@ def apply(f: LlvmFunction, name: str, args: Sequence[Text], dtype: str, width: i
         raise CodegenError(
             f"function {f.name}: scalar function {name!r} with {len(args)} arguments is not defined for {dtype}"
         )
+    if args[-1].type.scalar != REGISTER[dtype]:
+        raise CodegenError(f"function {f.name}: {name} of {dtype} takes {REGISTER[dtype]}, not {args[-1].typed}")
     if name == "select":
-        type_ = register_type(dtype, width)
-        return f.value(f"select {vector('i1', width)} {args[0]}, {type_} {args[1]}, {type_} {args[2]}")
+        return f.select(*args)
     if name in COMPARISONS:
-        return _compare(f, name, args, dtype, width)
+        return _compare(f, name, args, dtype)
     if dtype in FLOATS:
-        return _float(f, name, args, dtype, width, target)
-    integers = Integers(f, dtype, width)
+        return _float(f, name, args, dtype, target)
+    integers = IntegerLanes(f, args[0].type, dtype in SIGNED)
     if name == "mulhi_u32":
         return mulhi_u32(integers, *args)
     return (BOOL if dtype == "bool" else INTEGER)[name](integers, *args)
 
 
-def _compare(f: LlvmFunction, name: str, args: Sequence[Text], dtype: str, width: int) -> Text:
+def _compare(f: LlvmFunction, name: str, args: Sequence[LlvmValue], dtype: str) -> LlvmValue:
     for_float, signed, unsigned = COMPARISONS[name]
-    operation = f"fcmp {for_float}" if dtype in FLOATS else f"icmp {signed if dtype in SIGNED else unsigned}"
-    return f.value(f"{operation} {register_type(dtype, width)} {args[0]}, {args[1]}")
+    return f.compare(for_float if dtype in FLOATS else signed if dtype in SIGNED else unsigned, *args)
 
 
-def _float(f: LlvmFunction, name: str, args: Sequence[Text], dtype: str, width: int, target: Target) -> Text:
-    scalar = REGISTER[dtype]
-    lanes = vector_math.Lanes(f, vector_math.FORMATS[scalar], width, target)
+def _float(f: LlvmFunction, name: str, args: Sequence[LlvmValue], dtype: str, target: Target) -> LlvmValue:
+    lanes = vector_math.FloatLanes(f, args[0].type, target)
     if name == "isnan":
         return lanes.is_nan(args[0])
     if name == "isinf":
         return lanes.compare("oeq", lanes.abs(args[0]), lanes.number(float("inf")))
     if name in _ARITHMETIC:
-        result = f.value(f"{_ARITHMETIC[name]} {vector(scalar, width)} {args[0]}, {args[1]}")
+        result = f.op(_ARITHMETIC[name], *args)
     elif name == "fma":
         result = lanes.fused(*args)
     else:
-        result = vector_math.emit(f, name, list(args), scalar, width, target)
-    return result if name in _EXACT else round_to(f, result, dtype, width, target)
+        result = vector_math.emit(f, name, args, target)
+    return result if name in _EXACT else round_to(f, result, dtype, target)
 
 
 __all__ = [
     "COMPARISONS", "DTYPES", "FLOATS", "REGISTER", "SIGNED", "SIZE", "UNSIGNED", "apply", "bitcast", "cast",
-    "constant", "load", "register_type", "result_dtype", "splat", "store", "supports",
+    "constant", "load", "register_type", "result_dtype", "store", "supports",
 ]  # fmt: skip

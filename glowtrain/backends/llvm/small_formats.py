@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.values import LlvmValue, number
 from glowtrain.types import DTYPES, SMALL_INTEGERS
-
-if TYPE_CHECKING:
-    from glowtrain.backends.llvm.formats import Vectors
-    from glowtrain.backends.llvm.text import Text
 
 _INFINITY = 0x7F800000
 
@@ -67,92 +64,94 @@ def code_of(value: float | int | bool, dtype: str) -> int:
     return int(np.array([value]).astype(wide).astype(DTYPES[dtype].numpy).view(np.uint8)[0])
 
 
-def widened(m: Vectors, value: Text, dtype: str) -> Text:
+def widened(f: LlvmFunction, value: LlvmValue, dtype: str) -> LlvmValue:
     """i8 lanes of codes as f32 lanes (floats) or i32 lanes (integers)."""
     if dtype in INTEGERS:
         bits, signed = INTEGERS[dtype]
         spare = 8 - bits
-        top = m.op("shl", "i8", value, spare)
-        return m.convert(
-            "sext" if signed else "zext", m.op("ashr" if signed else "lshr", "i8", top, spare), "i8", "i32"
-        )
-    code = m.convert("zext", value, "i8", "i32")
+        top = f.op("shl", value, spare)
+        return f.convert("sext" if signed else "zext", f.op("ashr" if signed else "lshr", top, spare), "i32")
+    code = f.convert("zext", value, "i32")
     format_ = FORMATS[dtype]
-    bits_ = _power_bits(m, code) if format_ is None else _float_bits(m, code, format_)
-    return m.convert("bitcast", bits_, "i32", "float")
+    bits_ = _power_bits(f, code) if format_ is None else _float_bits(f, code, format_)
+    return f.convert("bitcast", bits_, "float")
 
 
-def _power_bits(m: Vectors, code: Text) -> Text:
+def _power_bits(f: LlvmFunction, code: LlvmValue) -> LlvmValue:
     """2 ** (code - 127); 255 is NaN."""
-    bits = m.select(m.op("icmp eq", "i32", code, 0), "i32", 0x400000, m.op("shl", "i32", code, 23))
-    return m.select(m.op("icmp eq", "i32", code, 255), "i32", _INFINITY | 0x400000, bits)
+    bits = f.select(f.compare("eq", code, 0), 0x400000, f.op("shl", code, 23))
+    return f.select(f.compare("eq", code, 255), _INFINITY | 0x400000, bits)
 
 
-def _float_bits(m: Vectors, code: Text, format_: SmallFormat) -> Text:
+def _float_bits(f: LlvmFunction, code: LlvmValue, format_: SmallFormat) -> LlvmValue:
     """Fields moved into place; the product with a power of two mends the exponent and normalises denormals."""
-    size = m.op("and", "i32", code, format_.sign - 1)
-    placed = m.op("shl", "i32", size, 23 - format_.fraction)
-    scaled = m.op("fmul", "float", m.convert("bitcast", placed, "i32", "float"), m.number(2.0 ** (127 - format_.bias)))
-    bits = m.convert("bitcast", scaled, "float", "i32")
-    sign = _sign(m, m.op("and", "i32", code, format_.sign), format_, up=True)
+    size = f.op("and", code, format_.sign - 1)
+    placed = f.op("shl", size, 23 - format_.fraction)
+    scaled = f.op(
+        "fmul", f.convert("bitcast", placed, "float"), number(2.0 ** (127 - format_.bias), code.type.of("float"))
+    )
+    bits = f.convert("bitcast", scaled, "i32")
+    sign = _sign(f, f.op("and", code, format_.sign), format_, up=True)
     if format_.unsigned_zero:
-        nan = m.op("icmp eq", "i32", code, 0x80)
-        return m.select(nan, "i32", -0x400000, m.op("or", "i32", bits, sign))
+        nan = f.compare("eq", code, 0x80)
+        return f.select(nan, -0x400000, f.op("or", bits, sign))
     if format_.nan is None:
-        return m.op("or", "i32", bits, sign)
-    nan = m.op("icmp ugt", "i32", size, format_.nan - 1 if format_.nan == format_.beyond else format_.beyond)
-    bits = m.select(m.op("icmp ugt", "i32", size, format_.largest), "i32", _INFINITY, bits)
-    return m.op("or", "i32", m.select(nan, "i32", _INFINITY | 0x400000, bits), sign)
+        return f.op("or", bits, sign)
+    nan = f.compare("ugt", size, format_.nan - 1 if format_.nan == format_.beyond else format_.beyond)
+    bits = f.select(f.compare("ugt", size, format_.largest), _INFINITY, bits)
+    return f.op("or", f.select(nan, _INFINITY | 0x400000, bits), sign)
 
 
-def _sign(m: Vectors, bit: Text, format_: SmallFormat, *, up: bool) -> Text:
+def _sign(f: LlvmFunction, bit: LlvmValue, format_: SmallFormat, *, up: bool) -> LlvmValue:
     """The sign bit carried between its place in a code and bit 31."""
-    return m.op("shl" if up else "lshr", "i32", bit, 32 - format_.sign.bit_length())
+    return f.op("shl" if up else "lshr", bit, 32 - format_.sign.bit_length())
 
 
-def narrowed(m: Vectors, value: Text, dtype: str) -> Text:
+def narrowed(f: LlvmFunction, value: LlvmValue, dtype: str) -> LlvmValue:
     """f32 lanes (floats) or i32 lanes (integers) as i8 lanes of codes; integers wrap."""
     if dtype in INTEGERS:
-        return m.op("and", "i8", m.convert("trunc", value, "i32", "i8"), (1 << INTEGERS[dtype][0]) - 1)
-    bits = m.convert("bitcast", value, "float", "i32")
+        return f.op("and", f.convert("trunc", value, "i8"), (1 << INTEGERS[dtype][0]) - 1)
+    bits = f.convert("bitcast", value, "i32")
     format_ = FORMATS[dtype]
-    code = _power_code(m, bits) if format_ is None else _float_code(m, bits, format_)
-    return m.convert("trunc", code, "i32", "i8")
+    code = _power_code(f, bits) if format_ is None else _float_code(f, bits, format_)
+    return f.convert("trunc", code, "i8")
 
 
-def _power_code(m: Vectors, bits: Text) -> Text:
+def _power_code(f: LlvmFunction, bits: LlvmValue) -> LlvmValue:
     """The exponent after rounding; 255 for all that is not positive, NaN or too large.
 
     The least number, 2**-127, is a denormal of f32; what lies between it and the next is rounded up, as in ml_dtypes.
     """
-    rounded = m.op("lshr", "i32", m.op("add", "i32", bits, 0x400000), 23)
-    least = m.convert("zext", m.op("icmp ugt", "i32", bits, 0x400000), "i1", "i32")
-    code = m.select(m.op("icmp ult", "i32", bits, 0x800000), "i32", least, rounded)
-    outside = m.op("icmp uge", "i32", m.op("sub", "i32", bits, 1), _INFINITY - 1)
-    return m.select(outside, "i32", 255, code)
+    rounded = f.op("lshr", f.op("add", bits, 0x400000), 23)
+    least = f.convert("zext", f.compare("ugt", bits, 0x400000), "i32")
+    code = f.select(f.compare("ult", bits, 0x800000), least, rounded)
+    outside = f.compare("uge", f.op("sub", bits, 1), _INFINITY - 1)
+    return f.select(outside, 255, code)
 
 
-def _float_code(m: Vectors, bits: Text, format_: SmallFormat) -> Text:
+def _float_code(f: LlvmFunction, bits: LlvmValue, format_: SmallFormat) -> LlvmValue:
     """Rounding in the f32's fraction; denormals by an addition that puts their unit at the end of the fraction."""
     shift = 23 - format_.fraction
-    size = m.op("and", "i32", bits, 0x7FFFFFFF)
-    odd = m.op("and", "i32", m.op("lshr", "i32", size, shift), 1)
+    size = f.op("and", bits, 0x7FFFFFFF)
+    odd = f.op("and", f.op("lshr", size, shift), 1)
     bias = (format_.bias - 127) * (1 << 23) + (1 << (shift - 1)) - 1
-    normal = m.op("lshr", "i32", m.op("add", "i32", m.op("add", "i32", size, bias), odd), shift)
+    normal = f.op("lshr", f.op("add", f.op("add", size, bias), odd), shift)
     exponent = 24 - format_.bias - format_.fraction
-    moved = m.op("fadd", "float", m.convert("bitcast", size, "i32", "float"), m.number(2.0**exponent))
-    denormal = m.op("sub", "i32", m.convert("bitcast", moved, "float", "i32"), (127 + exponent) << 23)
-    is_denormal = m.op("icmp ult", "i32", size, (128 - format_.bias) << 23)
-    code = m.select(is_denormal, "i32", denormal, normal)
-    code = m.select(m.op("icmp ugt", "i32", code, format_.largest), "i32", format_.beyond, code)
-    sign = _sign(m, m.op("and", "i32", bits, -0x80000000), format_, up=False)
-    return _signed_code(m, code, sign, m.op("icmp ugt", "i32", size, _INFINITY), format_)
+    moved = f.op("fadd", f.convert("bitcast", size, "float"), number(2.0**exponent, bits.type.of("float")))
+    denormal = f.op("sub", f.convert("bitcast", moved, "i32"), (127 + exponent) << 23)
+    is_denormal = f.compare("ult", size, (128 - format_.bias) << 23)
+    code = f.select(is_denormal, denormal, normal)
+    code = f.select(f.compare("ugt", code, format_.largest), format_.beyond, code)
+    sign = _sign(f, f.op("and", bits, -0x80000000), format_, up=False)
+    return _signed_code(f, code, sign, f.compare("ugt", size, _INFINITY), format_)
 
 
-def _signed_code(m: Vectors, code: Text, sign: Text, is_nan: Text, format_: SmallFormat) -> Text:
+def _signed_code(
+    f: LlvmFunction, code: LlvmValue, sign: LlvmValue, is_nan: LlvmValue, format_: SmallFormat
+) -> LlvmValue:
     if format_.nan is None:  # a NaN becomes a zero of the other sign
-        return m.select(is_nan, "i32", m.op("xor", "i32", sign, format_.sign), m.op("or", "i32", code, sign))
+        return f.select(is_nan, f.op("xor", sign, format_.sign), f.op("or", code, sign))
     if format_.unsigned_zero:
-        signed = m.select(m.op("icmp eq", "i32", code, 0), "i32", 0, m.op("or", "i32", code, sign))
-        return m.select(is_nan, "i32", format_.nan, signed)
-    return m.op("or", "i32", m.select(is_nan, "i32", format_.nan, code), sign)
+        signed = f.select(f.compare("eq", code, 0), 0, f.op("or", code, sign))
+        return f.select(is_nan, format_.nan, signed)
+    return f.op("or", f.select(is_nan, format_.nan, code), sign)

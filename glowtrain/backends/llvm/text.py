@@ -1,35 +1,34 @@
 """Text of LLVM functions.
 
 IR is written as text in its final shape (explicit vectors, loops as phis), because building llvmlite objects costs
-thirty times more and no optimisation pipeline runs behind it. A *value* is the text of an operand: ``%v7`` or a
-constant.
+thirty times more and no optimisation pipeline runs behind it.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-Text = str
+from glowtrain.backends.llvm.instructions import Instructions
+from glowtrain.backends.llvm.values import I64, POINTER, LlvmValue, Number
 
 
 @dataclass
 class Loop:
     """A counted loop being written: its index, its carried values (phis), and what the body hands to the next trip."""
 
-    index: Text
-    carried: list[Text]
-    next: list[Text] = field(default_factory=list)
+    index: LlvmValue
+    carried: list[LlvmValue]
+    next: list[LlvmValue] = field(default_factory=list)
 
     @property
-    def results(self) -> list[Text]:
+    def results(self) -> list[LlvmValue]:
         """The carried values after the last trip (valid after the loop, which runs at least once)."""
         return self.next
 
 
-class LlvmFunction:
+class LlvmFunction(Instructions):
     """One LLVM function under construction.
 
     ``params`` are (type, name) pairs, e.g. ``("ptr noalias", "c")``; inside, the value is ``%c``.
@@ -44,31 +43,18 @@ class LlvmFunction:
         attributes: str = "#0",
         result: str = "void",
     ) -> None:
-        self.name = name
+        super().__init__(name)
         arguments = ", ".join(f"{type_} %{argument}" for type_, argument in params)
         self._lines = [
             f"define {linkage + ' ' if linkage else ''}{result} @{name}({arguments}) {attributes} {{",
             "entry:",
         ]
-        self._count = 0
         self._block = "entry"
-        self._constants: dict[str, Text] = {}
 
     @property
     def block(self) -> str:
         """The label of the block being written (what a phi must name)."""
         return self._block
-
-    def value(self, text: str) -> Text:
-        """Append ``%vN = text`` and return ``%vN``."""
-        name = f"%v{self._count}"
-        self._count += 1
-        self._lines.append(f"  {name} = {text}")
-        return name
-
-    def line(self, text: str) -> None:
-        """Append an instruction without a result."""
-        self._lines.append(f"  {text}")
 
     def label(self, hint: str) -> str:
         """A fresh label; start the block with :meth:`start`."""
@@ -83,104 +69,70 @@ class LlvmFunction:
     def branch(self, label: str) -> None:
         self.line(f"br label %{label}")
 
+    def branch_if(self, condition: LlvmValue, label: str, otherwise: str) -> None:
+        self.line(f"br i1 {condition}, label %{label}, label %{otherwise}")
+
+    def phi(self, a: LlvmValue, a_block: str, b: LlvmValue, b_block: str) -> LlvmValue:
+        """The value of the block that was left for this one."""
+        if a.type is not b.type:
+            raise self.mismatch("phi", a, b)
+        return self.value(f"phi {a.type.text} [ {a.text}, %{a_block} ], [ {b.text}, %{b_block} ]", a.type)
+
     @contextmanager
     def loop(
         self,
-        extent: int | Text,
-        carried: Sequence[tuple[str, Text]] = (),
+        extent: Number,
+        carried: Sequence[LlvmValue] = (),
         *,
-        begin: int | Text = 0,
+        begin: Number = 0,
         step: int = 1,
         hint: str = "loop",
     ) -> Iterator[Loop]:
         """``for index in range(begin, extent, step)`` with an i64 index; runs at least once (check for zero trips
         outside).
 
-        ``carried`` gives (type, initial value) of each loop-carried value. The body sets ``loop.next`` to their new
+        ``carried`` gives the initial value of each loop-carried value. The body sets ``loop.next`` to their new
         values. Carried pointers are hidden from LLVM's loop strength reduction: the text is in its final form, and
         a fifth of the code generator's time went into finding that out.
         """
         label, before = self.label(hint), self._block
         self.branch(label)
         self.start(label)
-        index = self.value("")
+        index = self.value("", I64)
         first = len(self._lines) - 1
-        phis = [self.value("") for _ in carried]
-        values = [self._hidden(phi) if type_ == "ptr" else phi for phi, (type_, _) in zip(phis, carried, strict=True)]
-        loop = Loop(index, values)
+        phis = [self.value("", initial.type) for initial in carried]
+        loop = Loop(index, [self._hidden(phi) if phi.type is POINTER else phi for phi in phis])
         yield loop
         assert len(loop.next) == len(phis), (
             f"loop in {self.name}: {len(phis)} carried values, {len(loop.next)} next values"
         )
-        following = self.value(f"add nuw nsw i64 {index}, {step}")
-        more = self.value(f"icmp slt i64 {following}, {extent}")
+        following = self.value(f"add nuw nsw i64 {index}, {step}", I64)
+        more = self.compare("slt", following, extent)
         latch, done = self._block, self.label("done")
-        self.line(f"br i1 {more}, label %{label}, label %{done}")
+        self.branch_if(more, label, done)
         self._lines[first] = f"  {index} = phi i64 [ {begin}, %{before} ], [ {following}, %{latch} ]"
-        for at, (phi, (type_, initial), new) in enumerate(zip(phis, carried, loop.next, strict=True), first + 1):
-            self._lines[at] = f"  {phi} = phi {type_} [ {initial}, %{before} ], [ {new}, %{latch} ]"
+        for at, (phi, initial, new) in enumerate(zip(phis, carried, loop.next, strict=True), first + 1):
+            if new.type is not phi.type:
+                raise self.mismatch("phi", initial, new)
+            pair = f"[ {initial.text}, %{before} ], [ {new.text}, %{latch} ]"
+            self._lines[at] = f"  {phi.text} = phi {phi.type.text} {pair}"
         self.start(done)
 
-    def _hidden(self, pointer: Text) -> Text:
+    def _hidden(self, pointer: LlvmValue) -> LlvmValue:
         """The same pointer, about which analyses of loops know nothing; no instruction."""
-        return self.value(f"call ptr @llvm.launder.invariant.group.p0(ptr {pointer})")
+        return self.call("llvm.launder.invariant.group.p0", POINTER, pointer)
 
     @contextmanager
-    def when(self, condition: Text, *, hint: str = "when") -> Iterator[None]:
+    def when(self, condition: LlvmValue, *, hint: str = "when") -> Iterator[None]:
         """Run the body only if the i1 ``condition`` holds. Values made inside must not be used outside."""
         inside, after = self.label(hint), self.label("after")
-        self.line(f"br i1 {condition}, label %{inside}, label %{after}")
+        self.branch_if(condition, inside, after)
         self.start(inside)
         yield
         self.branch(after)
         self.start(after)
 
-    def address(self, base: Text, offset: int | Text, size: int) -> Text:
-        """The address ``base + offset`` elements of ``size`` bytes; ``offset`` is a number or an i64 value."""
-        if offset == 0 or offset == "0":
-            return base
-        scalar = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}[size]
-        return self.value(f"getelementptr inbounds {scalar}, ptr {base}, i64 {offset}")
-
-    def splat(self, value: Text, scalar: str, width: int) -> Text:
-        """``width`` copies of a scalar value (the value itself for width 1)."""
-        if width == 1:
-            return value
-        if not value.startswith("%"):
-            return splat_constant(value, scalar, width)
-        vector = f"<{width} x {scalar}>"
-        one = self.value(f"insertelement {vector} poison, {scalar} {value}, i64 0")
-        return self.value(f"shufflevector {vector} {one}, {vector} poison, <{width} x i32> zeroinitializer")
-
-    def finish(self, result: Text | None = None) -> str:
+    def finish(self, result: LlvmValue | None = None) -> str:
         """Return the whole text, ended with ``ret``."""
-        self.line(f"ret {result}" if result else "ret void")
+        self.line(f"ret {result.typed}" if result else "ret void")
         return "\n".join([*self._lines, "}", ""])
-
-
-def vector(scalar: str, width: int) -> str:
-    """The LLVM type of ``width`` lanes of ``scalar`` (the scalar type itself for width 1)."""
-    return scalar if width == 1 else f"<{width} x {scalar}>"
-
-
-def splat_constant(value: Text, scalar: str, width: int) -> Text:
-    """The constant vector of ``width`` equal lanes, e.g. ``splat (float 0x3FF0000000000000)``."""
-    return value if width == 1 else f"splat ({scalar} {value})"
-
-
-def lane_mask(width: int, count: int) -> Text:
-    """The constant mask of the first ``count`` lanes."""
-    return "<" + ", ".join(f"i1 {'true' if lane < count else 'false'}" for lane in range(width)) + ">"
-
-
-def float_constant(value: float, scalar: str = "float") -> Text:
-    """A float, double or half literal, exact (LLVM spells floats as the hexadecimal bits of a double)."""
-    if scalar == "float":
-        value = (
-            struct.unpack("<f", struct.pack("<f", value))[0]
-            if abs(value) <= 3.4028235677973366e38 or value != value
-            else value
-        )
-    if scalar == "half":
-        return f"0xH{struct.pack('>e', value).hex().upper()}"
-    return f"0x{struct.pack('>d', value).hex().upper()}"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 from glowtrain.backends.cpu.contraction.clips import Clipping
-from glowtrain.backends.cpu.contraction.lanes import Lanes
 from glowtrain.backends.cpu.contraction.tile import Cursor, Point, RegisterTile, TileStep
-from glowtrain.backends.llvm.formats import SIGNED
-from glowtrain.backends.llvm.text import Text, vector
+from glowtrain.backends.llvm.formats import REGISTER, SIGNED
+from glowtrain.backends.llvm.lanes import Lanes
+from glowtrain.backends.llvm.values import I1, I32, LlvmValue, pointer, vector
 
-_SIGNS = str(int("80" * 4, 16) - (1 << 32))
+_SIGNS = int("80" * 4, 16) - (1 << 32)
 """The sign bits of four bytes, as an i32."""
 LONGEST = 72
 """Multiply-adds of loops with few trips that are written out, at most."""
@@ -25,7 +24,7 @@ class ContractionBody:
         self.rolled = self._rolled(cut)
         self.written = tuple(i for i in tile.plan.reductions if i not in self.rolled)
         self.unroll = self._unroll()
-        self.dot, self.of = tile.problem.dot, {x: lanes.of(tile.problem.type_of(x)) for x in "ab"}
+        self.dot, self.of = tile.problem.dot, {x: lanes.of(REGISTER[tile.problem.type_of(x)]) for x in "ab"}
         inner = tile.plan.reductions[max(0, len(self.rolled) - 1) :]
         self.apart = not self._live([(i, tile.trips(i)) for i in inner])
 
@@ -63,7 +62,9 @@ class ContractionBody:
             unroll //= 2
         return max(unroll, tile.copies)
 
-    def products(self, active: list[int], cursor: Cursor, sums: list[Text], steps: list[TileStep]) -> list[Text]:
+    def products(
+        self, active: list[int], cursor: Cursor, sums: list[LlvmValue], steps: list[TileStep]
+    ) -> list[LlvmValue]:
         """The sums after the products of ``steps`` at the ``active`` points.
 
         Where steps share values they are ordered by the address of the operand that has more of them, so that each of
@@ -74,7 +75,7 @@ class ContractionBody:
             self.f.line('fence syncscope("singlethread") acquire')
         steps, sums = self._all(steps), list(sums)
         todo = [(s, p) for s, step in enumerate(steps) for p in active if self._has(self.tile.points[p], step)]
-        loaded: dict[tuple[str, int, int], Text] = {}
+        loaded: dict[tuple[str, int, int], LlvmValue] = {}
         for s, p in self._ordered(todo, steps):
             for v in range(self.tile.vectors):
                 at = (p * self.tile.vectors + v) * self.tile.copies + s % self.tile.copies
@@ -115,10 +116,10 @@ class ContractionBody:
         point: Point,
         vector: int,
         cursor: Cursor,
-        total: Text,
+        total: LlvmValue,
         step: TileStep,
-        loaded: dict[tuple[str, int, int], Text],
-    ) -> Text:
+        loaded: dict[tuple[str, int, int], LlvmValue],
+    ) -> LlvmValue:
         guard = None
         if self.tile.guards:
             guard, loaded = self.clipping.guard(point, vector, cursor, step), {}
@@ -126,18 +127,18 @@ class ContractionBody:
             far = vector * self.tile.variant.a.step if self.tile.problem.across else 0
             words = self._words(cursor.a, point.a + step.a + far, vector, step.count, loaded)
             columns = self._columns(cursor.b, point.b + step.b + vector * self.tile.variant.b.step, loaded)
-            return self.dot.product(self.f, self.lanes.width, words, columns, total)
+            return self.dot.product(self.f, words, columns, total)
         left = self._load("a", cursor.a, point.a + step.a, vector, step.count, guard, loaded)
         right = self._load("b", cursor.b, point.b + step.b, vector, step.count, guard, loaded)
-        result = self.lanes.multiply_add(left, right, total, self.tile.plan.machine.fused)
+        result = self.lanes.multiply_add(left, right, total, fused=self.tile.plan.machine.fused)
         if guard is None:
             return result
-        return self.f.value(f"select {self.lanes.truth} {guard}, {self.lanes.type} {result}, {self.lanes.type} {total}")
+        return self.f.select(guard, result, total)
 
     def _load(
-        self, operand: str, base: Text, offset: int, vector: int, count: int, guard: Text | None,
-        loaded: dict[tuple[str, int, int], Text],
-    ) -> Text:  # fmt: skip
+        self, operand: str, base: LlvmValue, offset: int, vector: int, count: int, guard: LlvmValue | None,
+        loaded: dict[tuple[str, int, int], LlvmValue],
+    ) -> LlvmValue:  # fmt: skip
         """One vector of an operand, once for all products of a body that use it."""
         view, dots = self.tile.variant.a if operand == "a" else self.tile.variant.b, self.tile.plan.dots
         offset += 0 if dots else vector * view.step
@@ -149,14 +150,16 @@ class ContractionBody:
             if guard is not None and (view.lane == 0 or self.lanes.width == 1):
                 place, guard = self._safe(place, guard), None
             value = narrow.load(place, view.lane, exists, guard)
-            value = self.lanes.widened(value, narrow, signed=self.tile.problem.type_of(operand) in SIGNED)
+            if narrow.type is not self.lanes.type:
+                signed = self.tile.problem.type_of(operand) in SIGNED
+                value = self.f.widened(value, self.lanes.type.scalar, signed=signed)
             partial = dots and view.lane == 0 and count < self.lanes.width
             loaded[key] = self.lanes.kept(value, count) if partial else value
         return loaded[key]
 
     def _words(
-        self, base: Text, offset: int, vector: int, count: int, loaded: dict[tuple[str, int, int], Text]
-    ) -> Text:
+        self, base: LlvmValue, offset: int, vector: int, count: int, loaded: dict[tuple[str, int, int], LlvmValue]
+    ) -> LlvmValue:
         """``count`` neighbours of A along the sum as words: the same in all lanes, or of each lane its own."""
         key = ("a", offset, count)
         if key in loaded:
@@ -165,16 +168,15 @@ class ContractionBody:
         place, width = self.of["a"].shift(base, offset), self.lanes.width
         if self.tile.problem.across:
             words = self._gathered(place, count, self.tile.count(vector))
-            if self.dot.flip:
-                words = self.f.value(f"xor {self.lanes.type} {words}, {self.f.splat(_SIGNS, 'i32', width)}")
+            words = self.f.op("xor", words, _SIGNS) if self.dot.flip else words
         else:
             word = self._word(place, count)
-            word = self.f.value(f"xor i32 {word}, {_SIGNS}") if self.dot.flip else word
-            words = self.f.splat(word, "i32", width)
-        loaded[key] = self.f.value(f"bitcast {self.lanes.type} {words} to {self.dot.word(width)}")
+            word = self.f.op("xor", word, _SIGNS) if self.dot.flip else word
+            words = self.f.splat(word, width)
+        loaded[key] = self.f.cast("bitcast", words, self.dot.word(width))
         return loaded[key]
 
-    def _gathered(self, place: Text, count: int, exists: int) -> Text:
+    def _gathered(self, place: LlvmValue, count: int, exists: int) -> LlvmValue:
         """Words of neighbours that are far apart, ``exists`` lanes of them."""
         assert self.dot is not None
         assert self.tile.problem.words is not None
@@ -184,64 +186,47 @@ class ContractionBody:
         rows = [narrow.load(narrow.shift(place, at * step), 1, exists) for at in range(count)]
         signed = self.tile.problem.type_of("a") in SIGNED
         if len(rows) == self.dot.group == 2:
-            return self._interleaved(rows[0], rows[1], "sext" if signed else "zext")
+            return self._interleaved(rows, signed=signed)
         for at, row in enumerate(rows):
             words = self._placed(words, row, at, signed=signed and at == count - 1)
         return words
 
-    def _interleaved(self, left: Text, right: Text, extend: str) -> Text:
+    def _interleaved(self, rows: list[LlvmValue], *, signed: bool) -> LlvmValue:
         """Pairs of two rows, widened."""
         assert self.dot is not None
-        narrow, both, word = self.of["a"], replace(self.of["a"], width=2 * self.lanes.width), self.dot.word
-        order = [lane + side * self.lanes.width for lane in range(self.lanes.width) for side in range(2)]
-        places = ", ".join(f"i32 {place}" for place in order)
-        pairs = f"{narrow.type} {left}, {narrow.type} {right}, <{both.width} x i32> <{places}>"
-        value = self.f.value(f"shufflevector {pairs}")
-        if narrow.scalar != self.dot.element:
-            value = self.f.value(f"{extend} {both.type} {value} to {word(self.lanes.width)}")
-        return self.f.value(f"bitcast {word(self.lanes.width)} {value} to {self.lanes.type}")
+        pairs = self.f.widened(self.f.interleaved(rows), self.dot.element, signed=signed)
+        return self.f.cast("bitcast", pairs, self.lanes.type)
 
-    def _placed(self, words: Text, row: Text, at: int, *, signed: bool) -> Text:
+    def _placed(self, words: LlvmValue, row: LlvmValue, at: int, *, signed: bool) -> LlvmValue:
         """Words with one more byte in each; the sign of the last one may fill what follows."""
         assert self.dot is not None
-        kind, narrow, bits = self.lanes.type, self.of["a"], 32 // self.dot.group
-        wide = self.lanes.widened(row, narrow, signed=signed)
-        if at == 0:
-            return wide
-        moved = self.f.value(f"shl {kind} {wide}, {self.f.splat(str(bits * at), 'i32', self.lanes.width)}")
-        return self.f.value(f"or {kind} {words}, {moved}")
+        wide = self.f.widened(row, self.lanes.type.scalar, signed=signed)
+        return wide if at == 0 else self.lanes.either(words, self.f.op("shl", wide, 32 // self.dot.group * at))
 
-    def _word(self, place: Text, count: int) -> Text:
+    def _word(self, place: LlvmValue, count: int) -> LlvmValue:
         """A word of A; at the end of a sum only its elements are read, the others are 0."""
         assert self.dot is not None
         if count == self.dot.group:
-            return self.f.value(f"load i32, ptr {place}, align {self.of['a'].size}")
-        word: Text = "0"
+            return self.f.load(I32, place, self.of["a"].type.size)
+        word = LlvmValue("0", I32)
         for at in range(count):
-            one = self.f.value(f"load {self.dot.element}, ptr {self.of['a'].shift(place, at)}")
-            one = self.f.value(f"zext {self.dot.element} {one} to i32")
-            moved = self.f.value(f"shl i32 {one}, {32 // self.dot.group * at}")
-            word = self.f.value(f"or i32 {word}, {moved}")
+            one = self.f.load(vector(self.dot.element), self.of["a"].shift(place, at))
+            moved = self.f.op("shl", self.f.convert("zext", one, "i32"), 32 // self.dot.group * at)
+            word = self.f.op("or", word, moved)
         return word
 
-    def _columns(self, base: Text, offset: int, loaded: dict[tuple[str, int, int], Text]) -> Text:
+    def _columns(self, base: LlvmValue, offset: int, loaded: dict[tuple[str, int, int], LlvmValue]) -> LlvmValue:
         """The words of packed columns, which are bytes in memory where the instruction takes i16."""
         key = ("b", offset, 0)
         if key not in loaded:
             assert self.dot is not None
-            word, narrow = self.dot.word(self.lanes.width), self.of["b"].scalar
-            kind = vector(narrow, self.dot.group * self.lanes.width)
-            value = self.f.value(f"load {kind}, ptr {self.of['b'].shift(base, offset)}, align {self.of['b'].size}")
-            if narrow != self.dot.element:
-                extend = "sext" if self.tile.problem.type_of("b") in SIGNED else "zext"
-                value = self.f.value(f"{extend} {kind} {value} to {word}")
-            loaded[key] = value
+            narrow = self.of["b"].wide(self.dot.group * self.lanes.width)
+            value = self.f.load(narrow.type, narrow.shift(base, offset), narrow.type.size)
+            signed = self.tile.problem.type_of("b") in SIGNED
+            loaded[key] = self.f.widened(value, self.dot.element, signed=signed)
         return loaded[key]
 
-    def _safe(self, place: Text, guard: Text) -> Text:
+    def _safe(self, place: LlvmValue, guard: LlvmValue) -> LlvmValue:
         """An address that can be read whatever the guard says: that of the tile in C if no lane exists."""
-        width = self.lanes.width
-        some = (
-            guard if width == 1 else self.f.value(f"call i1 @llvm.vector.reduce.or.v{width}i1(<{width} x i1> {guard})")
-        )
-        return self.f.value(f"select i1 {some}, ptr {place}, ptr %c")
+        some = guard if guard.width == 1 else self.f.call(f"llvm.vector.reduce.or.{guard.type.suffix}", I1, guard)
+        return self.f.select(some, place, pointer("%c"))

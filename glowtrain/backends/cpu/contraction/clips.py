@@ -5,31 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from glowtrain.backends.cpu.contraction.choose import clipped
-from glowtrain.backends.cpu.contraction.lanes import Lanes
 from glowtrain.backends.cpu.contraction.tile import Cursor, Point, RegisterTile, TileStep
-from glowtrain.backends.llvm.text import LlvmFunction, Text
-
-Number = Text | int
-"""An i64: a value of the function or a number known now."""
+from glowtrain.backends.llvm.lanes import Lanes
+from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.values import LlvmValue, Number, i64, vector
 
 
 def affine(f: LlvmFunction, constant: int, terms: Sequence[tuple[int, Number]]) -> Number:
     """``constant + sum(factor * value)``, folding numbers."""
     constant += sum(factor * value for factor, value in terms if isinstance(value, int))
-    total: Text | None = None
+    total: LlvmValue | None = None
     for factor, value in terms:
         if isinstance(value, int) or factor == 0:
             continue
-        term = value if factor == 1 else f.value(f"mul i64 {value}, {factor}")
-        total = term if total is None else f.value(f"add i64 {total}, {term}")
+        term = value if factor == 1 else f.op("mul", value, factor)
+        total = term if total is None else f.op("add", total, term)
     if total is None:
         return constant
-    return f.value(f"add i64 {total}, {constant}") if constant else total
+    return f.op("add", total, constant) if constant else total
 
 
-def extreme(f: LlvmFunction, which: str, left: Number, right: Number) -> Text:
+def extreme(f: LlvmFunction, which: str, left: Number, right: Number) -> LlvmValue:
     """``smin`` or ``smax`` of two numbers."""
-    return f.value(f"call i64 @llvm.{which}.i64(i64 {left}, i64 {right})")
+    return f.intrinsic(which, i64(left), i64(right))
 
 
 class Clipping:
@@ -51,15 +49,15 @@ class Clipping:
 
     def _terms(self, clip: int) -> list[tuple[int, Number]]:
         loops = self.tile.problem.loops
-        return [(loops[i].clips[clip], f"%x{i}") for i in self.coordinates if loops[i].clips[clip]]
+        return [(loops[i].clips[clip], i64(f"%x{i}")) for i in self.coordinates if loops[i].clips[clip]]
 
     def _range(self, clip: int, reduction: int) -> tuple[Number, Number]:
         """Solve ``0 <= start + factor * r < extent`` for r."""
         bound, factor = self.tile.problem.bounds[clip], self.tile.problem.loops[reduction].clips[clip]
         start = affine(self.f, bound.offset, self._terms(clip))
         if factor == 0:
-            inside = self.f.value(f"icmp ult i64 {start}, {bound.extent}")
-            return 0, self.f.value(f"select i1 {inside}, i64 {self.tile.extents[reduction]}, i64 0")
+            inside = self.f.compare("ult", i64(start), bound.extent)
+            return 0, self.f.select(inside, i64(self.tile.extents[reduction]), 0)
         if factor > 0:
             to_zero, to_end = affine(self.f, 0, [(-1, start)]), affine(self.f, bound.extent, [(-1, start)])
             return self._ceil(to_zero, factor), self._ceil(to_end, factor)
@@ -72,9 +70,9 @@ class Clipping:
             return value
         if isinstance(value, int):
             return -(-value // by)
-        return self.f.value(f"sdiv i64 {affine(self.f, by - 1, [(1, value)])}, {by}")
+        return self.f.op("sdiv", i64(affine(self.f, by - 1, [(1, value)])), by)
 
-    def guard(self, point: Point, vector: int, cursor: Cursor, step: TileStep) -> Text:
+    def guard(self, point: Point, vector: int, cursor: Cursor, step: TileStep) -> LlvmValue:
         """The lanes (for width 1, the truth) of a product that no guarded clip drops."""
         width, result = self.lanes.width, None
         for clip in self.tile.guards:
@@ -84,16 +82,16 @@ class Clipping:
             places = [*step.index.items(), *cursor.index.items()]
             value = affine(self.f, constant, self._terms(clip) + [(factors[i], at) for i, at in places])
             inside = self._inside(value, factors[self.tile.plan.vec], self.tile.problem.bounds[clip].extent)
-            result = inside if result is None else self.f.value(f"and {self.lanes.truth} {result}, {inside}")
+            result = inside if result is None else self.lanes.both(result, inside)
         assert result is not None, "guard without a guarded clip"
         count = step.count if self.tile.plan.dots else self.tile.count(vector)
-        return result if count == width else self.f.value(f"and {self.lanes.truth} {result}, {self.lanes.mask(count)}")
+        return result if count == width else self.lanes.both(result, self.lanes.mask(count))
 
-    def _inside(self, value: Number, factor: int, extent: int) -> Text:
+    def _inside(self, value: Number, factor: int, extent: int) -> LlvmValue:
         width = self.lanes.width
         if width == 1:
-            return self.f.value(f"icmp ult i64 {value}, {extent}")
-        narrow = self.f.value(f"trunc i64 {value} to i32")
+            return self.f.compare("ult", i64(value), extent)
+        narrow = self.f.convert("trunc", i64(value), "i32")
         steps = "<" + ", ".join(f"i32 {factor * lane}" for lane in range(width)) + ">"
-        places = self.f.value(f"add <{width} x i32> {self.f.splat(narrow, 'i32', width)}, {steps}")
-        return self.f.value(f"icmp ult <{width} x i32> {places}, splat (i32 {extent})")
+        places = self.f.op("add", self.f.splat(narrow, width), LlvmValue(steps, vector("i32", width)))
+        return self.f.compare("ult", places, extent)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 from glowtrain.backends.cpu.contraction.dot import Dot
 from glowtrain.backends.cpu.tasks import Work
 from glowtrain.backends.llvm.formats import SIZE
-from glowtrain.backends.llvm.text import LlvmFunction, Text
+from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.values import LlvmType, LlvmValue, Number, vector
 
 if TYPE_CHECKING:
     from glowtrain.backends.cpu.contraction.packing import Packing
@@ -132,13 +133,12 @@ class Epilogue(Protocol):
         """About how many instructions one vector takes."""
 
     def emit(
-        self, f: LlvmFunction, value: Text, width: int, coordinates: Sequence[Text | int], lane: int, mask: Text | None
-    ) -> Text:
-        """Return what is stored to C for ``value``, which is ``width`` lanes of finished sums.
+        self, f: LlvmFunction, value: LlvmValue, coordinates: Sequence[Number], lane: int, mask: LlvmValue | None
+    ) -> LlvmValue:
+        """Return what is stored to C for ``value``, lanes of finished sums.
 
         ``coordinates[l]`` is the index of loop ``l`` at lane 0 (an i64 value or a number; 0 for reduction loops),
-        ``lane`` the loop that runs along the lanes (-1 if none), ``mask`` the ``<width x i1>`` lanes that exist (None:
-        all).
+        ``lane`` the loop that runs along the lanes (-1 if none), ``mask`` the lanes that exist (None: all).
         """
 
 
@@ -204,10 +204,9 @@ class Problem:
     swapped: bool = False
     dot: Dot | None = None
 
-    @property
-    def scalar(self) -> str:
-        """The LLVM type of a sum."""
-        return SCALARS[self.source.dtype][0]
+    def sums(self, width: int) -> LlvmType:
+        """The LLVM type of so many sums."""
+        return vector(SCALARS[self.source.dtype][0], width)
 
     @property
     def size(self) -> int:

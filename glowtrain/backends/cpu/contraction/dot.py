@@ -16,7 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import LlvmFunction, Text, vector
+from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.values import LlvmType, LlvmValue, in_all_lanes, vector
+from glowtrain.errors import CodegenError
 
 BYTES = frozenset({"i8", "u8"})
 PAIRS = frozenset({"i8", "u8", "i16"})
@@ -43,21 +45,23 @@ class Dot:
     flip: bool = False
     second: str = ""
 
-    def word(self, width: int) -> str:
+    def word(self, width: int) -> LlvmType:
         """The LLVM type of a vector of words."""
         return vector(self.element, self.group * width)
 
-    def product(self, f: LlvmFunction, width: int, a: Text, b: Text, total: Text) -> Text:
+    def product(self, f: LlvmFunction, a: LlvmValue, b: LlvmValue, total: LlvmValue) -> LlvmValue:
         """``total`` and the products of two vectors of words."""
         x, y = (b, a) if self.turned else (a, b)
-        lanes, word = vector("i32", width), self.word(width)
+        lanes = total.type
+        if a.type is not b.type or a.type is not self.word(lanes.width):
+            raise CodegenError(f"function {f.name}: {self.instruction} of {a.type} and {b.type} for sums of {lanes}")
         if self.adds:
-            return f.value(f"call {lanes} @{self.instruction}({lanes} {total}, {word} {x}, {word} {y})")
-        half = vector("i16", 2 * width)
-        result = f.value(f"call {half if self.second else lanes} @{self.instruction}({word} {x}, {word} {y})")
+            return f.call(self.instruction, lanes, total, x, y)
+        half = vector("i16", 2 * lanes.width)
+        result = f.call(self.instruction, half if self.second else lanes, x, y)
         if self.second:
-            result = f.value(f"call {lanes} @{self.second}({half} {result}, {half} splat (i16 1))")
-        return f.value(f"add {lanes} {total}, {result}")
+            result = f.call(self.second, lanes, result, in_all_lanes("1", half))
+        return f.op("add", total, result)
 
     @property
     def correction(self) -> int:

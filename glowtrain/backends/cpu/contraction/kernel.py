@@ -8,12 +8,13 @@ from itertools import pairwise, product
 
 from glowtrain.backends.cpu.contraction.body import ContractionBody
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan
-from glowtrain.backends.cpu.contraction.clips import Clipping, Number, affine, extreme
+from glowtrain.backends.cpu.contraction.clips import Clipping, affine, extreme
 from glowtrain.backends.cpu.contraction.describe import Epilogue
-from glowtrain.backends.cpu.contraction.lanes import Lanes
 from glowtrain.backends.cpu.contraction.tile import Cursor, Point, RegisterTile, TileStep, Variant, needed_coordinates
-from glowtrain.backends.llvm.formats import joined
-from glowtrain.backends.llvm.text import LlvmFunction, Text
+from glowtrain.backends.llvm.formats import REGISTER
+from glowtrain.backends.llvm.lanes import Lanes
+from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.values import I1, POINTER, LlvmValue, Number, i64, integer, pointer
 
 LONGEST_END = 320
 """Instructions of an epilogue that are written out for all vectors of a tile, at most; more go into a loop."""
@@ -24,7 +25,7 @@ class _Row:
     """A point of a tile: its index in each tiled loop, and its place in C."""
 
     index: Mapping[int, Number]
-    c: Text
+    c: LlvmValue
     offset: int
 
 
@@ -39,8 +40,8 @@ class Micro:
         params += [("i1", "first")] if variant.start == "flag" else []
         params += list(self.epilogue.params) if self.epilogue else []
         self.f = LlvmFunction(name, params, linkage="internal")
-        self.lanes = Lanes(self.f, plan.problem.scalar, plan.problem.size, plan.machine.width)
-        self.of = {x: self.lanes.of(plan.problem.type_of(x)) for x in "cab"}
+        self.lanes = Lanes(self.f, plan.problem.sums(plan.machine.width))
+        self.of = {x: self.lanes.of(REGISTER[plan.problem.type_of(x)]) for x in "cab"}
         self.tile = RegisterTile(plan, variant)
         clipping = Clipping(self.lanes, self.tile, coordinates)
         self.ranges = clipping.ranges()
@@ -49,24 +50,24 @@ class Micro:
     def text(self) -> str:
         """The whole function."""
         sums = self._start()
-        sums = self._reduce(0, list(range(len(self.tile.points))), Cursor("%a", "%b", {}), sums)
+        sums = self._reduce(0, list(range(len(self.tile.points))), Cursor(pointer("%a"), pointer("%b"), {}), sums)
         self._finish_all(sums)
         return self.f.finish()
 
-    def _start(self) -> list[Text]:
+    def _start(self) -> list[LlvmValue]:
         """What the sums begin with: 0, or what precedes the words of B."""
         sums, dot = [self.lanes.zero] * self.tile.sums, self.plan.problem.dot
         if dot is None or not dot.correction:
             return sums
         before = -self.lanes.width * dot.group
         for at, (point, vector) in enumerate(product(self.tile.points, range(self.tile.vectors))):
-            place = self.of["b"].shift("%b", point.b + vector * self.variant.b.step + before)
-            sums[at * self.tile.copies] = self.f.value(f"load {self.lanes.type}, ptr {place}, align 4")
+            place = self.of["b"].shift(pointer("%b"), point.b + vector * self.variant.b.step + before)
+            sums[at * self.tile.copies] = self.f.load(self.lanes.type, place, 4)
         return sums
 
     # ---- the loops of the sum ----------------------------------------------------------------------------------------
 
-    def _reduce(self, depth: int, active: list[int], cursor: Cursor, sums: list[Text]) -> list[Text]:
+    def _reduce(self, depth: int, active: list[int], cursor: Cursor, sums: list[LlvmValue]) -> list[LlvmValue]:
         """The sums after all trips of the reduction loops from ``depth`` on, at the ``active`` points."""
         if depth == len(self.body.rolled):
             return self.body.products(active, cursor, sums, [TileStep(0, 0, {}, self.tile.full)])
@@ -93,8 +94,8 @@ class Micro:
         return self.body.unroll if depth == len(self.body.rolled) - 1 else 1
 
     def _static(
-        self, depth: int, low: int, high: int, active: list[int], cursor: Cursor, sums: list[Text]
-    ) -> list[Text]:
+        self, depth: int, low: int, high: int, active: list[int], cursor: Cursor, sums: list[LlvmValue]
+    ) -> list[LlvmValue]:
         """Trips ``low`` to ``high``: a loop of unrolled ones, the rest of them, the last lanes of a dot product."""
         loop = self.body.rolled[depth]
         step = self._advance(loop)
@@ -120,14 +121,14 @@ class Micro:
     def _at(self, cursor: Cursor, loop: int, index: Number) -> Cursor:
         return replace(cursor, index={**cursor.index, loop: index})
 
-    def _dynamic(self, depth: int, active: list[int], cursor: Cursor, sums: list[Text]) -> list[Text]:
+    def _dynamic(self, depth: int, active: list[int], cursor: Cursor, sums: list[LlvmValue]) -> list[LlvmValue]:
         """Trips whose bounds are known when the kernel runs: a loop of unrolled trips, then one of single trips."""
         loop, unroll = self.body.rolled[depth], self._unroll(depth)
         low, high = self.ranges[loop]
         if unroll > 1:
-            many = extreme(self.f, "smax", self.f.value(f"sub i64 {high}, {low}"), 0)
-            whole = self.f.value(f"sub i64 {many}, {self.f.value(f'urem i64 {many}, {unroll}')}")
-            middle = self.f.value(f"add i64 {low}, {whole}")
+            many = extreme(self.f, "smax", self.f.op("sub", i64(high), low), 0)
+            whole = self.f.op("sub", many, self.f.op("urem", many, unroll))
+            middle = self.f.op("add", i64(low), whole)
             begin = self._shifted(loop, low, cursor)
             sums = self._trips(depth, low, middle, unroll, active, begin, sums, guarded=True)
             low = middle
@@ -136,22 +137,22 @@ class Micro:
     def _shifted(self, loop: int, by: Number, cursor: Cursor) -> Cursor:
         """The cursor moved by some trips of a loop."""
         moved = [
-            by * stride if isinstance(by, int) else self.f.value(f"mul i64 {by}, {stride}") if stride else 0
+            by * stride if isinstance(by, int) else self.f.op("mul", by, stride) if stride else 0
             for stride in (self.variant.a.strides[loop], self.variant.b.strides[loop])
         ]
         return replace(cursor, a=self.of["a"].shift(cursor.a, moved[0]), b=self.of["b"].shift(cursor.b, moved[1]))
 
     def _trips(
-        self, depth: int, low: Number, high: Number, unroll: int, active: list[int], cursor: Cursor, sums: list[Text],
-        *, guarded: bool = False,
-    ) -> list[Text]:  # fmt: skip
+        self, depth: int, low: Number, high: Number, unroll: int, active: list[int], cursor: Cursor,
+        sums: list[LlvmValue], *, guarded: bool = False,
+    ) -> list[LlvmValue]:  # fmt: skip
         """A loop over one reduction, carrying both addresses and the sums of the active points."""
         loop, per_point = self.body.rolled[depth], self.tile.vectors * self.tile.copies
         step = unroll * self._advance(loop)
         own = [point * per_point + i for point in active for i in range(per_point)]
-        carried = [("ptr", cursor.a), ("ptr", cursor.b), *((self.lanes.type, sums[at]) for at in own)]
+        carried = [cursor.a, cursor.b, *(sums[at] for at in own)]
 
-        def body(at: Text, values: list[Text]) -> list[Text]:
+        def body(at: LlvmValue, values: list[LlvmValue]) -> list[LlvmValue]:
             here = Cursor(values[0], values[1], {**cursor.index, loop: at})
             inner = self._straight(depth, unroll, active, here, self._with(sums, own, values[2:]))
             after = self._shifted(loop, step, here)
@@ -159,18 +160,18 @@ class Micro:
 
         return self._with(sums, own, self._counted(low, high, step, carried, body, guarded)[2:])
 
-    def _with(self, sums: list[Text], places: list[int], values: list[Text]) -> list[Text]:
+    def _with(self, sums: list[LlvmValue], places: list[int], values: list[LlvmValue]) -> list[LlvmValue]:
         changed = dict(zip(places, values, strict=True))
         return [changed.get(at, old) for at, old in enumerate(sums)]
 
     def _counted(
-        self, low: Number, high: Number, step: int, carried: list[tuple[str, Text]],
-        body: Callable[[Text, list[Text]], list[Text]], guarded: bool,
-    ) -> list[Text]:  # fmt: skip
+        self, low: Number, high: Number, step: int, carried: list[LlvmValue],
+        body: Callable[[LlvmValue, list[LlvmValue]], list[LlvmValue]], guarded: bool,
+    ) -> list[LlvmValue]:  # fmt: skip
         """``for at in range(low, high, step)``; ``guarded``: perhaps no trip."""
         enter, skip, before = self.f.label("enter"), self.f.label("skip"), self.f.block
         if guarded:
-            self.f.line(f"br i1 {self.f.value(f'icmp slt i64 {low}, {high}')}, label %{enter}, label %{skip}")
+            self.f.branch_if(self.f.compare("slt", i64(low), high), enter, skip)
             self.f.start(enter)
         with self.f.loop(high, carried, begin=low, step=step, hint="sum") as loop:
             loop.next = body(loop.index, loop.carried)
@@ -179,10 +180,11 @@ class Micro:
         leave = self.f.block
         self.f.branch(skip)
         self.f.start(skip)
-        pairs = zip(carried, loop.results, strict=True)
-        return [self.f.value(f"phi {type_} [ {old}, %{before} ], [ {new}, %{leave} ]") for (type_, old), new in pairs]
+        return [self.f.phi(old, before, new, leave) for old, new in zip(carried, loop.results, strict=True)]
 
-    def _straight(self, depth: int, count: int, active: list[int], cursor: Cursor, sums: list[Text]) -> list[Text]:
+    def _straight(
+        self, depth: int, count: int, active: list[int], cursor: Cursor, sums: list[LlvmValue]
+    ) -> list[LlvmValue]:
         """``count`` trips of a reduction without a loop."""
         loop = self.body.rolled[depth]
         step = self._advance(loop)
@@ -197,7 +199,7 @@ class Micro:
 
     # ---- results -----------------------------------------------------------------------------------------------------
 
-    def _finish_all(self, sums: list[Text]) -> None:
+    def _finish_all(self, sums: list[LlvmValue]) -> None:
         """Finish every vector of the tile. Where lanes are apart in C they go through an aside in memory, in a loop."""
         places = [(point, vector) for point in self.tile.points for vector in range(self.tile.vectors)]
         sums, aside = self._combined(sums), None
@@ -209,24 +211,23 @@ class Micro:
             self._finish_rows(sums, aside)
         else:
             for at, point in enumerate(self.tile.points):
-                self._finish_row(_Row(point.index, "%c", point.c), sums, at * self.tile.vectors, aside)
+                self._finish_row(_Row(point.index, pointer("%c"), point.c), sums, at * self.tile.vectors, aside)
         if aside is not None:
             self._exchange(aside, places, store=True)
 
-    def _finish_row(self, row: _Row, sums: list[Text], first: int, aside: Text | None) -> None:
+    def _finish_row(self, row: _Row, sums: list[LlvmValue], first: int, aside: LlvmValue | None) -> None:
         """Finish the vectors of one point: several at once where their results fill one vector together."""
         for vector, count in self._groups():
-            values, lanes = sums[first + vector : first + vector + count], self.lanes.width
+            values = sums[first + vector : first + vector + count]
             while len(values) > 1:
-                pairs = zip(values[::2], values[1::2], strict=True)
-                values, lanes = [joined(self.f, self.lanes.scalar, lanes, *pair) for pair in pairs], 2 * lanes
+                values = [self.f.joined(*pair) for pair in zip(values[::2], values[1::2], strict=True)]
             self._finish(row, vector, count, values[0], self._slot(aside, first + vector))
 
     def _groups(self) -> list[tuple[int, int]]:
         """(first, count) of neighbouring vectors of a point that are finished together."""
         c, vectors = self.of["c"], self.tile.vectors
         joins = self.lanes.width > 1 and self.variant.c.lane == 1 and not self.plan.dots
-        most = max(self.lanes.size // c.size, 1) if joins else 1
+        most = max(self.lanes.type.size // c.type.size, 1) if joins else 1
         groups, at = [], 0
         while at < vectors:
             count = min(most, 1 << ((vectors - at).bit_length() - 1))
@@ -234,7 +235,7 @@ class Micro:
             at += count
         return groups
 
-    def _combined(self, sums: list[Text]) -> list[Text]:
+    def _combined(self, sums: list[LlvmValue]) -> list[LlvmValue]:
         """The partial sums of each vector added up, neighbours first."""
         count = self.tile.copies
         while count > 1:
@@ -242,28 +243,28 @@ class Micro:
             sums, count = [self.lanes.add(left, right) for left, right in pairs], count // 2
         return sums
 
-    def _reserve(self, vectors: int, lanes: Lanes) -> Text:
-        return self.f.value(f"alloca [{vectors * lanes.width} x {lanes.scalar}], align 64")
+    def _reserve(self, vectors: int, lanes: Lanes) -> LlvmValue:
+        return self.f.value(f"alloca [{vectors * lanes.width} x {lanes.type.scalar}], align 64", POINTER)
 
-    def _finish_rows(self, sums: list[Text], aside: Text | None) -> None:
+    def _finish_rows(self, sums: list[LlvmValue], aside: LlvmValue | None) -> None:
         """Finish the points of the tile in a loop, so that a long epilogue is written once, not for each of them."""
         held = self._reserve(len(sums), self.lanes)
         for at, value in enumerate(sums):
             self.lanes.store(value, self.lanes.shift(held, at * self.lanes.width), self.lanes.width)
 
-        def row(index: dict[int, Number], number: Number, c: Text) -> None:
+        def row(index: dict[int, Number], number: Number, c: LlvmValue) -> None:
             for vector, count in self._groups():
                 at = affine(self.f, vector * self.lanes.width, [(self.tile.vectors * self.lanes.width, number)])
-                lanes = replace(self.lanes, width=count * self.lanes.width)
+                lanes = self.lanes.wide(count * self.lanes.width)
                 value = lanes.load(self.lanes.shift(held, at), 1, lanes.width)
                 slot = None if aside is None else self.of["c"].shift(aside, at)
                 self._finish(_Row(index, c, 0), vector, count, value, slot)
 
-        self._rows(0, {}, 0, "%c", row)
+        self._rows(0, {}, 0, pointer("%c"), row)
 
     def _rows(
-        self, depth: int, index: dict[int, Number], number: Number, c: Text,
-        row: Callable[[dict[int, Number], Number, Text], None],
+        self, depth: int, index: dict[int, Number], number: Number, c: LlvmValue,
+        row: Callable[[dict[int, Number], Number, LlvmValue], None],
     ) -> None:  # fmt: skip
         """``row(index of each tiled loop, number of the point, its place in C)`` in loops over the tile."""
         if depth == len(self.plan.tile):
@@ -275,28 +276,27 @@ class Micro:
             following = affine(self.f, 0, [(size, number), (1, counted.index)])
             self._rows(depth + 1, {**index, loop: counted.index}, following, here, row)
 
-    def _slot(self, aside: Text | None, at: int) -> Text | None:
+    def _slot(self, aside: LlvmValue | None, at: int) -> LlvmValue | None:
         return None if aside is None else self.of["c"].shift(aside, at * self.lanes.width)
 
-    def _exchange(self, aside: Text, places: list[tuple[Point, int]], *, store: bool) -> None:
+    def _exchange(self, aside: LlvmValue, places: list[tuple[Point, int]], *, store: bool) -> None:
         """Copy the lanes of all vectors from the aside to C, or from C to the aside."""
         view, lanes = self.variant.c, self.of["c"]
         for count in sorted({self.tile.count(vector) for _, vector in places}):
-            with self.f.loop(count, [("ptr", "%c"), ("ptr", aside)], hint="lanes") as loop:
+            with self.f.loop(count, [pointer("%c"), aside], hint="lanes") as loop:
                 for at, (point, vector) in enumerate(places):
                     if self.tile.count(vector) == count:
                         outer = lanes.shift(loop.carried[0], point.c + vector * view.step)
                         inner = lanes.shift(loop.carried[1], at * lanes.width)
                         source, target = (inner, outer) if store else (outer, inner)
-                        value = self.f.value(f"load {lanes.scalar}, ptr {source}")
-                        self.f.line(f"store {lanes.scalar} {value}, ptr {target}")
+                        self.f.store(self.f.load(lanes.type.one, source), target)
                 loop.next = [lanes.shift(loop.carried[0], view.lane), lanes.shift(loop.carried[1], 1)]
 
-    def _finish(self, row: _Row, vector: int, vectors: int, value: Text, slot: Text | None) -> None:
+    def _finish(self, row: _Row, vector: int, vectors: int, value: LlvmValue, slot: LlvmValue | None) -> None:
         """Apply the epilogue and store some vectors that are joined (or, in dot form, one number)."""
-        lanes, count, c = replace(self.lanes, width=vectors * self.lanes.width), 1, self.of["c"]
+        lanes, count, c = self.lanes.wide(vectors * self.lanes.width), 1, self.of["c"]
         if self.plan.dots:
-            value, lanes = lanes.total(value), replace(lanes, width=1)
+            value, lanes = lanes.total(value), lanes.wide(1)
         else:
             count = sum(self.tile.count(vector + i) for i in range(vectors))
         place = slot or c.shift(row.c, row.offset + (0 if self.plan.dots else vector * self.variant.c.step))
@@ -305,33 +305,34 @@ class Micro:
             value = lanes.add(self._held(lanes, place, exists), value)
         if self.epilogue is not None:
             value = self._applied(self.epilogue, lanes, row, vector, value, count)
-        replace(c, width=lanes.width).store(value, place, exists)
+        c.wide(lanes.width).store(value, place, exists)
 
-    def _held(self, lanes: Lanes, place: Text, count: int) -> Text:
+    def _held(self, lanes: Lanes, place: LlvmValue, count: int) -> LlvmValue:
         """What C holds of the sum; nothing at the first part."""
         held = lanes.load(place, 1, count)
         if self.variant.start != "flag":
             return held
+        first = LlvmValue("%first", I1)
         if lanes.width == 1:
-            return self.f.value(f"select i1 %first, {lanes.type} {lanes.zero}, {lanes.type} {held}")
-        bits = f"i{8 * lanes.size}"
-        keep = self.f.splat(self.f.value(f"select i1 %first, {bits} 0, {bits} -1"), bits, lanes.width)
-        kind = f"<{lanes.width} x {bits}>"
-        masked = self.f.value(f"and {kind} {self.f.value(f'bitcast {lanes.type} {held} to {kind}')}, {keep}")
-        return self.f.value(f"bitcast {kind} {masked} to {lanes.type}")
+            return self.f.select(first, lanes.zero, held)
+        bits = lanes.of(f"i{lanes.type.bits}")
+        keep = self.f.splat(self.f.select(first, integer(0, bits.type.one), -1), lanes.width)
+        return self.f.cast("bitcast", bits.both(self.f.cast("bitcast", held, bits.type), keep), lanes.type)
 
-    def _applied(self, epilogue: Epilogue, lanes: Lanes, row: _Row, vector: int, value: Text, count: int) -> Text:
+    def _applied(
+        self, epilogue: Epilogue, lanes: Lanes, row: _Row, vector: int, value: LlvmValue, count: int
+    ) -> LlvmValue:
         """The epilogue's result, told the index of each loop of the original contraction."""
         problem, vec = self.plan.problem, self.plan.vec
-        coordinates: list[Text | int] = [0] * len(problem.source.extents)
+        coordinates: list[Number] = [0] * len(problem.source.extents)
         for loop in problem.outputs:
             start = row.index.get(loop, vector * self.lanes.width if loop == vec else 0)
-            index = affine(self.f, 0, [(1, start), (1, f"%x{loop}")])
+            index = affine(self.f, 0, [(1, start), (1, i64(f"%x{loop}"))])
             for part in reversed(problem.loops[loop].parts):
                 extent = problem.source.extents[part]
                 outer = part != problem.loops[loop].parts[0]
-                coordinates[part] = self.f.value(f"urem i64 {index}, {extent}") if outer else index
-                index = self.f.value(f"udiv i64 {index}, {extent}") if outer else index
+                coordinates[part] = self.f.op("urem", i64(index), extent) if outer else index
+                index = self.f.op("udiv", i64(index), extent) if outer else index
         lane = problem.loops[vec].parts[0] if lanes.width > 1 else -1
         mask = lanes.mask(count) if count < lanes.width else None
-        return epilogue.emit(self.f, value, lanes.width, coordinates, lane, mask)
+        return epilogue.emit(self.f, value, coordinates, lane, mask)

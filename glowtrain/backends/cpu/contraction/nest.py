@@ -10,14 +10,16 @@ from glowtrain.backends.cpu.contraction.choose import ContractionPlan, Level, Op
 from glowtrain.backends.cpu.contraction.cut import cut
 from glowtrain.backends.cpu.contraction.describe import Epilogue
 from glowtrain.backends.cpu.contraction.kernel import Micro
-from glowtrain.backends.cpu.contraction.lanes import Lanes
 from glowtrain.backends.cpu.contraction.pack import PackMove, copy
 from glowtrain.backends.cpu.contraction.packing import Packing, PackingText
 from glowtrain.backends.cpu.contraction.tile import Pattern, Variant, needed_coordinates
 from glowtrain.backends.cpu.contraction.window import WindowText
 from glowtrain.backends.cpu.contraction.words import Prepared, outer_loops, packing
 from glowtrain.backends.cpu.tasks import GIVEN, PARAMS, TaskRange
-from glowtrain.backends.llvm.text import LlvmFunction, Text
+from glowtrain.backends.llvm.formats import REGISTER
+from glowtrain.backends.llvm.lanes import Lanes
+from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.values import I1, LlvmValue, Number, i64, pointer
 
 
 @dataclass(frozen=True)
@@ -26,17 +28,17 @@ class _Place:
     already fixed of the kernel.
     """
 
-    c: Text
-    a: Text
-    b: Text
-    index: dict[int, Text | int]
+    c: LlvmValue
+    a: LlvmValue
+    b: LlvmValue
+    index: dict[int, Number]
     extents: dict[int, int]
     view_a: OperandView
     view_b: OperandView
     sizes: tuple[int, ...] = ()
     patterns: tuple[tuple[Pattern, ...], ...] = ()
     lanes: int = 0
-    first: Text | None = None
+    first: LlvmValue | None = None
     last: bool = True
     tasks: TaskRange = GIVEN
 
@@ -55,8 +57,8 @@ class Nest:
         ]
         pointers = [param for param in params if param[0].startswith("ptr")]
         self.f = LlvmFunction(name, [*pointers, ("ptr noalias", "workspace"), *params[len(pointers) :], *PARAMS])
-        self.lanes = Lanes(self.f, self.problem.scalar, self.problem.size, plan.machine.width)
-        self.of = {x: self.lanes.of(self.problem.type_of(x)) for x in "cab"}
+        self.lanes = Lanes(self.f, self.problem.sums(plan.machine.width))
+        self.of = {x: self.lanes.of(REGISTER[self.problem.type_of(x)]) for x in "cab"}
         self.views = views(self.problem, plan.vec, plan.machine.width)
         self.packing = None
         if prepared.dot:
@@ -74,7 +76,7 @@ class Nest:
         extents = {i: loop.extent for i, loop in enumerate(self.problem.loops)}
         offsets = self.problem.offsets
         (a, b), prepared = self._copied_operands(), self._prepared_texts()
-        c, a = self.of["c"].shift("%c", offsets[0]), self.of["a"].shift(a, offsets[1])
+        c, a = self.of["c"].shift(pointer("%c"), offsets[0]), self.of["a"].shift(a, offsets[1])
         b = self._packed(b) if self.packing else self.of["b"].shift(b, offsets[2])
         place = _Place(c, a, b, dict.fromkeys(extents, 0), extents, self.views[1], self.views[2])
         self._level(0, place)
@@ -84,13 +86,14 @@ class Nest:
 
     # ---- operands as the kernels read them ---------------------------------------------------------------------------
 
-    def _copied_operands(self) -> tuple[Text, Text]:
+    def _copied_operands(self) -> tuple[LlvmValue, LlvmValue]:
         """The operands of the problem, after the copies that it wants."""
-        found: list[Text] = []
-        for at, (pointer, copied) in enumerate(zip(("%a", "%b"), self.prepared.copies, strict=True)):
-            target = pointer if copied is None else self._reserve(-(-copied.nbytes // self.problem.size))
+        found: list[LlvmValue] = []
+        for at, (operand, copied) in enumerate(zip("ab", self.prepared.copies, strict=True)):
+            source = pointer(f"%{operand}")
+            target = source if copied is None else self._reserve(-(-copied.nbytes // self.problem.size))
             if copied is not None:
-                self.f.line(f"call void @{self.name}.window{at}(ptr {target}, ptr {pointer})")
+                self.f.line(f"call void @{self.name}.window{at}(ptr {target}, ptr {source})")
             found.append(target)
         a, b = reversed(found) if self.prepared.turned != self.problem.swapped else found
         return a, b
@@ -119,7 +122,7 @@ class Nest:
                 strides[loop] = step
         return OperandView(tuple(strides), 1, packing.panel, padded=True)
 
-    def _packed(self, source: Text) -> Text:
+    def _packed(self, source: LlvmValue) -> LlvmValue:
         """The words of the first panel; packed here unless that was done ahead."""
         assert self.packing is not None
         target = source
@@ -145,8 +148,8 @@ class Nest:
                 self._level(depth + 1, self._moved(place, loop, start))
                 continue
             with self.f.loop(count, hint="tiles") as counted:
-                index = self.f.value(f"mul nuw nsw i64 {counted.index}, {size}") if size > 1 else counted.index
-                index = self.f.value(f"add nuw nsw i64 {index}, {start}") if start else index
+                index = self.f.op("mul nuw nsw", counted.index, size) if size > 1 else counted.index
+                index = self.f.op("add nuw nsw", index, start) if start else index
                 self._level(depth + 1, self._moved(place, loop, index))
 
     def _walk_tasks(self, depth: int, loop: int, runs: list[tuple[int, int, int, _Place]]) -> None:
@@ -155,7 +158,7 @@ class Nest:
         trips = runs[0][3].tasks.trips(self.f, each)
         for start, count, size, place in runs:
             part = trips.between(self.f, first, first + count if place is not runs[-1][3] else None)
-            some = self.f.value(f"icmp slt i64 {part.begin}, {part.end}") if len(runs) > 1 else ""
+            some = self.f.compare("slt", part.begin, part.end) if len(runs) > 1 else None
             with self.f.when(some, hint="some") if some else nullcontext():
                 if count == 1:
                     inner = replace(place, tasks=place.tasks.inside(self.f, first, each))
@@ -169,11 +172,11 @@ class Nest:
         with self.f.loop(trips.end, begin=trips.begin, hint="tasks") as counted:
             trip = counted.index
             inner = replace(place, tasks=place.tasks.inside(self.f, trip, self.cut.each[depth]))
-            index = self.f.value(f"mul nuw nsw i64 {trip}, {size}") if size > 1 else trip
-            index = self.f.value(f"add nuw nsw i64 {index}, {shift}") if shift else index
+            index = self.f.op("mul nuw nsw", trip, size) if size > 1 else trip
+            index = self.f.op("add nuw nsw", index, shift) if shift else index
             self._level(depth + 1, self._moved(inner, loop, index))
 
-    def _moved(self, place: _Place, loop: int, by: Text | int) -> _Place:
+    def _moved(self, place: _Place, loop: int, by: Number) -> _Place:
         """Every address moved by ``by`` steps of a loop; the vector loop moves in whole vectors."""
         width = self.plan.machine.width if loop == self.plan.vec and not self.plan.dots else 1
         views = self.views[0], place.view_a, place.view_b
@@ -182,15 +185,15 @@ class Nest:
         moved = replace(place, c=far["c"], a=far["a"], b=far["b"])
         index = self._times(by, width)
         before = place.index[loop]
-        index = index if before == 0 else self.f.value(f"add i64 {before}, {index}")
+        index = index if before == 0 else self.f.op("add", i64(before), index)
         return replace(moved, index={**place.index, loop: index})
 
-    def _times(self, value: Text | int, factor: int) -> Text | int:
+    def _times(self, value: Number, factor: int) -> Number:
         if isinstance(value, int):
             return value * factor
-        return value if factor == 1 else self.f.value(f"mul i64 {value}, {factor}")
+        return value if factor == 1 else self.f.op("mul", value, factor)
 
-    def _far(self, operand: str, pointer: Text, by: Text | int, stride: int) -> Text:
+    def _far(self, operand: str, pointer: LlvmValue, by: Number, stride: int) -> LlvmValue:
         return self.of[operand].shift(pointer, self._times(by, stride)) if stride else pointer
 
     # ---- kinds of layers ---------------------------------------------------------------------------------------------
@@ -215,12 +218,12 @@ class Nest:
         for start, count, steps, last in runs if rest or alone else [(0, full, size, True)]:
             inner = replace(place, extents={**place.extents, loop: steps}, last=last)
             if count == 1:
-                first = (place.first or "true") if start == 0 else "false"
+                first = (place.first or LlvmValue("true", I1)) if start == 0 else LlvmValue("false", I1)
                 self._level(depth + 1, self._moved(replace(inner, first=first), loop, start))
             elif count:
                 with self.f.loop(count, hint="chunk") as counted:
-                    first = self.f.value(f"icmp eq i64 {counted.index}, 0")
-                    first = first if place.first is None else self.f.value(f"and i1 {place.first}, {first}")
+                    first = self.f.compare("eq", counted.index, 0)
+                    first = first if place.first is None else self.f.op("and", place.first, first)
                     index = self._times(counted.index, steps)
                     self._level(depth + 1, self._moved(replace(inner, first=first), loop, index))
 
@@ -230,12 +233,12 @@ class Nest:
         loops = self.problem.loops
         return [i for i in self.problem.outputs if getattr(loops[i], operand) and i not in fixed and i != self.plan.vec]
 
-    def _reserve(self, elements: int) -> Text:
+    def _reserve(self, elements: int) -> LlvmValue:
         """A place in the workspace, from a cache line on."""
         start = self.reserved
         self.reserved += -(-elements // 16) * 16
         self.workspace = max(self.workspace, self.reserved * self.problem.size)
-        return self.lanes.shift("%workspace", start)
+        return self.lanes.shift(pointer("%workspace"), start)
 
     def _pack_b(self, depth: int, level: Level, place: _Place) -> None:
         """Copy what the layers inside read of B: vector after vector, in each the reductions, in each the lanes."""
@@ -271,7 +274,14 @@ class Nest:
         self.reserved = before
 
     def _copy(
-        self, source: Text, target: Text, level: Level, moves: list[PackMove], vectors: int, rest: int, step: int
+        self,
+        source: LlvmValue,
+        target: LlvmValue,
+        level: Level,
+        moves: list[PackMove],
+        vectors: int,
+        rest: int,
+        step: int,
     ) -> None:
         width, near = self.plan.machine.width, self.problem.loops[level.loop].b
         if vectors:
@@ -281,14 +291,14 @@ class Nest:
             target = self.lanes.shift(target, vectors * step)
             self._copied(source, target, [*moves, PackMove(rest, near, 1)], padded=True)
 
-    def _copied(self, source: Text, target: Text, moves: list[PackMove], *, padded: bool = False) -> None:
+    def _copied(self, source: LlvmValue, target: LlvmValue, moves: list[PackMove], *, padded: bool = False) -> None:
         """Call the function that makes this copy."""
         name = self.copies.setdefault((tuple(moves), padded), f"{self.name}.copy{len(self.copies)}")
         self.f.line(f"call void @{name}(ptr {target}, ptr {source})")
 
     def _copy_text(self, name: str, moves: tuple[PackMove, ...], padded: bool) -> str:
         f = LlvmFunction(name, [("ptr noalias", "target"), ("ptr noalias", "source")], linkage="internal")
-        copy(replace(self.lanes, f=f), "%source", "%target", moves, padded=padded)
+        copy(Lanes(f, self.lanes.type), pointer("%source"), pointer("%target"), moves, padded=padded)
         return f.finish()
 
     def _tile(self, depth: int, level: Level, place: _Place) -> None:

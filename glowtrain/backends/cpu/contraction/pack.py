@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from glowtrain.backends.cpu.contraction.lanes import Lanes
-from glowtrain.backends.llvm.text import Text
+from glowtrain.backends.llvm.lanes import Lanes
+from glowtrain.backends.llvm.values import LlvmValue
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,9 @@ class PackMove:
     target: int
 
 
-def copy(lanes: Lanes, source: Text, target: Text, moves: Sequence[PackMove], *, padded: bool = False) -> None:
+def copy(
+    lanes: Lanes, source: LlvmValue, target: LlvmValue, moves: Sequence[PackMove], *, padded: bool = False
+) -> None:
     """Write a loop nest that copies ``source`` to ``target``; exactly one loop with target stride 1 is expected.
 
     Contiguous runs are copied as vectors, transpositions go through registers in square blocks, anything else by
@@ -35,7 +37,11 @@ def copy(lanes: Lanes, source: Text, target: Text, moves: Sequence[PackMove], *,
 
 
 def _nest(
-    lanes: Lanes, source: Text, target: Text, moves: Sequence[PackMove], body: Callable[[Text, Text], None]
+    lanes: Lanes,
+    source: LlvmValue,
+    target: LlvmValue,
+    moves: Sequence[PackMove],
+    body: Callable[[LlvmValue, LlvmValue], None],
 ) -> None:
     if not moves:
         body(source, target)
@@ -44,12 +50,18 @@ def _nest(
     if move.extent == 1:
         _nest(lanes, source, target, rest, body)
         return
-    with lanes.f.loop(move.extent, [("ptr", source), ("ptr", target)], hint="copy") as loop:
+    with lanes.f.loop(move.extent, [source, target], hint="copy") as loop:
         _nest(lanes, loop.carried[0], loop.carried[1], rest, body)
         loop.next = [lanes.shift(loop.carried[0], move.source), lanes.shift(loop.carried[1], move.target)]
 
 
-def _blocks(lanes: Lanes, source: Text, target: Text, move: PackMove, body: Callable[[Text, Text, int], None]) -> None:
+def _blocks(
+    lanes: Lanes,
+    source: LlvmValue,
+    target: LlvmValue,
+    move: PackMove,
+    body: Callable[[LlvmValue, LlvmValue, int], None],
+) -> None:
     """``body(source, target, count)`` for each block of at most ``width`` steps of one loop."""
     full, rest = divmod(move.extent, lanes.width)
     if full:
@@ -60,8 +72,8 @@ def _blocks(lanes: Lanes, source: Text, target: Text, move: PackMove, body: Call
         body(lanes.shift(source, done * move.source), lanes.shift(target, done * move.target), rest)
 
 
-def _line(lanes: Lanes, source: Text, target: Text, run: PackMove, padded: bool) -> None:
-    def block(s: Text, t: Text, count: int) -> None:
+def _line(lanes: Lanes, source: LlvmValue, target: LlvmValue, run: PackMove, padded: bool) -> None:
+    def block(s: LlvmValue, t: LlvmValue, count: int) -> None:
         lanes.store(lanes.load(s, run.source, count), t, lanes.width if padded else count)
 
     if run.source == 0 and lanes.width > 1:
@@ -69,9 +81,9 @@ def _line(lanes: Lanes, source: Text, target: Text, run: PackMove, padded: bool)
     _blocks(lanes, source, target, run, block)
 
 
-def _square(lanes: Lanes, source: Text, target: Text, run: PackMove, across: PackMove, padded: bool) -> None:
-    def rows(s: Text, t: Text, high: int) -> None:
-        def block(s: Text, t: Text, wide: int) -> None:
+def _square(lanes: Lanes, source: LlvmValue, target: LlvmValue, run: PackMove, across: PackMove, padded: bool) -> None:
+    def rows(s: LlvmValue, t: LlvmValue, high: int) -> None:
+        def block(s: LlvmValue, t: LlvmValue, wide: int) -> None:
             loaded = [lanes.load(lanes.shift(s, row * run.source), 1, wide) for row in range(high)]
             turned = lanes.transpose(loaded + [lanes.zero] * (lanes.width - high))
             for column in range(wide):

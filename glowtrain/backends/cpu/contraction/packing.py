@@ -12,8 +12,9 @@ from math import prod
 import numpy as np
 
 from glowtrain.backends.cpu.contraction.dot import Dot
-from glowtrain.backends.llvm.formats import REGISTER, SIZE, interleaved
-from glowtrain.backends.llvm.text import LlvmFunction, Text, vector
+from glowtrain.backends.llvm.formats import REGISTER, SIZE
+from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.values import LlvmValue, in_all_lanes, pointer, vector, zero
 from glowtrain.types import Array
 
 Parts = tuple[tuple[int, int], ...]
@@ -113,58 +114,53 @@ class PackingText:
 
     def text(self) -> str:
         """The whole function."""
-        self._outer(0, self._at("%source", self.packing.offset), "%target")
+        self._outer(0, self._at(pointer("%source"), self.packing.offset), pointer("%target"))
         return self.f.finish()
 
-    def _at(self, pointer: Text, elements: int) -> Text:
-        if elements == 0:
-            return pointer
-        return self.f.value(f"getelementptr {self.element}, ptr {pointer}, i64 {elements}")
+    def _at(self, place: LlvmValue, elements: int) -> LlvmValue:
+        return self.f.shift(place, elements, self.element)
 
-    def _outer(self, depth: int, source: Text, target: Text) -> None:
+    def _outer(self, depth: int, source: LlvmValue, target: LlvmValue) -> None:
         if depth == len(self.packing.outer):
             self._panels(source, target)
             return
         ((count, step),) = self.packing.outer[depth]
-        with self.f.loop(count, [("ptr", source), ("ptr", target)], hint="outer") as loop:
+        with self.f.loop(count, [source, target], hint="outer") as loop:
             self._outer(depth + 1, *loop.carried)
             loop.next = [
                 self._at(loop.carried[0], step),
                 self._at(loop.carried[1], self.packing.outer_strides[depth]),
             ]
 
-    def _panels(self, source: Text, target: Text) -> None:
+    def _panels(self, source: LlvmValue, target: LlvmValue) -> None:
         ((columns, step),) = self.packing.columns
         whole, rest = divmod(columns, self.width)
         far, panel = self.width * step, self.packing.panel
         if whole:
-            with self.f.loop(whole, [("ptr", source), ("ptr", target)], hint="panel") as loop:
+            with self.f.loop(whole, [source, target], hint="panel") as loop:
                 self._panel(loop.carried[0], loop.carried[1], self.width)
                 loop.next = [self._at(loop.carried[0], far), self._at(loop.carried[1], panel)]
         if rest:
             self._panel(self._at(source, whole * far), self._at(target, whole * panel), rest)
 
-    def _panel(self, source: Text, target: Text, lanes: int) -> None:
+    def _panel(self, source: LlvmValue, target: LlvmValue, lanes: int) -> None:
         """The words of one panel, and before them what its sums begin with."""
         body = self._at(target, self.packing.header)
-        total = self._sums(0, source, body, lanes, "zeroinitializer")
+        total = self._sums(0, source, body, lanes, zero(vector("i32", self.width)))
         if self.packing.dot.correction:
-            kind = vector("i32", self.width)
-            start = self.f.value(f"sub {kind} zeroinitializer, {total}")
-            self.f.line(f"store {kind} {start}, ptr {target}, align 4")
+            self.f.store(self.f.op("sub", zero(total.type), total), target, 4)
 
-    def _sums(self, depth: int, source: Text, target: Text, lanes: int, total: Text) -> Text:
+    def _sums(self, depth: int, source: LlvmValue, target: LlvmValue, lanes: int, total: LlvmValue) -> LlvmValue:
         ((count, step),) = self.packing.sums[depth]
-        kind = vector("i32", self.width)
         if depth < len(self.packing.sums) - 1:
             stride = self.packing.sum_strides[depth]
-            with self.f.loop(count, [("ptr", source), ("ptr", target), (kind, total)], hint="sum") as loop:
+            with self.f.loop(count, [source, target, total], hint="sum") as loop:
                 after = self._sums(depth + 1, loop.carried[0], loop.carried[1], lanes, loop.carried[2])
                 loop.next = [self._at(loop.carried[0], step), self._at(loop.carried[1], stride), after]
             return loop.results[2]
         whole, rest = divmod(count, self.group)
         if whole:
-            with self.f.loop(whole, [("ptr", source), ("ptr", target), (kind, total)], hint="word") as loop:
+            with self.f.loop(whole, [source, target, total], hint="word") as loop:
                 after = self._word(loop.carried[0], loop.carried[1], lanes, self.group, loop.carried[2])
                 moved = self._at(loop.carried[1], self.group * self.width)
                 loop.next = [self._at(loop.carried[0], self.group * step), moved, after]
@@ -174,54 +170,47 @@ class PackingText:
             total = self._word(source, self._at(target, whole * self.group * self.width), lanes, rest, total)
         return total
 
-    def _word(self, source: Text, target: Text, lanes: int, count: int, total: Text) -> Text:
+    def _word(self, source: LlvmValue, target: LlvmValue, lanes: int, count: int, total: LlvmValue) -> LlvmValue:
         """The words of all lanes at one place of the sum, of which ``count`` elements exist; the total of them."""
         dot, rows = self.packing.dot, self.packing.columns[0][1] == 1
         value = self._rows(source, lanes, count) if rows else self._gather(source, lanes, count)
-        kind = vector(self.element, self.group * self.width)
-        self.f.line(f"store {kind} {value}, ptr {target}, align {self.packing.size}")
+        self.f.store(value, target, self.packing.size)
         if not dot.correction:
             return total
-        return dot.product(self.f, self.width, f"splat ({self.element} -128)", value, total)
+        return dot.product(self.f, in_all_lanes("-128", value.type), value, total)
 
-    def _rows(self, source: Text, lanes: int, count: int) -> Text:
+    def _rows(self, source: LlvmValue, lanes: int, count: int) -> LlvmValue:
         """Rows of neighbouring columns, interleaved."""
         ((_, step),) = self.packing.sums[-1]
         rows = [self._row(self._at(source, at * step), lanes) for at in range(count)]
-        rows += ["zeroinitializer"] * (self.group - count)
-        width = self.width
+        rows += [zero(rows[0].type)] * (self.group - count)
         while len(rows) > 1:
             half = len(rows) // 2
-            pairs = zip(rows[:half], rows[half:], strict=True)
-            rows = [interleaved(self.f, self.element, width, pair) for pair in pairs]
-            width *= 2
+            rows = [self.f.interleaved(pair) for pair in zip(rows[:half], rows[half:], strict=True)]
         return rows[0]
 
-    def _row(self, source: Text, lanes: int) -> Text:
-        kind = vector(self.element, self.width)
+    def _row(self, source: LlvmValue, lanes: int) -> LlvmValue:
+        type_ = vector(self.element, self.width)
         if lanes == self.width:
-            return self.f.value(f"load {kind}, ptr {source}, align {SIZE[self.packing.source]}")
-        value: Text = "zeroinitializer"
+            return self.f.load(type_, source, SIZE[self.packing.source])
+        value = zero(type_)
         for lane in range(lanes):
-            one = self.f.value(f"load {self.element}, ptr {self._at(source, lane)}")
-            value = self.f.value(f"insertelement {kind} {value}, {self.element} {one}, i64 {lane}")
+            value = self.f.insert(value, self.f.load(type_.one, self._at(source, lane)), lane)
         return value
 
-    def _gather(self, source: Text, lanes: int, count: int) -> Text:
+    def _gather(self, source: LlvmValue, lanes: int, count: int) -> LlvmValue:
         """Elements one by one, or whole words where neighbours along the sum are neighbours in memory."""
         ((_, step),), ((_, apart),) = self.packing.sums[-1], self.packing.columns
-        size = SIZE[self.packing.source]
+        size, words = SIZE[self.packing.source], vector(self.element, self.group * self.width)
         if step == 1 and count == self.group:
-            bits = f"i{8 * size * self.group}"
-            kind, value = vector(bits, self.width), "zeroinitializer"
+            value = zero(vector(f"i{8 * size * self.group}", self.width))
             for lane in range(lanes):
-                one = self.f.value(f"load {bits}, ptr {self._at(source, lane * apart)}, align {size}")
-                value = self.f.value(f"insertelement {kind} {value}, {bits} {one}, i64 {lane}")
-            return self.f.value(f"bitcast {kind} {value} to {vector(self.element, self.group * self.width)}")
-        kind, value = vector(self.element, self.group * self.width), "zeroinitializer"
+                one = self.f.load(value.type.one, self._at(source, lane * apart), size)
+                value = self.f.insert(value, one, lane)
+            return self.f.cast("bitcast", value, words)
+        value = zero(words)
         for lane in range(lanes):
             for at in range(count):
-                one = self.f.value(f"load {self.element}, ptr {self._at(source, lane * apart + at * step)}")
-                place = lane * self.group + at
-                value = self.f.value(f"insertelement {kind} {value}, {self.element} {one}, i64 {place}")
+                one = self.f.load(words.one, self._at(source, lane * apart + at * step))
+                value = self.f.insert(value, one, lane * self.group + at)
         return value

@@ -8,7 +8,7 @@ from itertools import product
 
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan, OperandView
 from glowtrain.backends.cpu.contraction.describe import Epilogue
-from glowtrain.backends.llvm.text import Text
+from glowtrain.backends.llvm.values import LlvmValue, Number
 
 Pattern = tuple[tuple[int, int, int], ...]
 """The (reduction loop, low, high) to which static clips restrict the products of one point; others are whole."""
@@ -61,9 +61,9 @@ class TileStep:
 class Cursor:
     """Where the reduction stands: addresses in A and B, index of each reduction loop entered."""
 
-    a: Text
-    b: Text
-    index: Mapping[int, Text | int]
+    a: LlvmValue
+    b: LlvmValue
+    index: Mapping[int, Number]
 
 
 class RegisterTile:

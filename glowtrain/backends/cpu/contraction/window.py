@@ -12,7 +12,8 @@ from math import gcd, prod
 
 from glowtrain.backends.cpu.contraction.describe import Operand, OperandAccess
 from glowtrain.backends.llvm.formats import REGISTER, SIGNED, SIZE
-from glowtrain.backends.llvm.text import LlvmFunction, Text, vector
+from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.values import LlvmValue, pointer, vector
 
 SLACK = 64
 """Bytes behind a copy that may be read."""
@@ -111,20 +112,16 @@ class WindowText:
     def text(self) -> str:
         """The whole function."""
         start = sum(span.start for span in self.window.spans)
-        self._axis(0, self._from("%source", start), "%target")
+        self._axis(0, self._from(pointer("%source"), start), pointer("%target"))
         return self.f.finish()
 
-    def _from(self, pointer: Text, elements: int) -> Text:
-        if elements == 0:
-            return pointer
-        return self.f.value(f"getelementptr {REGISTER[self.window.source]}, ptr {pointer}, i64 {elements}")
+    def _from(self, place: LlvmValue, elements: int) -> LlvmValue:
+        return self.f.shift(place, elements, REGISTER[self.window.source])
 
-    def _to(self, pointer: Text, elements: int) -> Text:
-        if elements == 0:
-            return pointer
-        return self.f.value(f"getelementptr {REGISTER[self.window.dtype]}, ptr {pointer}, i64 {elements}")
+    def _to(self, place: LlvmValue, elements: int) -> LlvmValue:
+        return self.f.shift(place, elements, REGISTER[self.window.dtype])
 
-    def _axis(self, depth: int, source: Text, target: Text) -> None:
+    def _axis(self, depth: int, source: LlvmValue, target: LlvmValue) -> None:
         """One axis: what lies before the source, what exists, what lies behind."""
         span, inner = self.spans[depth], prod(span.count for span in self.spans[depth + 1 :])
         low, high = (span.low, span.high) if span.low < span.high else (span.count, span.count)
@@ -138,16 +135,16 @@ class WindowText:
         elif high - low == 1:
             self._axis(depth + 1, source, target)
         else:
-            with self.f.loop(high - low, [("ptr", source), ("ptr", target)], hint="axis") as loop:
+            with self.f.loop(high - low, [source, target], hint="axis") as loop:
                 self._axis(depth + 1, loop.carried[0], loop.carried[1])
                 loop.next = [self._from(loop.carried[0], span.step), self._to(loop.carried[1], inner)]
 
-    def _run(self, source: Text, target: Text, count: int, step: int) -> None:
+    def _run(self, source: LlvmValue, target: LlvmValue, count: int, step: int) -> None:
         """Elements that follow each other in the copy, ``step`` apart in the source."""
         width = self.width if step == 1 else 1
         trips, rest = divmod(count, width)
         if trips > 1:
-            with self.f.loop(trips, [("ptr", source), ("ptr", target)], hint="run") as loop:
+            with self.f.loop(trips, [source, target], hint="run") as loop:
                 self._piece(loop.carried[0], loop.carried[1], width)
                 loop.next = [self._from(loop.carried[0], width * step), self._to(loop.carried[1], width)]
         elif trips:
@@ -158,32 +155,27 @@ class WindowText:
             self._piece(self._from(source, at), self._to(target, at), width)
             at, rest = at + width, rest - width
 
-    def _piece(self, source: Text, target: Text, width: int) -> None:
-        narrow, wide = (REGISTER[dtype] for dtype in (self.window.source, self.window.dtype))
-        value = self.f.value(f"load {vector(narrow, width)}, ptr {source}, align {SIZE[self.window.source]}")
-        if narrow != wide:
-            extend = "sext" if self.window.source in SIGNED else "zext"
-            value = self.f.value(f"{extend} {vector(narrow, width)} {value} to {vector(wide, width)}")
-        self._store(value, target, width)
+    def _piece(self, source: LlvmValue, target: LlvmValue, width: int) -> None:
+        source_type = vector(REGISTER[self.window.source], width)
+        value = self.f.load(source_type, source, SIZE[self.window.source])
+        self._store(self.f.widened(value, REGISTER[self.window.dtype], signed=self.window.source in SIGNED), target)
 
-    def _fill(self, target: Text, count: int) -> None:
+    def _fill(self, target: LlvmValue, count: int) -> None:
         """So many elements of the fill."""
         trips, rest = divmod(count, self.width)
-        kind = REGISTER[self.window.dtype]
+        value = LlvmValue(str(self.window.fill), vector(REGISTER[self.window.dtype]))
         if trips:
-            value = self.f.splat(str(self.window.fill), kind, self.width)
-            with self.f.loop(trips, [("ptr", target)], hint="fill") as loop:
-                self._store(value, loop.carried[0], self.width)
+            with self.f.loop(trips, [target], hint="fill") as loop:
+                self._store(self.f.splat(value, self.width), loop.carried[0])
                 loop.next = [self._to(loop.carried[0], self.width)]
         at = trips * self.width
         while rest:
             width = 1 << (rest.bit_length() - 1)
-            self._store(self.f.splat(str(self.window.fill), kind, width), self._to(target, at), width)
+            self._store(self.f.splat(value, width), self._to(target, at))
             at, rest = at + width, rest - width
 
-    def _store(self, value: Text, target: Text, width: int) -> None:
-        kind, size = vector(REGISTER[self.window.dtype], width), SIZE[self.window.dtype]
-        self.f.line(f"store {kind} {value}, ptr {target}, align {size}")
+    def _store(self, value: LlvmValue, target: LlvmValue) -> None:
+        self.f.store(value, target, SIZE[self.window.dtype])
 
 
 def _joined(spans: Sequence[WindowSpan]) -> tuple[WindowSpan, ...]:

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from glowtrain.backends.cpu.loop_nest.analysis import Free
-from glowtrain.backends.cpu.loop_nest.scope import Context, Lanes, Scopes
+from glowtrain.backends.cpu.loop_nest.scope import Context, Scopes
 from glowtrain.backends.llvm import scalar
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import LlvmFunction, Text, splat_constant, vector
+from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.values import POINTER, LlvmType, LlvmValue, Number, i64, in_all_lanes, zero
 from glowtrain.loops import Affine, Buffer, Expr, Index, Load, address, affine
 from glowtrain.loops.affine import Atom, Quotient, Remainder
 
@@ -23,12 +24,12 @@ _UNBOUND = 1 << 30
 class Addresses:
     """Writes addresses into a function. ``pointers`` gives each buffer's base address."""
 
-    def __init__(self, f: LlvmFunction, target: Target, pointers: dict[Buffer, Text]) -> None:
+    def __init__(self, f: LlvmFunction, target: Target, pointers: dict[Buffer, LlvmValue]) -> None:
         self.f = f
         self.target = target
         self.pointers = pointers
         self.free = Free()
-        self.scopes: Scopes[Lanes] = Scopes()
+        self.scopes: Scopes[LlvmValue] = Scopes()
         self.levels: dict[Expr, int] = {}
         self.context = Context()
         self._forms: dict[Load, Affine] = {}
@@ -41,7 +42,7 @@ class Addresses:
             yield
         self.context = before
 
-    def bind(self, name: Expr, value: Lanes) -> None:
+    def bind(self, name: Expr, value: LlvmValue) -> None:
         """Give an index or ref its value; what is bound later depends on what was bound before."""
         self.levels[name] = len(self.levels)
         self.scopes.set(name, value)
@@ -55,20 +56,18 @@ class Addresses:
         found = [self.scopes.get(name) for name in names]
         return all(value is not None and value.width == 1 for value in found)
 
-    def lanes(self, value: Lanes, dtype: str) -> Text:
-        """The text of a value on all lanes of the context."""
-        if value.width == self.context.width:
-            return value.text
-        if not value.text.startswith("%"):
-            return splat_constant(value.text, scalar.register_type(dtype, 1), self.context.width)
-        key = ("splat", value.text, self.context.width)
+    def lanes(self, value: LlvmValue) -> LlvmValue:
+        """A value on all lanes of the context."""
+        width = self.context.width
+        if value.width == width:
+            return value
+        if value.is_constant:
+            return self.f.splat(value, width)
+        key = ("splat", value.text, width)
         known = self.scopes.get(key)
-        if known is None:
-            text = scalar.splat(self.f, value.text, dtype, self.context.width)
-            known = self.scopes.set(key, Lanes(text, self.context.width))
-        return known.text
+        return known if known is not None else self.scopes.set(key, self.f.splat(value, width))
 
-    def emit(self, expr: Expr) -> Lanes:
+    def emit(self, expr: Expr) -> LlvmValue:
         """The value of an expression."""
         raise NotImplementedError
 
@@ -78,26 +77,27 @@ class Addresses:
             self._forms[load] = address(load.index, load.buffer.strides)
         return self._forms[load]
 
-    def pointer(self, buffer: Buffer, offset: Text) -> Text:
+    def pointer(self, buffer: Buffer, offset: LlvmValue) -> LlvmValue:
         """The address of an element."""
         base = self.pointers[buffer]
-        if offset == "0":
+        if offset.text == "0":
             return base
-        return self._value(f"getelementptr inbounds {_memory_scalar(buffer)}, ptr {base}, i64 {offset}")
+        return self._value(f"getelementptr inbounds {_memory_scalar(buffer)}, ptr {base}, i64 {offset}", POINTER)
 
-    def lane_pointers(self, buffer: Buffer, form: Affine, count: int, mask: Text | None = None) -> Iterator[Text]:
+    def lane_pointers(
+        self, buffer: Buffer, form: Affine, count: int, mask: LlvmValue | None = None
+    ) -> Iterator[LlvmValue]:
         """The addresses of an element for each of the first ``count`` lanes; where ``mask`` is false, of element 0."""
-        step, lane, type_ = self.step(form), self.context.index, vector("i64", self.context.width)
+        step, lane = self.step(form), self.context.index
         if step and mask is None:
             first = self.sum(self.scalar_sum(form, lane), self.times(self.start(), step))
-            yield from (self.pointer(buffer, self.sum(first, str(at * step))) for at in range(count))
+            yield from (self.pointer(buffer, self.sum(first, i64(at * step))) for at in range(count))
             return
-        offsets = self.lanes(self.affine_value(form), "i64")
+        offsets = self.lanes(self.affine_value(form))
         if mask is not None:
-            flags = vector("i1", self.context.width)
-            offsets = self.f.value(f"select {flags} {mask}, {type_} {offsets}, {type_} zeroinitializer")
+            offsets = self.f.select(mask, offsets, zero(offsets.type))
         for at in range(count):
-            yield self.pointer(buffer, self.f.value(f"extractelement {type_} {offsets}, i64 {at}"))
+            yield self.pointer(buffer, self.f.extract(offsets, at))
 
     def step(self, form: Affine) -> int | None:
         """Elements between the addresses of neighbouring lanes; ``None`` where that is not one number."""
@@ -117,20 +117,20 @@ class Addresses:
                 return True
         return False
 
-    def start(self) -> Text:
+    def start(self) -> LlvmValue:
         """The lane index at lane 0."""
         start = self.scopes.get(("start", self.context.index))
         assert start is not None
-        return start.text
+        return start
 
-    def scalar_sum(self, form: Affine, *skipped: Index | None) -> Text:
+    def scalar_sum(self, form: Affine, *skipped: Index | None) -> LlvmValue:
         """An affine form as an i64 value, without the terms of some indices, summed in the order in which its atoms
         were bound, so that prefixes are shared.
         """
         terms = sorted(
             ((atom, c) for atom, c in form.terms if atom not in skipped), key=lambda term: self._level(term[0])
         )
-        total = str(form.constant)
+        total = i64(form.constant)
         for atom, coefficient in terms:
             total = self.sum(total, self.times(self._atom(atom), coefficient))
         return total
@@ -138,85 +138,82 @@ class Addresses:
     def _level(self, atom: Atom) -> int:
         return max((self.levels.get(name, _UNBOUND) for name in self.free.of_atom(atom)), default=-1)
 
-    def _atom(self, atom: Atom) -> Text:
+    def _atom(self, atom: Atom) -> LlvmValue:
         if isinstance(atom, Quotient):
             return self._divided("div", atom)
         if isinstance(atom, Remainder):
             return self._divided("mod", atom)
         value = self.emit(atom)
         assert value.width == 1, f"{atom} varies along the lanes"
-        return value.text
+        return value
 
-    def _divided(self, function: str, atom: Quotient | Remainder) -> Text:
-        dividend = self.scalar_sum(atom.dividend)
-        if _is_number(dividend):
-            return str(int(dividend) // atom.divisor if function == "div" else int(dividend) % atom.divisor)
+    def _divided(self, function: str, atom: Quotient | Remainder) -> LlvmValue:
+        dividend, divisor = self.scalar_sum(atom.dividend), atom.divisor
+        if dividend.is_constant:
+            value = int(dividend.text)
+            return i64(value // divisor if function == "div" else value % divisor)
         low, _ = atom.dividend.range()
         operation = {("div", True): "udiv", ("mod", True): "urem"}.get((function, low >= 0))
         if operation is None:
-            return self._remember(function, dividend, str(atom.divisor))
-        return self._value(f"{operation} i64 {dividend}, {atom.divisor}")
+            return self._remember(function, dividend, i64(divisor))
+        return self._op(operation, dividend, divisor)
 
-    def _remember(self, function: str, a: Text, b: Text) -> Text:
-        key = ("i64", function, a, b)
+    def _remember(self, function: str, a: LlvmValue, b: LlvmValue) -> LlvmValue:
+        key = ("i64", function, a.text, b.text)
         known = self.scopes.get(key)
         if known is None:
-            known = self.scopes.set(key, Lanes(scalar.apply(self.f, function, [a, b], "i64", 1, self.target)))
-        return known.text
+            known = self.scopes.set(key, scalar.apply(self.f, function, [a, b], "i64", self.target))
+        return known
 
-    def sum(self, a: Text, b: Text) -> Text:
+    def sum(self, a: LlvmValue, b: LlvmValue) -> LlvmValue:
         """The sum of two i64 values."""
-        if _is_number(a) and _is_number(b):
-            return str(int(a) + int(b))
-        if a == "0" or b == "0":
-            return b if a == "0" else a
-        return self._value(f"add i64 {a}, {b}")
+        if a.is_constant and b.is_constant:
+            return i64(int(a.text) + int(b.text))
+        if a.text == "0" or b.text == "0":
+            return b if a.text == "0" else a
+        return self._op("add", a, b)
 
-    def times(self, a: Text, factor: int) -> Text:
+    def times(self, a: LlvmValue, factor: int) -> LlvmValue:
         """An i64 value times a number."""
-        if _is_number(a):
-            return str(int(a) * factor)
-        return a if factor == 1 else self._value(f"mul i64 {a}, {factor}")
+        if a.is_constant:
+            return i64(int(a.text) * factor)
+        return a if factor == 1 else self._op("mul", a, factor)
 
-    def _value(self, text: str) -> Text:
+    def _op(self, operation: str, a: LlvmValue, b: Number) -> LlvmValue:
+        """An instruction of two operands of one type, once per scope."""
+        other = in_all_lanes(str(b), a.type) if isinstance(b, int) else b
+        key = f"{operation} {a.typed}, {other}"
+        known = self.scopes.get(key)
+        return known if known is not None else self.scopes.set(key, self.f.op(operation, a, other))
+
+    def _value(self, text: str, type_: LlvmType) -> LlvmValue:
         """An instruction without side effects, once per scope."""
         known = self.scopes.get(text)
-        return known.text if known is not None else self.scopes.set(text, Lanes(self.f.value(text))).text
+        return known if known is not None else self.scopes.set(text, self.f.value(text, type_))
 
-    def position(self, subscript: Expr) -> Lanes:
+    def position(self, subscript: Expr) -> LlvmValue:
         """A subscript's value, through its affine form where that is simpler."""
         return self.affine_value(affine(subscript))
 
-    def affine_value(self, form: Affine) -> Lanes:
+    def affine_value(self, form: Affine) -> LlvmValue:
         """An affine form on lanes, or scalar where all lanes agree."""
         varying = [(a, c) for a, c in form.terms if self._varies(a)]
-        uniform = Affine(form.constant, tuple(term for term in form.terms if term not in varying))
-        total = Lanes(self.scalar_sum(uniform))
+        total = self.scalar_sum(Affine(form.constant, tuple(term for term in form.terms if term not in varying)))
         for atom, coefficient in varying:
             part = self._lane_atom(atom)
-            type_ = vector("i64", part.width)
-            if coefficient != 1:
-                factor = splat_constant(str(coefficient), "i64", part.width)
-                part = Lanes(self._value(f"mul {type_} {part.text}, {factor}"), part.width)
-            total = Lanes(self._value(f"add {type_} {self.lanes(total, 'i64')}, {part.text}"), part.width)
+            part = part if coefficient == 1 else self._op("mul", part, coefficient)
+            total = self._op("add", self.lanes(total), part)
         return total
 
-    def _lane_atom(self, atom: Atom) -> Lanes:
+    def _lane_atom(self, atom: Atom) -> LlvmValue:
         if not isinstance(atom, (Quotient, Remainder)):
-            value = self.emit(atom)
-            return Lanes(self.lanes(value, "i64"), self.context.width)
+            return self.lanes(self.emit(atom))
         dividend = self.affine_value(atom.dividend)
         function = "div" if isinstance(atom, Quotient) else "mod"
-        type_, divisor = vector("i64", dividend.width), splat_constant(str(atom.divisor), "i64", dividend.width)
         if atom.dividend.range()[0] >= 0:
-            operation = "udiv" if function == "div" else "urem"
-            return Lanes(self._value(f"{operation} {type_} {dividend.text}, {divisor}"), dividend.width)
-        text = scalar.apply(self.f, function, [dividend.text, divisor], "i64", dividend.width, self.target)
-        return Lanes(text, dividend.width)
-
-
-def _is_number(text: Text) -> bool:
-    return not text.startswith("%")
+            return self._op("udiv" if function == "div" else "urem", dividend, atom.divisor)
+        divisor = in_all_lanes(str(atom.divisor), dividend.type)
+        return scalar.apply(self.f, function, [dividend, divisor], "i64", self.target)
 
 
 def _memory_scalar(buffer: Buffer) -> str:

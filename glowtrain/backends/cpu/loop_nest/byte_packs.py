@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from glowtrain.backends.llvm.formats import NativeConversion, Vectors
+from glowtrain.backends.llvm.formats import NativeConversion
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import Text, splat_constant, vector
+from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.values import LlvmValue, in_all_lanes, number, vector
 
 _INSTRUCTIONS: Mapping[int, tuple[str, str]] = {
     256: ("avx2", "llvm.x86.avx2.{}"),
@@ -36,46 +37,38 @@ def packs(dtype: str, width: int, zero: int, target: Target) -> bool:
 
 
 def packed(
-    m: Vectors, value: Text, native: NativeConversion, dtype: str, *, zero: int, bounds: tuple[int, int]
-) -> Text:
+    f: LlvmFunction, value: LlvmValue, native: NativeConversion, dtype: str, *, zero: int, bounds: tuple[int, int]
+) -> LlvmValue:
     """round(value) + zero, cut off at the bounds (inclusive): as many bytes as lanes of f32, of two or four vectors."""
     pack, sign, least, greatest = _PACKS[dtype]
     lanes = native.lanes
-    whole = native.in_pieces(m, value, native.rounding, _not_too_large)
-    vectors = [m.part("i32", whole, at, lanes) for at in range(0, m.width, lanes)]
-    halves = [_pack(m, "packssdw", lanes, 32, *vectors[at : at + 2]) for at in range(0, len(vectors), 2)]
+    whole = native.in_pieces(f, value, native.rounding, _not_too_large)
+    vectors = [f.part(whole, at, lanes) for at in range(0, value.width, lanes)]
+    halves = [_pack(f, "packssdw", *vectors[at : at + 2]) for at in range(0, len(vectors), 2)]
     if zero:
-        shift = splat_constant(str(zero), "i16", 2 * lanes)
-        halves = [_call(m, "sadd.sat", 2 * lanes, 16, half, shift) for half in halves]
-    result = _in_order(m, lanes, _pack(m, pack, 2 * lanes, 16, halves[0], halves[-1]))
+        halves = [f.intrinsic("sadd.sat", half, in_all_lanes(str(zero), half.type)) for half in halves]
+    result = _in_order(f, value.width, lanes, _pack(f, pack, halves[0], halves[-1]))
     low, high = bounds
     for cut, bound, saturated in (("max", low, low == least), ("min", high, high == greatest)):
         if not saturated:
-            result = _call(m, f"{sign}{cut}", m.width, 8, result, splat_constant(str(bound), "i8", m.width))
+            result = f.intrinsic(f"{sign}{cut}", result, in_all_lanes(str(bound), result.type))
     return result
 
 
-def _not_too_large(m: Vectors, value: Text) -> Text:
-    enough = m.number(_ENOUGH)
-    return m.select(m.op("fcmp ogt", "float", value, enough), "float", enough, value)
+def _not_too_large(f: LlvmFunction, value: LlvmValue) -> LlvmValue:
+    enough = number(_ENOUGH, value.type)
+    return f.select(f.compare("ogt", value, enough), enough, value)
 
 
-def _pack(m: Vectors, name: str, lanes: int, bits: int, a: Text, b: Text) -> Text:
+def _pack(f: LlvmFunction, name: str, a: LlvmValue, b: LlvmValue) -> LlvmValue:
     """Two vectors of integers as one of half the bits."""
+    lanes, bits = a.width, a.type.bits
     _, spelled = _INSTRUCTIONS[lanes * bits]
-    kind, narrow = vector(f"i{bits}", lanes), vector(f"i{bits // 2}", 2 * lanes)
-    return m.f.value(f"call {narrow} @{spelled.format(name)}({kind} {a}, {kind} {b})")
+    return f.call(spelled.format(name), vector(f"i{bits // 2}", 2 * lanes), a, b)
 
 
-def _call(m: Vectors, name: str, lanes: int, bits: int, a: Text, b: Text) -> Text:
-    """LLVM's operation of two vectors of integers."""
-    kind = vector(f"i{bits}", lanes)
-    return m.f.value(f"call {kind} @llvm.{name}.v{lanes}i{bits}({kind} {a}, {kind} {b})")
-
-
-def _in_order(m: Vectors, lanes: int, packed_: Text) -> Text:
+def _in_order(f: LlvmFunction, width: int, lanes: int, packed_: LlvmValue) -> LlvmValue:
     """Packs work within 128 bits: of each vector come the four bytes of its first 128 bits, then of the second, ..."""
-    vectors, pieces = range(m.width // lanes), range(lanes // 4)
+    vectors, pieces = range(width // lanes), range(lanes // 4)
     order = (16 * piece + 4 * v + byte for v in vectors for piece in pieces for byte in range(4))
-    places, kind = ", ".join(f"i32 {place}" for place in order), vector("i8", 4 * lanes)
-    return m.f.value(f"shufflevector {kind} {packed_}, {kind} poison, <{m.width} x i32> <{places}>")
+    return f.shuffle(packed_, None, order)

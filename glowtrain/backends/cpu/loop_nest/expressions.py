@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from glowtrain.backends.cpu.loop_nest.loads import Loads
 from glowtrain.backends.cpu.loop_nest.saturation import saturation
-from glowtrain.backends.cpu.loop_nest.scope import Lanes
 from glowtrain.backends.llvm import scalar
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import LlvmFunction, Text
+from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.values import LlvmValue, i64
 from glowtrain.loops import (
     Accumulate,
     Affine,
@@ -40,13 +40,13 @@ class LlvmExpressions(Loads):
     """Writes expressions into a function. ``written``: the buffers that the kernel writes."""
 
     def __init__(
-        self, f: LlvmFunction, target: Target, pointers: dict[Buffer, Text], written: Iterable[Buffer]
+        self, f: LlvmFunction, target: Target, pointers: dict[Buffer, LlvmValue], written: Iterable[Buffer]
     ) -> None:
         super().__init__(f, target, pointers)
         self.written = frozenset(written)
         self._volatiles: dict[Expr, bool] = {}
 
-    def emit(self, expr: Expr) -> Lanes:
+    def emit(self, expr: Expr) -> LlvmValue:
         """The value of an expression."""
         known = self.scopes.get(expr)
         if known is not None:
@@ -56,9 +56,9 @@ class LlvmExpressions(Loads):
             self.scopes.set(expr, value)
         return value
 
-    def full(self, expr: Expr) -> Text:
+    def full(self, expr: Expr) -> LlvmValue:
         """The value on all lanes."""
-        return self.lanes(self.emit(expr), expr.dtype.name)
+        return self.lanes(self.emit(expr))
 
     def _volatile(self, expr: Expr) -> bool:
         """Whether the value may change between statements: it reads what the kernel writes."""
@@ -69,10 +69,10 @@ class LlvmExpressions(Loads):
             self._volatiles[expr] = known
         return known
 
-    def _emit(self, expr: Expr) -> Lanes:
+    def _emit(self, expr: Expr) -> LlvmValue:
         match expr:
             case Const(value=value, dtype=dtype):
-                return Lanes(scalar.constant(value, dtype.name, 1))
+                return scalar.constant(value, dtype.name, 1)
             case Apply():
                 return self._apply(expr)
             case Cast():
@@ -84,10 +84,10 @@ class LlvmExpressions(Loads):
             case Index() if expr is self.context.index:
                 return self._lane_index()
             case Index(extent=1):
-                return Lanes("0")
+                return i64(0)
         raise AssertionError(f"{expr} is used outside of its scope in {self.f.name}")
 
-    def _apply(self, expr: Apply) -> Lanes:
+    def _apply(self, expr: Apply) -> LlvmValue:
         if expr.function == "bitcast":
             return self._bitcast(expr)
         values = [self.emit(argument) for argument in expr.arguments]
@@ -95,36 +95,30 @@ class LlvmExpressions(Loads):
         key = ("apply", expr.function, expr.arguments[-1].dtype.name, *(value.text for value in values), width)
         known = self.scopes.get(key)
         if known is None:
-            types = [argument.dtype.name for argument in expr.arguments]
-            texts = [v.text if width == 1 else self.lanes(v, t) for v, t in zip(values, types, strict=True)]
-            text = scalar.apply(self.f, expr.function, texts, types[-1], width, self.target)
-            known = self.scopes.set(key, Lanes(text, width))
+            operands = [value if width == 1 else self.lanes(value) for value in values]
+            dtype = expr.arguments[-1].dtype.name
+            known = self.scopes.set(key, scalar.apply(self.f, expr.function, operands, dtype, self.target))
         return known
 
-    def _cast(self, expr: Cast) -> Lanes:
+    def _cast(self, expr: Cast) -> LlvmValue:
         value, dtype = expr.value, expr.dtype.name
         found = saturation(expr)
         if found is not None:
-            inner = self.emit(found.value)
-            return Lanes(found.emit(self.f, inner.text, dtype, inner.width, self.target), inner.width)
-        inner = self.emit(value)
-        text = scalar.cast(self.f, inner.text, value.dtype.name, dtype, inner.width, self.target)
-        return Lanes(text, inner.width)
+            return found.emit(self.f, self.emit(found.value), dtype, self.target)
+        return scalar.cast(self.f, self.emit(value), value.dtype.name, dtype, self.target)
 
-    def _bitcast(self, expr: Apply) -> Lanes:
+    def _bitcast(self, expr: Apply) -> LlvmValue:
         (value,) = expr.arguments
-        inner = self.emit(value)
-        text = scalar.bitcast(self.f, inner.text, value.dtype.name, expr.dtype.name, inner.width, self.target)
-        return Lanes(text, inner.width)
+        return scalar.bitcast(self.f, self.emit(value), value.dtype.name, expr.dtype.name, self.target)
 
-    def _lane_index(self) -> Lanes:
+    def _lane_index(self) -> LlvmValue:
         """The index that runs along the lanes, on lanes."""
         width = self.context.width
         numbers = ", ".join(f"i64 {lane}" for lane in range(width))
-        start = scalar.splat(self.f, self.start(), "i64", width)
-        return Lanes(self._value(f"add <{width} x i64> {start}, <{numbers}>"), width)
+        start = self.f.splat(self.start(), width)
+        return self._op("add", start, LlvmValue(f"<{numbers}>", start.type))
 
-    def reduce(self, group: Sequence[Reduce]) -> list[Lanes]:
+    def reduce(self, group: Sequence[Reduce]) -> list[LlvmValue]:
         """The values of reductions over boxes of equal extents, in one pass over them."""
         raise NotImplementedError
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from glowtrain.backends.cpu.loop_nest.analysis import loop_order, reduction_step_cost, reductions
 from glowtrain.backends.cpu.loop_nest.expressions import LlvmExpressions, reached
-from glowtrain.backends.cpu.loop_nest.scope import Context, Lanes
+from glowtrain.backends.cpu.loop_nest.scope import Context
 from glowtrain.backends.llvm import scalar
-from glowtrain.backends.llvm.text import Text, lane_mask, vector
+from glowtrain.backends.llvm.values import LlvmValue, first_lanes, i64
 from glowtrain.loops import Apply, Expr, Index, Let, Reduce, Ref, Statement, substitute
 from glowtrain.types import DType, boolean
 
@@ -30,11 +30,11 @@ PARTIALS = 4
 class Reducing(LlvmExpressions):
     """Expressions that may hold reductions."""
 
-    def reduce(self, group: Sequence[Reduce]) -> list[Lanes]:
+    def reduce(self, group: Sequence[Reduce]) -> list[LlvmValue]:
         job = _Job.of(self, group)
         trips = math.prod(index.extent for index in job.indices)
         if trips == 0:
-            return [Lanes(scalar.constant(identity(r.op, r.dtype), r.dtype.name, 1)) for r in group]
+            return [scalar.constant(identity(r.op, r.dtype), r.dtype.name, 1) for r in group]
         self.hoist(job.statements)
         if self.context.index is None and trips > 1:
             lane = _lane_index(job)
@@ -114,20 +114,17 @@ class _Job:
     def statements(self) -> list[Statement]:
         return [Let(Ref(body.dtype), body) for body in self.bodies]
 
-    def identities(self, width: int) -> list[Text]:
+    def identities(self, width: int) -> list[LlvmValue]:
         return [scalar.constant(identity(r.op, r.dtype), r.dtype.name, width) for r in self.group]
 
-    def types(self, width: int) -> list[str]:
-        return [scalar.register_type(r.dtype.name, width) for r in self.group]
-
-    def point(self, sums: Sequence[Text], mask: Text | None = None) -> list[Text]:
+    def point(self, sums: Sequence[LlvmValue], mask: LlvmValue | None = None) -> list[LlvmValue]:
         """One more element of each reduction, at what the indices are bound to."""
         return [
             self._accumulate(r, body, total, mask) for r, body, total in zip(self.group, self.bodies, sums, strict=True)
         ]
 
-    def _accumulate(self, reduction: Reduce, body: Expr, total: Text, mask: Text | None) -> Text:
-        e, dtype, width = self.e, reduction.dtype.name, self.e.context.width
+    def _accumulate(self, reduction: Reduce, body: Expr, total: LlvmValue, mask: LlvmValue | None) -> LlvmValue:
+        e, dtype = self.e, reduction.dtype.name
         if self.partials:
             fused = dtype == "f32"  # where there is no such instruction in f64: the same bits, but slow
         else:
@@ -136,32 +133,28 @@ class _Job:
             operation, operands = "fma", [*(e.full(argument) for argument in body.arguments), total]
         else:
             operation, operands = reduction.op, [total, e.full(body)]
-        new = scalar.apply(e.f, operation, operands, dtype, width, e.target)
-        if mask is None:
-            return new
-        type_ = scalar.register_type(dtype, width)
-        return e.f.value(f"select {vector('i1', width)} {mask}, {type_} {new}, {type_} {total}")
+        new = scalar.apply(e.f, operation, operands, dtype, e.target)
+        return new if mask is None else e.f.select(mask, new, total)
 
-    def unrolled(self) -> list[Lanes]:
+    def unrolled(self) -> list[LlvmValue]:
         """Every point written out."""
-        e, width = self.e, self.e.context.width
-        sums = self.identities(width)
+        e, sums = self.e, self.identities(self.e.context.width)
         for point in itertools.product(*(range(index.extent) for index in self.indices)):
             with e.scopes.inner():
                 for index, at in zip(self.indices, point, strict=True):
-                    e.bind(index, Lanes(str(at)))
+                    e.bind(index, i64(at))
                 sums = self.point(sums)
-        return [Lanes(total, width) for total in sums]
+        return sums
 
-    def looped(self) -> list[Lanes]:
+    def looped(self) -> list[LlvmValue]:
         """Loops over the box; with an outer loop along the lanes each lane reduces for itself."""
         e, width = self.e, self.e.context.width
         order = loop_order([i for i in self.indices if i.extent > 1], self.statements, e.free)
         count = self.partials or (PARTIALS if order[-1].extent >= 2 * PARTIALS else 1)
         sums = self._nest(order, self.identities(width) * count, count)
-        return self._combined(sums, count, width)
+        return self._combined(sums, count)
 
-    def across_lanes(self, lane: Index) -> list[Lanes]:
+    def across_lanes(self, lane: Index) -> list[LlvmValue]:
         """The index ``lane`` runs along vector lanes, the others in loops around it."""
         e = self.e
         width = lane_width(e, [r.dtype for r in self.group])
@@ -172,10 +165,9 @@ class _Job:
             width = min(width, self.partials)
             count = self.partials // width
         sums = self._lanes_nest(order, lane, self.identities(width) * count, count, width)
-        combined = self._combined(sums, count, width)
-        return [Lanes(self._horizontal(r, v.text, width)) for r, v in zip(self.group, combined, strict=True)]
+        return [self._horizontal(r, v) for r, v in zip(self.group, self._combined(sums, count), strict=True)]
 
-    def _combined(self, sums: list[Text], count: int, width: int) -> list[Lanes]:
+    def _combined(self, sums: list[LlvmValue], count: int) -> list[LlvmValue]:
         """Partial accumulators combined half with half."""
         e, n = self.e, len(self.group)
         parts = [sums[k * n : (k + 1) * n] for k in range(count)]
@@ -184,54 +176,47 @@ class _Job:
             pairs = zip(parts[:half], parts[half:], strict=True)
             parts = [
                 [
-                    scalar.apply(e.f, r.op, [a, b], r.dtype.name, width, e.target)
+                    scalar.apply(e.f, r.op, [a, b], r.dtype.name, e.target)
                     for r, a, b in zip(self.group, x, y, strict=True)
                 ]
                 for x, y in pairs
             ]
-        return [Lanes(total, width) for total in parts[0]]
+        return parts[0]
 
-    def _horizontal(self, reduction: Reduce, value: Text, width: int) -> Text:
+    def _horizontal(self, reduction: Reduce, value: LlvmValue) -> LlvmValue:
         """The lanes of a vector combined, halves with halves."""
-        e, dtype = self.e, reduction.dtype.name
-        while width > 1:
-            type_, half = scalar.register_type(dtype, width), width // 2
-            low, high = (self._half(type_, value, range(s, s + half)) for s in (0, half))
-            if half == 1:
-                low, high = (e.f.value(f"extractelement {type_} {value}, i64 {at}") for at in (0, 1))
-            value = scalar.apply(e.f, reduction.op, [low, high], dtype, half, e.target)
-            width = half
+        f = self.e.f
+        while value.width > 1:
+            half = value.width // 2
+            halves = [f.part(value, start, half) for start in (0, half)]
+            value = scalar.apply(f, reduction.op, halves, reduction.dtype.name, self.e.target)
         return value
 
-    def _half(self, type_: str, value: Text, lanes: range) -> Text:
-        if len(lanes) == 1:
-            return ""
-        picks = ", ".join(f"i32 {lane}" for lane in lanes)
-        return self.e.f.value(f"shufflevector {type_} {value}, {type_} poison, <{len(lanes)} x i32> <{picks}>")
-
-    def _nest(self, order: Sequence[Index], sums: list[Text], count: int) -> list[Text]:
+    def _nest(self, order: Sequence[Index], sums: list[LlvmValue], count: int) -> list[LlvmValue]:
         e, width = self.e, self.e.context.width
         index, rest = order[0], order[1:]
         if not rest:
             return self._steps(index, sums, count, width, 1)
-        with e.f.loop(index.extent, list(zip(self.types(width) * count, sums, strict=True))) as loop, e.scopes.inner():
-            e.bind(index, Lanes(loop.index))
+        with e.f.loop(index.extent, sums) as loop, e.scopes.inner():
+            e.bind(index, loop.index)
             e.hoist(self.statements)
             loop.next = self._nest(rest, loop.carried, count)
         return loop.results
 
-    def _lanes_nest(self, order: Sequence[Index], lane: Index, sums: list[Text], count: int, width: int) -> list[Text]:
+    def _lanes_nest(
+        self, order: Sequence[Index], lane: Index, sums: list[LlvmValue], count: int, width: int
+    ) -> list[LlvmValue]:
         e = self.e
         if not order:
             return self._lane_steps(lane, sums, count, width)
         index, rest = order[0], order[1:]
-        with e.f.loop(index.extent, list(zip(self.types(width) * count, sums, strict=True))) as loop, e.scopes.inner():
-            e.bind(index, Lanes(loop.index))
+        with e.f.loop(index.extent, sums) as loop, e.scopes.inner():
+            e.bind(index, loop.index)
             e.hoist(self.statements)
             loop.next = self._lanes_nest(rest, lane, loop.carried, count, width)
         return loop.results
 
-    def _lane_steps(self, lane: Index, sums: list[Text], count: int, width: int) -> list[Text]:
+    def _lane_steps(self, lane: Index, sums: list[LlvmValue], count: int, width: int) -> list[LlvmValue]:
         """Whole vectors, then a masked rest (or one by one where masks are dear)."""
         e = self.e
         whole = lane.extent // width * width
@@ -245,61 +230,56 @@ class _Job:
         sums[at * n : (at + 1) * n] = tail(lane, sums[at * n : (at + 1) * n], whole, width, rest)
         return sums
 
-    def _masked_rest(self, lane: Index, sums: list[Text], start: int, width: int, rest: int) -> list[Text]:
-        mask = lane_mask(width, rest)
+    def _masked_rest(self, lane: Index, sums: list[LlvmValue], start: int, width: int, rest: int) -> list[LlvmValue]:
+        mask = first_lanes(width, rest)
         with self.e.along(Context(lane, width, mask)):
-            self.e.scopes.set(("start", lane), Lanes(str(start)))
+            self.e.scopes.set(("start", lane), i64(start))
             return self.point(sums, mask)
 
-    def _scalar_rest(self, lane: Index, sums: list[Text], start: int, width: int, rest: int) -> list[Text]:
+    def _scalar_rest(self, lane: Index, sums: list[LlvmValue], start: int, width: int, rest: int) -> list[LlvmValue]:
         """The last elements one after another, into a vector's lanes 0, 1, ..."""
         e = self.e
-        types = list(zip(self.types(width), self.types(1), strict=True))
         for at in range(rest):
             with e.along(Context()):
-                e.bind(lane, Lanes(str(start + at)))
-                old = [
-                    e.f.value(f"extractelement {whole} {total}, i64 {at}")
-                    for (whole, _), total in zip(types, sums, strict=True)
-                ]
+                e.bind(lane, i64(start + at))
+                old = [e.f.extract(total, at) for total in sums]
                 new = self.point(old)
-            sums = [
-                e.f.value(f"insertelement {whole} {total}, {one} {value}, i64 {at}")
-                for (whole, one), total, value in zip(types, sums, new, strict=True)
-            ]
+            sums = [e.f.insert(total, value, at) for total, value in zip(sums, new, strict=True)]
         return sums
 
     def _steps(
-        self, index: Index, sums: list[Text], count: int, width: int, stride: int, extent: int | None = None
-    ) -> list[Text]:
+        self, index: Index, sums: list[LlvmValue], count: int, width: int, stride: int, extent: int | None = None
+    ) -> list[LlvmValue]:
         """Steps of ``stride`` along ``index`` up to ``extent``, ``count`` of them a trip."""
         e = self.e
         extent = index.extent if extent is None else extent
         step = stride * count
         whole = extent // step * step
         if whole == step:
-            sums = self._trip(index, sums, "0", count, width, stride)
+            sums = self._trip(index, sums, i64(0), count, width, stride)
         elif whole:
-            with e.f.loop(whole, list(zip(self.types(width) * count, sums, strict=True)), step=step) as loop:
+            with e.f.loop(whole, sums, step=step) as loop:
                 loop.next = self._trip(index, loop.carried, loop.index, count, width, stride)
             sums = loop.results
         rest = (extent - whole) // stride
         if rest:
-            part = self._trip(index, sums[: rest * len(self.group)], str(whole), rest, width, stride)
+            part = self._trip(index, sums[: rest * len(self.group)], i64(whole), rest, width, stride)
             sums = [*part, *sums[len(part) :]]
         return sums
 
-    def _trip(self, index: Index, sums: Sequence[Text], start: Text, count: int, width: int, stride: int) -> list[Text]:
+    def _trip(
+        self, index: Index, sums: Sequence[LlvmValue], start: LlvmValue, count: int, width: int, stride: int
+    ) -> list[LlvmValue]:
         e, n = self.e, len(self.group)
-        result: list[Text] = []
+        result: list[LlvmValue] = []
         for k in range(count):
             context = Context(index, width) if stride > 1 else e.context
             with e.along(context):
-                at = e.sum(start, str(k * stride))
+                at = e.sum(start, i64(k * stride))
                 if stride > 1:
-                    e.scopes.set(("start", index), Lanes(at))
+                    e.scopes.set(("start", index), at)
                 else:
-                    e.bind(index, Lanes(at))
+                    e.bind(index, at)
                 result += self.point(sums[k * n : (k + 1) * n])
         return result
 

@@ -17,9 +17,10 @@ import numpy as np
 
 from glowtrain.backends.cpu.loop_nest.byte_packs import packed, packs
 from glowtrain.backends.llvm import small_formats
-from glowtrain.backends.llvm.formats import REGISTER, Vectors, cast, native_conversion
+from glowtrain.backends.llvm.formats import REGISTER, cast, native_conversion
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import LlvmFunction, Text
+from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.values import LlvmValue, number
 from glowtrain.loops import Apply, Cast, Const, Expr
 from glowtrain.types import SMALL_INTEGERS, DType, f32
 
@@ -39,28 +40,27 @@ class Saturation:
     low: int
     high: int
 
-    def emit(self, f: LlvmFunction, value: Text, dtype: str, width: int, target: Target) -> Text:
+    def emit(self, f: LlvmFunction, value: LlvmValue, dtype: str, target: Target) -> LlvmValue:
         """Lanes of f32 as lanes of an integer type."""
-        m = Vectors(f, width)
-        native = native_conversion(m, target)
-        if native is not None and packs(dtype, width, self.zero, target):
-            return packed(m, value, native, dtype, zero=self.zero, bounds=(self.low, self.high))
+        native = native_conversion(value.width, target)
+        if native is not None and packs(dtype, value.width, self.zero, target):
+            return packed(f, value, native, dtype, zero=self.zero, bounds=(self.low, self.high))
         if native is not None:
-            whole = native.in_pieces(m, value, native.rounding, self.inside)
+            whole = native.in_pieces(f, value, native.rounding, self.inside)
         else:
-            shifted = m.op("fadd", "float", self.inside(m, value), m.number(_SHIFT))
-            whole = m.op("sub", "i32", m.convert("bitcast", shifted, "float", "i32"), _SHIFT_BITS)
+            shifted = f.op("fadd", self.inside(f, value), number(_SHIFT, value.type))
+            whole = f.op("sub", f.convert("bitcast", shifted, "i32"), _SHIFT_BITS)
         if self.zero:
-            whole = m.op("add", "i32", whole, self.zero)
+            whole = f.op("add", whole, self.zero)
         if dtype in small_formats.STORED:
-            return cast(f, whole, "i32", dtype, width, target)
-        return m.convert("trunc nsw" if self.low < 0 else "trunc nuw", whole, "i32", REGISTER[dtype])
+            return cast(f, whole, "i32", dtype, target)
+        return f.convert("trunc nsw" if self.low < 0 else "trunc nuw", whole, REGISTER[dtype])
 
-    def inside(self, m: Vectors, value: Text) -> Text:
+    def inside(self, f: LlvmFunction, value: LlvmValue) -> LlvmValue:
         """A number cut off where the rounded one would be; NaN, which is not greater than the lower bound, there."""
-        low, high = (m.number(float(bound - self.zero)) for bound in (self.low, self.high))
-        above = m.select(m.op("fcmp ogt", "float", value, low), "float", value, low)
-        return m.select(m.op("fcmp olt", "float", above, high), "float", above, high)
+        low, high = (number(float(bound - self.zero), value.type) for bound in (self.low, self.high))
+        above = f.select(f.compare("ogt", value, low), value, low)
+        return f.select(f.compare("olt", above, high), above, high)
 
 
 def saturation(expr: Cast) -> Saturation | None:

@@ -10,18 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from glowtrain.backends.llvm.text import Text
+from glowtrain.backends.llvm.values import LlvmValue
 from glowtrain.loops import Index
 
 Item = TypeVar("Item")
-
-
-@dataclass(frozen=True)
-class Lanes:
-    """A computed value: its text, and how many lanes it has (1: the same for all lanes)."""
-
-    text: Text
-    width: int = 1
 
 
 @dataclass(frozen=True)
@@ -30,7 +22,7 @@ class Context:
 
     index: Index | None = None
     width: int = 1
-    mask: Text | None = None
+    mask: LlvmValue | None = None
 
 
 class Scopes(Generic[Item]):

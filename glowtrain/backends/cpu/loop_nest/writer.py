@@ -26,12 +26,13 @@ from glowtrain.backends.cpu.loop_nest.collapse import collapse
 from glowtrain.backends.cpu.loop_nest.cut import NOTHING, cut, operations
 from glowtrain.backends.cpu.loop_nest.reduction import Reducing
 from glowtrain.backends.cpu.loop_nest.saturation import saturation
-from glowtrain.backends.cpu.loop_nest.scope import Context, Lanes
+from glowtrain.backends.cpu.loop_nest.scope import Context
 from glowtrain.backends.cpu.tasks import GIVEN, Work
 from glowtrain.backends.llvm import scalar
-from glowtrain.backends.llvm.formats import MEMORY, REGISTER, interleaved
+from glowtrain.backends.llvm.formats import MEMORY, REGISTER
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import LlvmFunction, Text, lane_mask
+from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.values import LlvmValue, first_lanes, i64
 from glowtrain.loops import (
     Accumulate,
     Affine,
@@ -67,16 +68,16 @@ class Nests:
         self,
         f: LlvmFunction,
         target: Target,
-        pointers: dict[Buffer, Text],
+        pointers: dict[Buffer, LlvmValue],
         body: Sequence[Statement],
-        outer: dict[Index, Text] | None = None,
+        outer: dict[Index, LlvmValue] | None = None,
     ) -> None:
         self.f = f
         self.target = target
         self.e = Reducing(f, target, pointers, writes(body))
         self.e.free.lets |= {s.ref: s.value for s in statements(body) if isinstance(s, Let)}
-        for index, text in (outer or {}).items():
-            self.e.bind(index, Lanes(text))
+        for index, value in (outer or {}).items():
+            self.e.bind(index, value)
         self.cut = NOTHING
         self.tasks = GIVEN
 
@@ -150,13 +151,13 @@ class Nests:
             return
         index, rest = indices[0], indices[1:]
         if index.extent == 1:
-            self.e.bind(index, Lanes("0"))
+            self.e.bind(index, i64(0))
             self._nested(rest, body, inner)
             return
         tasks, each = self.tasks, self.cut.each.get(index)
-        begin, end = (0, index.extent) if each is None else tasks.trips(self.f, each).bounds
+        begin, end = (i64(0), i64(index.extent)) if each is None else tasks.trips(self.f, each).bounds
         with self.f.loop(end, begin=begin) as loop, self.e.scopes.inner():
-            self.e.bind(index, Lanes(loop.index))
+            self.e.bind(index, loop.index)
             self.tasks = tasks if each is None else tasks.inside(self.f, loop.index, each)
             self.e.hoist(body)
             self._nested(rest, body, inner)
@@ -231,7 +232,7 @@ class Nests:
     @contextmanager
     def _after(self, trips: int) -> Iterator[None]:
         """What only the range with the last of the trips along the lanes does."""
-        last = self.f.value(f"icmp eq i64 {self.tasks.end}, {trips}")
+        last = self.f.compare("eq", self.tasks.end, trips)
         with self.f.when(last, hint="last"), self.e.scopes.inner():
             yield
 
@@ -247,7 +248,7 @@ class Nests:
         """What is left of the lanes' loop: less than a vector."""
         rest = lane.extent - start
         if rest and self.target.masked:
-            self._at(Context(lane, width, lane_mask(width, rest)), str(start), body)
+            self._at(Context(lane, width, first_lanes(width, rest)), i64(start), body)
         elif rest:
             self._scalar_rest(lane, body, start)
 
@@ -257,23 +258,23 @@ class Nests:
         """Vectors from ``start`` on, and the rest."""
         for count, size in runs:
             if count == 1:
-                self._at(Context(lane, size), str(start), body)
+                self._at(Context(lane, size), i64(start), body)
             else:
                 with self.f.loop(start + count * size, begin=start, step=size) as loop:
                     self._at(Context(lane, size), loop.index, body)
             start += count * size
         self._rest(lane, body, start, width)
 
-    def _at(self, context: Context, start: Text, body: Sequence[Statement]) -> None:
+    def _at(self, context: Context, start: LlvmValue, body: Sequence[Statement]) -> None:
         with self.e.along(context):
-            self.e.scopes.set(("start", context.index), Lanes(start))
+            self.e.scopes.set(("start", context.index), start)
             for statement in body:
                 self._together(body)
                 self.statement(statement)
 
     def _scalar_rest(self, lane: Index, body: Sequence[Statement], start: int) -> None:
         with self.f.loop(lane.extent, begin=start) as loop, self.e.scopes.inner():
-            self.e.bind(lane, Lanes(loop.index))
+            self.e.bind(lane, loop.index)
             for statement in body:
                 self._together(body)
                 self.statement(statement)
@@ -299,9 +300,9 @@ class Nests:
         whole = lane.extent // width * width
         cut = lane in self.cut.each
         if whole:
-            begin, end = (self.e.times(edge, width) for edge in self.tasks.bounds) if cut else (0, whole)
+            begin, end = (self.e.times(edge, width) for edge in self.tasks.bounds) if cut else (i64(0), i64(whole))
             with self.f.loop(end, begin=begin, step=width) as loop, self.e.along(Context(lane, width)):
-                self.e.scopes.set(("start", lane), Lanes(loop.index))
+                self.e.scopes.set(("start", lane), loop.index)
                 self._store_interleaved(lane, planes, body)
         if whole < lane.extent:
             with self._after(whole // width) if cut else nullcontext():
@@ -310,18 +311,20 @@ class Nests:
     def _store_interleaved(self, lane: Index, planes: Index, body: Sequence[Statement]) -> None:
         *lets, store = body
         assert isinstance(store, Store)
-        form, vectors, first = address(store.index, store.buffer.strides), [], ""
+        form, vectors = address(store.index, store.buffer.strides), list[LlvmValue]()
+        first: LlvmValue | None = None
         for plane in range(planes.extent):
             with self.e.scopes.inner():
-                self.e.bind(planes, Lanes(str(plane)))
+                self.e.bind(planes, i64(plane))
                 for statement in lets:
                     self.statement(statement)
                 vectors.append(self.e.full(store.value))
-                first = first or self.e.scalar_sum(form, lane, planes)  # it may be in terms of names of the body
-        dtype, count, width = store.buffer.dtype.name, len(vectors), self.e.context.width
-        pointer = self.e.pointer(store.buffer, self.e.sum(first, self.e.times(self.e.start(), count)))
-        text = interleaved(self.f, REGISTER[dtype], width, vectors)
-        scalar.store(self.f, text, pointer, dtype, count * width, self.target)
+                if first is None:  # it may be in terms of names of the body
+                    first = self.e.scalar_sum(form, lane, planes)
+        assert first is not None
+        offset = self.e.sum(first, self.e.times(self.e.start(), len(vectors)))
+        pointer = self.e.pointer(store.buffer, offset)
+        scalar.store(self.f, self.f.interleaved(vectors), pointer, store.buffer.dtype.name, self.target)
 
     # Statements
 
@@ -342,46 +345,42 @@ class Nests:
         lane = self.e.context.index
         if lane is None:
             offset = self.e.scalar_sum(form)
-            scalar.store(
-                self.f, self.e.emit(value).text, self.e.pointer(buffer, offset), buffer.dtype.name, 1, self.target
-            )
+            element = self.e.emit(value)
+            scalar.store(self.f, element, self.e.pointer(buffer, offset), buffer.dtype.name, self.target)
             return
-        text = self.e.full(value)
+        lanes = self.e.full(value)
         if self.e.step(form) == 1:
             pointer = self._contiguous(buffer, form, lane)
-            width, mask = self.e.context.width, self.e.context.mask
-            scalar.store(self.f, text, pointer, buffer.dtype.name, width, self.target, mask)
+            scalar.store(self.f, lanes, pointer, buffer.dtype.name, self.target, self.e.context.mask)
         else:
-            self._scatter(buffer, form, text)
+            self._scatter(buffer, form, lanes)
 
-    def _contiguous(self, buffer: Buffer, form: Affine, lane: Index) -> Text:
+    def _contiguous(self, buffer: Buffer, form: Affine, lane: Index) -> LlvmValue:
         return self.e.pointer(buffer, self.e.sum(self.e.scalar_sum(form, lane), self.e.start()))
 
-    def _scatter(self, buffer: Buffer, form: Affine, text: Text) -> None:
+    def _scatter(self, buffer: Buffer, form: Affine, lanes: LlvmValue) -> None:
         """One store per lane that exists."""
-        dtype, width, mask = buffer.dtype.name, self.e.context.width, self.e.context.mask
-        count = width if mask is None else mask.count("true")
-        type_ = scalar.register_type(dtype, width)
+        mask = self.e.context.mask
+        count = lanes.width if mask is None else mask.text.count("true")
         for lane, pointer in enumerate(self.e.lane_pointers(buffer, form, count)):
-            one = self.f.value(f"extractelement {type_} {text}, i64 {lane}")
-            scalar.store(self.f, one, pointer, dtype, 1, self.target)
+            scalar.store(self.f, self.f.extract(lanes, lane), pointer, buffer.dtype.name, self.target)
 
     def _accumulate(self, statement: Accumulate) -> None:
         """Read, combine, write; nothing where a subscript is outside."""
         buffer = statement.buffer
         value = self.e.full(statement.value)
         pairs = zip(statement.index, buffer.shape, strict=True)
-        conditions = [self.e.inside(i, extent).text for i, extent in pairs if not within(affine(i), extent)]
+        conditions = [self.e.inside(i, extent) for i, extent in pairs if not within(affine(i), extent)]
         if not conditions:
             self._combine(statement, value)
             return
         condition = conditions[0]
         for other in conditions[1:]:
-            condition = self.f.value(f"and i1 {condition}, {other}")
+            condition = self.f.op("and", condition, other)
         with self.f.when(condition), self.e.scopes.inner():
             self._combine(statement, value)
 
-    def _combine(self, statement: Accumulate, value: Text) -> None:
+    def _combine(self, statement: Accumulate, value: LlvmValue) -> None:
         buffer, dtype = statement.buffer, statement.buffer.dtype.name
         form, lane = address(statement.index, buffer.strides), self.e.context.index
         width, mask = self.e.context.width, self.e.context.mask
@@ -390,8 +389,8 @@ class Nests:
         else:
             pointer = self._contiguous(buffer, form, lane)
         old = scalar.load(self.f, pointer, dtype, width, self.target, mask)
-        new = scalar.apply(self.f, statement.op, [old, value], dtype, width, self.target)
-        scalar.store(self.f, new, pointer, dtype, width, self.target, mask)
+        new = scalar.apply(self.f, statement.op, [old, value], dtype, self.target)
+        scalar.store(self.f, new, pointer, dtype, self.target, mask)
 
 
 def expressions_of_value(statement: Statement) -> tuple[Expr, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from glowtrain.backends.cpu.tasks import Arguments, Invocation, Work
 from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.values import POINTER, LlvmValue, i64, pointer
 
 GRAIN = 5_000
 """Cycles of a chunk at least, some 2 µs: claiming one and saying that it is done takes 100 or 200."""
@@ -47,11 +48,11 @@ class Shared:
         work = call.work
         each = chunk_of(work, self.grain)
         if work.total < WORTH * self.grain or each >= work.tasks:
-            f.line(f"call void @{call.function}({arguments.over('0', str(work.tasks))})")
+            f.line(f"call void @{call.function}({arguments.over(0, work.tasks)})")
             return
         self.used[call.function] = len(arguments.pointers), len(arguments.indices)
         wake = int(work.total >= WAKE)
-        given = arguments.over(str(work.tasks), str(each))
+        given = arguments.over(work.tasks, each)
         f.line(f"call void @{call.function}.shared({given}, ptr {arguments.pool}, i64 {wake})")
 
     def functions(self, workspace: int) -> list[str]:
@@ -62,30 +63,35 @@ class Shared:
         ]
 
 
-def _parameters(pointers: int, indices: int) -> list[tuple[str, str]]:
-    names = [*(f"p{at}" for at in range(pointers)), "workspace"]
-    return [*(("ptr", name) for name in names), *(("i64", f"t{at}") for at in range(indices))]
+def _parameters(pointers: int, indices: int) -> list[LlvmValue]:
+    """The kernel's, without the range."""
+    names = [*(f"%p{at}" for at in range(pointers)), "%workspace"]
+    return [*map(pointer, names), *(i64(f"%t{at}") for at in range(indices))]
+
+
+def _declared(values: list[LlvmValue]) -> list[tuple[str, str]]:
+    return [(value.type.text, value.text[1:]) for value in values]
 
 
 def _shared(name: str, pointers: int, indices: int) -> str:
     """What the step calls: the kernel's arguments in a context, and the pool's run; without a pool, the kernel."""
-    given = _parameters(pointers, indices)
+    values = _parameters(pointers, indices)
     f = LlvmFunction(
         f"{name}.shared",
-        [*given, ("i64", "tasks"), ("i64", "each"), ("ptr", "pool"), ("i64", "wake")],
+        [*_declared(values), ("i64", "tasks"), ("i64", "each"), ("ptr", "pool"), ("i64", "wake")],
         linkage="internal",
     )
-    arguments = ", ".join(f"{type_} %{each}" for type_, each in given)
+    arguments = ", ".join(value.typed for value in values)
     alone, together = f.label("alone"), f.label("together")
-    f.line(f"br i1 {f.value('icmp eq ptr %pool, null')}, label %{alone}, label %{together}")
+    f.branch_if(f.compare("eq", pointer("%pool"), pointer("null")), alone, together)
     f.start(alone)
     f.line(f"call void @{name}({arguments}, i64 0, i64 %tasks)")
     f.line("ret void")
     f.start(together)
-    context = f.value(f"alloca [{len(given)} x i64], align 8")
-    for at, (type_, each) in enumerate(given):
-        f.line(f"store {type_} %{each}, ptr {f.address(context, at, 8)}, align 8")
-    run = f.value("load ptr, ptr %pool, align 8")
+    context = f.value(f"alloca [{len(values)} x i64], align 8", POINTER)
+    for at, value in enumerate(values):
+        f.store(value, f.address(context, at, 8), 8)
+    run = f.load(POINTER, pointer("%pool"), 8)
     f.line(f"call void {run}(ptr %pool, ptr @{name}.body, ptr {context}, i64 %tasks, i64 %each, i64 %wake)")
     return f.finish()
 
@@ -97,12 +103,9 @@ def _body(name: str, pointers: int, indices: int, workspace: int) -> str:
         [("ptr", "context"), ("i64", "thread"), ("i64", "begin"), ("i64", "end")],
         linkage="internal",
     )
-    given = _parameters(pointers, indices)
-    values = [
-        f.value(f"load {type_}, ptr {f.address('%context', at, 8)}, align 8") for at, (type_, _) in enumerate(given)
-    ]
-    own = f.value(f"mul i64 %thread, {workspace}")
-    values[pointers] = f.address(values[pointers], own, 1)
-    arguments = ", ".join(f"{type_} {value}" for (type_, _), value in zip(given, values, strict=True))
+    given = enumerate(_parameters(pointers, indices))
+    values = [f.load(value.type, f.address(pointer("%context"), at, 8), 8) for at, value in given]
+    values[pointers] = f.address(values[pointers], f.op("mul", i64("%thread"), workspace), 1)
+    arguments = ", ".join(value.typed for value in values)
     f.line(f"call void @{name}({arguments}, i64 %begin, i64 %end)")
     return f.finish()

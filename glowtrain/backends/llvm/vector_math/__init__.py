@@ -7,14 +7,15 @@ nor on the target as long as it has fused multiply-add. A recipe may begin new b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import LlvmFunction, Text
+from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.values import LlvmValue
 from glowtrain.backends.llvm.vector_math import elementary, exponential, trigonometric
-from glowtrain.backends.llvm.vector_math.lanes import DOUBLE, FORMATS, SINGLE, LaneFormat, Lanes
+from glowtrain.backends.llvm.vector_math.float_lanes import DOUBLE, FORMATS, SINGLE, FloatLanes, LaneFormat
 
-UNARY: Mapping[str, Callable[[Lanes, Text], Text]] = {
+UNARY: Mapping[str, Callable[[FloatLanes, LlvmValue], LlvmValue]] = {
     "abs": elementary.absolute,
     "neg": elementary.negative,
     "sign": elementary.sign,
@@ -47,7 +48,7 @@ UNARY: Mapping[str, Callable[[Lanes, Text], Text]] = {
 }
 """Functions of one float argument."""
 
-BINARY: Mapping[str, Callable[[Lanes, Text, Text], Text]] = {
+BINARY: Mapping[str, Callable[[FloatLanes, LlvmValue, LlvmValue], LlvmValue]] = {
     "min": elementary.minimum,
     "max": elementary.maximum,
     "fmod": elementary.fmod,
@@ -57,17 +58,12 @@ BINARY: Mapping[str, Callable[[Lanes, Text, Text], Text]] = {
 """Functions of two float arguments."""
 
 
-def emit(
-    f: LlvmFunction, name: str, args: tuple[Text, ...] | list[Text], scalar: str, width: int, target: Target
-) -> Text:
-    """Append ``name`` of ``width`` lanes of ``scalar`` (``float`` or ``double``) to ``f``.
-
-    Returns the result's text.
-    """
-    lanes = Lanes(f, FORMATS[scalar], width, target)
+def emit(f: LlvmFunction, name: str, args: Sequence[LlvmValue], target: Target) -> LlvmValue:
+    """Append ``name`` of lanes of ``float`` or ``double`` to ``f``; returns the result."""
+    lanes = FloatLanes(f, args[0].type, target)
     if len(args) == 1:
         return UNARY[name](lanes, args[0])
     return BINARY[name](lanes, args[0], args[1])
 
 
-__all__ = ["BINARY", "DOUBLE", "FORMATS", "SINGLE", "UNARY", "LaneFormat", "Lanes", "emit"]
+__all__ = ["BINARY", "DOUBLE", "FORMATS", "SINGLE", "UNARY", "FloatLanes", "LaneFormat", "emit"]

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import math
 
-from glowtrain.backends.llvm.text import Text
+from glowtrain.backends.llvm.values import LlvmValue
 from glowtrain.backends.llvm.vector_math import coefficients as c
-from glowtrain.backends.llvm.vector_math.lanes import SINGLE, Lanes
+from glowtrain.backends.llvm.vector_math.float_lanes import SINGLE, FloatLanes
 
 
-def _constants(m: Lanes) -> c.Coefficients:
+def _constants(m: FloatLanes) -> c.Coefficients:
     return c.BY_SCALAR[m.format.scalar]
 
 
-def clamp(m: Lanes, x: Text, low: float | None, high: float | None) -> Text:
+def clamp(m: FloatLanes, x: LlvmValue, low: float | None, high: float | None) -> LlvmValue:
     """x between constants; NaN stays NaN."""
     if low is not None:
         x = m.select(m.compare("olt", x, m.number(low)), m.number(low), x)
@@ -27,51 +27,51 @@ def clamp(m: Lanes, x: Text, low: float | None, high: float | None) -> Text:
     return x
 
 
-def _reduce(m: Lanes, x: Text) -> tuple[Text, Text]:
+def _reduce(m: FloatLanes, x: LlvmValue) -> tuple[LlvmValue, LlvmValue]:
     """r and the bits of 2*bias + n with x = n*ln2 + r and |r| <= ln2/2 (Cody-Waite)."""
     n, shifted = m.nearest(x, math.log2(math.e))
     high, low = _constants(m).ln2
     r = m.fma(n, m.number(-low), m.fma(n, m.number(-high), x))
-    exponent = m.int_sub(shifted, m.integer(m.format.bits_of(m.format.magic) - 2 * m.format.bias))
+    exponent = m.sub(shifted, m.integer(m.format.bits_of(m.format.magic) - 2 * m.format.bias))
     return r, exponent
 
 
-def _exp_scaled(m: Lanes, x: Text, *, halved: bool = False, extra: Text | None = None) -> Text:
+def _exp_scaled(m: FloatLanes, x: LlvmValue, *, halved: bool = False, extra: LlvmValue | None = None) -> LlvmValue:
     """exp(x + extra), or half of it, for clamped x; ``extra`` is small beside x."""
     r, exponent = _reduce(m, x)
     if extra is not None:
         r = m.add(r, extra)
     tail = m.fma(m.mul(r, r), m.polynomial(r, _constants(m).exp), r)
     if halved:
-        exponent = m.int_add(exponent, m.integer(-1))
+        exponent = m.add(exponent, m.integer(-1))
     return m.scale(m.add(tail, m.number(1.0)), exponent)
 
 
-def exp(m: Lanes, x: Text) -> Text:
+def exp(m: FloatLanes, x: LlvmValue) -> LlvmValue:
     """1.01 ulp in single; denormal results are exact to half a unit of the denormal."""
     return _exp_scaled(m, clamp(m, x, _constants(m).exp_low, _constants(m).exp_high))
 
 
-def expm1(m: Lanes, x: Text) -> Text:
+def expm1(m: FloatLanes, x: LlvmValue) -> LlvmValue:
     """exp(x) - 1 without cancellation: 2 * (2**(n-1) * (exp(r) - 1) + (2**(n-1) - 1/2)); -0 stays -0."""
     inside = clamp(m, x, _constants(m).expm1_low, _constants(m).expm1_high)
     r, exponent = _reduce(m, inside)
     p = m.fma(m.mul(r, r), m.polynomial(r, _constants(m).expm1), r)
-    scale = m.power_of_two(m.int_sub(exponent, m.integer(m.format.bias + 1)))
+    scale = m.power_of_two(m.sub(exponent, m.integer(m.format.bias + 1)))
     half = m.fma(scale, p, m.sub(scale, m.number(0.5)))
     return m.copysign(m.add(half, half), x)
 
 
-def _log_split(m: Lanes, x: Text) -> tuple[Text, Text, Text]:
+def _log_split(m: FloatLanes, x: LlvmValue) -> tuple[LlvmValue, LlvmValue, LlvmValue]:
     """k (a float), the bits of m, and m - 1 with x = 2**k * m, m in [sqrt(1/2), sqrt(2)), for normal positive x."""
     form, root = m.format, _constants(m).sqrt_half
-    moved = m.int_sub(m.bits(x), m.integer(root - (form.bias << form.mantissa)))
+    moved = m.sub(m.bits(x), m.integer(root - (form.bias << form.mantissa)))
     k = m.small_integer(m.shift_right(moved, form.mantissa), -form.bias)
-    significand = m.int_add(m.int_and(moved, m.integer((1 << form.mantissa) - 1)), m.integer(root))
+    significand = m.add(m.both(moved, m.integer((1 << form.mantissa) - 1)), m.integer(root))
     return k, significand, m.sub(m.from_bits(significand), m.number(1.0))
 
 
-def _log_of(m: Lanes, k: Text, r: Text) -> Text:
+def _log_of(m: FloatLanes, k: LlvmValue, r: LlvmValue) -> LlvmValue:
     """k*ln2 + log(1 + r)."""
     high, low = (m.number(part) for part in _constants(m).ln2)
     if m.format is SINGLE:
@@ -86,12 +86,12 @@ def _log_of(m: Lanes, k: Text, r: Text) -> Text:
     return m.fma(k, high, m.sub(r, inner))
 
 
-def _log_normal(m: Lanes, x: Text) -> Text:
+def _log_normal(m: FloatLanes, x: LlvmValue) -> LlvmValue:
     k, _, r = _log_split(m, x)
     return _log_of(m, k, r)
 
 
-def _log_split_any(m: Lanes, x: Text) -> tuple[Text, Text]:
+def _log_split_any(m: FloatLanes, x: LlvmValue) -> tuple[LlvmValue, LlvmValue]:
     """k and m - 1 of :func:`_log_split` for positive x that may be denormal: those are scaled up first."""
     power = m.format.mantissa + 2
     small = m.compare("olt", x, m.number(m.format.smallest))
@@ -99,69 +99,69 @@ def _log_split_any(m: Lanes, x: Text) -> tuple[Text, Text]:
     return m.select(small, m.sub(k, m.number(float(power))), k), r
 
 
-def _log_any(m: Lanes, x: Text) -> Text:
+def _log_any(m: FloatLanes, x: LlvmValue) -> LlvmValue:
     """log of any number."""
     return _log_specials(m, x, _log_of(m, *_log_split_any(m, x)))
 
 
-def _log_specials(m: Lanes, x: Text, result: Text) -> Text:
+def _log_specials(m: FloatLanes, x: LlvmValue, result: LlvmValue) -> LlvmValue:
     """log(inf) = inf, log(0) = -inf, NaN for negative numbers and NaN."""
     result = m.select(m.compare("oeq", x, m.number(math.inf)), x, result)
     result = m.select(m.compare("oeq", x, m.number(0.0)), m.number(-math.inf), result)
     return m.select(m.compare("ult", x, m.number(0.0)), m.number(math.nan), result)
 
 
-def log(m: Lanes, x: Text) -> Text:
+def log(m: FloatLanes, x: LlvmValue) -> LlvmValue:
     """0.85 ulp in single. Only where a lane is zero, negative, denormal, infinite or NaN is the full version run."""
     first = m.format.bits_of(m.format.smallest)
     span = m.format.bits_of(math.inf) - first
-    rare = m.int_compare("uge", m.int_sub(m.bits(x), m.integer(first)), m.integer(span))
-    return m.where_rare(rare, [_log_normal(m, x)], lambda: [_log_any(m, x)], [m.type])[0]
+    rare = m.compare("uge", m.sub(m.bits(x), m.integer(first)), m.integer(span))
+    return m.where_rare(rare, [_log_normal(m, x)], lambda: [_log_any(m, x)])[0]
 
 
-def log1p(m: Lanes, x: Text) -> Text:
+def log1p(m: FloatLanes, x: LlvmValue) -> LlvmValue:
     """log(1 + x): the rounding error of 1 + x is added to the reduced argument (exact where 1 + x loses x's bits)."""
     outside = m.either(m.compare("ule", x, m.number(-1.0)), m.compare("uge", x, m.number(2.0 ** (m.format.bias - 1))))
 
-    def rare() -> list[Text]:
+    def rare() -> list[LlvmValue]:
         large = m.compare("oge", x, m.number(2.0 ** (m.format.bias - 1)))
         bounded = m.select(large, m.number(1.0), x)
         special = m.select(m.compare("oeq", x, m.number(-1.0)), m.number(-math.inf), m.number(math.nan))
         special = m.select(large, _log_any(m, x), special)
         return [m.select(outside, special, _log1p_inside(m, bounded))]
 
-    result = m.where_rare(outside, [_log1p_inside(m, x)], rare, [m.type])[0]
+    result = m.where_rare(outside, [_log1p_inside(m, x)], rare)[0]
     return m.select(m.compare("oeq", x, m.number(0.0)), x, result)
 
 
-def _log1p_inside(m: Lanes, x: Text) -> Text:
+def _log1p_inside(m: FloatLanes, x: LlvmValue) -> LlvmValue:
     form = m.format
     u, error = m.sum(m.number(1.0), x)
     k, significand, r = _log_split(m, u)
-    power = m.int_sub(m.integer(form.bias << form.mantissa), m.int_sub(m.bits(u), significand))
+    power = m.sub(m.integer(form.bias << form.mantissa), m.sub(m.bits(u), significand))
     return _log_of(m, k, m.fma(error, m.from_bits(power), r))
 
 
-def sigmoid(m: Lanes, x: Text) -> Text:
+def sigmoid(m: FloatLanes, x: LlvmValue) -> LlvmValue:
     """1 / (1 + exp(-x)), written with exp(-|x|) so that nothing overflows."""
     e = exp(m, m.neg(m.abs(x)))
     numerator = m.select(m.compare("oge", x, m.number(0.0)), m.number(1.0), e)
     return m.div(numerator, m.add(e, m.number(1.0)))
 
 
-def softplus(m: Lanes, x: Text) -> Text:
+def softplus(m: FloatLanes, x: LlvmValue) -> LlvmValue:
     """log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|))."""
     tail = _log1p_inside(m, exp(m, m.neg(m.abs(x))))
     return m.add(m.select(m.compare("ogt", x, m.number(0.0)), x, m.number(0.0)), tail)
 
 
-def tanh(m: Lanes, x: Text) -> Text:
+def tanh(m: FloatLanes, x: LlvmValue) -> LlvmValue:
     """1.3 ulp in single, 2.5 in double, where it is -t / (t + 2) with t = expm1(-2|x|)."""
     magnitude = m.abs(x)
     return m.copysign(_tanh_single(m, x, magnitude) if m.format is SINGLE else _tanh_double(m, magnitude), x)
 
 
-def _tanh_single(m: Lanes, x: Text, magnitude: Text) -> Text:
+def _tanh_single(m: FloatLanes, x: LlvmValue, magnitude: LlvmValue) -> LlvmValue:
     """A polynomial below 0.625, 1 - 2/(exp(2|x|) + 1) above: 1.32 ulp."""
     z = m.mul(x, x)
     small = m.fma(m.mul(z, magnitude), m.polynomial(z, c.TANH_SINGLE), magnitude)
@@ -171,12 +171,12 @@ def _tanh_single(m: Lanes, x: Text, magnitude: Text) -> Text:
     return m.select(m.compare("olt", magnitude, m.number(0.625)), small, large)
 
 
-def _tanh_double(m: Lanes, magnitude: Text) -> Text:
+def _tanh_double(m: FloatLanes, magnitude: LlvmValue) -> LlvmValue:
     t = expm1(m, m.mul(magnitude, m.number(-2.0)))
     return m.div(m.neg(t), m.add(t, m.number(2.0)))
 
 
-def sinh(m: Lanes, x: Text) -> Text:
+def sinh(m: FloatLanes, x: LlvmValue) -> LlvmValue:
     """With t = expm1(|x|): (t + t/(t+1)) / 2, and exp(|x|)/2 where the second term no longer matters."""
     magnitude = m.abs(x)
     t = expm1(m, magnitude)
@@ -185,20 +185,20 @@ def sinh(m: Lanes, x: Text) -> Text:
     return m.copysign(m.select(m.compare("olt", magnitude, m.number(_constants(m).sinh_large)), small, large), x)
 
 
-def cosh(m: Lanes, x: Text) -> Text:
+def cosh(m: FloatLanes, x: LlvmValue) -> LlvmValue:
     """e + 1/(4e) with e = exp(|x|)/2."""
     e = _exp_scaled(m, clamp(m, m.abs(x), None, _constants(m).exp_high), halved=True)
     return m.add(e, m.div(m.number(0.25), e))
 
 
-def _log1p_or_log2x(m: Lanes, magnitude: Text, argument: Text) -> Text:
+def _log1p_or_log2x(m: FloatLanes, magnitude: LlvmValue, argument: LlvmValue) -> LlvmValue:
     """log1p(argument), or log(2 * magnitude) where the magnitude is so large that squares overflow."""
     large = m.compare("oge", magnitude, m.number(_constants(m).asinh_large))
     shift = m.select(large, m.number(math.log(2.0)), m.number(0.0))
     return m.add(log1p(m, m.select(large, magnitude, argument)), shift)
 
 
-def asinh(m: Lanes, x: Text) -> Text:
+def asinh(m: FloatLanes, x: LlvmValue) -> LlvmValue:
     """sign(x) * log1p(|x| + x**2 / (1 + sqrt(x**2 + 1)))."""
     magnitude, square = m.abs(x), m.mul(x, x)
     root = m.sqrt(m.add(square, m.number(1.0)))
@@ -206,7 +206,7 @@ def asinh(m: Lanes, x: Text) -> Text:
     return m.copysign(_log1p_or_log2x(m, magnitude, argument), x)
 
 
-def acosh(m: Lanes, x: Text) -> Text:
+def acosh(m: FloatLanes, x: LlvmValue) -> LlvmValue:
     """log1p(t + sqrt(2t + t**2)) with t = x - 1; NaN below 1."""
     t = m.sub(x, m.number(1.0))
     root = m.sqrt(m.fma(t, t, m.add(t, t)))
@@ -214,14 +214,14 @@ def acosh(m: Lanes, x: Text) -> Text:
     return m.select(m.compare("ult", x, m.number(1.0)), m.number(math.nan), result)
 
 
-def atanh(m: Lanes, x: Text) -> Text:
+def atanh(m: FloatLanes, x: LlvmValue) -> LlvmValue:
     """log1p(2|x| / (1 - |x|)) / 2."""
     magnitude = m.abs(x)
     argument = m.div(m.add(magnitude, magnitude), m.sub(m.number(1.0), magnitude))
     return m.copysign(m.mul(log1p(m, argument), m.number(0.5)), x)
 
 
-def erf(m: Lanes, x: Text) -> Text:
+def erf(m: FloatLanes, x: LlvmValue) -> LlvmValue:
     """x + x*P(x**2) near zero, 1 - exp(Q(|x|)) beyond (the form of N. Juffa's erff)."""
     magnitude = m.abs(x)
     if m.format is SINGLE:
@@ -236,24 +236,24 @@ def erf(m: Lanes, x: Text) -> Text:
     return m.copysign(chosen, x)
 
 
-def pow(m: Lanes, x: Text, y: Text) -> Text:
+def pow(m: FloatLanes, x: LlvmValue, y: LlvmValue) -> LlvmValue:
     """x**y with IEEE 754's special cases, which are looked at only where a lane needs them.
 
     Single is computed in double (0.51 ulp), double with a logarithm of twice the precision.
     """
     first = m.format.bits_of(m.format.smallest)
     span = m.format.bits_of(math.inf) - first
-    unusual = m.int_compare("uge", m.int_sub(m.bits(x), m.integer(first)), m.integer(span))
+    unusual = m.compare("uge", m.sub(m.bits(x), m.integer(first)), m.integer(span))
     unusual = m.either(unusual, m.compare("uge", m.abs(y), m.number(math.inf)))
 
-    def rare() -> list[Text]:
+    def rare() -> list[LlvmValue]:
         magnitude = m.abs(x)
         return [_pow_specials(m, x, y, magnitude, _pow_positive(m, magnitude, y, usual=False))]
 
-    return m.where_rare(unusual, [_pow_positive(m, x, y, usual=True)], rare, [m.type])[0]
+    return m.where_rare(unusual, [_pow_positive(m, x, y, usual=True)], rare)[0]
 
 
-def _pow_positive(m: Lanes, x: Text, y: Text, *, usual: bool) -> Text:
+def _pow_positive(m: FloatLanes, x: LlvmValue, y: LlvmValue, *, usual: bool) -> LlvmValue:
     """exp(y * log(x)) for positive x, which is normal if ``usual``."""
     if m.format is SINGLE:
         wide = m.wider()
@@ -267,7 +267,7 @@ def _pow_positive(m: Lanes, x: Text, y: Text, *, usual: bool) -> Text:
     return _exp_scaled(m, inside, extra=m.select(finite, error, m.number(0.0)))
 
 
-def _log_twofold(m: Lanes, k: Text, f: Text) -> tuple[Text, Text]:
+def _log_twofold(m: FloatLanes, k: LlvmValue, f: LlvmValue) -> tuple[LlvmValue, LlvmValue]:
     """k*ln2 + log(1 + f) as an unevaluated sum, relative error about 2**-65.
 
     The leading terms of 2*atanh(f/(2+f)) are computed twofold.
@@ -286,7 +286,7 @@ def _log_twofold(m: Lanes, k: Text, f: Text) -> tuple[Text, Text]:
     return _add_exponent(m, k, m.add(a, a), m.add(a_low, a_low))
 
 
-def _quotient(m: Lanes, f: Text) -> tuple[Text, Text]:
+def _quotient(m: FloatLanes, f: LlvmValue) -> tuple[LlvmValue, LlvmValue]:
     """f / (2 + f) as an unevaluated sum."""
     d, d_low = m.sum(m.number(2.0), f)
     s = m.div(f, d)
@@ -294,7 +294,7 @@ def _quotient(m: Lanes, f: Text) -> tuple[Text, Text]:
     return s, m.div(m.fma(m.neg(s), d_low, remainder), d)
 
 
-def _add_exponent(m: Lanes, k: Text, a: Text, a_low: Text) -> tuple[Text, Text]:
+def _add_exponent(m: FloatLanes, k: LlvmValue, a: LlvmValue, a_low: LlvmValue) -> tuple[LlvmValue, LlvmValue]:
     """k*ln2 + (a + a_low); k times the head of ln2 is exact."""
     head, middle, tail = 0.6931471803691238, 1.9082149292705877e-10, 1.1612227229362532e-26
     b, b_error = m.product(k, m.number(middle))
@@ -304,7 +304,7 @@ def _add_exponent(m: Lanes, k: Text, a: Text, a_low: Text) -> tuple[Text, Text]:
     return m.sum(high2, low)
 
 
-def _pow_specials(m: Lanes, x: Text, y: Text, magnitude: Text, power: Text) -> Text:
+def _pow_specials(m: FloatLanes, x: LlvmValue, y: LlvmValue, magnitude: LlvmValue, power: LlvmValue) -> LlvmValue:
     """The cases of IEEE 754-2019 section 9.2.1 that log and exp do not give.
 
     Signs, 1**y, x**0, zeros and infinities.
@@ -323,7 +323,7 @@ def _pow_specials(m: Lanes, x: Text, y: Text, magnitude: Text, power: Text) -> T
     to_infinity = m.select(larger, at_infinity, m.select(grows, zero, infinity))
     to_infinity = m.select(m.compare("oeq", magnitude, one), one, to_infinity)
     result = m.select(m.compare("oeq", y_size, infinity), to_infinity, result)
-    negative = m.int_compare("slt", m.bits(x), m.integer(0))
+    negative = m.compare("slt", m.bits(x), m.integer(0))
     result = m.select(m.both(negative, odd), m.neg(result), result)
     finite_negative = m.both(m.compare("olt", x, zero), m.compare("olt", magnitude, infinity))
     result = m.select(m.both(finite_negative, m.compare("one", m.rounded("trunc", y), y)), m.number(math.nan), result)

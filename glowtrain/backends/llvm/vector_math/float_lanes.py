@@ -10,8 +10,9 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from glowtrain.backends.llvm.lanes import Lanes
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import LlvmFunction, Text, float_constant, splat_constant, vector
+from glowtrain.backends.llvm.values import LlvmType, LlvmValue, integer
 
 
 @dataclass(frozen=True)
@@ -51,106 +52,76 @@ FORMATS = {"float": SINGLE, "double": DOUBLE}
 
 
 @dataclass(frozen=True)
-class Lanes:
-    """Appends to ``f`` operations on ``width`` lanes of a format; operands and results are operand texts."""
+class FloatLanes(Lanes):
+    """Lanes of single or double, and of integers of the same size, on a target."""
 
-    f: LlvmFunction
-    format: LaneFormat
-    width: int
     target: Target
 
     @property
-    def type(self) -> str:
-        return vector(self.format.scalar, self.width)
+    def format(self) -> LaneFormat:
+        return FORMATS[self.type.scalar]
 
     @property
-    def integers(self) -> str:
+    def integers(self) -> LlvmType:
         """The type of the lanes' bits."""
-        return vector(self.format.integer, self.width)
+        return self.type.of(self.format.integer)
 
-    @property
-    def masks(self) -> str:
-        return vector("i1", self.width)
-
-    def wider(self) -> Lanes:
+    def wider(self) -> FloatLanes:
         """The same lanes in double."""
-        return replace(self, format=DOUBLE)
+        return replace(self, type=self.type.of("double"))
 
     # -- constants and conversions of representation
 
-    def number(self, value: float) -> Text:
-        return splat_constant(float_constant(value, self.format.scalar), self.format.scalar, self.width)
-
-    def integer(self, value: int) -> Text:
+    def integer(self, value: int) -> LlvmValue:
         """An integer lane constant, given modulo 2**bits."""
-        half = 1 << (self.format.bits - 1)
-        return splat_constant(str((value + half) % (2 * half) - half), self.format.integer, self.width)
+        return integer(value, self.integers)
 
-    def bits(self, x: Text) -> Text:
-        return self.f.value(f"bitcast {self.type} {x} to {self.integers}")
+    def bits(self, x: LlvmValue) -> LlvmValue:
+        return self.f.cast("bitcast", x, self.integers)
 
-    def from_bits(self, i: Text) -> Text:
-        return self.f.value(f"bitcast {self.integers} {i} to {self.type}")
+    def from_bits(self, i: LlvmValue) -> LlvmValue:
+        return self.f.cast("bitcast", i, self.type)
 
-    def extend(self, x: Text) -> Text:
+    def extend(self, x: LlvmValue) -> LlvmValue:
         """Single to double, exactly."""
-        return self.f.value(f"fpext {vector('float', self.width)} {x} to {vector('double', self.width)}")
+        return self.f.convert("fpext", x, "double")
 
-    def narrow(self, x: Text) -> Text:
+    def narrow(self, x: LlvmValue) -> LlvmValue:
         """Double to single, rounded to nearest even."""
-        return self.f.value(f"fptrunc {vector('double', self.width)} {x} to {vector('float', self.width)}")
+        return self.f.convert("fptrunc", x, "float")
 
     # -- arithmetic
 
-    def _float(self, operation: str, a: Text, b: Text) -> Text:
-        return self.f.value(f"{operation} {self.type} {a}, {b}")
+    def div(self, a: LlvmValue, b: LlvmValue) -> LlvmValue:
+        return self.f.op("fdiv", a, b)
 
-    def add(self, a: Text, b: Text) -> Text:
-        return self._float("fadd", a, b)
+    def neg(self, a: LlvmValue) -> LlvmValue:
+        return self.f.value(f"fneg {a.typed}", a.type)
 
-    def sub(self, a: Text, b: Text) -> Text:
-        return self._float("fsub", a, b)
+    def abs(self, a: LlvmValue) -> LlvmValue:
+        return self.f.intrinsic("fabs", a)
 
-    def mul(self, a: Text, b: Text) -> Text:
-        return self._float("fmul", a, b)
+    def sqrt(self, a: LlvmValue) -> LlvmValue:
+        return self.f.intrinsic("sqrt", a)
 
-    def div(self, a: Text, b: Text) -> Text:
-        return self._float("fdiv", a, b)
+    def copysign(self, magnitude: LlvmValue, sign: LlvmValue) -> LlvmValue:
+        return self.f.intrinsic("copysign", magnitude, sign)
 
-    def neg(self, a: Text) -> Text:
-        return self.f.value(f"fneg {self.type} {a}")
-
-    def call(self, name: str, *args: Text) -> Text:
-        """An LLVM intrinsic from this type to itself."""
-        suffix = f"v{self.width}{self.format.code}" if self.width > 1 else self.format.code
-        return self.f.value(f"call {self.type} @llvm.{name}.{suffix}({', '.join(f'{self.type} {a}' for a in args)})")
-
-    def abs(self, a: Text) -> Text:
-        return self.call("fabs", a)
-
-    def sqrt(self, a: Text) -> Text:
-        return self.call("sqrt", a)
-
-    def copysign(self, magnitude: Text, sign: Text) -> Text:
-        return self.call("copysign", magnitude, sign)
-
-    def fma(self, a: Text, b: Text, c: Text) -> Text:
+    def fma(self, a: LlvmValue, b: LlvmValue, c: LlvmValue) -> LlvmValue:
         """a * b + c, rounded once where the target can, else twice (other bits there, at most 1 ulp of each term)."""
-        if self.target.has_fma:
-            return self.call("fma", a, b, c)
-        return self.add(self.mul(a, b), c)
+        return self.multiply_add(a, b, c, fused=self.target.has_fma)
 
-    def fused(self, a: Text, b: Text, c: Text) -> Text:
+    def fused(self, a: LlvmValue, b: LlvmValue, c: LlvmValue) -> LlvmValue:
         """a * b + c where the product must not be rounded, on every target: for argument reduction and error terms."""
         if self.target.has_fma:
-            return self.call("fma", a, b, c)
+            return self.f.intrinsic("fma", a, b, c)
         if self.format is SINGLE:
             wide = self.wider()
             return self.narrow(wide.add(wide.mul(self.extend(a), self.extend(b)), self.extend(c)))
         product, error = self._dekker(a, b)
         return self.add(self.add(product, c), error)
 
-    def _dekker(self, a: Text, b: Text) -> tuple[Text, Text]:
+    def _dekker(self, a: LlvmValue, b: LlvmValue) -> tuple[LlvmValue, LlvmValue]:
         """a * b as an unevaluated sum.
 
         Dekker, "A floating-point technique for extending the available precision", 1971.
@@ -162,44 +133,44 @@ class Lanes:
         error = self.add(error, self.mul(a2, b1))
         return product, self.add(error, self.mul(a2, b2))
 
-    def _split(self, a: Text) -> tuple[Text, Text]:
+    def _split(self, a: LlvmValue) -> tuple[LlvmValue, LlvmValue]:
         """a as a sum of two numbers of half the mantissa each."""
         mask = -1 << (self.format.mantissa // 2 + 1)
-        high = self.from_bits(self.int_and(self.bits(a), self.integer(mask)))
+        high = self.from_bits(self.both(self.bits(a), self.integer(mask)))
         return high, self.sub(a, high)
 
-    def product(self, a: Text, b: Text) -> tuple[Text, Text]:
+    def product(self, a: LlvmValue, b: LlvmValue) -> tuple[LlvmValue, LlvmValue]:
         """a * b as a rounded product and its exact error."""
         if not self.target.has_fma:
             return self._dekker(a, b)
         high = self.mul(a, b)
         return high, self.fma(a, b, self.neg(high))
 
-    def sum(self, a: Text, b: Text) -> tuple[Text, Text]:
+    def sum(self, a: LlvmValue, b: LlvmValue) -> tuple[LlvmValue, LlvmValue]:
         """a + b as a rounded sum and its exact error (Knuth's two-sum)."""
         high = self.add(a, b)
         b_part = self.sub(high, a)
         a_part = self.sub(high, b_part)
         return high, self.add(self.sub(a, a_part), self.sub(b, b_part))
 
-    def polynomial(self, x: Text, coefficients: Sequence[float]) -> Text:
+    def polynomial(self, x: LlvmValue, coefficients: Sequence[float]) -> LlvmValue:
         """Horner's rule; coefficients from low to high."""
         result = self.number(coefficients[-1])
         for coefficient in reversed(coefficients[:-1]):
             result = self.fma(result, x, self.number(coefficient))
         return result
 
-    def rounded(self, mode: str, x: Text) -> Text:
+    def rounded(self, mode: str, x: LlvmValue) -> LlvmValue:
         """x rounded to an integer: ``floor``, ``ceil``, ``trunc`` or ``roundeven``; -0 and the sign are kept."""
         if self.target.has_rounding:
-            return self.call(mode, x)
+            return self.f.intrinsic(mode, x)
         bound = self.number(2.0**self.format.mantissa)
         magnitude = self.abs(x)
         near = self.copysign(self.sub(self.add(magnitude, bound), bound), x)
         moved = near if mode == "roundeven" else self._step(mode, x, near)
         return self.select(self.compare("olt", magnitude, bound), self.copysign(moved, x), x)
 
-    def _step(self, mode: str, x: Text, near: Text) -> Text:
+    def _step(self, mode: str, x: LlvmValue, near: LlvmValue) -> LlvmValue:
         """From the nearest integer to the one that ``mode`` asks for, at most one away."""
         if mode == "trunc":
             too_far = self.compare("ogt", self.abs(near), self.abs(x))
@@ -209,91 +180,51 @@ class Lanes:
 
     # -- integers of the same size
 
-    def _integer(self, operation: str, a: Text, b: Text) -> Text:
-        return self.f.value(f"{operation} {self.integers} {a}, {b}")
+    def shift_left(self, a: LlvmValue, count: int) -> LlvmValue:
+        return self.f.op("shl", a, count)
 
-    def int_add(self, a: Text, b: Text) -> Text:
-        return self._integer("add", a, b)
-
-    def int_sub(self, a: Text, b: Text) -> Text:
-        return self._integer("sub", a, b)
-
-    def int_and(self, a: Text, b: Text) -> Text:
-        return self._integer("and", a, b)
-
-    def shift_left(self, a: Text, count: int) -> Text:
-        return self._integer("shl", a, self.integer(count))
-
-    def shift_right(self, a: Text, count: int) -> Text:
+    def shift_right(self, a: LlvmValue, count: int) -> LlvmValue:
         """Logical: cheap at every lane size, unlike the arithmetic shift."""
-        return self._integer("lshr", a, self.integer(count))
+        return self.f.op("lshr", a, count)
 
     # -- comparisons and choices
 
-    def compare(self, predicate: str, a: Text, b: Text) -> Text:
-        return self.f.value(f"fcmp {predicate} {self.type} {a}, {b}")
-
-    def int_compare(self, predicate: str, a: Text, b: Text) -> Text:
-        return self.f.value(f"icmp {predicate} {self.integers} {a}, {b}")
-
-    def both(self, a: Text, b: Text) -> Text:
-        return self.f.value(f"and {self.masks} {a}, {b}")
-
-    def either(self, a: Text, b: Text) -> Text:
-        return self.f.value(f"or {self.masks} {a}, {b}")
-
-    def select(self, condition: Text, a: Text, b: Text) -> Text:
-        return self.f.value(f"select {self.masks} {condition}, {self.type} {a}, {self.type} {b}")
-
-    def int_select(self, condition: Text, a: Text, b: Text) -> Text:
-        return self.f.value(f"select {self.masks} {condition}, {self.integers} {a}, {self.integers} {b}")
-
-    def any(self, mask: Text) -> Text:
-        """One i1: whether any lane of the mask is set."""
-        if self.width == 1:
-            return mask
-        packed = self.f.value(f"bitcast {self.masks} {mask} to i{self.width}")
-        return self.f.value(f"icmp ne i{self.width} {packed}, 0")
-
-    def is_nan(self, x: Text) -> Text:
+    def is_nan(self, x: LlvmValue) -> LlvmValue:
         return self.compare("uno", x, x)
 
     def where_rare(
-        self, mask: Text, usual: Sequence[Text], rare: Callable[[], Iterable[Text]], types: Sequence[str]
-    ) -> list[Text]:
+        self, mask: LlvmValue, usual: Sequence[LlvmValue], rare: Callable[[], Iterable[LlvmValue]]
+    ) -> list[LlvmValue]:
         """``usual`` values, or where any lane of ``mask`` is set those that ``rare`` computes, for all lanes."""
-        condition, cold, after = self.any(mask), self.f.label("rare"), self.f.label("usual")
+        condition, cold, after = self.f.any(mask), self.f.label("rare"), self.f.label("usual")
         before = self.f.block
-        self.f.line(f"br i1 {condition}, label %{cold}, label %{after}")
+        self.f.branch_if(condition, cold, after)
         self.f.start(cold)
         others = list(rare())
         end = self.f.block
         self.f.branch(after)
         self.f.start(after)
-        return [
-            self.f.value(f"phi {type_} [ {value}, %{before} ], [ {other}, %{end} ]")
-            for type_, value, other in zip(types, usual, others, strict=True)
-        ]
+        return [self.f.phi(value, before, other, end) for value, other in zip(usual, others, strict=True)]
 
     # -- exponents
 
-    def nearest(self, x: Text, factor: float) -> tuple[Text, Text]:
+    def nearest(self, x: LlvmValue, factor: float) -> tuple[LlvmValue, LlvmValue]:
         """The integer nearest to x * factor: as a number, and as bits that are the integer plus ``bits_of(magic)``."""
         magic = self.number(self.format.magic)
         shifted = self.fma(x, self.number(factor), magic)
         return self.sub(shifted, magic), self.bits(shifted)
 
-    def small_integer(self, i: Text, offset: int = 0) -> Text:
+    def small_integer(self, i: LlvmValue, offset: int = 0) -> LlvmValue:
         """The float of a small integer ``i + offset``, without a conversion instruction."""
-        moved = self.int_add(i, self.integer(self.format.bits_of(self.format.magic) + offset))
+        moved = self.add(i, self.integer(self.format.bits_of(self.format.magic) + offset))
         return self.sub(self.from_bits(moved), self.number(self.format.magic))
 
-    def power_of_two(self, biased: Text) -> Text:
+    def power_of_two(self, biased: LlvmValue) -> LlvmValue:
         """2**(biased - bias) for a biased exponent in the normal range."""
         return self.from_bits(self.shift_left(biased, self.format.mantissa))
 
-    def scale(self, x: Text, twice_biased: Text) -> Text:
+    def scale(self, x: LlvmValue, twice_biased: LlvmValue) -> LlvmValue:
         """x * 2**(twice_biased - 2*bias) in two steps, exact also where only the result is denormal or overflows."""
         half = self.shift_right(twice_biased, 1)
-        other = self.int_sub(twice_biased, half)
+        other = self.sub(twice_biased, half)
         return self.mul(self.mul(x, self.power_of_two(half)), self.power_of_two(other))

@@ -1,0 +1,175 @@
+"""The one vocabulary of vectors: constants, arithmetic, loads, stores and shuffles of so many lanes of one type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.values import LlvmType, LlvmValue, Number, first_lanes, integer, number, vector, zero
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Writes vector instructions for lanes of one scalar type into ``f``; width 1 is the scalar itself.
+
+    Operands may be of other types where that makes sense (the bits of floats, for example): a result's type follows
+    from them, and what does not go together raises :class:`CodegenError`.
+    """
+
+    f: LlvmFunction
+    type: LlvmType
+
+    @property
+    def width(self) -> int:
+        return self.type.width
+
+    def of(self, scalar: str) -> Lanes:
+        """As many lanes of another scalar type."""
+        return Lanes(self.f, self.type.of(scalar))
+
+    def wide(self, width: int) -> Lanes:
+        """Another number of lanes of this type."""
+        return Lanes(self.f, vector(self.type.scalar, width))
+
+    # -- constants
+
+    @property
+    def zero(self) -> LlvmValue:
+        return zero(self.type)
+
+    def number(self, value: float) -> LlvmValue:
+        """A float in all lanes."""
+        return number(value, self.type)
+
+    def mask(self, count: int) -> LlvmValue:
+        """The constant mask of the first ``count`` lanes."""
+        return first_lanes(self.width, count)
+
+    # -- arithmetic
+
+    def add(self, a: LlvmValue, b: Number) -> LlvmValue:
+        """``a + b``; integers wrap around."""
+        return self.f.op("fadd" if a.type.floats else "add", a, b)
+
+    def sub(self, a: LlvmValue, b: Number) -> LlvmValue:
+        return self.f.op("fsub" if a.type.floats else "sub", a, b)
+
+    def mul(self, a: LlvmValue, b: Number) -> LlvmValue:
+        return self.f.op("fmul" if a.type.floats else "mul", a, b)
+
+    def multiply_add(self, a: LlvmValue, b: LlvmValue, c: LlvmValue, *, fused: bool) -> LlvmValue:
+        """``a * b + c``, of floats rounded once if ``fused``."""
+        return self.f.intrinsic("fma", a, b, c) if fused and a.type.floats else self.add(self.mul(a, b), c)
+
+    def total(self, value: LlvmValue) -> LlvmValue:
+        """The sum of all lanes, halves first: a fixed order."""
+        while value.width > 1:
+            half = value.width // 2
+            value = self.add(self.f.part(value, 0, half), self.f.part(value, half, half))
+        return value
+
+    # -- bits, comparisons, choices
+
+    def both(self, a: LlvmValue, b: Number) -> LlvmValue:
+        return self.f.op("and", a, b)
+
+    def either(self, a: LlvmValue, b: Number) -> LlvmValue:
+        return self.f.op("or", a, b)
+
+    def compare(self, predicate: str, a: LlvmValue, b: Number) -> LlvmValue:
+        return self.f.compare(predicate, a, b)
+
+    def select(self, condition: LlvmValue, a: Number, b: Number) -> LlvmValue:
+        return self.f.select(condition, a, b)
+
+    def kept(self, value: LlvmValue, count: int) -> LlvmValue:
+        """``value`` with 0 in the lanes from ``count`` on."""
+        return self.f.select(self.mask(count), value, self.zero)
+
+    # -- memory
+
+    def shift(self, pointer: LlvmValue, offset: Number) -> LlvmValue:
+        """``pointer`` moved by elements; it may pass outside the buffer (a clipped index), so not ``inbounds``."""
+        return self.f.shift(pointer, offset, self.type.scalar)
+
+    def load(self, pointer: LlvmValue, lane: int, count: int, mask: LlvmValue | None = None) -> LlvmValue:
+        """Load lanes ``pointer[lane * l]``; lanes from ``count`` on, or where ``mask`` is off, are 0 and not touched.
+
+        ``lane`` 0 gives one element in all lanes and takes no mask.
+        """
+        if lane == 0 or self.width == 1:
+            return self.f.splat(self.f.load(self.type.one, pointer), self.width)
+        if abs(lane) != 1:
+            return self._gather(pointer, lane, count, mask)
+        if mask is None and count < self.width:
+            mask = self.mask(count)
+        if lane == 1:
+            return self.f.load(self.type, pointer, self.type.size, mask)
+        mask = None if mask is None else self._reversed(mask)
+        return self._reversed(self.f.load(self.type, self.shift(pointer, 1 - self.width), self.type.size, mask))
+
+    def _reversed(self, value: LlvmValue) -> LlvmValue:
+        return self.f.shuffle(value, None, reversed(range(self.width)))
+
+    def _gather(self, pointer: LlvmValue, lane: int, count: int, mask: LlvmValue | None) -> LlvmValue:
+        value = self.zero
+        for at in range(count):
+            place = self.shift(pointer, lane * at)
+            if mask is None:
+                value = self.f.insert(value, self.f.load(self.type.one, place), at)
+            else:
+                value = self._gather_one(value, place, at, mask)
+        return value
+
+    def _gather_one(self, value: LlvmValue, place: LlvmValue, at: int, mask: LlvmValue) -> LlvmValue:
+        on = self.f.extract(mask, at)
+        load, done, before = self.f.label("lane"), self.f.label("next"), self.f.block
+        self.f.branch_if(on, load, done)
+        self.f.start(load)
+        one = self.f.insert(value, self.f.load(self.type.one, place), at)
+        self.f.branch(done)
+        self.f.start(done)
+        return self.f.phi(value, before, one, load)
+
+    def store(self, value: LlvmValue, pointer: LlvmValue, count: int) -> None:
+        """Store the first ``count`` lanes one after another; in pieces of powers of two if some are missing."""
+        if value.type is not self.type:
+            raise self.f.mismatch(f"store as {self.type}", value)
+        at = 0
+        while at < min(count, self.width):
+            piece = 1 << ((count - at).bit_length() - 1)
+            part = self.f.part(value, at, piece)
+            self.f.store(part, self.shift(pointer, at), self.type.size)
+            at += piece
+
+    # -- shuffles
+
+    def transpose(self, rows: Sequence[LlvmValue]) -> list[LlvmValue]:
+        """The transpose of ``width`` vectors: rounds of two-operand shuffles that exchange ever larger blocks."""
+        span, rows = 1, list(rows)
+        while span < self.width:
+            low = [lane if not lane & span else self.width + (lane ^ span) for lane in range(self.width)]
+            high = [lane | span if not lane & span else self.width + lane for lane in range(self.width)]
+            result = list(rows)
+            for row in range(self.width):
+                if not row & span:
+                    result[row] = self.f.shuffle(rows[row], rows[row | span], low)
+                    result[row | span] = self.f.shuffle(rows[row], rows[row | span], high)
+            rows, span = result, span * 2
+        return rows
+
+
+@dataclass(frozen=True)
+class IntegerLanes(Lanes):
+    """Lanes of integers, whose sign LLVM's types do not tell."""
+
+    signed: bool
+
+    @property
+    def smallest(self) -> int:
+        """The smallest signed integer of the size."""
+        return -(1 << (self.type.bits - 1))
+
+    def constant(self, value: int) -> LlvmValue:
+        return integer(value, self.type)
