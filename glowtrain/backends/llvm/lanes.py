@@ -98,16 +98,17 @@ class Lanes:
 
         ``lane`` 0 gives one element in all lanes and takes no mask.
         """
-        if lane == 0 or self.width == 1:
-            return self.f.splat(self.f.load(self.type.one, pointer), self.width)
+        type_, width = self.type, self.type.width
+        if lane == 0 or width == 1:
+            return self.f.splat(self.f.load(type_.one, pointer), width)
         if abs(lane) != 1:
             return self._gather(pointer, lane, count, mask)
-        if mask is None and count < self.width:
+        if mask is None and count < width:
             mask = self.mask(count)
         if lane == 1:
-            return self.f.load(self.type, pointer, self.type.size, mask)
+            return self.f.load(type_, pointer, type_.size, mask)
         mask = None if mask is None else self._reversed(mask)
-        return self._reversed(self.f.load(self.type, self.shift(pointer, 1 - self.width), self.type.size, mask))
+        return self._reversed(self.f.load(type_, self.shift(pointer, 1 - width), type_.size, mask))
 
     def _reversed(self, value: LlvmValue) -> LlvmValue:
         return self.f.shuffle(value, None, reversed(range(self.width)))

@@ -110,7 +110,7 @@ class LlvmFunction(Instructions):
         more = self.compare("slt", following, extent)
         latch, done = self._block, self.label("done")
         self.branch_if(more, label, done)
-        self._lines[first] = f"  {index} = phi i64 [ {begin}, %{before} ], [ {following}, %{latch} ]"
+        self._lines[first] = f"  {index.text} = phi i64 [ {begin}, %{before} ], [ {following.text}, %{latch} ]"
         for at, (phi, initial, new) in enumerate(zip(phis, carried, loop.next, strict=True), first + 1):
             if new.type is not phi.type:
                 raise self.mismatch("phi", initial, new)

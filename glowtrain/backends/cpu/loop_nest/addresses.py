@@ -59,7 +59,7 @@ class Addresses:
     def lanes(self, value: LlvmValue) -> LlvmValue:
         """A value on all lanes of the context."""
         width = self.context.width
-        if value.width == width:
+        if value.type.width == width:
             return value
         if value.is_constant:
             return self.f.splat(value, width)
@@ -82,7 +82,8 @@ class Addresses:
         base = self.pointers[buffer]
         if offset.text == "0":
             return base
-        return self._value(f"getelementptr inbounds {_memory_scalar(buffer)}, ptr {base}, i64 {offset}", POINTER)
+        element = f"i{8 * buffer.dtype.size}"
+        return self._value(f"getelementptr inbounds {element}, ptr {base.text}, i64 {offset.text}", POINTER)
 
     def lane_pointers(
         self, buffer: Buffer, form: Affine, count: int, mask: LlvmValue | None = None
@@ -182,9 +183,9 @@ class Addresses:
     def _op(self, operation: str, a: LlvmValue, b: Number) -> LlvmValue:
         """An instruction of two operands of one type, once per scope."""
         other = in_all_lanes(str(b), a.type) if isinstance(b, int) else b
-        key = f"{operation} {a.typed}, {other}"
-        known = self.scopes.get(key)
-        return known if known is not None else self.scopes.set(key, self.f.op(operation, a, other))
+        if other.type is not a.type:
+            raise self.f.mismatch(operation, a, other)
+        return self._value(f"{operation} {a.type.text} {a.text}, {other.text}", a.type)
 
     def _value(self, text: str, type_: LlvmType) -> LlvmValue:
         """An instruction without side effects, once per scope."""
@@ -214,7 +215,3 @@ class Addresses:
             return self._op("udiv" if function == "div" else "urem", dividend, atom.divisor)
         divisor = in_all_lanes(str(atom.divisor), dividend.type)
         return scalar.apply(self.f, function, [dividend, divisor], "i64", self.target)
-
-
-def _memory_scalar(buffer: Buffer) -> str:
-    return {1: "i8", 2: "i16", 4: "i32", 8: "i64"}[buffer.dtype.size]

@@ -177,9 +177,10 @@ def _outermost(expr: Expr, seen: set[Expr]) -> Iterator[Reduce]:
 
 def loop_order(indices: Sequence[Index], body: Sequence[Statement], free: Free) -> list[Index]:
     """Outermost first: loops that stride furthest through memory on the outside."""
+    forms = [access.form for access in accesses(body)]
 
     def stride(index: Index) -> int:
-        steps = (slope(access.form, index, free) for access in accesses(body))
+        steps = (slope(form, index, free) for form in forms)
         return max((abs(step) if step is not None else 1 << 40 for step in steps), default=0)
 
     return sorted(indices, key=stride, reverse=True)

@@ -93,17 +93,18 @@ class Nests:
     def write(self, body: Sequence[Statement]) -> None:
         """All statements, in order."""
         self.e.hoist([s for s in body if not isinstance(s, For)])
+        self._statements(body)
+
+    def _statements(self, body: Sequence[Statement]) -> None:
+        """Statements in order; before each, reductions of all that can be computed now share their passes."""
+        found = list(reductions([s for s in body if not isinstance(s, For)]))
         for statement in body:
             if isinstance(statement, For):
                 with self.e.scopes.inner():
                     self._loop(statement)
             else:
-                self._together(body)
+                self.e.reduce_together(found)
                 self.statement(statement)
-
-    def _together(self, body: Sequence[Statement]) -> None:
-        """Reductions of these statements that can be computed now share their passes."""
-        self.e.reduce_together(list(reductions([s for s in body if not isinstance(s, For)])))
 
     def _loop(self, loop: For, *, whole: bool = False) -> None:
         """A nest; ``whole``: it is the kernel, and its outermost loops are the task loops."""
@@ -268,16 +269,12 @@ class Nests:
     def _at(self, context: Context, start: LlvmValue, body: Sequence[Statement]) -> None:
         with self.e.along(context):
             self.e.scopes.set(("start", context.index), start)
-            for statement in body:
-                self._together(body)
-                self.statement(statement)
+            self._statements(body)
 
     def _scalar_rest(self, lane: Index, body: Sequence[Statement], start: int) -> None:
         with self.f.loop(lane.extent, begin=start) as loop, self.e.scopes.inner():
             self.e.bind(lane, loop.index)
-            for statement in body:
-                self._together(body)
-                self.statement(statement)
+            self._statements(body)
 
     # Planes that are stored as one
 
