@@ -298,6 +298,16 @@ def test_shapes(shape: str, width: str) -> None:
     check(SHAPES[shape], WIDTHS[width])
 
 
+def test_blocks_follow_the_caches_of_the_target() -> None:
+    """A product whose A stays in the second level, or does not, by what the target says and not by its vectors."""
+    avx2, contraction = Target.named("avx2"), matmul(512, 512, 512)
+    plain = generate(contraction, "f", avx2).plan
+    assert plain == generate(contraction, "f", replace(avx2, name="other")).plan
+    assert plain != generate(contraction, "f", replace(avx2, l2=avx2.l2 // 16)).plan
+    strided = SHAPES["conv 1x1"]
+    assert generate(strided, "f", avx2).plan != generate(strided, "f", replace(avx2, l1=avx2.l1 // 16)).plan
+
+
 @dataclass(frozen=True)
 class Bias:
     """max(value + bias[loop], 0) + 1000 * residual at the address of C."""

@@ -7,6 +7,7 @@ import gc
 import hashlib
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,6 +28,12 @@ def _scaled(name: str = "scale", factor: str = "0x4000000000000000", width: int 
     value = f.load(type_, pointer("%x"), 4)
     f.store(f.op("fmul", value, in_all_lanes(factor, type_)), pointer("%x"), 4)
     return f.finish()
+
+
+def test_cache_sizes_are_part_of_the_fingerprint() -> None:
+    """They change the code."""
+    fingerprints = {replace(HOST, **change).fingerprint for change in ({}, {"l1": 1 << 10}, {"l2": 1 << 10})}
+    assert len(fingerprints) == 3
 
 
 def test_compile_load_call() -> None:

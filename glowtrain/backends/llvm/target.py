@@ -29,6 +29,11 @@ _FAMILIES: Mapping[str, str] = {
     "sse2": "sse2", "dotprod": "dotprod", "i8mm": "i8mm", "bf16": "bf16",
 }  # fmt: skip
 
+_CACHES = 32 << 10, 512 << 10
+"""Bytes of L1d and L2: those of Zen 2 and 3, and no more than most present cores have."""
+_SERVER_CACHES = 48 << 10, 1 << 20
+"""Of processors with AVX-512: 48 KiB from Ice Lake on, and 1 MiB or more on servers."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -39,6 +44,10 @@ class Target:
     ``has_half`` whether conversions between f16 and f32 are instructions; ``has_rounding`` whether rounding to
     integers (floor, ceil) is; ``families`` names the groups of target intrinsics that may be used; ``abi`` is LLVM's
     ABI name where the triple does not imply it; ``pointer_bits`` the width of addresses.
+
+    ``l1`` and ``l2`` are the bytes of the first-level data cache and of the second-level cache that a core can count
+    on: what is typical of its class, for the host as well. They decide how loops are blocked, and with it the code and
+    the bits of sums that are taken in parts, which must not differ between two machines with the same instructions.
     """
 
     name: str
@@ -54,6 +63,8 @@ class Target:
     families: frozenset[str] = frozenset()
     abi: str = ""
     pointer_bits: int = 64
+    l1: int = _CACHES[0]
+    l2: int = _CACHES[1]
 
     @staticmethod
     def host() -> Target:
@@ -125,6 +136,7 @@ def _host() -> Target:
 
 def _host_x86(triple: str, cpu: str, features: str, families: frozenset[str], present: set[str]) -> Target:
     wide = {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= present
+    caches = _SERVER_CACHES if wide else _CACHES
     return Target(
         name="host",
         triple=triple,
@@ -137,6 +149,8 @@ def _host_x86(triple: str, cpu: str, features: str, families: frozenset[str], pr
         has_half="f16c" in present,
         has_rounding="sse4.1" in present,
         families=families if wide else families - {"avx512f", "avx512vnni", "avx512bf16"},
+        l1=caches[0],
+        l2=caches[1],
     )
 
 
@@ -150,13 +164,13 @@ def _x86(
     *,
     masked: bool = True,
     modern: bool = True,
+    caches: tuple[int, int] = _CACHES,
 ) -> Target:
     """An x86-64 target; ``modern`` processors have fused multiply-add and f16 conversions."""
     triple = llvm.get_process_triple()
     triple = triple if triple.startswith("x86_64") else "x86_64-unknown-linux-gnu"
-    return Target(
-        name, triple, cpu, features, bits, registers, masked, modern, modern, families=frozenset(families.split())
-    )
+    given = name, triple, cpu, features, bits, registers, masked, modern, modern
+    return Target(*given, families=frozenset(families.split()), l1=caches[0], l2=caches[1])
 
 
 _V2 = "+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+cx16,+sahf"
@@ -167,7 +181,7 @@ _V4 = f"{_V3},+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl"
 def _table() -> dict[str, Target]:
     a64 = Target("neon", "aarch64-unknown-linux-gnu", "generic", "+neon,+fp-armv8", 128, 32, False, True, True)
     all_of = [
-        _x86("avx512", "x86-64-v4", f"{_V4},-prefer-256-bit", 512, 32, "avx2 avx512f"),
+        _x86("avx512", "x86-64-v4", f"{_V4},-prefer-256-bit", 512, 32, "avx2 avx512f", caches=_SERVER_CACHES),
         _x86(
             "avx512vnni",
             "x86-64-v4",
@@ -175,6 +189,7 @@ def _table() -> dict[str, Target]:
             512,
             32,
             "avx2 avx512f avx512vnni avx512bf16",
+            caches=_SERVER_CACHES,
         ),
         _x86("avx2", "x86-64-v3", _V3, 256, 16, "avx2"),
         _x86("avxvnni", "x86-64-v3", f"{_V3},+avxvnni", 256, 16, "avx2 avxvnni"),

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from glowtrain.backends.cpu.contraction.choose import choose
-from glowtrain.backends.cpu.contraction.cost import Machine
 from glowtrain.backends.cpu.contraction.describe import (
     Axis,
     Contraction,
@@ -18,6 +17,7 @@ from glowtrain.backends.cpu.contraction.describe import (
     normalise,
 )
 from glowtrain.backends.cpu.contraction.nest import Nest
+from glowtrain.backends.cpu.contraction.rates import Machine
 from glowtrain.backends.cpu.contraction.words import prepare
 from glowtrain.backends.llvm.target import Target
 
@@ -45,17 +45,10 @@ def generate(
     """
     prepared, one_chunk = prepare(contraction, target), epilogue is not None
     problem = normalise(prepared.contraction, keep_lanes=epilogue is not None, dot=prepared.dot)
-    plan = choose(problem, machine_of(target, contraction.dtype), one_chunk=one_chunk)
+    plan = choose(problem, Machine.of(target, contraction.dtype), one_chunk=one_chunk)
     nest = Nest(plan, name, epilogue, prepared)
     text = nest.text()
     packed = (0 if prepared.turned else 1, nest.packing) if nest.packing and prepared.ahead else None
     return ContractionKernel(
         name, text, nest.workspace, f"{plan.describe()}; {len(nest.kernels)} kernels", nest.cut.work, packed
     )
-
-
-def machine_of(target: Target, dtype: str) -> Machine:
-    """A target as choosing sees it. Without vector registers a scalar processor is taken to have 16 for floats."""
-    registers = target.vector_registers if target.vector_bits else max(16, target.vector_registers)
-    l1, l2 = (48 << 10, 1 << 20) if target.vector_bits == 512 else (32 << 10, 512 << 10)
-    return Machine(target.width(dtype), registers, target.has_fma, l1, l2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from glowtrain.backends.cpu.contraction import rates
 from glowtrain.backends.cpu.contraction.clips import Clipping
 from glowtrain.backends.cpu.contraction.tile import Cursor, Point, RegisterTile, TileStep
 from glowtrain.backends.llvm.formats import REGISTER, SIGNED
@@ -12,8 +13,8 @@ from glowtrain.backends.llvm.values import I1, I32, LlvmValue, pointer, vector
 
 _SIGNS = int("80" * 4, 16) - (1 << 32)
 """The sign bits of four bytes, as an i32."""
-LONGEST = 72
-"""Multiply-adds of loops with few trips that are written out, at most."""
+MOST_TRIPS = 8
+"""Trips of a reduction loop that is written out, at most."""
 
 
 class ContractionBody:
@@ -35,7 +36,8 @@ class ContractionBody:
         while rolled and not tile.plan.dots and not tile.guards:
             inner = [(i, tile.trips(i)) for i in tile.plan.reductions[len(rolled) - 1 :]]
             steps = prod(extent for _, extent in inner)
-            if rolled[-1] in cut or inner[0][1] > 8 or steps > 16 or steps * size > LONGEST or not self._live(inner):
+            long = inner[0][1] > MOST_TRIPS or steps > rates.WRITTEN_STEPS or steps * size > rates.WRITTEN_PRODUCTS
+            if rolled[-1] in cut or long or not self._live(inner):
                 break
             rolled.pop()
         return tuple(rolled)
@@ -45,7 +47,7 @@ class ContractionBody:
 
         LLVM loads a value once in a block and keeps it; so more shared values than registers would be spilled.
         """
-        registers = self.tile.plan.machine.registers - self.tile.sums - 3
+        registers = self.tile.plan.machine.registers - self.tile.sums - rates.SPARE_REGISTERS
         written = prod(extent for _, extent in trips)
         counts = [self.tile.distinct(operand, trips) for operand in "ab"]
         shared = any(distinct < each * written for distinct, each in counts)

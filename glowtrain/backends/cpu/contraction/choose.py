@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, combinations
 from math import ceil
 
+from glowtrain.backends.cpu.contraction import rates
 from glowtrain.backends.cpu.contraction.cost import (
-    LINE,
     Candidate,
-    Machine,
     compute,
     inner_reduction,
     packing,
@@ -24,6 +23,7 @@ from glowtrain.backends.cpu.contraction.cost import (
     views_fit,
 )
 from glowtrain.backends.cpu.contraction.describe import Problem
+from glowtrain.backends.cpu.contraction.rates import Machine
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def choose(problem: Problem, machine: Machine, *, one_chunk: bool = False) -> Co
     rough.sort(key=lambda entry: entry[0])
     fine = [
         (total(y, step, mean, memory=True), y, kinds)
-        for _, x, kinds, step, mean in rough[:6]
+        for _, x, kinds, step, mean in rough[: rates.REFINED]
         for y in _refined(x, kinds, one_chunk, traffic(x, mean) <= step)
     ]
     cost, best, kinds = min(fine, key=lambda entry: entry[0])
@@ -174,7 +174,9 @@ def _candidates(problem: Problem, machine: Machine) -> Iterator[Candidate]:
     for arranged in (problem,) if problem.dot else (problem, problem.swap()):
         for vec, packs in _panels(arranged) if problem.dot else _axes(arranged, machine):
             dots = arranged.loops[vec].reduces
-            for vectors in [1] if dots else _shares(ceil(arranged.loops[vec].extent / machine.width), 12):
+            for vectors in (
+                [1] if dots else _shares(ceil(arranged.loops[vec].extent / machine.width), rates.MOST_VECTORS)
+            ):
                 for tile in _tiles(arranged, machine, vec, vectors):
                     yield Candidate(arranged, machine, vec, vectors, tile, pack_b=packs)
 
@@ -246,14 +248,14 @@ def _tiles(problem: Problem, machine: Machine, vec: int, vectors: int) -> Iterat
         yield from (((i, size),) for size in _largest(problem, i, limit))
     for i, j in combinations(loops, 2):
         whole = problem.loops[i].extent
-        for first in _shares(whole, 4) if dots else [whole]:
+        for first in _shares(whole, rates.MOST_POINTS) if dots else [whole]:
             if 1 < first <= limit // 2:
                 yield from (((i, first), (j, second)) for second in _largest(problem, j, limit // first)[:2])
 
 
 def _largest(problem: Problem, loop: int, limit: int) -> list[int]:
     sizes = _shares(problem.loops[loop].extent, limit)
-    return [size for size in (sizes if problem.across else sizes[-3:]) if size > 1]
+    return [size for size in (sizes if problem.across else sizes[-rates.LARGEST_SIZES :]) if size > 1]
 
 
 def _borders(x: Candidate, kinds: Sequence[str], kept: dict[tuple[int, int], int]) -> bool:
@@ -266,7 +268,7 @@ def _borders(x: Candidate, kinds: Sequence[str], kept: dict[tuple[int, int], int
                 tiles = balanced(x.problem.loops[loop].extent, size)
                 kept[loop, size] = len({tuple(places[start : start + n]) for start, n in tiles})
             count *= kept[loop, size]
-    return count > 5
+    return count > rates.MOST_BORDERS
 
 
 def _refined(x: Candidate, kinds: Sequence[str], one_chunk: bool, enough: bool) -> Iterator[Candidate]:
@@ -277,7 +279,7 @@ def _refined(x: Candidate, kinds: Sequence[str], one_chunk: bool, enough: bool) 
     if x.dots or enough or x.problem.source.operands:
         yield x
         return
-    far = {operand: x.stride(operand, inner_reduction(x, operand)) * x.problem.size >= LINE for operand in "ab"}
+    far = {operand: x.stride(operand, inner_reduction(x, operand)) * x.problem.size >= rates.LINE for operand in "ab"}
     a_too = far["a"] and not x.stride("a", x.vec) and not _dropped(x.problem, "a")
     b_too = x.pack_b or (far["b"] and _packable(x.problem, x.vec, x.machine))
     for pack_a in (False, True) if a_too else (False,):
@@ -294,10 +296,14 @@ def _part_sizes(x: Candidate) -> Iterator[int]:
     """Steps after which a tile's columns fill the first-level cache, or all that is read the second-level one."""
     mean = compute(x, ())[1]
     a, b = stream(x, "a", mean.a), stream(x, "b", mean.b)
-    first = min(0.5 * x.machine.l1 * b.share / b.lines, 0.8 * x.machine.l1 / (a.lines + b.lines)) if b.lines else 0
+    l1, first = x.machine.l1, 0.0
+    if b.lines:
+        first = min(rates.PART_OF_B_IN_L1 * l1 * b.share / b.lines, rates.PART_IN_L1 * l1 / (a.lines + b.lines))
     every = range(len(x.problem.loops))
     second = x.steps * (x.machine.l2 // 2) // (x.footprint("a", every) + x.footprint("b", every))
-    yield from (int(steps) for steps in (first, 2 * first, second) if 48 <= steps < 0.7 * x.steps)
+    yield from (
+        int(steps) for steps in (first, 2 * first, second) if rates.LEAST_PART <= steps < rates.LARGEST_PART * x.steps
+    )
 
 
 def _chunks(x: Candidate, kinds: Sequence[str], steps: int) -> tuple[tuple[int, int], ...]:

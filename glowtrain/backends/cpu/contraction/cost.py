@@ -1,8 +1,7 @@
 """Cycles that an arrangement of a contraction takes: an analytic model; nothing is timed.
 
 One step of the innermost loop costs what its multiply-adds, loads and instructions need, or what the caches deliver of
-its operands, whichever is more. The machine is a present out-of-order core: two vector multiply-adds of latency 4 and
-two vector loads for each cycle, six instructions; 64-byte lines, 8 ways.
+its operands, whichever is more. What things cost, on a present out-of-order core, stands in :mod:`.rates`.
 """
 
 from __future__ import annotations
@@ -12,22 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, prod
 
+from glowtrain.backends.cpu.contraction import rates
 from glowtrain.backends.cpu.contraction.describe import Problem
-
-LINE = 64
-NEXT, APART, L3_BYTES = 28, 14, 6
-"""Bytes for each cycle that the second-level cache delivers of lines that follow or do not; the third-level cache."""
-
-
-@dataclass(frozen=True)
-class Machine:
-    """A processor as choosing sees it: lanes of the element type, vector registers, cache sizes in bytes."""
-
-    width: int
-    registers: int
-    fused: bool
-    l1: int
-    l2: int
+from glowtrain.backends.cpu.contraction.rates import LINE, NEXT_LINES, OTHER_LINES, PAGE, THIRD_LEVEL, Machine
 
 
 @dataclass(frozen=True)
@@ -54,12 +40,14 @@ class Candidate:
 
     @cached_property
     def copies(self) -> int:
-        """Sums kept for each output, so that about eight independent ones hide the latency of the multiply-add."""
+        """Sums kept for each output, so that independent ones hide the latency of the multiply-add."""
         count, products = 1, self.points * self.vectors
         if self.problem.dot and not self.problem.dot.adds:
             return count
         while (
-            products * count * 2 <= 8 and products * count * 4 < self.machine.registers and (self.dots or products < 4)
+            products * count * 2 <= rates.IN_FLIGHT
+            and products * count * 4 < self.machine.registers
+            and (self.dots or products < 4)
         ):
             count *= 2
         return count
@@ -128,12 +116,13 @@ def compute(x: Candidate, kinds: Sequence[str]) -> tuple[float, _Average]:
     b = mean.b * (1 if x.pack_b else _price(loops[x.vec].b, width))
     products = mean.products * _instructions(x)
     busy = mean.products * (2 if x.problem.dot.second else 1) if x.problem.dot else products
-    chain = 4.3 if x.problem.dot is None or x.problem.dot.adds else 1.3
-    step = max(busy / 2, (a + b) / 1.8, (products + a + b + 1) / 6, chain / x.copies) + 0.03 * (a + b)
+    chain = rates.CHAIN if x.problem.dot is None or x.problem.dot.adds else rates.CHAIN_OF_ADDITIONS
+    begun = max(busy / rates.MULTIPLY_ADDS, (a + b) / rates.LOADS, (products + a + b + 1) / rates.INSTRUCTIONS)
+    step = max(begun, chain / x.copies) + rates.LOAD_BESIDE * (a + b)
     if "guard" in kinds:
-        step += mean.products * 1.5 + a + b
+        step += mean.products * rates.GUARD + a + b
     if "static" in kinds or len(x.tile) > 1:
-        step *= 1.015
+        step *= rates.UNEVEN
     return step * _aliasing(x), mean
 
 
@@ -142,7 +131,8 @@ def _gathered(x: Candidate) -> float:
     assert x.problem.dot is not None
     sums = x.points * x.vectors * x.copies
     held = min(x.steps * x.vectors, sums * x.steps * _shared(x, "a"))
-    shares = x.steps <= 16 and x.steps * sums <= 72 and held + sums + 3 <= x.machine.registers
+    written = x.steps <= rates.WRITTEN_STEPS and x.steps * sums <= rates.WRITTEN_PRODUCTS
+    shares = written and held + sums + rates.SPARE_REGISTERS <= x.machine.registers
     return (x.problem.dot.group + 1) * (_shared(x, "a") if shares else 1)
 
 
@@ -151,35 +141,36 @@ def _instructions(x: Candidate) -> float:
     if x.problem.dot:
         return 1 if x.problem.dot.adds else 3 if x.problem.dot.second else 2
     if x.problem.source.operands:
-        return 2 + 0.5 * sum(x.problem.bytes_of(operand) < 4 for operand in "ab")
+        return 2 + rates.WIDENING * sum(x.problem.bytes_of(operand) < 4 for operand in "ab")
     return 1 if x.machine.fused else 2
 
 
 def _aliasing(x: Candidate) -> float:
     """Windows of a tile's rows that lie on as many pages, or in the same sets of a cache, cost a few per cent."""
     far = max((x.stride("a", loop) * x.problem.bytes_of("a") for loop, _ in x.tile if not x.pack_a), default=0)
-    if far < 4096 or sum(1 for i in x.problem.reductions if x.stride("a", i)) < 2:
+    if far < PAGE or sum(1 for i in x.problem.reductions if x.stride("a", i)) < 2:
         return 1.0
-    return 1.04 if far % 4096 else 1.1
+    return rates.ALIASING_PAGES if far % PAGE else rates.ALIASING_SETS
 
 
 def _price(lane: int, width: int) -> float:
     """Loads that make one vector of an operand with this stride between lanes."""
     if lane in (0, 1) or width == 1:
         return 1
-    return 2 if lane == -1 else 2 * width
+    return rates.REVERSAL if lane == -1 else rates.ELEMENT * width
 
 
 def total(x: Candidate, step: float, mean: _Average, *, memory: bool) -> float:
     """Cycles for everything: the steps, what begins and ends each tile, and packing."""
     loops, width = x.problem.loops, x.machine.width
     parts = prod(ceil(loops[i].extent / size) for i, size in x.chunks)
-    ends = 15 + mean.products * (4 if x.problem.source.accumulate or parts > 1 else 2.5)
-    ends += mean.products * 2.5 * width if not x.dots and loops[x.vec].c != 1 and width > 1 else 0
-    ends += mean.products * (12 + 4 * x.copies) if x.dots else _results(x, mean, parts)
+    again = x.problem.source.accumulate or parts > 1
+    ends = rates.TILE + mean.products * (rates.PARTIAL_RESULTS if again else rates.RESULTS)
+    ends += mean.products * rates.RESULTS * width if not x.dots and loops[x.vec].c != 1 and width > 1 else 0
+    ends += mean.products * (rates.DOT + rates.DOT_COPY * x.copies) if x.dots else _results(x, mean, parts)
     if memory:
         slow = traffic(x, mean)
-        step = max(step, slow) + 0.05 * min(step, slow)
+        step = max(step, slow) + rates.BESIDE * min(step, slow)
     return mean.tiles * parts * (x.steps * step + ends) + packing(x)
 
 
@@ -189,11 +180,13 @@ def _results(x: Candidate, mean: _Average, parts: int) -> float:
     run = min(mean.products, x.vectors) * width * size
     if x.stride("c", x.vec) != 1:
         run = max([1, *(count for loop, count in x.tile if x.stride("c", loop) == 1)]) * size
-    # Blocks of rows keep lines of bytes in the cache until all of their vectors are written.
-    wanted = mean.products * width * size * min(max(1.0, LINE / run), 2.0 if x.problem.dot else LINE)
+    times = min(max(1.0, LINE / run), rates.BLOCKED_RESULTS if x.problem.dot else LINE)
+    wanted = mean.products * width * size * times
     again = 2 if parts > 1 or x.problem.source.accumulate else 1
     held = x.footprint("c", x.problem.outputs)
-    return 0.0 if held <= x.machine.l1 else again * wanted / (NEXT if held <= x.machine.l2 else 2 * L3_BYTES)
+    if held <= x.machine.l1:
+        return 0.0
+    return again * wanted / (NEXT_LINES if held <= x.machine.l2 else rates.WRITTEN * THIRD_LEVEL)
 
 
 def packing(x: Candidate) -> float:
@@ -207,9 +200,9 @@ def packing(x: Candidate) -> float:
         elements = prod(loop.extent for i, loop in enumerate(loops) if x.stride(operand, i))
         inner = x.vec if operand == "b" else inner_reduction(x, operand)
         near = any(x.stride(operand, i) == 1 for i in range(len(loops)) if i != inner)
-        each = 0.35 if x.stride(operand, inner) == 1 else 0.7 if near else 2.5
+        each = rates.COPY if x.stride(operand, inner) == 1 else rates.TRANSPOSITION if near else rates.SCATTER
         far = _away(x) * x.problem.size / 4 if operand == "b" else 0.0
-        result += elements * (each * 8 / x.machine.width + far) + 100
+        result += elements * (each * rates.COPY_LANES / x.machine.width + far) + rates.COPY_CALL
     return result
 
 
@@ -222,8 +215,10 @@ def _away(x: Candidate) -> float:
     columns = [i for i in x.problem.outputs if x.stride("b", i) and not x.stride("a", i)]
     rows = [i for i in x.problem.outputs if x.stride("a", i) and not x.stride("b", i)]
     if x.footprint("a", [*rows, *reductions]) > machine.l2 // 2:
-        return 0.9 if x.footprint("b", [*columns, *reductions]) > 0.6 * machine.l2 else 0.0
-    return 0.25 if x.steps * x.vectors * machine.width * x.problem.size > 0.8 * machine.l1 else 0.0
+        whole = x.footprint("b", [*columns, *reductions])
+        return rates.COPY_LEFT_L2 if whole > rates.ONE_IN_L2 * machine.l2 else 0.0
+    panel = x.steps * x.vectors * machine.width * x.problem.size
+    return rates.COPY_LEFT_L1 if panel > rates.PANEL_IN_L1 * machine.l1 else 0.0
 
 
 def inner_reduction(x: Candidate, operand: str) -> int:
@@ -250,18 +245,18 @@ def stream(x: Candidate, operand: str, elements: float) -> Stream:
         elements *= x.machine.width
     apart = x.stride(operand, inner_reduction(x, operand)) * size
     if apart < LINE or (x.pack_a if operand == "a" else x.pack_b):
-        return Stream(elements * size, elements * size, 1, False, NEXT)
+        return Stream(elements * size, elements * size, 1, False, NEXT_LINES)
     run = max([1.0, *(s for loop, s in x.tile if x.stride(operand, loop) == 1)])
     if x.stride(operand, x.vec) == 1:
         run = max(run, elements)
-    lines = elements / run * (ceil(run * size / LINE) + (0.4 if run * size % LINE else 0)) * LINE
+    lines = elements / run * (ceil(run * size / LINE) + (rates.UNALIGNED if run * size % LINE else 0)) * LINE
     share = min(1.0, ceil(run * size / LINE) * LINE / (apart & -apart))
     return Stream(
         max(lines, elements * size),
         elements * size,
         share,
-        apart >= 4096,
-        NEXT if run * size >= apart or apart == LINE else APART,
+        apart >= PAGE,
+        NEXT_LINES if run * size >= apart or apart == LINE else OTHER_LINES,
     )
 
 
@@ -283,16 +278,16 @@ def traffic(x: Candidate, mean: _Average) -> float:
     a, b = stream(x, "a", mean.a * _shared(x, "a")), stream(x, "b", mean.b * _shared(x, "b"))
     l1, l2, steps = x.machine.l1, x.machine.l2, x.steps
     if x.dots:
-        return (a.proper + b.proper) * x.machine.width / NEXT
+        return (a.proper + b.proper) * x.machine.width / NEXT_LINES
     cycles = 0.0
-    together = steps * (a.lines + b.lines) <= 0.85 * l1
-    if not (together and steps * b.lines <= 0.55 * l1 * b.share):
-        cycles += b.lines / (b.rate if steps * b.lines <= 0.6 * l2 * b.share else L3_BYTES)
-        cycles += 1.5 if b.far and steps > 64 else 0
+    together = steps * (a.lines + b.lines) <= rates.BOTH_IN_L1 * l1
+    if not (together and steps * b.lines <= rates.B_IN_L1 * l1 * b.share):
+        cycles += b.lines / (b.rate if steps * b.lines <= rates.ONE_IN_L2 * l2 * b.share else THIRD_LEVEL)
+        cycles += rates.OTHER_PAGES if b.far and steps > rates.MANY_STEPS else 0
     rows = [i for i in x.problem.outputs if i != x.vec]
     if x.footprint("a", [*rows, *x.problem.reductions]) > l1 // 2:
-        kept = together and steps * a.lines <= 0.4 * l1 * a.share
-        near = steps * a.lines <= 0.6 * l2 * a.share
-        cycles += (a.proper if kept else a.lines) / (a.rate if near else L3_BYTES)
-        cycles += 1.5 if a.far and steps > 64 else 0
+        kept = together and steps * a.lines <= rates.A_IN_L1 * l1 * a.share
+        near = steps * a.lines <= rates.ONE_IN_L2 * l2 * a.share
+        cycles += (a.proper if kept else a.lines) / (a.rate if near else THIRD_LEVEL)
+        cycles += rates.OTHER_PAGES if a.far and steps > rates.MANY_STEPS else 0
     return cycles
