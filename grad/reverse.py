@@ -12,8 +12,8 @@ from typing import Any
 
 from glowtrain.errors import DifferentiationError
 from glowtrain.grad.scan import ScanGradient, step_seeds
-from glowtrain.graph.graph import topological
 from glowtrain.graph.operator import as_tuple
+from glowtrain.graph.traversal import topological
 from glowtrain.graph.value import Node, Value
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.reduce.reduction import unbroadcast

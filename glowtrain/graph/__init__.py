@@ -1,19 +1,22 @@
 """Graph: the high-level IR. Values and nodes, graphs, their text, verifier and rewriting."""
 
 from glowtrain.graph.attributes import attribute
-from glowtrain.graph.graph import Graph, rebuild, topological
+from glowtrain.graph.graph import Graph
 from glowtrain.graph.operator import Draw, Operator, Sample, static
 from glowtrain.graph.registry import OPERATORS, Named, class_of, lookup, operator, registered
+from glowtrain.graph.rewriting import Change, Replacements, rebuild, rewrite, substituted, translate
 from glowtrain.graph.specialise.binding import Binding, Structure
 from glowtrain.graph.specialise.ragged import Operand, Ragged
 from glowtrain.graph.specialise.template import Template, no_graph, no_model
 from glowtrain.graph.text import arrays_of, parse, to_text
+from glowtrain.graph.traversal import topological
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable, apply, constant
 from glowtrain.graph.verify import verify
 
 __all__ = [
     "OPERATORS",
     "Binding",
+    "Change",
     "Constant",
     "Draw",
     "Graph",
@@ -23,6 +26,7 @@ __all__ = [
     "Operand",
     "Operator",
     "Ragged",
+    "Replacements",
     "Sample",
     "Structure",
     "Template",
@@ -40,8 +44,11 @@ __all__ = [
     "parse",
     "rebuild",
     "registered",
+    "rewrite",
     "static",
+    "substituted",
     "to_text",
     "topological",
+    "translate",
     "verify",
 ]

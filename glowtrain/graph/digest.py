@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from glowtrain.graph.graph import Graph, topological
+from glowtrain.graph.graph import Graph
 from glowtrain.graph.operator import Operator
+from glowtrain.graph.traversal import topological
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
 from glowtrain.types import Array
 

@@ -8,7 +8,6 @@ after its operands. Every update reads the variables' values from before the cal
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from glowtrain.errors import GraphError
 from glowtrain.graph.specialise.binding import Binding, Result, Trimmed, parts_of
 from glowtrain.graph.specialise.places import IndexUse, index_uses
+from glowtrain.graph.traversal import topological
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
 from glowtrain.presentation.words import plural
 
@@ -118,16 +118,6 @@ class Graph:
         """A copy with some fields changed."""
         return replace(self, **changes)
 
-    def substituted(self, mapping: Mapping[Value, Value]) -> Graph:
-        """A copy with every value in ``mapping`` replaced (see :func:`rebuild`); a variable by a variable."""
-        values, count = rebuild(self.roots, mapping), len(self.outputs)
-        targets = (mapping.get(variable, variable) for variable in self.updates)
-        updates = zip(targets, values[count:], strict=True)
-        return self.with_(
-            outputs=dict(zip(self.outputs, values[:count], strict=True)),
-            updates={target: value for target, value in updates if isinstance(target, Variable)},
-        )
-
     def __repr__(self) -> str:
         """``<Graph mlp(x f32[64,784]) -> scores f32[64,10]: 5 operators, 6 variables>``"""
         taken = ", ".join(f"{value.name} {value.type}" for value in self.inputs)
@@ -143,41 +133,3 @@ class Graph:
         from glowtrain.graph.text import to_text  # noqa: PLC0415  (the text form is written in terms of graphs)
 
         return to_text(self)
-
-
-def topological(roots: Iterable[Value], boundary: Collection[Value] = ()) -> list[Node]:
-    """The nodes that ``roots`` need, each after its operands, in a deterministic order (depth first, iteratively).
-
-    Values of ``boundary`` count as leaves.
-    """
-    order: list[Node] = []
-    done: dict[Node, bool] = {}
-    stack = [value.node for value in reversed(list(roots)) if value.node is not None and value not in boundary]
-    while stack:
-        node = stack[-1]
-        if node not in done:
-            done[node] = False
-            operands = (value for value in reversed(node.inputs) if value is not None and value not in boundary)
-            stack.extend(value.node for value in operands if value.node is not None and value.node not in done)
-            continue
-        stack.pop()
-        if not done[node]:
-            done[node] = True
-            order.append(node)
-    return order
-
-
-def rebuild(roots: Sequence[Value], mapping: Mapping[Value, Value]) -> list[Value]:
-    """``roots`` with every value in ``mapping`` replaced (also below them). Unchanged parts are shared."""
-    known: dict[Value, Value] = dict(mapping)
-    for node in topological(roots):
-        if all(output in known for output in node.outputs):
-            continue
-        inputs = tuple(None if value is None else known.get(value, value) for value in node.inputs)
-        if inputs == node.inputs:
-            continue
-        fresh = Node(node.operator, inputs, node.name)
-        for old, new in zip(node.outputs, fresh.outputs, strict=True):
-            new.name = old.name
-            known.setdefault(old, new)
-    return [known.get(root, root) for root in roots]

@@ -9,7 +9,8 @@ from typing import Any
 
 from glowtrain.graph.graph import Graph
 from glowtrain.graph.operator import Operator
-from glowtrain.graph.value import Constant, Input, Node, Value, Variable
+from glowtrain.graph.rewriting import Replacements
+from glowtrain.graph.value import Constant, Input, Value, Variable
 from glowtrain.types import DTYPES, DType, f64
 
 FLOATS = frozenset(dtype for dtype in DTYPES.values() if dtype.is_float)
@@ -26,18 +27,11 @@ class Retyped:
 def retyped(graph: Graph, before: Collection[DType], after: DType) -> Retyped:
     """All that has one of the types ``before`` in the type ``after``: inputs, constants, variables, dtype attributes
     (those of bodies too)."""
-    known = {value: _leaf(value, before, after) for value in (*graph.inputs, *graph.leaves)}
+    replacements = Replacements({value: _leaf(value, before, after) for value in (*graph.inputs, *graph.leaves)})
     for node in graph.nodes:
-        operands = [None if value is None else known[value] for value in node.inputs]
-        fresh = Node(retyped_operator(node.operator, before, after), operands, node.name)
-        for old, new in zip(node.outputs, fresh.outputs, strict=True):
-            new.name = old.name
-            known[old] = new
-    inputs = tuple(value for value in (known[v] for v in graph.inputs) if isinstance(value, Input))
-    outputs = {name: known[value] for name, value in graph.outputs.items()}
-    pairs = ((known[variable], known[value]) for variable, value in graph.updates.items())
-    updates = {variable: value for variable, value in pairs if isinstance(variable, Variable)}
-    return Retyped(Graph(inputs, outputs, updates, graph.name), known)
+        replacements.put(node, replacements.copied(node, retyped_operator(node.operator, before, after)).outputs)
+    result = replacements.graph(graph)
+    return Retyped(Graph(result.inputs, result.outputs, result.updates, graph.name), replacements.values)
 
 
 def widened(graph: Graph) -> Retyped:

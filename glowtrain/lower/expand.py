@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from glowtrain.graph import Graph, Node, Value
+from glowtrain.graph import Graph, Node, Value, rewrite
 from glowtrain.graph.operator import as_tuple
-from glowtrain.optimize.rewrite import rewrite
 
 
 @dataclass(frozen=True)

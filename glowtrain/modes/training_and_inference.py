@@ -9,11 +9,10 @@ from typing import TypeVar, overload
 
 import numpy as np
 
-from glowtrain.graph import Constant, Graph, Node, Template, Value, Variable, constant
+from glowtrain.graph import Constant, Graph, Node, Template, Value, Variable, constant, rewrite
 from glowtrain.ops.normalize.batch_and_layer import BatchNormalization, UnbiasedBatchNormalization
 from glowtrain.ops.random.draws import SeededDraw
 from glowtrain.ops.random.philox import CounterDraw, Dropout, TrainingDropout
-from glowtrain.optimize.rewrite import rewrite
 
 SEED, COUNTER = "random.seed", "random.counter"
 """The variables from which random operators draw: the seed, and the number of the step."""

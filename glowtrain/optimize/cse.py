@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from glowtrain.graph import Constant, Graph, Node, Operator, Value
-from glowtrain.optimize.rewrite import rewrite
+from glowtrain.graph import Constant, Graph, Node, Operator, Value, rewrite
 
 LARGEST_COMPARED = 1 << 16
 """Bytes up to which constants are compared by their contents; larger ones are equal if they share an array."""

@@ -15,14 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glowtrain.graph import Graph, Node, Value, constant
+from glowtrain.graph import Graph, Node, Value, constant, rewrite
 from glowtrain.ops.elementwise.cast import Cast
 from glowtrain.ops.microsoft.quantized import QLinearAdd, QLinearGlobalAveragePool, QLinearMul
 from glowtrain.ops.quantized.convert import QuantizeLinear, known
 from glowtrain.ops.quantized.fixed_point import BITS, Rescale, fixed_point
 from glowtrain.ops.reduce.reduction import ReduceSum
 from glowtrain.optimize.integer import in_integers, sums
-from glowtrain.optimize.rewrite import rewrite
 from glowtrain.types import Array, DType, i8, i16, i32, u8, u16
 
 TERM_BITS = 21

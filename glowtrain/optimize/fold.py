@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glowtrain.graph import Constant, Graph, Node, Value
+from glowtrain.graph import Constant, Graph, Node, Value, rewrite
 from glowtrain.ops.core.evaluate import results_of, run_node
 from glowtrain.ops.quantized.convert import DequantizeLinear
-from glowtrain.optimize.rewrite import rewrite
 from glowtrain.types import Array
 
 LARGEST_RESULT = 1 << 16

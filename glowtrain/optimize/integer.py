@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from glowtrain.graph import Constant, Graph, Node, Operator, Value, constant
+from glowtrain.graph import Constant, Graph, Node, Operator, Value, constant, rewrite
 from glowtrain.ops.contraction.products import Gemm, MatMul
 from glowtrain.ops.convolution.convolution import Conv, ConvTranspose
 from glowtrain.ops.core.family import Elementwise, Move
@@ -51,7 +51,6 @@ from glowtrain.ops.quantized.convert import (
 from glowtrain.ops.quantized.integer_products import BYTES, ConvInteger, MatMulInteger
 from glowtrain.ops.quantized.integer_transposed import ConvTransposeInteger, Interleave
 from glowtrain.ops.tensor.move import Concat, Transpose, reshape
-from glowtrain.optimize.rewrite import rewrite
 from glowtrain.optimize.tables import as_table
 from glowtrain.stages import Explain, Refused
 from glowtrain.types import SMALL_INTEGERS, Array, DType, f32, i8, i32, u8

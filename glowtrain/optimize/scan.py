@@ -6,9 +6,8 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from glowtrain.graph import Graph, Node, Value
+from glowtrain.graph import Graph, Node, Replacements, Value, rewrite, translate
 from glowtrain.ops.control.scan import Scan
-from glowtrain.optimize.rewrite import rewrite
 
 Output = tuple[Value, int, int]
 """A scan output: the body's value, its direction and its axis."""
@@ -90,23 +89,23 @@ class DropUnreadStacks:
     def run(self, graph: Graph) -> Graph:
         """The smaller graph; the same object if every scan output is read."""
         read = {*graph.users, *graph.roots}
-        known: dict[Value, Value] = {}
-        for node in graph.nodes:
+
+        def change(node: Node, replacements: Replacements) -> Sequence[Value] | None:
             if isinstance(node.operator, Scan) and any(value not in read for value in _stacks(node.operator, node)):
-                known.update(_smaller(node.operator, node, read))
-        return graph.substituted(known) if known else graph
+                return _smaller(node.operator, node, replacements, read)
+            return None
+
+        return translate(graph, change)
 
 
 def _stacks(scan: Scan, node: Node) -> tuple[Value, ...]:
     return node.outputs[scan.num_states :]
 
 
-def _smaller(scan: Scan, node: Node, read: set[Value]) -> dict[Value, Value]:
-    """What takes the place of the outputs that are read."""
+def _smaller(scan: Scan, node: Node, replacements: Replacements, read: set[Value]) -> list[Value]:
+    """What takes the place of the outputs that are read; those that are not stay."""
     stacks = zip(_stacks(scan, node), _scan_outputs(scan), strict=True)
-    kept = [(value, output) for value, output in stacks if value in read]
-    fresh = Node(_with_stacks(scan, [output for _, output in kept]), node.inputs, node.name)
-    old = [*node.outputs[: scan.num_states], *(value for value, _ in kept)]
-    for before, after in zip(old, fresh.outputs, strict=True):
-        after.name = before.name
-    return dict(zip(old, fresh.outputs, strict=True))
+    kept = {value: output for value, output in stacks if value in read}
+    fresh = Node(_with_stacks(scan, list(kept.values())), replacements.operands(node), node.name)
+    new = dict(zip((*node.outputs[: scan.num_states], *kept), fresh.outputs, strict=True))
+    return [new.get(value, value) for value in node.outputs]

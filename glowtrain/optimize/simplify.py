@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from glowtrain.graph import Constant, Graph, Node, Value, constant
+from glowtrain.graph import Change, Constant, Graph, Node, Value, constant, rewrite
 from glowtrain.ops.elementwise.arithmetic import Add, Div, Mean, Mul, Neg, Pow, Sub, Sum
 from glowtrain.ops.elementwise.extrema import Max, Min
 from glowtrain.ops.elementwise.logic import Cast, Identity, Not, Where
@@ -22,7 +22,6 @@ from glowtrain.ops.reduce.reduction import ReduceMax, ReduceMean, ReduceMin, Red
 from glowtrain.ops.tensor.move import Concat, Expand, Reshape, Reshaping, Slice, Transpose
 from glowtrain.ops.tensor.pad import Pad, Tile
 from glowtrain.ops.tensor.split import Split
-from glowtrain.optimize.rewrite import Change, rewrite
 from glowtrain.types import DType, boolean, i64, u32, u64
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from glowtrain.errors import BindingError, GlowtrainError, InputError, ShapeError
 from glowtrain.grad import gradient_graph, loss_graph, training_graph
-from glowtrain.graph import Graph, Template, Value, Variable
+from glowtrain.graph import Graph, Template, Value, Variable, substituted
 from glowtrain.graph.specialise.template import PROBES, example_of
 from glowtrain.losses import Loss
 from glowtrain.names import matches
@@ -249,4 +249,4 @@ def with_values(graph: Graph, values: Mapping[str, Array]) -> Graph:
         if variable.name in values
     }
     template = None if graph.template is None else graph.template.map(partial(with_values, values=values))
-    return graph.substituted(fresh).with_(template=template)
+    return substituted(graph, fresh).with_(template=template)

@@ -34,7 +34,7 @@ from glowtrain.gradcheck.operators.differences import (
 from glowtrain.gradcheck.operators.oracles import MISTAKES, failure
 from glowtrain.gradcheck.operators.page import rounded
 from glowtrain.gradcheck.report.report import Check, Measure, merged
-from glowtrain.graph import Graph, Input, Template, Value, constant
+from glowtrain.graph import Graph, Input, Template, Value, constant, substituted
 from glowtrain.graph.retype import widened
 from glowtrain.graph.specialise.binding import spread
 from glowtrain.onnx_io.checks.conformance import in_processes
@@ -161,7 +161,7 @@ def bound(test: NodeTest, call: int = 0) -> tuple[Graph, list[Array]]:
         rest = dict(spread(model.structures, rest))
     data = check_inputs(graph, rest)
     leaves: dict[Value, Input] = {variable: Input(variable.type, variable.name) for variable in graph.variables}
-    whole = graph.substituted(leaves).with_(inputs=(*graph.inputs, *leaves.values()))
+    whole = substituted(graph, leaves).with_(inputs=(*graph.inputs, *leaves.values()))
     return whole, [*(data[v.name] for v in graph.inputs), *(v.initial for v in graph.variables)]
 
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from glowtrain.backends.interpreter import evaluate
-from glowtrain.graph import Graph, Node, Value, constant
+from glowtrain.graph import Graph, Node, Value, constant, rewrite, substituted
 from glowtrain.graph.operator import as_tuple
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.objective.stop_gradient import StopGradient
-from glowtrain.optimize.rewrite import rewrite
 from glowtrain.types import Array
 
 
@@ -25,7 +24,7 @@ def held(graph: Graph, inputs: Mapping[str, Array]) -> Graph:
     if not stops:
         return smooth
     known = evaluate(smooth, inputs)
-    return smooth.substituted({value: constant(known[value]) for value in stops})
+    return substituted(smooth, {value: constant(known[value]) for value in stops})
 
 
 def has_convention(node: Node) -> bool:

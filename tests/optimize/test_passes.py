@@ -339,6 +339,13 @@ class TestScans:
         (node,) = result.nodes
         assert len(node.outputs) == 2
 
+    def test_stacks_of_loops_that_follow_one_another_are_dropped_at_once(self) -> None:
+        first = loop(lambda h, x: h + x, lambda h, x: h * x)
+        (node,) = first.nodes
+        second = Node(node.operator, (node.outputs[0], node.inputs[1]))
+        result = run(DropUnreadStacks(), first.with_(outputs={"y": second.outputs[0]}))
+        assert [len(node.outputs) for node in result.nodes] == [1, 1]
+
     def test_stacks_that_are_read_are_kept(self) -> None:
         graph = loop(lambda h, x: h + x, lambda h, x: h * x)
         assert DropUnreadStacks().run(graph) is graph

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from glowtrain.graph.operator import as_tuple
+from glowtrain.graph.traversal import topological
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
 from glowtrain.types import Array
 
@@ -97,8 +98,6 @@ def index_uses(graph: Graph) -> Iterator[IndexUse]:
 
 def _readers(nodes: Iterable[Node]) -> Iterator[tuple[Node, int, Places]]:
     """The operands that name places, of nodes and of what they decompose into: node, position, places."""
-    from glowtrain.graph.graph import topological  # noqa: PLC0415  (graphs know their index uses)
-
     for node in nodes:
         own = node.operator.index_places(*(None if value is None else value.type for value in node.inputs))
         yield from ((node, position, places) for position, places in own.items())

@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.graph import Draw, Graph, Input, Operator, Sample, Value, operator
-from glowtrain.graph.graph import rebuild
+from glowtrain.graph import Draw, Graph, Input, Operator, Sample, Value, operator, rebuild
 from glowtrain.ops.attention.attention import by_group, score_scale
 from glowtrain.ops.contraction.products import swapped
 from glowtrain.ops.control.scan import run_body

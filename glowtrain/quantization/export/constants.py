@@ -7,12 +7,22 @@ from dataclasses import dataclass, field
 from typing import TypeVar, overload
 
 from glowtrain.errors import QuantizationError
-from glowtrain.graph import Constant, Graph, Node, Template, Value, Variable, topological
+from glowtrain.graph import (
+    Constant,
+    Graph,
+    Node,
+    Replacements,
+    Template,
+    Value,
+    Variable,
+    substituted,
+    topological,
+    translate,
+)
 from glowtrain.modes.variables import unknown_variables
 from glowtrain.names import Names
 from glowtrain.ops.core.evaluate import results_of
 from glowtrain.ops.random.philox import Dropout
-from glowtrain.optimize.rewrite import replaced
 from glowtrain.quantization.checks import check_model
 from glowtrain.types import Array
 
@@ -75,7 +85,7 @@ def baked(graph: Graph, state: Mapping[str, Array]) -> Graph:
     arrays = Arrays(state)
     changed = {variable: arrays.required(variable) for variable in graph.variables if variable.name in state}
     fresh: dict[Value, Value] = {old: Variable(old.name, array, old.trainable) for old, array in changed.items()}
-    return graph.substituted(fresh) if fresh else graph
+    return substituted(graph, fresh)
 
 
 def settled(graph: Graph) -> set[Value]:
@@ -97,13 +107,13 @@ def named(graph: Graph) -> Graph:
     results = ((_before_dropout(value), name) for name, value in graph.outputs.items())
     said = {value: name for value, name in results if value.node is not None}
 
-    def rename(node: Node, known: Mapping[Value, Value]) -> tuple[Value, ...]:
-        copy = refreshed(node, known)
+    def rename(node: Node, replacements: Replacements) -> tuple[Value, ...]:
+        copy = replacements.copied(node)
         for old, new in zip(node.outputs, copy.outputs, strict=True):
             new.name = fresh.fresh(said.get(old) or old.name or node.name or _layer(node) or node.operator.onnx)
         return copy.outputs
 
-    return transformed(graph, rename)
+    return translate(graph, rename)
 
 
 def _before_dropout(value: Value) -> Value:
@@ -115,32 +125,6 @@ def _before_dropout(value: Value) -> Value:
 def _layer(node: Node) -> str:
     """The name that a layer's parameters begin with: ``stage1.conv`` for ``stage1.conv.weight``."""
     return next((v.name.rpartition(".")[0] for v in node.inputs if isinstance(v, Variable)), "")
-
-
-def refreshed(node: Node, known: Mapping[Value, Value]) -> Node:
-    """A new node with the same operator and names, on the operands' replacements."""
-    operands = [None if value is None else known.get(value, value) for value in node.inputs]
-    fresh = Node(node.operator, operands, node.name)
-    for old, new in zip(node.outputs, fresh.outputs, strict=True):
-        new.name = old.name
-    return fresh
-
-
-Change = Callable[[Node, Mapping[Value, Value]], "tuple[Value, ...] | None"]
-"""Given a node of the old graph and the new values of its operands: new values of its results, or ``None``."""
-
-
-def transformed(graph: Graph, change: Change) -> Graph:
-    """The graph with ``change`` applied to every node, operands first; unlike
-    :func:`~glowtrain.optimize.rewrite.rewrite` it shows the old nodes, so that their readers can be looked at."""
-    known: dict[Value, Value] = {}
-    for node in graph.nodes:
-        results = change(node, known)
-        if results is None and any(value in known for value in node.inputs):
-            results = refreshed(node, known).outputs
-        if results is not None:
-            known.update(zip(node.outputs, results, strict=True))
-    return replaced(graph, known)
 
 
 @overload

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from glowtrain.errors import QuantizationError
-from glowtrain.graph import Constant, Graph, Node, Value
+from glowtrain.graph import Constant, Graph, Node, Replacements, Value, translate
 from glowtrain.modes.training_and_inference import inference
 from glowtrain.ops.elementwise.extrema import Clip
 from glowtrain.ops.quantized.convert import DequantizeLinear, QuantizeLinear, limits
 from glowtrain.ops.quantized.fake_quantize import FakeQuantize
-from glowtrain.quantization.export.constants import Arrays, Model, baked, each, refreshed, transformed
+from glowtrain.quantization.export.constants import Arrays, Model, baked, each
 from glowtrain.quantization.placement.prepare import fake_quantized, least_share_scale, shares_of
 from glowtrain.quantization.placement.scheme import Parameters, check_parameters
 from glowtrain.quantization.training.batch_norm import frozen
@@ -40,7 +40,7 @@ def converted(graph: Graph) -> Graph:
     converting = _Converting()
     for node in fake_quantized(graph):
         converting.notice(*node.inputs[:2])
-    return transformed(graph, converting.change)
+    return translate(graph, converting.change)
 
 
 def reciprocal(scale: Array, count: int) -> Array:
@@ -87,11 +87,11 @@ class _Converting:
             self.shares[scale] = min(count, self.shares.get(scale, count))
         self.tops[scale] = max(self.top(x), self.tops.get(scale, -math.inf))
 
-    def change(self, node: Node, known: Mapping[Value, Value]) -> tuple[Value, ...] | None:
+    def change(self, node: Node, replacements: Replacements) -> tuple[Value, ...] | None:
         if isinstance(node.operator, FakeQuantize):
-            return (self.rounded(node, node.operator, known),)
+            return (self.rounded(node, node.operator, replacements),)
         if node.operator.quantized == "contraction" and len(node.inputs) > 2 and node.inputs[2] is not None:
-            return self.biased(node, known)
+            return self.biased(node, replacements)
         return None
 
     def parameters(self, node: Node) -> Parameters:
@@ -121,7 +121,7 @@ class _Converting:
             self.constants[value] = Constant(array, value.name)
         return self.constants[value]
 
-    def rounded(self, node: Node, operator: FakeQuantize, known: Mapping[Value, Value]) -> Value:
+    def rounded(self, node: Node, operator: FakeQuantize, replacements: Replacements) -> Value:
         x, scale, zero = (value for value in node.inputs if value is not None)
         found = self.parameters(node)
         settings = operator.axis, operator.block_size
@@ -129,7 +129,7 @@ class _Converting:
         array = self.arrays.of(x)
         name = x.name or node.outputs[0].name.removesuffix(".rounded")
         if array is None:
-            integers = Node(QuantizeLinear(*settings), [known.get(x, x), *operands]).output
+            integers = Node(QuantizeLinear(*settings), [replacements.of(x), *operands]).output
             integers.name = f"{name}.quantized"
         else:
             integers = Constant(found.quantized(array), f"{name}.quantized")
@@ -137,7 +137,7 @@ class _Converting:
         result.name = f"{name}.dequantized"
         return result
 
-    def biased(self, node: Node, known: Mapping[Value, Value]) -> tuple[Value, ...] | None:
+    def biased(self, node: Node, replacements: Replacements) -> tuple[Value, ...] | None:
         """A contraction of two rounded operands, its bias as i32 in the scale of the products."""
         bias, makers = node.inputs[2], [None if value is None else value.node for value in node.inputs[:2]]
         assert bias is not None
@@ -146,12 +146,9 @@ class _Converting:
             return None
         if scale.size > 1:
             scale = np.tile(scale, array.size // scale.size)  # groups that share channels of weights, one after another
-        fresh = refreshed(node, known)
-        operands = [*fresh.inputs[:2], self.bias(bias, array, scale), *fresh.inputs[3:]]
-        again = Node(node.operator, operands, node.name)
-        for old, new in zip(node.outputs, again.outputs, strict=True):
-            new.name = old.name
-        return again.outputs
+        operands = replacements.operands(node)
+        operands[2] = self.bias(bias, array, scale)
+        return Node(node.operator, operands, node.name).outputs
 
     def scale_of_products(self, node: Node, makers: list[Node | None]) -> Array | None:
         """s_x · s_w for each channel; ``None`` where products have no such scale."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from functools import cache
 from typing import Literal
 
 from glowtrain.errors import QuantizationError
-from glowtrain.graph import Constant, Graph, Node, Value, no_graph, topological
+from glowtrain.graph import Constant, Graph, Node, Replacements, Value, no_graph, topological, translate
 from glowtrain.onnx_io import save
 from glowtrain.ops.quantized.convert import DequantizeLinear, ScaledConversion
-from glowtrain.quantization.export.constants import Arrays, Model, each, refreshed, transformed
+from glowtrain.quantization.export.constants import Arrays, Model, each
 from glowtrain.quantization.export.qoperator import DOMAIN, qoperator
 from glowtrain.types import SMALL_INTEGERS, DType, byte_of, i16, u16
 
@@ -71,14 +70,16 @@ def _in_bytes(graph: Graph) -> Graph:
         array = arrays.of(value) if _of_constants(value) else None
         return None if array is None else Constant(array.astype(byte_of(value.dtype).numpy), value.name)
 
-    def change(node: Node, known: Mapping[Value, Value]) -> tuple[Value, ...] | None:
+    def change(node: Node, replacements: Replacements) -> tuple[Value, ...] | None:
         if not isinstance(node.operator, DequantizeLinear) or node.operator.block_size:
             return None
         small = {value for value in node.inputs if value is not None and value.dtype in SMALL_INTEGERS}
         wide = {value: byte for value in small if (byte := stored(value)) is not None}
-        return refreshed(node, {**known, **wide}).outputs if small and len(wide) == len(small) else None
+        if not small or len(wide) < len(small):
+            return None
+        return Replacements({**replacements.values, **wide}).refreshed(node).outputs
 
-    return transformed(graph, change)
+    return translate(graph, change)
 
 
 def _of_constants(value: Value) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glowtrain.graph import Graph, Node, Value, Variable
+from glowtrain.graph import Graph, Node, Replacements, Value, Variable, translate
 from glowtrain.modes.training_and_inference import inference
 from glowtrain.names import Names
 from glowtrain.ops.contraction.products import Gemm, MatMul
@@ -19,7 +19,7 @@ from glowtrain.ops.normalize.batch_and_layer import BatchNormalization
 from glowtrain.ops.pooling.pooling import GlobalAveragePool
 from glowtrain.ops.reduce.reduction import ReduceMean
 from glowtrain.ops.tensor.move import Flatten
-from glowtrain.quantization.export.constants import Arrays, baked, named, only_reader, refreshed, transformed
+from glowtrain.quantization.export.constants import Arrays, baked, named, only_reader
 from glowtrain.types import Array
 
 
@@ -49,15 +49,15 @@ class _Folding:
         )
 
     def run(self) -> Graph:
-        return transformed(self.graph, self.change)
+        return translate(self.graph, self.change)
 
-    def change(self, node: Node, known: Mapping[Value, Value]) -> tuple[Value, ...] | None:
+    def change(self, node: Node, replacements: Replacements) -> tuple[Value, ...] | None:
         if isinstance(node.operator, BatchNormalization):
-            return self.batch_normalization(node, known)
+            return self.batch_normalization(node, replacements)
         if isinstance(node.operator, Add):
-            return self.bias(node, known)
+            return self.bias(node, replacements)
         if isinstance(node.operator, ReduceMean):
-            return _pooled(node, node.operator, known)
+            return _pooled(node, node.operator, replacements)
         return None
 
     def contraction(self, value: Value | None) -> Node | None:
@@ -70,7 +70,7 @@ class _Folding:
         parameters = [self.arrays.of(operand) for operand in node.inputs[1:] if operand is not None]
         return None if any(array is None for array in parameters) else node
 
-    def batch_normalization(self, node: Node, known: Mapping[Value, Value]) -> tuple[Value, ...] | None:
+    def batch_normalization(self, node: Node, replacements: Replacements) -> tuple[Value, ...] | None:
         operator, contraction = node.operator, self.contraction(node.inputs[0])
         assert isinstance(operator, BatchNormalization)
         statistics = [None if value is None else self.arrays.of(value) for value in node.inputs[1:]]
@@ -82,10 +82,10 @@ class _Folding:
             return None
         gamma, beta, mean, variance = (np.asarray(array, np.float64) for array in statistics)
         factor = gamma / np.sqrt(variance + operator.epsilon)
-        return self.scaled(contraction, axes[0], factor, beta - mean * factor, node, known)
+        return self.scaled(contraction, axes[0], factor, beta - mean * factor, node, replacements)
 
     def scaled(
-        self, node: Node, axis: int, factor: Array, offset: Array, last: Node, known: Mapping[Value, Value]
+        self, node: Node, axis: int, factor: Array, offset: Array, last: Node, replacements: Replacements
     ) -> tuple[Value, ...] | None:
         """The contraction with its results multiplied by ``factor`` and moved by ``offset``, under the last's name."""
         weight, bias = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
@@ -107,10 +107,10 @@ class _Folding:
         bias_name = self.name(bias, f"{name.removesuffix('.weight')}.bias")
         parameters = Variable(name, product.astype(dtype)), Variable(bias_name, shifts)
         operator = Gemm() if isinstance(node.operator, MatMul) else node.operator
-        data = known.get(node.inputs[0], node.inputs[0]) if node.inputs[0] is not None else None
-        return self.again(Node(operator, (data, *parameters), node.name), last)
+        data = replacements.operands(node)[0]
+        return Node(operator, (data, *parameters), node.name).outputs
 
-    def bias(self, node: Node, known: Mapping[Value, Value]) -> tuple[Value, ...] | None:
+    def bias(self, node: Node, replacements: Replacements) -> tuple[Value, ...] | None:
         """MatMul of matrices plus one number for each column, as Gemm."""
         for product, offset in (node.inputs, node.inputs[::-1]):
             contraction = self.contraction(product)
@@ -122,8 +122,8 @@ class _Folding:
             if array.shape not in ((result.shape[1],), (1, result.shape[1])) or node.outputs[0].type != result.type:
                 continue
             term = offset if array.ndim == 1 else Variable(self.name(offset, f"{node.outputs[0].name}.bias"), array[0])
-            operands = [*refreshed(contraction, known).inputs, term]
-            return self.again(Node(Gemm(), operands, contraction.name), node)
+            operands = [*replacements.operands(contraction), term]
+            return Node(Gemm(), operands, contraction.name).outputs
         return None
 
     def name(self, value: Value | None, otherwise: str) -> str:
@@ -132,21 +132,17 @@ class _Folding:
             return value.name
         return self.names.fresh(otherwise)
 
-    def again(self, fresh: Node, last: Node) -> tuple[Value, ...]:
-        fresh.outputs[0].name = last.outputs[0].name
-        return fresh.outputs
 
-
-def _pooled(node: Node, operator: ReduceMean, known: Mapping[Value, Value]) -> tuple[Value, ...] | None:
+def _pooled(node: Node, operator: ReduceMean, replacements: Replacements) -> tuple[Value, ...] | None:
     """The mean over all places of an image, as GlobalAveragePool: other means are normalizations, which need floats."""
     x = node.inputs[0]
     if x is None or x.rank < 4 or not operator.axes or {axis % x.rank for axis in operator.axes} != {*range(2, x.rank)}:
         return None
-    pooled = Node(GlobalAveragePool(), [known.get(x, x)], node.name)
-    last = pooled if operator.keepdims else Node(Flatten(), [pooled.outputs[0]])
-    pooled.outputs[0].name = f"{node.outputs[0].name}.pooled"
-    last.outputs[0].name = node.outputs[0].name
-    return last.outputs
+    pooled = Node(GlobalAveragePool(), [replacements.of(x)], node.name)
+    if operator.keepdims:
+        return pooled.outputs
+    pooled.output.name = f"{node.output.name}.pooled"
+    return Node(Flatten(), pooled.outputs).outputs
 
 
 def _plain(node: Node, attribute: str) -> bool:

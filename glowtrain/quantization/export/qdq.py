@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from glowtrain.graph import Constant, Graph, Node, Operator, Value
+from glowtrain.graph import Constant, Graph, Node, Operator, Value, rewrite
 from glowtrain.ops.contraction.products import Gemm, MatMul
 from glowtrain.ops.convolution.convolution import Conv
 from glowtrain.ops.elementwise.arithmetic import Add, Mul
@@ -38,7 +38,6 @@ from glowtrain.ops.quantized.convert import INTEGERS, DequantizeLinear, Quantize
 from glowtrain.ops.quantized.qlinear import QLinearConv, QLinearMatMul
 from glowtrain.ops.tensor.move import Concat, reshape
 from glowtrain.ops.tensor.pad import Pad
-from glowtrain.optimize.rewrite import rewrite
 from glowtrain.quantization.export.constants import Arrays
 from glowtrain.types import Array, DType
 

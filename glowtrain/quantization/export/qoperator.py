@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from glowtrain.errors import ShapeError
-from glowtrain.graph import Constant, Node, Operator, Value
+from glowtrain.graph import Constant, Node, Operator, Value, rewrite
 from glowtrain.ops.contraction.products import Gemm, MatMul
 from glowtrain.ops.convolution.convolution import Conv
 from glowtrain.ops.elementwise.activation import LeakyRelu, Sigmoid
@@ -38,7 +38,6 @@ from glowtrain.ops.reduce.softmax import Softmax
 from glowtrain.ops.tensor.move import Concat
 from glowtrain.ops.tensor.pad import Pad
 from glowtrain.optimize.integer import SAME_SCALE
-from glowtrain.optimize.rewrite import rewrite
 from glowtrain.quantization.export.constants import Model, each
 from glowtrain.quantization.placement.scheme import Parameters
 from glowtrain.types import Array, i8, i32, u8

@@ -15,12 +15,12 @@ import numpy as np
 from glowtrain.backends.base import Backend
 from glowtrain.compiler import Function, compile
 from glowtrain.errors import QuantizationError
-from glowtrain.graph import Graph, Node, Template, Value, Variable
+from glowtrain.graph import Graph, Node, Replacements, Template, Value, Variable, translate
 from glowtrain.graph.modules import modules_of
 from glowtrain.ops.elementwise.cast import Cast
 from glowtrain.ops.reduce.reduction import ReduceSum
 from glowtrain.quantization.calibration.batches import Batch
-from glowtrain.quantization.export.constants import Arrays, baked, each, transformed
+from glowtrain.quantization.export.constants import Arrays, baked, each
 from glowtrain.quantization.placement.placement import Placement, name_of
 from glowtrain.quantization.placement.prepare import SCALE, PreparedModel
 from glowtrain.types import Array, f32, f64
@@ -212,11 +212,11 @@ class _Gated:
             if rounded is not None and rounded.node is not None:
                 yield place, rounded.node
 
-    def change(self, node: Node, known: Mapping[Value, Value]) -> tuple[Value, ...] | None:
+    def change(self, node: Node, replacements: Replacements) -> tuple[Value, ...] | None:
         if self.layers.get(name_of(node)) is not node:
             return None
         gate = Variable(gate_name(name_of(node)), np.array(1.0, np.float32), trainable=False)
-        operands = [None if value is None else known.get(value, value) for value in node.inputs]
+        operands = replacements.operands(node)
         for place, fake in self.rounded_operands(node):
             exact = operands[place]
             assert exact is not None
@@ -226,7 +226,7 @@ class _Gated:
 
     def graph(self) -> Graph:
         exact = self.ready.placement.graph
-        changed = transformed(exact, self.change)
+        changed = translate(exact, self.change)
         outputs: dict[str, Value] = {}
         for name, value in exact.outputs.items():
             if value.dtype == f32:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from glowtrain.errors import QuantizationError
-from glowtrain.graph import Constant, Graph, Node, Template, Value, Variable
+from glowtrain.graph import Constant, Graph, Node, Replacements, Template, Value, Variable, translate
 from glowtrain.names import Names
 from glowtrain.ops.quantized.convert import QuantizeLinear, limits
 from glowtrain.ops.quantized.fake_quantize import FakeQuantize
@@ -22,7 +22,7 @@ from glowtrain.ops.reduce.softmax import Softmax
 from glowtrain.quantization.calibration.profile import Profile
 from glowtrain.quantization.calibration.ranges import method_of
 from glowtrain.quantization.checks import check_kind, check_model
-from glowtrain.quantization.export.constants import Arrays, Model, each, transformed
+from glowtrain.quantization.export.constants import Arrays, Model, each
 from glowtrain.quantization.export.fold import folded
 from glowtrain.quantization.placement.placement import Kept, Placement, Weight, place
 from glowtrain.quantization.placement.recipe import Recipe
@@ -125,7 +125,7 @@ class _Preparing:
     shared: dict[tuple[Value, Axes | None], Value] = field(default_factory=dict)
     """Those of weights, by the axes that they are read along."""
     weights: dict[tuple[Node, int], Value] = field(default_factory=dict)
-    known: Mapping[Value, Value] = field(default_factory=dict)
+    replacements: Replacements = field(default_factory=Replacements)
     kept: list[Kept] = field(default_factory=list)
     names: Names = field(default_factory=lambda: Names(separator="."))
 
@@ -133,10 +133,11 @@ class _Preparing:
         for value in dict.fromkeys(self.placement.sites.values()):
             self.range(value)
         self.names.take(*self.parameters)
-        graph = transformed(self.placement.graph, self.change)
+        graph = translate(self.placement.graph, self.change)
         graph = graph.with_(outputs={name: self.output(name, graph) for name in graph.outputs})
         kept = [*self.placement.kept, *self.kept]
-        return PreparedModel(graph, self.placement, self.parameters, kept, self.known, self.rounded, self.weights)
+        values = self.replacements.values
+        return PreparedModel(graph, self.placement, self.parameters, kept, values, self.rounded, self.weights)
 
     def range(self, value: Value) -> None:
         """The parameters of an activation; a value that was never anything but 0 stays as it is."""
@@ -151,8 +152,8 @@ class _Preparing:
         least = np.float32(least_share_scale(count) if count else 0)
         self.parameters[value.name] = replace(found, scale=np.maximum(found.scale, least))
 
-    def change(self, node: Node, known: Mapping[Value, Value]) -> tuple[Value, ...] | None:
-        self.known = known
+    def change(self, node: Node, replacements: Replacements) -> tuple[Value, ...] | None:
+        self.replacements = replacements
         weights = {weight.place: weight for weight in self.placement.weights if weight.node is node}
         operands: list[Value | None] = []
         for position, value in enumerate(node.inputs):
@@ -161,27 +162,22 @@ class _Preparing:
             elif position in weights:
                 operands.append(self.weight(weights[position]))
             else:
-                rounded = self.operand(value, node, known)
-                operands.append(self.drops.operand(node, position, rounded, known))
+                rounded = self.operand(value, node)
+                operands.append(self.drops.operand(node, position, rounded, replacements))
         if all(new is old for new, old in zip(operands, node.inputs, strict=True)):
             return None
-        fresh = Node(node.operator, operands, node.name)
-        for old, new in zip(node.outputs, fresh.outputs, strict=True):
-            new.name = old.name
-        return fresh.outputs
+        return Node(node.operator, operands, node.name).outputs
 
-    def operand(self, value: Value, node: Node, known: Mapping[Value, Value]) -> Value:
-        reads = value in self.placement.everywhere or node in self.placement.readers
-        if not reads or value not in self.placement.sites:
-            return known.get(value, value)
-        return self.activation(value, known.get(value, value))
+    def operand(self, value: Value, node: Node) -> Value:
+        reads, raw = value in self.placement.everywhere or node in self.placement.readers, self.replacements.of(value)
+        return self.activation(value, raw) if reads and value in self.placement.sites else raw
 
     def output(self, name: str, graph: Graph) -> Value:
         """A result of the graph: rounded where all readers of the value read it rounded."""
         value, result = self.placement.graph.outputs[name], graph.outputs[name]
         if value in self.placement.everywhere:
             result = self.activation(value, result)
-        return self.drops.output(name, result, self.known)
+        return self.drops.output(name, result, self.replacements)
 
     def activation(self, value: Value, raw: Value) -> Value:
         """What stands for an activation when it is read."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from glowtrain.graph import Graph, Node, Template, Value, Variable
+from glowtrain.graph import Graph, Node, Replacements, Template, Value, Variable, rewrite, translate
 from glowtrain.modes.training_and_inference import inference
 from glowtrain.ops.elementwise.arithmetic import Div, Mul, Sqrt
 from glowtrain.ops.elementwise.extrema import Max, Min
@@ -24,8 +24,7 @@ from glowtrain.ops.elementwise.logic import Less, Where
 from glowtrain.ops.normalize.batch_and_layer import BatchNormalization
 from glowtrain.ops.quantized.fake_quantize import FakeQuantize
 from glowtrain.ops.tensor.move import Reshape, reshape
-from glowtrain.optimize.rewrite import rewrite
-from glowtrain.quantization.export.constants import Arrays, baked, each, named, only_reader, transformed
+from glowtrain.quantization.export.constants import Arrays, baked, each, named, only_reader
 from glowtrain.types import Array
 
 LEAST_FACTOR = 1e-6
@@ -55,7 +54,7 @@ def unfolded(prepared: Graph, model: Graph, state: Mapping[str, Array] | None = 
     layers = {
         layer.normalization.outputs[0].name: layer for layer in _layers(named(inference(baked(model, state or {}))))
     }
-    return transformed(prepared, _Unfolding(layers).change)
+    return translate(prepared, _Unfolding(layers).change)
 
 
 def freeze(model: Graph | Template, state: Mapping[str, Array] | None = None) -> Graph | Template:
@@ -90,7 +89,7 @@ class _Unfolding:
     layers: Mapping[str, NormalizedLayer]
     arrays: Arrays = field(default_factory=Arrays)
 
-    def change(self, node: Node, known: Mapping[Value, Value]) -> tuple[Value, ...] | None:
+    def change(self, node: Node, replacements: Replacements) -> tuple[Value, ...] | None:
         layer = self.layers.get(node.outputs[0].name)
         rounding = _maker(node.inputs[1], FakeQuantize) if len(node.inputs) > 1 else None
         if layer is None or layer.weight is None or rounding is None or node.operator.quantized != "contraction":
@@ -102,7 +101,7 @@ class _Unfolding:
         x, old = node.inputs[0], rounding.inputs[0]
         if x is None or old is None or old.type != layer.weight.type:
             return None
-        return self.normalized(layer, statistics, Node(node.operator, [known.get(x, x), *node.inputs[1:]]), axes[0])
+        return self.normalized(layer, statistics, Node(node.operator, [replacements.of(x), *node.inputs[1:]]), axes[0])
 
     def normalized(
         self, layer: NormalizedLayer, statistics: Sequence[Variable], contraction: Node, axis: int

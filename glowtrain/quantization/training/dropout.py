@@ -9,16 +9,14 @@ or ReLU is taken behind it, Dropout goes behind that, which drops each element a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from glowtrain.graph import Graph, Node, Value, constant
+from glowtrain.graph import Graph, Node, Replacements, Value, constant, translate
 from glowtrain.ops.elementwise.activation import Relu
 from glowtrain.ops.random.philox import Dropout
-from glowtrain.optimize.rewrite import replaced
-from glowtrain.quantization.export.constants import refreshed
 
 Chain = tuple[Node, ...]
 """Dropouts that follow one another."""
@@ -32,18 +30,18 @@ class Drops:
     outputs: dict[str, Chain] = field(default_factory=dict)
     made: dict[tuple[Node, Value], Value] = field(default_factory=dict)
 
-    def operand(self, node: Node, place: int, value: Value, known: Mapping[Value, Value]) -> Value:
+    def operand(self, node: Node, place: int, value: Value, replacements: Replacements) -> Value:
         """What a node reads: ``value``, dropped where it was."""
-        return self._dropped(value, self.operands.get((node, place), ()), known)
+        return self._dropped(value, self.operands.get((node, place), ()), replacements)
 
-    def output(self, name: str, value: Value, known: Mapping[Value, Value]) -> Value:
+    def output(self, name: str, value: Value, replacements: Replacements) -> Value:
         """A result of the graph, likewise."""
-        return self._dropped(value, self.outputs.get(name, ()), known)
+        return self._dropped(value, self.outputs.get(name, ()), replacements)
 
-    def _dropped(self, value: Value, chain: Chain, known: Mapping[Value, Value]) -> Value:
+    def _dropped(self, value: Value, chain: Chain, replacements: Replacements) -> Value:
         for node in chain:
             if (node, value) not in self.made:  # all readers of one Dropout see the same elements
-                ratios = (None if ratio is None else known.get(ratio, ratio) for ratio in node.inputs[1:])
+                ratios = replacements.operands(node)[1:]
                 self.made[node, value] = Node(node.operator, [value, *ratios], node.name).outputs[0]
             value = self.made[node, value]
         return value
@@ -51,25 +49,37 @@ class Drops:
 
 def without_dropout(graph: Graph) -> tuple[Graph, Drops]:
     """A graph without Dropout, and where it was."""
-    known, waiting, drops = dict[Value, Value](), dict[Value, Chain](), Drops()
-    for node in graph.nodes:
+    removing = _Removing()
+    plain = translate(graph, removing.change)
+    waiting = removing.waiting
+    outputs = {name: waiting[value] for name, value in graph.outputs.items() if value in waiting}
+    return plain, Drops(removing.operands, outputs)
+
+
+@dataclass
+class _Removing:
+    waiting: dict[Value, Chain] = field(default_factory=dict)
+    """The dropouts before a value that its readers are still to be told of."""
+    operands: dict[tuple[Node, int], Chain] = field(default_factory=dict)
+
+    def change(self, node: Node, replacements: Replacements) -> Sequence[Value]:
         if isinstance(node.operator, Dropout):
-            x = node.inputs[0]
-            assert x is not None
-            mask = constant(np.ones(x.shape, np.bool_))
-            known.update(zip(node.outputs, (known.get(x, x), mask), strict=False))
-            waiting[node.outputs[0]] = (*waiting.get(x, ()), node)
-            continue
-        fresh = refreshed(node, known) if any(value in known for value in node.inputs) else node
-        known.update((old, new) for old, new in zip(node.outputs, fresh.outputs, strict=True) if old is not new)
+            return self.removed(node, replacements)
+        fresh = replacements.refreshed(node)
         for place, value in enumerate(node.inputs):
-            chain = () if value is None else waiting.get(value, ())
+            chain = () if value is None else self.waiting.get(value, ())
             if chain and place == 0 and _commutes(node):
-                waiting.update(dict.fromkeys(node.outputs, chain))
+                self.waiting.update(dict.fromkeys(node.outputs, chain))
             elif chain:
-                drops.operands[fresh, place] = chain
-    drops.outputs.update((name, waiting[value]) for name, value in graph.outputs.items() if value in waiting)
-    return replaced(graph, known), drops
+                self.operands[fresh, place] = chain
+        return fresh.outputs
+
+    def removed(self, node: Node, replacements: Replacements) -> Sequence[Value]:
+        """The operand of a Dropout, and a mask that leaves every element where it was."""
+        x = node.inputs[0]
+        assert x is not None
+        self.waiting[node.outputs[0]] = (*self.waiting.get(x, ()), node)
+        return (replacements.of(x), constant(np.ones(x.shape, np.bool_)))[: len(node.outputs)]
 
 
 def _commutes(node: Node) -> bool:

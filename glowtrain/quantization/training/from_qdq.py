@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from glowtrain.errors import QuantizationError
-from glowtrain.graph import Constant, Graph, Node, Value, Variable
+from glowtrain.graph import Constant, Graph, Node, Value, Variable, rewrite
 from glowtrain.modes.training_and_inference import inference
 from glowtrain.names import Names
 from glowtrain.ops.microsoft.linear import DynamicQuantizeMatMul
 from glowtrain.ops.quantized.convert import INTEGERS, DequantizeLinear, DynamicQuantizeLinear, QuantizeLinear
 from glowtrain.ops.quantized.fake_quantize import FakeQuantize
 from glowtrain.ops.quantized.integer_products import ConvInteger, MatMulInteger
-from glowtrain.optimize.rewrite import rewrite
 from glowtrain.quantization.export.constants import Arrays
 from glowtrain.quantization.export.qdq import qdq
 from glowtrain.types import Array, DType

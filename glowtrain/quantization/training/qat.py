@@ -17,14 +17,13 @@ import numpy as np
 
 from glowtrain.backends.base import Backend
 from glowtrain.errors import QuantizationError
-from glowtrain.graph import Constant, Graph, Node, Template, Value, Variable
+from glowtrain.graph import Constant, Graph, Node, Template, Value, Variable, rewrite
 from glowtrain.losses import Loss, LossFunction
 from glowtrain.names import matches
 from glowtrain.ops.elementwise.transcendental import Exp
 from glowtrain.ops.quantized.convert import limits
 from glowtrain.ops.quantized.fake_quantize import FakeQuantize
 from glowtrain.optim import Optimizer
-from glowtrain.optimize.rewrite import rewrite
 from glowtrain.quantization.calibration.profile import Profile
 from glowtrain.quantization.checks import check_model, check_names
 from glowtrain.quantization.export.constants import each, settled

@@ -1,0 +1,29 @@
+"""The order in which nodes are visited."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from glowtrain.graph.value import Node, Value
+
+
+def topological(roots: Iterable[Value], boundary: Collection[Value] = ()) -> list[Node]:
+    """The nodes that ``roots`` need, each after its operands, in a deterministic order (depth first, iteratively).
+
+    Values of ``boundary`` count as leaves.
+    """
+    order: list[Node] = []
+    done: dict[Node, bool] = {}
+    stack = [value.node for value in reversed(list(roots)) if value.node is not None and value not in boundary]
+    while stack:
+        node = stack[-1]
+        if node not in done:
+            done[node] = False
+            operands = (value for value in reversed(node.inputs) if value is not None and value not in boundary)
+            stack.extend(value.node for value in operands if value.node is not None and value.node not in done)
+            continue
+        stack.pop()
+        if not done[node]:
+            done[node] = True
+            order.append(node)
+    return order
