@@ -1,7 +1,7 @@
 """Graph: the high-level IR. Values and nodes, graphs, their text, verifier and rewriting."""
 
 from glowtrain.graph.attributes import attribute
-from glowtrain.graph.graph import Graph
+from glowtrain.graph.graph import Graph, bodies_of
 from glowtrain.graph.operator import Draw, Operator, Sample, static
 from glowtrain.graph.registry import OPERATORS, Named, class_of, lookup, operator, registered
 from glowtrain.graph.rewriting import Change, Replacements, rebuild, rewrite, substituted, translate
@@ -35,6 +35,7 @@ __all__ = [
     "apply",
     "arrays_of",
     "attribute",
+    "bodies_of",
     "class_of",
     "constant",
     "lookup",

@@ -36,6 +36,19 @@ def structural_key(graph: Graph) -> str:
     return hasher.of({**{f"output {name}": value for name, value in graph.outputs.items()}, **updates})
 
 
+def positional_key(body: Graph) -> str:
+    """64 hexadecimal digits for what a graph that is an attribute computes: its inputs and outputs count by position,
+    whatever they are called."""
+    outputs, inputs = _positions(body)
+    return hashlib.sha256(f"{_types(body.inputs)} {_Digest(inputs).of(outputs)}".encode()).hexdigest()
+
+
+def _positions(body: Graph) -> tuple[dict[str, Value], dict[Value, str]]:
+    """Outputs by their position, and the positions of inputs."""
+    outputs = {str(index): value for index, value in enumerate(body.outputs.values())}
+    return outputs, {value: str(index) for index, value in enumerate(body.inputs)}
+
+
 class _Digest:
     """Numbers values in the order in which they are met, and collects a line for each leaf and node."""
 
@@ -86,9 +99,7 @@ def _attributes(operator: Operator) -> list[tuple[str, str]]:
 
 def _attribute(value: Any) -> str:
     if isinstance(value, Graph):
-        inputs: dict[Value, str] = {value: str(index) for index, value in enumerate(value.inputs)}
-        outputs = {str(index): value for index, value in enumerate(value.outputs.values())}
-        return f"{_types(value.inputs)} {digest(outputs, inputs)}"
+        return f"{_types(value.inputs)} {digest(*_positions(value))}"
     if isinstance(value, tuple):
         return f"[{','.join(map(_attribute, value))}]"
     return repr(value)

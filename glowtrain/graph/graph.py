@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from glowtrain.errors import GraphError
+from glowtrain.graph.operator import Operator
 from glowtrain.graph.specialise.binding import Binding, Result, Trimmed, parts_of
 from glowtrain.graph.specialise.places import IndexUse, index_uses
 from glowtrain.graph.traversal import topological
@@ -77,6 +78,13 @@ class Graph:
 
         return structural_key(self)
 
+    @cached_property
+    def positional_key(self) -> str:
+        """Equal for graphs that compute the same, inputs and outputs in the same order, whatever they are called."""
+        from glowtrain.graph.digest import positional_key  # noqa: PLC0415  (it is written in terms of graphs)
+
+        return positional_key(self)
+
     @property
     def trimmed(self) -> dict[str, Trimmed]:
         """The outputs whose size is found at run time, by name."""
@@ -133,3 +141,8 @@ class Graph:
         from glowtrain.graph.text import to_text  # noqa: PLC0415  (the text form is written in terms of graphs)
 
         return to_text(self)
+
+
+def bodies_of(operator: Operator) -> dict[str, Graph]:
+    """The graphs among an operator's attributes, by name."""
+    return {name: value for name, value in operator.attributes().items() if isinstance(value, Graph)}

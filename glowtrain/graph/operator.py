@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 from glowtrain.errors import ModelError, PluginError, ShapeError
@@ -254,7 +255,7 @@ class Operator:
 
     def attributes(self) -> dict[str, Any]:
         """Attribute names and values, in field order."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return {name: getattr(self, name) for name in _field_names(type(self))}  # type: ignore[arg-type]
 
     def stated(self) -> dict[str, Any]:
         """The attributes that are not at their defaults: with the operator's key, all that its text says."""
@@ -291,6 +292,12 @@ class Operator:
     def __str__(self) -> str:
         shown = ",".join(f"{name}={format_attribute(value)}" for name, value in self.stated().items())
         return f"{self.key()}{{{shown}}}" if shown else self.key()
+
+
+@cache
+def _field_names(cls: type) -> tuple[str, ...]:
+    """The names of a class's attributes: asked for at every node, in every pass."""
+    return tuple(field.name for field in dataclasses.fields(cls))
 
 
 def as_tuple(results: Result | tuple[Result, ...]) -> tuple[Result, ...]:

@@ -11,11 +11,10 @@ graph, and those that are given, stay as they are.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from glowtrain.graph.graph import Graph
+from glowtrain.graph.graph import Graph, bodies_of
 from glowtrain.graph.operator import Operator
 from glowtrain.graph.traversal import topological
 from glowtrain.graph.value import Input, Node, Value, Variable
@@ -151,12 +150,11 @@ class _Rewriter:
         """The operator with its bodies rewritten; the same object where nothing changed."""
         if not self.inside:
             return operator
-        changes = {}
-        for entry in dataclasses.fields(operator):  # type: ignore[arg-type]
-            body = getattr(operator, entry.name)
-            if isinstance(body, Graph):
-                if body not in self.bodies:
-                    self.bodies[body] = self.graph(body)
-                if self.bodies[body] is not body:
-                    changes[entry.name] = self.bodies[body]
+        bodies = bodies_of(operator)
+        if not bodies:
+            return operator
+        for body in bodies.values():
+            if body not in self.bodies:
+                self.bodies[body] = self.graph(body)
+        changes = {name: new for name, body in bodies.items() if (new := self.bodies[body]) is not body}
         return operator.replace(**changes) if changes else operator

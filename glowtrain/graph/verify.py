@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 
 from glowtrain.errors import GraphError, ShapeError
-from glowtrain.graph.graph import Graph
+from glowtrain.graph.graph import Graph, bodies_of
 from glowtrain.graph.registry import lookup
 from glowtrain.graph.specialise.binding import Trimmed, parts_of
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
@@ -95,10 +94,8 @@ def _node(node: Node) -> Iterator[str]:
         if value is not None and not _belongs(value):
             yield f"{_describe(node)}: operand {place} ({value!r}) is not an output of its node"
     yield from _types(node)
-    for field in dataclasses.fields(node.operator):  # type: ignore[arg-type]
-        body = getattr(node.operator, field.name)
-        if isinstance(body, Graph):
-            yield from (f"{_describe(node)}.{field.name}: {problem}" for problem in _body_problems(body))
+    for name, body in bodies_of(node.operator).items():
+        yield from (f"{_describe(node)}.{name}: {problem}" for problem in _body_problems(body))
 
 
 def _types(node: Node) -> Iterator[str]:

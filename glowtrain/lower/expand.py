@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from glowtrain.graph import Graph, Node, Value, rewrite
 from glowtrain.graph.operator import as_tuple
+from glowtrain.optimize.cse import merge_bodies
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class ExpandOperators:
 def expand(graph: Graph) -> Graph:
     """The same graph in operators that can be lowered (bodies of Scans too)."""
     while (simpler := rewrite(graph, _decomposed)) is not graph:
-        graph = simpler
+        graph = merge_bodies(simpler)
     return graph
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
-from glowtrain.graph import Graph, Node, Replacements, Value, rewrite, translate
+from glowtrain.graph import Graph, Node, Replacements, Value, rebuild, translate
 from glowtrain.ops.control.scan import Scan
+from glowtrain.optimize.cse import MergeEqual, draws
 
 Output = tuple[Value, int, int]
 """A scan output: the body's value, its direction and its axis."""
@@ -15,36 +16,52 @@ Output = tuple[Value, int, int]
 
 @dataclass(frozen=True)
 class MergeScans:
-    """Merge Scans over the same operands whose bodies share their inputs and next states.
+    """Merge Scans over the same operands whose bodies compute the same next states.
 
     The gradient of a Scan leaves a second one that runs the same loop again to stack residuals.
     """
 
     def run(self, graph: Graph) -> Graph:
         """The merged graph; the same object if no Scans can be merged."""
-        groups: dict[Hashable, list[Node]] = defaultdict(list)
-        for node in graph.nodes:
-            if isinstance(node.operator, Scan):
-                groups[_loop(node.operator, node)].append(node)
-        merged = {node: group for group in groups.values() if len(group) > 1 for node in group}
-        made: dict[int, Node] = {}
+        alike = _grouped(_loops(graph), _circumstances)
+        groups = [group for loops in alike for group in _grouped(loops, _states)]
+        group_of = {node: group for group in groups for node in group}
+        merged: dict[Node, Sequence[Value]] = {}
 
-        def change(node: Node) -> Sequence[Value] | None:
-            if node not in merged:
-                return None
-            group = merged[node]
-            if id(group) not in made:
-                made[id(group)] = _merge(group)
-            return _outputs(node, made[id(group)])
+        def change(node: Node, replacements: Replacements) -> Sequence[Value] | None:
+            if node in group_of and node not in merged:
+                merged.update(_merged(group_of[node], replacements.operands(node)))
+            return merged.get(node)
 
-        return rewrite(graph, change, bodies=False) if merged else graph
+        return translate(graph, change) if groups else graph
 
 
-def _loop(scan: Scan, node: Node) -> Hashable:
-    """What two Scans must have in common to run as one."""
-    states = tuple(scan.body.outputs.values())[: scan.num_states]
+Loops = dict[Node, Scan]
+"""Nodes whose operator is a Scan."""
+
+
+def _loops(graph: Graph) -> Loops:
+    return {node: node.operator for node in graph.nodes if isinstance(node.operator, Scan)}
+
+
+def _grouped(loops: Loops, key: Callable[[Node, Scan], Hashable]) -> list[Loops]:
+    """The loops with equal keys, where there are several."""
+    groups: dict[Hashable, Loops] = defaultdict(dict)
+    for node, scan in loops.items():
+        groups[key(node, scan)][node] = scan
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _circumstances(node: Node, scan: Scan) -> Hashable:
+    """What two Scans must have in common to run as one, but for what their bodies compute."""
     axes = scan.scan_input_axes or (0,) * scan.num_scan_inputs
-    return node.inputs, scan.body.inputs, states, scan.num_scan_inputs, axes, scan.input_directions, scan.num_captured
+    return node.inputs, scan.num_states, scan.num_scan_inputs, axes, scan.input_directions, scan.num_captured
+
+
+def _states(node: Node, scan: Scan) -> Hashable:
+    """What a Scan's states become: where it draws at random, what the very same nodes compute."""
+    body = scan.body.with_(outputs=dict(list(scan.body.outputs.items())[: scan.num_states]))
+    return (body.inputs, tuple(body.outputs.values())) if draws(body) else body.positional_key
 
 
 def _scan_outputs(scan: Scan) -> list[Output]:
@@ -53,11 +70,27 @@ def _scan_outputs(scan: Scan) -> list[Output]:
     return list(zip(values, scan.output_directions, axes, strict=True))
 
 
-def _merge(group: list[Node]) -> Node:
-    """One Scan with every state and each different scan output once."""
-    scans = [node.operator for node in group if isinstance(node.operator, Scan)]
-    stacks = dict.fromkeys(output for scan in scans for output in _scan_outputs(scan))
-    return Node(_with_stacks(scans[0], list(stacks)), group[0].inputs, group[0].name)
+def _merged(loops: Loops, operands: Sequence[Value | None]) -> dict[Node, Sequence[Value]]:
+    """What takes the place of the loops' outputs: those of one Scan with every state and each different scan output
+    once."""
+    scans = _in_one_body(loops)
+    node, first = next(iter(scans.items()))
+    stacks = list(dict.fromkeys(output for scan in scans.values() for output in _scan_outputs(scan)))
+    whole = Node(_with_stacks(first, stacks), operands, node.name)
+    states, made = whole.outputs[: first.num_states], dict(zip(stacks, whole.outputs[first.num_states :], strict=True))
+    return {node: [*states, *(made[output] for output in _scan_outputs(scan))] for node, scan in scans.items()}
+
+
+def _in_one_body(loops: Loops) -> Loops:
+    """The same Scans over the inputs of the first one's body, with what is equal in their bodies computed once."""
+    bodies = [scan.body for scan in loops.values()]
+    inputs, roots = bodies[0].inputs, list[Value]()
+    for body in bodies:
+        roots += rebuild(list(body.outputs.values()), dict(zip(body.inputs, inputs, strict=True)))
+    whole = MergeEqual().run(Graph(inputs, {str(number): root for number, root in enumerate(roots)}))
+    results = iter(whole.outputs.values())
+    merged = (body.with_(inputs=inputs, outputs={name: next(results) for name in body.outputs}) for body in bodies)
+    return {node: scan.replace(body=body) for (node, scan), body in zip(loops.items(), merged, strict=True)}
 
 
 def _with_stacks(scan: Scan, stacks: list[Output]) -> Scan:
@@ -73,29 +106,22 @@ def _with_stacks(scan: Scan, stacks: list[Output]) -> Scan:
     )
 
 
-def _outputs(node: Node, merged: Node) -> list[Value]:
-    """The merged node's outputs in the order of the node's own."""
-    scan, whole = node.operator, merged.operator
-    assert isinstance(scan, Scan)
-    assert isinstance(whole, Scan)
-    places = {output: place for place, output in enumerate(_scan_outputs(whole), whole.num_states)}
-    return [*merged.outputs[: scan.num_states], *(merged.outputs[places[output]] for output in _scan_outputs(scan))]
-
-
 @dataclass(frozen=True)
 class DropUnreadStacks:
     """Take scan outputs that nothing reads out of Scans."""
 
     def run(self, graph: Graph) -> Graph:
         """The smaller graph; the same object if every scan output is read."""
+        loops = _loops(graph)
+        if not loops:
+            return graph
         read = {*graph.users, *graph.roots}
+        larger = {node: scan for node, scan in loops.items() if not read.issuperset(_stacks(scan, node))}
 
         def change(node: Node, replacements: Replacements) -> Sequence[Value] | None:
-            if isinstance(node.operator, Scan) and any(value not in read for value in _stacks(node.operator, node)):
-                return _smaller(node.operator, node, replacements, read)
-            return None
+            return _smaller(larger[node], node, replacements, read) if node in larger else None
 
-        return translate(graph, change)
+        return translate(graph, change) if larger else graph
 
 
 def _stacks(scan: Scan, node: Node) -> tuple[Value, ...]:

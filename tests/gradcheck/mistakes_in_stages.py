@@ -177,7 +177,7 @@ PASSES = [
         instead(lambda _: ()),
         suite(laws.test_passes_keep_results),
     ),
-    Mistake("random draws merged", cse, never("_.operator.random"), suite(laws.test_random_draws_differ)),
+    Mistake("random draws merged", cse._Merger, never("_.operator.random"), suite(laws.test_random_draws_differ)),
     Mistake(
         "neutral element of the wrong operator",
         simplify.neutral_right,

@@ -56,6 +56,18 @@ def test_a_key_says_what_is_computed() -> None:
     assert Graph((a,), {"y": a + w}).key != Graph((a,), {"y": a + w}, {w: a + w}).key
 
 
+def test_a_positional_key_counts_inputs_and_outputs_by_their_order() -> None:
+    def of(first: str, second: str, output: str, turned: bool = False, extent: int = 3) -> str:
+        a, b = Input(gt.f32[extent], first), Input(gt.f32[extent], second)
+        return Graph((b, a) if turned else (a, b), {output: a - b}).positional_key
+
+    assert of("a", "b", "y") == of("p", "q", "z") != of("a", "b", "y", turned=True)
+    assert of("a", "b", "y") != of("a", "b", "y", extent=4)
+    x = Input(gt.f32[3], "x")
+    y, z = x + 1.0, x + 2.0
+    assert Graph((x,), {"y": y, "z": z}).positional_key != Graph((x,), {"y": z, "z": y}).positional_key
+
+
 @pytest.mark.parametrize(
     "program",
     [

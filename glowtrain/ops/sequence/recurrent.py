@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -295,11 +294,10 @@ def _running(steps: int, lengths: Value) -> Value:
     return result
 
 
-@lru_cache(maxsize=256)
 def _body(
     rnn: Recurrent, place: int, dtype: DType, batch: int, hidden: int, captured: tuple[Shape, ...], masked: bool
 ) -> Graph:
-    """The loop's body. Kept, so that equal layers have one body and equal Scans can be recognised as equal."""
+    """The loop's body."""
     states = [Input(TensorType(dtype, (batch, hidden)), name) for name in ("h", "c")[: rnn.states]]
     x = Input(TensorType(dtype, (batch, rnn.gates * hidden)), "x")
     running = [Input(TensorType(boolean, (batch, 1)), "running")] if masked else []
