@@ -7,7 +7,7 @@ from glowtrain.graph.registry import OPERATORS, Named, class_of, lookup, operato
 from glowtrain.graph.rewriting import Change, Replacements, rebuild, rewrite, substituted, translate
 from glowtrain.graph.specialise.binding import Binding, Structure
 from glowtrain.graph.specialise.ragged import Operand, Ragged
-from glowtrain.graph.specialise.template import Template, no_graph, no_model
+from glowtrain.graph.specialise.template import Model, Template, no_graph, no_model
 from glowtrain.graph.text import arrays_of, parse, to_text
 from glowtrain.graph.traversal import topological
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable, apply, constant
@@ -21,6 +21,7 @@ __all__ = [
     "Draw",
     "Graph",
     "Input",
+    "Model",
     "Named",
     "Node",
     "Operand",

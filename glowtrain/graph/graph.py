@@ -8,6 +8,7 @@ after its operands. Every update reads the variables' values from before the cal
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -125,6 +126,11 @@ class Graph:
     def with_(self, **changes: Any) -> Graph:
         """A copy with some fields changed."""
         return replace(self, **changes)
+
+    def map(self, change: Callable[[Graph], Graph]) -> Graph:
+        """The changed graph; its template, if it has one, is that of changed graphs too."""
+        template = None if self.template is None else self.template.map(change)
+        return change(self).with_(template=template)
 
     def __repr__(self) -> str:
         """``<Graph mlp(x f32[64,784]) -> scores f32[64,10]: 5 operators, 6 variables>``"""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar, overload
 
 import numpy as np
 
-from glowtrain.graph import Constant, Graph, Node, Template, Value, Variable, constant, rewrite
+from glowtrain.graph import Constant, Graph, Model, Node, Value, Variable, constant, rewrite
 from glowtrain.ops.normalize.batch_and_layer import BatchNormalization, UnbiasedBatchNormalization
 from glowtrain.ops.random.draws import SeededDraw
 from glowtrain.ops.random.philox import CounterDraw, Dropout, TrainingDropout
@@ -17,20 +16,10 @@ from glowtrain.ops.random.philox import CounterDraw, Dropout, TrainingDropout
 SEED, COUNTER = "random.seed", "random.counter"
 """The variables from which random operators draw: the seed, and the number of the step."""
 
-Model = TypeVar("Model", Graph, Template)
 
-
-@overload
 def make_trainable(
-    model: Graph, *, unbiased: bool = False, seed: int = 0, trained: Collection[str] | None = None
-) -> Graph: ...
-@overload
-def make_trainable(
-    model: Template, *, unbiased: bool = False, seed: int = 0, trained: Collection[str] | None = None
-) -> Template: ...
-def make_trainable(
-    model: Graph | Template, *, unbiased: bool = False, seed: int = 0, trained: Collection[str] | None = None
-) -> Graph | Template:
+    model: Model, *, unbiased: bool = False, seed: int = 0, trained: Collection[str] | None = None
+) -> Model:
     """The training form of a model.
 
     BatchNormalization normalises with the batch's statistics, and its running ones are state with updates: as in ONNX
@@ -40,20 +29,16 @@ def make_trainable(
     With ``trained``, the names of what is trained, BatchNormalization of whose parameters none is trained stays in
     inference form: it normalises with its running statistics, and they stay as they are.
     """
-    return _apply(model, partial(_training_form, unbiased=unbiased, seed=seed, trained=trained))
+    return model.map(partial(_training_form, unbiased=unbiased, seed=seed, trained=trained))
 
 
-@overload
-def inference(model: Graph, *, dropout: bool = False) -> Graph: ...
-@overload
-def inference(model: Template, *, dropout: bool = False) -> Template: ...
-def inference(model: Graph | Template, *, dropout: bool = False) -> Graph | Template:
+def inference(model: Model, *, dropout: bool = False) -> Model:
     """The inference form of a model: running statistics, no dropout, no updates.
 
     With ``dropout`` Dropout stays where it is, in the form that changes nothing until a model is trained.
     """
     change = _with_dropout if dropout else _inference_node
-    return _apply(model, partial(_inference_form, change=change))
+    return model.map(partial(_inference_form, change=change))
 
 
 def _training_form(graph: Graph, *, unbiased: bool, seed: int, trained: Collection[str] | None) -> Graph:
@@ -62,15 +47,6 @@ def _training_form(graph: Graph, *, unbiased: bool, seed: int, trained: Collecti
 
 def _inference_form(graph: Graph, *, change: Callable[[Node], Sequence[Value] | None]) -> Graph:
     return rewrite(graph.with_(updates={}), change)
-
-
-def _apply(model: Graph | Template, change: Callable[[Graph], Graph]) -> Graph | Template:
-    """Change a graph, and also what its template will build."""
-    if isinstance(model, Template):
-        return model.map(change)
-    template = None if model.template is None else _apply(model.template, change)
-    assert not isinstance(template, Graph)
-    return change(model).with_(template=template)
 
 
 @dataclass

@@ -13,7 +13,7 @@ from glowtrain.quantization.calibration.batches import Batch, Data, batches
 from glowtrain.quantization.calibration.calibrate import calibrate
 from glowtrain.quantization.calibration.profile import Profile
 from glowtrain.quantization.calibration.ranges import method_of
-from glowtrain.quantization.export.constants import baked, each
+from glowtrain.quantization.export.constants import baked
 from glowtrain.quantization.export.convert import converted
 from glowtrain.quantization.export.fold import folded
 from glowtrain.quantization.improve.adaround import round_weights
@@ -89,7 +89,7 @@ def quantize(
     recipe = Recipe() if recipe is None else recipe
     check_request(model, recipe, profile)
     fed = batches(model, data, batch_size, examples)
-    floats = each(model, lambda graph: folded(check_float(graph), state))
+    floats = model.map(lambda graph: folded(check_float(graph), state))
     if recipe.equalize:
         floats, profile = _with_weights(floats, equalized(bound(floats, fed[0]))), None
     if profile is not None:
@@ -146,8 +146,8 @@ class _Work:
         if not example.parameters:
             listed = "".join(f"\n  - {kept.name} ({kept.operator}): {kept.reason}" for kept in example.kept)
             raise QuantizationError(f"nothing in {example.graph.name} is quantized:{listed}")
-        forms = each(self.floats, lambda graph: self.ready(graph).graph)
-        model = each(forms, converted)
+        forms = self.floats.map(lambda graph: self.ready(graph).graph)
+        model = forms.map(converted)
         return Quantized(
             model, forms, self.floats, self.profile, self.recipe, example.kept, example, self.fed, self.fixed
         )
@@ -162,4 +162,4 @@ def bound(model: Graph | Template, batch: Batch) -> Graph:
 
 def _with_weights(floats: Graph | Template, weights: Mapping[str, Array]) -> Graph | Template:
     """The model with other initial values of variables."""
-    return each(floats, lambda graph: baked(graph, weights))
+    return floats.map(lambda graph: baked(graph, weights))

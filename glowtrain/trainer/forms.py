@@ -243,10 +243,13 @@ def _is_choice(trainable: Any) -> bool:
 
 def with_values(graph: Graph, values: Mapping[str, Array]) -> Graph:
     """The graph with other initial values of its variables, in what its template builds too."""
+    return graph.map(partial(_with_values, values=values))
+
+
+def _with_values(graph: Graph, *, values: Mapping[str, Array]) -> Graph:
     fresh: dict[Value, Value] = {
         variable: Variable(variable.name, values[variable.name], variable.trainable)
         for variable in graph.variables
         if variable.name in values
     }
-    template = None if graph.template is None else graph.template.map(partial(with_values, values=values))
-    return substituted(graph, fresh).with_(template=template)
+    return substituted(graph, fresh)

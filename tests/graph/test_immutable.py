@@ -100,3 +100,21 @@ def test_operators_by_name_are_there() -> None:
     assert {"ReduceSum", "Pad", "Split"} <= named
     for key in named:
         assert Named(key).cls.key() == key
+
+
+def test_changing_a_graph_changes_what_its_template_builds() -> None:
+    @gt.model(x=gt.f32["n"])
+    def double(x: gt.Value) -> gt.Value:
+        return x * 2.0
+
+    def halved(graph: Graph) -> Graph:
+        return graph.with_(outputs={name: value * 0.25 for name, value in graph.outputs.items()})
+
+    bound = double.bind({"n": 3})
+    changed = bound.map(halved)
+    assert changed.template is not None
+    keys = {changed.key, changed.template.bind({"n": 3}).key, double.map(halved).bind({"n": 3}).key}
+    assert keys == {halved(bound).key}
+    assert bound.template is double
+    alone = Graph(bound.inputs, bound.outputs)
+    assert alone.map(halved).template is None

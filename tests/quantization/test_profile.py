@@ -13,7 +13,6 @@ from glowtrain.data import Dataset
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Template, Value
 from glowtrain.quantization import Profile, Recipe, calibrate, folded, prepare
-from glowtrain.quantization.export.constants import each
 from glowtrain.types import Array, f32
 from tests.quantization.models import images, mobile, state_of
 
@@ -110,7 +109,7 @@ def test_differences(model: Template, profile: Profile) -> None:
 def test_state_decides(model: Template, profile: Profile) -> None:
     """Running statistics are those of the given state, and do not move while a model is observed."""
     state = state_of(model)
-    exact = gt.compile(each(model, lambda graph: folded(graph, state)))({"x": images(20)})["scores"]
+    exact = gt.compile(model.map(lambda graph: folded(graph, state)))({"x": images(20)})["scores"]
     assert profile["scores"].high == pytest.approx(exact.max(), abs=1e-6)
     assert profile.differences(calibrate(model, images(20), histograms=False))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MethodType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -174,6 +174,10 @@ class Template:
                         f"{self.name}: input {name} has shape {tuple(shape)} but {what} is {known} ({spec})"
                     )
         return dims
+
+
+Model = TypeVar("Model", Graph, Template)
+"""What is bound, or still to be bound: what changes one changes the other by ``model.map(change)``."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from glowtrain.quantization.calibration.batches import Batch, Data, batches
 from glowtrain.quantization.calibration.observe import FIELDS, histogram_observer, range_observer, variable_name
 from glowtrain.quantization.calibration.profile import Histogram, Observed, Profile
 from glowtrain.quantization.calibration.provenance import Origin, origins
-from glowtrain.quantization.export.constants import each, settled
+from glowtrain.quantization.export.constants import settled
 from glowtrain.quantization.export.fold import folded
 from glowtrain.quantization.placement.scheme import SMALLEST_SCALE
 from glowtrain.types import Array, f32
@@ -52,7 +52,7 @@ def calibrate(
     if bins < 2 or not 0 <= momentum < 1:
         raise QuantizationError(f"bins is at least 2 and momentum in [0, 1), not {bins} and {momentum}")
     fed = batches(model, data, batch_size, examples)
-    floats = each(model, lambda graph: folded(graph, state))
+    floats = model.map(lambda graph: folded(graph, state))
     observer = _Ranges(momentum)
     ranges = _observe(floats, fed, backend, observer)
     observed = {name: _observed(ranges, name, observer.made[name]) for name in _names(ranges)}
@@ -113,7 +113,7 @@ def _observe(floats: Graph | Template, fed: Sequence[Batch], backend: str | Back
             raise QuantizationError(f"{graph.name} has nothing to quantize: {_why_nothing(graph)}")
         return graph.with_(outputs={}, updates=updates, results=None)
 
-    function = compile(each(floats, observing), backend)
+    function = compile(floats.map(observing), backend)
     for batch in fed:
         function(batch)
     return function.state

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar, overload
 
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import (
@@ -12,7 +11,6 @@ from glowtrain.graph import (
     Graph,
     Node,
     Replacements,
-    Template,
     Value,
     Variable,
     substituted,
@@ -23,10 +21,7 @@ from glowtrain.modes.variables import unknown_variables
 from glowtrain.names import Names
 from glowtrain.ops.core.evaluate import results_of
 from glowtrain.ops.random.philox import Dropout
-from glowtrain.quantization.checks import check_model
 from glowtrain.types import Array
-
-Model = TypeVar("Model", Graph, Template)
 
 
 @dataclass
@@ -125,19 +120,6 @@ def _before_dropout(value: Value) -> Value:
 def _layer(node: Node) -> str:
     """The name that a layer's parameters begin with: ``stage1.conv`` for ``stage1.conv.weight``."""
     return next((v.name.rpartition(".")[0] for v in node.inputs if isinstance(v, Variable)), "")
-
-
-@overload
-def each(model: Graph, change: Callable[[Graph], Graph]) -> Graph: ...
-@overload
-def each(model: Template, change: Callable[[Graph], Graph]) -> Template: ...
-def each(model: Graph | Template, change: Callable[[Graph], Graph]) -> Graph | Template:
-    """Change a graph, and also what its template will build. Raises :class:`QuantizationError` for other models."""
-    check_model(model)
-    if isinstance(model, Template):
-        return model.map(change)
-    template = None if model.template is None else model.template.map(change)
-    return change(model).with_(template=template)
 
 
 def only_reader(graph: Graph, value: Value) -> Node | None:

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from glowtrain.errors import QuantizationError
-from glowtrain.graph import Constant, Graph, Node, Replacements, Value, translate
+from glowtrain.graph import Constant, Graph, Model, Node, Replacements, Value, translate
 from glowtrain.modes.training_and_inference import inference
 from glowtrain.ops.elementwise.extrema import Clip
 from glowtrain.ops.quantized.convert import DequantizeLinear, QuantizeLinear, limits
 from glowtrain.ops.quantized.fake_quantize import FakeQuantize
-from glowtrain.quantization.export.constants import Arrays, Model, baked, each
+from glowtrain.quantization.checks import check_model
+from glowtrain.quantization.export.constants import Arrays, baked
 from glowtrain.quantization.placement.prepare import fake_quantized, least_share_scale, shares_of
 from glowtrain.quantization.placement.scheme import Parameters, check_parameters
 from glowtrain.quantization.training.batch_norm import frozen
@@ -32,7 +33,8 @@ def convert(model: Model, *, state: Mapping[str, Array] | None = None) -> Model:
     BatchNormalization is folded with its running statistics, if it is not frozen yet. Raises
     :class:`~glowtrain.errors.QuantizationError` for a model that is not prepared and scales that are not positive.
     """
-    return each(model, lambda graph: converted(inference(frozen(baked(graph, state or {})))))
+    check_model(model)
+    return model.map(lambda graph: converted(inference(frozen(baked(graph, state or {})))))
 
 
 def converted(graph: Graph) -> Graph:

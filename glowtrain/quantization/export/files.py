@@ -7,10 +7,11 @@ from functools import cache
 from typing import Literal
 
 from glowtrain.errors import QuantizationError
-from glowtrain.graph import Constant, Graph, Node, Replacements, Value, no_graph, topological, translate
+from glowtrain.graph import Constant, Graph, Model, Node, Replacements, Value, no_graph, topological, translate
 from glowtrain.onnx_io import save
 from glowtrain.ops.quantized.convert import DequantizeLinear, ScaledConversion
-from glowtrain.quantization.export.constants import Arrays, Model, each
+from glowtrain.quantization.checks import check_model
+from glowtrain.quantization.export.constants import Arrays
 from glowtrain.quantization.export.qoperator import DOMAIN, qoperator
 from glowtrain.types import SMALL_INTEGERS, DType, byte_of, i16, u16
 
@@ -59,7 +60,8 @@ def in_bytes(model: Model) -> Model:
     with a scale for each block stay as they are: they need opset 21 in any case, and ONNX Runtime 1.31 takes bytes with
     such scales for bytes without. Raises :class:`QuantizationError` for what is no model.
     """
-    return each(model, _in_bytes)
+    check_model(model)
+    return model.map(_in_bytes)
 
 
 def _in_bytes(graph: Graph) -> Graph:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from glowtrain.errors import ShapeError
-from glowtrain.graph import Constant, Node, Operator, Value, rewrite
+from glowtrain.graph import Constant, Model, Node, Operator, Value, rewrite
 from glowtrain.ops.contraction.products import Gemm, MatMul
 from glowtrain.ops.convolution.convolution import Conv
 from glowtrain.ops.elementwise.activation import LeakyRelu, Sigmoid
@@ -38,7 +38,7 @@ from glowtrain.ops.reduce.softmax import Softmax
 from glowtrain.ops.tensor.move import Concat
 from glowtrain.ops.tensor.pad import Pad
 from glowtrain.optimize.integer import SAME_SCALE
-from glowtrain.quantization.export.constants import Model, each
+from glowtrain.quantization.checks import check_model
 from glowtrain.quantization.placement.scheme import Parameters
 from glowtrain.types import Array, i8, i32, u8
 
@@ -50,7 +50,8 @@ NEWEST_SOFTMAX = 13
 
 def qoperator(model: Model) -> Model:
     """The QOperator form of a model in QDQ form, with scales that are constants, in bytes."""
-    return each(model, lambda graph: rewrite(graph, _change))
+    check_model(model)
+    return model.map(lambda graph: rewrite(graph, _change))
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,6 @@ from glowtrain.ops.elementwise.extrema import Clip, Max, Min
 from glowtrain.ops.quantized.convert import DequantizeLinear, limits
 from glowtrain.ops.reduce.reduction import ReduceMean, ReduceSum
 from glowtrain.quantization.calibration.batches import Batch
-from glowtrain.quantization.export.constants import each
 from glowtrain.quantization.placement.prepare import PreparedModel
 from glowtrain.quantization.placement.scheme import Parameters
 from glowtrain.trainer import Trainer
@@ -48,8 +47,8 @@ def round_weights(
 
     A layer whose error over the calibration data does not fall keeps its weights, which are rounded to the nearest.
     """
-    wanted = compile(each(floats, lambda graph: _form(ready(graph), "float")), backend)
-    rounded = compile(each(floats, lambda graph: _form(ready(graph), "rounded")), backend)
+    wanted = compile(floats.map(lambda graph: _form(ready(graph), "float")), backend)
+    rounded = compile(floats.map(lambda graph: _form(ready(graph), "rounded")), backend)
     wanted(fed[0])
     graph = rounded.specialised(fed[0]).graph
     found, parameters = dict[str, Array](), dict[str, Parameters]()

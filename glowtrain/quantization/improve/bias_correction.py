@@ -16,7 +16,6 @@ from glowtrain.compiler import Function, compile
 from glowtrain.graph import Graph, Node, Template, Value, Variable
 from glowtrain.ops.reduce.reduction import ReduceMean
 from glowtrain.quantization.calibration.batches import Batch
-from glowtrain.quantization.export.constants import each
 from glowtrain.quantization.placement.prepare import PreparedModel
 from glowtrain.types import Array
 
@@ -33,8 +32,8 @@ def correct_biases(
     ``floats`` are the model with weights that may be rounded already; ``ready`` prepares a float graph. Contractions
     without a bias of their own have none to correct.
     """
-    wanted = _means(compile(each(exact, lambda graph: _mean_form(ready(graph), "float")), backend), fed)
-    rounded = compile(each(floats, lambda graph: _mean_form(ready(graph), "rounded")), backend)
+    wanted = _means(compile(exact.map(lambda graph: _mean_form(ready(graph), "float")), backend), fed)
+    rounded = compile(floats.map(lambda graph: _mean_form(ready(graph), "rounded")), backend)
     names = list(wanted)
     for name in names:
         difference = wanted[name] - _means(rounded, fed)[name]

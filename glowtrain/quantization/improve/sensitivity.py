@@ -20,7 +20,8 @@ from glowtrain.graph.modules import modules_of
 from glowtrain.ops.elementwise.cast import Cast
 from glowtrain.ops.reduce.reduction import ReduceSum
 from glowtrain.quantization.calibration.batches import Batch
-from glowtrain.quantization.export.constants import Arrays, baked, each
+from glowtrain.quantization.checks import check_model
+from glowtrain.quantization.export.constants import Arrays, baked
 from glowtrain.quantization.placement.placement import Placement, name_of
 from glowtrain.quantization.placement.prepare import SCALE, PreparedModel
 from glowtrain.types import Array, f32, f64
@@ -70,6 +71,7 @@ def signal_to_noise(
     floats: Graph | Template, ready: Ready, fed: Sequence[Batch], backend: str | Backend = "cpu"
 ) -> list[LayerNoise]:
     """The noise of every rounded value and of the model's results, in order, over the given batches."""
+    check_model(floats)
     example: list[PreparedModel] = []
 
     def comparing(graph: Graph) -> Graph:
@@ -80,7 +82,7 @@ def signal_to_noise(
             outputs |= _powers(name, exact, rounded)
         return graph.with_(outputs=outputs, updates={}, results=None)
 
-    sums = _totals(compile(each(floats, comparing), backend), fed)
+    sums = _totals(compile(floats.map(comparing), backend), fed)
     weights, modules = _weight_noise(example[0]), _modules(example[0])
     makers = {value.name: value.node for value in example[0].placement.sites}
     return [
@@ -164,6 +166,7 @@ def sensitivity(
     A layer is an operator that computes with quantized numbers; it is rounded where it reads. One function is compiled,
     in which variables turn layers on and off. Raises :class:`QuantizationError` for models without float results.
     """
+    check_model(floats)
     names: dict[str, str] = {}
     modules: dict[str, str] = {}
 
@@ -173,7 +176,7 @@ def sensitivity(
         modules.update({name: ", ".join(modules_of(node.inputs)) for name, node in form.layers.items()})
         return form.graph()
 
-    function = compile(each(floats, gated), backend)
+    function = compile(floats.map(gated), backend)
     function(fed[0])
     rows = []
     for name, operator in names.items():
@@ -246,7 +249,8 @@ def accuracy(
     backend: str | Backend = "cpu",
 ) -> float:
     """The part of examples whose greatest score, along the last axis of ``output`` (the first one), is at the label."""
-    function = compile(each(model, lambda graph: baked(graph, state or {})), backend)
+    check_model(model)
+    function = compile(model.map(lambda graph: baked(graph, state or {})), backend)
     right = total = 0
     if len(fed) != len(labels):
         raise QuantizationError(f"labels are one array for each batch: {len(labels)} for {len(fed)}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from glowtrain.errors import QuantizationError
-from glowtrain.graph import Constant, Graph, Node, Replacements, Template, Value, Variable, translate
+from glowtrain.graph import Constant, Graph, Model, Node, Replacements, Template, Value, Variable, translate
 from glowtrain.names import Names
 from glowtrain.ops.quantized.convert import QuantizeLinear, limits
 from glowtrain.ops.quantized.fake_quantize import FakeQuantize
@@ -22,7 +22,7 @@ from glowtrain.ops.reduce.softmax import Softmax
 from glowtrain.quantization.calibration.profile import Profile
 from glowtrain.quantization.calibration.ranges import method_of
 from glowtrain.quantization.checks import check_kind, check_model
-from glowtrain.quantization.export.constants import Arrays, Model, each
+from glowtrain.quantization.export.constants import Arrays
 from glowtrain.quantization.export.fold import folded
 from glowtrain.quantization.placement.placement import Kept, Placement, Weight, place
 from glowtrain.quantization.placement.recipe import Recipe
@@ -52,7 +52,7 @@ def prepare(
     """
     chosen = Recipe() if recipe is None else recipe
     check_request(model, chosen, profile)
-    return each(model, lambda graph: prepared(folded(check_float(graph), state), profile, chosen, learn=learn).graph)
+    return model.map(lambda graph: prepared(folded(check_float(graph), state), profile, chosen, learn=learn).graph)
 
 
 def check_request(model: Graph | Template, recipe: Recipe, profile: Profile | None) -> None:

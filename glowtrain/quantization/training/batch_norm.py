@@ -24,7 +24,8 @@ from glowtrain.ops.elementwise.logic import Less, Where
 from glowtrain.ops.normalize.batch_and_layer import BatchNormalization
 from glowtrain.ops.quantized.fake_quantize import FakeQuantize
 from glowtrain.ops.tensor.move import Reshape, reshape
-from glowtrain.quantization.export.constants import Arrays, baked, each, named, only_reader
+from glowtrain.quantization.checks import check_model
+from glowtrain.quantization.export.constants import Arrays, baked, named, only_reader
 from glowtrain.types import Array
 
 LEAST_FACTOR = 1e-6
@@ -64,7 +65,8 @@ def freeze(model: Graph | Template, state: Mapping[str, Array] | None = None) ->
     ``state`` holds variables' values by name. It can be trained on (γ, β, weights and scales are still variables, and
     Dropout is where it was) and converted.
     """
-    return each(model, lambda graph: frozen(baked(graph, state or {})))
+    check_model(model)
+    return model.map(lambda graph: frozen(baked(graph, state or {})))
 
 
 def frozen(graph: Graph) -> Graph:

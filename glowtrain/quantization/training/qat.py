@@ -26,7 +26,7 @@ from glowtrain.ops.quantized.fake_quantize import FakeQuantize
 from glowtrain.optim import Optimizer
 from glowtrain.quantization.calibration.profile import Profile
 from glowtrain.quantization.checks import check_model, check_names
-from glowtrain.quantization.export.constants import each, settled
+from glowtrain.quantization.export.constants import settled
 from glowtrain.quantization.export.fold import folded
 from glowtrain.quantization.placement.prepare import SCALE, check_float, check_request, fake_quantized, prepared
 from glowtrain.quantization.placement.recipe import Recipe
@@ -83,7 +83,7 @@ def prepare_training(
             rounded = unfolded(rounded, graph, state)
         return learned(rounded, learn_scales, scale_rate)
 
-    return each(model, change)
+    return model.map(change)
 
 
 def resume_training(
@@ -96,7 +96,8 @@ def resume_training(
     the rounding of biases. Raises :class:`~glowtrain.errors.QuantizationError` where there is no such pair.
     """
 
-    return each(model, lambda graph: learned(resumed(graph), learn_scales, scale_rate))
+    check_model(model)
+    return model.map(lambda graph: learned(resumed(graph), learn_scales, scale_rate))
 
 
 def finetune(
@@ -166,7 +167,8 @@ def learn(model: Graph | Template, which: Learned = True, rate: float = 1.0) -> 
     is that of LSQ, with its factor 1 / sqrt(N · high)). ``which``: True for all scales but those of inputs, or patterns
     of names. Raises :class:`~glowtrain.errors.QuantizationError` for a pattern that fits no scale.
     """
-    return each(model, lambda graph: learned(graph, which, rate))
+    check_model(model)
+    return model.map(lambda graph: learned(graph, which, rate))
 
 
 def learned(graph: Graph, which: Learned = True, rate: float = 1.0) -> Graph:
