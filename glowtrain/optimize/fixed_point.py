@@ -21,7 +21,8 @@ from glowtrain.ops.microsoft.quantized import QLinearAdd, QLinearGlobalAveragePo
 from glowtrain.ops.quantized.convert import QuantizeLinear, known
 from glowtrain.ops.quantized.fixed_point import BITS, Rescale, fixed_point
 from glowtrain.ops.reduce.reduction import ReduceSum
-from glowtrain.optimize.integer import in_integers, sums
+from glowtrain.optimize.integer import in_integers
+from glowtrain.optimize.integer_numbers import sums
 from glowtrain.types import Array, DType, i8, i16, i32, u8, u16
 
 TERM_BITS = 21

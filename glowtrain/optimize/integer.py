@@ -19,11 +19,11 @@ Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-On
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from glowtrain.graph import Constant, Graph, Node, Operator, Value, constant, rewrite
+from glowtrain.graph import Graph, Node, Operator, Value, constant, rewrite
 from glowtrain.ops.contraction.products import Gemm, MatMul
 from glowtrain.ops.convolution.convolution import Conv, ConvTranspose
 from glowtrain.ops.core.family import Elementwise, Move
@@ -41,24 +41,22 @@ from glowtrain.ops.pooling.max_pool import MaxPool
 from glowtrain.ops.pooling.pooling import AveragePool, GlobalAveragePool
 from glowtrain.ops.quantized.convert import (
     INTEGERS,
-    DequantizeLinear,
     QuantizeLinear,
     known,
     limits,
     quantize_units,
     quantized_array,
 )
-from glowtrain.ops.quantized.integer_products import BYTES, ConvInteger, MatMulInteger
-from glowtrain.ops.quantized.integer_transposed import ConvTransposeInteger, Interleave
-from glowtrain.ops.tensor.move import Concat, Transpose, reshape
+from glowtrain.ops.quantized.integer_products import BYTES
+from glowtrain.ops.quantized.integer_transposed import Interleave
+from glowtrain.ops.tensor.move import Concat
+from glowtrain.optimize.integer_numbers import Numbers, dequantized, sums
+from glowtrain.optimize.integer_products import convolution, general_product, matrix_product, transposed_convolution
 from glowtrain.optimize.tables import as_table
 from glowtrain.stages import Explain, Refused
-from glowtrain.types import SMALL_INTEGERS, Array, DType, f32, i8, i32, u8
+from glowtrain.types import Array, DType, f32
 
 Rule = Callable[[Node], Sequence[Value] | Refused | None]
-
-SAME_SCALE = 1e-6
-"""Relative difference up to which a bias counts as given in units of s_x s_w."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ class IntegerArithmetic:
 
 
 def in_integers(graph: Graph, explain: Explain | None = None) -> Graph:
-    """The graph with every rule of this module applied; the same object if none fits."""
+    """The graph with every rule of :data:`RULES` applied; the same object if none fits."""
 
     def change(node: Node) -> Sequence[Value] | None:
         result = _change(node)
@@ -91,221 +89,6 @@ def _change(node: Node) -> Sequence[Value] | Refused | None:
         if isinstance(node.operator, kinds):
             return rule(node)
     return None
-
-
-def _not_bytes(node: Node) -> Refused | None:
-    """Why a product has no two operands in bytes; nothing to say where none is quantized at all."""
-    for number, operand in enumerate(node.inputs[:2]):
-        inner = operand.node if operand is not None else None
-        other = node.inputs[1 - number]
-        if other is None or dequantized(other) is None:
-            continue
-        if inner is None or not isinstance(inner.operator, DequantizeLinear):
-            return Refused(f"operand {number} is not quantized, only operand {1 - number} is")
-        return Refused(f"operand {number} is not dequantized from bytes with scales and zero points that are known")
-    return None
-
-
-# ---- what values are -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """A real tensor as (numbers - zero) · scale; scale and zero point stand for all, or for each place on ``axis``."""
-
-    numbers: Value
-    scale: Array
-    zero: Value | None
-    axis: int
-
-    @property
-    def uniform(self) -> bool:
-        """Whether there is one scale for all."""
-        return self.scale.size == 1
-
-    def real(self, numbers: Value) -> Value:
-        """Other numbers with this scale, dequantized."""
-        operands = (numbers, constant(self.scale)) + (() if self.zero is None else (self.zero,))
-        result: Value = DequantizeLinear()(*operands)
-        return result
-
-    def same(self, other: Numbers) -> bool:
-        """Whether the other tensor has the same type of numbers, one scale and one zero point with this one."""
-        types = self.numbers.dtype == other.numbers.dtype
-        return types and self.scale == other.scale and _zero(self.zero) == _zero(other.zero)
-
-
-def _zero(zero: Value | None) -> int:
-    array = known(zero)
-    return 0 if array is None else int(array.item())
-
-
-def dequantized(value: Value | None) -> Numbers | None:
-    """What a value in f32 was dequantized from, with scales and zero points that are known."""
-    node = value.node if value is not None else None
-    if value is None or node is None or not isinstance(node.operator, DequantizeLinear) or value.dtype != f32:
-        return None
-    x, scale, zero = (*node.inputs, None)[:3]
-    scales = known(scale)
-    if x is None or scales is None or scales.dtype != np.float32 or node.operator.block_size:
-        return None
-    if zero is not None and known(zero) is None:
-        return None
-    axis = 0 if scales.size == 1 else node.operator.axis % x.rank
-    return Numbers(x, scales, zero, axis)
-
-
-def _bytes(value: Value | None) -> Numbers | None:
-    """A value dequantized from bytes; known numbers of fewer bits become bytes."""
-    found = dequantized(value)
-    if found is None or found.numbers.dtype in BYTES:
-        return found
-    if found.numbers.dtype not in SMALL_INTEGERS or not isinstance(found.numbers, Constant):
-        return None
-    wide = (i8 if limits(found.numbers.dtype)[0] else u8).numpy
-    zero = known(found.zero)
-    numbers = Constant(found.numbers.array.astype(wide), found.numbers.name)
-    return replace(found, numbers=numbers, zero=None if zero is None else constant(zero.astype(wide)))
-
-
-def _scaled(total: Value, factor: Array) -> Value:
-    """Sums in i32 as real numbers."""
-    result: Value = Mul()(Cast(f32)(total), constant(factor))
-    return result
-
-
-def sums(value: Value) -> tuple[Value, Array] | None:
-    """The sums and the factor of :func:`_scaled`."""
-    node = value.node
-    if node is None or not isinstance(node.operator, Mul) or node.inputs[0] is None:
-        return None
-    cast, factor = node.inputs[0].node, known(node.inputs[1])
-    if cast is None or factor is None or not isinstance(cast.operator, Cast) or cast.operator.to != f32:
-        return None
-    total = cast.inputs[0]
-    return (total, factor) if total is not None and total.dtype == i32 else None
-
-
-# ---- products --------------------------------------------------------------------------------------------------------
-
-
-def convolution(node: Node) -> Sequence[Value] | Refused | None:
-    """Conv of dequantized bytes, with one scale for the input and one for all or each channel of the weight."""
-    operator = node.operator
-    assert isinstance(operator, Conv)
-    x, w = _bytes(node.inputs[0]), _bytes(node.inputs[1])
-    if x is None or w is None:
-        return _not_bytes(node)
-    if not x.uniform or w.axis != 0:
-        return Refused("the input has several scales, or the weight's are not one for each output channel")
-    integer = ConvInteger(**operator.attributes())
-    column = (-1, *(1,) * (w.numbers.rank - 2))
-    total = integer(x.numbers, w.numbers, *_zeros(x, w))
-    return _product(total, x.scale.reshape(()) * _spread(w.scale, column), node.inputs[2:], column)
-
-
-def transposed_convolution(node: Node) -> Sequence[Value] | Refused | None:
-    """ConvTranspose of dequantized bytes, likewise, phase by phase."""
-    operator = node.operator
-    assert isinstance(operator, ConvTranspose)
-    x, w = _bytes(node.inputs[0]), _bytes(node.inputs[1])
-    if x is None or w is None:
-        return _not_bytes(node)
-    scale = _each_output(operator, w, w.scale)
-    zero = known(w.zero)
-    if not x.uniform or scale is None:
-        return Refused("the input has several scales, or the weight's are not one for each output channel")
-    zeros = x.zero, None if zero is None else constant(_each_output(operator, w, zero))
-    integer = ConvTransposeInteger(**operator.attributes())
-    column = (-1, *(1,) * (w.numbers.rank - 2))
-    factor = x.scale.reshape(()) * _spread(scale, column)
-    totals = integer.phases(x.numbers, w.numbers, *zeros)
-    phases = [_product(total, factor, node.inputs[2:], column)[0] for total in totals]
-    return (integer.joined(phases, operator.geometry(x.numbers, w.numbers)),)
-
-
-def _each_output(operator: ConvTranspose, w: Numbers, array: Array) -> Array | None:
-    """Scales or zero points of a weight [C, M/group, k...] for all, or each of the M output channels.
-
-    Groups share those of axis 1; axis 0 has one for each group where a group has one input channel.
-    """
-    if array.size == 1:
-        return array.reshape(())
-    if w.axis == 1:
-        return np.tile(array, operator.group)
-    alone = w.axis == 0 and w.numbers.shape[0] == operator.group
-    return np.repeat(array, w.numbers.shape[1]) if alone else None
-
-
-def matrix_product(node: Node) -> Sequence[Value] | Refused | None:
-    """MatMul of dequantized bytes, with one scale for the left side and one for all or each column of the right."""
-    a, b = _bytes(node.inputs[0]), _bytes(node.inputs[1])
-    if a is None or b is None:
-        return _not_bytes(node)
-    if not a.uniform or not (b.uniform or b.axis == b.numbers.rank - 1 > 0):
-        return Refused("the left side has several scales, or the right side's are not one for each column")
-    total = MatMulInteger()(a.numbers, b.numbers, *_zeros(a, b))
-    return _product(total, a.scale.reshape(()) * _spread(b.scale, (-1,)), (), (-1,))
-
-
-def general_product(node: Node) -> Sequence[Value] | Refused | None:
-    """Gemm, likewise; C in units of the product's scale is added to the sums."""
-    operator = node.operator
-    assert isinstance(operator, Gemm)
-    a, b = _bytes(node.inputs[0]), _bytes(node.inputs[1])
-    if a is None or b is None:
-        return _not_bytes(node)
-    if not a.uniform or not (b.uniform or b.axis == (0 if operator.transB else 1)):
-        return Refused("the left side has several scales, or the right side's are not one for each column")
-    left = _turned(a.numbers) if operator.transA else a.numbers
-    right = _turned(b.numbers) if operator.transB else b.numbers
-    factor = a.scale.reshape(()) * _spread(b.scale, (-1,)) * np.float32(operator.alpha)
-    total = MatMulInteger()(left, right, *_zeros(a, b))
-    biases = [c if c is None or operator.beta == 1 else c * operator.beta for c in node.inputs[2:]]
-    return _product(total, factor, biases, (-1,))
-
-
-def _zeros(*operands: Numbers) -> list[Value | None]:
-    return [operand.zero for operand in operands]
-
-
-def _spread(scale: Array, column: tuple[int, ...]) -> Array:
-    return scale.reshape(() if scale.size == 1 else column)
-
-
-def _turned(matrix: Value) -> Value:
-    if isinstance(matrix, Constant):
-        return Constant(np.ascontiguousarray(matrix.array.T), matrix.name)
-    result: Value = Transpose(perm=(1, 0))(matrix)
-    return result
-
-
-def _product(total: Value, factor: Array, biases: Sequence[Value | None], column: tuple[int, ...]) -> Sequence[Value]:
-    """The product with its scale, and with a bias: among the sums where it is given in their units."""
-    bias = next((bias for bias in biases if bias is not None), None)
-    if bias is None:
-        return (_scaled(total, factor),)
-    units = _in_units(bias, factor)
-    if units is not None:
-        return (_scaled(total + constant(units.reshape(column) if units.ndim == 1 else units), factor),)
-    return (_scaled(total, factor) + (reshape(bias, (*bias.shape, *column[1:])) if bias.rank == 1 else bias),)
-
-
-def _in_units(bias: Value, factor: Array) -> Array | None:
-    """A bias that was dequantized from i32 with the product's own scale, as integers."""
-    found = dequantized(bias)
-    if found is None or found.numbers.dtype != i32 or _any(found.zero) or not isinstance(found.numbers, Constant):
-        return None
-    if not found.uniform and found.axis != found.numbers.rank - 1:
-        return None
-    scales = np.broadcast_to(found.scale.reshape(-1), factor.reshape(-1).shape) if found.uniform else found.scale
-    same = scales.size == factor.size and np.allclose(scales, factor.reshape(-1), rtol=SAME_SCALE, atol=0)
-    return found.numbers.array if same else None
-
-
-def _any(zero: Value | None) -> bool:
-    array = known(zero)
-    return array is not None and bool(array.any())
 
 
 # ---- quantizing ------------------------------------------------------------------------------------------------------

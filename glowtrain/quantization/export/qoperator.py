@@ -37,7 +37,7 @@ from glowtrain.ops.quantized.qlinear import QLinearConv, QLinearMatMul
 from glowtrain.ops.reduce.softmax import Softmax
 from glowtrain.ops.tensor.move import Concat
 from glowtrain.ops.tensor.pad import Pad
-from glowtrain.optimize.integer import SAME_SCALE
+from glowtrain.optimize.integer_products import SAME_SCALE
 from glowtrain.quantization.checks import check_model
 from glowtrain.quantization.placement.scheme import Parameters
 from glowtrain.types import Array, i8, i32, u8
