@@ -1,0 +1,120 @@
+"""Losses by name, outputs of the model and functions as losses, and what a trainer takes for one."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from glowtrain.errors import BindingError, DifferentiationError, InputError
+from glowtrain.graph import Graph, Input, Value
+from glowtrain.losses.base import Attached, Loss, LossFunction, output_of, scalar
+from glowtrain.losses.classification import bce_with_logits, nll, softmax_cross_entropy
+from glowtrain.losses.regression import huber, l1, mse
+from glowtrain.types import Spec, TensorType
+
+
+@dataclass(frozen=True)
+class ModelOutput(Loss):
+    """A scalar output of the model is the loss; all data go to the model's own inputs."""
+
+    output: str
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return ()
+
+    def attach(self, model: Graph) -> Attached:
+        if self.output not in model.outputs:
+            nearest = difflib.get_close_matches(self.output, NAMED, 1)
+            losses = f"the nearest is {nearest[0]!r}" if nearest else f"there are: {', '.join(NAMED)}"
+            outputs = ", ".join(map(repr, model.outputs)) or "none"
+            raise InputError(
+                f"there is no loss {self.output!r} ({losses}), and {model.name} has no output {self.output!r}; "
+                f"it has {outputs}"
+            )
+        return Attached((), scalar(output_of(model, self.output), f"output {self.output!r}"))
+
+
+@dataclass(frozen=True)
+class Custom(Loss):
+    """A Python function of the model's outputs and of all inputs, by name; ``extra`` declares the inputs it adds."""
+
+    function: LossFunction
+    extra: Mapping[str, Spec | TensorType]
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return tuple(self.extra)
+
+    def attach(self, model: Graph) -> Attached:
+        targets = tuple(Input(_bound(spec, name, model), name) for name, spec in self.extra.items())
+        inputs = {value.name: value for value in (*model.inputs, *targets)}
+        value = self.function(model.outputs, inputs)
+        if not isinstance(value, Value):
+            raise DifferentiationError(f"the loss function {self.name} must give a Value, not {type(value).__name__}")
+        return Attached(targets, scalar(value, f"the loss function {self.name}"))
+
+    @property
+    def name(self) -> str:
+        return getattr(self.function, "__qualname__", type(self.function).__name__)
+
+    def describe(self) -> str:
+        return f"Custom({self.name}, {dict(self.extra)})"
+
+
+def _bound(spec: Spec | TensorType, name: str, model: Graph) -> TensorType:
+    if isinstance(spec, TensorType):
+        return spec
+    try:
+        return spec.bind(model.dims)
+    except KeyError as error:
+        known = ", ".join(model.dims) or "none"
+        advice = "declare the input with fixed extents, or load the model with that dimension symbolic"
+        raise BindingError(
+            f"loss input {name!r}: {model.name} has no dimension {error} (it has: {known}); {advice}"
+        ) from None
+
+
+def custom(function: LossFunction, **extra: Spec | TensorType) -> Loss:
+    """Any function ``(outputs, inputs) -> Value`` as a loss; inputs that the model lacks are declared by keyword.
+
+    ``custom(lambda out, inp: mean((out["y"] - inp["t"]) ** 2), t=gt.f32["batch", 1])``
+    """
+    return Custom(function, extra)
+
+
+NAMED: dict[str, Callable[..., Loss]] = {
+    "softmax_cross_entropy": softmax_cross_entropy,
+    "nll": nll,
+    "mse": mse,
+    "l1": l1,
+    "huber": huber,
+    "bce_with_logits": bce_with_logits,
+}
+"""The losses by name."""
+
+
+def by_name(name: str, output: str | None = None) -> Loss:
+    """The loss of that name in :data:`NAMED`, on an ``output`` of the model, else the model's scalar output."""
+    return NAMED[name](output=output) if name in NAMED else ModelOutput(name)
+
+
+def as_loss(loss: str | Loss | LossFunction) -> Loss:
+    """A loss from what a trainer takes: a loss, its name, the name of a scalar output of the model, or a function."""
+    if isinstance(loss, Loss):
+        return loss
+    if isinstance(loss, str):
+        return by_name(loss)
+    if callable(loss):
+        _refuse_maker(loss)
+        return Custom(loss, {})
+    raise InputError(f"loss must be one of gt.losses, the name of one or of an output, or a function, not {loss!r}")
+
+
+def _refuse_maker(function: Any) -> None:
+    """Raise :class:`InputError` for what makes a loss in place of one."""
+    if function in NAMED.values() or (isinstance(function, type) and issubclass(function, Loss)):
+        name = function.__name__
+        raise InputError(f"{name} makes a loss and is not one itself: call it, as in gt.losses.{name}()")
