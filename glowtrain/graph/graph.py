@@ -151,4 +151,4 @@ class Graph:
 
 def bodies_of(operator: Operator) -> dict[str, Graph]:
     """The graphs among an operator's attributes, by name."""
-    return {name: value for name, value in operator.attributes().items() if isinstance(value, Graph)}
+    return {name: value for name, value in operator.field_values().items() if isinstance(value, Graph)}

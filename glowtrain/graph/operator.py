@@ -254,7 +254,11 @@ class Operator:
         return f"{cls.domain}.{cls.onnx}" if cls.domain else cls.onnx
 
     def attributes(self) -> dict[str, Any]:
-        """Attribute names and values, in field order."""
+        """Attribute names and values as ONNX has them, in field order."""
+        return self.field_values()
+
+    def field_values(self) -> dict[str, Any]:
+        """What the class's fields hold, by name: all that tells two operators of a class apart."""
         return {name: getattr(self, name) for name in _field_names(type(self))}  # type: ignore[arg-type]
 
     def stated(self) -> dict[str, Any]:

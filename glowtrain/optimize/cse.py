@@ -94,4 +94,4 @@ def draws(body: Graph) -> bool:
 
 def exact_attributes(operator: Operator) -> tuple[Hashable, ...]:
     """Attributes such that equal tuples mean equal results: 0.0 is not -0.0, 1 is not true."""
-    return tuple(value if isinstance(value, Graph) else repr(value) for value in operator.attributes().values())
+    return tuple(value if isinstance(value, Graph) else repr(value) for value in operator.field_values().values())

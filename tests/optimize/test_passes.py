@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -257,7 +258,21 @@ class Noise(Shape):
         return np.zeros(3, np.float32)
 
 
+@dataclass(frozen=True)
+class Titled(Tanh):
+    """An operator that writes a field otherwise than it holds it, or not at all."""
+
+    title: str = ""
+
+    def attributes(self) -> dict[str, Any]:
+        return {}
+
+
 class TestMergeEqual:
+    def test_fields_count_that_are_no_attributes_in_files(self) -> None:
+        graph = graph_of(Titled("a")(X), Titled("b")(X), Titled("a")(X))
+        assert len(MergeEqual().run(graph).nodes) == 2
+
     def test_equal_nodes_and_constants(self) -> None:
         first = Tanh()(X * np.float32([1, 2, 3]))
         second = Tanh()(X * np.float32([1, 2, 3]))
