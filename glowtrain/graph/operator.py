@@ -116,9 +116,6 @@ class Operator:
     operand 2 if there is one, exactly in i32; "passes": the first operand's elements as they are, so that they keep
     their scale; "clips": cuts the first operand off, and belongs to the operator before it; "rescales": its operands
     and results have scales of their own; "": only in floating point."""
-    integer_result: ClassVar[bool] = False
-    """Other runtimes have integer kernels of this contraction only with results that are quantized too, so they are,
-    whoever reads them."""
 
     def infer(self, *inputs: Any) -> Types:
         """Result type(s) from operand types (``TensorType`` or ``None``). Raises :class:`ShapeError` via

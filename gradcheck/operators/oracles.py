@@ -23,12 +23,13 @@ from glowtrain.gradcheck.operators.differences import (
     inputs_for,
     probe,
 )
-from glowtrain.gradcheck.operators.onnx_runtime import SLACK, NotRun, comparable, run_by_onnx_runtime
+from glowtrain.gradcheck.operators.onnx_runtime import SLACK, NotRun, run_by_onnx_runtime
 from glowtrain.gradcheck.report.report import Measure
 from glowtrain.graph import Graph, Input, Node, Operator, Sample, Value, constant
 from glowtrain.graph.attributes import DOMAIN
 from glowtrain.graph.operator import as_tuple
 from glowtrain.graph.retype import retyped
+from glowtrain.onnx_io.runtimes import comparable
 from glowtrain.types import Array, DType, bf16, dtype_of, f16, f32, f64, type_of
 from glowtrain.verification.exact import EPSILON
 

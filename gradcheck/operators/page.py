@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from glowtrain.gradcheck.operators.coverage import Covered, summary
 from glowtrain.gradcheck.operators.edges import FINITE
-from glowtrain.gradcheck.operators.onnx_runtime import DIFFERENT, IN_PART
 from glowtrain.gradcheck.operators.oracles import SLOPES
 from glowtrain.gradcheck.operators.registry import RegistryReport
 from glowtrain.gradcheck.report.report import Check
 from glowtrain.graph import class_of, registered
+from glowtrain.onnx_io.runtimes import DIFFERENT, IN_PART
 from glowtrain.onnx_io.schema.operands import operand_names
 from glowtrain.presentation.words import plural
 

@@ -12,11 +12,12 @@ import glowtrain as gt
 from glowtrain.errors import ShapeError
 from glowtrain.gradcheck import PROFILES, check, check_sample
 from glowtrain.gradcheck.operators.edges import drawn_edge
-from glowtrain.gradcheck.operators.onnx_runtime import NotRun, comparable, runtime
+from glowtrain.gradcheck.operators.onnx_runtime import NotRun, runtime
 from glowtrain.gradcheck.operators.oracles import applied, drawn
 from glowtrain.gradcheck.programs import generator as composing
 from glowtrain.graph import Graph, Input, Operator, Sample
 from glowtrain.onnx_io import save
+from glowtrain.onnx_io.runtimes import comparable
 from glowtrain.ops.contraction.linear_algebra import Det, Elimination
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.convolution.convolution import Conv, ConvTranspose

@@ -14,6 +14,7 @@ import pytest
 import glowtrain as gt
 from glowtrain import nn
 from glowtrain.graph import Constant, Graph, Template, Value, Variable, constant
+from glowtrain.onnx_io.runtimes import reciprocal
 from glowtrain.ops.contraction.products import Gemm, MatMul
 from glowtrain.ops.convolution.convolution import Conv
 from glowtrain.ops.elementwise.extrema import Clip
@@ -22,7 +23,7 @@ from glowtrain.ops.quantized.convert import DequantizeLinear, QuantizeLinear
 from glowtrain.ops.reduce.softmax import Softmax
 from glowtrain.ops.tensor.pad import Pad
 from glowtrain.quantization import Recipe, Scheme, convert, prepare_training, qoperator, save_quantized
-from glowtrain.quantization.export.convert import reaching, reciprocal
+from glowtrain.quantization.export.convert import reaching
 from glowtrain.types import Array, DType, f32, i4, i8, u8
 
 FRAME = (0, 0, 1, 2, 0, 0, 1, 0)

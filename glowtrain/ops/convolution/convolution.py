@@ -58,7 +58,6 @@ class Conv(ConvWindow):
     """y[N, M, out...] = x[N, C, D...] correlated with w[M, C/group, k...], plus a bias of M elements if given."""
 
     quantized: ClassVar[Quantized] = "contraction"
-    integer_result: ClassVar[bool] = True
 
     def weight_axes(self, place: int, *inputs: TensorType | None) -> tuple[int, int] | None:
         return (0, 1) if place == 1 else None

@@ -15,12 +15,13 @@ import numpy as np
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Constant, Graph, Model, Node, Replacements, Value, translate
 from glowtrain.modes.training_and_inference import inference
+from glowtrain.onnx_io.runtimes import reciprocal
 from glowtrain.ops.elementwise.extrema import Clip
 from glowtrain.ops.quantized.convert import DequantizeLinear, QuantizeLinear, limits
 from glowtrain.ops.quantized.fake_quantize import FakeQuantize
 from glowtrain.quantization.checks import check_model
 from glowtrain.quantization.export.constants import Arrays, baked
-from glowtrain.quantization.placement.prepare import fake_quantized, least_share_scale, shares_of
+from glowtrain.quantization.placement.prepare import fake_quantized, shares_of
 from glowtrain.quantization.placement.scheme import Parameters, check_parameters
 from glowtrain.quantization.training.batch_norm import frozen
 from glowtrain.types import Array, dtype_of, i32
@@ -43,21 +44,6 @@ def converted(graph: Graph) -> Graph:
     for node in fake_quantized(graph):
         converting.notice(*node.inputs[:2])
     return translate(graph, converting.change)
-
-
-def reciprocal(scale: Array, count: int) -> Array:
-    """Scales below 1, of what Softmax over ``count`` numbers gives, as reciprocals of whole numbers, the next from
-    these on, and at least :func:`least_share_scale`.
-
-    ONNX Runtime's QLinearSoftmax multiplies by the scale's reciprocal in f32 without its fraction; with these scales it
-    gives what ONNX says. They are wider by less than one part in the reciprocal.
-    """
-    wide = np.maximum(scale.astype(np.float64), least_share_scale(count))
-    whole = np.maximum(np.floor((1.0 + 1e-6) / wide), 1.0)
-    fitting = (1.0 / whole).astype(np.float32)
-    short = np.float32(1) / fitting < whole  # rounded up: 1 / 255 in f32 is above 1 / 255
-    fitting = np.where(short, np.nextafter(fitting, np.float32(0)), fitting)
-    return np.where(scale < 1, fitting, scale).astype(np.float32)
 
 
 def reaching(scale: Array, steps: int, top: float) -> Array:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Graph, Node, Value
 from glowtrain.names import matches
+from glowtrain.onnx_io.runtimes import INTEGER_RESULTS, SCALED_OPERAND
 from glowtrain.quantization.export.constants import Arrays, only_reader, settled
 from glowtrain.quantization.placement.recipe import Recipe
 from glowtrain.types import TensorType, f32
@@ -213,9 +214,8 @@ class _Placing:
         return found - self.outside()
 
     def integer_results(self, node: Node) -> set[Value]:
-        """The result of a contraction that runtimes compute in integers only if what comes out is quantized, with all
-        that is joined to it."""
-        if self.roles.get(node) != "contraction" or not node.operator.integer_result:
+        """The result of a contraction of :data:`INTEGER_RESULTS`, with all that is joined to it."""
+        if self.roles.get(node) != "contraction" or not isinstance(node.operator, INTEGER_RESULTS):
             return set()
         value = node.outputs[0]
         while value not in self.grid:
@@ -241,8 +241,7 @@ class _Placing:
             value = node.inputs[position]
             if value is None or value not in self.known:
                 continue
-            # Runtimes have several scales for the right operand only, and not for stacked matrices.
-            axes = node.operator.weight_axes(position, *types) if position == 1 else None
+            axes = node.operator.weight_axes(position, *types) if position == SCALED_OPERAND else None
             stacked = axes is not None and value.rank > 2 and value.rank - 1 in axes
             yield Weight(node, position, value, None if stacked else axes)
 

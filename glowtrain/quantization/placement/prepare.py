@@ -16,6 +16,7 @@ import numpy as np
 from glowtrain.errors import QuantizationError
 from glowtrain.graph import Constant, Graph, Model, Node, Replacements, Template, Value, Variable, translate
 from glowtrain.names import Names
+from glowtrain.onnx_io.runtimes import least_share_scale
 from glowtrain.ops.quantized.convert import QuantizeLinear, limits
 from glowtrain.ops.quantized.fake_quantize import FakeQuantize
 from glowtrain.ops.reduce.softmax import Softmax
@@ -239,13 +240,6 @@ def shares_of(value: Value | None) -> int:
     """Over how many numbers the Softmax sums that makes a value; 0 if it is another operator."""
     operator = None if value is None or value.node is None else value.node.operator
     return value.shape[operator.axis] if value is not None and isinstance(operator, Softmax) else 0
-
-
-def least_share_scale(count: int) -> float:
-    """The least scale of what Softmax over ``count`` numbers gives: with less, as shares that are nearly equal would
-    have, a product in ONNX Runtime's QLinearSoftmax (its exponentials begin at the greatest f32, over e^5 · count) is
-    infinite, and its result 0."""
-    return 1 / (148 * count)
 
 
 def _weight_name(weight: Weight) -> str:
