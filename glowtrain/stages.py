@@ -15,6 +15,20 @@ from glowtrain.presentation.words import kind_of
 
 
 @dataclass(frozen=True)
+class Costs:
+    """Nanoseconds by which operators choose between algorithms; the defaults were measured on one core."""
+
+    select: float = 2.5
+    """Of choosing the best of a row's elements: for an element and a result."""
+    count: float = 0.7
+    """Of counting which elements come first: for a pair of elements."""
+    sort_keys: float = 3.0
+    """Of sorting integers of 64 bits: for a comparison."""
+    sort_pairs: float = 8.5
+    """Of sorting elements with their positions: for a comparison."""
+
+
+@dataclass(frozen=True)
 class Facts:
     """What passes, which know no processor, take from a backend. The defaults are those of one core of a CPU."""
 
@@ -28,6 +42,8 @@ class Facts:
     """Expressions that an inlined producer may have."""
     preferred_layouts: bool = True
     """Whether buffers get the layouts that operators prefer (a convolution: channels last) or stay row-major."""
+    costs: Costs = Costs()
+    """What composite operators choose an algorithm by."""
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,10 @@ def _integers(options: Options) -> Pass:
     return FixedPoint() if options.fixed_point else IntegerArithmetic(told(options, "integers"))
 
 
+def _expanded(options: Options) -> Pass:
+    return ExpandOperators(options.facts.costs)
+
+
 def _layout(options: Options) -> Pass:
     return AssignLayouts(options.facts.preferred_layouts)
 
@@ -54,7 +58,7 @@ def _fused(options: Options) -> Pass:
 
 WALK: tuple[Stage, ...] = (
     Stage("integers", "what is quantized, in integers", _integers, exact=False),
-    Stage("expanded", "composite operators written out", lambda options: ExpandOperators(), minor=True),
+    Stage("expanded", "composite operators written out", _expanded, minor=True),
     Stage("optimized", "the graph, simplified", lambda options: Optimize(check=options.check)),
     Stage("lowered", "a loop nest for each operator", lambda options: Lower()),
     Stage("layout", "axes in the order in which they are stored", _layout, minor=True),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from glowtrain.graph.specialise.places import Places
     from glowtrain.graph.value import Value
     from glowtrain.loops import Statement, Tensor
+    from glowtrain.stages import Costs
 
 Types = TensorType | tuple[TensorType, ...]
 Arrays = Array | tuple[Array, ...]
@@ -177,6 +178,10 @@ class Operator:
     def decompose(self, *inputs: Any) -> Any:
         """The same result(s) by simpler operators, as graph code on Values."""
         raise NotImplementedError
+
+    def decompose_for(self, costs: Costs, *inputs: Any) -> Any:
+        """:meth:`decompose` for a backend with these costs, where there are several ways."""
+        return self.decompose(*inputs)
 
     def index_places(self, *inputs: TensorType | None) -> Mapping[int, Places]:
         """The operands, by position, whose elements name places in others, and which elements do: calls are checked

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import glowtrain as gt
+from glowtrain.compiler.walk import arrive, until
 from glowtrain.errors import InputError, ShapeError
 from glowtrain.grad.reverse import pullback
 from glowtrain.gradcheck.operators.oracles import check_sample
@@ -17,7 +18,7 @@ from glowtrain.modes.training_and_inference import make_trainable
 from glowtrain.ops.contraction.linear_algebra import Det, Elimination, Inverse
 from glowtrain.ops.elementwise.bitcast import BitCast
 from glowtrain.ops.indexing.sorting import Sorting
-from glowtrain.ops.indexing.top_k import TopK
+from glowtrain.ops.indexing.top_k import Selection, TopK
 from glowtrain.ops.normalize.local_and_mean_variance import LRN, MeanVarianceNormalization
 from glowtrain.ops.random.draws import Bernoulli, Multinomial, RandomNormal, RandomUniform, RandomUniformLike
 from glowtrain.ops.reduce.scans import CumProd, LinearRecurrence
@@ -26,6 +27,7 @@ from glowtrain.ops.sequence.tfidf import TfIdfVectorizer
 from glowtrain.ops.signal.factorized import radices
 from glowtrain.ops.signal.fourier import DFT, STFT, OverlapAdd
 from glowtrain.ops.signal.windows import BlackmanWindow, HammingWindow, HannWindow, MelWeightMatrix
+from glowtrain.stages import Costs, Facts, Options
 from glowtrain.types import Array, DType, bf16, boolean, f16, i16, i64, type_of, u8, u16
 
 
@@ -171,6 +173,21 @@ class TestTopK:
         graph = graph_of(TopK(900), x)
         assert "glowtrain.Sorting" in {node.operator.key() for node in expand(graph).nodes}
         agrees(TopK(900), x)
+
+    @pytest.mark.parametrize(
+        ("costs", "chosen"),
+        [
+            (Costs(), Selection(9, by_rank=True)),
+            (Costs(select=0.0), Selection(9)),
+            (Costs(count=9.0), Selection(9)),
+            (Costs(sort_keys=0.0), Sorting(20)),
+        ],
+    )
+    def test_a_backends_costs_choose_the_algorithm(self, costs: Costs, chosen: Operator) -> None:
+        x = np.random.default_rng(0).standard_normal((2, 20)).astype(np.float32)
+        options = Options(Facts(costs=costs))
+        expanded = arrive(graph_of(TopK(9), x), options, until("expanded"))
+        assert chosen in {node.operator for node in expanded.nodes}
 
     def test_too_many(self) -> None:
         with pytest.raises(ShapeError, match="k must be from 0 to 3"):

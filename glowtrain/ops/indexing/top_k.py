@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from glowtrain.graph import Value, operator
+from glowtrain.graph import Draw, Sample, Value, operator
 from glowtrain.loops import Const, Expr, For, Let, Ref, Statement, Tensor, call, cast, indices_of, reduce, select
 from glowtrain.ops.indexing.sorting import Ordered, Row, Sorting, merges
 from glowtrain.ops.tensor.move import Slice
+from glowtrain.stages import DEFAULT, Costs
 from glowtrain.types import i32, i64
 
 
@@ -24,26 +25,28 @@ class TopK(Ordered):
     """The ``k`` largest elements along ``axis``, or with ``largest`` False the smallest, and their positions."""
 
     def decompose(self, x: Value) -> tuple[Value, Value]:
+        return self.decompose_for(DEFAULT.facts.costs, x)
+
+    def decompose_for(self, costs: Costs, x: Value) -> tuple[Value, Value]:
         """By what is likely cheapest: choosing one after another, counting, or sorting all."""
         n = x.shape[self.axis]
-        sort = SORT_PAIRS if x.dtype.size > 4 else SORT_KEYS
-        if min(SELECT * self.k, COUNT * n) * n <= sort * sum(pairs * steps for pairs, steps in merges(n)):
-            chosen: tuple[Value, Value] = Selection(self.k, self.axis, self.largest)(x)
+        choosing, counting = costs.select * self.k, costs.count * n
+        sort = costs.sort_pairs if x.dtype.size > 4 else costs.sort_keys
+        if min(choosing, counting) * n <= sort * sum(pairs * steps for pairs, steps in merges(n)):
+            chosen: tuple[Value, Value] = Selection(self.k, self.axis, self.largest, by_rank=choosing > counting)(x)
             return chosen
         values, indices = Sorting(n, self.axis, self.largest)(x)
         cut = Slice((0,), (self.k,), (self.axis,))
         return cut(values), cut(indices)
 
 
-SELECT, COUNT, SORT_KEYS, SORT_PAIRS = 2.5, 0.7, 3.0, 8.5
-"""Nanoseconds that choosing takes for an element and a result, counting for a pair, and sorting for a comparison (of
-elements that fit into keys, of others), as measured on one core."""
-
-
 @operator
 @dataclass(frozen=True)
 class Selection(Ordered):
-    """:class:`TopK` without a sort: for few elements, or few results."""
+    """:class:`TopK` without a sort: for few results by choosing one after another, or for few elements, ``by_rank``, by
+    the number of elements that come before each."""
+
+    by_rank: bool = False
 
     domain: ClassVar[str] = "glowtrain"
 
@@ -57,9 +60,14 @@ class Selection(Ordered):
         def row(place: Expr | int) -> list[Expr | int]:
             return [*outer[:axis], place, *outer[axis:]]
 
-        method = self._by_rank if SELECT * self.k > COUNT * x.shape[axis] else self._by_selection
+        method = self._by_rank if self.by_rank else self._by_selection
         statements = method(x, outputs, row, x.shape[axis])
         return [For(outer, tuple(statements))] if outer else statements
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Sample:
+        sample = super().sample(draw)
+        return Sample(sample.operator.replace(by_rank=draw.boolean()), sample.inputs)
 
     def _by_rank(self, x: Tensor, outputs: tuple[Tensor, ...], row: Row, extent: int) -> list[Statement]:
         """Each element goes to the place that the number of elements before it says, if that is less than k."""
