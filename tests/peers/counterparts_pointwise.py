@@ -402,7 +402,7 @@ def linear_classifier(op: Any, x: Tensor) -> Any:
     return None, TRANSFORMS[op.post_transform](y)
 
 
-@counterpart(ML + "SVMRegressor")
+@counterpart(ML + "SVMRegressor", fitted=known_transform)
 def svm_regressor(op: Any, x: Tensor) -> Tensor:
     table, weights = torch.atleast_2d(x).double(), _row(op.coefficients)
     if not op.n_supports:
@@ -419,4 +419,4 @@ def svm_regressor(op: Any, x: Tensor) -> Tensor:
         }
         scores = kernels[op.kernel_type]() @ weights[:, None]
     scores = scores + op.rho[0]
-    return torch.where(scores > 0, 1.0, -1.0).double() if op.one_class else scores
+    return TRANSFORMS[op.post_transform](torch.where(scores > 0, 1.0, -1.0).double() if op.one_class else scores)
