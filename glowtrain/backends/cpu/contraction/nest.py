@@ -15,7 +15,7 @@ from glowtrain.backends.cpu.contraction.packing import Packing, PackingText
 from glowtrain.backends.cpu.contraction.tile import Pattern, Variant, needed_coordinates
 from glowtrain.backends.cpu.contraction.window import WindowText
 from glowtrain.backends.cpu.contraction.words import Prepared, outer_loops, packing
-from glowtrain.backends.cpu.tasks import GIVEN, PARAMS, TaskRange
+from glowtrain.backends.cpu.tasks import GIVEN, PARAMS, TaskRange, plain
 from glowtrain.backends.llvm.formats import REGISTER
 from glowtrain.backends.llvm.lanes import Lanes
 from glowtrain.backends.llvm.text import LlvmFunction
@@ -170,7 +170,7 @@ class Nest:
     def _tasks(self, depth: int, loop: int, trips: TaskRange, size: int, shift: int, place: _Place) -> None:
         """Some trips of a task loop; trip n is at ``n * size + shift``."""
         with self.f.loop(trips.end, begin=trips.begin, hint="tasks") as counted:
-            trip = counted.index
+            trip = plain(self.f, counted.index)
             inner = replace(place, tasks=place.tasks.inside(self.f, trip, self.cut.each[depth]))
             index = self.f.op("mul nuw nsw", trip, size) if size > 1 else trip
             index = self.f.op("add nuw nsw", index, shift) if shift else index

@@ -27,7 +27,7 @@ from glowtrain.backends.cpu.loop_nest.cut import NOTHING, cut, operations
 from glowtrain.backends.cpu.loop_nest.reduction import Reducing
 from glowtrain.backends.cpu.loop_nest.saturation import saturation
 from glowtrain.backends.cpu.loop_nest.scope import Context
-from glowtrain.backends.cpu.tasks import GIVEN, Work
+from glowtrain.backends.cpu.tasks import GIVEN, Work, plain
 from glowtrain.backends.llvm import scalar
 from glowtrain.backends.llvm.formats import MEMORY, REGISTER
 from glowtrain.backends.llvm.target import Target
@@ -158,8 +158,9 @@ class Nests:
         tasks, each = self.tasks, self.cut.each.get(index)
         begin, end = (i64(0), i64(index.extent)) if each is None else tasks.trips(self.f, each).bounds
         with self.f.loop(end, begin=begin) as loop, self.e.scopes.inner():
-            self.e.bind(index, loop.index)
-            self.tasks = tasks if each is None else tasks.inside(self.f, loop.index, each)
+            trip = loop.index if each is None else plain(self.f, loop.index)
+            self.e.bind(index, trip)
+            self.tasks = tasks if each is None else tasks.inside(self.f, trip, each)
             self.e.hoist(body)
             self._nested(rest, body, inner)
         self.tasks = tasks
