@@ -64,7 +64,7 @@ def compile_artifact(
     if not isinstance(graph, Graph):
         raise InputError(f"compile_artifact takes a graph, {no_graph(graph)}")
     resolved = backend_of(backend)
-    options = Options(facts=resolved.facts, fixed_point=fixed_point, prefix=prefix)
+    options = Options(facts=resolved.facts, fixed_point=fixed_point, prefix=prefix, linkable=True)
     artifact: Artifact = arrive(graph, options, resolved.stages(WALK))
     return artifact
 

@@ -10,7 +10,7 @@ import pytest
 import glowtrain as gt
 from glowtrain.backends.cache import key_of
 from glowtrain.backends.cpu.artifact import NativeArtifact
-from glowtrain.backends.cpu.backend import Cpu, EmitObject
+from glowtrain.backends.cpu.backend import Cpu, EmitObjects
 from glowtrain.backends.interpreter import Interpreter
 from glowtrain.backends.llvm.target import Target
 from glowtrain.compiler import compile_artifact
@@ -39,7 +39,7 @@ def results(graph: Graph, backend: Cpu) -> list[bytes]:
 def test_the_second_time_nothing_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cold = results(small(), Cpu(cache=tmp_path))
     assert len(list(tmp_path.iterdir())) == 1
-    monkeypatch.setattr(EmitObject, "run", lambda self, code: pytest.fail("compiled again"))
+    monkeypatch.setattr(EmitObjects, "run", lambda self, code: pytest.fail("compiled again"))
     assert results(small(), Cpu(cache=tmp_path)) == cold
     monkeypatch.undo()
     assert results(small(), Cpu()) == cold

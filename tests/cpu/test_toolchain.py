@@ -37,7 +37,7 @@ def test_cache_sizes_are_part_of_the_fingerprint() -> None:
 
 
 def test_compile_load_call() -> None:
-    library = toolchain.load(toolchain.compile_text(_scaled(), HOST), ["scale"])
+    library = toolchain.load([toolchain.compile_text(_scaled(), HOST)], ["scale"])
     x = np.arange(8, dtype=np.float32)
     library.function("scale", 1)(x.ctypes.data)
     assert x.tolist() == [0, 2, 4, 6, 8, 10, 12, 14]
@@ -73,7 +73,7 @@ def test_imported_symbol() -> None:
     callback = ctypes.CFUNCTYPE(None, ctypes.c_int64)(seen.append)
     text = "declare void @tell(i64)\ndefine void @go() #0 {\n  call void @tell(i64 42)\n  ret void\n}\n"
     address = ctypes.cast(callback, ctypes.c_void_p).value or 0
-    toolchain.load(toolchain.compile_text(text, HOST), ["go"], {"tell": address}).function("go", 0)()
+    toolchain.load([toolchain.compile_text(text, HOST)], ["go"], {"tell": address}).function("go", 0)()
     assert seen == [42]
 
 

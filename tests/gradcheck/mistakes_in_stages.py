@@ -233,7 +233,7 @@ CODE = [
     Mistake(
         "wrong buffer in the table",
         step,
-        rewrite("2 + A.index(B)", "1 + len(A) - A.index(B)"),
+        rewrite("FIRST_SLOT + A.index(B)", "FIRST_SLOT - 1 + len(A) - A.index(B)"),
         suite(laws.test_outputs_are_told_apart),
     ),
     Mistake(

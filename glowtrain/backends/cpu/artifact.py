@@ -40,14 +40,14 @@ class Slot:
 class NativeArtifact(Artifact):
     """A compiled graph without its compiler's data structures.
 
-    ``workspace`` is the bytes that each thread needs for itself.
+    ``objects`` are object files that belong together. ``workspace`` is the bytes that each thread needs for itself.
     ``slots`` are the entries of the pointer table after the first three; ``outputs`` has the types of all outputs, also
     of those that the code never writes; ``constants`` hold memory as the code reads it, aligned; ``calls`` names the
     kernel of each call, in order, where the code counts their cycles; ``natives`` are the functions of this process
     that it calls, in the table after the slots.
     """
 
-    code: bytes
+    objects: tuple[bytes, ...]
     target: Target
     entry: str
     arena: int
@@ -59,11 +59,23 @@ class NativeArtifact(Artifact):
     natives: tuple[NativeFunction, ...] = ()
 
     @property
+    def code(self) -> bytes:
+        """The machine code as one object file. Raises :class:`ArtifactError` where it was made in pieces."""
+        if len(self.objects) != 1:
+            raise ArtifactError(f"{self.entry} is {len(self.objects)} objects; gt.compile_artifact makes one")
+        return self.objects[0]
+
+    @property
+    def size(self) -> int:
+        """Bytes of machine code."""
+        return sum(map(len, self.objects))
+
+    @property
     def portable(self) -> bool:
         return not self.natives
 
     @classmethod
-    def of(cls, object_bytes: bytes, code: Code) -> NativeArtifact:
+    def of(cls, objects: tuple[bytes, ...], code: Code) -> NativeArtifact:
         """The artifact of a planned program and its machine code."""
         plan = code.plan
         names = _names(plan)
@@ -75,7 +87,7 @@ class NativeArtifact(Artifact):
         }
         outputs = {name: buffer.type for name, buffer in plan.program.outputs.items()}
         calls = tuple(call.name for call in code.calls) if code.profile else ()
-        own = object_bytes, code.target, code.entry, plan.arena, code.workspace
+        own = objects, code.target, code.entry, plan.arena, code.workspace
         return cls(*own, slots, outputs, constants, calls, code.natives)
 
     def to_bytes(self) -> bytes:
@@ -85,13 +97,15 @@ class NativeArtifact(Artifact):
         facts = {
             "target": {**asdict(self.target), "families": sorted(self.target.families)},
             "entry": self.entry,
+            "objects": len(self.objects),
             "arena": self.arena,
             "workspace": self.workspace,
             "slots": [[slot.kind, slot.name, str(slot.type), slot.layout] for slot in self.slots],
             "outputs": {name: str(type_) for name, type_ in self.outputs.items()},
             "calls": self.calls,
         }
-        return pack("cpu", {**self.constants, "code": np.frombuffer(self.code, np.uint8)}, facts)
+        objects = {f"object.{at}": np.frombuffer(each, np.uint8) for at, each in enumerate(self.objects)}
+        return pack("cpu", {**self.constants, **objects}, facts)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> NativeArtifact:
@@ -108,12 +122,13 @@ class NativeArtifact(Artifact):
         slots = tuple(Slot(kind, name, parse_type(text), tuple(layout)) for kind, name, text, layout in facts["slots"])
         outputs = {name: parse_type(text) for name, text in facts["outputs"].items()}
         constants = {slot.name: aligned(arrays[slot.name]) for slot in slots if slot.kind == "constant"}
-        code, calls = arrays["code"].tobytes(), tuple(facts["calls"])
+        objects = tuple(arrays[f"object.{at}"].tobytes() for at in range(facts["objects"]))
+        calls = tuple(facts["calls"])
         sizes = facts["arena"], facts["workspace"]
-        return cls(code, target, facts["entry"], *sizes, slots, outputs, constants, calls)
+        return cls(objects, target, facts["entry"], *sizes, slots, outputs, constants, calls)
 
     def __str__(self) -> str:
-        size = f"{len(self.code):,} bytes of machine code for {self.target.cpu}"
+        size = f"{self.size:,} bytes of machine code for {self.target.cpu}"
         lines = [f"{self.entry}: {size}, arena {self.arena:,}, workspace {self.workspace:,} bytes"]
         lines += [f"{n:>4}  {s.kind:<8}  {s.name}: {s.type}" for n, s in enumerate(self.slots, FIRST_SLOT)]
         return "\n".join(lines) + "\n"

@@ -17,6 +17,7 @@ from glowtrain.backends.cpu.tasks import Whole
 from glowtrain.backends.cpu.threads.count import checked, default
 from glowtrain.backends.cpu.threads.share import GRAIN, Shared
 from glowtrain.backends.llvm import toolchain
+from glowtrain.backends.llvm.pieces import compile_pieces
 from glowtrain.backends.llvm.target import Target
 from glowtrain.errors import ArtifactError
 from glowtrain.presentation.words import plural
@@ -86,7 +87,7 @@ class Cpu(Backend):
         return (
             *walk,
             Stage("llvm", "a function for each kernel structure", lambda o: GenerateCode(self.target, o, self.grain)),
-            Stage("compiled", "machine code", lambda o: EmitObject()),
+            Stage("compiled", "machine code", self._emit),
         )
 
     def in_numbers(self, result: Any) -> str:
@@ -95,11 +96,14 @@ class Cpu(Backend):
                 lines = plural(len(result.text.splitlines()), "line")
                 return f"{plural(len(result.functions), 'function')}, {lines} of LLVM text"
             case NativeArtifact():
-                return f"{len(result.code):,} bytes of machine code for {result.target.cpu or result.target.name}"
+                return f"{result.size:,} bytes of machine code for {result.target.cpu or result.target.name}"
         return ""
 
     def compile(self, subject: Plan, options: Options) -> NativeArtifact:
-        return EmitObject().run(GenerateCode(self.target, options, self.grain).run(subject))
+        return self._emit(options).run(GenerateCode(self.target, options, self.grain).run(subject))
+
+    def _emit(self, options: Options) -> EmitObjects:
+        return EmitObjects(1 if options.linkable else self._threads)
 
     def read(self, data: bytes) -> NativeArtifact:
         return NativeArtifact.from_bytes(data)
@@ -112,7 +116,11 @@ class Cpu(Backend):
                 f"compiled for {artifact.target.name} ({artifact.target.triple}, {artifact.target.cpu}), which the "
                 f"processor of this process, {Target.host().cpu}, cannot run"
             )
-        return NativeExecutable(artifact, self.threads or default())
+        return NativeExecutable(artifact, self._threads)
+
+    @property
+    def _threads(self) -> int:
+        return self.threads or default()
 
 
 def _made(target: Target | None, cache: Path | None, threads: int | None, grain: int) -> Cpu:
@@ -133,12 +141,14 @@ class GenerateCode:
 
 
 @dataclass(frozen=True)
-class EmitObject:
-    """The pass from LLVM text to machine code."""
+class EmitObjects:
+    """The pass from LLVM text to machine code, in at most so many objects, which are made at the same time."""
+
+    most: int = 1
 
     def run(self, code: Code) -> NativeArtifact:
         """The artifact. Raises :class:`CodegenError` that names the function for text that LLVM rejects."""
-        return NativeArtifact.of(toolchain.compile_text(code.text, code.target), code)
+        return NativeArtifact.of(compile_pieces(code.text, code.target, self.most), code)
 
 
 def assembly_of(code: Code) -> str:

@@ -24,7 +24,7 @@ class NativeExecutable(Executable):
     def __init__(self, artifact: NativeArtifact, threads: int = 1) -> None:
         self.artifact = artifact
         self.threads = threads
-        self.library = toolchain.load(artifact.code, [artifact.entry])
+        self.library = toolchain.load(artifact.objects, [artifact.entry])
         self.step = self.library.function(artifact.entry, 1)
         self.layouts = {slot.name: slot.layout for slot in artifact.slots if slot.kind == "variable"}
 

@@ -90,20 +90,22 @@ def compile_text(text: str, target: Target) -> bytes:
     Raises :class:`CodegenError` that names the function for text that LLVM rejects and for intrinsics that the target
     lacks.
     """
-    return _machine(target).emit_object(_parse(text, target))
+    return _machine(target).emit_object(parsed(text, target))
 
 
 def assembly(text: str, target: Target) -> str:
     """The assembler text of the functions in ``text``. Raises :class:`CodegenError` like :func:`compile_text`."""
-    return _machine(target).emit_assembly(_parse(text, target))
+    return _machine(target).emit_assembly(parsed(text, target))
 
 
-def load(object_bytes: bytes, exports: Sequence[str], imports: Mapping[str, int] | None = None) -> Library:
-    """Link an object into this process. ``imports`` gives addresses of symbols that the process does not have itself.
+def load(objects: Sequence[bytes], exports: Sequence[str], imports: Mapping[str, int] | None = None) -> Library:
+    """Link objects into this process. ``imports`` gives addresses of symbols that the process does not have itself.
 
     Raises :class:`CodegenError` where a symbol is missing (LLVM prints its name on the error stream).
     """
-    builder = llvm.JITLibraryBuilder().add_object_img(object_bytes).add_current_process()
+    builder = llvm.JITLibraryBuilder().add_current_process()
+    for each in objects:
+        builder.add_object_img(each)
     for name in exports:
         builder.export_symbol(name)
     for name, address in (imports or {}).items():
@@ -116,7 +118,7 @@ def load(object_bytes: bytes, exports: Sequence[str], imports: Mapping[str, int]
 
 def build(text: str, target: Target, exports: Sequence[str]) -> Library:
     """Compile and load."""
-    return load(compile_text(text, target), exports)
+    return load([compile_text(text, target)], exports)
 
 
 def module_text(text: str, target: Target) -> str:
@@ -170,7 +172,8 @@ def _jit() -> llvm.LLJIT:
     return llvm.create_lljit_compiler(_machine(host), use_jit_link="windows" not in host.triple)
 
 
-def _parse(text: str, target: Target) -> llvm.ModuleRef:
+def parsed(text: str, target: Target) -> llvm.ModuleRef:
+    """The module of the functions in ``text``, in a context of its own. Raises as :func:`compile_text` does."""
     _check_intrinsics(text, target)
     whole = module_text(text, target)
     try:
