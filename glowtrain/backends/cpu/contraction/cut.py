@@ -2,6 +2,8 @@
 
 The levels stand as they were chosen; a range only bounds the trips of some of them, wherever they are. So a task has
 its tile of C through all parts of the sum, and what is packed outside of a task loop is packed again for each range.
+Where the sum is taken in chunks, so that one of an operand stays in the first-level cache from tile to tile, each range
+brings all of them there again.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan, Level, balanced
+from glowtrain.backends.cpu.contraction.rates import NEXT_LINES
 from glowtrain.backends.cpu.tasks import WANTED, Work
 
 ENOUGH = 8
@@ -32,7 +35,7 @@ def cut(plan: ContractionPlan, copied: float = 0.0) -> Cut:
     for depth in reversed(depths):
         each[depth] = tasks
         tasks = _tasks(plan, depth, tasks)
-    shared = copied + _packed_again(plan, depths)
+    shared = copied + _packed_again(plan, depths) + _streamed_again(plan, depths)
     return Cut(each, Work(tasks, max(plan.cost + copied - shared, 0.0) / tasks, shared))
 
 
@@ -83,3 +86,25 @@ def _packed_again(plan: ContractionPlan, depths: list[int]) -> float:
     if not outside:
         return 0.0
     return plan.packing / prod(_trips(plan, plan.levels[depth]) for depth in depths if depth < outside[-1])
+
+
+def _streamed_again(plan: ContractionPlan, depths: list[int]) -> float:
+    """Cycles for the chunks that tiles next to each other share, where chunks stand outside of the task loops."""
+    chunked = any(level.kind == "chunk" for level in plan.levels[: depths[-1]]) if depths else False
+    if not chunked:
+        return 0.0
+    inner = plan.levels[depths[-1]].loop
+    part = {plan.levels[depth].loop: _points(plan, plan.levels[depth]) for depth in depths[:-1]}
+    elements = 0
+    for operand in ("a", "b"):
+        moves = [at for at, loop in enumerate(plan.problem.loops) if getattr(loop, operand)]
+        if inner not in moves:
+            elements += prod(part.get(at, plan.problem.loops[at].extent) for at in moves)
+    return elements * plan.problem.size / NEXT_LINES
+
+
+def _points(plan: ContractionPlan, level: Level) -> int:
+    """Points of one trip of a level along its loop."""
+    extent = plan.problem.loops[level.loop].extent
+    size = 1 if level.kind == "each" else level.size * (plan.machine.width if level.kind == "vectors" else 1)
+    return min(extent, size)
