@@ -2,6 +2,7 @@
 
     python benchmarks/calls.py [--threads 8] [--turns 9]
 
+The function itself runs each call on one thread.
 One and several threads in turns, medians of the ratio pair by pair. Native code runs without Python's lock, in an
 instance of its own for each call.
 """
@@ -31,7 +32,7 @@ def rate(function: gt.compiler.Function, feeds: dict[str, np.ndarray], threads: 
 
 def compared(name: str, threads: int, turns: int) -> str:
     """A line about one model."""
-    function = gt.compile(models.build(name).bind({"batch": 64}))
+    function = gt.compile(models.build(name).bind({"batch": 64}), threads=1)
     feeds = {"x": np.random.default_rng(0).standard_normal((64, 1, 28, 28)).astype(np.float32)}
     pairs = [(rate(function, feeds, threads, 60), rate(function, feeds, 1, 60)) for _ in range(turns)]
     one, ratio = statistics.median(one for _, one in pairs), statistics.median(many / one for many, one in pairs)

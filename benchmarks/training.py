@@ -1,10 +1,10 @@
-"""Time of one training step: Glowtrain's compiled step, PyTorch eager and JAX jit, on one core, side by side. By hand:
+"""Time of one training step: Glowtrain's compiled step, PyTorch eager and JAX jit, side by side. By hand:
 
-    python benchmarks/training.py [--models mlp,gpt] [--seconds 10] [--stages] [--output benchmarks/results]
+    python benchmarks/training.py [--cores 2] [--models mlp,gpt] [--seconds 10] [--stages] [--output benchmarks/results]
 
 All three run SGD with momentum from the same parameters over the same batches, in turns of a few steps, in one process
-that is bound to one core. Reported are medians; a ratio above 1 means that Glowtrain is faster. The first losses must
-agree. Needs the ``peers`` extra.
+that is bound to one core, or to several; with several, Glowtrain's step on one thread takes part as well. Reported are
+medians; a ratio above 1 means that Glowtrain is faster. The first losses must agree. Needs the ``peers`` extra.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ class Row:
     model: str
     batch: int
     glowtrain: float
+    serial: float | None
     torch: float | None
     jax: float | None
     compile: float
@@ -86,6 +87,9 @@ def measure(name: str, seconds: float, peers: Iterable[str], stages: bool) -> Ro
     pairs = [(x.numpy(), labels.numpy()) for x, labels in models.make_batches(module, DISTINCT, BATCHES[name])]
     trainer, ready = _trainer(module, pairs[0][0])
     engines = {"glowtrain": Engine(lambda i: trainer.step(_named(pairs[i % DISTINCT])), ready)}
+    if len(os.sched_getaffinity(0)) > 1:
+        serial, ready = _trainer(module, pairs[0][0], threads=1)
+        engines["serial"] = Engine(lambda i: serial.step(_named(pairs[i % DISTINCT])), ready)
     engines |= {peer: PEERS[peer](name, module, pairs) for peer in peers}
     _check(name, {engine: _first_loss(engines[engine]) for engine in engines})
     gc.disable()
@@ -98,7 +102,8 @@ def measure(name: str, seconds: float, peers: Iterable[str], stages: bool) -> Ro
     own = engines["glowtrain"]
     milliseconds = {engine: 1e3 * found.median for engine, found in engines.items()}
     return Row(
-        name, BATCHES[name], milliseconds["glowtrain"], milliseconds.get("torch"), milliseconds.get("jax"), own.ready,
+        name, BATCHES[name], milliseconds["glowtrain"],
+        *(milliseconds.get(other) for other in ("serial", "torch", "jax")), own.ready,
         engines["jax"].ready if "jax" in engines else None, plan.arena, plan.overhead, len(own.times),
         stage_times(trainer.graph) if stages else {},
     )  # fmt: skip
@@ -123,7 +128,7 @@ def _named(pair: tuple[Any, Any]) -> dict[str, Any]:
     return {"x": pair[0], "labels": pair[1]}
 
 
-def _trainer(module: Any, example: Any) -> tuple[Any, float]:
+def _trainer(module: Any, example: Any, threads: int | None = None) -> tuple[Any, float]:
     """A trainer for the exported module, and the seconds it took to load and compile."""
     import export
     import torch
@@ -133,7 +138,8 @@ def _trainer(module: Any, example: Any) -> tuple[Any, float]:
     data = export.export(module, torch.from_numpy(example), exporter="legacy", opset=17, training=True)
     start = time.perf_counter()
     optimizer = gt.optim.SGD(lr=LR, momentum=MOMENTUM)
-    trainer = gt.Trainer(gt.load(data), gt.losses.softmax_cross_entropy(), optimizer, unbiased=True)
+    loss = gt.losses.softmax_cross_entropy()
+    trainer = gt.Trainer(gt.load(data), loss, optimizer, unbiased=True, threads=threads)
     return trainer, time.perf_counter() - start
 
 
@@ -203,24 +209,25 @@ def machine() -> dict[str, str]:
         "family and model": f"{found.get('cpu family', '?')}, {found.get('model', '?')}",
         "vectors": ", ".join(vectors) or "?",
         "cores": str(os.cpu_count()),
+        "cores used": str(len(os.sched_getaffinity(0))),
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
         **versions,
     }
 
 
 COLUMNS = (
-    "model", "batch", "Glowtrain", "PyTorch eager", "ratio", "JAX jit", "ratio", "load + compile s", "JAX compile s",
-    "arena MB", "arena / live",
+    "model", "batch", "Glowtrain", "on one thread", "ratio", "PyTorch eager", "ratio", "JAX jit", "ratio",
+    "load + compile s", "JAX compile s", "arena MB", "arena / live",
 )  # fmt: skip
 
 
 def table(rows: list[Row], described: dict[str, str]) -> str:
     """The results as a page of Markdown."""
     lines = [
-        "# Training step, one core", "",
+        f"# Training step, cores: {described['cores used']}", "",
         "; ".join(f"{key} {value}" for key, value in described.items()) + ".", "",
         f"SGD with momentum ({LR=}, {MOMENTUM=}), f32; medians over interleaved turns of steps, in ms.",
-        "Ratios are peer / Glowtrain: above 1 means that Glowtrain is faster.", "",
+        "Ratios are the other one / Glowtrain: above 1 means that Glowtrain is faster.", "",
         f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|", *map(_line, rows),
     ]  # fmt: skip
     return "\n".join([*lines, *_stage_lines([row for row in rows if row.stages])]) + "\n"
@@ -237,7 +244,7 @@ def _stage_lines(rows: list[Row]) -> list[str]:
 
 def _line(row: Row) -> str:
     cells = [row.model, str(row.batch), f"{row.glowtrain:.2f}"]
-    for peer in (row.torch, row.jax):
+    for peer in (row.serial, row.torch, row.jax):
         cells += ["-", "-"] if peer is None else [f"{peer:.2f}", f"{peer / row.glowtrain:.2f}"]
     cells += [f"{row.compile:.1f}", "-" if row.jax_compile is None else f"{row.jax_compile:.1f}"]
     cells += [f"{row.arena / 1e6:.1f}", f"{row.overhead:.3f}"]
@@ -245,11 +252,13 @@ def _line(row: Row) -> str:
 
 
 def write(rows: list[Row], described: dict[str, str], folder: Path) -> None:
-    """``training.json`` and ``training.md``."""
+    """``training.json`` and ``training.md``, or ``training-2-cores.json`` and so on."""
     folder.mkdir(parents=True, exist_ok=True)
+    cores = len(os.sched_getaffinity(0))
+    name = "training" if cores == 1 else f"training-{cores}-cores"
     results = {"machine": described, "rows": [asdict(row) for row in rows]}
-    (folder / "training.json").write_text(json.dumps(results, indent=1) + "\n")
-    (folder / "training.md").write_text(table(rows, described))
+    (folder / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
+    (folder / f"{name}.md").write_text(table(rows, described))
 
 
 def names_of(text: str, known: Iterable[str]) -> list[str]:
@@ -269,26 +278,26 @@ def options() -> argparse.Namespace:
     add("--peers", type=lambda text: names_of(text, PEERS), default=list(PEERS), help="torch, jax, both or '' for none")
     add("--seconds", type=float, default=10.0, help="measuring time for each model")
     add("--stages", action="store_true", help="compile once more and time each stage")
-    add("--core", type=int, default=None, help="the core to run on; the last one unless given")
-    add("--output", type=Path, default=HERE / "results", help="folder of training.json and training.md")
+    add("--cores", type=int, default=1, help="how many cores to run on: the last ones")
+    add("--output", type=Path, default=HERE / "results", help="folder of the results")
     return parser.parse_args()
 
 
-def bind(core: int | None) -> None:
-    """Bind this process to one core, before any engine starts threads: XLA makes as many as it may use cores."""
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0)) if core is None else core})
+def bind(cores: int) -> None:
+    """Bind this process to its last cores, before any engine starts threads: XLA makes as many as it may use cores."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-cores:])
     sys.path.insert(0, str(HERE / "peers"))
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(cores)
 
 
 def main() -> None:
     """Measure, print and write; what is done is written after each model."""
     chosen = options()
-    bind(chosen.core)
+    bind(chosen.cores)
     rows, described = [], machine()
     peers = [peer for peer in PEERS if peer in chosen.peers]
     for name in chosen.models:
