@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from glowtrain.compiler.walk import arrive, until
 from glowtrain.errors import ShapeError
 from glowtrain.grad.reverse import pullback
-from glowtrain.graph import Input, Operator, constant
+from glowtrain.graph import Graph, Input, Operator, constant
 from glowtrain.ops.indexing.arg_extrema import ArgMax, ArgMin, CumSum
 from glowtrain.ops.indexing.gather import Gather, GatherElements, GatherND
 from glowtrain.ops.indexing.one_hot import OneHot
@@ -30,7 +31,7 @@ from glowtrain.ops.reduce.reduction import (
     ReduceSum,
 )
 from glowtrain.ops.reduce.softmax import Hardmax, LogSoftmax, Softmax
-from glowtrain.types import TensorType, bf16, boolean, f16, f32, f64, i32, i64
+from glowtrain.types import DType, TensorType, bf16, boolean, f16, f32, f64, i32, i64
 from tests.ops.rules import gradients, lowered, run
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -273,3 +274,10 @@ def test_invalid_uses_name_the_rule(operator: Operator, operands: list[TensorTyp
         operator.infer(*operands)
     assert message in str(error.value)
     assert str(operator) in str(error.value)
+
+
+@pytest.mark.parametrize(("dtype", "powers"), [(f32, 1), (f64, 1), (f16, 2)])
+def test_softmax_computes_powers_once_where_its_result_can_hold_them(dtype: DType, powers: int) -> None:
+    x = Input(dtype[4, 9], "x")
+    text = str(arrive(Graph((x,), {"y": Softmax()(x)}), stages=until("lowered")))
+    assert text.count("exp(") == powers

@@ -244,7 +244,9 @@ def test_types_without_a_native_function_take_the_decomposition() -> None:
     assert not calls(planned(graph(f64)).program)
 
 
-@pytest.mark.parametrize("given", [TWICE.address, TWICE.name, ctypes.CFUNCTYPE(None)(TWICE.address)])
+@pytest.mark.parametrize(
+    "given", [TWICE.address, TWICE.name, ctypes.CFUNCTYPE(None)(TWICE.address)], ids=["address", "name", "ctypes"]
+)
 def test_an_operator_gives_a_native_function_or_none(monkeypatch: pytest.MonkeyPatch, given: Any) -> None:
     monkeypatch.setattr(Twice, "native", lambda self, x: given)
     with pytest.raises(

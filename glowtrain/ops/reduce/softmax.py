@@ -80,6 +80,27 @@ class Softmax(RowFunction):
         weighted = g * y
         return (weighted - y * ReduceSum(axes=(self.axis,))(weighted),)
 
+    def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
+        """Where the result is as exact as the sum, powers wait in it: exp is what a row takes long for."""
+        (x,), (y,) = inputs, outputs
+        if accumulator(x.dtype) != y.dtype:
+            return super().lower(outputs, *inputs)
+        axis, extent = self.axis % len(x.shape), x.shape[self.axis]
+        outer = indices_of((*x.shape[:axis], *x.shape[axis + 1 :]))
+        first, second = indices_of((extent, extent), "k")
+
+        def at(k: Expr) -> list[Expr]:
+            return [*outer[:axis], k, *outer[axis:]]
+
+        peak, scale = Ref(y.dtype, "peak"), Ref(y.dtype, "scale")
+        body = (
+            Let(peak, reduce("max", (extent,), lambda r: x[at(r)])),
+            For((first,), (y.store(at(first), call("exp", x[at(first)] - peak)),)),
+            Let(scale, 1.0 / row_sum((extent,), lambda r: y[at(r)])),
+            For((second,), (y.store(at(second), y[at(second)] * scale),)),
+        )
+        return [For(outer, body)]
+
     def row(self, extent: int, element: Element) -> tuple[list[Statement], Element]:
         dtype = element(indices_of((extent,))[0]).dtype
         peak, scale = Ref(dtype, "peak"), Ref(dtype, "scale")
