@@ -335,6 +335,14 @@ def test_quotas_of_all_control_groups_above_count(monkeypatch: pytest.MonkeyPatc
     assert count._quotas() == []
 
 
+def test_a_system_without_pthreads_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(count, "POSIX", False)
+    assert count.default() == 1
+    assert count.checked(1) == 1
+    with pytest.raises(InputError, match="2 threads need a POSIX system"):
+        count.checked(2)
+
+
 def test_pytorch_s_setting_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     class Torch:
         @staticmethod

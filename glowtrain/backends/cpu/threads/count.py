@@ -18,6 +18,8 @@ CGROUPS = Path("/sys/fs/cgroup")
 """Where Linux shows the limits that containers have (control groups, version 2)."""
 OWN = Path("/proc/self/cgroup")
 """Where it shows the groups of this process."""
+POSIX = os.name == "posix"
+"""Whether there are the locks that threads wait at."""
 MOST = 1024
 """Threads of one pool at most."""
 
@@ -30,6 +32,8 @@ def checked(threads: SupportsIndex) -> int:
     number = index(threads)
     if not 1 <= number <= MOST:
         raise InputError(f"threads must be from 1 to {MOST}, not {number}; 1 runs on the calling thread alone")
+    if number > 1 and not POSIX:
+        raise InputError(f"{number} threads need a POSIX system (pthreads); this one is {sys.platform}")
     if number > cores():
         _say_once(number, cores())
     return number
@@ -41,7 +45,10 @@ def _say_once(threads: int, there: int) -> None:
 
 
 def default() -> int:
-    """As many as this process has cores, but not more than PyTorch is set to use where it is in the process, too."""
+    """As many as this process has cores, but not more than PyTorch is set to use where it is in the process, too; 1
+    where the system is not POSIX."""
+    if not POSIX:
+        return 1
     torch = sys.modules.get("torch")
     limit = getattr(torch, "get_num_threads", None)
     return min(cores(), MOST, limit() if callable(limit) else MOST)
