@@ -259,6 +259,13 @@ def test_chunks_are_neither_too_many_nor_too_small(tasks: int, cycles: float, sh
     assert each == tasks or (each + 1) * cycles >= min(GRAIN, work.total / CHUNKS)
 
 
+def test_chunks_do_not_part_what_is_packed_together() -> None:
+    assert chunk_of(Work(48, 6800.0, 7350.0, together=8), GRAIN) == 8
+    assert chunk_of(Work(48, 6800.0, 100.0, together=8), GRAIN) == 1, "there is little to save"
+    plan = planned(models.build("mlp", (1, 28, 28)).bind({"batch": 64}))
+    assert [call.work.together for call in generate(plan, Target.named("avx512")).calls] == [1, 8, 1]
+
+
 def test_small_calls_are_not_shared() -> None:
     assert ".shared" not in generate(plan_of("lstm"), Target.host(), runner=Shared()).text
 

@@ -27,12 +27,14 @@ class Work:
 
     ``cycles``: about how many one task takes on one core, by the cost models that choose its loops (analytic, for data
     in the second-level cache). ``shared``: those that every range takes beside its tasks, because it packs operands or
-    computes what all tasks use.
+    computes what all tasks use. ``together``: so many tasks, from a multiple of that number on, use the same of these,
+    so that ranges had better not part them.
     """
 
     tasks: int = 1
     cycles: float = 0.0
     shared: float = 0.0
+    together: int = 1
 
     @property
     def total(self) -> float:

@@ -36,7 +36,8 @@ def cut(plan: ContractionPlan, copied: float = 0.0) -> Cut:
         each[depth] = tasks
         tasks = _tasks(plan, depth, tasks)
     shared = copied + _packed_again(plan, depths) + _streamed_again(plan, depths)
-    return Cut(each, Work(tasks, max(plan.cost + copied - shared, 0.0) / tasks, shared))
+    work = Work(tasks, max(plan.cost + copied - shared, 0.0) / tasks, shared, _together(plan, each))
+    return Cut(each, work)
 
 
 def _depths(plan: ContractionPlan) -> list[int]:
@@ -86,6 +87,13 @@ def _packed_again(plan: ContractionPlan, depths: list[int]) -> float:
     if not outside:
         return 0.0
     return plan.packing / prod(_trips(plan, plan.levels[depth]) for depth in depths if depth < outside[-1])
+
+
+def _together(plan: ContractionPlan, each: dict[int, int]) -> int:
+    """Tasks of one trip of the task loop that packing stands in, 1 where it stands in none or inside of all."""
+    packs = [depth for depth, level in enumerate(plan.levels) if level.kind in _PACKS and depth < max(each, default=0)]
+    around = [depth for depth in each if packs and depth < packs[-1]]
+    return each[max(around)] if around else 1
 
 
 def _streamed_again(plan: ContractionPlan, depths: list[int]) -> float:

@@ -32,7 +32,9 @@ def chunk_of(work: Work, grain: int) -> int:
     if not grain:
         return max(1, work.tasks // CHUNKS)
     cycles = max(grain, REPEATED * work.shared, work.total / CHUNKS)
-    return max(1, min(work.tasks, round(cycles / max(work.cycles, 1.0))))
+    tasks = max(1, round(cycles / max(work.cycles, 1.0)))
+    whole = round(tasks / work.together) * work.together
+    return min(work.tasks, whole or tasks)
 
 
 @dataclass
