@@ -9,7 +9,7 @@ import numpy as np
 
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
-from glowtrain.graph.specialise.places import index_problems
+from glowtrain.graph.specialise.index_ranges import index_problems
 from glowtrain.types import Array, Shape, TensorType
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from glowtrain.errors import GraphError
 from glowtrain.graph.operator import Operator
 from glowtrain.graph.specialise.binding import Binding, Result, Trimmed, parts_of
-from glowtrain.graph.specialise.places import IndexUse, index_uses
+from glowtrain.graph.specialise.index_ranges import IndexUse, index_uses
 from glowtrain.graph.traversal import topological
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
 from glowtrain.presentation.words import plural
@@ -104,7 +104,7 @@ class Graph:
 
     @cached_property
     def index_uses(self) -> tuple[IndexUse, ...]:
-        """The inputs whose elements name places in other tensors."""
+        """The inputs whose elements index other tensors."""
         return tuple(index_uses(self))
 
     def input(self, name: str) -> Input:

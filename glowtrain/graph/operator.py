@@ -21,7 +21,7 @@ from glowtrain.presentation.words import page
 from glowtrain.types import Array, DType, TensorType
 
 if TYPE_CHECKING:
-    from glowtrain.graph.specialise.places import Places
+    from glowtrain.graph.specialise.index_ranges import IndexRange
     from glowtrain.graph.value import Value
     from glowtrain.loops import Statement, Tensor
     from glowtrain.stages import Costs
@@ -165,8 +165,8 @@ class Operator:
         """Whether this use is lowered; otherwise it is replaced by its decomposition."""
         return self.has("lower") or self.called(*inputs) is not None
 
-    def weight_axes(self, place: int, *inputs: TensorType | None) -> tuple[int, int] | None:
-        """Of a contraction's operand 0 or 1: the axis whose places go to different results (the channels of weights),
+    def weight_axes(self, operand: int, *inputs: TensorType | None) -> tuple[int, int] | None:
+        """Of a contraction's operand 0 or 1: the axis whose indices go to different results (the channels of weights),
         and one along which products are summed; ``None`` where the operand has no axis of its own."""
         return None
 
@@ -183,9 +183,9 @@ class Operator:
         """:meth:`decompose` for a backend with these costs, where there are several ways."""
         return self.decompose(*inputs)
 
-    def index_places(self, *inputs: TensorType | None) -> Mapping[int, Places]:
-        """The operands, by position, whose elements name places in others, and which elements do: calls are checked
-        by it."""
+    def index_ranges(self, *inputs: TensorType | None) -> Mapping[int, IndexRange]:
+        """The operands, by position, whose elements are indices into others, and the range of each: calls are checked
+        against it."""
         return {}
 
     def found_sizes(self, *inputs: TensorType | None) -> Mapping[int, int]:

@@ -11,7 +11,7 @@ import numpy as np
 from glowtrain import data
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
-from glowtrain.graph.specialise.places import index_problems
+from glowtrain.graph.specialise.index_ranges import index_problems
 from glowtrain.presentation.words import page
 from glowtrain.trainer.arrays import converted, mismatch, with_unit_axes
 from glowtrain.trainer.forms import Forms, default_batch, fixed_batch

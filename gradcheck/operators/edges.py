@@ -15,7 +15,7 @@ from glowtrain.errors import GlowtrainError
 from glowtrain.gradcheck.draw import ChoiceDraw, EdgeDraw
 from glowtrain.gradcheck.operators.oracles import applied, drawn
 from glowtrain.graph import Operator, Sample
-from glowtrain.graph.specialise.places import index_problems
+from glowtrain.graph.specialise.index_ranges import index_problems
 
 ATTEMPTS = 20
 """Draws before an operator counts as having no edges."""

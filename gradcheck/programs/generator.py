@@ -182,7 +182,7 @@ class Composer:
             self.keep(function(axes=axes, keepdims=self.draw.boolean())(value))
 
     def any(self) -> None:
-        """Any differentiable operator of the registry. What names places in other operands stays as drawn."""
+        """Any differentiable operator of the registry. What indexes other operands stays as drawn."""
         self.keep(self._use(self.draw.choice(tuple(registered(_differentiable))), self.operand))
 
     def stepwise(self) -> None:
@@ -198,7 +198,7 @@ class Composer:
             arrays = list(sample.inputs)
         if not _widens(sample.operator, arrays):
             return ()
-        fixed = sample.operator.index_places(*(None if array is None else type_of(array) for array in arrays))
+        fixed = sample.operator.index_ranges(*(None if array is None else type_of(array) for array in arrays))
         operands = [
             None if array is None else constant(array) if place in fixed else operand(array)
             for place, array in enumerate(arrays)

@@ -191,13 +191,13 @@ def test_edges_show_what_ordinary_samples_do_not(oracle: str, monkeypatch: Patch
     assert [check.oracle for check in report.failures] == [oracle]
 
 
-def test_places_are_checked_where_floats_name_images() -> None:
+def test_floats_that_name_images_are_checked() -> None:
     """The first column of MaxRoiPool's regions is an image's number; the others may be anything."""
-    (places,) = MaxRoiPool((1, 1)).index_places(*_types((2, 1, 3, 3), (2, 5))).values()
+    (allowed,) = MaxRoiPool((1, 1)).index_ranges(*_types((2, 1, 3, 3), (2, 5))).values()
     regions: Array = np.array([[1.0, -9.0, 0.0, 1e9, np.inf], [0.0, 0.0, 0.0, 2.0, 2.0]])
-    assert not places.outside(regions).any()
+    assert not allowed.outside(regions).any()
     regions[1, 0] = 2.0
-    assert np.argwhere(places.outside(regions)).tolist() == [[1, 0]]
+    assert np.argwhere(allowed.outside(regions)).tolist() == [[1, 0]]
 
 
 def _types(*shapes: tuple[int, ...]) -> list[Any]:

@@ -52,12 +52,12 @@ class MatMul(Operator):
             raise self.fail(f"leading axes: {error}", a, b) from None
         return a.with_shape((*batch, *rows, *columns))
 
-    def weight_axes(self, place: int, *inputs: TensorType | None) -> tuple[int, int] | None:
-        matrix = inputs[place]
+    def weight_axes(self, operand: int, *inputs: TensorType | None) -> tuple[int, int] | None:
+        matrix = inputs[operand]
         if matrix is None or matrix.rank < 2:
             return None
         rows, columns = matrix.rank - 2, matrix.rank - 1
-        return (rows, columns) if place == 0 else (columns, rows)
+        return (rows, columns) if operand == 0 else (columns, rows)
 
     def _operands(self, *inputs: TensorType) -> tuple[TensorType, TensorType]:
         if len(inputs) != 2:
@@ -130,9 +130,9 @@ class Gemm(Operator):
 
     quantized: ClassVar[Quantized] = "contraction"
 
-    def weight_axes(self, place: int, *inputs: TensorType | None) -> tuple[int, int] | None:
-        turned = self.transA if place == 0 else self.transB
-        return (0, 1) if turned == (place == 1) else (1, 0)
+    def weight_axes(self, operand: int, *inputs: TensorType | None) -> tuple[int, int] | None:
+        turned = self.transA if operand == 0 else self.transB
+        return (0, 1) if turned == (operand == 1) else (1, 0)
 
     def infer(self, *inputs: Any) -> TensorType:
         a, b = inputs[:2]

@@ -59,8 +59,8 @@ class Conv(ConvWindow):
 
     quantized: ClassVar[Quantized] = "contraction"
 
-    def weight_axes(self, place: int, *inputs: TensorType | None) -> tuple[int, int] | None:
-        return (0, 1) if place == 1 else None
+    def weight_axes(self, operand: int, *inputs: TensorType | None) -> tuple[int, int] | None:
+        return (0, 1) if operand == 1 else None
 
     def infer(self, *inputs: Any) -> TensorType:
         x, w = inputs[:2]
@@ -160,8 +160,8 @@ class ConvTranspose(ConvTransposeWindow):
 
     quantized: ClassVar[Quantized] = "contraction"
 
-    def weight_axes(self, place: int, *inputs: TensorType | None) -> tuple[int, int] | None:
-        return (1, 0) if place == 1 else None
+    def weight_axes(self, operand: int, *inputs: TensorType | None) -> tuple[int, int] | None:
+        return (1, 0) if operand == 1 else None
 
     def infer(self, *inputs: Any) -> TensorType:
         x, w = inputs[:2]

@@ -1,4 +1,4 @@
-"""Indices that name places in a tensor: their rules, as subscripts and as arrays.
+"""Indices into a tensor: their rules, as subscripts and as arrays.
 
 Indices count from the end where they are negative. One that is still outside is an error in the reference; compiled
 code reads NaN (0 for other than floats) for it and drops what would be written there.
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Value, constant
-from glowtrain.graph.specialise.places import Places
+from glowtrain.graph.specialise.index_ranges import IndexRange
 from glowtrain.loops import Expr, Tensor, cast, select
 from glowtrain.ops.core.family import normalize_axis
 from glowtrain.types import Array, DType, TensorType, i32, i64
@@ -29,11 +29,11 @@ def outside(dtype: DType) -> float | int:
     return math.nan if dtype.is_float else 0
 
 
-def within(extents: int | Sequence[int]) -> Places:
+def within(extents: int | Sequence[int]) -> IndexRange:
     """The indices into axes of these extents, counted from the front or the end."""
     if isinstance(extents, int):
-        return Places(-extents, extents - 1)
-    return Places(tuple(-extent for extent in extents), tuple(extent - 1 for extent in extents))
+        return IndexRange(-extents, extents - 1)
+    return IndexRange(tuple(-extent for extent in extents), tuple(extent - 1 for extent in extents))
 
 
 def checked(operator_: Operator, indices: Array, extents: int | Array) -> Array:

@@ -13,7 +13,7 @@ import numpy as np
 from glowtrain.errors import ModelError
 from glowtrain.graph import Draw, Named, Operand, Operator, Ragged, Sample, Value, operator
 from glowtrain.graph.operator import Quantized
-from glowtrain.graph.specialise.places import Places
+from glowtrain.graph.specialise.index_ranges import IndexRange
 from glowtrain.graph.specialise.ragged import whole
 from glowtrain.loops import For, Statement, Tensor, indices_of
 from glowtrain.ops.core.family import Grads, normalize_axis
@@ -44,7 +44,7 @@ class GatherAlongAxis(Operator):
 
     copies: ClassVar[bool] = True
 
-    def index_places(self, *inputs: Any) -> dict[int, Places]:
+    def index_ranges(self, *inputs: Any) -> dict[int, IndexRange]:
         return {1: within(inputs[0].shape[self.axis])}
 
     def pair(self, *inputs: TensorType) -> tuple[TensorType, TensorType]:
@@ -163,7 +163,7 @@ class GatherND(Operator):
             raise self.fail(f"index tuples must have 1 to {data.rank - b} elements", *inputs)
         return data.with_shape((*indices.shape[:-1], *data.shape[b + indices.shape[-1] :]))
 
-    def index_places(self, *inputs: Any) -> dict[int, Places]:
+    def index_ranges(self, *inputs: Any) -> dict[int, IndexRange]:
         data, indices = inputs
         return {1: within(data.shape[self.batch_dims :][: indices.shape[-1]])}
 

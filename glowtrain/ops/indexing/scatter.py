@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, operator
-from glowtrain.graph.specialise.places import Places
+from glowtrain.graph.specialise.index_ranges import IndexRange
 from glowtrain.loops import Const, Expr, For, Statement, Tensor, call, indices_of, select
 from glowtrain.ops.core.family import Grads, normalize_axis
 from glowtrain.ops.core.index import (
@@ -65,7 +65,7 @@ class ScatterAdd(Operator):
             raise self.fail(f"updates must have shape {list(expected)}", *inputs)
         return result
 
-    def index_places(self, *inputs: Any) -> dict[int, Places]:
+    def index_ranges(self, *inputs: Any) -> dict[int, IndexRange]:
         return {0: within(self.shape[self.axis])}
 
     def reference(self, indices: Array, updates: Array) -> Array:
@@ -222,7 +222,7 @@ class ScatterElements(Scatter):
             raise self.fail("updates must have the shape of indices", *inputs)
         return data
 
-    def index_places(self, *inputs: Any) -> dict[int, Places]:
+    def index_ranges(self, *inputs: Any) -> dict[int, IndexRange]:
         return {1: within(inputs[0].shape[self.axis])}
 
     def gather(self, x: Value, indices: Value) -> Value:
@@ -266,7 +266,7 @@ class ScatterND(Scatter):
             raise self.fail(f"updates must have shape {list(expected)}", *inputs)
         return data
 
-    def index_places(self, *inputs: Any) -> dict[int, Places]:
+    def index_ranges(self, *inputs: Any) -> dict[int, IndexRange]:
         data, indices, _ = inputs
         return {1: within(data.shape[: indices.shape[-1]])}
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
-from glowtrain.graph.specialise.places import Places
+from glowtrain.graph.specialise.index_ranges import IndexRange
 from glowtrain.ops.core.family import Grads
 from glowtrain.ops.elementwise.logic import Equal, Less, Where
 from glowtrain.ops.elementwise.transcendental import Exp
@@ -51,8 +51,8 @@ class ClassLossOperator(Operator):
             raise self.fail(f"weights must be {scores.dtype}[{scores.shape[1]}]: one for each class", *inputs)
         return scores.with_shape(labels.shape if self.reduction == "none" else ())
 
-    def index_places(self, *inputs: Any) -> dict[int, Places]:
-        return {1: Places(0, inputs[0].shape[1] - 1, self.ignore_index)}
+    def index_ranges(self, *inputs: Any) -> dict[int, IndexRange]:
+        return {1: IndexRange(0, inputs[0].shape[1] - 1, self.ignore_index)}
 
     def loss_of_arrays(self, log_prob: Array, labels: Array, weights: Array | None) -> Array:
         """The loss in NumPy. Raises :class:`ShapeError` for a label that is no class."""

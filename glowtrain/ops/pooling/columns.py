@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator, static
-from glowtrain.graph.specialise.places import Places
+from glowtrain.graph.specialise.index_ranges import IndexRange
 from glowtrain.loops import Const, Expr, For, Statement, Tensor, cast, flatten, indices_of, reduce, select, unflatten
 from glowtrain.ops.convolution.geometry import PhaseAxis, SlidingWindow, window
 from glowtrain.ops.core.family import Grads, normalize_axes
@@ -226,7 +226,7 @@ class MaxUnpool(Operator):
             raise self.fail(f"output_shape must be {list(natural)} or larger", *inputs)
         return x.with_shape(shape)
 
-    def index_places(self, *inputs: Any) -> dict[int, Places]:
+    def index_ranges(self, *inputs: Any) -> dict[int, IndexRange]:
         return {1: within(math.prod(self._natural(inputs[0].shape)))}
 
     def _natural(self, shape: Shape) -> Shape:

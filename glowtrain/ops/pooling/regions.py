@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
-from glowtrain.graph.specialise.places import Places
+from glowtrain.graph.specialise.index_ranges import IndexRange
 from glowtrain.ops.contraction.products import MatMul
 from glowtrain.ops.core.index import checked, within
 from glowtrain.ops.elementwise.arithmetic import Abs, Ceil, Floor
@@ -107,7 +107,7 @@ class RoiAlign(Operator):
             raise self.fail("extents must be positive and sampling_ratio not negative", *inputs)
         return x.with_shape((rois.shape[0], x.shape[1], self.output_height, self.output_width))
 
-    def index_places(self, *inputs: Any) -> dict[int, Places]:
+    def index_ranges(self, *inputs: Any) -> dict[int, IndexRange]:
         return {2: within(inputs[0].shape[0])}
 
     @property
@@ -282,10 +282,10 @@ class MaxRoiPool(Operator):
             raise self.fail("pooled_shape must hold two positive extents, and X an element", *inputs)
         return x.with_shape((rois.shape[0], x.shape[1], *self.pooled_shape))
 
-    def index_places(self, *inputs: Any) -> dict[int, Places]:
+    def index_ranges(self, *inputs: Any) -> dict[int, IndexRange]:
         """The images' numbers; coordinates may be anything."""
         images = inputs[0].shape[0]
-        return {1: Places((-images, *(-math.inf,) * 4), (images - 1, *(math.inf,) * 4))}
+        return {1: IndexRange((-images, *(-math.inf,) * 4), (images - 1, *(math.inf,) * 4))}
 
     def reference(self, x: Array, rois: Array) -> Array:
         whole = np.floor(widened(rois)[:, 1:] * self.spatial_scale + 0.5).astype(np.int64)

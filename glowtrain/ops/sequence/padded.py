@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
-from glowtrain.graph.specialise.places import Places
+from glowtrain.graph.specialise.index_ranges import IndexRange
 from glowtrain.loops import Expr, Statement, Tensor, cast, pointwise, select
 from glowtrain.ops.core.family import Grads, normalize_axis
 from glowtrain.ops.elementwise.arithmetic import Mod
@@ -41,8 +41,8 @@ class ReverseSequence(Operator):
             raise self.fail(f"sequence_lens must be i64[{x.shape[self.batch_axis]}]", *inputs)
         return x
 
-    def index_places(self, *inputs: Any) -> dict[int, Places]:
-        return {1: Places(0, inputs[0].shape[self.time_axis])}
+    def index_ranges(self, *inputs: Any) -> dict[int, IndexRange]:
+        return {1: IndexRange(0, inputs[0].shape[self.time_axis])}
 
     def reference(self, x: Array, lengths: Array) -> Array:
         y = x.copy()
@@ -100,12 +100,12 @@ class TensorScatter(Operator):
         result: TensorType = past
         return result
 
-    def index_places(self, *inputs: Any) -> dict[int, Places]:
+    def index_ranges(self, *inputs: Any) -> dict[int, IndexRange]:
         past, update, starts = self._operands(*inputs)
         if starts is None:
             return {}
         limit = past.shape[self.axis]
-        return {2: Places(0, limit - 1 if self.mode == "circular" else limit - update.shape[self.axis])}
+        return {2: IndexRange(0, limit - 1 if self.mode == "circular" else limit - update.shape[self.axis])}
 
     def _operands(self, *inputs: Any) -> tuple[Any, Any, Any]:
         if not 2 <= len(inputs) <= 3 or inputs[0] is None or inputs[1] is None:

@@ -1,4 +1,4 @@
-"""Inputs that name places in other tensors (rows of an embedding, labels): are a call's values such places?
+"""Inputs that index other tensors (rows of an embedding, labels): are a call's values in range?
 
 Compiled code cannot stop at a wrong index, so values are checked before it runs. An input is checked where it is an
 index operand itself, or becomes one through operators of one operand that move or map elements (Reshape, Cast).
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Places:
+class IndexRange:
     """The values that an index operand may have: from ``low`` to ``high``, or ``ignored``.
 
     Bounds that differ along the operand's last axis are tuples.
@@ -48,12 +48,12 @@ def _listed(bound: int | tuple[float, ...]) -> str:
 
 @dataclass(frozen=True)
 class IndexUse:
-    """An input as an operand of ``reader`` that names places, after the nodes of ``path``."""
+    """An input as an index operand of ``reader``, after the nodes of ``path``."""
 
     input: Input
     path: tuple[Node, ...]
     reader: Node
-    places: Places
+    allowed: IndexRange
 
     @property
     def fixed(self) -> bool:
@@ -72,13 +72,13 @@ class IndexUse:
         with np.errstate(all="ignore"):
             for node in self.path:
                 indices = np.asarray(node.operator.reference(*(None if v is None else indices for v in node.inputs)))
-        wrong = self.places.outside(indices)
+        wrong = self.allowed.outside(indices)
         if not wrong.any():
             return ""
         value = indices[wrong][0]
         found = np.argwhere(array == value) if self.path else np.argwhere(wrong)
         place = f" at {found[0].tolist()}" if len(found) else ""
-        return f"{self.input.name!r} must hold numbers from {self.places} for {self._reader()}, but has {value}{place}"
+        return f"{self.input.name!r} must hold numbers from {self.allowed} for {self._reader()}, but has {value}{place}"
 
     def _reader(self) -> str:
         operands = ", ".join("-" if v is None else v.name or str(v.type) for v in self.reader.inputs)
@@ -89,18 +89,18 @@ class IndexUse:
 def index_uses(graph: Graph) -> Iterator[IndexUse]:
     """Every use of an input as an index, each range once."""
     seen = set()
-    for node, position, places in _readers(graph.nodes):
+    for node, position, allowed in _readers(graph.nodes):
         source, path = _source(node.inputs[position])
-        if isinstance(source, Input) and (source, path, places) not in seen:
-            seen.add((source, path, places))
-            yield IndexUse(source, path, node, places)
+        if isinstance(source, Input) and (source, path, allowed) not in seen:
+            seen.add((source, path, allowed))
+            yield IndexUse(source, path, node, allowed)
 
 
-def _readers(nodes: Iterable[Node]) -> Iterator[tuple[Node, int, Places]]:
-    """The operands that name places, of nodes and of what they decompose into: node, position, places."""
+def _readers(nodes: Iterable[Node]) -> Iterator[tuple[Node, int, IndexRange]]:
+    """The index operands of nodes and of what they decompose into: node, position, and the indices that are allowed."""
     for node in nodes:
-        own = node.operator.index_places(*(None if value is None else value.type for value in node.inputs))
-        yield from ((node, position, places) for position, places in own.items())
+        own = node.operator.index_ranges(*(None if value is None else value.type for value in node.inputs))
+        yield from ((node, position, allowed) for position, allowed in own.items())
         operator = node.operator
         made_of_others = operator.has("decompose") and not operator.lowers(*node.inputs)
         if not own and made_of_others and any(map(_may_be_index, node.inputs)):
