@@ -188,7 +188,7 @@ class Operator:
         against it."""
         return {}
 
-    def found_sizes(self, *inputs: TensorType | None) -> Mapping[int, int]:
+    def data_dependent_sizes(self, *inputs: TensorType | None) -> Mapping[int, int]:
         """The results, by position, that hold their greatest size along an axis, and that axis: the last result is the
         size that a call found."""
         return {}

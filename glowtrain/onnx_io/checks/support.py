@@ -111,7 +111,7 @@ def _domain_of(key: str) -> str:
 
 def _stands_for(cls: type[Operator]) -> bool:
     """Whether one of Glowtrain's operators is an ONNX operator whose result's size is found at run time."""
-    return cls.domain == "glowtrain" and cls.has("found_sizes") and defs.has(cls.onnx)
+    return cls.domain == "glowtrain" and cls.has("data_dependent_sizes") and defs.has(cls.onnx)
 
 
 def _row(domain: str, name: str, samples: Samples) -> Row:
@@ -180,7 +180,7 @@ def _notes(cls: type[Operator]) -> Iterator[str]:
     known = list(static_inputs(cls).values())
     if known:
         yield f"known when compiling: {', '.join(known)}"
-    if cls.has("found_sizes"):
+    if cls.has("data_dependent_sizes"):
         yield "the result's size is found at run time"
     if cls.random:
         yield "counter-based random numbers"

@@ -28,8 +28,8 @@ from glowtrain.graph import (
 )
 from glowtrain.graph.specialise.binding import Result, Trimmed, part_name
 from glowtrain.graph.specialise.ragged import whole
+from glowtrain.onnx_io.read.data_dependent_sizes import follow, ragged
 from glowtrain.onnx_io.read.exported import node_name
-from glowtrain.onnx_io.read.found_sizes import follow, ragged
 from glowtrain.onnx_io.read.parameters import Roles, class_of, key_of
 from glowtrain.onnx_io.read.source import describe, subgraphs
 from glowtrain.onnx_io.schema.attributes import NodeCall, attribute_value, operator_from, static_inputs
@@ -232,7 +232,7 @@ class Builder:
         if any(isinstance(value, Ragged) for value in inputs):
             return follow(operator, inputs, self.made(operator, operator.counted(*inputs), node))
         results = self.made(operator, [whole(value) for value in inputs], node)
-        sizes = operator.found_sizes(*types)
+        sizes = operator.data_dependent_sizes(*types)
         return ragged(results, sizes) if sizes else results
 
     def made(self, operator: Operator, inputs: list[Value | None], node: NodeProto) -> tuple[Value, ...]:

@@ -55,7 +55,7 @@ def key_of(node: NodeProto) -> str:
 def class_of(node: NodeProto) -> type[Operator] | None:
     """The registered operator of a node: under its own key, or one of Glowtrain's that finds the size of its result."""
     own, sized = lookup(key_of(node)), lookup(f"glowtrain.{node.op_type}")
-    return sized if own is None and sized is not None and sized.has("found_sizes") else own
+    return sized if own is None and sized is not None and sized.has("data_dependent_sizes") else own
 
 
 def state_variables(model: ModelProto, variables: Sequence[Variable]) -> None:

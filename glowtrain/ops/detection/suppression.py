@@ -58,7 +58,7 @@ class NonMaxSuppression(Operator):
         images, classes, count = scores.shape
         return i64[images * classes * self.steps(count), 3], SIZE
 
-    def found_sizes(self, *inputs: TensorType | None) -> dict[int, int]:
+    def data_dependent_sizes(self, *inputs: TensorType | None) -> dict[int, int]:
         return {0: 0}
 
     def reference(self, boxes: Array, scores: Array) -> tuple[Array, ...]:

@@ -81,7 +81,7 @@ class NonZero(Operator):
         rows = [order / stride - order / (stride * extent) * extent for stride, extent in pairs]
         return Concat(axis=0)(*(Unsqueeze(axes=(0,))(row) for row in rows)), size
 
-    def found_sizes(self, *inputs: TensorType | None) -> dict[int, int]:
+    def data_dependent_sizes(self, *inputs: TensorType | None) -> dict[int, int]:
         return {0: 1}
 
     @classmethod
@@ -126,7 +126,7 @@ class Compress(Operator):
         order, size = compacted(condition)
         return Gather(axis=self.axis or 0)(flat, order), size
 
-    def found_sizes(self, *inputs: TensorType | None) -> dict[int, int]:
+    def data_dependent_sizes(self, *inputs: TensorType | None) -> dict[int, int]:
         assert inputs[0] is not None
         return {0: self.along(inputs[0])}
 
@@ -166,7 +166,7 @@ class Unique(Operator):
     def _along(self, x: TensorType) -> int:
         return 0 if self.axis is None else normalize_axis(self, self.axis, x)
 
-    def found_sizes(self, *inputs: TensorType | None) -> dict[int, int]:
+    def data_dependent_sizes(self, *inputs: TensorType | None) -> dict[int, int]:
         assert inputs[0] is not None
         return {0: self._along(inputs[0]), 1: 0, 3: 0}
 

@@ -15,7 +15,7 @@ from onnx import GraphProto, NodeProto, ValueInfoProto
 from glowtrain.errors import ModelError, ShapeError, UnknownValueError
 from glowtrain.graph import Constant, Graph, Input, Ragged, Value, constant
 from glowtrain.onnx_io.read.build import Builder, Known, attributes_of
-from glowtrain.onnx_io.read.found_sizes import cut
+from glowtrain.onnx_io.read.data_dependent_sizes import cut
 from glowtrain.onnx_io.read.rules.loop_bounds import known_steps
 from glowtrain.onnx_io.schema.tensors import array_from_tensor, dtype_from_onnx
 from glowtrain.ops.control.scan import Scan

@@ -16,16 +16,17 @@ def ragged(results: Sequence[Value], sizes: Mapping[int, int]) -> tuple[Value | 
     """The results of an operator that finds a size: its last result is that size, ``sizes`` says whose and where."""
     *values, size = results
     return tuple(
-        cut(Ragged(value, sizes[place], size)) if place in sizes else value for place, value in enumerate(values)
+        cut(Ragged(value, sizes[position], size)) if position in sizes else value
+        for position, value in enumerate(values)
     )
 
 
-def cut(found: Ragged) -> Value | Ragged:
+def cut(tensor: Ragged) -> Value | Ragged:
     """A tensor where its size is known when compiling."""
-    value, size = found.value, found.size
+    value, size = tensor.value, tensor.size
     if not isinstance(value, Constant) or not isinstance(size, Constant):
-        return found
-    return Constant(value.array[(slice(None),) * found.axis + (slice(0, int(size.array)),)], value.name)
+        return tensor
+    return Constant(value.array[(slice(None),) * tensor.axis + (slice(0, int(size.array)),)], value.name)
 
 
 def follow(operator: Operator, operands: Sequence[Operand], results: Sequence[Value]) -> tuple[Value | Ragged, ...]:
@@ -33,7 +34,7 @@ def follow(operator: Operator, operands: Sequence[Operand], results: Sequence[Va
 
     Raises :class:`ModelError` for an operator that cannot follow them, or operands of different sizes.
     """
-    found = ragged_of(operands)
-    if any(operand.size is not found[0].size for operand in found):
+    counted = ragged_of(operands)
+    if any(operand.size is not counted[0].size for operand in counted):
         raise ModelError(f"{operator.key()} combines tensors whose sizes are found at run time apart from each other")
     return tuple(operator.follow(result, *operands) for result in results)
