@@ -18,7 +18,7 @@ import numpy as np
 from glowtrain.graph import Graph, Node, Value, constant, rewrite
 from glowtrain.ops.elementwise.cast import Cast
 from glowtrain.ops.microsoft.quantized import QLinearAdd, QLinearGlobalAveragePool, QLinearMul
-from glowtrain.ops.quantized.convert import QuantizeLinear, known
+from glowtrain.ops.quantized.convert import QuantizeLinear, constant_array
 from glowtrain.ops.quantized.fixed_point import BITS, Rescale, fixed_point
 from glowtrain.ops.reduce.reduction import ReduceSum
 from glowtrain.optimize.integer import in_integers
@@ -48,7 +48,7 @@ def in_fixed_point(graph: Graph) -> Graph:
 
 
 def _change(node: Node) -> Sequence[Value] | None:
-    operands = [known(value) for value in node.inputs]
+    operands = [constant_array(value) for value in node.inputs]
     match node.operator:
         case QuantizeLinear():
             return _quantized_sums(node, operands)
@@ -91,7 +91,7 @@ def _rescaled(total: Value, factor: Array, zero: Value | None, dtype: DType) -> 
 
 
 def _scalar(value: Value) -> Value:
-    array = known(value)
+    array = constant_array(value)
     return value if array is None or not array.shape else constant(array.reshape(()))
 
 

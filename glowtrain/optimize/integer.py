@@ -42,7 +42,7 @@ from glowtrain.ops.pooling.pooling import AveragePool, GlobalAveragePool
 from glowtrain.ops.quantized.convert import (
     INTEGERS,
     QuantizeLinear,
-    known,
+    constant_array,
     limits,
     quantize_units,
     quantized_array,
@@ -98,12 +98,12 @@ def quantizing(node: Node) -> Sequence[Value] | Refused | None:
     """A product quantized again, or the same numbers as before."""
     operator, value = node.operator, node.inputs[0]
     assert isinstance(operator, QuantizeLinear)
-    scale, zero = known(node.inputs[1]), (*node.inputs, None)[2]
+    scale, zero = constant_array(node.inputs[1]), (*node.inputs, None)[2]
     if value is None or scale is None or scale.size != 1 or scale.dtype != np.float32:
         return Refused("the scale of the result is not one known number in f32")
     if operator.block_size or operator.precision or node.output.dtype not in INTEGERS:
         return Refused("the result is quantized in blocks, with another precision, or to no integer")
-    if not 0 < scale.item() < np.inf or (zero is not None and known(zero) is None):
+    if not 0 < scale.item() < np.inf or (zero is not None and constant_array(zero) is None):
         return Refused("the scale is not positive and finite, or the zero point is not known")
     if _phases(value):
         return by_phases(node)
@@ -180,7 +180,7 @@ def _bounds(value: Value) -> tuple[Value, float | None, float | None]:
         return value, None, None
     if isinstance(node.operator, Relu):
         return node.inputs[0], 0.0, None
-    bounds = [known(bound) for bound in node.inputs[1:]]
+    bounds = [constant_array(bound) for bound in node.inputs[1:]]
     if any(bound is not None and found is None for bound, found in zip(node.inputs[1:], bounds, strict=True)):
         return value, None, None
     low, high = (*(None if found is None else float(found.item()) for found in bounds), None, None)[:2]
@@ -190,7 +190,7 @@ def _bounds(value: Value) -> tuple[Value, float | None, float | None]:
 def _number(real: float, scale: Array, zero: Value | None, node: Node) -> int:
     """A real number quantized as the node does."""
     quotient = np.asarray(np.float32(real) / scale, np.float32)
-    return int(quantized_array(quotient, known(zero), node.output.dtype).item())
+    return int(quantized_array(quotient, constant_array(zero), node.output.dtype).item())
 
 
 # ---- phases ----------------------------------------------------------------------------------------------------------

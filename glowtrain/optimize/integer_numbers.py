@@ -11,7 +11,7 @@ from glowtrain.ops.elementwise.arithmetic import Mul
 from glowtrain.ops.elementwise.cast import Cast
 from glowtrain.ops.quantized.convert import (
     DequantizeLinear,
-    known,
+    constant_array,
     limits,
 )
 from glowtrain.ops.quantized.integer_products import BYTES
@@ -45,7 +45,7 @@ class Numbers:
 
 
 def _zero(zero: Value | None) -> int:
-    array = known(zero)
+    array = constant_array(zero)
     return 0 if array is None else int(array.item())
 
 
@@ -55,10 +55,10 @@ def dequantized(value: Value | None) -> Numbers | None:
     if value is None or node is None or not isinstance(node.operator, DequantizeLinear) or value.dtype != f32:
         return None
     x, scale, zero = (*node.inputs, None)[:3]
-    scales = known(scale)
+    scales = constant_array(scale)
     if x is None or scales is None or scales.dtype != np.float32 or node.operator.block_size:
         return None
-    if zero is not None and known(zero) is None:
+    if zero is not None and constant_array(zero) is None:
         return None
     axis = 0 if scales.size == 1 else node.operator.axis % x.rank
     return Numbers(x, scales, zero, axis)
@@ -72,7 +72,7 @@ def in_bytes(value: Value | None) -> Numbers | None:
     if found.numbers.dtype not in SMALL_INTEGERS or not isinstance(found.numbers, Constant):
         return None
     wide = (i8 if limits(found.numbers.dtype)[0] else u8).numpy
-    zero = known(found.zero)
+    zero = constant_array(found.zero)
     numbers = Constant(found.numbers.array.astype(wide), found.numbers.name)
     return replace(found, numbers=numbers, zero=None if zero is None else constant(zero.astype(wide)))
 
@@ -88,7 +88,7 @@ def sums(value: Value) -> tuple[Value, Array] | None:
     node = value.node
     if node is None or not isinstance(node.operator, Mul) or node.inputs[0] is None:
         return None
-    cast, factor = node.inputs[0].node, known(node.inputs[1])
+    cast, factor = node.inputs[0].node, constant_array(node.inputs[1])
     if cast is None or factor is None or not isinstance(cast.operator, Cast) or cast.operator.to != f32:
         return None
     total = cast.inputs[0]

@@ -11,7 +11,7 @@ from glowtrain.ops.contraction.products import Gemm
 from glowtrain.ops.convolution.convolution import Conv, ConvTranspose
 from glowtrain.ops.quantized.convert import (
     DequantizeLinear,
-    known,
+    constant_array,
 )
 from glowtrain.ops.quantized.integer_products import ConvInteger, MatMulInteger
 from glowtrain.ops.quantized.integer_transposed import ConvTransposeInteger
@@ -47,7 +47,7 @@ def transposed_convolution(node: Node) -> Sequence[Value] | Refused | None:
     if x is None or w is None:
         return _not_bytes(node)
     scale = _each_output(operator, w, w.scale)
-    zero = known(w.zero)
+    zero = constant_array(w.zero)
     if not x.uniform or scale is None:
         return Refused("the input has several scales, or the weight's are not one for each output channel")
     zeros = x.zero, None if zero is None else constant(_each_output(operator, w, zero))
@@ -139,7 +139,7 @@ def _in_units(bias: Value, factor: Array) -> Array | None:
 
 
 def _any(zero: Value | None) -> bool:
-    array = known(zero)
+    array = constant_array(zero)
     return array is not None and bool(array.any())
 
 

@@ -241,7 +241,7 @@ class Builder:
             operator = replace(operator, seed=self.seed())
         fresh = Node(operator, inputs, node_name(node))
         if isinstance(operator, WithScales):
-            operator.check_known(inputs)
+            operator.check_constants(inputs)
         known = None if isinstance(operator, DequantizeLinear) else constants(fresh, LARGEST_FOLD)
         return known or fresh.outputs
 

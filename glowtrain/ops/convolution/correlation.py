@@ -69,7 +69,7 @@ def _phase_nest(
 
     def term(o: Expr, *hit: Expr) -> Expr:
         points = list(zip(axes, rest, hit, strict=True))
-        source = (n, block * per_group + o, *(axis.place(q, m) for axis, q, m in points))
+        source = (n, block * per_group + o, *(axis.subscript(q, m) for axis, q, m in points))
         tap = (block * per_group + o, inner, *(axis.tap(m) for axis, _, m in points))
         return product(x.load(source, fill=0), w[tap])
 

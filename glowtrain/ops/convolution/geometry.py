@@ -163,11 +163,11 @@ class PhaseAxis:
         return PhaseAxis(extent, axis.stride, phase, first, step, len(hits), offset, back)
 
     def target(self, q: Expr) -> Expr:
-        """The input place."""
+        """The input index."""
         return q * self.stride + self.phase
 
-    def place(self, q: Expr, m: Expr) -> Expr:
-        """The window in which tap number m reads that input place; it may be out of range."""
+    def subscript(self, q: Expr, m: Expr) -> Expr:
+        """The window in which tap number m reads that input index; it may be out of range."""
         return q + self.offset - m * self.back
 
     def tap(self, m: Expr) -> Expr:

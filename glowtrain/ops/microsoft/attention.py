@@ -20,7 +20,7 @@ from glowtrain.ops.elementwise.logic import GreaterOrEqual, Less, Or
 from glowtrain.ops.microsoft.base import Microsoft, draw_scale, integer_product
 from glowtrain.ops.quantized.convert import STEPS
 from glowtrain.ops.quantized.integer_products import draw_bytes, draw_weight
-from glowtrain.ops.quantized.scales import ScalePlaces
+from glowtrain.ops.quantized.scales import ScaleOperands
 from glowtrain.ops.tensor.move import Concat, Transpose, reshape
 from glowtrain.ops.tensor.split import Split
 from glowtrain.types import Array, DType, Shape, TensorType, i8, i32, u8
@@ -178,7 +178,7 @@ class QAttention(SelfAttention):
     """
 
     takes: ClassVar[tuple[int, int]] = (5, 9)
-    scale_places: ClassVar[ScalePlaces] = {3: 0, 4: 1}
+    scale_operands: ClassVar[ScaleOperands] = {3: 0, 4: 1}
     differentiable: ClassVar[bool] = False
     reason: ClassVar[str] = STEPS
     num_heads: int

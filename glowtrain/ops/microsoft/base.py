@@ -26,7 +26,7 @@ class Microsoft(Composite, WithScales):
     domain: ClassVar[str] = DOMAIN
 
     def check_tensors(self, *inputs: TensorType | None, result: DType | None = None) -> None:
-        """Where :attr:`scale_places` says, tensors with one scale and, behind it, one zero point of their type;
+        """Where :attr:`scale_operands` says, tensors with one scale and, behind it, one zero point of their type;
         ``result`` is that of the result, if it must be a certain one."""
         for place, numbers in self.scales_among(len(inputs)).items():
             scale, zero = inputs[place], inputs[place + 1] if place + 1 < len(inputs) else None

@@ -28,7 +28,7 @@ from glowtrain.ops.quantized import convert as standard
 from glowtrain.ops.quantized.convert import STEPS
 from glowtrain.ops.quantized.integer_products import MatMulInteger, draw_bytes, draw_product, draw_weight
 from glowtrain.ops.quantized.qlinear import QLinearConv
-from glowtrain.ops.quantized.scales import ScalePlaces
+from glowtrain.ops.quantized.scales import ScaleOperands
 from glowtrain.ops.tensor.move import Transpose, reshape
 from glowtrain.types import Shape, TensorType, i8, i32, u8
 
@@ -40,7 +40,7 @@ class MicrosoftQuantizeLinear(QuantizedResult):
 
     onnx: ClassVar[str] = "QuantizeLinear"
     takes: ClassVar[tuple[int, int]] = (2, 3)
-    scale_places: ClassVar[ScalePlaces] = {1: None}
+    scale_operands: ClassVar[ScaleOperands] = {1: None}
     axis: int | None = None
 
     def check(self, *inputs: TensorType | None) -> None:
@@ -81,7 +81,7 @@ class MicrosoftDequantizeLinear(Microsoft):
 
     onnx: ClassVar[str] = "DequantizeLinear"
     takes: ClassVar[tuple[int, int]] = (2, 3)
-    scale_places: ClassVar[ScalePlaces] = {1: 0}
+    scale_operands: ClassVar[ScaleOperands] = {1: 0}
     axis: int | None = None
 
     def check(self, *inputs: TensorType | None) -> None:
@@ -107,7 +107,7 @@ class MicrosoftQLinearConv(QuantizedResult, ConvAttributes):
 
     onnx: ClassVar[str] = "QLinearConv"
     takes: ClassVar[tuple[int, int]] = (8, 9)
-    scale_places: ClassVar[ScalePlaces] = {1: 0, 4: 3, 6: None}
+    scale_operands: ClassVar[ScaleOperands] = {1: 0, 4: 3, 6: None}
     channels_last: bool = False
 
     def define(self, *inputs: Any) -> Value:
@@ -134,7 +134,7 @@ class QGemm(Microsoft):
     """
 
     takes: ClassVar[tuple[int, int]] = (6, 9)
-    scale_places: ClassVar[ScalePlaces] = {1: 0, 4: 3, 7: None}
+    scale_operands: ClassVar[ScaleOperands] = {1: 0, 4: 3, 7: None}
     differentiable: ClassVar[bool] = False
     reason: ClassVar[str] = STEPS
     alpha: float = 1.0
@@ -182,7 +182,7 @@ class MatMulIntegerToFloat(Microsoft):
     """The real product of quantized matrices, plus a bias: operands A, B, both scales, both zero points, bias."""
 
     takes: ClassVar[tuple[int, int]] = (4, 7)
-    scale_places: ClassVar[ScalePlaces] = {2: 0, 3: 1}
+    scale_operands: ClassVar[ScaleOperands] = {2: 0, 3: 1}
     differentiable: ClassVar[bool] = False
     reason: ClassVar[str] = "its operands are integers"
 
@@ -213,7 +213,7 @@ class DynamicQuantizeMatMul(Microsoft):
     """
 
     takes: ClassVar[tuple[int, int]] = (3, 5)
-    scale_places: ClassVar[ScalePlaces] = {2: 1}
+    scale_operands: ClassVar[ScaleOperands] = {2: 1}
     differentiable: ClassVar[bool] = False
     reason: ClassVar[str] = STEPS
 

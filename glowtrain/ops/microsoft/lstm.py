@@ -16,7 +16,7 @@ from glowtrain.ops.elementwise.cast import Cast
 from glowtrain.ops.microsoft.base import Microsoft, real
 from glowtrain.ops.quantized.convert import STEPS, DynamicQuantizeLinear
 from glowtrain.ops.quantized.integer_products import BYTES, draw_bytes, draw_weight
-from glowtrain.ops.quantized.scales import ScalePlaces
+from glowtrain.ops.quantized.scales import ScaleOperands
 from glowtrain.ops.sequence.recurrent import LSTM, Function
 from glowtrain.ops.tensor.move import Transpose, reshape
 from glowtrain.types import Shape, TensorType, i8, u8
@@ -60,7 +60,7 @@ class DynamicQuantizeLSTM(Microsoft):
     """
 
     takes: ClassVar[tuple[int, int]] = (12, 12)
-    scale_places: ClassVar[ScalePlaces] = {8: 1, 10: 2}
+    scale_operands: ClassVar[ScaleOperands] = {8: 1, 10: 2}
     differentiable: ClassVar[bool] = False
     reason: ClassVar[str] = STEPS
     activation_alpha: tuple[float, ...] = ()

@@ -29,7 +29,7 @@ from glowtrain.ops.microsoft.base import (
 )
 from glowtrain.ops.pooling.pooling import AveragePool, draw_pool
 from glowtrain.ops.quantized import convert as standard
-from glowtrain.ops.quantized.scales import ScalePlaces
+from glowtrain.ops.quantized.scales import ScaleOperands
 from glowtrain.ops.reduce.reduction import ReduceMean, accumulator, as_dtype
 from glowtrain.ops.reduce.softmax import Softmax
 from glowtrain.ops.tensor.move import Concat, reshape
@@ -40,7 +40,7 @@ class QLinearBinary(QuantizedResult):
     """A function of two quantized tensors, (A, scale, zero point) and (B, scale, zero point), then C's two."""
 
     takes: ClassVar[tuple[int, int]] = (7, 8)
-    scale_places: ClassVar[ScalePlaces] = {1: 0, 4: 3, 6: None}
+    scale_operands: ClassVar[ScaleOperands] = {1: 0, 4: 3, 6: None}
 
     def check(self, *inputs: TensorType | None) -> None:
         a, _, _, b = inputs[:4]
@@ -93,7 +93,7 @@ class QLinearUnary(QuantizedResult, ABC):
     """A function of a quantized tensor (X, scale, zero point), then Y's scale and zero point."""
 
     takes: ClassVar[tuple[int, int]] = (4, 5)
-    scale_places: ClassVar[ScalePlaces] = {1: 0, 3: None}
+    scale_operands: ClassVar[ScaleOperands] = {1: 0, 3: None}
 
     def check(self, *inputs: TensorType | None) -> None:
         self.check_tensors(*inputs, result=None if inputs[0] is None else inputs[0].dtype)
@@ -265,7 +265,7 @@ class QLinearConcat(QuantizedResult):
     takes: ClassVar[tuple[int, int]] = (5, -1)
     axis: int
 
-    def scales_among(self, count: int) -> ScalePlaces:
+    def scales_among(self, count: int) -> ScaleOperands:
         return {0: None, **{place: place - 1 for place in range(3, count, 3)}}
 
     def check(self, *inputs: TensorType | None) -> None:
@@ -299,7 +299,7 @@ class QLinearWhere(QuantizedResult):
     """Where with quantized tensors: the condition, (X, scale, zero point), (Y, scale, zero point), then Z's two."""
 
     takes: ClassVar[tuple[int, int]] = (9, 9)
-    scale_places: ClassVar[ScalePlaces] = {2: 1, 5: 4, 7: None}
+    scale_operands: ClassVar[ScaleOperands] = {2: 1, 5: 4, 7: None}
 
     def check(self, *inputs: TensorType | None) -> None:
         self.check_tensors(*inputs)

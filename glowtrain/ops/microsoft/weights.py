@@ -17,7 +17,7 @@ from glowtrain.ops.microsoft.base import (
     Microsoft,
 )
 from glowtrain.ops.quantized.convert import DequantizeLinear
-from glowtrain.ops.quantized.scales import ScalePlaces
+from glowtrain.ops.quantized.scales import ScaleOperands
 from glowtrain.ops.tensor.move import Concat, Expand, Slice, reshape
 from glowtrain.types import DType, TensorType, u8
 
@@ -33,7 +33,7 @@ class MatMulNBits(Microsoft):
     """
 
     takes: ClassVar[tuple[int, int]] = (3, 6)
-    scale_places: ClassVar[ScalePlaces] = {2: 1}
+    scale_operands: ClassVar[ScaleOperands] = {2: 1}
     K: int
     N: int
     block_size: int

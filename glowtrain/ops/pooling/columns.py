@@ -95,7 +95,7 @@ class Col2Im(_Blocks):
 
         def hit(*taps: Expr) -> Expr:
             points = list(zip(axes, rest, taps, strict=True))
-            places = [axis.place(q, m) for axis, q, m in points]
+            places = [axis.subscript(q, m) for axis, q, m in points]
             column = flatten((c, *(axis.tap(m) for axis, _, m in points)), split[1 : 2 + geometry.rank])
             # A place outside of its own axis could be inside of the flattened one.
             where = flatten(places, geometry.out)

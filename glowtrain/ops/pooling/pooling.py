@@ -141,7 +141,7 @@ class PoolGradient(Operator):
 
         def hit(*taps: Expr) -> Expr:
             points = zip(axes, rest, taps, strict=True)
-            return term((n, c, *(axis.place(q, m) for axis, q, m in points)), target)
+            return term((n, c, *(axis.subscript(q, m) for axis, q, m in points)), target)
 
         taps = [axis.taps for axis in axes]
         value = reduce("add", taps, hit) if all(taps) else Const(0.0, accumulator(dx.dtype))

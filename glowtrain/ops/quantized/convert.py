@@ -20,7 +20,7 @@ from glowtrain.ops.elementwise.arithmetic import Div, Round
 from glowtrain.ops.elementwise.cast import Cast, cast_float, convert, convert_float
 from glowtrain.ops.elementwise.extrema import Clip, Max, Min
 from glowtrain.ops.elementwise.logic import Equal, Where
-from glowtrain.ops.quantized.scales import ScalePlaces, WithScales, elements, named
+from glowtrain.ops.quantized.scales import ScaleOperands, WithScales, elements, named
 from glowtrain.ops.reduce.reduction import ReduceMax, ReduceMin, ReduceSum
 from glowtrain.ops.tensor.move import Expand, Slice, pad, reshape
 from glowtrain.types import (
@@ -58,8 +58,8 @@ def limits(dtype: DType) -> tuple[int, int]:
     """The least and the greatest number of an integer type."""
     if dtype in SMALL_INTEGERS:
         return SMALL_INTEGERS[dtype]
-    known = np.iinfo(dtype.numpy)
-    return int(known.min), int(known.max)
+    info = np.iinfo(dtype.numpy)
+    return int(info.min), int(info.max)
 
 
 def names(dtypes: frozenset[DType]) -> str:
@@ -92,9 +92,9 @@ def quantized_array(value: Array, zero: Array | None, dtype: DType, saturate: bo
 
 @dataclass(frozen=True)
 class Blocks:
-    """Which scale belongs to an element: one for all, one for each place on ``axis``, or one for each block on it.
+    """Which scale belongs to an element: one for all, one for each index along ``axis``, or one for each block on it.
 
-    ``extents`` is the shape of scales, of the tensor's rank; ``size`` says how many places share one.
+    ``extents`` is the shape of scales, of the tensor's rank; ``size`` says how many indices share one.
     """
 
     shape: Shape
@@ -102,17 +102,17 @@ class Blocks:
     axis: int
     size: int
 
-    def place(self, index: Sequence[Expr]) -> list[Expr | int]:
+    def subscripts(self, index: Sequence[Expr]) -> list[Expr | int]:
         """Subscripts in scales of shape ``extents`` for an element."""
         blocked = [i // self.size if axis == self.axis and self.size > 1 else i for axis, i in enumerate(index)]
         return [0 if extent == 1 else i for extent, i in zip(self.extents, blocked, strict=True)]
 
     def load(self, scales: Tensor, index: Sequence[Expr]) -> Expr:
         """The scale of an element."""
-        place = self.place(index)
+        subscripts = self.subscripts(index)
         if len(scales.shape) != len(self.extents):
-            place = [place[self.axis]] if scales.shape and self.extents else [0] * len(scales.shape)
-        return scales.load(place)
+            subscripts = [subscripts[self.axis]] if scales.shape and self.extents else [0] * len(scales.shape)
+        return scales.load(subscripts)
 
     def spread(self, scales: Array) -> Array:
         """An array of scales that broadcasts with the tensor."""
@@ -168,9 +168,9 @@ def blocks(op: Operator, axis: int, block_size: int, *types: Any) -> Blocks:
     return Blocks(x.shape, scale.shape, axis, block_size)
 
 
-def check_float_zeros(op: WithScales, inputs: Sequence[Value | None], places: Sequence[int]) -> None:
+def check_float_zeros(op: WithScales, inputs: Sequence[Value | None], positions: Sequence[int]) -> None:
     """Zero points of 8-bit floats say the type only: ONNX's reference refuses others. Raises ``ShapeError``."""
-    for zero in (inputs[place] for place in places if place < len(inputs)):
+    for zero in (inputs[position] for position in positions if position < len(inputs)):
         array = elements(zero) if zero is not None and zero.dtype in FLOAT8 else None
         if zero is not None and array is not None and array.any():
             raise op.refused(named(zero, "zero point", array, array != 0), f"that of {zero.dtype} must be 0", inputs)
@@ -178,7 +178,7 @@ def check_float_zeros(op: WithScales, inputs: Sequence[Value | None], places: Se
 
 @dataclass(frozen=True)
 class ScaledConversion(WithScales):
-    """Real numbers and quantized ones, with one scale for all, for each place on ``axis``, or for each block."""
+    """Real numbers and quantized ones, with one scale for all, for each index along ``axis``, or for each block."""
 
     axis: int = 1
     block_size: int = 0
@@ -186,8 +186,8 @@ class ScaledConversion(WithScales):
 
     setting_inputs: ClassVar[tuple[int, ...]] = (1,)
 
-    def check_known(self, inputs: Sequence[Value | None]) -> None:
-        super().check_known(inputs)
+    def check_constants(self, inputs: Sequence[Value | None]) -> None:
+        super().check_constants(inputs)
         check_float_zeros(self, inputs, (2,))
 
     def layout(self, *inputs: Any) -> Blocks:
@@ -199,7 +199,7 @@ class ScaledConversion(WithScales):
 @operator
 @dataclass(frozen=True)
 class QuantizeLinear(ScaledConversion):
-    """saturate(round(x / scale) + zero point), with one scale for all, for each place on ``axis``, or for each block.
+    """saturate(round(x / scale) + zero point), with one scale for all, each index along ``axis``, or each block.
 
     The zero point's type is the result's; without one it is ``output_dtype``, else u8. The quotient is computed in
     ``precision``, else in the scale's type.
@@ -210,7 +210,7 @@ class QuantizeLinear(ScaledConversion):
 
     differentiable: ClassVar[bool] = False
     reason: ClassVar[str] = STEPS
-    scale_places: ClassVar[ScalePlaces] = {1: None}
+    scale_operands: ClassVar[ScaleOperands] = {1: None}
 
     def infer(self, *inputs: Any) -> TensorType:
         x, scale, zero = (*inputs, None)[:3]
@@ -300,7 +300,7 @@ def draw_zero(draw: Draw, shape: Shape, dtype: DType) -> Array:
 class DequantizeLinear(ScaledConversion):
     """(x - zero point) · scale, in ``output_dtype`` or the scale's type; differentiable in the scale."""
 
-    scale_places: ClassVar[ScalePlaces] = {1: 0}
+    scale_operands: ClassVar[ScaleOperands] = {1: 0}
 
     def infer(self, *inputs: Any) -> TensorType:
         x, scale, zero = (*inputs, None)[:3]
@@ -415,6 +415,6 @@ def quantize_units(x: Value, zero: Value | None, dtype: DType) -> Value:
     return result
 
 
-def known(value: Value | None) -> Array | None:
+def constant_array(value: Value | None) -> Array | None:
     """The elements of a constant."""
     return value.array if isinstance(value, Constant) else None

@@ -22,7 +22,7 @@ from glowtrain.ops.convolution.attributes import ConvWindow
 from glowtrain.ops.convolution.convolution import Conv, draw_convolution
 from glowtrain.ops.convolution.correlation import convolve
 from glowtrain.ops.elementwise.cast import Cast
-from glowtrain.ops.quantized.convert import known, limits
+from glowtrain.ops.quantized.convert import constant_array, limits
 from glowtrain.ops.reduce.reduction import ReduceSum
 from glowtrain.ops.tensor.move import Expand, reshape
 from glowtrain.ops.tensor.pad import Pad
@@ -47,7 +47,7 @@ def row_zero(zero: Any, rank: int) -> Shape | None:
 
 def offset(zero: Value | None) -> Value | None:
     """A zero point in i32; ``None`` where it is known to be 0."""
-    array = known(zero)
+    array = constant_array(zero)
     if zero is None or array is None:
         return None if zero is None else Cast(i32)(zero)
     return constant(array.astype(np.int32)) if array.any() else None
@@ -58,23 +58,23 @@ def recentred(w: Value, zero: Value | None) -> tuple[Value, Value | None]:
 
     Processors multiply u8 with i8, and a zero point that vanishes costs nothing.
     """
-    array, shift = known(w), offset(zero)
-    if array is None or (shift is not None and known(shift) is None):
+    array, shift = constant_array(w), offset(zero)
+    if array is None or (shift is not None and constant_array(shift) is None):
         return w, shift
-    differences = centred(array, None if shift is None else known(shift))
+    differences = centred(array, None if shift is None else constant_array(shift))
     low, high = limits(i8)
     if low <= differences.min(initial=0) and differences.max(initial=0) <= high:
         return Constant(differences.astype(np.int8), w.name), None
     if w.dtype == i8:
         return w, shift
-    zeros = np.zeros((), np.int32) if shift is None else known(shift)
+    zeros = np.zeros((), np.int32) if shift is None else constant_array(shift)
     assert zeros is not None
     return Constant((array.astype(np.int64) - 128).astype(np.int8), w.name), constant(zeros - np.int32(128))
 
 
 def total_of(x: Value, axes: tuple[int, ...], *, keepdims: bool) -> Value:
     """Sums of bytes in i32."""
-    array = known(x)
+    array = constant_array(x)
     if array is not None:
         return constant(array.astype(np.int64).sum(axes, keepdims=keepdims).astype(np.int32))
     result: Value = ReduceSum(axes=axes, keepdims=keepdims)(Cast(i32)(x))
@@ -85,7 +85,7 @@ def reshaped_zero(zero: Value | None, shape: Shape | None) -> Value | None:
     """Zero points in another shape; known ones stay known."""
     if zero is None or shape is None:
         return None
-    array = known(zero)
+    array = constant_array(zero)
     return reshape(zero, shape) if array is None else Constant(array.reshape(shape))
 
 

@@ -26,7 +26,7 @@ from glowtrain.ops.quantized.integer_products import (
     draw_window,
     row_zero,
 )
-from glowtrain.ops.quantized.scales import ScalePlaces, WithScales
+from glowtrain.ops.quantized.scales import ScaleOperands, WithScales
 from glowtrain.ops.tensor.move import reshape
 from glowtrain.types import Array, TensorType, dtype_of, f32, f64, i8, i32, u8
 
@@ -41,10 +41,10 @@ class QLinearMatMul(WithScales):
 
     differentiable: ClassVar[bool] = False
     reason: ClassVar[str] = STEPS
-    scale_places: ClassVar[ScalePlaces] = {1: 0, 4: 3, 6: None}
+    scale_operands: ClassVar[ScaleOperands] = {1: 0, 4: 3, 6: None}
 
-    def check_known(self, inputs: Sequence[Value | None]) -> None:
-        super().check_known(inputs)
+    def check_constants(self, inputs: Sequence[Value | None]) -> None:
+        super().check_constants(inputs)
         check_float_zeros(self, inputs, (2, 5, 7))
 
     def infer(self, *inputs: Any) -> TensorType:
@@ -111,7 +111,7 @@ class QLinearConv(IntegerWindow, WithScales):
     """
 
     reason: ClassVar[str] = STEPS
-    scale_places: ClassVar[ScalePlaces] = {1: 0, 4: 3, 6: None}
+    scale_operands: ClassVar[ScaleOperands] = {1: 0, 4: 3, 6: None}
 
     def infer(self, *inputs: Any) -> TensorType:
         if len(inputs) not in (8, 9) or any(x is None for x in inputs[:8]):

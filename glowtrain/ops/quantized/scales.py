@@ -16,24 +16,24 @@ from glowtrain.errors import ShapeError
 from glowtrain.graph import Constant, Input, Operator, Value, Variable, topological
 from glowtrain.types import Array
 
-ScalePlaces = Mapping[int, int | None]
+ScaleOperands = Mapping[int, int | None]
 """The operands that are scales, by position, and the position of the numbers that each is multiplied with; ``None``
 for one that a result is divided by."""
 
 
 class WithScales(Operator):
-    """An operator that reads scales: a family says where in ``scale_places``."""
+    """An operator that reads scales: a family says which operands in ``scale_operands``."""
 
-    scale_places: ClassVar[ScalePlaces] = {}
+    scale_operands: ClassVar[ScaleOperands] = {}
 
-    def scales_among(self, count: int) -> ScalePlaces:
-        """:attr:`scale_places` of a use with ``count`` operands."""
-        return {place: numbers for place, numbers in self.scale_places.items() if place < count}
+    def scales_among(self, count: int) -> ScaleOperands:
+        """:attr:`scale_operands` of a use with ``count`` operands."""
+        return {position: numbers for position, numbers in self.scale_operands.items() if position < count}
 
-    def check_known(self, inputs: Sequence[Value | None]) -> None:
+    def check_constants(self, inputs: Sequence[Value | None]) -> None:
         """Raise :class:`ShapeError` for operands that are constants or variables and cannot be what they stand for."""
-        for place, numbers in self.scales_among(len(inputs)).items():
-            scale = inputs[place]
+        for position, numbers in self.scales_among(len(inputs)).items():
+            scale = inputs[position]
             array = elements(scale)
             if scale is None or array is None:
                 continue
