@@ -198,7 +198,7 @@ class Fit:
     def _check_finite(self) -> None:
         """An update can overflow where the loss was still finite: that must not replace a good checkpoint."""
         for name, array in self.trainer.parameters().items():
-            if name in self.trainer.forms.parameters and not np.isfinite(array).all():
+            if name in self.trainer.graphs.parameters and not np.isfinite(array).all():
                 raise NonFiniteError(
                     f"the update made parameter {name!r} NaN or infinite, though the loss was finite; "
                     f"{self.options.checkpoint} is not written over. Lower the learning rate or clip the gradients"

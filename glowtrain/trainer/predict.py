@@ -20,7 +20,7 @@ from glowtrain.compiler import Function
 from glowtrain.errors import BindingError, InputError, ShapeError, UnknownValueError
 from glowtrain.graph import Graph
 from glowtrain.graph.specialise.template import example_of
-from glowtrain.trainer.forms import DEFAULT_BATCH, fixed_batch, specs_of
+from glowtrain.trainer.graphs import DEFAULT_BATCH, fixed_batch, specs_of
 from glowtrain.types import Array
 
 Arrays = Mapping[str, Array]
@@ -39,7 +39,7 @@ class Predictor:
         """Outputs by name, for all examples.
 
         A model with a fixed batch gets batches of that size. Others get the examples at once if they are no more than
-        ``batch_size`` (:data:`~glowtrain.trainer.forms.DEFAULT_BATCH`) or depend on each other. Raises
+        ``batch_size`` (:data:`~glowtrain.trainer.graphs.DEFAULT_BATCH`) or depend on each other. Raises
         :class:`InputError` for batches that are asked for, or needed, where examples depend on each other.
         """
         size, count = self._size(batch_size), self._examples(inputs)

@@ -14,40 +14,40 @@ from glowtrain.graph import Graph
 from glowtrain.graph.specialise.index_ranges import index_problems
 from glowtrain.presentation.words import page
 from glowtrain.trainer.arrays import converted, mismatch, with_unit_axes
-from glowtrain.trainer.forms import Forms, default_batch, fixed_batch
+from glowtrain.trainer.graphs import TrainerGraphs, default_batch, fixed_batch
 from glowtrain.types import Array, Spec
 
 
 class BatchSignature:
     """The inputs and targets of a model with its loss; ``step`` is a training step of it, at any binding."""
 
-    def __init__(self, forms: Forms, step: Graph) -> None:
-        self.forms = forms
+    def __init__(self, graphs: TrainerGraphs, step: Graph) -> None:
+        self.graphs = graphs
         self.step = step
 
     @property
     def names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Names of the model's inputs, and of the loss's targets."""
-        return tuple(self.forms.specs), self.forms.loss.targets
+        return tuple(self.graphs.specs), self.graphs.loss.targets
 
     @property
     def targets(self) -> dict[str, Spec]:
         """The types of the targets, with symbolic extents where a binding decides them."""
-        return self.forms.targets
+        return self.graphs.targets
 
     @cached_property
     def fixed_batch(self) -> int | None:
         """The batch size that the model is bound to for good, if it is."""
-        return fixed_batch(self.forms.specs)
+        return fixed_batch(self.graphs.specs)
 
     def batch_size(self, wanted: int | None) -> int:
         """The wanted batch size, or the one where nobody says any."""
-        return default_batch(self.forms.model) if wanted is None else wanted
+        return default_batch(self.graphs.model) if wanted is None else wanted
 
     def checked(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """A batch as arrays, with plausible targets. Raises :class:`InputError`."""
-        arrays = self.arrays(inputs, self.forms.names)
-        self.forms.loss.check(self.forms.example, arrays)
+        arrays = self.arrays(inputs, self.graphs.names)
+        self.graphs.loss.check(self.graphs.example, arrays)
         return arrays
 
     def arrays(self, inputs: Mapping[str, Any], names: Sequence[str]) -> dict[str, Array]:
@@ -63,7 +63,7 @@ class BatchSignature:
     def _array(self, name: str, value: Any) -> Array:
         """A value as an input takes it (:mod:`glowtrain.trainer.arrays`)."""
         targets = self.targets
-        spec = targets[name] if name in targets else self.forms.specs[name]
+        spec = targets[name] if name in targets else self.graphs.specs[name]
         if isinstance(value, (list, tuple, int, float)) and name not in targets:
             return np.asarray(value, spec.dtype.numpy)
         array = converted(name, np.asarray(value), spec.dtype)
@@ -74,8 +74,8 @@ class BatchSignature:
 
         Raises :class:`InputError`.
         """
-        self.forms.loss.check(self.forms.example, arrays)
-        problems = [mismatch(name, arrays[name], spec) for name, spec in self.forms.specs.items()]
+        self.graphs.loss.check(self.graphs.example, arrays)
+        problems = [mismatch(name, arrays[name], spec) for name, spec in self.graphs.specs.items()]
         problems += [mismatch(name, with_unit_axes(arrays[name], spec), spec) for name, spec in self.targets.items()]
         if any(problems):
             raise InputError("; ".join(filter(None, problems)))

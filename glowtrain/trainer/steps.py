@@ -31,7 +31,7 @@ from glowtrain.trainer.checkpoints.copies import Progress, Settings, check_setti
 from glowtrain.trainer.checkpoints.fingerprint import fingerprint
 from glowtrain.trainer.diagnose import first_bad
 from glowtrain.trainer.feed import Data, held_out, named
-from glowtrain.trainer.forms import Forms, Trainable, with_values
+from glowtrain.trainer.graphs import Trainable, TrainerGraphs, with_values
 from glowtrain.trainer.history import History
 from glowtrain.trainer.hyper import Hyper
 from glowtrain.trainer.predict import Predictor
@@ -67,7 +67,7 @@ class Steps:
         self.backend = backend if threads is None else backend_of(backend, threads)
         self.loss = as_loss(loss)
         self.optimizer = optimizer
-        self.forms = Forms(
+        self.graphs = TrainerGraphs(
             model, self.loss, optimizer, trainable, seed,
             unbiased=unbiased, freeze_statistics=freeze_statistics, metrics=metrics,
         )  # fmt: skip
@@ -77,11 +77,11 @@ class Steps:
         """False while a step runs, and after one that was broken off."""
         self.measured: dict[str, float] = {}
         """The metrics of the last step's batch, from before the update, where ``metrics`` asks for them."""
-        step = self.forms.step()
-        self._example_step = step if isinstance(step, Graph) else self.forms.step_of(self.forms.example)
-        self.signature = BatchSignature(self.forms, self._example_step)
+        step = self.graphs.step()
+        self._example_step = step if isinstance(step, Graph) else self.graphs.step_of(self.graphs.example)
+        self.signature = BatchSignature(self.graphs, self._example_step)
         self.hyper = Hyper(optimizer, self._example_step)
-        variables = (*self._example_step.variables, *inference(self.forms.example).variables)
+        variables = (*self._example_step.variables, *inference(self.graphs.example).variables)
         self.state = State({variable.name: variable.initial for variable in variables})
         self._step = compile(step, backend, self.state)
         self._began = optimizer.hyper()
@@ -90,8 +90,8 @@ class Steps:
 
     def __repr__(self) -> str:
         """``<Trainer of mlp: 6 trained tensors, adam on cpu; 3 epochs done>``"""
-        trained, done = plural(len(self.forms.parameters), "trained tensor"), plural(self.position.epoch, "epoch")
-        return f"<Trainer of {self.forms.model.name}: {trained}, {self.optimizer.name} on {self.backend}; {done} done>"
+        trained, done = plural(len(self.graphs.parameters), "trained tensor"), plural(self.position.epoch, "epoch")
+        return f"<Trainer of {self.graphs.model.name}: {trained}, {self.optimizer.name} on {self.backend}; {done} done>"
 
     # --- copies ------------------------------------------------------------------------------------------------------
 
@@ -110,17 +110,17 @@ class Steps:
     @property
     def _settings(self) -> Settings:
         """The arguments it was made with."""
-        forms = self.forms
+        graphs = self.graphs
         return {
-            "model": forms.model,
+            "model": graphs.model,
             "loss": self.loss,
             "optimizer": self.optimizer,
-            "trainable": forms.trainable,
+            "trainable": graphs.trainable,
             "backend": self.backend,
             "seed": self.seed,
-            "unbiased": forms.unbiased,
-            "freeze_statistics": forms.freeze_statistics,
-            "metrics": forms.metrics,
+            "unbiased": graphs.unbiased,
+            "freeze_statistics": graphs.freeze_statistics,
+            "metrics": graphs.metrics,
         }
 
     @property
@@ -169,7 +169,7 @@ class Steps:
 
     def prepare(self, inputs: Mapping[str, Any]) -> None:
         """Compile the step for a batch's shapes now; :meth:`step` does so when it first meets them."""
-        self._step.specialised(self.signature.arrays(inputs, self.forms.names))
+        self._step.specialised(self.signature.arrays(inputs, self.graphs.names))
 
     def gradients(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """The gradient of the loss on one batch for each trained parameter, by name; nothing is updated."""
@@ -182,11 +182,11 @@ class Steps:
         outputs are one for each example and do not depend on the others; see :mod:`glowtrain.trainer.predict`.
         """
         if isinstance(inputs, np.ndarray):
-            names = tuple(self.forms.specs)
+            names = tuple(self.graphs.specs)
             if len(names) != 1:
                 raise InputError(f"the model has {len(names)} inputs ({', '.join(names)}): pass a dict")
             inputs = {names[0]: inputs}
-        return self._predict(self.signature.arrays(inputs, tuple(self.forms.specs)), batch_size)
+        return self._predict(self.signature.arrays(inputs, tuple(self.graphs.specs)), batch_size)
 
     @property
     def lr(self) -> float:
@@ -268,7 +268,7 @@ class Steps:
 
         For a model with symbolic dimensions: as bound by the first step's batch.
         """
-        return with_values(self.forms.step_of(self._bound()), self.variables())
+        return with_values(self.graphs.step_of(self._bound()), self.variables())
 
     @property
     def nbytes(self) -> int:
@@ -313,7 +313,7 @@ class Steps:
 
     def keep_best(self) -> None:
         """Remember the present parameters and running statistics as the best."""
-        names = (variable.name for variable in inference(self.forms.example).variables)
+        names = (variable.name for variable in inference(self.graphs.example).variables)
         self._best = {name: self.state.read(name) for name in names}
 
     def use_best(self) -> None:
@@ -335,28 +335,28 @@ class Steps:
 
     @cached_property
     def _fingerprint(self) -> dict[str, str]:
-        return fingerprint(self.forms)
+        return fingerprint(self.graphs)
 
     # --- functions compiled when first needed ------------------------------------------------------------------------
 
     @cached_property
     def _gradients(self) -> Function:
-        return compile(self.forms.gradients(), self.backend, self.state)
+        return compile(self.graphs.gradients(), self.backend, self.state)
 
     @cached_property
     def _evaluate(self) -> Function:
-        return compile(self.forms.evaluation(), self.backend, self.state)
+        return compile(self.graphs.evaluation(), self.backend, self.state)
 
     @cached_property
     def _predict(self) -> Predictor:
-        return Predictor(compile(self.forms.prediction(), self.backend, self.state))
+        return Predictor(compile(self.graphs.prediction(), self.backend, self.state))
 
     def _bound(self) -> Graph:
         """The model as the first step bound it, else as it was given."""
-        model = self.forms.model
+        model = self.graphs.model
         if isinstance(model, Template) and self._binding is not None:
             return model.bound(self._binding)
-        return self.forms.example
+        return self.graphs.example
 
     def _diagnosis(self, arrays: Mapping[str, Array]) -> str:
         graph = self._step.specialised(arrays).graph

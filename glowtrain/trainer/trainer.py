@@ -9,7 +9,7 @@ from typing import TextIO
 from glowtrain.errors import InputError
 from glowtrain.trainer.feed import Data
 from glowtrain.trainer.fit import Callback, Fit, FitOptions
-from glowtrain.trainer.forms import DEFAULT_EPOCHS
+from glowtrain.trainer.graphs import DEFAULT_EPOCHS
 from glowtrain.trainer.history import History
 from glowtrain.trainer.steps import Steps
 

@@ -21,7 +21,7 @@ from glowtrain.cli import app
 from glowtrain.data import digits
 from glowtrain.graph import Graph, Input
 from glowtrain.onnx_io import load, save
-from glowtrain.trainer.forms import specs_of
+from glowtrain.trainer.graphs import specs_of
 from glowtrain.types import bf16
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,7 +19,7 @@ def mlp(x: Value) -> Value:
 def step_of(model: Any, optimizer: Any = None, **data: Array) -> tuple[Graph, dict[str, Array]]:
     """The training step of a model of classes for a batch, and inputs for it."""
     trainer = gt.Trainer(model, gt.losses.softmax_cross_entropy(), optimizer or gt.optim.Adam(1e-2))
-    graph = trainer.forms.step_of(trainer.forms.model.bind({"batch": len(data["labels"])}))
+    graph = trainer.graphs.step_of(trainer.graphs.model.bind({"batch": len(data["labels"])}))
     hyper = {v.name: np.asarray(1e-2, v.dtype.numpy) for v in graph.inputs if v.name not in data}
     return graph, {**data, **hyper}
 

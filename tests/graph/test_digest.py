@@ -90,7 +90,7 @@ def net(x):
     x = gt.nn.relu(gt.nn.batch_norm(gt.nn.conv(x, 4, padding="same")))
     return gt.nn.linear(gt.nn.dropout(gt.nn.flatten(x), 0.2), 3)
 trainer = gt.Trainer(net, gt.losses.softmax_cross_entropy(), gt.optim.Adam(clip_norm=1.0), backend="interpreter")
-print(fingerprint(trainer.forms))
+print(fingerprint(trainer.graphs))
 """
 
 

@@ -154,7 +154,7 @@ class TestRoles:
 
     def test_frozen_variables_stay_frozen_in_training(self) -> None:
         graph = loaded(save(self.graph()))
-        assert Trainer(graph, lambda out, _: ReduceMean(keepdims=False)(out["y"]), SGD()).forms.parameters == (
+        assert Trainer(graph, lambda out, _: ReduceMean(keepdims=False)(out["y"]), SGD()).graphs.parameters == (
             "scale",
             "twice",
         )

@@ -106,7 +106,7 @@ def test_a_frozen_layer_computes_as_in_inference(points: Points) -> None:
 
 def trainer_loss(trainer: gt.Trainer, x: np.ndarray, y: np.ndarray) -> float:
     """The loss before the one step that was made, by the inference form."""
-    other = trainer_of(trainer.forms.model)
+    other = trainer_of(trainer.graphs.model)
     other.set_variables({name: array for name, array in trainer.variables().items() if name.startswith("batch_norm")})
     return other.evaluate((x, y))["loss"]
 

@@ -412,7 +412,7 @@ def test_models_in_other_float_types_learn_as_in_f32(dtype: gt.types.DType, back
     assert trainer.parameters()["linear.weight"].dtype == dtype.numpy
     assert trainer.graph.outputs["loss"].dtype == state
     trainer.save(tmp_path / "run.safetensors")
-    other = trainer_of(trainer.forms.model, backend)
+    other = trainer_of(trainer.graphs.model, backend)
     other.restore(tmp_path / "run.safetensors")
     batch = x[:4].astype(dtype.numpy)
     np.testing.assert_array_equal(other.predict(batch)["output"], trainer.predict(batch)["output"])

@@ -15,7 +15,7 @@ from glowtrain.graph.specialise.template import example_of
 from glowtrain.losses import Loss
 from glowtrain.trainer.arrays import converted, mismatch, shaped, transposition, with_unit_axes
 from glowtrain.trainer.feed import sources
-from glowtrain.trainer.forms import specs_of, target_specs
+from glowtrain.trainer.graphs import specs_of, target_specs
 from glowtrain.types import Array, Spec
 
 

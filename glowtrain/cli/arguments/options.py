@@ -13,7 +13,7 @@ from glowtrain.backends.discovery import backend_names
 from glowtrain.cli.arguments.completion import names, names_or_files
 from glowtrain.data import NAMES
 from glowtrain.optim import OPTIMIZERS
-from glowtrain.trainer.forms import DEFAULT_BATCH
+from glowtrain.trainer.graphs import DEFAULT_BATCH
 
 TRAINING = "Training"
 OPTIMIZER = "Optimizer"

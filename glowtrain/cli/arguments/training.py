@@ -12,7 +12,7 @@ from glowtrain.cli.arguments.options import SCHEDULES
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
 from glowtrain.optim import OPTIMIZERS, Optimizer, Schedule
-from glowtrain.trainer.forms import Forms
+from glowtrain.trainer.graphs import TrainerGraphs
 
 FINAL_FACTOR = 0.01
 """Where an exponential schedule ends, as a factor on the learning rate."""
@@ -73,4 +73,4 @@ def training_step(
 ) -> Graph:
     """The training step that ``train`` would compile for a graph."""
     rule = optimizer_of(optimizer, momentum=momentum)
-    return Forms(graph, losses.by_name(loss, output), rule, trainable or None, 0, unbiased=False).step_of(graph)
+    return TrainerGraphs(graph, losses.by_name(loss, output), rule, trainable or None, 0, unbiased=False).step_of(graph)

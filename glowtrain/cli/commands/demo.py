@@ -104,7 +104,7 @@ def _trainer(digits: data.Dataset, epochs: int) -> Trainer:
 def _compile(trainer: Trainer) -> None:
     """Show the walk of the training step in numbers."""
     _say("compiling", f"forward, backward and Adam for a batch of {BATCH}, as one native function:")
-    step = trainer.forms.step_of(_bound(trainer.forms.model, BATCH))
+    step = trainer.graphs.step_of(_bound(trainer.graphs.model, BATCH))
     out.print(Padding(summary.stages(step, backend_of("cpu")), (0, 0, 0, INDENT), expand=False))
 
 

@@ -25,7 +25,7 @@ from glowtrain.graph import Graph, Template, lookup, registered
 from glowtrain.losses import Loss
 from glowtrain.presentation.figures import check_drawing
 from glowtrain.presentation.words import unknown
-from glowtrain.trainer.forms import specs_of
+from glowtrain.trainer.graphs import specs_of
 from glowtrain.types import Array
 
 BATCH = 3

@@ -24,7 +24,7 @@ from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Template
 from glowtrain.losses import Loss
 from glowtrain.quantization.training.qat import prepare_training, resume_training
-from glowtrain.trainer.forms import specs_of
+from glowtrain.trainer.graphs import specs_of
 from glowtrain.types import DTYPES
 
 EXAMPLES = 1024

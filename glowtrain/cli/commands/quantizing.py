@@ -28,7 +28,7 @@ from glowtrain.quantization.calibration.batches import Batch, batches
 from glowtrain.quantization.export.files import save_quantized
 from glowtrain.quantization.placement.scheme import ACTIVATIONS, WEIGHTS, Granularity
 from glowtrain.quantization.training.qat import finetune
-from glowtrain.trainer.forms import default_batch, specs_of
+from glowtrain.trainer.graphs import default_batch, specs_of
 from glowtrain.types import Array, DType
 
 BATCH = 256

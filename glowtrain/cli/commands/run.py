@@ -19,7 +19,7 @@ from glowtrain.cli.terminal.console import command, out, seconds
 from glowtrain.compiler import compile
 from glowtrain.errors import InputError
 from glowtrain.graph.specialise.binding import part_name
-from glowtrain.trainer.forms import specs_of
+from glowtrain.trainer.graphs import specs_of
 from glowtrain.trainer.predict import Predictor
 from glowtrain.types import Array, type_of
 

@@ -22,7 +22,7 @@ from glowtrain.onnx_io import save
 from glowtrain.presentation.words import plural
 from glowtrain.trainer import History, Trainer
 from glowtrain.trainer.checkpoints.checkpoint import Position
-from glowtrain.trainer.forms import DEFAULT_EPOCHS, default_batch, specs_of
+from glowtrain.trainer.graphs import DEFAULT_EPOCHS, default_batch, specs_of
 from glowtrain.trainer.history import check_plot
 from glowtrain.trainer.interrupts import Terminated
 
@@ -177,12 +177,12 @@ def _keep(trainer: Trainer, files: TrainFiles) -> None:
 
 
 def _announce(trainer: Trainer, examples: str) -> None:
-    trained = set(trainer.forms.parameters)
+    trained = set(trainer.graphs.parameters)
     shapes = {name: array.size for name, array in trainer.parameters().items()}
     count = sum(size for name, size in shapes.items() if name in trained)
     frozen = sum(shapes.values()) - count
     out.print(
-        f"{trainer.forms.model.name}: {plural(count, 'parameter')} in {plural(len(trained), 'tensor')}"
+        f"{trainer.graphs.model.name}: {plural(count, 'parameter')} in {plural(len(trained), 'tensor')}"
         + (f", {frozen:,} frozen" if frozen else "")
         + f"; {examples}; {trainer.optimizer.name} on {trainer.backend}",
     )

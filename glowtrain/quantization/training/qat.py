@@ -133,7 +133,7 @@ def finetune(
 
     check_model(model)
     trainer = Trainer(model, loss, optimizer, backend=backend, seed=seed)
-    fake_quantized(trainer.forms.example)
+    fake_quantized(trainer.graphs.example)
     if epochs > frozen_epochs:
         fit(trainer, epochs - frozen_epochs)
     if frozen_epochs:
@@ -146,10 +146,10 @@ def frozen_trainer(trainer: Trainer) -> Trainer:
     """A trainer that goes on where another stands, with BatchNormalization frozen (see
     :func:`~glowtrain.quantization.training.batch_norm.freeze`): the same parameters, optimizer's state, counters and
     history."""
-    forms = trainer.forms
+    graphs = trainer.graphs
     result = Trainer(
-        freeze(forms.model), trainer.loss, trainer.optimizer, forms.trainable, trainer.backend, trainer.seed,
-        unbiased=forms.unbiased, freeze_statistics=forms.freeze_statistics, metrics=forms.metrics,
+        freeze(graphs.model), trainer.loss, trainer.optimizer, graphs.trainable, trainer.backend, trainer.seed,
+        unbiased=graphs.unbiased, freeze_statistics=graphs.freeze_statistics, metrics=graphs.metrics,
     )  # fmt: skip
     for name in result.state.names:
         result.state.write(name, trainer.state.read(name))

@@ -12,22 +12,22 @@ from collections.abc import Sequence
 from glowtrain.graph import Graph, Input
 from glowtrain.graph.digest import digest
 from glowtrain.onnx_io import inference
-from glowtrain.trainer.forms import Forms
+from glowtrain.trainer.graphs import TrainerGraphs
 
 
-def fingerprint(forms: Forms) -> dict[str, str]:
+def fingerprint(graphs: TrainerGraphs) -> dict[str, str]:
     """Texts by what they describe; those of equal training runs are equal, in other processes too."""
-    operators = [node.operator.key() for node in inference(forms.example).nodes]
-    optimizer = forms.optimizer
-    trained = forms.trained(forms.canonical)
+    operators = [node.operator.key() for node in inference(graphs.example).nodes]
+    optimizer = graphs.optimizer
+    trained = graphs.trained(graphs.canonical)
     return {
         "model": f"{len(operators)} operators, {_hash(operators)}",
         "structure of the model": _of_model(trained),
-        "loss": forms.loss.describe(),
-        "structure of the loss": _of_loss(forms, trained),
+        "loss": graphs.loss.describe(),
+        "structure of the loss": _of_loss(graphs, trained),
         "optimizer": f"{optimizer.name}, accumulate={optimizer.accumulate}",
-        "structure of the optimizer": _of_optimizer(forms, trained),
-        "trained parameters": f"{len(forms.parameters)}, {_hash(forms.parameters)}",
+        "structure of the optimizer": _of_optimizer(graphs, trained),
+        "trained parameters": f"{len(graphs.parameters)}, {_hash(graphs.parameters)}",
     }
 
 
@@ -36,17 +36,17 @@ def _of_model(trained: Graph) -> str:
     return digest({**trained.outputs, **updates})
 
 
-def _of_loss(forms: Forms, trained: Graph) -> str:
+def _of_loss(graphs: TrainerGraphs, trained: Graph) -> str:
     """The loss from the model's outputs on."""
     outputs = {value: name for name, value in trained.outputs.items()}
-    return digest({"loss": forms.loss.attach(trained).value}, outputs)
+    return digest({"loss": graphs.loss.attach(trained).value}, outputs)
 
 
-def _of_optimizer(forms: Forms, trained: Graph) -> str:
+def _of_optimizer(graphs: TrainerGraphs, trained: Graph) -> str:
     """The updates as a function of the gradients."""
-    parameters = forms.selected(trained)
+    parameters = graphs.selected(trained)
     gradients = {parameter: Input(parameter.type, f"gradient of {parameter.name}") for parameter in parameters}
-    updates = forms.optimizer(gradients)
+    updates = graphs.optimizer(gradients)
     return digest({variable.name: value for variable, value in updates.values.items()})
 
 

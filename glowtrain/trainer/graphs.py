@@ -28,7 +28,7 @@ DEFAULT_EPOCHS = 3
 """Epochs where nobody says how many."""
 
 
-class Forms:
+class TrainerGraphs:
     """A model with its loss and optimizer, and the graphs made of them, for each binding of the dimensions."""
 
     def __init__(
