@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 
 from glowtrain.grad.training import MICRO, STEP
-from glowtrain.graph import Graph
+from glowtrain.graph import Graph, Value, Variable, substituted
 from glowtrain.modes.training_and_inference import COUNTER, SEED
 from glowtrain.presentation.words import unknown
+from glowtrain.types import Array
 
 COUNTERS = frozenset([SEED, COUNTER, STEP, MICRO])
 """The variables that training adds to a model, beside the optimizer's slots."""
@@ -24,3 +26,17 @@ def unknown_variables(graph: Graph, names: Iterable[str]) -> str:
     strange = [name for name in names if name not in COUNTERS and not (slots and name.startswith(slots))]
     problem = unknown(strange, known, "variable")
     return f"{graph.name} has {problem}" if problem else ""
+
+
+def with_values(graph: Graph, values: Mapping[str, Array]) -> Graph:
+    """The graph with other initial values of its variables, in what its template builds too."""
+    return graph.map(partial(_with_values, values=values))
+
+
+def _with_values(graph: Graph, *, values: Mapping[str, Array]) -> Graph:
+    fresh: dict[Value, Value] = {
+        variable: Variable(variable.name, values[variable.name], variable.trainable)
+        for variable in graph.variables
+        if variable.name in values
+    }
+    return substituted(graph, fresh)

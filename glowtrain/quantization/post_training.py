@@ -13,7 +13,7 @@ from glowtrain.quantization.calibration.batches import Batch, Data, batches
 from glowtrain.quantization.calibration.calibrate import calibrate
 from glowtrain.quantization.calibration.profile import Profile
 from glowtrain.quantization.calibration.ranges import method_of
-from glowtrain.quantization.export.constants import baked
+from glowtrain.quantization.export.constants import with_state
 from glowtrain.quantization.export.convert import converted
 from glowtrain.quantization.export.fold import folded
 from glowtrain.quantization.improve.adaround import round_weights
@@ -162,4 +162,4 @@ def bound(model: Graph | Template, batch: Batch) -> Graph:
 
 def _with_weights(floats: Graph | Template, weights: Mapping[str, Array]) -> Graph | Template:
     """The model with other initial values of variables."""
-    return floats.map(lambda graph: baked(graph, weights))
+    return floats.map(lambda graph: with_state(graph, weights))

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from glowtrain.errors import BindingError, GlowtrainError, InputError, ShapeError
 from glowtrain.grad import gradient_graph, loss_graph, training_graph
-from glowtrain.graph import Graph, Template, Value, Variable, substituted
+from glowtrain.graph import Graph, Template, Variable
 from glowtrain.graph.specialise.template import PROBES, example_of
 from glowtrain.losses import Loss
 from glowtrain.names import matches
 from glowtrain.onnx_io import inference, make_trainable
 from glowtrain.optim import Optimizer
 from glowtrain.presentation.words import LISTED
-from glowtrain.types import Array, Spec
+from glowtrain.types import Spec
 
 Trainable = Sequence[str] | Callable[[str], bool] | None
 
@@ -239,17 +239,3 @@ def _shown(names: Sequence[str]) -> str:
 
 def _is_choice(trainable: Any) -> bool:
     return callable(trainable) or isinstance(trainable, Iterable)
-
-
-def with_values(graph: Graph, values: Mapping[str, Array]) -> Graph:
-    """The graph with other initial values of its variables, in what its template builds too."""
-    return graph.map(partial(_with_values, values=values))
-
-
-def _with_values(graph: Graph, *, values: Mapping[str, Array]) -> Graph:
-    fresh: dict[Value, Value] = {
-        variable: Variable(variable.name, values[variable.name], variable.trainable)
-        for variable in graph.variables
-        if variable.name in values
-    }
-    return substituted(graph, fresh)

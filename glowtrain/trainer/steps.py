@@ -21,6 +21,7 @@ from glowtrain.errors import CheckpointError, GlowtrainError, InputError, NonFin
 from glowtrain.grad.training import LOSS, STEP
 from glowtrain.graph import Binding, Graph, Template, constant, no_model
 from glowtrain.losses import Loss, LossFunction, as_loss
+from glowtrain.modes.variables import with_values
 from glowtrain.onnx_io import inference
 from glowtrain.optim import Optimizer
 from glowtrain.presentation.words import plural, unknown
@@ -31,7 +32,7 @@ from glowtrain.trainer.checkpoints.copies import Progress, Settings, check_setti
 from glowtrain.trainer.checkpoints.fingerprint import fingerprint
 from glowtrain.trainer.diagnose import first_bad
 from glowtrain.trainer.feed import Data, held_out, named
-from glowtrain.trainer.graphs import Trainable, TrainerGraphs, with_values
+from glowtrain.trainer.graphs import Trainable, TrainerGraphs
 from glowtrain.trainer.history import History
 from glowtrain.trainer.hyper import Hyper
 from glowtrain.trainer.predict import Predictor

@@ -14,7 +14,7 @@ import glowtrain as gt
 from glowtrain.errors import UnpicklableError
 from glowtrain.graph import Graph, Input, Template, Value, arrays_of, to_text
 from glowtrain.modes.training_and_inference import inference, make_trainable
-from glowtrain.trainer.graphs import with_values
+from glowtrain.modes.variables import with_values
 from glowtrain.types import f32
 
 

@@ -11,7 +11,7 @@ from glowtrain import nn
 from glowtrain.graph import Template, Value
 from glowtrain.ops.elementwise.activation import LeakyRelu
 from glowtrain.quantization import Quantized, Recipe, Scheme, folded
-from glowtrain.quantization.export.constants import baked
+from glowtrain.quantization.export.constants import with_state
 from glowtrain.quantization.improve.equalize import equalized
 from glowtrain.quantization.improve.sensitivity import decibels
 from glowtrain.types import Array, f32, i4, i8, i16, u16
@@ -61,7 +61,7 @@ def ranges(weight: Array, axis: int) -> Array:
 class TestEqualisation:
     def test_results_stay(self) -> None:
         graph = folded(chain.bind({"batch": 32}), uneven())
-        changed = baked(graph, equalized(graph))
+        changed = with_state(graph, equalized(graph))
         before, after = (gt.compile(g)({"x": X})["output"] for g in (graph, changed))
         np.testing.assert_allclose(after, before, atol=2e-6 * np.abs(before).max())
 

@@ -17,7 +17,7 @@ from glowtrain.ops.normalize.batch_and_layer import BatchNormalization
 from glowtrain.ops.reduce.reduction import ReduceMean
 from glowtrain.ops.tensor.pad import Pad
 from glowtrain.quantization import Recipe, Scheme, folded
-from glowtrain.quantization.export.constants import Arrays, baked, named
+from glowtrain.quantization.export.constants import Arrays, named, with_state
 from glowtrain.quantization.placement.placement import Placement, name_of, place
 from glowtrain.types import f32, i4, i8, u8
 from tests.quantization.models import branches, conv_norm, images, mobile, state_of, transformer
@@ -42,7 +42,7 @@ class TestFolding:
         state, graph = state_of(made), graph_of(made)
         draw = np.random.default_rng(0)
         x = {value.name: draw.standard_normal(value.shape).astype(np.float32) for value in graph.inputs}
-        plain = gt.compile(inference(baked(made.bind({"batch": 2}), state)), "interpreter")(x)
+        plain = gt.compile(inference(with_state(made.bind({"batch": 2}), state)), "interpreter")(x)
         for name, array in gt.compile(graph, "interpreter")(x).items():
             np.testing.assert_allclose(array, plain[name], atol=2e-6 * np.abs(plain[name]).max() + 1e-6)
 
@@ -65,7 +65,7 @@ class TestFolding:
             return nn.batch_norm(ConvTranspose(group=2, kernel_shape=(2, 2))(x, weight), name="norm")
 
         state, x = state_of(grown), images(2, channels=4, size=3)
-        plain = gt.compile(inference(baked(grown.bind({"batch": 2}), state)), "interpreter")({"x": x})["output"]
+        plain = gt.compile(inference(with_state(grown.bind({"batch": 2}), state)), "interpreter")({"x": x})["output"]
         graph = folded(grown.bind({"batch": 2}), state)
         assert len(graph.nodes) == 1
         np.testing.assert_allclose(gt.compile(graph, "interpreter")({"x": x})["output"], plain, atol=1e-5)
@@ -93,7 +93,7 @@ class TestFolding:
         state, x = state_of(shared), images(2)
         graph = folded(shared.bind({"batch": 2}), state)
         assert len({variable.name for variable in graph.variables}) == 4
-        plain = gt.compile(inference(baked(shared.bind({"batch": 2}), state)), "interpreter")({"x": x})["output"]
+        plain = gt.compile(inference(with_state(shared.bind({"batch": 2}), state)), "interpreter")({"x": x})["output"]
         np.testing.assert_allclose(gt.compile(graph, "interpreter")({"x": x})["output"], plain, atol=1e-5)
 
     def test_means_over_images_are_pooling(self) -> None:
@@ -105,7 +105,8 @@ class TestFolding:
 
             graph, x = graph_of(pooled), images(2)
             assert "GlobalAveragePool" in {node.operator.key() for node in graph.nodes}
-            plain = gt.compile(baked(pooled.bind({"batch": 2}), state_of(pooled)), "interpreter")({"x": x})["output"]
+            loaded = with_state(pooled.bind({"batch": 2}), state_of(pooled))
+            plain = gt.compile(loaded, "interpreter")({"x": x})["output"]
             found = gt.compile(graph, "interpreter")({"x": x})["output"]
             assert found.shape == plain.shape
             np.testing.assert_allclose(found, plain, atol=1e-6)

@@ -13,11 +13,10 @@ from glowtrain.graph import (
     Replacements,
     Value,
     Variable,
-    substituted,
     topological,
     translate,
 )
-from glowtrain.modes.variables import unknown_variables
+from glowtrain.modes.variables import unknown_variables, with_values
 from glowtrain.names import Names
 from glowtrain.ops.core.evaluate import results_of
 from glowtrain.ops.random.philox import Dropout
@@ -72,15 +71,14 @@ class Arrays:
         self.known.update(zip(node.outputs, results_of(node.operator, operands), strict=True))
 
 
-def baked(graph: Graph, state: Mapping[str, Array]) -> Graph:
+def with_state(graph: Graph, state: Mapping[str, Array]) -> Graph:
     """The graph with variables that begin with the values in ``state``. Raises :class:`QuantizationError` for values
     of another type, or of variables that there are not."""
     if problem := unknown_variables(graph, state):
         raise QuantizationError(f"state is for other variables: {problem}")
     arrays = Arrays(state)
-    changed = {variable: arrays.required(variable) for variable in graph.variables if variable.name in state}
-    fresh: dict[Value, Value] = {old: Variable(old.name, array, old.trainable) for old, array in changed.items()}
-    return substituted(graph, fresh)
+    checked = {variable.name: arrays.required(variable) for variable in graph.variables if variable.name in state}
+    return with_values(graph, checked)
 
 
 def settled(graph: Graph) -> set[Value]:

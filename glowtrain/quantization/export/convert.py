@@ -20,7 +20,7 @@ from glowtrain.ops.elementwise.extrema import Clip
 from glowtrain.ops.quantized.convert import DequantizeLinear, QuantizeLinear, limits
 from glowtrain.ops.quantized.fake_quantize import FakeQuantize
 from glowtrain.quantization.checks import check_model
-from glowtrain.quantization.export.constants import Arrays, baked
+from glowtrain.quantization.export.constants import Arrays, with_state
 from glowtrain.quantization.placement.prepare import fake_quantized, shares_of
 from glowtrain.quantization.placement.scheme import Parameters, check_parameters
 from glowtrain.quantization.training.batch_norm import frozen
@@ -35,7 +35,7 @@ def convert(model: Model, *, state: Mapping[str, Array] | None = None) -> Model:
     :class:`~glowtrain.errors.QuantizationError` for a model that is not prepared and scales that are not positive.
     """
     check_model(model)
-    return model.map(lambda graph: converted(inference(frozen(baked(graph, state or {})))))
+    return model.map(lambda graph: converted(inference(frozen(with_state(graph, state or {})))))
 
 
 def converted(graph: Graph) -> Graph:

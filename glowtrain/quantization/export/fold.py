@@ -19,7 +19,7 @@ from glowtrain.ops.normalize.batch_and_layer import BatchNormalization
 from glowtrain.ops.pooling.pooling import GlobalAveragePool
 from glowtrain.ops.reduce.reduction import ReduceMean
 from glowtrain.ops.tensor.move import Flatten
-from glowtrain.quantization.export.constants import Arrays, baked, named, only_reader
+from glowtrain.quantization.export.constants import Arrays, named, only_reader, with_state
 from glowtrain.types import Array
 
 
@@ -31,7 +31,7 @@ def folded(graph: Graph, state: Mapping[str, Array] | None = None, *, dropout: b
     ``state`` holds variables' values by name; they are the initial ones of the result. Folded weights are variables
     under the same names. Dropout is left out, or with ``dropout`` left where it is.
     """
-    graph = named(inference(baked(graph, state or {}), dropout=dropout))
+    graph = named(inference(with_state(graph, state or {}), dropout=dropout))
     while (changed := _Folding(graph, Arrays()).run()) is not graph:
         graph = changed
     return graph

@@ -21,7 +21,7 @@ from glowtrain.ops.elementwise.cast import Cast
 from glowtrain.ops.reduce.reduction import ReduceSum
 from glowtrain.quantization.calibration.batches import Batch
 from glowtrain.quantization.checks import check_model
-from glowtrain.quantization.export.constants import Arrays, baked
+from glowtrain.quantization.export.constants import Arrays, with_state
 from glowtrain.quantization.placement.placement import Placement, name_of
 from glowtrain.quantization.placement.prepare import SCALE, PreparedModel
 from glowtrain.types import Array, f32, f64
@@ -250,7 +250,7 @@ def accuracy(
 ) -> float:
     """The part of examples whose greatest score, along the last axis of ``output`` (the first one), is at the label."""
     check_model(model)
-    function = compile(model.map(lambda graph: baked(graph, state or {})), backend)
+    function = compile(model.map(lambda graph: with_state(graph, state or {})), backend)
     right = total = 0
     if len(fed) != len(labels):
         raise QuantizationError(f"labels are one array for each batch: {len(labels)} for {len(fed)}")

@@ -25,7 +25,7 @@ from glowtrain.ops.normalize.batch_and_layer import BatchNormalization
 from glowtrain.ops.quantized.fake_quantize import FakeQuantize
 from glowtrain.ops.tensor.move import Reshape, reshape
 from glowtrain.quantization.checks import check_model
-from glowtrain.quantization.export.constants import Arrays, baked, named, only_reader
+from glowtrain.quantization.export.constants import Arrays, named, only_reader, with_state
 from glowtrain.types import Array
 
 LEAST_FACTOR = 1e-6
@@ -52,9 +52,8 @@ def unfolded(prepared: Graph, model: Graph, state: Mapping[str, Array] | None = 
     ``model`` is the float graph that was folded and prepared, ``state`` its variables' values by name. Layers of
     another structure stay folded: they train with the statistics that they have.
     """
-    layers = {
-        layer.normalization.outputs[0].name: layer for layer in _layers(named(inference(baked(model, state or {}))))
-    }
+    plain = named(inference(with_state(model, state or {})))
+    layers = {layer.normalization.outputs[0].name: layer for layer in _layers(plain)}
     return translate(prepared, _Unfolding(layers).change)
 
 
@@ -66,7 +65,7 @@ def freeze(model: Graph | Template, state: Mapping[str, Array] | None = None) ->
     Dropout is where it was) and converted.
     """
     check_model(model)
-    return model.map(lambda graph: frozen(baked(graph, state or {})))
+    return model.map(lambda graph: frozen(with_state(graph, state or {})))
 
 
 def frozen(graph: Graph) -> Graph:
