@@ -15,7 +15,7 @@ from glowtrain.graph.operator import as_tuple, same_attribute
 from glowtrain.onnx_io.read.source import kind_of
 from glowtrain.onnx_io.schema.attributes import static_inputs
 from glowtrain.onnx_io.schema.tensors import dtype_to_onnx, tensor_from_array, type_name
-from glowtrain.onnx_io.write.older_opsets import written_form
+from glowtrain.onnx_io.write.downgrade import downgraded
 from glowtrain.types import Array, DType, TensorType
 
 OWN_DOMAIN = "glowtrain"
@@ -28,19 +28,19 @@ FIRST_WITH_OUR_MEANING = {"ai.onnx.ml.LabelEncoder": 4, "GroupNormalization": 21
 Extents = tuple[int | str, ...]
 """Extents, by name where they are symbolic."""
 
-FormInput = int | Array | Extents | None
+EncodedInput = int | Array | Extents | None
 
 
 @dataclass(frozen=True)
-class Form:
+class Encoding:
     """An ONNX node without its names.
 
-    ``inputs`` has a place number for each operand, an array for what must become a constant, extents for what follows
+    ``inputs`` has a position for each operand, an array for what must become a constant, extents for what follows
     symbolic dimensions, and ``None`` for what is absent.
     """
 
     op_type: str
-    inputs: tuple[FormInput, ...]
+    inputs: tuple[EncodedInput, ...]
     attributes: tuple[AttributeProto, ...]
     bodies: dict[str, Graph]
     domain: str = ""
@@ -48,9 +48,9 @@ class Form:
     """The version of ``domain``'s operators, if that is not ai.onnx."""
 
 
-def form_of(
+def encoding_of(
     operator: Operator, types: Sequence[TensorType | None], opset: int, symbolic: Mapping[str, Extents] | None = None
-) -> Form | None:
+) -> Encoding | None:
     """The standard node for an operator on operands of these types; ``None`` if there is none at this operator set.
 
     ``symbolic`` replaces static fields by extents with names.
@@ -58,28 +58,28 @@ def form_of(
     for version in OPSETS.get(operator.domain, (opset,)):
         schema = schema_of(operator, version)
         if schema is not None and _allows(schema, operator, types):
-            written = written_form(operator, types, schema)
-            form = None if written is None else _form(written, len(types), schema, symbolic or {})
-            if form is not None:
-                return replace(form, domain=operator.domain, version=version if operator.domain else 0)
+            written = downgraded(operator, types, schema)
+            encoding = None if written is None else _encoding(written, len(types), schema, symbolic or {})
+            if encoding is not None:
+                return replace(encoding, domain=operator.domain, version=version if operator.domain else 0)
     return None
 
 
-def own_form(operator: Operator, count: int) -> Form | None:
+def own_encoding(operator: Operator, count: int) -> Encoding | None:
     """The node for an operator of a package's own domain, as its fields are; ``None`` for other domains."""
     if operator.domain in ("", OWN_DOMAIN, *OPSETS):
         return None
-    statics = {name: place for place, name in static_inputs(type(operator)).items()}
+    statics = {name: position for position, name in static_inputs(type(operator)).items()}
     given = {name: value for name, value in operator.attributes().items() if value is not None}
-    inputs: dict[int, FormInput] = {statics[name]: static_array(given[name]) for name in statics if name in given}
+    inputs: dict[int, EncodedInput] = {statics[name]: static_array(given[name]) for name in statics if name in given}
     bodies = {name: value for name, value in given.items() if isinstance(value, Graph)}
     attributes = tuple(
         _own_attribute(name, value)
         for name, value in given.items()
         if name not in bodies and name not in statics and value != ()
     )
-    places = _places(inputs, set(statics.values()), count)
-    return Form(operator.onnx, places, attributes, bodies, operator.domain, 1)
+    positions = _positioned(inputs, set(statics.values()), count)
+    return Encoding(operator.onnx, positions, attributes, bodies, operator.domain, 1)
 
 
 def _own_attribute(name: str, value: Any) -> AttributeProto:
@@ -98,12 +98,14 @@ def schema_of(operator: Operator, opset: int) -> defs.OpSchema | None:
         return None
 
 
-def _form(operator: Operator, count: int, schema: defs.OpSchema, symbolic: Mapping[str, Extents]) -> Form | None:
+def _encoding(
+    operator: Operator, count: int, schema: defs.OpSchema, symbolic: Mapping[str, Extents]
+) -> Encoding | None:
     values = operator.attributes()
-    statics = {name: place for place, name in static_inputs(type(operator)).items()}
+    statics = {name: position for position, name in static_inputs(type(operator)).items()}
     attributes: list[AttributeProto] = []
     bodies: dict[str, Graph] = {}
-    inputs: dict[int, FormInput] = {}
+    inputs: dict[int, EncodedInput] = {}
     for name, value in values.items():
         if isinstance(value, Graph):
             bodies[name] = value
@@ -114,19 +116,21 @@ def _form(operator: Operator, count: int, schema: defs.OpSchema, symbolic: Mappi
             inputs[statics[name]] = symbolic.get(name) or (None if value is None else static_array(value))
         elif not _is_field_default(operator, name, value):
             return None
-    return Form(operator.onnx, _places(inputs, set(statics.values()), count), tuple(attributes), bodies)
+    return Encoding(operator.onnx, _positioned(inputs, set(statics.values()), count), tuple(attributes), bodies)
 
 
-def _places(inputs: dict[int, FormInput], statics: set[int], count: int) -> tuple[FormInput, ...]:
-    """Inputs in order: operands fill the places that no static field has; fields that became attributes leave none."""
-    place = 0
+def _positioned(inputs: dict[int, EncodedInput], statics: set[int], count: int) -> tuple[EncodedInput, ...]:
+    """Inputs in order: operands fill the positions of no static field; fields that became attributes leave none."""
+    position = 0
     for operand in range(count):
-        while place in statics:
-            place += 1
-        inputs[place] = operand
-        place += 1
+        while position in statics:
+            position += 1
+        inputs[position] = operand
+        position += 1
     listed = [
-        inputs.get(place) for place in range(max(inputs, default=-1) + 1) if place in inputs or place not in statics
+        inputs.get(position)
+        for position in range(max(inputs, default=-1) + 1)
+        if position in inputs or position not in statics
     ]
     while listed and listed[-1] is None:
         listed.pop()
@@ -190,13 +194,13 @@ def formal_type(dtype: DType) -> str:
 def _allows(schema: defs.OpSchema, operator: Operator, types: Sequence[TensorType | None]) -> bool:
     """Whether the operands' element types are allowed at this operator set."""
     statics = static_inputs(type(operator))
-    places = [place for place in range(len(types) + len(statics)) if place not in statics]
+    positions = [position for position in range(len(types) + len(statics)) if position not in statics]
     formal = schema.inputs
-    for place, type_ in zip(places, types, strict=False):
-        at = min(place, len(formal) - 1)
+    for position, type_ in zip(positions, types, strict=False):
+        at = min(position, len(formal) - 1)
         if type_ is None or at < 0:
             continue
-        if place >= len(formal) and formal[at].option != defs.OpSchema.FormalParameterOption.Variadic:
+        if position >= len(formal) and formal[at].option != defs.OpSchema.FormalParameterOption.Variadic:
             return False
         if formal_type(type_.dtype) not in formal[at].types:
             return False
@@ -206,7 +210,7 @@ def _allows(schema: defs.OpSchema, operator: Operator, types: Sequence[TensorTyp
 def _gives(schema: defs.OpSchema, operator: Operator, types: Sequence[TensorType | None]) -> bool:
     """Whether results of element types that no operand has (of a cast, of a constant) are allowed as well."""
     read = {formal.type_str for formal in schema.inputs}
-    free = [place for place, formal in enumerate(schema.outputs) if formal.type_str not in read]
+    free = [position for position, formal in enumerate(schema.outputs) if formal.type_str not in read]
     if not free:
         return True
     results = as_tuple(operator.infer(*types))

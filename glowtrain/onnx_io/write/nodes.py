@@ -13,8 +13,8 @@ from glowtrain.graph import Constant, Graph, Node, Operator, Value
 from glowtrain.graph.specialise.binding import Trimmed
 from glowtrain.names import Names
 from glowtrain.onnx_io.schema.tensors import dtype_to_onnx, tensor_from_array
-from glowtrain.onnx_io.write.encodings import OWN_DOMAIN, Extents, Form, form_of, own_form, schema_of
-from glowtrain.onnx_io.write.older_opsets import decomposed
+from glowtrain.onnx_io.write.downgrade import decomposed
+from glowtrain.onnx_io.write.encodings import OWN_DOMAIN, Encoding, Extents, encoding_of, own_encoding, schema_of
 from glowtrain.onnx_io.write.symbols import Symbols
 from glowtrain.ops.control.scan import Scan
 from glowtrain.optimize.cse import exact_attributes
@@ -42,13 +42,13 @@ class Functions:
 
     opset: int
     protos: dict[str, FunctionProto] = field(default_factory=dict)
-    known: dict[Hashable, str] = field(default_factory=dict)
+    by_signature: dict[Hashable, str] = field(default_factory=dict)
     names: Names = field(default_factory=Names)
     missing: dict[str, Node] = field(default_factory=dict)
     """Operators that can be written neither way, each with a node."""
     domains: dict[str, int] = field(default_factory=dict)
     """Versions of the other domains whose operators are used."""
-    kept: frozenset[str] = frozenset()
+    undecomposed: frozenset[str] = frozenset()
     """Domains whose operators are written as they are, although they have decompositions."""
 
     def imports(self, functions: bool) -> list[OperatorSetIdProto]:
@@ -60,13 +60,13 @@ class Functions:
         """The function that stands for a node's operator, made if need be; ``None`` if it has no decomposition."""
         operator, types = node.operator, tuple(None if value is None else value.type for value in node.inputs)
         key = (type(operator), exact_attributes(operator), types)
-        if key not in self.known:
+        if key not in self.by_signature:
             if not operator.has("decompose"):
                 self.missing.setdefault(operator.key(), node)
                 return None
-            name = self.known[key] = self.names.fresh(operator.onnx)
+            name = self.by_signature[key] = self.names.fresh(operator.onnx)
             self.protos[name] = self._function(name, operator, decomposed(node))
-        return self.known[key]
+        return self.by_signature[key]
 
     def _function(self, name: str, operator: Operator, graph: Graph) -> FunctionProto:
         writer = Writer(self, Names(), constants_as_nodes=True)
@@ -91,7 +91,7 @@ class Writer:
     names: Names
     constants_as_nodes: bool = False
     symbols: Symbols = field(default_factory=Symbols)
-    known: dict[Value, str] = field(default_factory=dict)
+    value_names: dict[Value, str] = field(default_factory=dict)
     nodes: list[NodeProto] = field(default_factory=list)
     initializers: list[TensorProto] = field(default_factory=list)
     arrays: dict[tuple[str, tuple[int, ...], bytes], str] = field(default_factory=dict)
@@ -106,13 +106,13 @@ class Writer:
         """Fix the names of inputs, variables and outputs."""
         leaves: Iterable[Value] = (*graph.inputs, *graph.variables)
         for value in leaves:
-            self.known[value] = reserve(self.names, value.name, f"the {type(value).__name__.lower()}")
+            self.value_names[value] = reserve(self.names, value.name, f"the {type(value).__name__.lower()}")
         for name, value in graph.outputs.items():
-            if self.known.get(value) == name:
+            if self.value_names.get(value) == name:
                 continue
             reserve(self.names, name, "the output")
-            if value.node is not None and value not in self.known:
-                self.known[value] = name
+            if value.node is not None and value not in self.value_names:
+                self.value_names[value] = name
 
     def body(self, graph: Graph) -> None:
         """Write the nodes, and a copy for every output that shares its value with another name."""
@@ -125,13 +125,13 @@ class Writer:
 
     def name(self, value: Value) -> str:
         """The name of a value; constants are written when they are first used."""
-        if value not in self.known:
+        if value not in self.value_names:
             if isinstance(value, Constant):
-                self.known[value] = self.constant_value(value)
+                self.value_names[value] = self.constant_value(value)
             else:
                 hint = value.name or (value.node.operator.onnx if value.node else "value")
-                self.known[value] = self.names.fresh(hint)
-        return self.known[value]
+                self.value_names[value] = self.names.fresh(hint)
+        return self.value_names[value]
 
     def constant_value(self, value: Constant) -> str:
         """The name of a constant; one whose shape varies is filled with its number."""
@@ -194,11 +194,12 @@ class Writer:
         if isinstance(node.operator, Scan) and node.operator.num_captured:
             self.nodes.append(self.scan(node.operator, operands, outputs, name))
             return
-        form = form_of(node.operator, types, self.functions.opset, self.symbols.fields.get(node))
-        if form is None and (node.operator.domain in self.functions.kept or not node.operator.has("decompose")):
-            form = own_form(node.operator, len(operands))
-        if form is not None:
-            self.nodes.append(self.standard(form, operands, outputs, name))
+        undecomposed = self.functions.undecomposed
+        encoding = encoding_of(node.operator, types, self.functions.opset, self.symbols.fields.get(node))
+        if encoding is None and (node.operator.domain in undecomposed or not node.operator.has("decompose")):
+            encoding = own_encoding(node.operator, len(operands))
+        if encoding is not None:
+            self.nodes.append(self.standard(encoding, operands, outputs, name))
             return
         function = self.functions.name_of(node)
         if function is not None:
@@ -218,25 +219,26 @@ class Writer:
 
     def standard(
         self,
-        form: Form,
+        encoding: Encoding,
         operands: list[str],
         outputs: list[str],
         name: str,
         captured: Mapping[Value, str] | None = None,
     ) -> NodeProto:
         inputs = []
-        for item in form.inputs:
+        for item in encoding.inputs:
             if isinstance(item, int):
                 inputs.append(operands[item])
             elif isinstance(item, tuple):
                 inputs.append(self.shape(item))
             else:
                 inputs.append("" if item is None else self.constant(item, f"{outputs[0]}.{len(inputs)}"))
-        node = helper.make_node(form.op_type, inputs, outputs, name, domain=form.domain or None)
-        if form.domain:
-            self.functions.domains[form.domain] = max(form.version, self.functions.domains.get(form.domain, 0))
-        node.attribute.extend(form.attributes)
-        for key, body in form.bodies.items():
+        node = helper.make_node(encoding.op_type, inputs, outputs, name, domain=encoding.domain or None)
+        if encoding.domain:
+            domains = self.functions.domains
+            domains[encoding.domain] = max(encoding.version, domains.get(encoding.domain, 0))
+        node.attribute.extend(encoding.attributes)
+        for key, body in encoding.bodies.items():
             node.attribute.append(helper.make_attribute(key, self.subgraph(body, captured or {})))
         return node
 
@@ -246,23 +248,23 @@ class Writer:
         inner = operator.body.inputs[:cut]
         captured: dict[Value, str] = dict(zip(operator.body.inputs[cut:], operands[cut:], strict=True))
         plain = operator.replace(body=operator.body.with_(inputs=inner), num_captured=0)
-        form = form_of(plain, [value.type for value in inner], self.functions.opset)
-        assert form is not None
-        return self.standard(form, operands[:cut], outputs, name, captured)
+        encoding = encoding_of(plain, [value.type for value in inner], self.functions.opset)
+        assert encoding is not None
+        return self.standard(encoding, operands[:cut], outputs, name, captured)
 
     def subgraph(self, body: Graph, captured: Mapping[Value, str]) -> GraphProto:
         """A graph that is an attribute. Its names differ from all others, since ONNX shares scopes."""
-        inner = Writer(self.functions, self.names, self.constants_as_nodes, known=dict(captured))
-        inner.known.update({value: self.names.fresh(value.name or "x") for value in body.inputs})
+        inner = Writer(self.functions, self.names, self.constants_as_nodes, value_names=dict(captured))
+        inner.value_names.update({value: self.names.fresh(value.name or "x") for value in body.inputs})
         outputs = {self.names.fresh(name): value for name, value in body.outputs.items()}
         for name, value in outputs.items():
             if value.node is not None:
-                inner.known.setdefault(value, name)
+                inner.value_names.setdefault(value, name)
         inner.body(body.with_(outputs=outputs))
         return helper.make_graph(
             inner.nodes,
             body.name,
-            [value_info(inner.known[value], value.type) for value in body.inputs],
+            [value_info(inner.value_names[value], value.type) for value in body.inputs],
             [value_info(name, value.type) for name, value in outputs.items()],
             inner.initializers,
         )

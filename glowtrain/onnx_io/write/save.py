@@ -95,10 +95,10 @@ def _explain(missing: Mapping[str, Node], opset: int) -> str:
 
 
 def _model(
-    graph: Graph, opset: int, state: Mapping[str, Array], kept: frozenset[str]
+    graph: Graph, opset: int, state: Mapping[str, Array], undecomposed: frozenset[str]
 ) -> tuple[ModelProto, dict[str, Node]]:
     """The model, and the operators that could not be written."""
-    functions, symbols = Functions(opset, kept=kept), symbols_of(graph, opset)
+    functions, symbols = Functions(opset, undecomposed=undecomposed), symbols_of(graph, opset)
     writer = Writer(functions, Names(), symbols=symbols)
     outputs, cuts = _outputs(graph), graph.trimmed
     step = graph.with_(outputs={f"{name}.whole" if name in cuts else name: value for name, value in outputs.items()})

@@ -14,8 +14,8 @@ import numpy as np
 from glowtrain.errors import GlowtrainError
 from glowtrain.graph import Constant, Graph, Input, Node, Template, Value, Variable
 from glowtrain.onnx_io.schema.attributes import static_inputs
-from glowtrain.onnx_io.write.encodings import Extents, form_of
-from glowtrain.onnx_io.write.older_opsets import decomposed
+from glowtrain.onnx_io.write.downgrade import decomposed
+from glowtrain.onnx_io.write.encodings import Extents, encoding_of
 from glowtrain.ops.tensor.move import Reshape
 
 
@@ -46,7 +46,7 @@ def symbols_of(graph: Graph, opset: int) -> Symbols:
 
 def _other_dims(template: Template, dims: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """Bindings to compare with: all dimensions other than now, then one at a time."""
-    other = {symbol: dims[symbol] + 3 + 2 * place for place, symbol in enumerate(template.symbols)}
+    other = {symbol: dims[symbol] + 3 + 2 * position for position, symbol in enumerate(template.symbols)}
     yield other
     if len(other) > 1:
         for symbol, extent in other.items():
@@ -109,13 +109,13 @@ class _Comparison:
         if len(first) != len(second):
             raise _DifferentError
         result: list[int | str] = []
-        for place, pair in enumerate(zip(first, second, strict=True)):
+        for position, pair in enumerate(zip(first, second, strict=True)):
             if pair[0] == pair[1]:
                 result.append(pair[0])
             elif pair in self.pairs:
                 result.append(self.pairs[pair])
             elif prefix:
-                result.append(f"{prefix}{place}")
+                result.append(f"{prefix}{position}")
             else:
                 raise _DifferentError
         return tuple(result)
@@ -167,10 +167,10 @@ class _Comparison:
                 raise _DifferentError
             if len(value) != len(others[name]):
                 raise _DifferentError
-            varying = [place for place, pair in enumerate(zip(value, others[name], strict=True)) if pair[0] != pair[1]]
+            varying = [k for k, pair in enumerate(zip(value, others[name], strict=True)) if pair[0] != pair[1]]
             if isinstance(node.operator, Reshape) and len(varying) == 1 and -1 not in value:
-                place = varying[0]
-                changed[name] = (*value[:place], -1, *value[place + 1 :])
+                position = varying[0]
+                changed[name] = (*value[:position], -1, *value[position + 1 :])
             else:
                 changed[name] = self.extents(value, others[name])
         return changed
@@ -178,7 +178,7 @@ class _Comparison:
     def decomposition(self, node: Node, twin: Node) -> None:
         """An operator that is written as a function must decompose in the same way for both."""
         types = [None if value is None else value.type for value in node.inputs]
-        if node.operator.control or form_of(node.operator, types, self.opset) is not None:
+        if node.operator.control or encoding_of(node.operator, types, self.opset) is not None:
             return
         if not node.operator.has("decompose"):
             raise _DifferentError

@@ -20,10 +20,10 @@ from glowtrain.types import TensorType, f32, f64
 Types = Sequence[TensorType | None]
 
 
-def tabular_form(operator: Operator, types: Types, schema: defs.OpSchema) -> Operator:
+def with_explicit_attributes(operator: Operator, types: Types, schema: defs.OpSchema) -> Operator:
     """The same operator in attributes that say all that others derive or leave open."""
-    form = _FORMS.get(type(operator))
-    return _in_f32(operator if form is None else form(operator, types), types)
+    rule = _RULES.get(type(operator))
+    return _in_f32(operator if rule is None else rule(operator, types), types)
 
 
 def _in_f32(operator: Operator, types: Types) -> Operator:
@@ -57,19 +57,19 @@ def _typed(operator: TreeEnsemble, types: Types) -> Operator:
 
 def _distinct(operator: LabelEncoder, types: Types) -> Operator:
     """Of equal keys the last counts, which not every runtime knows."""
-    places = {math.inf if math.isnan(key) else key: place for place, key in enumerate(operator.keys)}
-    if len(places) == len(operator.keys) or math.inf in operator.keys:
+    positions = {math.inf if math.isnan(key) else key: position for position, key in enumerate(operator.keys)}
+    if len(positions) == len(operator.keys) or math.inf in operator.keys:
         return operator
     tables = [name for name in operator.attributes() if name.startswith(("keys_", "values_"))]
     given = {name: getattr(operator, name) for name in tables if getattr(operator, name)}
-    return operator.replace(**{name: tuple(table[place] for place in places.values()) for name, table in given.items()})
+    return operator.replace(**{name: tuple(table[k] for k in positions.values()) for name, table in given.items()})
 
 
 def _with_parameters(operator: SVMClassifier | SVMRegressor, types: Types) -> Operator:
     return operator if operator.kernel_params else operator.replace(kernel_params=(0.0, 0.0, 0.0))
 
 
-_FORMS: dict[type[Operator], Callable[[Any, Types], Operator]] = {
+_RULES: dict[type[Operator], Callable[[Any, Types], Operator]] = {
     FeatureVectorizer: _widths,
     LabelEncoder: _distinct,
     SVMClassifier: _with_parameters,

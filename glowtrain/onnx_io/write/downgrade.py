@@ -1,4 +1,4 @@
-"""Forms that operators take in older operator sets, where the current one is not there yet."""
+"""Downgrading: the attributes of operators in earlier operator sets, where the current ones are not there yet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from onnx import defs
 
 from glowtrain.graph import Graph, Input, Node, Operator
 from glowtrain.graph.operator import as_tuple
-from glowtrain.onnx_io.write.tabular import tabular_form
+from glowtrain.onnx_io.write.tabular import with_explicit_attributes
 from glowtrain.ops.resample.grid_sample import GridSample
 from glowtrain.ops.resample.resize import Resize
 from glowtrain.ops.tensor.pad import Pad
@@ -18,19 +18,19 @@ from glowtrain.types import TensorType
 Types = Sequence[TensorType | None]
 
 
-def written_form(operator: Operator, types: Types, schema: defs.OpSchema) -> Operator | None:
+def downgraded(operator: Operator, types: Types, schema: defs.OpSchema) -> Operator | None:
     """The same operator in the attributes that a definition has; ``None`` if it cannot say it."""
-    form = _FORMS.get(operator.key())
-    if form is not None:
-        return form(operator, types, schema)
-    return tabular_form(operator, types, schema) if operator.domain == "ai.onnx.ml" else operator
+    rule = _RULES.get(operator.key())
+    if rule is not None:
+        return rule(operator, types, schema)
+    return with_explicit_attributes(operator, types, schema) if operator.domain == "ai.onnx.ml" else operator
 
 
 def decomposed(node: Node) -> Graph:
     """A node's operator in simpler ones, as a graph: inputs x0, x1, ... and outputs y0, y1, ..."""
-    inputs = [None if value is None else Input(value.type, f"x{place}") for place, value in enumerate(node.inputs)]
+    inputs = [None if value is None else Input(value.type, f"x{k}") for k, value in enumerate(node.inputs)]
     results = node.operator.decompose(*inputs)
-    outputs = {f"y{place}": value for place, value in enumerate(as_tuple(results))}
+    outputs = {f"y{k}": value for k, value in enumerate(as_tuple(results))}
     return Graph(tuple(value for value in inputs if value is not None), outputs)
 
 
@@ -81,7 +81,7 @@ def _resized(operator: Operator, types: Types, schema: defs.OpSchema) -> Operato
     return operator if known else None
 
 
-_FORMS: dict[str, Callable[[Operator, Types, defs.OpSchema], Operator | None]] = {
+_RULES: dict[str, Callable[[Operator, Types, defs.OpSchema], Operator | None]] = {
     "Split": _split_by_sizes,
     "Pad": _pad_every_axis,
     "GridSample": _sampled_images,
