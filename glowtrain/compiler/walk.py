@@ -24,7 +24,7 @@ from glowtrain.program.memory.verify_plan import verify_plan
 from glowtrain.program.passes.layout import AssignLayouts
 from glowtrain.program.passes.long_sums import SplitSums
 from glowtrain.program.passes.loop_fusion.fuse import FuseLoops
-from glowtrain.program.passes.loop_fusion.join import Limits
+from glowtrain.program.passes.loop_fusion.fuse_pair import Limits
 from glowtrain.program.passes.producer_inlining import InlineProducers
 from glowtrain.program.passes.schedule import ScheduleLoops
 from glowtrain.program.program import Program

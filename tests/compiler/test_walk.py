@@ -35,7 +35,7 @@ PASSES = {
     "glowtrain.lower.lower": {"Lower"},
     "glowtrain.program.passes.layout": {"AssignLayouts", "assign_layouts"},
     "glowtrain.program.passes.producer_inlining": {"InlineProducers", "inline"},
-    "glowtrain.program.passes.loop_fusion.fuse": {"FuseLoops", "merge"},
+    "glowtrain.program.passes.loop_fusion.fuse": {"FuseLoops", "fuse_loops"},
     "glowtrain.program.passes.schedule": {"ScheduleLoops", "schedule"},
     "glowtrain.program.memory.plan": {"PlanMemory", "plan"},
 }

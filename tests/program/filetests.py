@@ -103,8 +103,8 @@ ENGINES: dict[str, Callable[[Program, Arrays, Arrays], Results]] = {
 PASSES: dict[str, Callable[[Program], Program]] = {
     "layouts": AssignLayouts().run,
     "inline": InlineProducers().run,
-    "merge": FuseLoops().run,
-    "fuse": lambda program: FuseLoops().run(InlineProducers().run(program)),
+    "fuse": FuseLoops().run,
+    "inline and fuse": lambda program: FuseLoops().run(InlineProducers().run(program)),
     "schedule": ScheduleLoops().run,
 }
 

@@ -28,7 +28,7 @@ from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.memory.plan import Plan, plan
 from glowtrain.program.memory.verify_plan import verify_plan
 from glowtrain.program.passes.layout import assign_layouts
-from glowtrain.program.passes.loop_fusion.fuse import merge
+from glowtrain.program.passes.loop_fusion.fuse import fuse_loops
 from glowtrain.program.passes.producer_inlining import inline
 from glowtrain.program.passes.schedule import peak_bytes, schedule
 from glowtrain.program.program import Program
@@ -49,8 +49,8 @@ def stages(graph: Graph, draw: Draw) -> Iterator[tuple[str, Program, Plan | None
     kept = frozenset(program.outputs.values())
     program = replace(program, instructions=inline(program.instructions, kept))
     yield "inline", program, None
-    program = replace(program, instructions=merge(program.instructions, kept))
-    yield "merge", program, None
+    program = replace(program, instructions=fuse_loops(program.instructions, kept))
+    yield "fuse", program, None
     scheduled = schedule(program)
     assert peak_bytes(scheduled.instructions) <= peak_bytes(program.instructions)
     yield "schedule", scheduled, None

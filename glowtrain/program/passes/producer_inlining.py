@@ -1,9 +1,9 @@
-"""Forward inlining: where a buffer is only an expression of its subscripts, its readers compute the expression
+"""Producer inlining: where a buffer is only an expression of its subscripts, its readers compute the expression
 themselves.
 
 Moves (transpose, reshape, slice, broadcast, padding as filled loads) are always inlined, also into the operands of
 contractions as long as addresses stay affine: that makes them views. They go first, so that what contractions read
-through them is known when arithmetic is inlined, which is done only where nothing dear is computed twice.
+through them is known when arithmetic is inlined, which is done only where nothing expensive is computed twice.
 """
 
 from __future__ import annotations
@@ -63,20 +63,20 @@ PLAIN = InlineProducers()
 
 
 def inline(
-    instructions: Sequence[Instruction], kept: frozenset[Buffer] = frozenset(), how: InlineProducers = PLAIN
+    instructions: Sequence[Instruction], live_out: frozenset[Buffer] = frozenset(), how: InlineProducers = PLAIN
 ) -> tuple[Instruction, ...]:
     """Inline producers into their readers; kernels that nobody needs any more are dropped.
 
-    ``kept``: buffers read from outside these instructions.
+    ``live_out``: buffers read from outside these instructions.
     """
-    known: list[Instruction] = []
+    prepared: list[Instruction] = []
     for instruction in instructions:
         if instruction.children:
-            outside = frozenset(b for other in instructions if other is not instruction for b in other.reads) | kept
-            known.append(instruction.with_children(inline(instruction.children, outside, how)))
+            outside = frozenset(b for other in instructions if other is not instruction for b in other.reads) | live_out
+            prepared.append(instruction.with_children(inline(instruction.children, outside, how)))
         else:
-            known.append(instruction.rewritten(fold_constants))
-    return _without_dead(_Inlining(known, how).run(), kept)
+            prepared.append(instruction.rewritten(fold_constants))
+    return _without_dead(_Inlining(prepared, how).run(), live_out)
 
 
 def fold_constants(expr: Expr) -> Expr | None:
@@ -131,18 +131,18 @@ class _Reader:
         """The buffers that it reads otherwise than by loads, which inlining does not change either."""
         return self._instruction.opaque
 
-    def inline(self, buffer: Buffer, found: Definition, sources: Sequence[Buffer]) -> None:
-        """Let ``found`` stand for the loads of ``buffer``; it reads ``sources``."""
-        self._waiting[buffer] = found
+    def inline(self, buffer: Buffer, defined: Definition, sources: Sequence[Buffer]) -> None:
+        """Let ``defined`` stand for the loads of ``buffer``; it reads ``sources``."""
+        self._waiting[buffer] = defined
         self._hidden.update(sources)
 
     def uses(self, buffer: Buffer) -> list[_Use]:
         """The loads of a buffer. What waits is inlined first if it has some, or stands in their subscripts."""
-        if buffer in self._hidden or any(self._changes(use.load) for use in self._known().get(buffer, ())):
+        if buffer in self._hidden or any(self._changes(use.load) for use in self._all_uses().get(buffer, ())):
             self._instruction = self.instruction
-        return self._known().get(buffer, [])
+        return self._all_uses().get(buffer, [])
 
-    def _known(self) -> dict[Buffer, list[_Use]]:
+    def _all_uses(self) -> dict[Buffer, list[_Use]]:
         if self._uses is None:
             self._uses = {}
             for use in _uses(self._instruction):
@@ -158,7 +158,7 @@ class _Inlining:
     """The instructions so far, and who reads and writes each buffer (positions)."""
 
     def __init__(self, instructions: Sequence[Instruction], how: InlineProducers) -> None:
-        self.known = [_Reader(instruction) for instruction in instructions]
+        self.instructions = [_Reader(instruction) for instruction in instructions]
         self.how = how
         self.readers: dict[Buffer, set[int]] = {}
         self.writers: dict[Buffer, set[int]] = {}
@@ -171,32 +171,32 @@ class _Inlining:
     def run(self) -> list[Instruction]:
         """Moves first, then arithmetic, each from the first instruction to the last."""
         for moves in (True, False):
-            for position in range(len(self.known)):
+            for position in range(len(self.instructions)):
                 self._inline(position, moves)
-        return [reader.instruction for reader in self.known]
+        return [reader.instruction for reader in self.instructions]
 
     def _inline(self, position: int, moves: bool) -> None:
-        producer = self.known[position].instruction.kernel
+        producer = self.instructions[position].instruction.kernel
         if producer is None or len(producer.writes) != 1 or producer.survey.reductions:
             return
         (buffer,) = producer.writes
-        found = definition(producer) if buffer.kind == "activation" and self.readers.get(buffer) else None
-        if found is None or is_move(found.value) != moves:
+        defined = definition(producer) if buffer.kind == "activation" and self.readers.get(buffer) else None
+        if defined is None or is_move(defined.value) != moves:
             return
         if buffer in producer.reads or self.writers[buffer] != {position}:
             return
-        if not moves and (refused := self._apart(producer, position, buffer, found)):
+        if not moves and (refused := self._costs_more(producer, position, buffer, defined)):
             self._refuse(producer, refused)
             return
         readers = sorted(self.readers.get(buffer, ()))
         safe = [reader for reader in readers if self._reaches(producer, position, buffer, reader)]
-        uses = {reader: self.known[reader].uses(buffer) for reader in safe}
-        chosen = _chosen(buffer, found, uses, all_readers=len(safe) == len(readers))
+        uses = {reader: self.instructions[reader].uses(buffer) for reader in safe}
+        chosen = _chosen(buffer, defined, uses, all_readers=len(safe) == len(readers))
         if isinstance(chosen, Refused):
             self._refuse(producer, chosen)
             return
         for reader in chosen:
-            self.known[reader].inline(buffer, found, producer.reads)
+            self.instructions[reader].inline(buffer, defined, producer.reads)
             self.readers[buffer].discard(reader)
             for source in producer.reads:
                 self.readers[source].add(reader)
@@ -205,9 +205,9 @@ class _Inlining:
         if self.how.explain is not None:
             self.how.explain(producer.name, refused.why)
 
-    def _apart(self, producer: Kernel, position: int, buffer: Buffer, found: Definition) -> Refused | None:
+    def _costs_more(self, producer: Kernel, position: int, buffer: Buffer, defined: Definition) -> Refused | None:
         """Why arithmetic stays in a kernel of its own, whoever reads it."""
-        if self._is_large(found.value):
+        if self._is_large(defined.value):
             return Refused("its expression is too long")
         if self._narrows_a_sum(producer, position, buffer):
             return Refused("it rounds sums, and belongs behind them")
@@ -231,10 +231,10 @@ class _Inlining:
 
     def _wanted(self, position: int) -> bool:
         """Whether anybody reads what an instruction writes; after inlining its last reader may be gone."""
-        return any(b.kind != "activation" or self.readers.get(b) for b in self.known[position].writes)
+        return any(b.kind != "activation" or self.readers.get(b) for b in self.instructions[position].writes)
 
     def _reduces(self, position: int) -> bool:
-        return bool(self.known[position].instruction.survey.reductions)
+        return bool(self.instructions[position].instruction.survey.reductions)
 
     def _reaches(self, producer: Instruction, position: int, buffer: Buffer, reader: int) -> bool:
         """Whether the reader sees what the producer wrote, in loads that can be replaced.
@@ -242,7 +242,7 @@ class _Inlining:
         In a repeat, one that runs before the producer sees what the trip before wrote.
         """
         seen = reader > position and self._unchanged(producer, position, reader)
-        return seen and buffer not in self.known[reader].opaque
+        return seen and buffer not in self.instructions[reader].opaque
 
     def _unchanged(self, producer: Instruction, position: int, reader: int) -> bool:
         """Whether what the producer read is still there when (and while) the reader runs."""
@@ -251,10 +251,10 @@ class _Inlining:
         )
 
 
-def _chosen(buffer: Buffer, found: Definition, uses: dict[int, list[_Use]], all_readers: bool) -> list[int] | Refused:
+def _chosen(buffer: Buffer, defined: Definition, uses: dict[int, list[_Use]], all_readers: bool) -> list[int] | Refused:
     """The readers into which the definition goes."""
-    if is_move(found.value):
-        return [i for i, at in uses.items() if all(_movable(use, buffer, found) for use in at)]
+    if is_move(defined.value):
+        return [i for i, at in uses.items() if all(_movable(use, buffer, defined) for use in at)]
     every = [use for at in uses.values() for use in at]
     if any(use.operand for use in every):
         return Refused("it is an operand of a contraction")
@@ -263,19 +263,19 @@ def _chosen(buffer: Buffer, found: Definition, uses: dict[int, list[_Use]], all_
         worth = all_readers and 2 * trips <= buffer.type.size
         return list(uses) if worth else Refused("it is read at subscripts that have to be checked")
     # A thin expression reads at most one tensor of the buffer's size: its readers read that one instead.
-    source = sum(b.type.size for b in {node.buffer for node in _loads(found.value)})
-    thin = is_cheap(found.value) and source * 4 <= buffer.type.size * 5
+    source = sum(b.type.size for b in {node.buffer for node in _loads(defined.value)})
+    thin = is_cheap(defined.value) and source * 4 <= buffer.type.size * 5
     if (all_readers and trips <= buffer.type.size) or (thin and trips <= 4 * buffer.type.size):
         return list(uses)
     return Refused("its readers would compute it more often than it does itself, or some need it as it is")
 
 
-def _movable(use: _Use, buffer: Buffer, found: Definition) -> bool:
+def _movable(use: _Use, buffer: Buffer, defined: Definition) -> bool:
     if needs_check(use.load):
         return False
-    if isinstance(found.value, Const):
+    if isinstance(defined.value, Const):
         return not use.operand
-    new = found.at(use.load.index)
+    new = defined.at(use.load.index)
     if use.operand:
         return isinstance(new, Load) and is_linear(new)
     return is_linear(new) or not is_linear(use.load) if isinstance(new, Load) else True
@@ -283,23 +283,23 @@ def _movable(use: _Use, buffer: Buffer, found: Definition) -> bool:
 
 def _inlined(instruction: Instruction, definitions: Mapping[Buffer, Definition]) -> Instruction:
     def change(expr: Expr) -> Expr | None:
-        found = definitions.get(expr.buffer) if isinstance(expr, Load) else None
-        return _at(found, expr) if found is not None and isinstance(expr, Load) else None
+        defined = definitions.get(expr.buffer) if isinstance(expr, Load) else None
+        return _at(defined, expr) if defined is not None and isinstance(expr, Load) else None
 
     return instruction.rewritten(change)
 
 
-def _at(found: Definition, load: Load) -> Expr:
+def _at(defined: Definition, load: Load) -> Expr:
     """What a load gives: the definition there, or outside of the buffer the fill."""
     if not needs_check(load) or load.fill is None:
-        return found.at(load.index)
+        return defined.at(load.index)
     pairs = zip(load.index, load.buffer.shape, strict=True)
     open_ = [(index, extent) for index, extent in pairs if not within(affine(index), extent)]
     inside = functools.reduce(operator.and_, (side for index, extent in open_ for side in (index >= 0, index < extent)))
     filled = rewrite(
-        found.value, lambda e: Load(e.buffer, e.index, 0) if isinstance(e, Load) and e.fill is None else None
+        defined.value, lambda e: Load(e.buffer, e.index, 0) if isinstance(e, Load) and e.fill is None else None
     )
-    return select(inside, substitute(filled, dict(found.indices_at(load.index))), Const(load.fill, load.dtype))
+    return select(inside, substitute(filled, dict(defined.indices_at(load.index))), Const(load.fill, load.dtype))
 
 
 def _loads(expr: Expr) -> list[Load]:
@@ -345,7 +345,7 @@ def _expression_uses(expr: Expr, trips: int, seen: set[Expr]) -> Iterator[_Use]:
         stack += [(child, times, operand) for child in reversed(below)]
 
 
-def _without_dead(instructions: Sequence[Instruction], kept: frozenset[Buffer]) -> tuple[Instruction, ...]:
+def _without_dead(instructions: Sequence[Instruction], live_out: frozenset[Buffer]) -> tuple[Instruction, ...]:
     """Drop kernels whose results are activations that nobody reads.
 
     In a repeat an earlier instruction reads what a later one wrote in the trip before, so order does not count.
@@ -354,7 +354,7 @@ def _without_dead(instructions: Sequence[Instruction], kept: frozenset[Buffer]) 
     for instruction in instructions:
         for buffer in instruction.writes:
             writers.setdefault(buffer, []).append(instruction)
-    waiting = [b for b in writers if b.kind != "activation" or b in kept]
+    waiting = [b for b in writers if b.kind != "activation" or b in live_out]
     needed, alive = set(waiting), set[Instruction]()
     while waiting:
         for instruction in writers.get(waiting.pop(), ()):

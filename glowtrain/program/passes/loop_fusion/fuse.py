@@ -1,4 +1,4 @@
-"""Merging of kernels that run over the same index box into one.
+"""Loop fusion: kernels that run over the same index box into one.
 
 A producer and its elementwise readers become one loop in which the intermediate is a scalar: the epilogue of a
 contraction, an optimizer's several states, a copy into a variable or an output (which thereby becomes an update in
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from glowtrain.loops import Buffer, Expr, For, Let, Ref, Statement, Store, expressions, statements, walk
 from glowtrain.program.analysis.kernel_facts import conflict, contractions
-from glowtrain.program.passes.loop_fusion.join import LIMITS, Box, Limits, joined
+from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, Box, Limits, fuse_pair
 from glowtrain.program.program import Instruction, Kernel, Program
 from glowtrain.stages import Explain, Refused
 
@@ -29,32 +29,33 @@ class FuseLoops:
     def run(self, program: Program) -> Program:
         """The same program in fewer kernels."""
         outputs = frozenset(program.outputs.values())
-        return replace(program, instructions=merge(program.instructions, outputs, self)).trimmed()
+        return replace(program, instructions=fuse_loops(program.instructions, outputs, self)).trimmed()
 
 
 PLAIN = FuseLoops()
 
 
-def merge(
-    instructions: Sequence[Instruction], kept: frozenset[Buffer] = frozenset(), how: FuseLoops = PLAIN
+def fuse_loops(
+    instructions: Sequence[Instruction], live_out: frozenset[Buffer] = frozenset(), how: FuseLoops = PLAIN
 ) -> tuple[Instruction, ...]:
-    """Merge kernels until nothing fits any more. ``kept``: buffers read from outside these instructions."""
+    """Fuse kernels until nothing fits any more. ``live_out``: buffers that other
+    instructions read."""
     prepared: list[Instruction] = []
     for instruction in instructions:
         if instruction.children:
-            outside = frozenset(b for other in instructions if other is not instruction for b in other.reads) | kept
-            instruction = instruction.with_children(merge(instruction.children, outside, how))
+            outside = frozenset(b for other in instructions if other is not instruction for b in other.reads) | live_out
+            instruction = instruction.with_children(fuse_loops(instruction.children, outside, how))
         prepared.append(instruction)
-    return tuple(_Merging(prepared, kept, how).run())
+    return tuple(_Fusion(prepared, live_out, how).run())
 
 
-class _Merging:
+class _Fusion:
     """The instructions in order, with holes where two became one, and who reads and writes each buffer."""
 
-    def __init__(self, instructions: Sequence[Instruction], kept: frozenset[Buffer], how: FuseLoops) -> None:
+    def __init__(self, instructions: Sequence[Instruction], live_out: frozenset[Buffer], how: FuseLoops) -> None:
         self.how = how
         self.order: list[Instruction | None] = list(instructions)
-        self.kept = kept
+        self.live_out = live_out
         self.at = {instruction: position for position, instruction in enumerate(instructions)}
         self.readers: dict[Buffer, set[Instruction]] = {}
         self.writers: dict[Buffer, set[Instruction]] = {}
@@ -85,7 +86,7 @@ class _Merging:
         return [instruction for instruction in self.order if instruction is not None]
 
     def _trim(self, instruction: Instruction) -> None:
-        """Drop what a kernel of several results stores for nobody, such as the places that MaxPool's backward needs."""
+        """Drop what a kernel of several results stores for nobody, such as the indices for MaxPool's backward."""
         box = self._box(instruction)
         if box is None or len(box.stores) < 2:
             return
@@ -98,7 +99,7 @@ class _Merging:
         self.order[position] = kernel
 
     def _absorb(self, first: Instruction) -> bool:
-        """Merge one later kernel into ``first``, if any fits."""
+        """Fuse one later kernel into ``first``, if any fits."""
         a = self._box(first)
         if a is None:
             return False
@@ -106,7 +107,7 @@ class _Merging:
             b = self._box(second)
             if b is None:
                 continue
-            kernel = joined(a, b, self.how.limits)
+            kernel = fuse_pair(a, b, self.how.limits)
             if isinstance(kernel, Kernel) and not self._place(first, second, kernel):
                 kernel = Refused("what lies between them needs the first and is needed by the second")
             if isinstance(kernel, Kernel):
@@ -129,8 +130,8 @@ class _Merging:
             found -= self.writers[buffer]
         return sorted(found, key=self.at.__getitem__)
 
-    def _place(self, first: Instruction, second: Instruction, merged: Kernel) -> bool:
-        """Put ``merged`` in place of both, with what the later one needs moved before it. False if order forbids it."""
+    def _place(self, first: Instruction, second: Instruction, fused: Kernel) -> bool:
+        """Put ``fused`` in place of both, with what the later one needs moved before it. False if order forbids it."""
         before: list[Instruction] = []
         for instruction in self._needed(first, second):
             if conflict(first, instruction):
@@ -138,9 +139,9 @@ class _Merging:
             before.append(instruction)
         self._leave(first)
         self._leave(second)
-        merged = self._without_private(merged)
-        self._enter(merged)
-        self._rearrange(self.at.pop(first), self.at.pop(second), before, merged)
+        fused = self._without_private(fused)
+        self._enter(fused)
+        self._rearrange(self.at.pop(first), self.at.pop(second), before, fused)
         return True
 
     def _needed(self, first: Instruction, second: Instruction) -> Iterator[Instruction]:
@@ -151,10 +152,10 @@ class _Merging:
         while True:
             high = self.at[instruction]
             for other in self._conflicting(instruction):
-                place = self.at[other]
-                if low < place < high and place not in found:
-                    found.add(place)
-                    heapq.heappush(waiting, -place)
+                position = self.at[other]
+                if low < position < high and position not in found:
+                    found.add(position)
+                    heapq.heappush(waiting, -position)
             if not waiting:
                 return
             following = self.order[-heapq.heappop(waiting)]
@@ -169,14 +170,14 @@ class _Merging:
         for buffer in instruction.writes:
             yield from self.readers.get(buffer, ())
 
-    def _rearrange(self, low: int, high: int, before: list[Instruction], merged: Kernel) -> None:
-        """In the places from ``low`` to ``high``: what must come before, the merged kernel, the rest, a hole."""
+    def _rearrange(self, low: int, high: int, before: list[Instruction], fused: Kernel) -> None:
+        """In the positions from ``low`` to ``high``: what must come before, the fused kernel, the rest, a hole."""
         if not before:
-            self.order[low], self.order[high], self.at[merged] = merged, None, low
+            self.order[low], self.order[high], self.at[fused] = fused, None, low
             return
         moved = set(before)
         rest = [i for i in self.order[low + 1 : high] if i is not None and i not in moved]
-        placed: list[Instruction] = [*reversed(before), merged, *rest]
+        placed: list[Instruction] = [*reversed(before), fused, *rest]
         self.order[low : high + 1] = [*placed, *[None] * (high + 1 - low - len(placed))]
         self.at.update(zip(placed, range(low, high), strict=False))
 
@@ -196,7 +197,7 @@ class _Merging:
     def _private(self, buffer: Buffer, kernel: Kernel) -> bool:
         """Whether nothing but ``kernel`` itself could want this buffer's contents."""
         read = buffer in kernel.reads or bool(self.readers.get(buffer))
-        return buffer.kind == "activation" and buffer not in self.kept and not read
+        return buffer.kind == "activation" and buffer not in self.live_out and not read
 
 
 def _partial_sums(body: Sequence[Statement], kernel: Kernel) -> Store | None:
@@ -218,12 +219,12 @@ def _holds_sums(store: Store, sums: Store, kernel: Kernel) -> bool:
 def _used_lets(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
     """Drop names that nothing uses."""
     used: set[Expr] = set()
-    kept: list[Statement] = []
+    needed: list[Statement] = []
     for statement in reversed(body):
         if isinstance(statement, Let) and statement.ref not in used:
             continue
-        kept.append(statement)
+        needed.append(statement)
         used.update(
             node for s in statements([statement]) for e in expressions(s) for node in walk(e) if isinstance(node, Ref)
         )
-    return tuple(reversed(kept))
+    return tuple(reversed(needed))

@@ -44,12 +44,8 @@ LIMITS = Limits()
 """Those of one CPU core."""
 
 
-LIMITS = Limits()
-"""Those of one CPU core."""
-
-
 class Box:
-    """A kernel that is one parallel loop over names and stores, and what joining asks about it (found once)."""
+    """A kernel that is one parallel loop over names and stores, and what fusion asks about it (computed once)."""
 
     def __init__(self, name: str, loop: For) -> None:
         self.kernel = Kernel(name, (loop,))
@@ -102,7 +98,7 @@ class Box:
         return {s.buffer: s for s in self.body if isinstance(s, Store)}
 
 
-def joined(a: Box, b: Box, limits: Limits) -> Kernel | Refused:
+def fuse_pair(a: Box, b: Box, limits: Limits) -> Kernel | Refused:
     """``a`` then ``b`` in one loop, or why their boxes, accesses or costs do not fit."""
     if a.size != b.size:
         return Refused("they run over different numbers of points")
@@ -124,7 +120,7 @@ def joined(a: Box, b: Box, limits: Limits) -> Kernel | Refused:
 
 
 def _too_much(a: Box, b: Box, limits: Limits) -> Refused | None:
-    """Results stay within bounds, and contractions keep their form: one at most, and only at the start."""
+    """Results stay within bounds, and contractions keep their structure: one at most, and only at the start."""
     if len(a.body) + len(b.body) > limits.statements:
         return Refused("together they have too many statements")
     if len(a.kernel.touched | b.kernel.touched) > limits.operands:
@@ -161,8 +157,8 @@ def _reindex(at: Sequence[Expr], shape: Sequence[int], load: Load, b: For) -> di
     extents = [index.extent for index in b.indices]
     if address(load.index, row_major(shape)) != address(b.indices, row_major(extents)):
         return None
-    places = unflatten(flatten(at, shape), extents)
-    return {index: expression(affine(place)) for index, place in zip(b.indices, places, strict=True)}
+    subscripts = unflatten(flatten(at, shape), extents)
+    return {index: expression(affine(subscript)) for index, subscript in zip(b.indices, subscripts, strict=True)}
 
 
 def _sibling_match(a: Box, b: Box) -> dict[Expr, Expr] | None:
