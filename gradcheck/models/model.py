@@ -23,7 +23,7 @@ from glowtrain.grad.gradients import check_scalar
 from glowtrain.grad.reverse import pullback
 from glowtrain.gradcheck.models.blame import INNOCENT, Blame, cut_by
 from glowtrain.gradcheck.operators import ladder
-from glowtrain.gradcheck.operators.straight_through import held
+from glowtrain.gradcheck.operators.straight_through import straight_through
 from glowtrain.gradcheck.report.report import Check, GradcheckReport, Measure, Progress, Status, merged
 from glowtrain.graph import Graph, Input, Template, Value, Variable, constant, no_model
 from glowtrain.graph.retype import widened
@@ -210,13 +210,13 @@ class _Subject:
     def _loss_at(self, name: str, array: Array) -> float:
         leaf = self.wanted[name]
         inputs = {**self.numbers, name: array} if isinstance(leaf, Input) else self.numbers
-        known = evaluate(self.held, inputs, {name: array} if isinstance(leaf, Variable) else None)
-        return float(known[self.held.outputs["loss"]])
+        values = evaluate(self.straight_through, inputs, {name: array} if isinstance(leaf, Variable) else None)
+        return float(values[self.straight_through.outputs["loss"]])
 
     @cached_property
-    def held(self) -> Graph:
+    def straight_through(self) -> Graph:
         """The loss as differences see it."""
-        return held(Graph(self.wide.inputs, {"loss": self.loss}, name=self.wide.name), self.numbers)
+        return straight_through(Graph(self.wide.inputs, {"loss": self.loss}, name=self.wide.name), self.numbers)
 
     def native(self) -> Iterator[Check]:
         """Gradients of native code in the model's own types against those in f64."""

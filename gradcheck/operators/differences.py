@@ -22,7 +22,7 @@ from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import GlowtrainError
 from glowtrain.grad.forward import jvp
 from glowtrain.grad.reverse import pullback
-from glowtrain.gradcheck.operators.straight_through import has_convention, held
+from glowtrain.gradcheck.operators.straight_through import has_convention, straight_through
 from glowtrain.gradcheck.report.report import Measure
 from glowtrain.graph import Graph, Input, Node, Value
 from glowtrain.ops.core.evaluate import run_nodes
@@ -75,10 +75,11 @@ class Probe:
 
     @cached_property
     def source(self) -> Probe:
-        """The function from the inputs to the sources that gradients are of (see :func:`held`)."""
+        """The function from the inputs to the sources that gradients are of (see :func:`straight_through`)."""
         near = Graph(self.inputs, {f"y{k}": y for k, y in enumerate(self.sources)})
         if not self.exact:
-            near = held(near, {value.name: array for value, array in zip(self.inputs, self.arrays, strict=True)})
+            point = {value.name: array for value, array in zip(self.inputs, self.arrays, strict=True)}
+            near = straight_through(near, point)
         return replace(self, outputs=tuple(near.outputs.values()), results=tuple(range(len(self.results))))
 
     @cached_property

@@ -16,15 +16,15 @@ from glowtrain.ops.objective.stop_gradient import StopGradient
 from glowtrain.types import Array
 
 
-def held(graph: Graph, inputs: Mapping[str, Array]) -> Graph:
+def straight_through(graph: Graph, inputs: Mapping[str, Array]) -> Graph:
     """The graph near the point ``inputs``: surrogates in place of operators that have one, and what a StopGradient
     lets through held at the value it has at the point."""
     smooth = rewrite(graph, _simpler)
     stops = [node.output for node in smooth.nodes if isinstance(node.operator, StopGradient)]
     if not stops:
         return smooth
-    known = evaluate(smooth, inputs)
-    return substituted(smooth, {value: constant(known[value]) for value in stops})
+    values = evaluate(smooth, inputs)
+    return substituted(smooth, {value: constant(values[value]) for value in stops})
 
 
 def has_convention(node: Node) -> bool:
