@@ -15,8 +15,8 @@ from glowtrain.graph import Graph, Template, Value, Variable
 from glowtrain.quantization.calibration.batches import Batch, Data, batches
 from glowtrain.quantization.calibration.observe import FIELDS, histogram_observer, range_observer, variable_name
 from glowtrain.quantization.calibration.profile import Histogram, Observed, Profile
-from glowtrain.quantization.calibration.provenance import Origin, origins
-from glowtrain.quantization.export.constants import settled
+from glowtrain.quantization.calibration.provenance import Provenance, provenances
+from glowtrain.quantization.export.constants import constant_values
 from glowtrain.quantization.export.fold import folded
 from glowtrain.quantization.placement.scheme import SMALLEST_SCALE
 from glowtrain.types import Array, f32
@@ -64,7 +64,7 @@ def calibrate(
             for name, entry in observed.items()
         }
     count = sum(len(next(iter(batch.values()))) if _has_examples(batch) else 1 for batch in fed)
-    empty = {name: Observed(0, 0, 0, 0, 0, len(fed), origin=made) for name, made in observer.made.items()}
+    empty = {name: Observed(0, 0, 0, 0, 0, len(fed), provenance=made) for name, made in observer.made.items()}
     return Profile(observed | {name: none for name, none in empty.items() if name not in observed}, model.name, count)
 
 
@@ -73,12 +73,12 @@ class _Ranges:
     """Observers of ranges; on the way it notes what makes each value, those without elements too."""
 
     momentum: float
-    made: dict[str, Origin] = field(default_factory=dict)
+    made: dict[str, Provenance] = field(default_factory=dict)
 
     def __call__(self, graph: Graph) -> dict[Variable, Value]:
         check_parameters(graph)
         values = observable(graph)
-        self.made.update(origins(graph, values | observable(graph, empty=True)))
+        self.made.update(provenances(graph, values | observable(graph, empty=True)))
         return range_observer(values, self.momentum)
 
 
@@ -95,11 +95,13 @@ def check_parameters(graph: Graph) -> None:
 def observable(graph: Graph, *, empty: bool = False) -> dict[str, Value]:
     """The values, by name, that may be quantized: f32, not known before the graph runs, and read or made by an operator
     that computes with quantized numbers; those with elements, or those without."""
-    known, found = settled(graph), dict[str, Value]()
+    constants, found = constant_values(graph), dict[str, Value]()
     for node in graph.nodes:
         if node.operator.quantized:
             for value in (*node.inputs, *node.outputs):
-                if value is not None and value.dtype == f32 and value not in known and bool(value.type.size) != empty:
+                if value is None or value in constants or value.dtype != f32:
+                    continue
+                if bool(value.type.size) != empty:
                     found[value.name] = value
     return found
 
@@ -137,9 +139,9 @@ def _names(state: State) -> list[str]:
     return [name.removeprefix(head).removesuffix(tail) for name in counts]
 
 
-def _observed(state: State, name: str, origin: Origin) -> Observed:
+def _observed(state: State, name: str, provenance: Provenance) -> Observed:
     numbers = {entry: state.read(variable_name(name, entry)).item() for entry in FIELDS}
-    return Observed(**numbers, origin=origin)
+    return Observed(**numbers, provenance=provenance)
 
 
 def _span(observed: Observed, bins: int) -> tuple[float, float]:

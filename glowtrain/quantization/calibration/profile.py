@@ -20,7 +20,7 @@ import numpy as np
 from glowtrain.errors import QuantizationError
 from glowtrain.files import write_atomically
 from glowtrain.graph import Graph
-from glowtrain.quantization.calibration.provenance import Origin, origins
+from glowtrain.quantization.calibration.provenance import Provenance, provenances
 from glowtrain.types import Array
 
 FORMAT = "glowtrain.profile"
@@ -52,8 +52,8 @@ class Observed:
     """What was observed of one value: its least and greatest element, the moving averages of those of each batch, and
     the number of elements, of batches, and of elements that are NaN or infinite (which count as 0 elsewhere).
 
-    ``origin`` says what made it (see :mod:`~glowtrain.quantization.calibration.provenance`); empty in files from before
-    there was one.
+    ``provenance`` says what made it (see :mod:`~glowtrain.quantization.calibration.provenance`); empty in files
+    from before there was one.
     """
 
     low: float
@@ -64,7 +64,7 @@ class Observed:
     batches: int
     nonfinite: int = 0
     histogram: Histogram | None = None
-    origin: Origin = field(default_factory=Origin)
+    provenance: Provenance = field(default_factory=Provenance)
 
     def check(self, name: str) -> None:
         """Raise :class:`QuantizationError` if there is no range: nothing was observed, or elements are not finite."""
@@ -96,7 +96,7 @@ class Observed:
             "batches": self.batches,
             "nonfinite": self.nonfinite,
         }
-        plain.update({name: text for name, text in asdict(self.origin).items() if text})
+        plain.update({name: text for name, text in asdict(self.provenance).items() if text})
         if self.histogram is not None:
             counts = [int(count) for count in self.histogram.counts]
             plain["histogram"] = {"low": self.histogram.low, "high": self.histogram.high, "counts": counts}
@@ -111,7 +111,7 @@ class Observed:
             *_range_of(plain, "average_low", "average_high"),
             **{name: _count(plain, name) for name in ("elements", "batches", "nonfinite")},
             histogram=None if histogram is None else _histogram(histogram),
-            origin=Origin(str(plain.get("made_by", "")), str(plain.get("weights", ""))),
+            provenance=Provenance(str(plain.get("made_by", "")), str(plain.get("weights", ""))),
         )
 
 
@@ -184,10 +184,10 @@ class Profile:
 
     def check_model(self, graph: Graph) -> None:
         """Raise :class:`QuantizationError`, saying what differs, if the profile is of another model than ``graph``
-        (folded, its values named), or of other weights. Values without an origin are not compared."""
-        known = {name: self.values[name].origin for name in self if self.values[name].origin.made_by}
+        (folded, its values named), or of other weights. Values without a provenance are not compared."""
+        known = {name: self.values[name].provenance for name in self if self.values[name].provenance.made_by}
         values = {value.name: value for value in (*graph.inputs, *(v for node in graph.nodes for v in node.outputs))}
-        own = origins(graph, {name: values[name] for name in known if name in values})
+        own = provenances(graph, {name: values[name] for name in known if name in values})
         whose = self.title
         others = [name for name in own if own[name].made_by != known[name].made_by]
         if others:

@@ -31,13 +31,13 @@ class Arrays:
     """
 
     state: Mapping[str, Array] = field(default_factory=dict)
-    known: dict[Value, Array | None] = field(default_factory=dict)
+    memo: dict[Value, Array | None] = field(default_factory=dict)
 
     def of(self, value: Value) -> Array | None:
         """The elements; ``None`` where they depend on an input or are drawn at random."""
-        for node in topological([value], boundary=self.known.keys()):
+        for node in topological([value], boundary=self.memo.keys()):
             self._compute(node)
-        return self._leaf(value) if value.node is None else self.known[value]
+        return self._leaf(value) if value.node is None else self.memo[value]
 
     def required(self, value: Value) -> Array:
         """The elements. Raises :class:`QuantizationError` where they are not known."""
@@ -60,15 +60,15 @@ class Arrays:
     def _operand(self, value: Value | None) -> Array | None:
         if value is None:
             return None
-        return self._leaf(value) if value.node is None else self.known[value]
+        return self._leaf(value) if value.node is None else self.memo[value]
 
     def _compute(self, node: Node) -> None:
         operands = [self._operand(value) for value in node.inputs]
         missing = any(array is None for array, value in zip(operands, node.inputs, strict=True) if value is not None)
         if missing or node.operator.random or node.operator.control:
-            self.known.update(dict.fromkeys(node.outputs))
+            self.memo.update(dict.fromkeys(node.outputs))
             return
-        self.known.update(zip(node.outputs, results_of(node.operator, operands), strict=True))
+        self.memo.update(zip(node.outputs, results_of(node.operator, operands), strict=True))
 
 
 def with_state(graph: Graph, state: Mapping[str, Array]) -> Graph:
@@ -81,7 +81,7 @@ def with_state(graph: Graph, state: Mapping[str, Array]) -> Graph:
     return with_values(graph, checked)
 
 
-def settled(graph: Graph) -> set[Value]:
+def constant_values(graph: Graph) -> set[Value]:
     """The values that no input reaches: parameters, constants, and what is computed from them."""
     found: set[Value] = {value for value in graph.leaves if isinstance(value, (Constant, Variable))}
     for node in graph.nodes:

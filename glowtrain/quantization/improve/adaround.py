@@ -80,7 +80,7 @@ def _layers(ready: PreparedModel) -> Iterator[RoundedLayer]:
     users = ready.placement.graph.users
     for weight in ready.placement.weights:
         value = weight.value
-        if weight.place == 1 and isinstance(value, Variable) and len(users[value]) == 1:
+        if weight.operand == 1 and isinstance(value, Variable) and len(users[value]) == 1:
             yield RoundedLayer(value.name, weight.node, value, ready.parameters[value.name])
 
 

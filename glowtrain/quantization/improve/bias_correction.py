@@ -57,7 +57,7 @@ def corrected(ready: PreparedModel) -> dict[str, Node]:
     """The contractions of the float graph whose bias is a variable of their own, by its name, in order."""
     graph, found = ready.placement.graph, dict[str, Node]()
     for node in graph.nodes:
-        if not any(weight.node is node and weight.place == 1 for weight in ready.placement.weights):
+        if not any(weight.node is node and weight.operand == 1 for weight in ready.placement.weights):
             continue
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         if isinstance(bias, Variable) and bias.rank == 1 and len(graph.users[bias]) == 1:

@@ -131,7 +131,7 @@ def _weight_noise(ready: PreparedModel) -> dict[str, float]:
     """The noise of weights by the value that is rounded next after their contraction."""
     found, arrays = dict[str, float](), Arrays()
     for weight in ready.placement.weights:
-        array, rounded = arrays.of(weight.value), ready.weights.get((weight.node, weight.place))
+        array, rounded = arrays.of(weight.value), ready.weights.get((weight.node, weight.operand))
         if array is None or rounded is None or rounded.node is None:
             continue
         scale = rounded.node.inputs[1]
@@ -208,23 +208,23 @@ class _Gated:
 
     def rounded_operands(self, node: Node) -> Iterator[tuple[int, Node]]:
         """The places of operands that are rounded, and the FakeQuantize of each."""
-        for place, value in enumerate(node.inputs):
-            rounded = self.ready.weights.get((node, place))
+        for position, value in enumerate(node.inputs):
+            rounded = self.ready.weights.get((node, position))
             if rounded is None and value in self.ready.placement.sites:
                 rounded = self.ready.rounded.get(value)
             if rounded is not None and rounded.node is not None:
-                yield place, rounded.node
+                yield position, rounded.node
 
     def change(self, node: Node, replacements: Replacements) -> tuple[Value, ...] | None:
         if self.layers.get(name_of(node)) is not node:
             return None
         gate = Variable(gate_name(name_of(node)), np.array(1.0, np.float32), trainable=False)
         operands = replacements.operands(node)
-        for place, fake in self.rounded_operands(node):
-            exact = operands[place]
+        for position, fake in self.rounded_operands(node):
+            exact = operands[position]
             assert exact is not None
             rounded = Node(fake.operator, [exact, *fake.inputs[1:]]).output
-            operands[place] = exact + gate * (rounded - exact)
+            operands[position] = exact + gate * (rounded - exact)
         return Node(node.operator, operands, node.name).outputs
 
     def graph(self) -> Graph:

@@ -12,7 +12,7 @@ from glowtrain.errors import QuantizationError
 from glowtrain.graph import Graph, Node, Value
 from glowtrain.names import matches
 from glowtrain.onnx_io.runtimes import INTEGER_RESULTS, SCALED_OPERAND
-from glowtrain.quantization.export.constants import Arrays, only_reader, settled
+from glowtrain.quantization.export.constants import Arrays, constant_values, only_reader
 from glowtrain.quantization.placement.recipe import Recipe
 from glowtrain.types import TensorType, f32
 
@@ -28,10 +28,10 @@ class Kept:
 
 @dataclass(frozen=True, eq=False)
 class Weight:
-    """Operand ``place`` of a contraction that is known before it runs, with its axes of channels and of sums."""
+    """Operand number ``operand`` of a contraction that no input reaches, with its axes of channels and of sums."""
 
     node: Node
-    place: int
+    operand: int
     value: Value
     axes: tuple[int, int] | None
 
@@ -88,7 +88,7 @@ class _Placing:
     """Values that quantized nodes make, or pass on."""
 
     def run(self) -> Placement:
-        self.known = settled(self.graph)
+        self.constants = constant_values(self.graph)
         self.check_patterns()
         for node in self.graph.nodes:
             self.decide(node)
@@ -100,7 +100,7 @@ class _Placing:
         readers = {node for node, role in self.roles.items() if role in ("contraction", "rescales")}
         readers |= {n for n, role in self.roles.items() if role == "passes" and n.inputs[0] in sites}
         weights = [weight for node in self.graph.nodes if node in readers for weight in self.weights(node)]
-        biases = [weight.node for weight in weights if weight.place == 1 and self.has_bias(weight)]
+        biases = [weight.node for weight in weights if weight.operand == 1 and self.has_bias(weight)]
         everywhere = {value for value in sites if value in self.grid}
         return Placement(self.graph, sites, everywhere, readers, weights, biases, self.kept)
 
@@ -120,9 +120,9 @@ class _Placing:
                     )
 
     def decide(self, node: Node) -> None:
-        if not any(_is_real(value) and value not in self.known for value in (*node.inputs, *node.outputs)):
+        if not any(_is_real(value) and value not in self.constants for value in (*node.inputs, *node.outputs)):
             return
-        if all(output in self.known for output in node.outputs):
+        if all(output in self.constants for output in node.outputs):
             return
         reason = self.reason(node)
         if reason:
@@ -152,7 +152,7 @@ class _Placing:
             return f"computes in {node.inputs[0].dtype if node.inputs[0] is not None else 'nothing'}, not in f32"
         if kind == "contraction":
             return ""
-        if any(value in self.known for value in data):
+        if any(value in self.constants for value in data):
             return "one operand is a parameter"
         quantizes = kind == "passes" and self.passes(node)
         return "" if quantizes or not self.grid.isdisjoint(data) else "reads nothing that is quantized"
@@ -188,7 +188,7 @@ class _Placing:
             if only_reader(self.graph, value) is not node or node.outputs[0].type != value.type:
                 continue
             rest = [other for other in node.inputs if other is not None and other is not value]
-            if all(other in self.known for other in rest) and self.joins(node, before, value, rest):
+            if all(other in self.constants for other in rest) and self.joins(node, before, value, rest):
                 return True
         return False
 
@@ -208,7 +208,7 @@ class _Placing:
             role = self.roles.get(node)
             found |= self.integer_results(node)
             if role in ("contraction", "rescales"):
-                found |= {value for value in self.data(node) if value not in self.known}
+                found |= {value for value in self.data(node) if value not in self.constants}
             elif role == "passes" and node.inputs[0] in self.grid and not found.isdisjoint(node.outputs):
                 found.add(_first(node))
         return found - self.outside()
@@ -239,7 +239,7 @@ class _Placing:
         types: list[TensorType | None] = [None if value is None else value.type for value in node.inputs]
         for position in (0, 1):
             value = node.inputs[position]
-            if value is None or value not in self.known:
+            if value is None or value not in self.constants:
                 continue
             axes = node.operator.weight_axes(position, *types) if position == SCALED_OPERAND else None
             stacked = axes is not None and value.rank > 2 and value.rank - 1 in axes
@@ -249,7 +249,9 @@ class _Placing:
         node, axes = weight.node, weight.axes
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         factors = [getattr(node.operator, name, 1.0) for name in ("alpha", "beta")]
-        return bias is not None and bias in self.known and bias.rank == 1 and axes is not None and factors == [1.0, 1.0]
+        if bias is None or axes is None:
+            return False
+        return bias in self.constants and bias.rank == 1 and factors == [1.0, 1.0]
 
 
 def _matched(node: Node, patterns: Collection[str]) -> bool:

@@ -155,7 +155,7 @@ class _Preparing:
 
     def change(self, node: Node, replacements: Replacements) -> tuple[Value, ...] | None:
         self.replacements = replacements
-        weights = {weight.place: weight for weight in self.placement.weights if weight.node is node}
+        weights = {weight.operand: weight for weight in self.placement.weights if weight.node is node}
         operands: list[Value | None] = []
         for position, value in enumerate(node.inputs):
             if value is None:
@@ -203,7 +203,7 @@ class _Preparing:
             self.parameters[name] = parameters
             count = max(array.size // max(parameters.scale.size, 1), 1)
             self.shared[key] = self.fake(weight.value, weight.value, parameters, name, count)
-        self.weights[weight.node, weight.place] = self.shared[key]
+        self.weights[weight.node, weight.operand] = self.shared[key]
         return self.shared[key]
 
     def least_scale(self, weight: Weight) -> Array | float:
@@ -245,7 +245,7 @@ def shares_of(value: Value | None) -> int:
 def _weight_name(weight: Weight) -> str:
     if weight.value.name:
         return weight.value.name
-    return f"{weight.node.outputs[0].name}.operand{weight.place}"
+    return f"{weight.node.outputs[0].name}.operand{weight.operand}"
 
 
 def fake_quantized(graph: Graph) -> list[Node]:

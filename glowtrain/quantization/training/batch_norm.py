@@ -157,7 +157,7 @@ def _spread(factor: Value, axis: int, rank: int) -> Value:
     return reshape(factor, tuple(factor.shape[0] if place == axis else 1 for place in range(rank)))
 
 
-def _origin(value: Value | None) -> Value | None:
+def _before_reshapes(value: Value | None) -> Value | None:
     """A value before it was reshaped."""
     while value is not None and value.node is not None and isinstance(value.node.operator, Reshape):
         value = value.node.inputs[0]
@@ -179,8 +179,8 @@ def _frozen(node: Node) -> Sequence[Value] | None:
         return None
     rounding = _maker(plain.inputs[1], FakeQuantize)
     product = None if rounding is None else _maker(rounding.inputs[0], Mul)
-    factor = _origin(division.inputs[1])
-    if product is None or factor is None or _origin(product.inputs[1]) is not factor:
+    factor = _before_reshapes(division.inputs[1])
+    if product is None or factor is None or _before_reshapes(product.inputs[1]) is not factor:
         return None
     _, _, beta, mean, _ = (value for value in node.inputs if value is not None)
     offset = beta - mean * factor

@@ -26,7 +26,7 @@ from glowtrain.ops.quantized.fake_quantize import FakeQuantize
 from glowtrain.optim import Optimizer
 from glowtrain.quantization.calibration.profile import Profile
 from glowtrain.quantization.checks import check_model, check_names
-from glowtrain.quantization.export.constants import settled
+from glowtrain.quantization.export.constants import constant_values
 from glowtrain.quantization.export.fold import folded
 from glowtrain.quantization.placement.prepare import SCALE, check_float, check_request, fake_quantized, prepared
 from glowtrain.quantization.placement.recipe import Recipe
@@ -183,7 +183,7 @@ def learned(graph: Graph, which: Learned = True, rate: float = 1.0) -> Graph:
             known = ", ".join(sorted(names)) or "none"
             raise QuantizationError(f"no scale of {graph.name} is called {pattern!r}; there are: {known}")
     given = {value.name for value in graph.inputs} if which is True else set()
-    return rewrite(graph, _Learning(_patterns(which), given, rate, settled(graph)).node)
+    return rewrite(graph, _Learning(_patterns(which), given, rate, constant_values(graph)).node)
 
 
 def _from_mean(node: Node) -> Sequence[Value] | None:
@@ -220,7 +220,7 @@ class _Learning:
     left: Collection[str]
     """Names of scales that stay as they are."""
     rate: float
-    known: set[Value]
+    constants: set[Value]
     """Values that no input reaches."""
     scales: dict[Value, Value] = field(default_factory=dict)
 
@@ -246,5 +246,5 @@ class _Learning:
 
     def gradient_factor(self, x: Value, scale: Value, zero: Value) -> float:
         """1 / sqrt(N · high) for the N weights, or features of one example, that share a scale."""
-        shared = x.type.size // scale.type.size if x in self.known else math.prod(x.shape[1:])
+        shared = x.type.size // scale.type.size if x in self.constants else math.prod(x.shape[1:])
         return 1.0 / math.sqrt(max(shared, 1) * limits(zero.dtype)[1])
