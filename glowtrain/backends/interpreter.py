@@ -75,21 +75,21 @@ class InterpretedInstance(Instance):
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         present = {variable.name: self.state.read(variable.name) for variable in self.graph.variables}
-        known = evaluate(self.graph, inputs, present)
+        environment = evaluate(self.graph, inputs, present)
         for variable, value in self.graph.updates.items():
-            self.state.write(variable.name, known[value])
-        return {name: known[value] for name, value in self.graph.outputs.items()}
+            self.state.write(variable.name, environment[value])
+        return {name: environment[value] for name, value in self.graph.outputs.items()}
 
 
 def evaluate(graph: Graph, inputs: Mapping[str, Array], state: Mapping[str, Array] | None = None) -> dict[Value, Array]:
     """Every value of the graph, for inputs by name and variables by name (their initial values where ``state`` has
     none).
     """
-    known: dict[Value, Array] = {value: inputs[value.name] for value in graph.inputs}
+    environment: dict[Value, Array] = {value: inputs[value.name] for value in graph.inputs}
     for leaf in graph.leaves:
         if isinstance(leaf, Constant):
-            known[leaf] = leaf.array
+            environment[leaf] = leaf.array
         elif isinstance(leaf, Variable):
-            known[leaf] = (state or {}).get(leaf.name, leaf.initial)
-    run_nodes(graph.nodes, known)
-    return known
+            environment[leaf] = (state or {}).get(leaf.name, leaf.initial)
+    run_nodes(graph.nodes, environment)
+    return environment

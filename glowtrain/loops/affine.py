@@ -1,6 +1,6 @@
-"""Affine forms of subscripts and addresses, with exact static ranges.
+"""Affine expressions of subscripts and addresses, with exact static ranges.
 
-A subscript is brought into the form constant + sum(coefficient * atom). Atoms are loop indices and what is not affine
+A subscript is brought into the value constant + sum(coefficient * atom). Atoms are loop indices and what is not affine
 (quotients, remainders, loaded values). Quotients and remainders by constants are resolved by ranges, and a quotient
 and a remainder of the same dividend recombine; so the reshapes and transposes that lowering writes as index
 arithmetic vanish from addresses.
@@ -80,13 +80,13 @@ def affine(expr: Expr) -> Affine:
 
 
 def _remembered(expr: Apply) -> Affine:
-    """The form of a function's result: found once, since expressions never change."""
+    """The affine expression of a function's result: computed once, as expressions never change."""
     try:
-        form: Affine = expr.form
+        value: Affine = expr.affine
     except AttributeError:
-        form = _applied(expr)
-        object.__setattr__(expr, "form", form)
-    return form
+        value = _applied(expr)
+        object.__setattr__(expr, "affine", value)
+    return value
 
 
 def _applied(expr: Apply) -> Affine:
@@ -105,28 +105,28 @@ def _applied(expr: Apply) -> Affine:
 
 
 def combine(parts: Sequence[tuple[Affine, int]]) -> Affine:
-    """The sum of affine forms times factors, with quotients and remainders recombined."""
+    """The sum of affine expressions times factors, with quotients and remainders recombined."""
     constant, terms = 0, dict[Atom, int]()
-    for form, factor in parts:
-        constant += form.constant * factor
-        for atom, coefficient in form.terms:
+    for value, factor in parts:
+        constant += value.constant * factor
+        for atom, coefficient in value.terms:
             terms[atom] = terms.get(atom, 0) + coefficient * factor
     terms = {atom: coefficient for atom, coefficient in terms.items() if coefficient}
     return _recombine(Affine(constant, tuple(terms.items())))
 
 
-def _recombine(form: Affine) -> Affine:
+def _recombine(value: Affine) -> Affine:
     """c*K*(e // K) + c*(e % K) = c*e."""
-    if not any(isinstance(atom, Remainder) for atom, _ in form.terms):
-        return form
-    coefficients = dict(form.terms)
-    for atom, coefficient in form.terms:
+    if not any(isinstance(atom, Remainder) for atom, _ in value.terms):
+        return value
+    coefficients = dict(value.terms)
+    for atom, coefficient in value.terms:
         if isinstance(atom, Remainder):
             partner = Quotient(atom.dividend, atom.divisor)
             if coefficients.get(partner) == coefficient * atom.divisor:
-                rest = tuple((a, c) for a, c in form.terms if a not in (atom, partner))
-                return combine([(Affine(form.constant, rest), 1), (atom.dividend, coefficient)])
-    return form
+                rest = tuple((a, c) for a, c in value.terms if a not in (atom, partner))
+                return combine([(Affine(value.constant, rest), 1), (atom.dividend, coefficient)])
+    return value
 
 
 def _product(expr: Expr, a: Affine, b: Affine) -> Affine:
@@ -205,10 +205,10 @@ def flatten(index: Sequence[Expr], shape: Sequence[int]) -> Expr:
     return flat
 
 
-def expression(form: Affine) -> Expr:
-    """An affine form as a loop-language expression again."""
+def expression(value: Affine) -> Expr:
+    """An affine expression as a loop-language expression again."""
     total: Expr | None = None
-    for atom, coefficient in form.terms:
+    for atom, coefficient in value.terms:
         match atom:
             case Quotient(dividend=dividend, divisor=divisor):
                 term: Expr = expression(dividend) // divisor
@@ -219,8 +219,8 @@ def expression(form: Affine) -> Expr:
         term = term if coefficient == 1 else call("mul", term, coefficient)
         total = term if total is None else total + term
     if total is None:
-        return Const(form.constant, i64)
-    return total + form.constant if form.constant else total
+        return Const(value.constant, i64)
+    return total + value.constant if value.constant else total
 
 
 def needs_check(load: Load) -> bool:

@@ -176,8 +176,8 @@ class Apply(Expr):
     function: str
     arguments: tuple[Expr, ...]
     dtype: DType
-    form: Any = field(init=False, repr=False)
-    """The affine form, once :func:`glowtrain.loops.affine` has found it."""
+    affine: Any = field(init=False, repr=False)
+    """What :func:`glowtrain.loops.affine` gives, once it has been called."""
 
     @property
     def children(self) -> tuple[Expr, ...]:

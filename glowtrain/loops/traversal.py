@@ -24,29 +24,29 @@ from glowtrain.loops.language import (
 )
 
 
-def rewrite(expr: Expr, change: Callable[[Expr], Expr | None], known: dict[Expr, Expr] | None = None) -> Expr:
+def rewrite(expr: Expr, change: Callable[[Expr], Expr | None], memo: dict[Expr, Expr] | None = None) -> Expr:
     """Rebuild bottom up. ``change`` sees each node with its children already rebuilt and may return a replacement.
 
-    ``known`` maps expressions to their rebuilt form; pass one dictionary to keep sharing over several calls.
+    ``memo`` maps expressions to their rebuilt form; pass one dictionary to keep sharing over several calls.
     """
-    known = {} if known is None else known
+    memo = {} if memo is None else memo
     stack = [expr]
     while stack:
         node = stack[-1]
-        if node in known:
+        if node in memo:
             stack.pop()
             continue
         old = node.children
-        missing = [child for child in old if child not in known]
+        missing = [child for child in old if child not in memo]
         if missing:
             stack += reversed(missing)
             continue
         stack.pop()
-        new = tuple([known[child] for child in old])
+        new = tuple([memo[child] for child in old])
         rebuilt = node if new == old else _with_children(node, new)
         replacement = change(rebuilt)
-        known[node] = rebuilt if replacement is None else replacement
-    return known[expr]
+        memo[node] = rebuilt if replacement is None else replacement
+    return memo[expr]
 
 
 def _with_children(expr: Expr, new: tuple[Expr, ...]) -> Expr:
@@ -87,7 +87,7 @@ class _Rewriting:
 
     change: Callable[[Expr], Expr | None]
     buffers: Mapping[Buffer, Buffer] = field(default_factory=dict)
-    known: dict[Expr, Expr] = field(default_factory=dict)
+    memo: dict[Expr, Expr] = field(default_factory=dict)
 
     def body(self, body: Sequence[Statement]) -> tuple[Statement, ...]:
         return tuple(self.statement(statement) for statement in body)
@@ -104,7 +104,7 @@ class _Rewriting:
                 return Accumulate(op, self.target(buffer), tuple(map(self.expr, index)), self.expr(value))
 
     def expr(self, expr: Expr) -> Expr:
-        return rewrite(expr, self.change, self.known)
+        return rewrite(expr, self.change, self.memo)
 
     def target(self, buffer: Buffer) -> Buffer:
         return self.buffers.get(buffer, buffer)

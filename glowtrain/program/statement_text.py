@@ -107,21 +107,21 @@ def shortened(text: str) -> str:
 
 @dataclass
 class PrintScope:
-    """Names of the indices, refs and shared parts that are visible at one place."""
+    """Names of the indices, refs and shared parts that are visible at one point."""
 
     names: Names = field(default_factory=Names)
-    known: dict[Expr, str] = field(default_factory=dict)
+    bindings: dict[Expr, str] = field(default_factory=dict)
     facts: VectorFacts = field(default_factory=VectorFacts)
 
     def opened(self, exprs: Iterable[Index | Ref]) -> PrintScope:
-        inner = PrintScope(self.names.copy(), dict(self.known), self.facts)
+        inner = PrintScope(self.names.copy(), dict(self.bindings), self.facts)
         for expr in exprs:
             inner.name(expr, expr.name)
         return inner
 
     def name(self, expr: Expr, hint: str) -> str:
-        self.known[expr] = quoted(self.names.fresh(hint))
-        return self.known[expr]
+        self.bindings[expr] = quoted(self.names.fresh(hint))
+        return self.bindings[expr]
 
     # ---- statements
 
@@ -148,7 +148,7 @@ class PrintScope:
         return f"for {serial}{inner.box(loop.indices)}:" if loop.indices else f"do {serial}".rstrip() + ":"
 
     def box(self, indices: Sequence[Index]) -> str:
-        return ", ".join(f"{self.known[index]}<{index.extent}" for index in indices)
+        return ", ".join(f"{self.bindings[index]}<{index.extent}" for index in indices)
 
     def simple(self, statement: Statement) -> Iterator[str]:
         """A statement that is no loop, after the parts it shares."""
@@ -161,7 +161,7 @@ class PrintScope:
     def line(self, statement: Statement) -> str:
         match statement:
             case Let(ref=ref, value=value):
-                return f"let {self.known[ref]} = {self.text(value)}"
+                return f"let {self.bindings[ref]} = {self.text(value)}"
             case Store(buffer=buffer, index=index, value=value):
                 return f"{quoted(buffer.name)}[{self.subscripts(index)}] = {self.text(value, 0, buffer.dtype)}"
             case Accumulate(op=op, buffer=buffer, index=index, value=value):
@@ -185,11 +185,11 @@ class PrintScope:
 
         ``expected`` is the type that a number without one has here (``None``: i64).
         """
-        if expr in self.known:
-            return self.known[expr]
-        form = self.resolved(expr)
-        if form is not None:
-            return self.form(form, level) if form.terms else _constant(form.constant, i64, expected)
+        if expr in self.bindings:
+            return self.bindings[expr]
+        affine = self.resolved(expr)
+        if affine is not None:
+            return self._affine(affine, level) if affine.terms else _constant(affine.constant, i64, expected)
         match expr:
             case Const(value=value, dtype=dtype):
                 return _constant(value, dtype, expected)
@@ -209,19 +209,19 @@ class PrintScope:
         raise TypeError(f"{expr!r} is not an expression")
 
     def resolved(self, expr: Expr) -> Affine | None:
-        """The affine form of integer arithmetic in which it is printed; ``None`` for what is printed as it is."""
+        """The affine expression as which integer arithmetic is printed; ``None`` for what is printed as it is."""
         if not isinstance(expr, Apply) or expr.dtype != i64:
             return None
-        form = self.facts.form(expr)
-        return None if form == Affine(0, ((expr, 1),)) else form
+        affine = self.facts.affine(expr)
+        return None if affine == Affine(0, ((expr, 1),)) else affine
 
     def bare(self, expr: Expr) -> bool:
         """Whether an expression consists of numbers alone, so that its text does not say its element type."""
-        if expr in self.known:
+        if expr in self.bindings:
             return False
-        form = self.resolved(expr)
-        if form is not None:
-            return not form.terms
+        affine = self.resolved(expr)
+        if affine is not None:
+            return not affine.terms
         match expr:
             case Const(dtype=dtype):
                 return dtype != boolean
@@ -266,25 +266,25 @@ class PrintScope:
         body = inner.text(reduce.body, 0, expected)
         return f"{REDUCTIONS.get(reduce.op, reduce.op)}({box}: {''.join(parts)}{body})"
 
-    def form(self, form: Affine, level: int) -> str:
-        """An affine form: the terms, then the constant."""
+    def _affine(self, affine: Affine, level: int) -> str:
+        """An affine expression: the terms, then the constant."""
         text = ""
-        for atom, factor in form.terms:
+        for atom, factor in affine.terms:
             size = abs(factor)
             name = self._atom(atom, 6 if size != 1 or factor < 0 else 5)
             term = name if size == 1 else f"{size}*{name}"
             text += f" {'-' if factor < 0 else '+'} {term}" if text else f"{'-' if factor < 0 else ''}{term}"
-        if form.constant or not text:
-            text += f" {'-' if form.constant < 0 else '+'} {abs(form.constant)}" if text else str(form.constant)
-        count = len(form.terms) + bool(form.constant)
-        simple = count == 1 and not (form.terms and form.terms[0][1] < 0)
-        loose = (level > 5 and not simple) or (level > 6 and bool(form.terms) and form.terms[0][1] != 1)
+        if affine.constant or not text:
+            text += f" {'-' if affine.constant < 0 else '+'} {abs(affine.constant)}" if text else str(affine.constant)
+        count = len(affine.terms) + bool(affine.constant)
+        simple = count == 1 and not (affine.terms and affine.terms[0][1] < 0)
+        loose = (level > 5 and not simple) or (level > 6 and bool(affine.terms) and affine.terms[0][1] != 1)
         return f"({text})" if loose else text
 
     def _atom(self, atom: Atom, level: int) -> str:
         if isinstance(atom, (Quotient, Remainder)):
             sign = "//" if isinstance(atom, Quotient) else "%"
-            text = f"{self.form(atom.dividend, 7)} {sign} {atom.divisor}"
+            text = f"{self._affine(atom.dividend, 7)} {sign} {atom.divisor}"
             return f"({text})" if level > 5 else text
         return self.text(atom, level + 1)
 
@@ -311,7 +311,7 @@ def _shared(exprs: Sequence[Expr], scope: PrintScope) -> list[Expr]:
         uses[expr] = uses.get(expr, 0) + 1
         if uses[expr] > 1:
             continue
-        if expr in scope.known or isinstance(expr, Index):
+        if expr in scope.bindings or isinstance(expr, Index):
             free[expr] = frozenset({expr})
             continue
         inside.update(bound)
@@ -322,12 +322,12 @@ def _shared(exprs: Sequence[Expr], scope: PrintScope) -> list[Expr]:
 
 def _printed(expr: Expr, scope: PrintScope) -> Sequence[Expr]:
     """The sub-expressions whose texts stand in the expression's own, in order."""
-    form = scope.resolved(expr)
-    return expr.children if form is None else list(_atoms(form))
+    affine = scope.resolved(expr)
+    return expr.children if affine is None else list(_atoms(affine))
 
 
-def _atoms(form: Affine) -> Iterator[Expr]:
-    for atom, _ in form.terms:
+def _atoms(affine: Affine) -> Iterator[Expr]:
+    for atom, _ in affine.terms:
         if isinstance(atom, (Quotient, Remainder)):
             yield from _atoms(atom.dividend)
         else:
@@ -335,7 +335,7 @@ def _atoms(form: Affine) -> Iterator[Expr]:
 
 
 def _worth_a_name(expr: Expr, scope: PrintScope) -> bool:
-    """No leaf, and no index arithmetic that the affine form resolves."""
+    """No leaf, and no index arithmetic that an affine expression resolves."""
     return isinstance(expr, (Apply, Cast, Reduce)) and scope.resolved(expr) is None
 
 

@@ -247,9 +247,9 @@ class _Verifier:
         """Whether a store and a load of one buffer can only meet at equal values of ``own``."""
         if len(index) != len(load.index):
             return True  # reported as a wrong rank
-        form = self.facts.form(flatten(index, load.buffer.shape))
-        if form == self.facts.form(flatten(load.index, load.buffer.shape)):
-            return not form.is_linear or _injective(form)
+        stored = self.facts.affine(flatten(index, load.buffer.shape))
+        if stored == self.facts.affine(flatten(load.index, load.buffer.shape)):
+            return not stored.is_linear or _injective(stored)
         outer = set(bound) - set(own)
         fixed: set[Index] = set()
         for a, b in zip(index, load.index, strict=True):
@@ -257,9 +257,10 @@ class _Verifier:
                 low, high = self._range(call("ne", a, b))
                 if low == high == 1:
                     return True  # never the same slice, e.g. the two slots of a state
-            atoms = [atom for atom, _ in self.facts.form(a).terms if isinstance(atom, Index)]
+            affine = self.facts.affine(a)
+            atoms = [atom for atom, _ in affine.terms if isinstance(atom, Index)]
             mine = set(atoms) & set(own)
-            if self.facts.form(a) == self.facts.form(b) and self.facts.form(a).is_linear and set(atoms) <= set(bound):
+            if affine == self.facts.affine(b) and affine.is_linear and set(atoms) <= set(bound):
                 fixed |= mine if len(mine) == 1 else set()
         return fixed >= set(own)
 
@@ -319,7 +320,7 @@ class _Verifier:
         self, buffer: Buffer, index: Sequence[Expr], place: _Place, verb: str, bound: tuple[Index, ...] | None = None
     ) -> Iterator[str]:
         for axis, (i, extent) in enumerate(zip(index, buffer.shape, strict=False)):
-            if i.dtype != i64 or within(self.facts.form(i), extent):
+            if i.dtype != i64 or within(self.facts.affine(i), extent):
                 continue
             if verb == "read" and depends_on_data(i):
                 continue
@@ -330,10 +331,10 @@ class _Verifier:
                 yield f"{describe(buffer)} is {verb} at {text} on axis {axis}, which {reach} [0, {extent})"
 
     def _range(self, expr: Expr) -> tuple[int, int]:
-        """The exact range where the subscript is small enough to be computed, else that of the affine form."""
+        """The exact range where the subscript is small enough to be computed, else that of the affine expression."""
         used = tuple(self.facts.free(expr))
         if depends_on_data(expr) or math.prod(index.extent for index in used) > MAX_POINTS:
-            return self.facts.form(expr).range()
+            return self.facts.affine(expr).range()
         scope = VectorScope().opened(used, [(0, index.extent) for index in used])
         values = Evaluation(Memory(Program("", {}, {}, {}, ()), {}, {}, None), self.facts, {}, scope).value(expr)
         return (int(values.min()), int(values.max())) if values.size else (0, -1)
@@ -364,10 +365,10 @@ def _unwritten(read: Iterable[Buffer], written: set[Buffer]) -> Iterator[str]:
             yield f"{describe(buffer)} is read before it is written"
 
 
-def _injective(form: Affine) -> bool:
-    """Whether different index values give different places: each coefficient exceeds what the smaller ones reach."""
+def _injective(offset: Affine) -> bool:
+    """Whether different index values give different offsets: each coefficient exceeds what the smaller ones reach."""
     reach = 0
-    for factor, extent in sorted((abs(c), atom.extent) for atom, c in form.terms if isinstance(atom, Index)):
+    for factor, extent in sorted((abs(c), atom.extent) for atom, c in offset.terms if isinstance(atom, Index)):
         if factor <= reach:
             return False
         reach += factor * (extent - 1)

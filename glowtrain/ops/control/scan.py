@@ -213,10 +213,10 @@ def _sample_body(batch: int, inner: int, width: int) -> Graph:
 
 def run_body(body: Graph, inputs: Sequence[Array]) -> list[Array]:
     """A body's outputs, node by node with NumPy."""
-    known: dict[Value, Array] = dict(zip(body.inputs, inputs, strict=True))
-    known.update((value, value.array) for value in body.constants)
-    run_nodes(body.nodes, known)
-    return [np.asarray(known[value]) for value in body.outputs.values()]
+    environment: dict[Value, Array] = dict(zip(body.inputs, inputs, strict=True))
+    environment.update((value, value.array) for value in body.constants)
+    run_nodes(body.nodes, environment)
+    return [np.asarray(environment[value]) for value in body.outputs.values()]
 
 
 def _slice(x: Value, axis: int, place: int) -> Value:

@@ -52,8 +52,8 @@ class Composite(Operator):
         values = [None if x is None else Input(type_of(x.real), f"x{place}") for place, x in enumerate(arrays)]
         results = self.define(*values)
         wanted = as_tuple(results)
-        known: dict[Value, Array] = {v: x for v, x in zip(values, arrays, strict=True) if v is not None}
-        known.update((value, value.array) for value in wanted if isinstance(value, Constant))
-        run_nodes(topological(wanted), known)
-        found = tuple(np.asarray(known[value]) for value in wanted)
+        environment: dict[Value, Array] = {v: x for v, x in zip(values, arrays, strict=True) if v is not None}
+        environment.update((value, value.array) for value in wanted if isinstance(value, Constant))
+        run_nodes(topological(wanted), environment)
+        found = tuple(np.asarray(environment[value]) for value in wanted)
         return found if isinstance(results, tuple) else found[0]

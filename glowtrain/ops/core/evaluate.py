@@ -1,4 +1,4 @@
-"""Operators' references, run over known values."""
+"""Operators' references, run over arrays."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def results_of(operator: Operator, operands: Iterable[Array | None]) -> tuple[Ar
     return tuple(map(np.asarray, as_tuple(results)))
 
 
-def run_node(node: Node, known: Mapping[Value, Array]) -> tuple[Array, ...]:
-    """The node's outputs for the ``known`` values of its operands; constants that are not among these have their own.
+def run_node(node: Node, environment: Mapping[Value, Array]) -> tuple[Array, ...]:
+    """The node's outputs for its operands' values in ``environment``; constants that are not in it have their own.
 
     Raises :class:`KeyError` for an operand that is neither.
     """
-    return results_of(node.operator, (None if value is None else _array(value, known) for value in node.inputs))
+    return results_of(node.operator, (None if value is None else _array(value, environment) for value in node.inputs))
 
 
-def run_nodes(nodes: Iterable[Node], known: dict[Value, Array]) -> None:
-    """Add the outputs of nodes, which are in order, to the known values (see :func:`run_node`)."""
+def run_nodes(nodes: Iterable[Node], environment: dict[Value, Array]) -> None:
+    """Add the outputs of nodes, which are in order, to the environment (see :func:`run_node`)."""
     for node in nodes:
-        known.update(zip(node.outputs, run_node(node, known), strict=True))
+        environment.update(zip(node.outputs, run_node(node, environment), strict=True))
 
 
-def _array(value: Value, known: Mapping[Value, Array]) -> Array:
-    return value.array if isinstance(value, Constant) and value not in known else known[value]
+def _array(value: Value, environment: Mapping[Value, Array]) -> Array:
+    return value.array if isinstance(value, Constant) and value not in environment else environment[value]

@@ -82,27 +82,27 @@ def _first_is_store(body: Sequence[Statement], buffer: Buffer, read: set[Buffer]
 
 def mark(
     mask: Array,
-    places: Sequence[Expr],
+    subscripts: Sequence[Expr],
     around: Sequence[Index],
     *,
     unknown: bool,
     fixed: Trip = NO_TRIP,
 ) -> None:
-    """Mark the elements at ``places`` (one expression for each axis), for all values of the indices ``around``, those
-    in ``fixed`` at one value. Places that depend on data mark everything if ``unknown``, or nothing."""
+    """Mark the elements at ``subscripts`` (one for each axis), for all values of the indices ``around``, those in
+    ``fixed`` at one value. Subscripts that depend on data mark everything if ``unknown``, or nothing."""
     facts, outer = VectorFacts(), VectorScope().at(tuple(fixed), tuple(fixed.values()))
     scope = outer.opened(around, [(0, index.extent) for index in around])
-    forms = [facts.form(i) for i in places]
-    ranges = [scope.range_of(form) for form in forms]
+    affines = [facts.affine(i) for i in subscripts]
+    ranges = [scope.range_of(affine) for affine in affines]
     if all(r is not None and r[0] >= 0 and r[1] < extent for r, extent in zip(ranges, mask.shape, strict=True)):
-        strided(mask, forms, [0] * mask.ndim, scope, writeable=True)[...] = True
+        strided(mask, affines, [0] * mask.ndim, scope, writeable=True)[...] = True
         return
-    used = frozenset[Index]().union(*(facts.free(i) for i in places)) - set(fixed)
-    if math.prod(index.extent for index in used) > MAX_POINTS or any(depends_on_data(i) for i in places):
+    used = frozenset[Index]().union(*(facts.free(i) for i in subscripts)) - set(fixed)
+    if math.prod(index.extent for index in used) > MAX_POINTS or any(depends_on_data(i) for i in subscripts):
         mask |= unknown
         return
     narrow = outer.opened(tuple(used), [(0, index.extent) for index in used])
-    index, inside = Evaluation(Memory(_EMPTY, {}, {}, None), facts, {}, narrow).subscripts(places, mask.shape)
+    index, inside = Evaluation(Memory(_EMPTY, {}, {}, None), facts, {}, narrow).subscripts(subscripts, mask.shape)
     mask[tuple(np.broadcast_to(i, inside.shape)[inside] for i in index)] = True
 
 

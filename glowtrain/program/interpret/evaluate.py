@@ -138,13 +138,13 @@ class _Run:
 
     def store(self, store: Store, scope: VectorScope) -> None:
         evaluation, array = self._evaluation(scope), self.memory[store.buffer]
-        forms = [self.facts.form(i) for i in store.index]
-        ranges = [scope.range_of(form) for form in forms]
+        subscripts = [self.facts.affine(i) for i in store.index]
+        ranges = [scope.range_of(subscript) for subscript in subscripts]
         for reach, extent in zip(ranges, array.shape, strict=True):
             if reach is not None and (reach[0] < 0 or reach[1] >= extent):
                 raise _outside(store.buffer)
         if all(reach is not None for reach in ranges):
-            view = strided(array, forms, [0] * array.ndim, scope, writeable=True)
+            view = strided(array, subscripts, [0] * array.ndim, scope, writeable=True)
             if view.shape == scope.shape:
                 view[...] = evaluation.full(store.value)
                 return

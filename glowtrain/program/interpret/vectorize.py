@@ -59,10 +59,10 @@ class VectorScope:
             {**self.spans, **{i: IndexSpan(None, v, v + 1) for i, v in zip(indices, point, strict=True)}}, self.shape
         )
 
-    def range_of(self, form: Affine) -> tuple[int, int] | None:
-        """Smallest and largest value of a form in bound indices; ``None`` where other atoms occur."""
-        low = high = form.constant
-        for atom, factor in form.terms:
+    def range_of(self, expr: Affine) -> tuple[int, int] | None:
+        """Smallest and largest value of an affine expression in bound indices; ``None`` where other atoms occur."""
+        low = high = expr.constant
+        for atom, factor in expr.terms:
             span = self.spans.get(atom) if isinstance(atom, Index) else None
             if span is None:
                 return None
@@ -75,13 +75,13 @@ class VectorScope:
 class VectorFacts:
     """What is remembered about expressions."""
 
-    forms: dict[Expr, Affine] = field(default_factory=dict)
+    affines: dict[Expr, Affine] = field(default_factory=dict)
     frees: dict[Expr, frozenset[Index]] = field(default_factory=dict)
 
-    def form(self, expr: Expr) -> Affine:
-        if expr not in self.forms:
-            self.forms[expr] = affine(expr)
-        return self.forms[expr]
+    def affine(self, expr: Expr) -> Affine:
+        if expr not in self.affines:
+            self.affines[expr] = affine(expr)
+        return self.affines[expr]
 
     def free(self, expr: Expr) -> frozenset[Index]:
         """Indices that occur and that no Reduce inside binds."""
@@ -103,13 +103,13 @@ class Evaluation:
     facts: VectorFacts
     refs: Mapping[Ref, Array]
     scope: VectorScope
-    known: dict[Expr, Array] = field(default_factory=dict)
+    memo: dict[Expr, Array] = field(default_factory=dict)
 
     def value(self, expr: Expr) -> Array:
         """The expression at every point of the scope."""
-        if expr not in self.known:
-            self.known[expr] = trimmed(self._compute(expr))
-        return self.known[expr]
+        if expr not in self.memo:
+            self.memo[expr] = trimmed(self._compute(expr))
+        return self.memo[expr]
 
     def full(self, expr: Expr) -> Array:
         """The value with all axes of the scope, each of full extent."""
@@ -147,15 +147,15 @@ class Evaluation:
 
     def _load(self, load: Load) -> Array:
         array = self.memory[load.buffer]
-        forms = [self.facts.form(i) for i in load.index]
-        ranges = [self.scope.range_of(form) for form in forms]
+        subscripts = [self.facts.affine(i) for i in load.index]
+        ranges = [self.scope.range_of(subscript) for subscript in subscripts]
         if all(r is not None for r in ranges):
             box = [r for r in ranges if r is not None]
             if all(low >= 0 and high < extent for (low, high), extent in zip(box, array.shape, strict=True)):
-                return strided(array, forms, [0] * array.ndim, self.scope)
+                return strided(array, subscripts, [0] * array.ndim, self.scope)
             if load.fill is not None and math.prod(high - low + 1 for low, high in box) <= MAX_BOX:
                 padded = _box(array, box, functions.number(load.fill, load.dtype))
-                return strided(padded, forms, [low for low, _ in box], self.scope)
+                return strided(padded, subscripts, [low for low, _ in box], self.scope)
         return self._gather(load, array)
 
     def _gather(self, load: Load, array: Array) -> Array:
@@ -182,7 +182,7 @@ class Evaluation:
         if 0 in extents:
             return functions.identity(reduce.op, reduce.dtype)
         scope = self.scope.opened(reduce.indices, [(0, extent) for extent in extents])
-        inner = Evaluation(self.memory, self.facts, self.refs, scope, dict(self.known))
+        inner = Evaluation(self.memory, self.facts, self.refs, scope, dict(self.memo))
         rank = len(scope.shape)
         axes = tuple(range(rank - len(extents), rank))
         match reduce.body:
@@ -199,9 +199,9 @@ class Evaluation:
 
     def _keep(self, inner: Evaluation, bound: set[Index]) -> None:
         """Take over what does not depend on the reduction's indices."""
-        for expr, value in inner.known.items():
-            if expr not in self.known and not bound & self.facts.free(expr):
-                self.known[expr] = value
+        for expr, value in inner.memo.items():
+            if expr not in self.memo and not bound & self.facts.free(expr):
+                self.memo[expr] = value
 
 
 def _summed(reduce: Reduce) -> tuple[Expr, ...]:
@@ -220,21 +220,21 @@ def _in_order(reduce: Reduce, factors: Sequence[Array], scope: VectorScope) -> A
 
 
 def strided(
-    array: Array, forms: Sequence[Affine], origin: Sequence[int], scope: VectorScope, *, writeable: bool = False
+    array: Array, subscripts: Sequence[Affine], offsets: Sequence[int], scope: VectorScope, *, writeable: bool = False
 ) -> Array:
-    """A view of the elements at subscripts ``forms`` - ``origin`` at every point of a scope; all must be in bounds."""
+    """A view of the elements at ``subscripts`` - ``offsets`` at every point of a scope; all must be in bounds."""
     strides, shape = [0] * len(scope.shape), [1] * len(scope.shape)
     corner: list[Any] = []
-    for form, start, step in zip(forms, origin, array.strides, strict=True):
-        place = form.constant - start
-        for atom, factor in form.terms:
+    for subscript, start, step in zip(subscripts, offsets, array.strides, strict=True):
+        first = subscript.constant - start
+        for atom, factor in subscript.terms:
             assert isinstance(atom, Index)
             span = scope.spans[atom]
-            place += factor * span.low
+            first += factor * span.low
             if span.axis is not None:
                 strides[span.axis] += factor * step
                 shape[span.axis] = span.width
-        corner.append(slice(place, None))
+        corner.append(slice(first, None))
     corner.append(...)  # keeps rank 0 a view
     start_at = array[tuple(corner)]
     if array.dtype.itemsize == 1:  # NumPy cannot name every type of one byte in an array interface

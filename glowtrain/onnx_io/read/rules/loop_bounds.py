@@ -37,9 +37,9 @@ def known_steps(
     now: dict[Value, Array] = {counter: begin[counter] for counter in counters}
     limit = _MOST_STEPS if count is None else min(count, _MOST_STEPS)
     for number in range(limit):
-        known = {**now, step: np.array(number, np.int64)}
-        run_nodes(nodes, known)
-        goes_on, *new = (_array(value, known) for value in results)
+        environment = {**now, step: np.array(number, np.int64)}
+        run_nodes(nodes, environment)
+        goes_on, *new = (_array(value, environment) for value in results)
         if not goes_on.reshape(()).item():
             return number + 1
         now = dict(zip(counters, new, strict=True))
@@ -66,5 +66,5 @@ def _leaves(value: Value) -> list[Value]:
     return [leaf for leaf in (*operands, value) if leaf is not None and leaf.node is None]
 
 
-def _array(value: Value, known: Mapping[Value, Array]) -> Array:
-    return value.array if isinstance(value, Constant) else np.asarray(known[value])
+def _array(value: Value, environment: Mapping[Value, Array]) -> Array:
+    return value.array if isinstance(value, Constant) else np.asarray(environment[value])
