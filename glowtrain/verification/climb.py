@@ -42,7 +42,7 @@ from glowtrain.stages import Options
 from glowtrain.types import Array
 from glowtrain.verification.exact import (
     Arrays,
-    Known,
+    ReferenceRun,
     distance,
     local_error,
     longest_reduction,
@@ -130,7 +130,7 @@ class _Climb:
     def _climb(self) -> None:
         start = time.perf_counter()
         self.begins("reference")
-        self.base = self.known = run_in_both(self.graph, self.inputs, self.state)
+        self.base = self.reference = run_in_both(self.graph, self.inputs, self.state)
         self.rungs.append(Rung("reference", time.perf_counter() - start))
         self._interpreter()
         subject: Any = self.graph
@@ -190,11 +190,12 @@ class _Climb:
                 self._compiled(arrival)
 
     def _graph(self, arrival: Arrival) -> None:
-        known = run_in_both(arrival.result, self.inputs, self.state)
-        self._compare(arrival.stage.name, _results(arrival.result, known.values), partial(self._first_value, known))
-        self.known = known
+        reference = run_in_both(arrival.result, self.inputs, self.state)
+        results = _results(arrival.result, reference.values)
+        self._compare(arrival.stage.name, results, partial(self._first_value, reference))
+        self.reference = reference
         if not arrival.stage.exact:
-            self.graph, self.base = arrival.result, known
+            self.graph, self.base = arrival.result, reference
 
     def _program(self, arrival: Arrival) -> None:
         if self.program is None:
@@ -209,8 +210,8 @@ class _Climb:
         """From here on buffers hold the values of the latest graph, which a minor stage may have made."""
         graphs = [each.result for each in self.passed if isinstance(each.result, Graph)]
         if graphs:
-            self.known = run_in_both(graphs[-1], self.inputs, self.state)
-        self.values = values_by_buffer(self.known.graph)
+            self.reference = run_in_both(graphs[-1], self.inputs, self.state)
+        self.values = values_by_buffer(self.reference.graph)
 
     def _evaluated(self) -> Arrays:
         assert self.program is not None
@@ -281,15 +282,15 @@ class _Climb:
 
     # ---- where a rung begins to differ (``clear``: the error of an intermediate value that counts)
 
-    def _first_value(self, known: Known, clear: float) -> str:
+    def _first_value(self, reference: ReferenceRun, clear: float) -> str:
         """The first value of a later graph that differs from the one of its name."""
         named = {value.name: value for node in self.graph.nodes for value in node.outputs if value.name}
-        for node in known.graph.nodes:
+        for node in reference.graph.nodes:
             for value in node.outputs:
                 old = named.get(value.name)
                 if old is None or old.type != value.type:
                     continue
-                if not self.base.error(old, known.values[value]) <= clear:
+                if not self.base.error(old, reference.values[value]) <= clear:
                     return f"value {value.name} of node {_describe(node)}"
         return ""
 
@@ -300,7 +301,7 @@ class _Climb:
         def watch(instruction: Instruction, memory: Memory) -> None:
             for buffer in () if found else instruction.writes:
                 value = self._value(buffer)
-                if value is not None and not self.known.error(value, memory.read(buffer)) <= clear:
+                if value is not None and not self.reference.error(value, memory.read(buffer)) <= clear:
                     found.append(_instruction(instruction, buffer))
 
         evaluate(self.program, self.inputs, self.state, plan=self.plan, watch=watch)
@@ -314,10 +315,10 @@ class _Climb:
         artifact = arrive(plan, self._options, after("plan", self.backend.stages(WALK)))
         _, _, apart = run_loaded(self.backend, artifact, self.graph, self.inputs, self.state)
         assert apart.arena is not None
-        length = longest_reduction(self.known.graph)
+        length = longest_reduction(self.reference.graph)
         for buffer, (instruction, array) in _final_contents(self.program, self.inputs, self.state).items():
             native, value = in_arena(apart.arena, plan, buffer), self._value(buffer)
-            error = distance(native, array, array, length) if value is None else self.known.error(value, native)
+            error = distance(native, array, array, length) if value is None else self.reference.error(value, native)
             if not error <= clear:
                 return _instruction(instruction, buffer)
         return ""
@@ -325,7 +326,7 @@ class _Climb:
     def _value(self, buffer: Buffer) -> Value | None:
         """The value that an activation holds, if it is one of the graph's."""
         value = self.values.get(buffer.name) if buffer.kind == "activation" else None
-        return value if value in self.known.values else None
+        return value if value in self.reference.values else None
 
 
 def _named(outputs: Arrays, variables: Arrays) -> Arrays:

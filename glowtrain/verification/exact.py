@@ -30,7 +30,7 @@ to each element, at most LARGEST_CHANGE) are."""
 
 
 @dataclass
-class Known:
+class ReferenceRun:
     """A graph's values in its own types, and how far each may be from its value in f64."""
 
     graph: Graph
@@ -75,13 +75,14 @@ class Known:
         return runs
 
 
-def run_in_both(graph: Graph, inputs: Arrays, state: Arrays) -> Known:
+def run_in_both(graph: Graph, inputs: Arrays, state: Arrays) -> ReferenceRun:
     """The interpreter's values, and those of the graph in f64."""
     wide = widened(graph)
     values = interpreter.evaluate(graph, inputs, state)
     feeds = {v.name: _as(inputs[v.name], v) for v in wide.graph.inputs}
     exact = interpreter.evaluate(wide.graph, feeds, {v.name: _as(state[v.name], v) for v in wide.graph.variables})
-    return Known(graph, values, {old: exact[new] for old, new in wide.values.items() if new in exact}, inputs, state)
+    in_f64 = {old: exact[new] for old, new in wide.values.items() if new in exact}
+    return ReferenceRun(graph, values, in_f64, inputs, state)
 
 
 def _changed(array: Array, value: Value, random: np.random.Generator, size: float) -> Array:

@@ -36,12 +36,12 @@ INNOCENT = "no single operator's rule is wrong by itself, and neither is a sum o
 class Blame:
     """Verdicts over the nodes between the leaves of a graph (all of it f64) and its loss.
 
-    ``known``: every value of the graph at the point that is looked at.
+    ``values``: every value of the graph at the point that is looked at.
     """
 
     graph: Graph
     loss: Value
-    known: Mapping[Value, Array]
+    values: Mapping[Value, Array]
     random: np.random.Generator
     verdicts: dict[Node, str] = field(default_factory=dict)
 
@@ -78,7 +78,7 @@ class Blame:
 
     def sample(self, node: Node) -> Sample:
         """The node's operator on the operands it really has."""
-        return Sample(node.operator, tuple(None if value is None else self.known[value] for value in node.inputs))
+        return Sample(node.operator, tuple(None if value is None else self.values[value] for value in node.inputs))
 
     def named(self, node: Node) -> str:
         """A node for messages: its operator with attributes and operand types, its name, and what it feeds."""
@@ -121,7 +121,7 @@ class Blame:
         stand_in = Input(value.type, "value")
         (loss,) = rebuild([self.loss], {value: stand_in})
         leaves = tuple(leaf for leaf in Graph((), {"loss": loss}).leaves if isinstance(leaf, Input))
-        arrays = tuple(self.known[value] if leaf is stand_in else self.known[leaf] for leaf in leaves)
+        arrays = tuple(self.values[value] if leaf is stand_in else self.values[leaf] for leaf in leaves)
         try:
             probe = Probe(leaves, arrays, (loss,), (leaves.index(stand_in),), (0,))
             return _first_wrong(check_gradient(probe, self.random, "sum", PROJECTED))

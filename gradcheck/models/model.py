@@ -143,7 +143,7 @@ class _Subject:
         return dict(zip(self.wanted, found, strict=True))
 
     @cached_property
-    def known(self) -> dict[Value, Array]:
+    def values(self) -> dict[Value, Array]:
         """Every value in f64, the gradients among them."""
         rules = {f"d {name}": rule for name, rule in self.rules.items() if rule is not None}
         return evaluate(self.wide.with_(outputs={**self.wide.outputs, **rules}), self.numbers)
@@ -151,12 +151,12 @@ class _Subject:
     def gradient(self, name: str) -> Array:
         """The gradient by the rules; zeros where none flows."""
         rule = self.rules[name]
-        return np.zeros(self.wanted[name].shape) if rule is None else self.known[rule]
+        return np.zeros(self.wanted[name].shape) if rule is None else self.values[rule]
 
     def checked(self, name: str, directions: int) -> list[Check]:
         """The gradient for one parameter or input along random directions and single elements."""
         leaf = self.wanted[name]
-        point, gradient = self.known[leaf], self.gradient(name)
+        point, gradient = self.values[leaf], self.gradient(name)
         size = max(float(np.sqrt(np.mean(np.square(point)))), 1e-2)
         kind = "parameter" if isinstance(leaf, Variable) else "input"
         where = f"{kind} {leaf.type}"
@@ -180,7 +180,7 @@ class _Subject:
 
     @cached_property
     def blame(self) -> Blame:
-        return Blame(self.wide, self.loss, self.known, np.random.default_rng(0))
+        return Blame(self.wide, self.loss, self.values, np.random.default_rng(0))
 
     def _directions(self, gradient: Array, count: int) -> Iterator[Array]:
         """Random signs; then the element with the largest gradient and a random one."""
@@ -197,7 +197,7 @@ class _Subject:
         slopes = []
         for step in STEPS:
             left, right = (self._loss_at(name, point + t * direction) for t in (-step, step))
-            slopes.append(_slope((left, float(self.known[self.loss]), right), step, expected, natural))
+            slopes.append(_slope((left, float(self.values[self.loss]), right), step, expected, natural))
             if slopes[-1].ratio <= 1:
                 return Measure("gradient", slopes[-1].error, slopes[-1].ratio)
         before, last = slopes[-2:]

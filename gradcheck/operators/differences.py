@@ -65,8 +65,8 @@ class Probe:
 
     def at(self, arrays: Sequence[Array]) -> tuple[Array, ...]:
         """The outputs at another point."""
-        known = evaluate(self.graph, {value.name: array for value, array in zip(self.inputs, arrays, strict=True)})
-        return tuple(known[output] for output in self.outputs)
+        values = evaluate(self.graph, {value.name: array for value, array in zip(self.inputs, arrays, strict=True)})
+        return tuple(values[output] for output in self.outputs)
 
     @property
     def sources(self) -> tuple[Value, ...]:
@@ -83,16 +83,16 @@ class Probe:
         return replace(self, outputs=tuple(near.outputs.values()), results=tuple(range(len(self.results))))
 
     @cached_property
-    def known(self) -> dict[Value, Array]:
+    def values(self) -> dict[Value, Array]:
         """Every value at the point."""
         return evaluate(self.graph, {value.name: array for value, array in zip(self.inputs, self.arrays, strict=True)})
 
     def moved(self, move: Mapping[int, Array], step: float) -> tuple[Array, ...]:
         """The outputs after a step from the point, for inputs by place. What does not depend on them stays as it is."""
-        known = dict(self.known)
-        known.update((self.inputs[k], self.arrays[k] + step * change) for k, change in move.items())
-        run_nodes(self._after(frozenset(move)), known)
-        return tuple(known[output] for output in self.outputs)
+        values = dict(self.values)
+        values.update((self.inputs[k], self.arrays[k] + step * change) for k, change in move.items())
+        run_nodes(self._after(frozenset(move)), values)
+        return tuple(values[output] for output in self.outputs)
 
     @cached_property
     def _later(self) -> dict[frozenset[int], list[Node]]:
@@ -290,7 +290,7 @@ class _Slopes:
 def _slopes(function: Probe, moves: Sequence[Move], rows: Sequence[Sequence[Array]], step: float) -> _Slopes:
     shape = (len(rows), len(moves))
     central, spread, gap, rounding = (np.empty(shape) for _ in range(4))
-    here = tuple(function.known[output] for output in function.outputs)
+    here = tuple(function.values[output] for output in function.outputs)
     middle = np.array([weighted(row, here) for row in rows])
     for k, move in enumerate(moves):
         values = {t: function.moved(move, t * step) for t in (1.0, -1.0, 0.5, -0.5)}

@@ -61,17 +61,18 @@ def run_compiled(graph: Graph, inputs: Arrays) -> Arrays:
 
 def same_in_f64(oracle: str, run: Runner, graph: Graph, inputs: Arrays) -> Iterator[Measure]:
     """One measure per output of ``run`` against the interpreter, almost exact."""
-    known, found = evaluate(graph, inputs), run(graph, inputs)
+    reference, found = evaluate(graph, inputs), run(graph, inputs)
     for name, value in graph.outputs.items():
-        yield compared(oracle, found[name], known[value], exact_tolerance(value, known, graph), name)
+        yield compared(oracle, found[name], reference[value], exact_tolerance(value, reference, graph), name)
 
 
-def exact_tolerance(value: Value, known: Mapping[Value, Array], graph: Graph) -> float:
+def exact_tolerance(value: Value, reference: Mapping[Value, Array], graph: Graph) -> float:
     """How far another order of evaluation may be from the interpreter's value, in its own type."""
-    return EXACT * bound(known[value], known[value], longest_reduction(graph), scale(value, known) + 1e-6).tolerance
+    size = scale(value, reference) + 1e-6
+    return EXACT * bound(reference[value], reference[value], longest_reduction(graph), size).tolerance
 
 
-def scale(value: Value, known: Mapping[Value, Array], last: int = LAST) -> float:
+def scale(value: Value, reference: Mapping[Value, Array], last: int = LAST) -> float:
     """The largest element of a value and of what its last operations read: what cancels leaves its rounding behind."""
     found, latest = {value}, [value]
     for _ in range(last):
@@ -80,7 +81,7 @@ def scale(value: Value, known: Mapping[Value, Array], last: int = LAST) -> float
         )
         latest = [x for x in operands if x not in found]
         found.update(latest)
-    return max(finite_size(np.asarray(known[part], np.float64)) for part in found)
+    return max(finite_size(np.asarray(reference[part], np.float64)) for part in found)
 
 
 def close_in(

@@ -31,7 +31,15 @@ from glowtrain.program.memory.plan import Plan
 from glowtrain.program.program import Program
 from glowtrain.stages import Options
 from glowtrain.types import Array, f64
-from glowtrain.verification.exact import EPSILON, ROUNDINGS, Arrays, Known, RoundingBound, bound, longest_reduction
+from glowtrain.verification.exact import (
+    EPSILON,
+    ROUNDINGS,
+    Arrays,
+    ReferenceRun,
+    RoundingBound,
+    bound,
+    longest_reduction,
+)
 
 THREADS = (2, 3, 7)
 STEPS = 3
@@ -91,17 +99,17 @@ class Rungs:
         return plan
 
     @cached_property
-    def expected(self) -> list[Known]:
+    def expected(self) -> list[ReferenceRun]:
         """Every value after each step, in the program's own types and in f64."""
         own = interpreted(self.graph, self.case.feeds)
         if all(value.dtype == f64 or not value.dtype.is_float for value in _values(self.graph)):
-            return [Known(self.graph, values, values, feeds, state) for values, feeds, state in own]
+            return [ReferenceRun(self.graph, values, values, feeds, state) for values, feeds, state in own]
         wide = widened(self.graph)
         exact = interpreted(wide.graph, {v.name: _as(self.case.feeds[v.name], v) for v in wide.graph.inputs})
         steps = []
-        for (values, feeds, state), (known, _, _) in zip(own, exact, strict=True):
-            same = {old: known[new] for old, new in wide.values.items() if new in known}
-            steps.append(Known(self.graph, values, same, feeds, state))
+        for (values, feeds, state), (reference, _, _) in zip(own, exact, strict=True):
+            same = {old: reference[new] for old, new in wide.values.items() if new in reference}
+            steps.append(ReferenceRun(self.graph, values, same, feeds, state))
         return steps
 
     @cached_property
@@ -110,8 +118,8 @@ class Rungs:
         names, length = named(self.graph), longest_reduction(self.graph)
         coarsest = {name: _coarsest(value) for name, value in names.items()}
         return [
-            {name: within(value, known, length, coarsest[name]) for name, value in names.items()}
-            for known in self.expected
+            {name: within(value, reference, length, coarsest[name]) for name, value in names.items()}
+            for reference in self.expected
         ]
 
     @cached_property
@@ -143,10 +151,10 @@ def named(graph: Graph) -> dict[str, Value]:
     return {**graph.outputs, **{variable.name: value for variable, value in graph.updates.items()}}
 
 
-def within(value: Value, known: Known, length: float, coarsest: float) -> RoundingBound:
+def within(value: Value, reference: ReferenceRun, length: float, coarsest: float) -> RoundingBound:
     """How far a result may be from its value in f64. ``coarsest``: the largest epsilon of what it is computed from."""
-    natural, exact = known.values[value], known.exact[value]
-    size = ladder.scale(value, known.exact, DEPTH)
+    natural, exact = reference.values[value], reference.exact[value]
+    size = ladder.scale(value, reference.exact, DEPTH)
     allowed = bound(natural, exact, length, size)
     if coarsest == EPSILON["f64"]:
         return RoundingBound(allowed.expected, DRIFT * bound(natural, exact, length, size + 1e-6).tolerance)
@@ -165,9 +173,9 @@ def interpreted(graph: Graph, feeds: Arrays) -> Iterator[tuple[dict[Value, Array
     """Every value in each of the steps in the interpreter, with the inputs and the state before it."""
     state = {variable.name: variable.initial for variable in graph.variables}
     for _ in range(STEPS):
-        known, before = evaluate(graph, feeds, state), dict(state)
-        state.update({variable.name: known[value] for variable, value in graph.updates.items()})
-        yield known, feeds, before
+        reference, before = evaluate(graph, feeds, state), dict(state)
+        state.update({variable.name: reference[value] for variable, value in graph.updates.items()})
+        yield reference, feeds, before
 
 
 def _values(graph: Graph) -> Iterator[Value]:
@@ -199,17 +207,17 @@ def _integers(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
     given, graph = rungs.case.step, rungs.graph
     if graph is given:
         return
-    found, known = evaluate(graph, rungs.case.feeds), evaluate(given, rungs.case.feeds)
+    found, reference = evaluate(graph, rungs.case.feeds), evaluate(given, rungs.case.feeds)
     for name, value in named(given).items():
-        tolerance = ladder.exact_tolerance(value, known, given)
-        yield compared("integers", found[named(graph)[name]], known[value], tolerance, name)
+        tolerance = ladder.exact_tolerance(value, reference, given)
+        yield compared("integers", found[named(graph)[name]], reference[value], tolerance, name)
 
 
 def _optimized(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
     """A step of the optimized graph in the interpreter."""
     graph: Graph = rungs.at("optimized")
-    known, names = evaluate(graph, rungs.case.feeds), named(graph)
-    yield from rungs.compare("optimized", lambda feeds: {name: known[value] for name, value in names.items()})
+    reference, names = evaluate(graph, rungs.case.feeds), named(graph)
+    yield from rungs.compare("optimized", lambda feeds: {name: reference[value] for name, value in names.items()})
 
 
 def _lowered(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
