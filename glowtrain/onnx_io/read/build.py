@@ -41,10 +41,10 @@ from glowtrain.ops.random.draws import SeededDraw
 from glowtrain.optimize.fold import constants
 from glowtrain.types import Array, Spec
 
-Known = Value | Ragged | tuple[Any, ...] | None
+Bound = Value | Ragged | tuple[Any, ...] | None
 """What a name stands for: a tensor, one whose size is found at run time, a sequence, or an absent optional."""
 
-Rule = Callable[["Builder", NodeProto], tuple[Known, ...]]
+Rule = Callable[["Builder", NodeProto], tuple[Bound, ...]]
 """What a node's outputs are, for an operator that is resolved while loading or read in a way of its own."""
 
 LARGEST_VALUE = 1024
@@ -85,7 +85,7 @@ class Builder:
 
     recipe: BuildRecipe
     binding: Binding
-    known: dict[str, Known] = field(default_factory=dict)
+    environment: dict[str, Bound] = field(default_factory=dict)
     steps: int = 0
     """Steps of loops that were unrolled, those in other loops' steps too."""
     seeds: Iterator[float] | None = None
@@ -105,14 +105,14 @@ class Builder:
     def graph(self) -> Graph:
         """The graph. Raises :class:`ModelError` naming the node that is broken."""
         recipe, values = self.recipe, self.binding.values
-        self.known.update((name, Constant(array, name)) for name, array in values.items())
+        self.environment.update((name, Constant(array, name)) for name, array in values.items())
         dims = dict(self.binding.dims)
         inputs = [Input(spec.bind(dims), name) for name, spec in recipe.inputs.items() if name not in values]
-        self.known.update((value.name, value) for value in inputs)
+        self.environment.update((value.name, value) for value in inputs)
         for name, structure in recipe.structures.items():
             parts = self._parts(name)
             inputs += parts or ()
-            self.known[name] = parts[0] if parts and structure.kind == "optional" else parts
+            self.environment[name] = parts[0] if parts and structure.kind == "optional" else parts
         self.run(recipe.proto)
         outputs: dict[str, Value] = {}
         results = {value.name: _result(value.name, self.read(value.name), outputs) for value in recipe.proto.output}
@@ -149,17 +149,17 @@ class Builder:
             raise ModelError(f"{self.what(node)} has {len(named)} outputs, not {len(results)}")
         for name, value in zip(node.output, results, strict=False):
             if name:
-                self.known[name] = value
+                self.environment[name] = value
                 if isinstance(value, Value):
                     value.name = value.name or name
 
-    def read(self, name: str) -> Known:
+    def read(self, name: str) -> Bound:
         """What a name stands for; initializers become leaves when they are first read."""
-        if name not in self.known:
-            self.known[name] = self.leaf(name)
-        return self.known[name]
+        if name not in self.environment:
+            self.environment[name] = self.leaf(name)
+        return self.environment[name]
 
-    def leaf(self, name: str) -> Known:
+    def leaf(self, name: str) -> Bound:
         """The variable or constant of an initializer."""
         array, roles = self.recipe.arrays[name], self.recipe.roles
         if name in roles.trainable or name in roles.running:
@@ -176,7 +176,7 @@ class Builder:
         kind = "an absent optional" if value is None else "a sequence of tensors"
         raise ModelError(f"{what} reads {name!r}, which is {kind} and not a tensor")
 
-    def sequence(self, name: str, what: str) -> tuple[Known, ...]:
+    def sequence(self, name: str, what: str) -> tuple[Bound, ...]:
         """The sequence of a name."""
         value = self.read(name)
         if not isinstance(value, tuple):
@@ -215,7 +215,7 @@ class Builder:
         """The model's input that a leaf of this scope stands for; ``None`` if it is none."""
         return leaf if isinstance(leaf, Input) and leaf.name in self.recipe.inputs else None
 
-    def apply(self, node: NodeProto) -> tuple[Known, ...]:
+    def apply(self, node: NodeProto) -> tuple[Bound, ...]:
         """Apply a registered operator; fold it where its results are known."""
         cls = class_of(node)
         if cls is None:
@@ -266,16 +266,16 @@ def leaves_of(value: Value) -> list[Value]:
     return [leaf for leaf in found if not isinstance(leaf, Constant)]
 
 
-def _result(name: str, known: Known, outputs: dict[str, Value]) -> Result:
+def _result(name: str, bound: Bound, outputs: dict[str, Value]) -> Result:
     """What a call returns for an output, whose tensors are added to ``outputs``."""
-    if isinstance(known, tuple):
-        return tuple(_result(part_name(name, place), item, outputs) for place, item in enumerate(known))
-    if isinstance(known, Ragged):
-        outputs[name], outputs[f"{name}.size"] = known.value, known.size
-        return Trimmed(name, f"{name}.size", known.axis)
-    if known is None:
+    if isinstance(bound, tuple):
+        return tuple(_result(part_name(name, place), item, outputs) for place, item in enumerate(bound))
+    if isinstance(bound, Ragged):
+        outputs[name], outputs[f"{name}.size"] = bound.value, bound.size
+        return Trimmed(name, f"{name}.size", bound.axis)
+    if bound is None:
         return None
-    outputs[name] = known
+    outputs[name] = bound
     return name
 
 
@@ -291,7 +291,7 @@ def attributes_of(builder: Builder, node: NodeProto) -> dict[str, Any]:
     return {attribute.name: attribute_value(attribute, folder, what) for attribute in node.attribute}
 
 
-def constant_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def constant_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """Constant: a tensor in one of several attributes."""
     what = builder.what(node)
     if len(node.attribute) != 1:
@@ -307,12 +307,12 @@ def constant_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     return (Constant(np.array(attribute_value(attribute, folder, what), dtypes[attribute.name])),)
 
 
-def identity_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def identity_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """Identity: its operand, of any kind."""
     return (builder.read(node.input[0]),)
 
 
-def cast_like_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def cast_like_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """CastLike is Cast: the type of the second operand is known."""
     x, like = builder.operands(node)
     assert x is not None

@@ -18,7 +18,7 @@ from onnx import GraphProto, NodeProto
 
 from glowtrain.errors import BindingError, ModelError
 from glowtrain.graph import Binding, Constant, Value
-from glowtrain.onnx_io.read.build import Builder, BuildRecipe, Known
+from glowtrain.onnx_io.read.build import Bound, Builder, BuildRecipe
 from glowtrain.onnx_io.read.parameters import class_of, key_of
 from glowtrain.onnx_io.read.source import describe, reads
 from glowtrain.onnx_io.read.upgrade.opset_7_up import UpgradeScope
@@ -57,7 +57,7 @@ def open_batch(recipe: BuildRecipe, dims: Mapping[str, int], values: Mapping[str
     closed = Builder(recipe, Binding({**bound, BATCH: batch}, elements))
     closed.graph()
     changed = replace(recipe, inputs=inputs)
-    probe = _Opening(changed, Binding({**bound, BATCH: batch + 1}, elements), closed=closed.known, batch=batch)
+    probe = _Opening(changed, Binding({**bound, BATCH: batch + 1}, elements), closed=closed.environment, batch=batch)
     try:
         probe.graph()
     except ModelError as error:
@@ -76,7 +76,7 @@ def _opened(spec: Spec) -> Spec:
 class _Opening(Builder):
     """Builds a model for a larger batch than that of the file, changing targets as this needs."""
 
-    closed: Mapping[str, Known] = field(default_factory=dict)
+    closed: Mapping[str, Bound] = field(default_factory=dict)
     """What names stand for in the model as it is."""
     batch: int = 1
     merged: dict[int, set[tuple[int, int]]] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class _Opening(Builder):
             return
         name, array = self.scope.fresh(f"{node.output[0]}.target"), np.array(target, np.int64)
         self.targets[node.output[0]] = name, array
-        self.known[name] = Constant(array)
+        self.environment[name] = Constant(array)
         super().add(_with_target(node, name))
 
     @cached_property
@@ -104,7 +104,7 @@ class _Opening(Builder):
 
     def shapes(self, name: str) -> tuple[Shape, Shape] | None:
         """The shape of a value in the model as it is and in this one; ``None`` where it is the same or no tensor."""
-        before, now = self.closed.get(name), self.known.get(name)
+        before, now = self.closed.get(name), self.environment.get(name)
         if not isinstance(before, Value) or not isinstance(now, Value) or before.type.shape == now.type.shape:
             return None
         return before.type.shape, now.type.shape

@@ -1,4 +1,4 @@
-"""Addresses: affine forms as i64 values, scalar or along vector lanes.
+"""Addresses: affine expressions as i64 values, scalar or along vector lanes.
 
 Terms are summed in the order in which their indices were bound, so what outer loops give is summed once, outside of
 the inner ones.
@@ -32,7 +32,7 @@ class Addresses:
         self.scopes: Scopes[LlvmValue] = Scopes()
         self.levels: dict[Expr, int] = {}
         self.context = Context()
-        self._forms: dict[Load, Affine] = {}
+        self._offsets: dict[Load, Affine] = {}
 
     @contextmanager
     def along(self, context: Context) -> Iterator[None]:
@@ -71,11 +71,11 @@ class Addresses:
         """The value of an expression."""
         raise NotImplementedError
 
-    def form(self, load: Load) -> Affine:
+    def offset_of(self, load: Load) -> Affine:
         """The affine address of a load."""
-        if load not in self._forms:
-            self._forms[load] = address(load.index, load.buffer.strides)
-        return self._forms[load]
+        if load not in self._offsets:
+            self._offsets[load] = address(load.index, load.buffer.strides)
+        return self._offsets[load]
 
     def pointer(self, buffer: Buffer, offset: LlvmValue) -> LlvmValue:
         """The address of an element."""
@@ -125,8 +125,8 @@ class Addresses:
         return start
 
     def scalar_sum(self, form: Affine, *skipped: Index | None) -> LlvmValue:
-        """An affine form as an i64 value, without the terms of some indices, summed in the order in which its atoms
-        were bound, so that prefixes are shared.
+        """An affine expression as an i64 value, without the terms of some indices, summed in the order in which its
+        atoms were bound, so that prefixes are shared.
         """
         terms = sorted(
             ((atom, c) for atom, c in form.terms if atom not in skipped), key=lambda term: self._level(term[0])
@@ -193,11 +193,11 @@ class Addresses:
         return known if known is not None else self.scopes.set(text, self.f.value(text, type_))
 
     def position(self, subscript: Expr) -> LlvmValue:
-        """A subscript's value, through its affine form where that is simpler."""
+        """A subscript's value, through its affine expression where that is simpler."""
         return self.affine_value(affine(subscript))
 
     def affine_value(self, form: Affine) -> LlvmValue:
-        """An affine form on lanes, or scalar where all lanes agree."""
+        """An affine expression on lanes, or scalar where all lanes agree."""
         varying = [(a, c) for a, c in form.terms if self._varies(a)]
         total = self.scalar_sum(Affine(form.constant, tuple(term for term in form.terms if term not in varying)))
         for atom, coefficient in varying:

@@ -37,11 +37,11 @@ HEAVY = 8.0
 class Free:
     """Free indices and refs of expressions, remembered; a ref brings those of its value along."""
 
-    known: dict[Expr, frozenset[Expr]] = field(default_factory=dict)
+    memo: dict[Expr, frozenset[Expr]] = field(default_factory=dict)
     lets: dict[Expr, Expr] = field(default_factory=dict)
 
     def of(self, expr: Expr) -> frozenset[Expr]:
-        if expr not in self.known:
+        if expr not in self.memo:
             found: frozenset[Expr] = frozenset({expr})
             if expr in self.lets:
                 found |= self.of(self.lets[expr])
@@ -49,8 +49,8 @@ class Free:
                 found = frozenset[Expr]().union(*(self.of(child) for child in expr.children))
                 if isinstance(expr, Reduce):
                     found -= set(expr.indices)
-            self.known[expr] = found
-        return self.known[expr]
+            self.memo[expr] = found
+        return self.memo[expr]
 
     def of_atom(self, atom: Atom) -> frozenset[Expr]:
         if isinstance(atom, (Quotient, Remainder)):
@@ -58,10 +58,10 @@ class Free:
         return self.of(atom)
 
 
-def slope(form: Affine, index: Index, free: Free) -> int | None:
+def slope(offset: Affine, index: Index, free: Free) -> int | None:
     """Elements between the addresses of neighbouring lanes, or ``None`` if that is not constant."""
     coefficient = 0
-    for atom, factor in form.terms:
+    for atom, factor in offset.terms:
         if atom is index:
             coefficient = factor
         elif index in free.of_atom(atom):
@@ -74,7 +74,7 @@ class NestAccess:
     """A load or store: its address, how often it runs, and whether it writes."""
 
     buffer: Buffer
-    form: Affine
+    offset: Affine
     trips: int
     inside: tuple[Index, ...]
 
@@ -110,7 +110,7 @@ def vector_cost(body: Sequence[Statement], index: Index, width: int, free: Free)
     lanes = math.ceil(index.extent / width) * width / index.extent
     total = 0.0
     for access in accesses(body):
-        step = slope(access.form, index, free)
+        step = slope(access.offset, index, free)
         each = 1 / width if step in (0, 1) else GATHER
         total += access.trips * each * lanes
     return total + _arithmetic(body) * lanes / width
@@ -125,7 +125,7 @@ def reduction_cost(body: Sequence[Statement], width: int, free: Free) -> float:
             if index.extent == 0:
                 continue
             lanes = math.ceil(index.extent / width) * width / index.extent
-            step = slope(access.form, index, free)
+            step = slope(access.offset, index, free)
             each = (1 / width if step in (0, 1) else GATHER) * lanes
             best = min(best, access.trips * each)
         total += best
@@ -177,10 +177,10 @@ def _outermost(expr: Expr, seen: set[Expr]) -> Iterator[Reduce]:
 
 def loop_order(indices: Sequence[Index], body: Sequence[Statement], free: Free) -> list[Index]:
     """Outermost first: loops that stride furthest through memory on the outside."""
-    forms = [access.form for access in accesses(body)]
+    offsets = [access.offset for access in accesses(body)]
 
     def stride(index: Index) -> int:
-        steps = (slope(form, index, free) for form in forms)
+        steps = (slope(offset, index, free) for offset in offsets)
         return max((abs(step) if step is not None else 1 << 40 for step in steps), default=0)
 
     return sorted(indices, key=stride, reverse=True)

@@ -37,9 +37,9 @@ def _mergeable(loop: For, free: Free) -> tuple[Index, Index] | None:
     trip.
     """
     candidates = [index for index in loop.indices if index.extent > 1 and not _used_as_value(index, loop.body)]
-    forms = [access.form for access in accesses(loop.body)]
+    offsets = [access.offset for access in accesses(loop.body)]
     for outer, inner in permutations(candidates, 2):
-        steps = ((slope(form, outer, free), slope(form, inner, free)) for form in forms)
+        steps = ((slope(offset, outer, free), slope(offset, inner, free)) for offset in offsets)
         if all(a is not None and b is not None and a == b * inner.extent for a, b in steps):
             return outer, inner
     return None

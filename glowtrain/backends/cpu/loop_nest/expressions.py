@@ -146,18 +146,18 @@ class LlvmExpressions(Loads):
         for child in expr.children:
             self._hoist(child, seen)
         if isinstance(expr, Load):
-            self._hoist_address(self.form(expr))
+            self._hoist_address(self.offset_of(expr))
 
     def _hoist_address(self, form: Affine) -> None:
-        """Sum the part of an address whose atoms are known; the rest is added inside."""
-        known = tuple((atom, c) for atom, c in form.terms if self._settled(atom))
+        """Sum the part of an address whose atoms have their values; the rest is added inside."""
+        known = tuple((atom, c) for atom, c in form.terms if self._is_available(atom))
         if known and len(known) < len(form.terms):
             self.scalar_sum(Affine(form.constant, known))
 
-    def _settled(self, atom: Atom) -> bool:
+    def _is_available(self, atom: Atom) -> bool:
         """Whether an atom has its value already, the same on all lanes, whatever the kernel writes."""
         if isinstance(atom, (Quotient, Remainder)):
-            return all(self._settled(inner) for inner, _ in atom.dividend.terms)
+            return all(self._is_available(inner) for inner, _ in atom.dividend.terms)
         return self._uniform(self.free.of(atom)) and not self._volatile(atom)
 
 

@@ -19,7 +19,7 @@ class Loads(Addresses):
         if buffer.type.size == 0:
             return scalar.constant(load.fill or 0, buffer.dtype.name, 1)
         guards = self._guards(load)
-        form = self.form(load)
+        form = self.offset_of(load)
         step = self.step(form)
         varying = any(guard.width > 1 for guard in guards)
         if step == 0 and not varying:
@@ -84,7 +84,7 @@ class Loads(Addresses):
         condition = self._all(guards, width)
         mask = self._and(condition, self.context.mask)
         result = poison(scalar.register_type(dtype, width))
-        for lane, pointer in enumerate(self.lane_pointers(load.buffer, self.form(load), width, mask)):
+        for lane, pointer in enumerate(self.lane_pointers(load.buffer, self.offset_of(load), width, mask)):
             result = self.f.insert(result, scalar.load(self.f, pointer, dtype, 1, self.target), lane)
         return result if condition is None else self._or_fill(condition, result, load)
 

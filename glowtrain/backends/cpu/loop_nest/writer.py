@@ -244,7 +244,7 @@ class Nests:
         casts = [(part, saturation(part)) for part in parts if isinstance(part, Cast)]
         if not any(found and packs(part.dtype.name, width, found.zero, self.target) for part, found in casts):
             return False
-        return all(slope(access.form, lane, self.e.free) in (0, 1) for access in accesses(body))
+        return all(slope(access.offset, lane, self.e.free) in (0, 1) for access in accesses(body))
 
     def _rest(self, lane: Index, body: Sequence[Statement], start: int, width: int) -> None:
         """What is left of the lanes' loop: less than a vector."""

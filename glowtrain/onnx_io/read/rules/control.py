@@ -14,9 +14,9 @@ from onnx import GraphProto, NodeProto, ValueInfoProto
 
 from glowtrain.errors import ModelError, ShapeError, UnknownValueError
 from glowtrain.graph import Constant, Graph, Input, Ragged, Value, constant
-from glowtrain.onnx_io.read.build import Builder, Known, attributes_of
+from glowtrain.onnx_io.read.build import Bound, Builder, attributes_of
 from glowtrain.onnx_io.read.data_dependent_sizes import cut
-from glowtrain.onnx_io.read.rules.loop_bounds import known_steps
+from glowtrain.onnx_io.read.rules.loop_bounds import static_steps
 from glowtrain.onnx_io.schema.tensors import array_from_tensor, dtype_from_onnx
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.elementwise.logic import And, Cast, Where
@@ -40,7 +40,7 @@ class Branch(Builder):
 
     outer: Builder = field(kw_only=True)
 
-    def leaf(self, name: str) -> Known:
+    def leaf(self, name: str) -> Bound:
         return self.outer.read(name)
 
     def root(self, leaf: Value) -> Value | None:
@@ -52,15 +52,15 @@ class Branch(Builder):
     def seed(self) -> float:
         return self.outer.seed()
 
-    def results(self, graph: GraphProto, inputs: Sequence[Known]) -> list[Known]:
+    def results(self, graph: GraphProto, inputs: Sequence[Bound]) -> list[Bound]:
         """What the subgraph gives for inputs. Raises :class:`ShapeError` for another number of them than it takes."""
         declared = [value.name for value in graph.input]
         if len(declared) != len(inputs):
             name = f"subgraph {graph.name!r}" if graph.name else "subgraph"
             raise ShapeError(f"its {name} takes {len(declared)} inputs, not {len(inputs)}")
-        self.known.update(zip(declared, inputs, strict=True))
+        self.environment.update(zip(declared, inputs, strict=True))
         for tensor in graph.initializer:
-            self.known[tensor.name] = Constant(array_from_tensor(tensor, self.recipe.folder), tensor.name)
+            self.environment[tensor.name] = Constant(array_from_tensor(tensor, self.recipe.folder), tensor.name)
         self.run(graph)
         return [self.read(value.name) for value in graph.output]
 
@@ -71,15 +71,15 @@ class BodyBuilder(Branch):
 
     captured: dict[Value, Input] = field(default_factory=dict)
 
-    def leaf(self, name: str) -> Known:
+    def leaf(self, name: str) -> Bound:
         return self._capture(self.outer.read(name))
 
-    def _capture(self, known: Known) -> Known:
-        if isinstance(known, Value):
-            return known if isinstance(known, Constant) else self._input(known)
-        if isinstance(known, tuple):
-            return tuple(self._capture(item) for item in known)
-        return None if known is None else Ragged(self._input(known.value), known.axis, self._input(known.size))
+    def _capture(self, bound: Bound) -> Bound:
+        if isinstance(bound, Value):
+            return bound if isinstance(bound, Constant) else self._input(bound)
+        if isinstance(bound, tuple):
+            return tuple(self._capture(item) for item in bound)
+        return None if bound is None else Ragged(self._input(bound.value), bound.axis, self._input(bound.size))
 
     def _input(self, value: Value) -> Input:
         return self.captured.setdefault(value, Input(value.type, value.name))
@@ -96,7 +96,7 @@ class BodyBuilder(Branch):
         return [value for value in found if isinstance(value, Value)]
 
 
-def branch(builder: Builder, graph: GraphProto, inputs: Sequence[Known] = ()) -> list[Known]:
+def branch(builder: Builder, graph: GraphProto, inputs: Sequence[Bound] = ()) -> list[Bound]:
     """What a subgraph gives, built in place."""
     return Branch(builder.recipe, builder.binding, outer=builder).results(graph, inputs)
 
@@ -106,7 +106,7 @@ def _scalar(value: Value) -> Value:
     return result
 
 
-def if_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def if_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """If: the branch that is taken where that is known, else both, and a choice between their results."""
     branches = attributes_of(builder, node)
     condition = builder.tensor(node.input[0], builder.what(node))
@@ -134,7 +134,7 @@ class _DifferentError(Exception):
     """The branches of an If give values of different types."""
 
 
-def _choice(condition: Value, first: Known, second: Known) -> Known:
+def _choice(condition: Value, first: Bound, second: Bound) -> Bound:
     if first is second:
         return first
     if isinstance(first, Value) and isinstance(second, Value) and first.type == second.type:
@@ -145,7 +145,7 @@ def _choice(condition: Value, first: Known, second: Known) -> Known:
     raise _DifferentError
 
 
-def scan_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def scan_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """Scan: what its body reads of the graph around it becomes operands."""
     attributes = attributes_of(builder, node)
     body, count = attributes.pop("body"), attributes["num_scan_inputs"]
@@ -170,7 +170,7 @@ def _graph(inner: BodyBuilder, inputs: Sequence[Input], results: Sequence[Value]
     return Graph((*inputs, *inner.captured.values()), outputs, name=name or "body")
 
 
-def loop_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def loop_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """Loop: unrolled where that is needed or short, else a Scan over the numbers of the steps."""
     return _Loop(builder, node, attributes_of(builder, node)["body"]).results()
 
@@ -196,14 +196,14 @@ class _Loop:
     def _optional(self, name: str) -> Value | None:
         return self.builder.tensor(name, self.what) if name else None
 
-    def results(self) -> tuple[Known, ...]:
+    def results(self) -> tuple[Bound, ...]:
         if self.count is None or self.count > UNROLLED:
             looped = self._as_scan()
             if looped is not None:
                 return looped
         return self._unrolled()
 
-    def _unrolled(self) -> tuple[Known, ...]:
+    def _unrolled(self) -> tuple[Bound, ...]:
         """Every step in place; its condition must be known."""
         states, stacks, step = self.states, self._stacks(), 0
         going = self.going
@@ -223,7 +223,7 @@ class _Loop:
             step += 1
         return (*states, *(self._stacked(stack, place) for place, stack in enumerate(stacks)))
 
-    def _stacks(self) -> list[list[Known]]:
+    def _stacks(self) -> list[list[Bound]]:
         return [[] for _ in range(len(self.body.output) - 1 - len(self.states))]
 
     def _holds(self, going: Value | None) -> bool:
@@ -233,7 +233,7 @@ class _Loop:
             raise self.builder.unknown(going, f"{self.what}: its condition")
         return bool(going.array.reshape(()).item())
 
-    def _stacked(self, stack: list[Known], place: int) -> Value:
+    def _stacked(self, stack: list[Bound], place: int) -> Value:
         """The values that the steps gave for one output, along a new first axis."""
         if not stack:
             return self._empty(self.body.output[len(self.states) + 1 + place])
@@ -248,7 +248,7 @@ class _Loop:
         extents = [extent.dim_value for extent in tensor.shape.dim]
         return Constant(np.zeros((0, *extents), dtype_from_onnx(tensor.elem_type, self.what).numpy))
 
-    def _as_scan(self) -> tuple[Known, ...] | None:
+    def _as_scan(self) -> tuple[Bound, ...] | None:
         """The loop as a Scan; ``None`` where it is short, or a state is no tensor or changes its type, or a step or the
         number of steps must be known.
         """
@@ -265,7 +265,7 @@ class _Loop:
         if any(before.type != after.type for before, after in zip(inputs, results, strict=False)):
             return None
         begins = self.going is None or _always(self.going)
-        count = known_steps(self.count, kept, step, inputs, states, results) if begins else None
+        count = static_steps(self.count, kept, step, inputs, states, results) if begins else None
         if count is not None:
             if count > MOST_COMPILED:
                 raise ShapeError(f"it runs for {count:,} steps; a compiled loop may run for {MOST_COMPILED:,} at most")
@@ -289,7 +289,7 @@ class _Loop:
         kept: Value,
         results: list[Value],
         operands: list[Value],
-    ) -> tuple[Known, ...]:
+    ) -> tuple[Bound, ...]:
         """A Scan that keeps its states once the condition has failed, and counts the steps that counted."""
         going, count = Input(boolean[()], "going"), Input(i64[()], "count")
         states = [Where()(going, new, old) for old, new in zip(inputs, results, strict=False)]

@@ -8,14 +8,14 @@ from onnx import NodeProto
 
 from glowtrain.errors import ModelError
 from glowtrain.graph import Graph, Input, Value
-from glowtrain.onnx_io.read.build import Builder, Known, attributes_of
+from glowtrain.onnx_io.read.build import Bound, Builder, attributes_of
 from glowtrain.onnx_io.read.rules.control import BodyBuilder
 from glowtrain.onnx_io.schema.tensors import dtype_from_onnx
 from glowtrain.ops.attention.flex import FlexAttention
 from glowtrain.types import TensorType
 
 
-def flex_attention_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def flex_attention_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """FlexAttention: its subgraphs change scores and weights."""
     attributes: dict[str, Any] = attributes_of(builder, node)
     what = builder.what(node)

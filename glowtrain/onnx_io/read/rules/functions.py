@@ -15,7 +15,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 
 from glowtrain.errors import ModelError
 from glowtrain.graph import Value
-from glowtrain.onnx_io.read.build import Builder, Known
+from glowtrain.onnx_io.read.build import Bound, Builder
 from glowtrain.onnx_io.read.parameters import class_of
 from glowtrain.onnx_io.read.rules.control import Branch
 from glowtrain.onnx_io.read.source import Model, is_standard, opset_of, set_nodes, subgraphs
@@ -23,7 +23,7 @@ from glowtrain.onnx_io.read.upgrade.upgrade import NEWEST_OPSET, upgrade
 from glowtrain.onnx_io.schema.tensors import dtype_to_onnx
 
 
-def built(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def built(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """The results of a node whose operator ONNX defines by a body.
 
     Raises :class:`ModelError` naming the node where there is no body for these operands, or it cannot be built.
@@ -43,7 +43,7 @@ def _schema(node: NodeProto) -> Any:  # onnx's stubs lack what bodies need
     return defs.get_schema(node.op_type, "" if is_standard(node.domain) else node.domain)
 
 
-def _function(node: NodeProto, operands: Sequence[Known], what: str) -> FunctionProto:
+def _function(node: NodeProto, operands: Sequence[Bound], what: str) -> FunctionProto:
     """The newest body: the same for all operands, or made for theirs."""
     schema, function = _schema(node), FunctionProto()
     fixed = list(schema.function_opset_versions)
@@ -62,7 +62,7 @@ def _function(node: NodeProto, operands: Sequence[Known], what: str) -> Function
     return function
 
 
-def _type(value: Known) -> TypeProto:
+def _type(value: Bound) -> TypeProto:
     """The type of an operand; an empty one where it is absent."""
     if isinstance(value, Value):
         return helper.make_tensor_type_proto(dtype_to_onnx(value.dtype), value.shape)
@@ -71,7 +71,7 @@ def _type(value: Known) -> TypeProto:
     return TypeProto()
 
 
-def _body(function: FunctionProto, node: NodeProto, operands: Sequence[Known], what: str) -> GraphProto:
+def _body(function: FunctionProto, node: NodeProto, operands: Sequence[Bound], what: str) -> GraphProto:
     """A body for one node, as a graph at the newest operator set."""
     absent = {name for name, value in zip(function.input, operands, strict=True) if value is None}
     attributes = _attributes(node)

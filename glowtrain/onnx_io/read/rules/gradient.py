@@ -16,7 +16,7 @@ from onnx import NodeProto, helper
 from glowtrain.errors import DifferentiationError, ModelError
 from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Constant, Value, constant
-from glowtrain.onnx_io.read.build import Builder, Known
+from glowtrain.onnx_io.read.build import Bound, Builder
 from glowtrain.onnx_io.read.rules.control import Branch
 from glowtrain.onnx_io.read.source import reads
 from glowtrain.ops.elementwise.logic import Identity
@@ -53,8 +53,8 @@ class _Part(Branch):
     gradient: NodeProto = field(kw_only=True)
 
     @classmethod
-    def within(cls, outer: Builder, known: dict[str, Known], gradient: NodeProto) -> _Part:
-        """The part of what ``outer`` builds for a Gradient node, in which some names are ``known``.
+    def within(cls, outer: Builder, environment: dict[str, Bound], gradient: NodeProto) -> _Part:
+        """The part of what ``outer`` builds for a Gradient node, in which some names are ``environment``.
 
         Raises :class:`ModelError` where it is to be built within itself.
         """
@@ -64,7 +64,7 @@ class _Part(Branch):
                 raise ModelError(f"{outer.what(gradient)}: what it differentiates depends on its own result")
             around = around.outer
         settings = {entry.name: getattr(outer, entry.name) for entry in fields(Builder)}
-        return cls(**{**settings, "known": known}, outer=outer, gradient=gradient)
+        return cls(**{**settings, "environment": environment}, outer=outer, gradient=gradient)
 
     def compute(self, name: str) -> None:
         """Add the nodes that ``name`` depends on and that depend on what is replaced.
@@ -72,16 +72,17 @@ class _Part(Branch):
         Raises :class:`ModelError` if nothing gives that name.
         """
         nodes, recipe = self.recipe.proto.node, self.recipe
-        given = {*self.known, *recipe.inputs, *recipe.arrays, *(output for node in nodes for output in node.output)}
+        made = (output for node in nodes for output in node.output)
+        given = {*self.environment, *recipe.inputs, *recipe.arrays, *made}
         if name not in given:
             raise ModelError(f"{recipe.title}: a Gradient node asks for y={name!r}, which nothing in the graph gives")
-        for node in _needed(nodes, name, self.known):
+        for node in _needed(nodes, name, self.environment):
             self.add(node)
 
 
-def _needed(nodes: Iterable[NodeProto], name: str, known: Iterable[str]) -> list[NodeProto]:
+def _needed(nodes: Iterable[NodeProto], name: str, available: Iterable[str]) -> list[NodeProto]:
     """The nodes between ``known`` names and ``name``, in the order of the graph, that a known name reaches."""
-    listed, reached = list(nodes), set(known)
+    listed, reached = list(nodes), set(available)
     through: list[NodeProto] = []
     for node in listed:
         if not reached.isdisjoint(reads(node)) and reached.isdisjoint(node.output):
@@ -95,13 +96,13 @@ def _needed(nodes: Iterable[NodeProto], name: str, known: Iterable[str]) -> list
     return chosen[::-1]
 
 
-def gradient_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def gradient_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """The gradients of y, one for each of xs; zero where y does not depend on one differentiably."""
     what = builder.what(node)
     request = GradientRequest.of(node, what)
     names = (*request.xs, *request.zs)
     values = [builder.tensor(name, what) for name in node.input]
-    same = tuple(node.input) == names and request.y in builder.known
+    same = tuple(node.input) == names and request.y in builder.environment
     points = values if same and not any(isinstance(value, Constant) for value in values) else None
     part: Builder = builder
     if points is None:

@@ -15,7 +15,7 @@ _LARGEST = 1024
 """Elements of the values up to which steps are computed while loading."""
 
 
-def known_steps(
+def static_steps(
     count: int | None, kept: Value, step: Input, states: Sequence[Input], first: Sequence[Value], after: Sequence[Value]
 ) -> int | None:
     """How many steps a loop runs, of ``count`` at most; ``None`` where that depends on more than known numbers.

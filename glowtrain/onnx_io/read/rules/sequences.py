@@ -6,7 +6,7 @@ from onnx import NodeProto
 
 from glowtrain.errors import ModelError
 from glowtrain.graph import Value, constant
-from glowtrain.onnx_io.read.build import Builder, Known, attributes_of
+from glowtrain.onnx_io.read.build import Bound, Builder, attributes_of
 from glowtrain.onnx_io.read.rules.control import branch
 from glowtrain.ops.tensor.move import Concat, Squeeze, Unsqueeze
 from glowtrain.ops.tensor.split import Split
@@ -15,42 +15,42 @@ MOST_PIECES = 1 << 16
 """Pieces into which a tensor is split: more come of damaged extents only."""
 
 
-def construct_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def construct_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """SequenceConstruct: the operands."""
     return (tuple(builder.tensor(name, builder.what(node)) for name in node.input),)
 
 
-def empty_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def empty_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """SequenceEmpty: no tensor."""
     return ((),)
 
 
-def length_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def length_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """SequenceLength: a constant."""
     return (constant(len(_first(builder, node))),)
 
 
-def at_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def at_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """SequenceAt: the tensor at a position."""
     sequence = _first(builder, node)
     return (sequence[_place(builder, node, 1, len(sequence), len(sequence) - 1)],)
 
 
-def insert_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def insert_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """SequenceInsert: one more tensor, at the end where no position is given."""
     sequence = _first(builder, node)
     place = _place(builder, node, 2, len(sequence), len(sequence))
     return ((*sequence[:place], builder.tensor(node.input[1], builder.what(node)), *sequence[place:]),)
 
 
-def erase_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def erase_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """SequenceErase: all but one tensor, the last where no position is given."""
     sequence = _first(builder, node)
     place = _place(builder, node, 1, len(sequence), len(sequence) - 1)
     return ((*sequence[:place], *sequence[place + 1 :]),)
 
 
-def _first(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def _first(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     return builder.sequence(node.input[0], builder.what(node))
 
 
@@ -65,7 +65,7 @@ def _place(builder: Builder, node: NodeProto, operand: int, length: int, last: i
     return place + length if place < 0 else place
 
 
-def concat_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def concat_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """ConcatFromSequence: Concat, with a new axis if that is asked for."""
     attributes = attributes_of(builder, node)
     axis, parts = attributes["axis"], [part for part in _first(builder, node) if isinstance(part, Value)]
@@ -76,7 +76,7 @@ def concat_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     return builder.made(Concat(axis=axis), list(parts), node)
 
 
-def split_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def split_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """Pieces of the sizes given, of one size (the last may be smaller), or of extent 1."""
     x = builder.tensor(node.input[0], builder.what(node))
     attributes = attributes_of(builder, node)
@@ -96,7 +96,7 @@ def split_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     return (pieces,)
 
 
-def map_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def map_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """The body, built for each element; further operands that are no sequences are the same for all."""
     body = attributes_of(builder, node)["body"]
     length = len(_first(builder, node))
@@ -110,12 +110,12 @@ def map_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     return tuple(tuple(result[place] for result in results) for place in range(len(body.output)))
 
 
-def optional_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def optional_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """Optional: the operand, or nothing."""
     return (builder.read(node.input[0]) if node.input and node.input[0] else None,)
 
 
-def get_element_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def get_element_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """OptionalGetElement: the value; nothing is an error."""
     value = builder.read(node.input[0])
     if value is None:
@@ -123,7 +123,7 @@ def get_element_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     return (value,)
 
 
-def has_element_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def has_element_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """OptionalHasElement: a constant."""
     present = bool(node.input) and bool(node.input[0]) and builder.read(node.input[0]) is not None
     return (constant(present),)

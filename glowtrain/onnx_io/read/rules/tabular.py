@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from onnx import NodeProto
 
 from glowtrain.errors import UnsupportedOperatorError
-from glowtrain.onnx_io.read.build import Builder, Known
+from glowtrain.onnx_io.read.build import Bound, Builder
 from glowtrain.onnx_io.read.source import reads
 
 DOMAIN = "ai.onnx.ml"
@@ -24,12 +24,12 @@ REFUSED = {
 """Operators, by registry key, that will not be supported, and why."""
 
 
-def zip_map_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def zip_map_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """the tensor that it reads: column k holds the values of label k"""
     return (builder.tensor(node.input[0], builder.what(node)),)
 
 
-def classifier_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def classifier_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """A classifier whose labels are strings gives scores only."""
     strings = any(attribute.name == "classlabels_strings" and attribute.strings for attribute in node.attribute)
     label = node.output[0] if node.output else ""
@@ -53,5 +53,5 @@ class Refusal:
 
     reason: str
 
-    def __call__(self, builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+    def __call__(self, builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
         raise UnsupportedOperatorError(f"{builder.what(node)} is not supported: {self.reason}")

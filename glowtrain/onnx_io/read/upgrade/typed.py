@@ -10,11 +10,11 @@ from onnx import NodeProto, helper
 
 from glowtrain.errors import ModelError
 from glowtrain.graph import Value
-from glowtrain.onnx_io.read.build import Builder, Known, attributes_of
+from glowtrain.onnx_io.read.build import Bound, Builder, attributes_of
 from glowtrain.ops.tensor.move import Expand, Flatten, Reshape, Unsqueeze
 
 
-def flattened_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def flattened_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """Until operator set 12 a Softmax ran over all axes from ``axis`` on, taken together."""
     what = builder.what(node)
     kind, axis = node.op_type.removeprefix("Flattened"), attributes_of(builder, node)["axis"]
@@ -27,13 +27,13 @@ def flattened_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
         return builder.apply(plain)
     (flat,) = builder.made(Flatten(axis=start), [x], node)
     plain.input[0] = f"{node.output[0]}.flat"
-    builder.known[plain.input[0]] = flat
+    builder.environment[plain.input[0]] = flat
     (y,) = builder.apply(plain)
     assert isinstance(y, Value)
     return builder.made(Reshape(shape=x.shape, allowzero=True), [y], node)
 
 
-def group_parameter_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def group_parameter_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """A scale or bias with one element for each group, as one with one for each channel of the first operand."""
     x, parameter = (builder.tensor(name, builder.what(node)) for name in node.input)
     groups = attributes_of(builder, node)["num_groups"]
@@ -47,7 +47,7 @@ def group_parameter_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]
     return builder.made(Reshape(shape=(channels,)), [wide], node)
 
 
-def aligned_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def aligned_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """The second operand with axes of extent 1 after its own, so that these start at ``axis`` of the first operand."""
     left, right = (builder.tensor(name, builder.what(node)) for name in node.input)
     axis = attributes_of(builder, node)["axis"]
@@ -57,7 +57,7 @@ def aligned_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
     return builder.made(Unsqueeze(axes=tuple(range(right.rank, right.rank + missing))), [right], node)
 
 
-def slope_rule(builder: Builder, node: NodeProto) -> tuple[Known, ...]:
+def slope_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
     """A slope of rank 1 has one element for each channel (axis 1): axes of extent 1 are put after it."""
     x, slope = (builder.tensor(name, builder.what(node)) for name in node.input)
     if slope.rank != 1 or x.rank <= 2:
