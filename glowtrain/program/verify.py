@@ -80,8 +80,8 @@ def verify(program: Program, stage: str = "") -> None:
 
 
 @dataclass
-class _Place:
-    """Where a statement stands: bound indices, refs that are defined, parallel loops around it, outermost first."""
+class _Scope:
+    """What a statement sees: bound indices, refs that are defined, parallel loops around it, outermost first."""
 
     kernel: str
     bound: tuple[Index, ...]
@@ -167,47 +167,47 @@ class _Verifier:
 
     def _instructions(self, instructions: Sequence[Instruction], bound: tuple[Index, ...]) -> Iterator[str]:
         for instruction in instructions:
-            place = f"{instruction.kind} {instruction.name}"
+            where = f"{instruction.kind} {instruction.name}"
             repeated = [index.name for index in instruction.indices if index in bound]
-            yield from (f"{place}: index {name} is bound already" for name in repeated)
-            yield from (f"{place}: {problem}" for problem in self._own(instruction, bound))
+            yield from (f"{where}: index {name} is bound already" for name in repeated)
+            yield from (f"{where}: {problem}" for problem in self._own(instruction, bound))
             yield from self._instructions(instruction.children, (*bound, *instruction.indices))
 
     def _own(self, instruction: Instruction, bound: tuple[Index, ...]) -> Iterator[str]:
         """What an instruction itself breaks, not those inside of it."""
         yield from instruction.faults()
-        yield from self._body(instruction.nests, _Place(instruction.name, bound, frozenset()))
+        yield from self._body(instruction.nests, _Scope(instruction.name, bound, frozenset()))
         for buffer in instruction.row_major if instruction.is_leaf else ():
             if buffer.layout != tuple(range(buffer.type.rank)):
                 yield f"{describe(buffer)} has layout {list(buffer.layout)}; it is taken row-major"
 
-    def _body(self, body: Sequence[Statement], place: _Place) -> Iterator[str]:
-        refs = place.refs
+    def _body(self, body: Sequence[Statement], scope: _Scope) -> Iterator[str]:
+        refs = scope.refs
         for statement in body:
-            here = _Place(place.kernel, place.bound, refs, place.parallel)
+            here = _Scope(scope.kernel, scope.bound, refs, scope.parallel)
             if isinstance(statement, For):
                 yield from self._loop(statement, here)
                 continue
-            if any(i.extent == 0 for i in place.bound):
+            if any(i.extent == 0 for i in scope.bound):
                 continue  # never runs
             for problem in self._statement(statement, here):
-                yield f"{statement_text(statement, place.bound)}: {problem}"
+                yield f"{statement_text(statement, scope.bound)}: {problem}"
             if isinstance(statement, Let):
                 refs |= {statement.ref}
 
-    def _loop(self, loop: For, place: _Place) -> Iterator[str]:
+    def _loop(self, loop: For, scope: _Scope) -> Iterator[str]:
         for index, count in Counter(loop.indices).items():
-            if count > 1 or index in place.bound:
-                yield f"{statement_text(loop, place.bound)} index {index.name} is bound already"
-        bound = (*place.bound, *(i for i in dict.fromkeys(loop.indices) if i not in place.bound))
+            if count > 1 or index in scope.bound:
+                yield f"{statement_text(loop, scope.bound)} index {index.name} is bound already"
+        bound = (*scope.bound, *(i for i in dict.fromkeys(loop.indices) if i not in scope.bound))
         own = () if loop.serial else tuple(i for i in loop.indices if i.extent > 1)
-        yield from self._body(loop.body, _Place(place.kernel, bound, place.refs, (*place.parallel, *own)))
+        yield from self._body(loop.body, _Scope(scope.kernel, bound, scope.refs, (*scope.parallel, *own)))
         if own and all(i.extent for i in bound):
             yield from self._independent(loop, own, bound)
 
-    def _statement(self, statement: Statement, place: _Place) -> Iterator[str]:
+    def _statement(self, statement: Statement, scope: _Scope) -> Iterator[str]:
         for expr in expressions(statement):
-            yield from self._expression(expr, place)
+            yield from self._expression(expr, scope)
         match statement:
             case Let(ref=ref, value=value):
                 if ref.dtype != value.dtype:
@@ -217,18 +217,18 @@ class _Verifier:
                     yield f"{ref.name} is defined more than once"
             case Store(buffer=buffer, index=index, value=value):
                 yield from _typed(buffer, value)
-                yield from self._subscripts(buffer, index, place)
-                yield from self._inside(buffer, index, place, "written")
-                yield from self._own_element(statement, place)
+                yield from self._subscripts(buffer, index, scope)
+                yield from self._inside(buffer, index, scope, "written")
+                yield from self._own_element(statement, scope)
             case Accumulate(op=op, buffer=buffer, index=index, value=value):
                 yield from _typed(buffer, value)
-                yield from self._subscripts(buffer, index, place)
+                yield from self._subscripts(buffer, index, scope)
                 if op not in functions.UFUNCS:
                     yield f"there is no accumulation by {op!r}"
 
-    def _own_element(self, store: Store, place: _Place) -> Iterator[str]:
+    def _own_element(self, store: Store, scope: _Scope) -> Iterator[str]:
         used = frozenset[Index]().union(*(self.facts.free(i) for i in store.index))
-        missing = [i.name for i in place.parallel if i not in used]
+        missing = [i.name for i in scope.parallel if i not in used]
         if missing and not any(depends_on_data(i) for i in store.index):
             yield f"every point of the parallel loop over {', '.join(missing)} writes the same element"
 
@@ -266,37 +266,37 @@ class _Verifier:
 
     # ---- expressions
 
-    def _expression(self, expr: Expr, place: _Place) -> Iterator[str]:
-        for index in self.facts.free(expr) - set(place.bound):
+    def _expression(self, expr: Expr, scope: _Scope) -> Iterator[str]:
+        for index in self.facts.free(expr) - set(scope.bound):
             yield f"index {index.name} is used outside of its loop"
         inner: dict[Index, None] = {}
         nodes = list(walk(expr))
         for node in nodes:
             if isinstance(node, Reduce):
                 inner.update(dict.fromkeys(node.indices))
-        bound = (*place.bound, *(i for i in inner if i not in place.bound))
+        bound = (*scope.bound, *(i for i in inner if i not in scope.bound))
         for node in nodes:
-            yield from self._node(node, place, bound)
+            yield from self._node(node, scope, bound)
 
-    def _node(self, node: Expr, place: _Place, bound: tuple[Index, ...]) -> Iterator[str]:
+    def _node(self, node: Expr, scope: _Scope, bound: tuple[Index, ...]) -> Iterator[str]:
         match node:
             case Ref(name=name):
-                if node not in place.refs:
+                if node not in scope.refs:
                     yield f"{name} is used before it is defined"
             case Load(buffer=buffer, index=index, fill=fill):
-                yield from self._subscripts(buffer, index, place)
+                yield from self._subscripts(buffer, index, scope)
                 if fill is None and not any(i.extent == 0 for i in bound):
-                    yield from self._inside(buffer, index, place, "read", bound)
+                    yield from self._inside(buffer, index, scope, "read", bound)
             case Apply():
                 yield from _application(node)
             case Reduce():
-                yield from self._reduce(node, place)
+                yield from self._reduce(node, scope)
             case Const() | Index() | Cast():
                 pass
             case _:
                 yield f"{type(node).__name__} is not an expression of the loop language"
 
-    def _reduce(self, reduce: Reduce, place: _Place) -> Iterator[str]:
+    def _reduce(self, reduce: Reduce, scope: _Scope) -> Iterator[str]:
         op, indices, body, partials = reduce.op, reduce.indices, reduce.body, reduce.partials
         if op not in functions.UFUNCS:
             yield f"there is no reduction by {op!r}"
@@ -306,18 +306,18 @@ class _Verifier:
             yield f"{partials} partial sums over {len(indices)} indices; a power of two goes with one index"
         nested = {i for node in walk(body) if isinstance(node, Reduce) for i in node.indices}
         for index, count in Counter(indices).items():
-            if count > 1 or index in place.bound or index in nested:
+            if count > 1 or index in scope.bound or index in nested:
                 yield f"index {index.name} is bound more than once"
 
-    def _subscripts(self, buffer: Buffer, index: Sequence[Expr], place: _Place) -> Iterator[str]:
+    def _subscripts(self, buffer: Buffer, index: Sequence[Expr], scope: _Scope) -> Iterator[str]:
         if len(index) != buffer.type.rank:
             yield f"{len(index)} subscripts for {describe(buffer)}"
         for i in index:
             if i.dtype != i64:
-                yield f"subscript {expression_text(i, place.bound)} of {buffer.name} is {i.dtype}, not i64"
+                yield f"subscript {expression_text(i, scope.bound)} of {buffer.name} is {i.dtype}, not i64"
 
     def _inside(
-        self, buffer: Buffer, index: Sequence[Expr], place: _Place, verb: str, bound: tuple[Index, ...] | None = None
+        self, buffer: Buffer, index: Sequence[Expr], scope: _Scope, verb: str, bound: tuple[Index, ...] | None = None
     ) -> Iterator[str]:
         for axis, (i, extent) in enumerate(zip(index, buffer.shape, strict=False)):
             if i.dtype != i64 or within(self.facts.affine(i), extent):
@@ -326,7 +326,7 @@ class _Verifier:
                 continue
             low, high = self._range(i)
             if low < 0 or high >= extent:
-                text = expression_text(i, place.bound if bound is None else bound)
+                text = expression_text(i, scope.bound if bound is None else bound)
                 reach = "is not provably inside" if high - low > 1 << 60 else f"reaches {low}..{high}, outside of"
                 yield f"{describe(buffer)} is {verb} at {text} on axis {axis}, which {reach} [0, {extent})"
 

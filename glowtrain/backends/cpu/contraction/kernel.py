@@ -22,7 +22,7 @@ LONGEST_END = 320
 
 @dataclass(frozen=True)
 class _Row:
-    """A point of a tile: its index in each tiled loop, and its place in C."""
+    """A point of a tile: its index in each tiled loop, and its offset in C."""
 
     index: Mapping[int, Number]
     c: LlvmValue
@@ -200,28 +200,28 @@ class Micro:
     # ---- results -----------------------------------------------------------------------------------------------------
 
     def _finish_all(self, sums: list[LlvmValue]) -> None:
-        """Finish every vector of the tile. Where lanes are apart in C they go through an aside in memory, in a loop."""
-        places = [(point, vector) for point in self.tile.points for vector in range(self.tile.vectors)]
-        sums, aside = self._combined(sums), None
+        """Finish every vector of the tile. Lanes with a stride in C go through a buffer on the stack, in a loop."""
+        vectors = [(point, vector) for point in self.tile.points for vector in range(self.tile.vectors)]
+        sums, buffer = self._combined(sums), None
         if self.lanes.width > 1 and not self.plan.dots and self.variant.c.lane != 1:
-            aside = self._reserve(len(places), self.of["c"])
+            buffer = self._reserve(len(vectors), self.of["c"])
             if self.variant.start != "zero":
-                self._exchange(aside, places, store=False)
-        if self.epilogue is not None and self.epilogue.length * len(places) > LONGEST_END:
-            self._finish_rows(sums, aside)
+                self._exchange(buffer, vectors, store=False)
+        if self.epilogue is not None and self.epilogue.length * len(vectors) > LONGEST_END:
+            self._finish_rows(sums, buffer)
         else:
             for at, point in enumerate(self.tile.points):
-                self._finish_row(_Row(point.index, pointer("%c"), point.c), sums, at * self.tile.vectors, aside)
-        if aside is not None:
-            self._exchange(aside, places, store=True)
+                self._finish_row(_Row(point.index, pointer("%c"), point.c), sums, at * self.tile.vectors, buffer)
+        if buffer is not None:
+            self._exchange(buffer, vectors, store=True)
 
-    def _finish_row(self, row: _Row, sums: list[LlvmValue], first: int, aside: LlvmValue | None) -> None:
+    def _finish_row(self, row: _Row, sums: list[LlvmValue], first: int, buffer: LlvmValue | None) -> None:
         """Finish the vectors of one point: several at once where their results fill one vector together."""
         for vector, count in self._groups():
             values = sums[first + vector : first + vector + count]
             while len(values) > 1:
                 values = [self.f.joined(*pair) for pair in zip(values[::2], values[1::2], strict=True)]
-            self._finish(row, vector, count, values[0], self._slot(aside, first + vector))
+            self._finish(row, vector, count, values[0], self._slot(buffer, first + vector))
 
     def _groups(self) -> list[tuple[int, int]]:
         """(first, count) of neighbouring vectors of a point that are finished together."""
@@ -246,18 +246,18 @@ class Micro:
     def _reserve(self, vectors: int, lanes: Lanes) -> LlvmValue:
         return self.f.value(f"alloca [{vectors * lanes.width} x {lanes.type.scalar}], align 64", POINTER)
 
-    def _finish_rows(self, sums: list[LlvmValue], aside: LlvmValue | None) -> None:
+    def _finish_rows(self, sums: list[LlvmValue], buffer: LlvmValue | None) -> None:
         """Finish the points of the tile in a loop, so that a long epilogue is written once, not for each of them."""
-        held = self._reserve(len(sums), self.lanes)
+        spilled = self._reserve(len(sums), self.lanes)
         for at, value in enumerate(sums):
-            self.lanes.store(value, self.lanes.shift(held, at * self.lanes.width), self.lanes.width)
+            self.lanes.store(value, self.lanes.shift(spilled, at * self.lanes.width), self.lanes.width)
 
         def row(index: dict[int, Number], number: Number, c: LlvmValue) -> None:
             for vector, count in self._groups():
                 at = affine(self.f, vector * self.lanes.width, [(self.tile.vectors * self.lanes.width, number)])
                 lanes = self.lanes.wide(count * self.lanes.width)
-                value = lanes.load(self.lanes.shift(held, at), 1, lanes.width)
-                slot = None if aside is None else self.of["c"].shift(aside, at)
+                value = lanes.load(self.lanes.shift(spilled, at), 1, lanes.width)
+                slot = None if buffer is None else self.of["c"].shift(buffer, at)
                 self._finish(_Row(index, c, 0), vector, count, value, slot)
 
         self._rows(0, {}, 0, pointer("%c"), row)
@@ -266,7 +266,7 @@ class Micro:
         self, depth: int, index: dict[int, Number], number: Number, c: LlvmValue,
         row: Callable[[dict[int, Number], Number, LlvmValue], None],
     ) -> None:  # fmt: skip
-        """``row(index of each tiled loop, number of the point, its place in C)`` in loops over the tile."""
+        """``row(index of each tiled loop, number of the point, its offset in C)`` in loops over the tile."""
         if depth == len(self.plan.tile):
             row(index, number, c)
             return
@@ -276,15 +276,15 @@ class Micro:
             following = affine(self.f, 0, [(size, number), (1, counted.index)])
             self._rows(depth + 1, {**index, loop: counted.index}, following, here, row)
 
-    def _slot(self, aside: LlvmValue | None, at: int) -> LlvmValue | None:
-        return None if aside is None else self.of["c"].shift(aside, at * self.lanes.width)
+    def _slot(self, buffer: LlvmValue | None, at: int) -> LlvmValue | None:
+        return None if buffer is None else self.of["c"].shift(buffer, at * self.lanes.width)
 
-    def _exchange(self, aside: LlvmValue, places: list[tuple[Point, int]], *, store: bool) -> None:
-        """Copy the lanes of all vectors from the aside to C, or from C to the aside."""
+    def _exchange(self, buffer: LlvmValue, vectors: list[tuple[Point, int]], *, store: bool) -> None:
+        """Copy the lanes of all vectors from the stack buffer to C, or from C to the buffer."""
         view, lanes = self.variant.c, self.of["c"]
-        for count in sorted({self.tile.count(vector) for _, vector in places}):
-            with self.f.loop(count, [pointer("%c"), aside], hint="lanes") as loop:
-                for at, (point, vector) in enumerate(places):
+        for count in sorted({self.tile.count(vector) for _, vector in vectors}):
+            with self.f.loop(count, [pointer("%c"), buffer], hint="lanes") as loop:
+                for at, (point, vector) in enumerate(vectors):
                     if self.tile.count(vector) == count:
                         outer = lanes.shift(loop.carried[0], point.c + vector * view.step)
                         inner = lanes.shift(loop.carried[1], at * lanes.width)
@@ -302,22 +302,22 @@ class Micro:
         place = slot or c.shift(row.c, row.offset + (0 if self.plan.dots else vector * self.variant.c.step))
         exists = count if slot is None else lanes.width
         if self.variant.start != "zero":
-            value = lanes.add(self._held(lanes, place, exists), value)
+            value = lanes.add(self._loaded(lanes, place, exists), value)
         if self.epilogue is not None:
             value = self._applied(self.epilogue, lanes, row, vector, value, count)
         c.wide(lanes.width).store(value, place, exists)
 
-    def _held(self, lanes: Lanes, place: LlvmValue, count: int) -> LlvmValue:
+    def _loaded(self, lanes: Lanes, place: LlvmValue, count: int) -> LlvmValue:
         """What C holds of the sum; nothing at the first part."""
-        held = lanes.load(place, 1, count)
+        loaded = lanes.load(place, 1, count)
         if self.variant.start != "flag":
-            return held
+            return loaded
         first = LlvmValue("%first", I1)
         if lanes.width == 1:
-            return self.f.select(first, lanes.zero, held)
+            return self.f.select(first, lanes.zero, loaded)
         bits = lanes.of(f"i{lanes.type.bits}")
         keep = self.f.splat(self.f.select(first, integer(0, bits.type.one), -1), lanes.width)
-        return self.f.cast("bitcast", bits.both(self.f.cast("bitcast", held, bits.type), keep), lanes.type)
+        return self.f.cast("bitcast", bits.both(self.f.cast("bitcast", loaded, bits.type), keep), lanes.type)
 
     def _applied(
         self, epilogue: Epilogue, lanes: Lanes, row: _Row, vector: int, value: LlvmValue, count: int

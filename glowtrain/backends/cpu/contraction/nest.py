@@ -23,7 +23,7 @@ from glowtrain.backends.llvm.values import I1, LlvmValue, Number, i64, pointer
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Cursor:
     """Where the nest stands: addresses, indices of the output loops, the tasks to run of those in here, and what is
     already fixed of the kernel.
     """
@@ -78,8 +78,8 @@ class Nest:
         (a, b), prepared = self._copied_operands(), self._prepared_texts()
         c, a = self.of["c"].shift(pointer("%c"), offsets[0]), self.of["a"].shift(a, offsets[1])
         b = self._packed(b) if self.packing else self.of["b"].shift(b, offsets[2])
-        place = _Place(c, a, b, dict.fromkeys(extents, 0), extents, self.views[1], self.views[2])
-        self._level(0, place)
+        cursor = _Cursor(c, a, b, dict.fromkeys(extents, 0), extents, self.views[1], self.views[2])
+        self._level(0, cursor)
         kernels = [Micro(self.plan, variant, name, self.epilogue).text() for variant, name in self.kernels.items()]
         copies = [self._copy_text(name, *key) for key, name in self.copies.items()]
         return "".join([*kernels, *copies, *prepared, self.f.finish()])
@@ -131,62 +131,62 @@ class Nest:
             self.f.line(f"call void @{self.name}.pack(ptr {target}, ptr {source})")
         return self.of["b"].shift(target, self.packing.header)
 
-    def _level(self, depth: int, place: _Place) -> None:
+    def _level(self, depth: int, cursor: _Cursor) -> None:
         if depth == len(self.plan.levels):
-            self._call(place)
+            self._call(cursor)
             return
         level = self.plan.levels[depth]
-        getattr(self, f"_{level.kind}")(depth, level, place)
+        getattr(self, f"_{level.kind}")(depth, level, cursor)
 
-    def _walk(self, depth: int, loop: int, runs: list[tuple[int, int, int, _Place]]) -> None:
+    def _walk(self, depth: int, loop: int, runs: list[tuple[int, int, int, _Cursor]]) -> None:
         """For each (start, count, size, place): ``count`` times the layers inside, ``size`` steps of ``loop`` apart."""
         if depth in self.cut.each:
             self._walk_tasks(depth, loop, runs)
             return
-        for start, count, size, place in runs:
+        for start, count, size, cursor in runs:
             if count == 1:
-                self._level(depth + 1, self._moved(place, loop, start))
+                self._level(depth + 1, self._moved(cursor, loop, start))
                 continue
             with self.f.loop(count, hint="tiles") as counted:
                 index = self.f.op("mul nuw nsw", counted.index, size) if size > 1 else counted.index
                 index = self.f.op("add nuw nsw", index, start) if start else index
-                self._level(depth + 1, self._moved(place, loop, index))
+                self._level(depth + 1, self._moved(cursor, loop, index))
 
-    def _walk_tasks(self, depth: int, loop: int, runs: list[tuple[int, int, int, _Place]]) -> None:
+    def _walk_tasks(self, depth: int, loop: int, runs: list[tuple[int, int, int, _Cursor]]) -> None:
         """The same for those trips that have tasks in the range."""
         each, first = self.cut.each[depth], 0
         trips = runs[0][3].tasks.trips(self.f, each)
-        for start, count, size, place in runs:
-            part = trips.between(self.f, first, first + count if place is not runs[-1][3] else None)
+        for start, count, size, cursor in runs:
+            part = trips.between(self.f, first, first + count if cursor is not runs[-1][3] else None)
             some = self.f.compare("slt", part.begin, part.end) if len(runs) > 1 else None
             with self.f.when(some, hint="some") if some else nullcontext():
                 if count == 1:
-                    inner = replace(place, tasks=place.tasks.inside(self.f, first, each))
+                    inner = replace(cursor, tasks=cursor.tasks.inside(self.f, first, each))
                     self._level(depth + 1, self._moved(inner, loop, start))
                 else:
-                    self._tasks(depth, loop, part, size, start - first * size, place)
+                    self._tasks(depth, loop, part, size, start - first * size, cursor)
             first += count
 
-    def _tasks(self, depth: int, loop: int, trips: TaskRange, size: int, shift: int, place: _Place) -> None:
+    def _tasks(self, depth: int, loop: int, trips: TaskRange, size: int, shift: int, cursor: _Cursor) -> None:
         """Some trips of a task loop; trip n is at ``n * size + shift``."""
         with self.f.loop(trips.end, begin=trips.begin, hint="tasks") as counted:
             trip = plain(self.f, counted.index)
-            inner = replace(place, tasks=place.tasks.inside(self.f, trip, self.cut.each[depth]))
+            inner = replace(cursor, tasks=cursor.tasks.inside(self.f, trip, self.cut.each[depth]))
             index = self.f.op("mul nuw nsw", trip, size) if size > 1 else trip
             index = self.f.op("add nuw nsw", index, shift) if shift else index
             self._level(depth + 1, self._moved(inner, loop, index))
 
-    def _moved(self, place: _Place, loop: int, by: Number) -> _Place:
+    def _moved(self, cursor: _Cursor, loop: int, by: Number) -> _Cursor:
         """Every address moved by ``by`` steps of a loop; the vector loop moves in whole vectors."""
         width = self.plan.machine.width if loop == self.plan.vec and not self.plan.dots else 1
-        views = self.views[0], place.view_a, place.view_b
+        views = self.views[0], cursor.view_a, cursor.view_b
         c, a, b = (view.step if width > 1 else view.strides[loop] for view in views)
-        far = {x: self._far(x, getattr(place, x), by, step) for x, step in (("c", c), ("a", a), ("b", b))}
-        moved = replace(place, c=far["c"], a=far["a"], b=far["b"])
+        far = {x: self._far(x, getattr(cursor, x), by, step) for x, step in (("c", c), ("a", a), ("b", b))}
+        moved = replace(cursor, c=far["c"], a=far["a"], b=far["b"])
         index = self._times(by, width)
-        before = place.index[loop]
+        before = cursor.index[loop]
         index = index if before == 0 else self.f.op("add", i64(before), index)
-        return replace(moved, index={**place.index, loop: index})
+        return replace(moved, index={**cursor.index, loop: index})
 
     def _times(self, value: Number, factor: int) -> Number:
         if isinstance(value, int):
@@ -198,32 +198,32 @@ class Nest:
 
     # ---- kinds of layers ---------------------------------------------------------------------------------------------
 
-    def _each(self, depth: int, level: Level, place: _Place) -> None:
-        self._walk(depth, level.loop, [(0, place.extents[level.loop], 1, place)])
+    def _each(self, depth: int, level: Level, cursor: _Cursor) -> None:
+        self._walk(depth, level.loop, [(0, cursor.extents[level.loop], 1, cursor)])
 
-    def _block(self, depth: int, level: Level, place: _Place) -> None:
-        extent, loop = place.extents[level.loop], level.loop
+    def _block(self, depth: int, level: Level, cursor: _Cursor) -> None:
+        extent, loop = cursor.extents[level.loop], level.loop
         full, rest = divmod(extent, level.size)
-        runs = [(0, full, level.size, replace(place, extents={**place.extents, loop: level.size}))]
+        runs = [(0, full, level.size, replace(cursor, extents={**cursor.extents, loop: level.size}))]
         if rest:
-            runs.append((full * level.size, 1, rest, replace(place, extents={**place.extents, loop: rest})))
+            runs.append((full * level.size, 1, rest, replace(cursor, extents={**cursor.extents, loop: rest})))
         self._walk(depth, loop, runs)
 
-    def _chunk(self, depth: int, level: Level, place: _Place) -> None:
+    def _chunk(self, depth: int, level: Level, cursor: _Cursor) -> None:
         """Parts of a reduction; the last one is apart if something is done to the finished sums."""
-        extent, loop, size = place.extents[level.loop], level.loop, level.size
+        extent, loop, size = cursor.extents[level.loop], level.loop, level.size
         full, rest = divmod(extent, size)
         alone = not rest and self.epilogue is not None
         runs = [(0, full - alone, size, False), ((full - alone) * size, 1, rest or size, True)]
         for start, count, steps, last in runs if rest or alone else [(0, full, size, True)]:
-            inner = replace(place, extents={**place.extents, loop: steps}, last=last)
+            inner = replace(cursor, extents={**cursor.extents, loop: steps}, last=last)
             if count == 1:
-                first = (place.first or LlvmValue("true", I1)) if start == 0 else LlvmValue("false", I1)
+                first = (cursor.first or LlvmValue("true", I1)) if start == 0 else LlvmValue("false", I1)
                 self._level(depth + 1, self._moved(replace(inner, first=first), loop, start))
             elif count:
                 with self.f.loop(count, hint="chunk") as counted:
                     first = self.f.compare("eq", counted.index, 0)
-                    first = first if place.first is None else self.f.op("and", place.first, first)
+                    first = first if cursor.first is None else self.f.op("and", cursor.first, first)
                     index = self._times(counted.index, steps)
                     self._level(depth + 1, self._moved(replace(inner, first=first), loop, index))
 
@@ -240,37 +240,37 @@ class Nest:
         self.workspace = max(self.workspace, self.reserved * self.problem.size)
         return self.lanes.shift(pointer("%workspace"), start)
 
-    def _pack_b(self, depth: int, level: Level, place: _Place) -> None:
+    def _pack_b(self, depth: int, level: Level, cursor: _Cursor) -> None:
         """Copy what the layers inside read of B: vector after vector, in each the reductions, in each the lanes."""
         width, loops = self.plan.machine.width, self.problem.loops
         strides, step, moves = [0] * len(loops), width, []
         for i in reversed([i for i in self.plan.reductions if loops[i].b]):
-            strides[i], step = step, step * place.extents[i]
-            moves.append(PackMove(place.extents[i], loops[i].b, strides[i]))
-        vectors, rest = divmod(place.lanes or place.extents[level.loop], width)
+            strides[i], step = step, step * cursor.extents[i]
+            moves.append(PackMove(cursor.extents[i], loops[i].b, strides[i]))
+        vectors, rest = divmod(cursor.lanes or cursor.extents[level.loop], width)
         apart = step
         step *= vectors + bool(rest)
         for i in self._inner(depth, "b"):
-            strides[i], step = step, step * place.extents[i]
-            moves.append(PackMove(place.extents[i], loops[i].b, strides[i]))
+            strides[i], step = step, step * cursor.extents[i]
+            moves.append(PackMove(cursor.extents[i], loops[i].b, strides[i]))
         before, target = self.reserved, self._reserve(step)
-        self._copy(place.b, target, level, moves, vectors, rest, apart)
-        self._level(depth + 1, replace(place, b=target, view_b=OperandView(tuple(strides), 1, apart, padded=True)))
+        self._copy(cursor.b, target, level, moves, vectors, rest, apart)
+        self._level(depth + 1, replace(cursor, b=target, view_b=OperandView(tuple(strides), 1, apart, padded=True)))
         self.reserved = before
 
-    def _pack_a(self, depth: int, level: Level, place: _Place) -> None:
+    def _pack_a(self, depth: int, level: Level, cursor: _Cursor) -> None:
         """Copy what the layers inside read of A: row after row, in each the reductions one after another."""
         loops, strides, step, moves = self.problem.loops, [0] * len(self.problem.loops), 1, []
         for i in reversed([i for i in self.plan.reductions if loops[i].a]):
-            strides[i], step = step, step * place.extents[i]
-            moves.append(PackMove(place.extents[i], loops[i].a, strides[i]))
+            strides[i], step = step, step * cursor.extents[i]
+            moves.append(PackMove(cursor.extents[i], loops[i].a, strides[i]))
         step += 16 if step * self.problem.size % 1024 == 0 else 0
         for i in self._inner(depth, "a"):
-            strides[i], step = step, step * place.extents[i]
-            moves.append(PackMove(place.extents[i], loops[i].a, strides[i]))
+            strides[i], step = step, step * cursor.extents[i]
+            moves.append(PackMove(cursor.extents[i], loops[i].a, strides[i]))
         before, target = self.reserved, self._reserve(step)
-        self._copied(place.a, target, moves)
-        self._level(depth + 1, replace(place, a=target, view_a=OperandView(tuple(strides), 0, 0)))
+        self._copied(cursor.a, target, moves)
+        self._level(depth + 1, replace(cursor, a=target, view_a=OperandView(tuple(strides), 0, 0)))
         self.reserved = before
 
     def _copy(
@@ -301,14 +301,14 @@ class Nest:
         copy(Lanes(f, self.lanes.type), pointer("%source"), pointer("%target"), moves, padded=padded)
         return f.finish()
 
-    def _tile(self, depth: int, level: Level, place: _Place) -> None:
+    def _tile(self, depth: int, level: Level, cursor: _Cursor) -> None:
         """Tiles of equal size and equal static clips run in one loop."""
-        tiles = balanced(place.extents[level.loop], level.size)
+        tiles = balanced(cursor.extents[level.loop], level.size)
         shapes = [(size, self._patterns(level.loop, start, size)) for start, size in tiles]
         runs, at = [], 0
         for (size, patterns), same in groupby(shapes):
             count = len(list(same))
-            inner = replace(place, sizes=(*place.sizes, size), patterns=(*place.patterns, patterns))
+            inner = replace(cursor, sizes=(*cursor.sizes, size), patterns=(*cursor.patterns, patterns))
             runs.append((tiles[at][0], count, size, inner))
             at += count
         self._walk(depth, level.loop, runs)
@@ -318,30 +318,30 @@ class Nest:
             return ((),) * size
         return tuple(pattern(self.problem, self.plan.kinds, loop, start + i) for i in range(size))
 
-    def _vectors(self, depth: int, level: Level, place: _Place) -> None:
+    def _vectors(self, depth: int, level: Level, cursor: _Cursor) -> None:
         """Groups of vectors; the last one may have fewer lanes."""
-        width, extent = self.plan.machine.width, place.extents[level.loop]
+        width, extent = self.plan.machine.width, cursor.extents[level.loop]
         groups = balanced(-(-extent // width), level.size)
         shapes = [(size, min(size * width, extent - start * width)) for start, size in groups]
         runs, at = [], 0
         for (size, lanes), same in groupby(shapes):
             count = len(list(same))
-            runs.append((groups[at][0], count, size, replace(place, lanes=lanes)))
+            runs.append((groups[at][0], count, size, replace(cursor, lanes=lanes)))
             at += count
         self._walk(depth, level.loop, runs)
 
-    def _call(self, place: _Place) -> None:
+    def _call(self, cursor: _Cursor) -> None:
         """Call the kernel for one tile."""
-        chunked = place.first is not None
+        chunked = cursor.first is not None
         start = "load" if self.problem.source.accumulate else "flag" if chunked else "zero"
-        extents = tuple(place.extents[i] for i in self.plan.reductions)
-        last = place.last or self.epilogue is None
-        views = self.views[0], place.view_a, place.view_b
-        variant = Variant(place.sizes, place.patterns, place.lanes, extents, start, last, *views)
+        extents = tuple(cursor.extents[i] for i in self.plan.reductions)
+        last = cursor.last or self.epilogue is None
+        views = self.views[0], cursor.view_a, cursor.view_b
+        variant = Variant(cursor.sizes, cursor.patterns, cursor.lanes, extents, start, last, *views)
         name = self.kernels.setdefault(variant, f"{self.name}.tile{len(self.kernels)}")
-        arguments = [f"ptr {place.c}", f"ptr {place.a}", f"ptr {place.b}"]
-        arguments += [f"i64 {place.index[loop]}" for loop in self.coordinates]
-        arguments += [f"i1 {place.first}"] if start == "flag" else []
+        arguments = [f"ptr {cursor.c}", f"ptr {cursor.a}", f"ptr {cursor.b}"]
+        arguments += [f"i64 {cursor.index[loop]}" for loop in self.coordinates]
+        arguments += [f"i1 {cursor.first}"] if start == "flag" else []
         if self.epilogue is not None and last:
             arguments += [f"{type_.split()[0]} %{name}" for type_, name in self.epilogue.params]
         self.f.line(f"call void @{name}({', '.join(arguments)})")

@@ -217,7 +217,7 @@ class _Job:
         return loop.results
 
     def _lane_steps(self, lane: Index, sums: list[LlvmValue], count: int, width: int) -> list[LlvmValue]:
-        """Whole vectors, then a masked rest (or one by one where masks are dear)."""
+        """Whole vectors, then a masked rest (or one by one where masks are expensive)."""
         e = self.e
         whole = lane.extent // width * width
         if whole:
