@@ -1,6 +1,6 @@
-"""What a compilation is made of: a backend's facts, the caller's options, passes, and the stages that apply them.
+"""The parts of a compilation: a backend's facts, the caller's options, passes, and the stages that apply them.
 
-The stages themselves stand in one table, :data:`glowtrain.compiler.walk.WALK`.
+The stages themselves are listed in one table, :data:`glowtrain.compiler.walk.WALK`.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ class Costs:
     """Nanoseconds by which operators choose between algorithms; the defaults were measured on one core."""
 
     select: float = 2.5
-    """Of choosing the best of a row's elements: for an element and a result."""
+    """Choosing the best of a row's elements: per element and result."""
     count: float = 0.7
-    """Of counting which elements come first: for a pair of elements."""
+    """Counting which elements come first: per pair of elements."""
     sort_keys: float = 3.0
-    """Of sorting integers of 64 bits: for a comparison."""
+    """Sorting integers of 64 bits: per comparison."""
     sort_pairs: float = 8.5
-    """Of sorting elements with their positions: for a comparison."""
+    """Sorting elements with their positions: per comparison."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What passes, which know no processor, take from a backend. The defaults are those of one core of a CPU."""
+    """What a backend tells passes, which know no processor themselves. The defaults are those of one CPU core."""
 
     max_operands: int = 24
-    """Buffers that a fused kernel may touch: more pointers than registers gain nothing."""
+    """Buffers that a fused kernel may touch: with more pointers than registers nothing is gained."""
     max_expressions: int = 400
     """Expressions that a fused kernel may have: LLVM's time grows faster than its code."""
     max_statements: int = 40
@@ -43,30 +43,30 @@ class Facts:
     preferred_layouts: bool = True
     """Whether buffers get the layouts that operators prefer (a convolution: channels last) or stay row-major."""
     costs: Costs = Costs()
-    """What composite operators choose an algorithm by."""
+    """The costs by which composite operators choose an algorithm."""
 
 
 @dataclass(frozen=True)
 class Refused:
-    """What a rule gives in place of a result where it could have changed something and does not: why."""
+    """What a rule returns in place of a result where it could have changed something but did not: the reason."""
 
     why: str
 
 
 Explain = Callable[[str, str], None]
-"""Takes what a pass left as it is, and why."""
+"""Called with what a pass left as it is, and why."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Everything beside the graph and the backend that may change what is compiled; part of every cache key.
+    """Everything besides the graph and the backend that may change what is compiled; part of every cache key.
 
     ``fixed_point``: sums of quantized products are rescaled by integers alone. ``prefix`` begins every symbol that
     compiled code exports. ``profile``: compiled code counts the cycles of each of its calls. ``linkable``: compiled
     code is one object, which a linker takes; a backend may make several at the same time otherwise. ``check``: the
     verifier of each stage runs on what it made; ``explain`` is told, with the stage's name, what passes leave as it is
     and why (both change nothing that is compiled). Raises :class:`InputError` for a prefix that is not the beginning of
-    a C identifier, and for facts that are none.
+    a C identifier, and for facts that are no :class:`Facts`.
     """
 
     facts: Facts = Facts()
@@ -92,7 +92,7 @@ class Options:
 
 
 DEFAULT = Options()
-"""One CPU core's facts, and nothing asked for."""
+"""The facts of one CPU core, and no options set."""
 
 
 def told(options: Options, stage: str) -> Explain | None:
@@ -104,15 +104,15 @@ class Pass(Protocol):
     """One step of a compilation: a frozen dataclass whose fields are its options."""
 
     def run(self, subject: Any, /) -> Any:
-        """The result. ``subject`` stays as it is; it comes back where there is nothing to do."""
+        """The result. ``subject`` is not changed; it is returned as it is where there is nothing to do."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A named place in the walk. ``says``: what stands there, in a few words; ``make``: the pass that leads to it.
+    """A named step of the walk. ``says``: its result, in a few words; ``make``: the pass that leads to it.
 
-    A ``minor`` stage is compared with the reference only where the next one differs, to say which of them it was.
-    What a stage that is not ``exact`` makes is what those after it are compared with.
+    A ``minor`` stage is compared with the reference only if the next one differs, to say which of the two it was.
+    Where a stage is not ``exact``, the stages after it are compared with its result.
     """
 
     name: str

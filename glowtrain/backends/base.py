@@ -1,4 +1,4 @@
-"""The interface of a backend. It states facts, makes artifacts of planned programs, and loads artifacts.
+"""The interface of a backend, which states facts, makes artifacts of planned programs, and loads them.
 
     plan --compile--> Artifact --load--> Executable --bind--> Instance --run--> outputs
 
@@ -26,7 +26,7 @@ class Artifact(ABC):
 
     @property
     def portable(self) -> bool:
-        """Whether it can be written; not if it calls functions of this process."""
+        """Whether it can be written to a file: not if it calls functions of this process."""
         return True
 
     @abstractmethod
@@ -37,7 +37,7 @@ class Artifact(ABC):
 
 @dataclass(frozen=True)
 class KernelProfile:
-    """The processor's cycles in each call of a run (named by kernel, in order), and that run's seconds."""
+    """The processor cycles of each call in a run (named by kernel, in order), and the seconds of that run."""
 
     calls: tuple[str, ...]
     cycles: Array
@@ -45,23 +45,23 @@ class KernelProfile:
 
 
 class Instance(ABC):
-    """An executable bound to a state, with memory of its own. Not to be called from two threads at once."""
+    """An executable bound to a state, with memory of its own. It must not be called from two threads at once."""
 
     arena: Array | None = None
-    """The memory of activations, where it can be looked at."""
+    """The memory of activations, where it can be inspected."""
 
     @abstractmethod
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs for inputs that have the graph's types exactly; variables are updated."""
 
     def profile(self, inputs: Mapping[str, Array], runs: int) -> KernelProfile:
-        """The fastest of ``runs`` runs, of what was compiled with ``Options(profile=True)``."""
+        """The fastest of ``runs`` runs, for executables compiled with ``Options(profile=True)``."""
         raise BackendError(f"{type(self).__name__} counts no cycles; use backend cpu")
 
 
 @dataclass(frozen=True)
 class View:
-    """A further text of a stage's result, for reading. ``says``: what it shows, in a few words."""
+    """Another text of a stage's result, for readers. ``says``: what it shows, in a few words."""
 
     stage: str
     says: str
@@ -72,7 +72,7 @@ class Executable(ABC):
     """A loaded artifact: immutable, shareable."""
 
     layouts: Mapping[str, tuple[int, ...]] = MappingProxyType({})
-    """The layout in which instances want each variable, where they run over the state's own memory."""
+    """The layout that instances want for each variable, where they run over the state's own memory."""
 
     @abstractmethod
     def bind(self, state: State) -> Instance:
@@ -94,23 +94,23 @@ class Backend(ABC):
         return self.name
 
     def on(self, threads: int) -> Backend:
-        """The same backend, running its code on so many threads. Raises :class:`BackendError` where it has but one."""
+        """The same backend on this many threads. Raises :class:`BackendError` where it has only one."""
         if threads != 1:
             raise BackendError(f"backend {self.name} runs on one thread, not on {threads}; use backend cpu")
         return self
 
     def sharing(self, threads: int) -> Backend:
-        """For checks: the same backend on so many threads, which shares out whatever can be, however small it is, and
-        keeps nothing."""
+        """For checks: the same backend on this many threads, sharing out whatever can be shared, however small, and
+        caching nothing."""
         return self.on(threads)
 
     @property
     def views(self) -> Mapping[str, View]:
-        """Texts by name that ``glowtrain inspect`` can print beside those of the stages."""
+        """Texts by name that ``glowtrain inspect`` can print besides those of the stages."""
         return {}
 
     def in_numbers(self, result: Any) -> str:
-        """What a result of a stage of this backend's came to, in a few words."""
+        """A few words on the result of one of this backend's stages, with its numbers."""
         return ""
 
     def stages(self, walk: Sequence[Stage]) -> tuple[Stage, ...]:
@@ -119,12 +119,12 @@ class Backend(ABC):
 
     @property
     def fingerprint(self) -> str:
-        """What, beside graph, options and Glowtrain itself, decides about artifacts: processor, versions of tools."""
+        """What determines artifacts besides graph, options and Glowtrain itself: processor, versions of tools."""
         return self.name
 
     @abstractmethod
     def compile(self, subject: Any, options: Options) -> Artifact:
-        """The artifact of what the stage before made, a :class:`~glowtrain.program.memory.plan.Plan` unless
+        """The artifact of the previous stage's result, a :class:`~glowtrain.program.memory.plan.Plan` unless
         :meth:`stages` says otherwise. Nothing is loaded."""
 
     @abstractmethod
@@ -133,7 +133,7 @@ class Backend(ABC):
 
     @abstractmethod
     def load(self, artifact: Artifact) -> Executable:
-        """The artifact, ready to run in this process. Raises :class:`ArtifactError` where that cannot be."""
+        """The artifact, ready to run in this process. Raises :class:`ArtifactError` where that is impossible."""
 
 
 @dataclass(frozen=True)

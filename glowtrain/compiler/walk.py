@@ -1,5 +1,5 @@
-"""The walk: from a graph to what a backend runs, as a table of stages. Whoever compiles, prints, times or checks stages
-goes through this table, so that all see the same compiler.
+"""The walk: from a graph to what a backend runs, as a table of stages. Everything that compiles, prints, times or
+checks stages goes through this table, so that all of it sees the same compiler.
 
     Graph -> integers -> expanded -> optimized -> lowered -> layout -> inlined -> summed -> fused -> program -> plan
 """
@@ -73,7 +73,7 @@ WALK: tuple[Stage, ...] = (
 
 @dataclass(frozen=True)
 class Arrival:
-    """What stands at a stage, and the seconds that its pass took (without verifiers)."""
+    """The result of a stage, and the seconds that its pass took (without verifiers)."""
 
     stage: Stage
     result: Any
@@ -128,7 +128,7 @@ def until(name: str, stages: Sequence[Stage] = WALK) -> tuple[Stage, ...]:
 
 
 def after(name: str, stages: Sequence[Stage] = WALK) -> tuple[Stage, ...]:
-    """The stages behind the one of this name."""
+    """The stages after the one of this name."""
     return tuple(stages[_position(name, stages) + 1 :])
 
 
@@ -138,7 +138,7 @@ def _position(name: str, stages: Sequence[Stage]) -> int:
 
 
 def text_of(result: Any) -> str:
-    """The text of what stands at a stage."""
+    """The text of a stage's result."""
     match result:
         case Program():
             return program_text(result)
@@ -148,7 +148,7 @@ def text_of(result: Any) -> str:
 
 
 def verify(result: Any, stage: str) -> None:
-    """Run the verifier of a stage's result; what a backend made of a plan has none here.
+    """Run the verifier of a stage's result; what a backend makes of a plan has none.
 
     Raises :class:`GraphError` that names the stage.
     """

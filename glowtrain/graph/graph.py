@@ -1,4 +1,4 @@
-"""The graph: inputs, outputs, and what state becomes.
+"""The graph: inputs, outputs, and updates of the state.
 
     graph  ::= inputs, outputs (name -> value), updates (variable <- value)
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Graph:
     """An immutable typed graph; see the module's docstring.
 
-    ``template`` and ``binding`` remember what the graph was specialised from, so that others can be bound.
+    ``template`` and ``binding`` record what the graph was specialised from, so that other bindings can be made.
     ``results`` says how outputs make up what a call returns, where that is more than one tensor for each name.
     """
 

@@ -36,13 +36,13 @@ from glowtrain.loops import (
 from glowtrain.native import NativeFunction
 
 Change = Callable[[Expr], Expr | None]
-"""What to put in place of an expression (``None``: nothing)."""
+"""The replacement of an expression; ``None`` leaves it as it is."""
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What a body evaluates, found in one walk: loads and reductions in order, and how many expressions there are
-    (shared ones once for each statement).
+    """What a body evaluates, collected in one walk: loads and reductions in order, and the number of expressions
+    (shared ones count once for each statement).
     """
 
     loads: tuple[Load, ...]
@@ -60,17 +60,17 @@ class Survey:
 
 
 class Instruction:
-    """One step of a program: what passes and analyses ask of any kind.
+    """One step of a program, with all that passes and analyses ask of any kind of instruction.
 
-    A kind is a class that says which buffers it ``reads`` and ``writes``, how it looks ``_on`` others, and what of the
-    rest differs from here; the verifier, the text, the evaluator and each backend have a handler for it.
+    A kind is a class that says which buffers it ``reads`` and ``writes``, what it becomes ``_on`` others, and where
+    else it differs from these defaults; the verifier, the text, the evaluator and each backend have a handler for it.
     """
 
     name: str
 
     @property
     def kind(self) -> str:
-        """The word for it in text and messages."""
+        """Its name in text and messages."""
         return type(self).__name__.lower()
 
     @cached_property
@@ -84,7 +84,7 @@ class Instruction:
         raise NotImplementedError
 
     def _on(self, new: Mapping[Buffer, Buffer]) -> Self:
-        """The same with other buffers in place of those that ``new`` holds."""
+        """The same instruction on other buffers: those that ``new`` gives for its own."""
         raise NotImplementedError
 
     def stores(self, around: tuple[Index, ...] = ()) -> Iterator[Written]:
@@ -100,7 +100,7 @@ class Instruction:
 
     @property
     def indices(self) -> tuple[Index, ...]:
-        """What is bound for the children."""
+        """The indices that are bound for the children."""
         return ()
 
     @property
@@ -114,14 +114,14 @@ class Instruction:
         return math.prod(index.extent for index in self.indices)
 
     def with_children(self, children: Sequence[Instruction]) -> Self:
-        """The same with other instructions inside."""
+        """The same instruction with other instructions inside."""
         assert not children, f"{self.name} has no instructions inside"
         return self
 
     # ---- what it consists of
 
     def faults(self) -> Iterator[str]:
-        """What is wrong with it, whatever stands around."""
+        """What is wrong with it, whatever surrounds it."""
         return iter(())
 
     @property

@@ -19,7 +19,7 @@ class Trainer(Steps):
 
     ``loss``: one of :mod:`glowtrain.losses`, the name of a scalar output of the model, or a function
     ``(outputs, inputs) -> value``. ``trainable``: None for all parameters, patterns of names (``["head.*"]``), or a
-    function of a name; gradients of the others are not computed. Running statistics go on adapting, as in PyTorch; with
+    function of a name; gradients of the others are not computed. Running statistics keep adapting, as in PyTorch; with
     ``freeze_statistics`` those of a BatchNormalization of which nothing is trained stay as they are, and it uses them.
     ``seed`` decides the order of examples and what dropout drops. ``unbiased``: the running variance of
     BatchNormalization as PyTorch estimates it, not as ONNX does. With ``metrics`` each step also gives the metrics of
@@ -28,8 +28,9 @@ class Trainer(Steps):
     ``threads``: as :func:`glowtrain.compile` takes them; results are the same for any number.
 
     Models in f16 and bf16: named losses are computed in f32, with f32 targets; the optimizer's state and its arithmetic
-    are f32, and each new parameter is rounded to its own type, so updates below its last place are lost: rates must not
-    be too small. Gradients are of the parameters' type and are not scaled; in f16 those below 6e-8 are zero.
+    are f32, and each new parameter is rounded to its own type, so updates smaller than its last bit are lost: learning
+    rates must not be too small. Gradients are of the parameters' type and are not scaled; in f16 those below 6e-8 are
+    zero.
 
     ``hyper`` holds the hyperparameters, which may be changed between steps; ``history`` the records of past epochs.
     Raises :class:`DifferentiationError` if nothing can be trained.
@@ -60,12 +61,12 @@ class Trainer(Steps):
         ``examples`` and ``validation``: (x, y), arrays by input name, or a :class:`~glowtrain.data.Dataset`, whose own
         validation part is the default. Training stops early after ``patience`` epochs in which the validation loss did
         not fall by more than ``min_delta``; ``restore_best`` then takes the best epoch's parameters. ``checkpoint`` is
-        written after each epoch, each ``checkpoint_every`` batches, and at Ctrl-C or SIGTERM, which act after the
-        present step. With ``resume``, an existing checkpoint is restored first and ``epochs`` is the number in all, so
-        the same call finishes an interrupted run, to the same bits. ``drop_last`` leaves out the last, short batch of
-        an epoch, and of validation data where the model's batch is fixed. ``log``: a file of JSON lines; ``plot``: a
-        picture of them (``.png`` or ``.svg``). Each epoch is told in a line on standard error (on standard output in a
-        notebook), and on terminals a bar runs: ``progress`` may be another stream, or False. Callbacks get a
+        written after each epoch, every ``checkpoint_every`` batches, and on Ctrl-C or SIGTERM, which take effect after
+        the present step. With ``resume``, an existing checkpoint is restored first and ``epochs`` is the total number,
+        so the same call finishes an interrupted run, to the same bits. ``drop_last`` leaves out the last, short batch
+        of an epoch, and of validation data where the model's batch is fixed. ``log``: a file of JSON lines; ``plot``: a
+        picture of them (``.png`` or ``.svg``). Each epoch is reported in a line on standard error (on standard output
+        in a notebook), with a progress bar on terminals: ``progress`` may be another stream, or False. Callbacks get a
         :class:`~glowtrain.trainer.fit.Moment` after each batch and each epoch.
 
         Raises :class:`InputError`, :class:`DataError`, :class:`CheckpointError` before training where the fault can be
