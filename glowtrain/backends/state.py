@@ -9,6 +9,7 @@ from threading import Condition, get_ident
 import numpy as np
 
 from glowtrain.errors import InputError
+from glowtrain.forks import renew_in_children
 from glowtrain.types import Array
 
 
@@ -25,6 +26,15 @@ class ReadWriteLock:
         self._waiting = 0
         self._writer: int | None = None
         self._depth = 0
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Keep what the thread that forked holds itself."""
+        own = get_ident()
+        self._changed, self._waiting = Condition(), 0
+        self._readers = {own: self._readers[own]} if own in self._readers else {}
+        if self._writer != own:
+            self._writer, self._depth = None, 0
 
     @contextmanager
     def reading(self) -> Iterator[None]:

@@ -16,6 +16,7 @@ from glowtrain.backends.state import State
 from glowtrain.compiler.specialisation import Specialisation
 from glowtrain.compiler.walk import WALK, arrive
 from glowtrain.errors import InputError, UnknownValueError
+from glowtrain.forks import renew_in_children
 from glowtrain.graph import Binding, Graph, Template, no_graph, no_model
 from glowtrain.graph.specialise.binding import Key, collected, spread
 from glowtrain.pickling import check_pickles
@@ -93,11 +94,16 @@ class Function:
         self.state = state if state is not None else State({})
         self.limit = _limit(specialisations)
         self._kept: OrderedDict[Key, Specialisation] = OrderedDict()
-        self._lock = RLock()
+        self.renew()
+        renew_in_children(self)
         self._decisive: tuple[str, ...] = ()
         """Inputs whose elements decide about shapes, as far as they were met."""
         if isinstance(model, Graph):
             self._specialise((), model)
+
+    def renew(self) -> None:
+        """The lock, free of threads that a child of fork does not have."""
+        self._lock = RLock()
 
     def __reduce__(self) -> tuple[Callable[..., Function], tuple[Any, ...]]:
         """Model, backend, options and the variables' values: it is compiled anew where it is read.

@@ -14,6 +14,7 @@ from glowtrain.backends.inputs import check_inputs
 from glowtrain.backends.state import State
 from glowtrain.compiler.walk import WALK, arrive
 from glowtrain.errors import ArtifactError, InputError
+from glowtrain.forks import renew_in_children
 from glowtrain.graph import Graph
 from glowtrain.stages import Options
 from glowtrain.types import Array
@@ -37,7 +38,12 @@ class Specialisation:
             for variable in graph.variables:
                 state.add(variable.name, variable.initial)
             self._idle: list[Instance] = [self.executable.bind(state)]
-            self._free = Semaphore(IDLE)
+            self.renew()
+            renew_in_children(self)
+
+    def renew(self) -> None:
+        """The count of free instances, without those that a child of fork has lost."""
+        self._free = Semaphore(IDLE)
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Outputs by name. Raises :class:`InputError` for inputs that do not fit the graph, or memory."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from glowtrain.backends.cpu.threads.pool import ThreadPool, pool_of
 from glowtrain.backends.cpu.threads.share import CHUNKS, GRAIN, Shared, chunk_of
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.target import Target
+from glowtrain.compiler.specialisation import IDLE
 from glowtrain.compiler.walk import planned
 from glowtrain.errors import BackendError, InputError
 from glowtrain.gradcheck.draw import ChoiceDraw
@@ -151,6 +154,34 @@ def test_a_child_of_fork_has_threads_of_its_own() -> None:
         os._exit(0 if forgotten and np.all(early == 5) and np.all(jobs(pool, 64, 1, 100) == 100) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert np.all(jobs(pool, 64, 1, 100) == 100)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_functions_run_in_a_child_of_fork_whose_locks_others_held() -> None:
+    f = gt.compile(models.build("mlp", (4,)).bind({"batch": 2}), threads=2)
+    special, x = f.specialised({}), np.ones((2, 4), np.float32)
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with ExitStack() as locks:
+            locks.enter_context(f._lock)
+            locks.enter_context(f.state.lock.writing())
+            for _ in range(IDLE):
+                locks.enter_context(special._free)
+            held.set()
+            done.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    if (child := os.fork()) == 0:
+        signal.alarm(20)  # ends a child that waits for threads which it does not have
+        f({"x": x})
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    done.set()
+    holder.join()
+    assert os.waitstatus_to_exitcode(status) == 0
 
 
 def test_a_process_ends_while_threads_work() -> None:
