@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 
 import numpy as np
 import pytest
@@ -63,6 +64,15 @@ def test_what_llvm_rejects_names_the_function(monkeypatch: pytest.MonkeyPatch) -
     good = "define void @good() #0 {\n  ret void\n}\n"
     with pytest.raises(CodegenError, match="function bad"):
         pieces.compile_pieces(good + good.replace("good", "bad").replace("ret", "rot"), HOST, 2)
+
+
+def test_without_threads_pieces_follow_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(pieces, "SIZE", 1000)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert len(pieces.compile_pieces(generate(plan_of("mlp"), HOST).text, HOST, 3)) == 3
 
 
 def test_an_artifact_for_a_linker_is_one_object() -> None:

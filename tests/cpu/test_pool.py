@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import ctypes.util
 import os
 import signal
 import subprocess
@@ -23,7 +24,7 @@ from glowtrain import models
 from glowtrain.backends.cpu.step import Code, generate
 from glowtrain.backends.cpu.tasks import Work
 from glowtrain.backends.cpu.threads import count
-from glowtrain.backends.cpu.threads.pool import ThreadPool, pool_of
+from glowtrain.backends.cpu.threads.pool import ThreadPool, pool_of, pool_text
 from glowtrain.backends.cpu.threads.share import CHUNKS, GRAIN, Shared, chunk_of
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.target import Target
@@ -252,6 +253,33 @@ def test_random_graphs(target: str) -> None:
         drawing = RandomGraph(ChoiceDraw(900 + seed + 50 * sorted(TARGETS).index(target)))
         plan = planned(drawing.graph())
         assert not different(plan, drawing.feeds(), TARGETS[target]), plan.program
+
+
+def c_math() -> ctypes.CDLL:
+    return ctypes.CDLL(ctypes.util.find_library("m"))
+
+
+@pytest.mark.skipif(ctypes.util.find_library("m") is None, reason="there is no C library for mathematics")
+def test_threads_round_as_the_caller_does() -> None:
+    plan = plan_of("transformer")
+    feeds = numbers(plan.program)
+    pooled = Pooled(plan.program, Target.host(), plan)
+    nearest = bits(pooled, feeds)
+    upward, before = {"x86_64": 0x800, "aarch64": 0x400000}[Target.host().triple.split("-")[0]], c_math().fegetround()
+    try:
+        c_math().fesetround(upward)
+        alone, together = bits(pooled, feeds), [bits(pooled.on(threads), feeds) for threads in COUNTS]
+    finally:
+        c_math().fesetround(before)
+    assert alone != nearest
+    assert all(found == alone for found in together)
+    assert bits(pooled, feeds) == nearest
+
+
+@pytest.mark.parametrize("name", ["generic", "sse4", "avx512", "neon", "riscv64"])
+def test_the_pool_compiles_for_processors_with_systems(name: str) -> None:
+    target = Target.named(name)
+    assert toolchain.compile_text(pool_text(target), target)
 
 
 _ALL_BY_THREAD_1 = """

@@ -13,7 +13,7 @@ from glowtrain.backends import interpreter
 from glowtrain.errors import ProgramError
 from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.graph import Graph, Input, Variable
-from glowtrain.loops import Buffer, For, Load, Store, indices_of
+from glowtrain.loops import Accumulate, Buffer, For, Load, Store, expressions, indices_of, statements, walk
 from glowtrain.ops.convolution.convolution import Conv
 from glowtrain.ops.elementwise.transcendental import Tanh
 from glowtrain.program.interpret.evaluate import evaluate
@@ -48,8 +48,8 @@ def trace(instructions: Sequence[Instruction]) -> Iterator[Kernel]:
 def lives(program: Program) -> list[set[Buffer]]:
     """For every kernel that runs, the activations between a write and the last read before they are written anew.
 
-    A buffer's contents begin with a kernel that writes it without reading it, unless a repeat gathers it from several
-    kernels' parts; then they begin with the first write of all.
+    A buffer's contents begin with a kernel that writes it before it reads it, if at all, unless a repeat gathers it
+    from several kernels' parts; then they begin with the first write of all.
     """
     kernels = list(trace(program.instructions))
     live: list[set[Buffer]] = [{b for b in kernel.operands if b.kind == "activation"} for kernel in kernels]
@@ -57,7 +57,7 @@ def lives(program: Program) -> list[set[Buffer]]:
         b for kernel in kernels for s in _stores(kernel) if s.buffer.type.size != _points(kernel, s) for b in [s.buffer]
     }
     for buffer in {b for kernel in kernels for b in kernel.operands if b.kind == "activation"}:
-        writes = [t for t, k in enumerate(kernels) if buffer in k.writes and (buffer not in k.reads)]
+        writes = [t for t, k in enumerate(kernels) if buffer in k.writes and not _needs(k, buffer)]
         reads = [t for t, k in enumerate(kernels) if buffer in k.reads]
         starts = [min(writes)] if buffer in partial else writes
         for start, stop in zip(starts, [*starts[1:], len(kernels)], strict=True):
@@ -65,6 +65,19 @@ def lives(program: Program) -> list[set[Buffer]]:
             for t in range(start, max(ends, default=start) + 1):
                 live[t].add(buffer)
     return live
+
+
+def _needs(kernel: Kernel, buffer: Buffer) -> bool:
+    """Whether the first statement that touches a buffer reads it."""
+    for statement in statements(kernel.body):
+        nodes = [node for expr in expressions(statement) for node in walk(expr)]
+        if isinstance(statement, Accumulate) and statement.buffer is buffer:
+            return True
+        if any(isinstance(node, Load) and node.buffer is buffer for node in nodes):
+            return True
+        if isinstance(statement, Store) and statement.buffer is buffer:
+            return False
+    return False
 
 
 def _stores(kernel: Kernel) -> Iterator[Store]:

@@ -31,8 +31,12 @@ def compile_pieces(text: str, target: Target, most: int) -> tuple[bytes, ...]:
     count = min(most, len(text) // SIZE)
     if count <= 1:
         return (toolchain.compile_text(text, target),)
-    with ThreadPoolExecutor(count) as threads:
-        return tuple(threads.map(lambda piece: _object(piece, target), cut(text, count)))
+    pieces = cut(text, count)
+    try:
+        with ThreadPoolExecutor(count) as threads:
+            return tuple(threads.map(lambda piece: _object(piece, target), pieces))
+    except RuntimeError:  # no more threads: the interpreter is about to end, or the system has none
+        return tuple(_object(piece, target) for piece in pieces)
 
 
 def cut(text: str, count: int) -> list[str]:

@@ -41,6 +41,13 @@ _TARGET_FAMILIES: Mapping[str, frozenset[str]] = {
     "aarch64.neon.usdot": frozenset({"i8mm"}),
     "aarch64.neon.bf": frozenset({"bf16"}),
 }
+_EVERYWHERE = frozenset(
+    {
+        *("x86.sse2.pause", "x86.sse.stmxcsr", "x86.sse.ldmxcsr"),
+        *("aarch64.hint", "aarch64.get.fpcr", "aarch64.set.fpcr"),
+    }
+)
+"""What every 64-bit processor of an architecture has."""
 _TARGET_PREFIXES = ("x86.", "aarch64.", "arm.", "riscv.", "wasm.", "nvvm.", "amdgcn.", "ppc.")
 
 
@@ -214,7 +221,7 @@ def _refusal(name: str, target: Target) -> str:
         return "is a call of a maths library; use vector_math"
     if stem in ("fma", "fmuladd") and not target.has_fma:
         return "is a call of a maths library on a target without fused multiply-add"
-    if not name.startswith(_TARGET_PREFIXES):
+    if not name.startswith(_TARGET_PREFIXES) or name in _EVERYWHERE:
         return ""
     families = next((needed for prefix, needed in _TARGET_FAMILIES.items() if name.startswith(prefix)), frozenset())
     return "" if families & target.families else "is not available here"

@@ -11,8 +11,8 @@
 ; %finished until %done has reached the number of chunks. Either side says that it sleeps before it looks a last time,
 ; and the other one acts before it looks who sleeps; these four are sequentially consistent, so one of them sees it.
 
-%job = type { ptr, ptr, i64, i64, i64, [3 x i64] }
-; body, context, tasks, tasks of a chunk, chunks
+%job = type { ptr, ptr, i64, i64, i64, i64, [2 x i64] }
+; body, context, tasks, tasks of a chunk, chunks, the caller's floating-point mode (rounding, denormals)
 %span = type { i64, i64, [6 x i64] }
 ; chunks that are left, the chunk behind the last
 %pool = type {
@@ -83,6 +83,8 @@ post:
   store i64 %each, ptr %each.at
   %chunks.at = getelementptr %pool, ptr %pool, i64 0, i32 6, i32 4
   store i64 %chunks, ptr %chunks.at
+  %mode.at = getelementptr %pool, ptr %pool, i64 0, i32 6, i32 5
+  SAVE_MODE
   %done.at = getelementptr %pool, ptr %pool, i64 0, i32 11
   store atomic i64 0, ptr %done.at monotonic, align 8
   %threads.at = getelementptr %pool, ptr %pool, i64 0, i32 1
@@ -203,6 +205,13 @@ entry:
   %each = load i64, ptr %each.at
   %chunks.at = getelementptr %pool, ptr %pool, i64 0, i32 6, i32 4
   %chunks = load i64, ptr %chunks.at
+  %worker = icmp ne i64 %thread, 0
+  br i1 %worker, label %adopt, label %begin.chunk
+adopt:
+  %mode.at = getelementptr %pool, ptr %pool, i64 0, i32 6, i32 5
+  ADOPT_MODE
+  br label %begin.chunk
+begin.chunk:
   %begin = mul i64 %number, %each
   %full = add i64 %begin, %each
   %end = call i64 @llvm.umin.i64(i64 %full, i64 %tasks)
@@ -244,7 +253,9 @@ entry:
 job:
   %number = load atomic i64, ptr %number.at seq_cst, align 8
   call void @share(ptr %pool, i64 %thread, i64 %threads)
-  br label %spin
+  %leave = load atomic i64, ptr %stop.at monotonic, align 8
+  %leaving = icmp ne i64 %leave, 0
+  br i1 %leaving, label %end, label %spin
 spin:
   %turn = phi i64 [ 0, %job ], [ %turns, %pause ]
   %now = load atomic i64, ptr %number.at acquire, align 8

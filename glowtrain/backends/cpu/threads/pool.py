@@ -26,7 +26,18 @@ from glowtrain.types import Array
 SPINS = 2000
 """Pauses for which a thread that has nothing to do looks again before it sleeps: some 50 µs, as long as the kernels
 between two that are worth sharing take."""
-_PAUSES = {"x86_64": "call void @llvm.x86.sse2.pause()", "aarch64": "call void @llvm.aarch64.hint(i32 1)"}
+_X86 = {
+    "PAUSE": "call void @llvm.x86.sse2.pause()",
+    "SAVE_MODE": "call void @llvm.x86.sse.stmxcsr(ptr %mode.at)",
+    "ADOPT_MODE": "call void @llvm.x86.sse.ldmxcsr(ptr %mode.at)",
+}
+_AARCH64 = {
+    "PAUSE": "call void @llvm.aarch64.hint(i32 1)",
+    "SAVE_MODE": "%mode = call i64 @llvm.aarch64.get.fpcr()\n  store i64 %mode, ptr %mode.at",
+    "ADOPT_MODE": "%mode = load i64, ptr %mode.at\n  call void @llvm.aarch64.set.fpcr(i64 %mode)",
+}
+_INSTRUCTIONS = {"x86_64": _X86, "aarch64": _AARCH64, "arm64": _AARCH64}
+"""What ``pool.ll`` leaves to the processor; elsewhere nothing stands in these places."""
 _EXPORTS = ("size", "prepare", "work", "stop")
 
 
@@ -117,9 +128,16 @@ def pool_of(threads: int) -> ThreadPool:
 @cache
 def _library() -> toolchain.Library:
     target = Target.host()
+    return toolchain.build(pool_text(target), target, _EXPORTS)
+
+
+def pool_text(target: Target) -> str:
+    """The functions of a pool, for a processor."""
     text = resources.files(__package__).joinpath("pool.ll").read_text(encoding="utf-8")
-    pause = _PAUSES.get(target.triple.split("-")[0], "")
-    return toolchain.build(text.replace("PAUSE", pause), target, _EXPORTS)
+    own = _INSTRUCTIONS.get(target.triple.split("-")[0], {})
+    for place in _X86:
+        text = text.replace(f"  {place}\n", f"  {own[place]}\n" if own else "")
+    return text
 
 
 def _size(threads: int) -> int:
