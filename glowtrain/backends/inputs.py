@@ -19,9 +19,11 @@ def check_inputs(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
     Python numbers and lists are converted. Raises :class:`InputError` naming missing, unknown and ill-typed inputs, and
     indices that are out of range.
     """
+    declared = graph.input_types
+    if isinstance(inputs, dict) and not graph.index_uses and _fits(declared, inputs):
+        return dict(inputs)
     if not isinstance(inputs, Mapping):
         raise InputError(f"{graph.name}: inputs must be a dict from names to arrays, not a {type(inputs).__name__}")
-    declared = {value.name: value.type for value in graph.inputs}
     problems = [f"{name!r} is missing ({type_})" for name, type_ in declared.items() if name not in inputs]
     problems += [
         f"{name!r} is not an input (inputs: {', '.join(declared) or 'none'})" for name in inputs if name not in declared
@@ -34,6 +36,16 @@ def check_inputs(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
     if problems:
         raise InputError(f"{graph.name}: " + "; ".join(problems))
     return arrays
+
+
+def _fits(declared: Mapping[str, TensorType], inputs: dict[str, Any]) -> bool:
+    """Whether inputs are just what is declared already, as they mostly are: nothing else is looked at then."""
+    if inputs.keys() != declared.keys():
+        return False
+    return all(
+        type(array) is np.ndarray and type_.accepts(array) and array.flags.c_contiguous
+        for array, type_ in ((inputs[name], type_) for name, type_ in declared.items())
+    )
 
 
 def shape_of(value: Any) -> Shape:

@@ -9,6 +9,8 @@ from dataclasses import replace
 from threading import RLock
 from typing import Any
 
+import numpy as np
+
 from glowtrain.backends.base import Artifact, Backend
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.inputs import as_array, shape_of
@@ -22,7 +24,7 @@ from glowtrain.graph.specialise.binding import Key, collected, spread
 from glowtrain.pickling import check_pickles
 from glowtrain.presentation.words import kind_of
 from glowtrain.stages import Options
-from glowtrain.types import Array, TensorType
+from glowtrain.types import Array, Shape, TensorType
 
 SPECIALISATIONS = 32
 """Bindings of a template that a function keeps compiled, unless it is told another number."""
@@ -98,6 +100,8 @@ class Function:
         renew_in_children(self)
         self._decisive: tuple[str, ...] = ()
         """Inputs whose elements decide about shapes, as far as they were met."""
+        self._latest: tuple[tuple[Shape, ...], Specialisation] | None = None
+        """The latest call's shapes and specialisation, where shapes alone decide."""
         if isinstance(model, Graph):
             self._specialise((), model)
 
@@ -130,7 +134,7 @@ class Function:
 
     def _feeds(self, graph: Graph, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """What the graph reads of a call's inputs."""
-        if isinstance(self.model, Graph):
+        if isinstance(self.model, Graph) or not (self.model.structures or graph.binding.values):
             return inputs
         rest = {name: value for name, value in inputs.items() if name not in graph.binding.values}
         return dict(spread(self.model.structures, rest))
@@ -140,19 +144,35 @@ class Function:
 
         Which inputs' elements decide about shapes is learnt from the errors of building without them.
         """
+        if isinstance(self.model, Graph):
+            return self._kept[()]
+        shapes, latest = self._shapes(self.model, inputs), self._latest
+        if shapes is not None and latest is not None and latest[0] == shapes:
+            return latest[1]
         with self._lock:
-            if isinstance(self.model, Graph):
-                return self._kept[()]
-            binding = self._binding(self.model, inputs)
-            while True:
-                binding = binding.with_values({name: _value(self.model, name, inputs) for name in self._decisive})
-                if binding.key in self._kept:
-                    self._kept.move_to_end(binding.key)
-                    return self._kept[binding.key]
-                try:
-                    self._specialise(binding.key, self.model.bound(binding))
-                except UnknownValueError as error:
-                    self._decisive += error.names
+            special = self._bound(self.model, inputs)
+            self._latest = None if shapes is None else (shapes, special)
+        return special
+
+    def _shapes(self, template: Template, inputs: Mapping[str, Any]) -> tuple[Shape, ...] | None:
+        """The shapes of a call's arrays, where they alone decide about the specialisation."""
+        if self._decisive or template.structures or not isinstance(inputs, dict):
+            return None
+        arrays = [inputs.get(name) for name in template.inputs]
+        shapes = tuple(array.shape for array in arrays if isinstance(array, np.ndarray))
+        return shapes if len(shapes) == len(arrays) else None
+
+    def _bound(self, template: Template, inputs: Mapping[str, Any]) -> Specialisation:
+        binding = self._binding(template, inputs)
+        while True:
+            binding = binding.with_values({name: _value(template, name, inputs) for name in self._decisive})
+            if binding.key in self._kept:
+                self._kept.move_to_end(binding.key)
+                return self._kept[binding.key]
+            try:
+                self._specialise(binding.key, template.bound(binding))
+            except UnknownValueError as error:
+                self._decisive += error.names
 
     def _binding(self, template: Template, inputs: Mapping[str, Any]) -> Binding:
         missing = [name for name in (*template.inputs, *template.structures) if name not in inputs]

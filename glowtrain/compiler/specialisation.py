@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from threading import Semaphore
+from threading import Condition
 from typing import Any
 
 from glowtrain.backends.base import Backend, Executable, Instance
@@ -37,45 +37,84 @@ class Specialisation:
             self.executable = executable_of(graph, backend, options)
             for variable in graph.variables:
                 state.add(variable.name, variable.initial)
+            self._moves = -1
+            """The moves of the state's storage after which variables were known to lie as the executable wants."""
             self._idle: list[Instance] = [self.executable.bind(state)]
             self.renew()
             renew_in_children(self)
 
     def renew(self) -> None:
-        """The count of free instances, without those that a child of fork has lost."""
-        self._free = Semaphore(IDLE)
+        """The count of instances, without those that a child of fork has lost."""
+        self._given_back, self._waiting, self._made = Condition(), 0, len(self._idle)
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Outputs by name. Raises :class:`InputError` for inputs that do not fit the graph, or memory."""
-        with enough_memory(self.graph):
+        try:
             arrays = check_inputs(self.graph, inputs)
-            with self._turn(), self.instance() as instance:
-                return instance.run(arrays)
+            if self.graph.updates:
+                with self.state.lock.writing():
+                    return self._run(arrays)
+            return self._run_beside_others(arrays) if self.graph.variables else self._run(arrays)
+        except MemoryError:
+            raise too_large(self.graph) from None
 
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Hold the state's lock: alone where variables change, or have to be laid out otherwise first."""
+    def _run_beside_others(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """A call that changes no variables, beside others of its kind; alone where one has to be laid out otherwise."""
         lock = self.state.lock
-        if not self.graph.updates:
-            with lock.reading():
-                if self.state.fits(self.executable.layouts):
-                    yield
-                    return
+        lock.begin_reading()
+        try:
+            if self._moves == self.state.moves or self.state.fits(self.executable.layouts):
+                self._moves = self.state.moves
+                return self._run(arrays)
+        finally:
+            lock.end_reading()
         with lock.writing():
-            yield
+            return self._run(arrays)
+
+    def _run(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        instance = self._take()
+        try:
+            return instance.run(arrays)
+        finally:
+            self._give_back(instance)
 
     @contextmanager
     def instance(self) -> Iterator[Instance]:
         """An instance that nobody else uses meanwhile; waits where as many as there are cores are in use."""
-        with self._free:
+        instance = self._take()
+        try:
+            yield instance
+        finally:
+            self._give_back(instance)
+
+    def _take(self) -> Instance:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._wait_or_make()
+
+    def _wait_or_make(self) -> Instance:
+        with self._given_back:
+            self._waiting += 1  # said before looking again: who gives back looks at it afterwards
             try:
-                instance = self._idle.pop()
-            except IndexError:
-                instance = self.executable.bind(self.state)
-            try:
-                yield instance
+                while not self._idle and self._made >= IDLE:
+                    self._given_back.wait()
             finally:
-                self._idle.append(instance)
+                self._waiting -= 1
+            if self._idle:
+                return self._idle.pop()
+            self._made += 1
+        try:
+            return self.executable.bind(self.state)
+        except BaseException:
+            self._made -= 1
+            raise
+
+    def _give_back(self, instance: Instance) -> None:
+        self._idle.append(instance)
+        if self._waiting:
+            with self._given_back:
+                self._given_back.notify()
 
 
 def executable_of(graph: Graph, backend: Backend, options: Options) -> Executable:
@@ -101,9 +140,14 @@ def enough_memory(graph: Graph) -> Iterator[None]:
     try:
         yield
     except MemoryError:
-        values = (value for node in graph.nodes for value in node.outputs)
-        largest = max((*graph.inputs, *graph.variables, *values), key=lambda value: value.type.nbytes)
-        raise InputError(
-            f"{graph.name}: there is not enough memory: its largest tensor is {largest.type}, {largest.type.nbytes:,} "
-            "bytes; use smaller dimensions"
-        ) from None
+        raise too_large(graph) from None
+
+
+def too_large(graph: Graph) -> InputError:
+    """The error that names the largest tensor of a graph."""
+    values = (value for node in graph.nodes for value in node.outputs)
+    largest = max((*graph.inputs, *graph.variables, *values), key=lambda value: value.type.nbytes)
+    return InputError(
+        f"{graph.name}: there is not enough memory: its largest tensor is {largest.type}, {largest.type.nbytes:,} "
+        "bytes; use smaller dimensions"
+    )

@@ -20,6 +20,7 @@ from glowtrain.graph.specialise.index_ranges import IndexUse, index_uses
 from glowtrain.graph.traversal import topological
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
 from glowtrain.presentation.words import plural
+from glowtrain.types import TensorType
 
 if TYPE_CHECKING:
     from glowtrain.graph.specialise.template import Template
@@ -101,6 +102,11 @@ class Graph:
                 if value is not None:
                     found.setdefault(value, {})[node] = None
         return {value: tuple(nodes) for value, nodes in found.items()}
+
+    @cached_property
+    def input_types(self) -> dict[str, TensorType]:
+        """The types of the inputs, by name."""
+        return {value.name: value.type for value in self.inputs}
 
     @cached_property
     def index_uses(self) -> tuple[IndexUse, ...]:

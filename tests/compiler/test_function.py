@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import glowtrain as gt
-from glowtrain.backends.state import ReadWriteLock, State
+from glowtrain.backends.state import ReadWriteLock, State, address_of
 from glowtrain.compiler import Function, compile_artifact
 from glowtrain.compiler.specialisation import IDLE
-from glowtrain.errors import InputError
+from glowtrain.errors import BindingError, InputError
 from glowtrain.types import Array
 
 
@@ -85,7 +85,7 @@ class TestPool:
         meet = threading.Barrier(2, timeout=60)
 
         def hold(_: int) -> object:
-            with special._turn(), special.instance() as instance:
+            with special.state.lock.reading(), special.instance() as instance:
                 meet.wait()
                 return instance
 
@@ -214,3 +214,50 @@ def test_what_is_no_function() -> None:
         compile_artifact(network)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"compile_artifact takes a graph, not 'mlp\.onnx' \(str\)"):
         compile_artifact("mlp.onnx")  # type: ignore[arg-type]
+
+
+class TestFastCalls:
+    """What most calls are like is decided once; all others get the same answers as ever."""
+
+    @pytest.mark.parametrize(
+        ("inputs", "message"),
+        [
+            ({}, "'x' is missing"),
+            ({"x": np.ones((2, 32)), "z": 1}, "must be|is not an input"),
+            ({"x": np.ones((2, 32))}, "must be f32"),
+            ({"x": np.ones((2, 32), np.float32), "z": np.ones(3)}, "'z' is not an input"),
+            ({"x": np.ones((2, 33), np.float32)}, "axis 1 is 32"),
+            ([1.0], "x"),
+        ],
+    )
+    def test_mistakes_after_a_good_call(self, inputs: Any, message: str) -> None:
+        f = gt.compile(network)
+        f({"x": np.ones((2, 32), np.float32)})
+        with pytest.raises((InputError, BindingError), match=message):
+            f(inputs)
+
+    def test_shapes_that_alternate(self) -> None:
+        f = gt.compile(network)
+        for rows in (2, 3, 2, 2, 3, 1, 2):
+            assert f({"x": np.ones((rows, 32), np.float32)})["output"].shape == (rows, 8)
+        assert f({"x": [[1.0] * 32] * 5})["output"].shape == (5, 8)
+
+    def test_arrays_of_every_kind_of_memory(self) -> None:
+        f = gt.compile(network)
+        x = np.random.default_rng(0).normal(size=(6, 32)).astype(np.float32)
+        expected = f({"x": x})["output"]
+        frozen = x.copy()
+        frozen.flags.writeable = False
+        wide = np.repeat(x, 2, axis=1)
+        for same in (frozen, np.asfortranarray(x), wide[:, ::2], x.view(np.ndarray)):
+            assert np.array_equal(f({"x": same})["output"], expected)
+        assert f({"x": x[:0]})["output"].shape == (0, 8)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0), (4, 5)])
+@pytest.mark.parametrize("dtype", [gt.f32, gt.bf16, gt.i64, gt.boolean])
+def test_addresses(shape: tuple[int, ...], dtype: Any) -> None:
+    array = np.zeros(shape, dtype.numpy)
+    assert address_of(array) == array.ctypes.data
+    array.flags.writeable = False
+    assert address_of(array) == array.ctypes.data

@@ -168,7 +168,7 @@ def test_functions_run_in_a_child_of_fork_whose_locks_others_held() -> None:
             locks.enter_context(f._lock)
             locks.enter_context(f.state.lock.writing())
             for _ in range(IDLE):
-                locks.enter_context(special._free)
+                locks.enter_context(special.instance())
             held.set()
             done.wait()
 

@@ -13,7 +13,7 @@ from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.cpu.step import FIRST_SLOT
 from glowtrain.backends.cpu.threads.pool import ThreadPool, pool_of
 from glowtrain.backends.llvm import toolchain
-from glowtrain.backends.state import State, aligned
+from glowtrain.backends.state import State, address_of, aligned
 from glowtrain.types import Array
 
 
@@ -48,7 +48,8 @@ class NativeInstance(Instance):
         self._inputs: list[tuple[str, int]] = []
         self._variables: list[tuple[str, tuple[int, ...], int]] = []
         self._place_slots(artifact)
-        self._bound: list[Array] = []
+        self._bound = -1
+        """The moves of the state's storage up to which the table points to it."""
 
     def _place_slots(self, artifact: NativeArtifact) -> None:
         for number, slot in enumerate(artifact.slots, FIRST_SLOT):
@@ -76,7 +77,7 @@ class NativeInstance(Instance):
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         self._bind_variables()
         for name, slot in self._inputs:
-            self.table[slot] = inputs[name].ctypes.data
+            self.table[slot] = address_of(inputs[name])
         self._step()
         return {name: array.copy() for name, array in self.outputs.items()}
 
@@ -102,8 +103,7 @@ class NativeInstance(Instance):
 
     def _bind_variables(self) -> None:
         """Point at the state's memory; it only moves when another executable wants another layout."""
-        storage = [self.state.storage(name, layout) for name, layout, _ in self._variables]
-        if len(storage) != len(self._bound) or any(a is not b for a, b in zip(storage, self._bound, strict=True)):
-            self._bound = storage
-            for array, (_, _, slot) in zip(storage, self._variables, strict=True):
-                self.table[slot] = array.ctypes.data
+        if self._bound != self.state.moves:
+            for name, layout, slot in self._variables:
+                self.table[slot] = self.state.storage(name, layout).ctypes.data
+            self._bound = self.state.moves
