@@ -84,7 +84,7 @@ class Steps:
         self.hyper = Hyper(optimizer, self._example_step)
         variables = (*self._example_step.variables, *inference(self.graphs.example).variables)
         self.state = State({variable.name: variable.initial for variable in variables})
-        self._step = compile(step, backend, self.state)
+        self._step = compile(step, self.backend, self.state)
         self._began = optimizer.hyper()
         self._best: dict[str, Array] = {}
         self._binding: Binding | None = None

@@ -35,6 +35,14 @@ def test_fit_gives_the_same_bits() -> None:
     assert all(result == results[0] for result in results)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_steps_run_on_as_many_as_were_asked_for(threads: int) -> None:
+    t = trainer(threads)
+    t.step({"x": np.zeros((4, 1, 12, 12), np.float32), "labels": np.zeros(4, np.int64)})
+    (special,) = t._step._kept.values()
+    assert special.executable.threads == threads  # type: ignore[attr-defined]
+
+
 def test_copies_run_on_as_many_threads() -> None:
     t = gt.Trainer(small, "softmax_cross_entropy", gt.optim.Adam(1e-3), threads=2)
     assert str(t.backend) == "cpu"
