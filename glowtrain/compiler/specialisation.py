@@ -107,7 +107,9 @@ class Specialisation:
         try:
             return self.executable.bind(self.state)
         except BaseException:
-            self._made -= 1
+            with self._given_back:  # whoever waits may try to make one
+                self._made -= 1
+                self._given_back.notify()
             raise
 
     def _give_back(self, instance: Instance) -> None:

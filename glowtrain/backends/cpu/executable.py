@@ -10,7 +10,7 @@ import numpy as np
 
 from glowtrain.backends.base import Executable, Instance, KernelProfile
 from glowtrain.backends.cpu.artifact import NativeArtifact
-from glowtrain.backends.cpu.step import FIRST_SLOT
+from glowtrain.backends.cpu.step import ARENA, FIRST_SLOT, POOL, WORKSPACES
 from glowtrain.backends.cpu.threads.pool import ThreadPool, pool_of
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.state import State, address_of, aligned
@@ -44,7 +44,7 @@ class NativeInstance(Instance):
         self.pool: ThreadPool | None = pool_of(executable.threads) if executable.threads > 1 else None
         self.outputs = {name: aligned(np.zeros(t.shape, t.dtype.numpy)) for name, t in artifact.outputs.items()}
         self.counters = np.zeros(len(artifact.calls), np.int64)
-        self._fixed: dict[int, Array] = {0: self.arena, 1: self.workspace}
+        self._fixed: dict[int, Array] = {ARENA: self.arena, WORKSPACES: self.workspace}
         self._inputs: list[tuple[str, int]] = []
         self._variables: list[tuple[str, tuple[int, ...], int]] = []
         self._place_slots(artifact)
@@ -70,7 +70,7 @@ class NativeInstance(Instance):
         for number, array in self._fixed.items():
             self.table[number] = array.ctypes.data
         if self.pool is not None:
-            self.table[2] = self.pool.address
+            self.table[POOL] = self.pool.address
         for number, function in enumerate(artifact.natives, FIRST_SLOT + len(artifact.slots)):
             self.table[number] = function.address
 

@@ -41,8 +41,8 @@ from glowtrain.program.program import Call, Instruction, Kernel, Repeat
 from glowtrain.stages import DEFAULT, Options
 from glowtrain.types import TensorType, u8
 
-FIRST_SLOT = 3
-"""The table begins with the arena, the workspaces and the pool."""
+ARENA, WORKSPACES, POOL, FIRST_SLOT = range(4)
+"""What the table begins with; then the buffers outside of the arena."""
 ENTRY = "step"
 """The function that runs everything; ``Options.prefix`` stands before it."""
 _NAME = "KERNEL"
@@ -150,7 +150,7 @@ class _Module:
     def code(self) -> Code:
         f = LlvmFunction(self.entry, [("ptr", "table")])
         self.step = LlvmExpressions(f, self.target, {}, ())
-        self.own, self.pool = self._slot(1), self._slot(2)
+        self.own, self.pool = self._slot(WORKSPACES), self._slot(POOL)
         self._instructions(self.plan.program.instructions, [])
         entry = f.finish()
         functions = {name: ", ".join(dict.fromkeys(users)) for name, users in self.users.items()}
@@ -244,7 +244,8 @@ class _Module:
         if argument.packing is not None:
             buffer = self.packed[buffer, argument.packing]
         if buffer in self.plan.offsets:
-            base = f.value(f"getelementptr inbounds i8, ptr {self._slot(0)}, i64 {self.plan.offsets[buffer]}", POINTER)
+            arena, offset = self._slot(ARENA), self.plan.offsets[buffer]
+            base = f.value(f"getelementptr inbounds i8, ptr {arena}, i64 {offset}", POINTER)
         else:
             base = self._slot(FIRST_SLOT + self.externals.index(buffer))
         return f.address(base, self.step.scalar_sum(argument.offset), buffer.dtype.size)
