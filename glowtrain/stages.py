@@ -42,6 +42,8 @@ class Facts:
     """Expressions that an inlined producer may have."""
     preferred_layouts: bool = True
     """Whether buffers get the layouts that operators prefer (a convolution: channels last) or stay row-major."""
+    panel_row: int = 256
+    """Bytes of a row of the panels in which matrices are packed that repeats multiply with: some vectors; 0: none."""
     costs: Costs = Costs()
     """The costs by which composite operators choose an algorithm."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from glowtrain.graph import Graph, Input, Node, Value, rebuild
+from glowtrain.graph import Graph, Input, Node, Operator, Value, rebuild
 from glowtrain.graph.operator import as_tuple
 from glowtrain.ops.contraction.products import Gemm, MatMul, swapped
 from glowtrain.ops.control.scan import Scan
@@ -19,6 +19,7 @@ from glowtrain.ops.core.family import Grads
 from glowtrain.ops.elementwise.arithmetic import Add
 from glowtrain.ops.reduce.reduction import ReduceSum, filled
 from glowtrain.ops.tensor.move import Transpose, reshape
+from glowtrain.ops.tensor.pad import Pad
 
 Ints = tuple[int, ...]
 Sum = Callable[[], Value]
@@ -131,7 +132,7 @@ class ScanGradient:
         if isinstance(op, Add) and others[0] is not None and first.type == others[0].type:
             left, right = self._summed(first), self._summed(others[0])
             return None if left is None or right is None else lambda: left() + right()
-        if op.moves and not others:
+        if _places(op) and not others:
             inner = self._summed(first)
             return None if inner is None else lambda: op(inner())
         if isinstance(op, ReduceSum):
@@ -265,6 +266,12 @@ class ScanGradient:
         )
         outputs = as_tuple(scan(*self.operands))
         self.stacks.update(zip(((value, 0) for value in missing), outputs[len(self.results) :], strict=True))
+
+
+def _places(op: Operator) -> bool:
+    """Whether an operator of one operand puts its elements elsewhere, and zeros beside them: then sums may be taken
+    before."""
+    return op.moves or (isinstance(op, Pad) and op.mode == "constant")
 
 
 def _cheap(value: Value) -> bool:

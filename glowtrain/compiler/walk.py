@@ -1,7 +1,8 @@
 """The walk: from a graph to what a backend runs, as a table of stages. Everything that compiles, prints, times or
 checks stages goes through this table, so that all of it sees the same compiler.
 
-    Graph -> integers -> expanded -> optimized -> lowered -> layout -> inlined -> summed -> fused -> program -> plan
+    Graph -> integers -> expanded -> optimized -> lowered -> layout -> inlined -> summed -> fused -> packed
+          -> program -> plan
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from glowtrain.program.passes.layout import AssignLayouts
 from glowtrain.program.passes.long_sums import SplitSums
 from glowtrain.program.passes.loop_fusion.fuse import FuseLoops
 from glowtrain.program.passes.loop_fusion.fuse_pair import Limits
+from glowtrain.program.passes.loop_invariant_packing import PackLoopInvariants
 from glowtrain.program.passes.producer_inlining import InlineProducers
 from glowtrain.program.passes.schedule import ScheduleLoops
 from glowtrain.program.program import Program
@@ -56,6 +58,10 @@ def _fused(options: Options) -> Pass:
     return FuseLoops(limits, told(options, "fused"))
 
 
+def _packed(options: Options) -> Pass:
+    return PackLoopInvariants(options.facts.panel_row)
+
+
 WALK: tuple[Stage, ...] = (
     Stage("integers", "what is quantized, in integers", _integers, exact=False),
     Stage("expanded", "composite operators written out", _expanded, minor=True),
@@ -65,6 +71,7 @@ WALK: tuple[Stage, ...] = (
     Stage("inlined", "producers inlined into their readers", _inlined, minor=True),
     Stage("summed", "long sums in parts", lambda options: SplitSums(), minor=True),
     Stage("fused", "loops over equal boxes fused", _fused, minor=True),
+    Stage("packed", "matrices that loops multiply with, in panels", _packed, minor=True),
     Stage("program", "in an order with a small peak of memory", lambda options: ScheduleLoops()),
     Stage("plan", "every activation placed in one arena", lambda options: PlanMemory()),
 )

@@ -8,7 +8,7 @@ arithmetic vanish from addresses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from glowtrain.loops.language import Apply, Const, Expr, Index, Load, call
@@ -58,6 +58,10 @@ class Affine:
         """Only loop indices occur."""
         return all(isinstance(atom, Index) for atom, _ in self.terms)
 
+    def linear_in(self, indices: Set[Index]) -> bool:
+        """Whether these indices occur linearly or not at all; others may also occur in quotients and remainders."""
+        return all(isinstance(atom, Index) or _without(atom, indices) for atom, _ in self.terms)
+
     def range(self) -> Range:
         """Smallest and largest value over all index values."""
         low = high = self.constant
@@ -65,6 +69,16 @@ class Affine:
             a, b = _atom_range(atom)
             low, high = low + min(a * coefficient, b * coefficient), high + max(a * coefficient, b * coefficient)
         return max(low, _UNKNOWN[0]), min(high, _UNKNOWN[1])
+
+
+def _without(atom: Atom, indices: Set[Index]) -> bool:
+    """Whether an atom is a quotient or remainder of indices, and of none of these."""
+    match atom:
+        case Index():
+            return atom not in indices
+        case Quotient(dividend=dividend) | Remainder(dividend=dividend):
+            return all(_without(inner, indices) for inner, _ in dividend.terms)
+    return False
 
 
 def affine(expr: Expr) -> Affine:

@@ -12,7 +12,10 @@ import pytest
 from glowtrain.backends.cpu.recognise import SMALL, FusedEpilogue, contraction_text, further_operands, recognise
 from glowtrain.backends.cpu.step import generate
 from glowtrain.backends.llvm.target import Target
+from glowtrain.compiler.walk import planned
 from glowtrain.errors import CodegenError
+from glowtrain.grad.reverse import pullback
+from glowtrain.graph import Constant, Graph, Input
 from glowtrain.loops import (
     Accumulate,
     Buffer,
@@ -31,6 +34,8 @@ from glowtrain.loops import (
     indices_of,
     reduce,
 )
+from glowtrain.ops.sequence.recurrent import GRU, LSTM, RNN, Recurrent
+from glowtrain.program.analysis.kernel_facts import contractions
 from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.program import Kernel, Program, Repeat
 from glowtrain.program.verify import verify
@@ -166,6 +171,44 @@ def test_an_epilogue_is_recognised() -> None:
     assert product is not None
     assert not product.plain
     assert further_operands(kernel, product) == [bias]
+
+
+@pytest.mark.parametrize("trips", [1, 2, 5])
+def test_a_product_with_alternating_slots_is_recognised(trips: int, random: np.random.Generator) -> None:
+    """A state that a repeat carries: the step's index leads to its slot by a remainder."""
+    t, (i, j) = Index(trips, "t"), indices_of((16, 32))
+    start = random.normal(size=(2, 16, 32)).astype(np.float32)
+    states, w = Buffer("s", f32[2, 16, 32], "variable", initial=start), Buffer("w", f32[32, 32], "input")
+    product = Buffer("product", f32[16, 32])
+    total = reduce("add", (32,), lambda r: Load(states, (t % 2, i, r)) * Load(w, (r, j)))
+    step = Kernel("step", (For((i, j), (Store(product, (i, j), total),)),))
+    m, n = indices_of((16, 32))
+    carry = Kernel("carry", (For((m, n), (Store(states, ((t + 1) % 2, m, n), Load(product, (m, n))),)),))
+    assert recognise(step) is not None
+    check(random, program(Repeat("steps", t, (step, carry))), Target.host())
+
+
+@pytest.mark.parametrize("layer", [RNN(), GRU(), GRU(linear_before_reset=1), LSTM()], ids=str)
+def test_products_of_recurrent_layers_are_contractions(layer: Recurrent) -> None:
+    """In the steps of a layer and of its gradient, with the weights in panels."""
+    rows = layer.gates * 32
+    shapes = {"x": (16, 2, 32), "w": (1, rows, 32), "r": (1, rows, 32)}
+    x, *weights = (Input(f32[shape], name) for name, shape in shapes.items())
+    y, *_ = layer(x, *weights)
+    gradients = pullback([y], [Constant(np.ones(y.shape, np.float32))], weights)
+    graph = Graph((x, *weights), {"y": y} | {f"d{at}": g for at, g in enumerate(gradients) if g is not None})
+    kernels = list(planned(graph).program.kernels)
+    products = [kernel for kernel in kernels if list(contractions(kernel.body))]
+    assert len(products) >= 5
+    assert all(recognise(kernel) for kernel in products)
+    assert any(kernel.name.endswith(".pack") for kernel in kernels)
+
+
+def test_a_slot_that_the_results_themselves_choose_is_not() -> None:
+    (i, j), x = indices_of((16, 32)), Buffer("x", f32[2, 16, 32], "input")
+    w, y = Buffer("w", f32[32, 32], "input"), Buffer("y", f32[16, 32], "output")
+    total = reduce("add", (32,), lambda r: Load(x, (i % 2, i, r)) * Load(w, (r, j)))
+    assert recognise(Kernel("step", (For((i, j), (Store(y, (i, j), total),)),))) is None
 
 
 def convolution(padding: int) -> Kernel:

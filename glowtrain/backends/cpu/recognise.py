@@ -85,7 +85,7 @@ def recognise(kernel: Kernel) -> ContractionProduct | None:
         return None
     if math.prod(i.extent for i in (*loop.indices, *total.indices)) < SMALL:
         return None
-    target = _target(loop.body, total)
+    target = _target(loop.body, total, inner)
     return None if target is None else ContractionProduct(loop, total, a, b, target)
 
 
@@ -97,17 +97,22 @@ def _takes(load: Load, total: Reduce, inner: frozenset[Index]) -> bool:
         return False
     pairs = zip((affine(i) for i in load.index), load.buffer.shape, strict=True)
     known = all(within(form, n) or (form.is_linear and {i for i, _ in form.terms} <= inner) for form, n in pairs)
-    return known and address(load.index, load.buffer.strides).is_linear
+    return known and _moves(address(load.index, load.buffer.strides), total, inner)
 
 
-def _target(body: Sequence[Statement], total: Reduce) -> Store | None:
+def _moves(form: Affine, total: Reduce, inner: frozenset[Index]) -> bool:
+    """Whether the kernel's own indices lead through memory linearly; for integers, those of repeats around it too."""
+    return form.linear_in(inner) if total.dtype.is_float else form.is_linear
+
+
+def _target(body: Sequence[Statement], total: Reduce, inner: frozenset[Index]) -> Store | None:
     """The store that is made of the sums: nothing here reads its buffer.
 
     It may hold partial sums, so it has their type; sums of integers are not taken in parts, so theirs may have any.
     """
     read = {load.buffer for load in loads(body)}
     stores = [s for s in body if isinstance(s, Store) and s.buffer not in read]
-    stores = [s for s in stores if address(s.index, s.buffer.strides).is_linear]
+    stores = [s for s in stores if _moves(address(s.index, s.buffer.strides), total, inner)]
     if total.dtype.is_float:
         stores = [s for s in stores if s.buffer.dtype == total.dtype]
     return min(stores, key=lambda s: (s.value is not total, s.buffer.dtype != total.dtype), default=None)
