@@ -120,7 +120,12 @@ def is_cheap(expr: Expr) -> bool:
 
 
 def _takes_one_step(node: Expr) -> bool:
-    return isinstance(node, Apply) and FUNCTIONS[node.function].cost == Cost.CHEAP
+    match node:
+        case Apply(function="div", arguments=(_, Const()), dtype=dtype) if dtype.is_float:
+            return True
+        case Apply(function=function):
+            return FUNCTIONS[function].cost == Cost.CHEAP
+    return False
 
 
 def contraction_operands(expr: Expr) -> tuple[Reduce, Load, Load] | None:
