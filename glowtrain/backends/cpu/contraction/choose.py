@@ -57,7 +57,7 @@ class Level:
 @dataclass(frozen=True)
 class ContractionPlan:
     """The arrangement of one problem. ``vec`` is the loop along the lanes, a reduction if ``dots``; ``cost`` is in
-    cycles, ``packing`` the part of it for the levels that pack.
+    cycles, ``packing`` the part of it for each operand that levels pack.
     """
 
     problem: Problem
@@ -71,7 +71,7 @@ class ContractionPlan:
     levels: tuple[Level, ...]
     copies: int
     cost: float
-    packing: float
+    packing: dict[str, float]
 
     def describe(self) -> str:
         """One line: roles, register tile and layers."""
@@ -385,6 +385,6 @@ def _row_block(x: Candidate) -> Iterator[Level]:
     fit = x.machine.l2 // 2 // max(1, x.footprint("a", [*x.problem.reductions, loop], {loop: 1}))
     if x.footprint("b", [*x.problem.reductions, x.vec]) <= x.machine.l2 // 4:
         fit = min(fit, max(4 * size, x.machine.l2 // 4 // (lanes * x.problem.bytes_of("c"))))
-    fit = max(1, fit) // size * size
-    if size <= fit < x.extents[loop] and not any(x.problem.loops[loop].clips):
-        yield Level("block", loop, fit)
+    blocks = ceil(x.extents[loop] / (rates.BLOCK_SLACK * max(fit, size)))
+    if blocks > 1 and not any(x.problem.loops[loop].clips):
+        yield Level("block", loop, ceil(x.extents[loop] / (blocks * size)) * size)

@@ -171,7 +171,7 @@ def total(x: Candidate, step: float, mean: _Average, *, memory: bool) -> float:
     if memory:
         slow = traffic(x, mean)
         step = max(step, slow) + rates.BESIDE * min(step, slow)
-    return mean.tiles * parts * (x.steps * step + ends) + packing(x)
+    return mean.tiles * parts * (x.steps * step + ends) + sum(packing(x).values())
 
 
 def _results(x: Candidate, mean: _Average, parts: int) -> float:
@@ -189,21 +189,21 @@ def _results(x: Candidate, mean: _Average, parts: int) -> float:
     return again * wanted / (NEXT_LINES if held <= x.machine.l2 else rates.WRITTEN * THIRD_LEVEL)
 
 
-def packing(x: Candidate) -> float:
-    """Cycles of the copies; a transposition costs more than a plain copy, single elements most."""
-    result, loops = 0.0, x.problem.loops
-    if x.problem.dot:
-        return result
-    for operand, packed in (("a", x.pack_a), ("b", x.pack_b)):
-        if not packed:
-            continue
-        elements = prod(loop.extent for i, loop in enumerate(loops) if x.stride(operand, i))
-        inner = x.vec if operand == "b" else inner_reduction(x, operand)
-        near = any(x.stride(operand, i) == 1 for i in range(len(loops)) if i != inner)
-        each = rates.COPY if x.stride(operand, inner) == 1 else rates.TRANSPOSITION if near else rates.SCATTER
-        far = _away(x) * x.problem.size / 4 if operand == "b" else 0.0
-        result += elements * (each * rates.COPY_LANES / x.machine.width + far) + rates.COPY_CALL
-    return result
+def packing(x: Candidate) -> dict[str, float]:
+    """Cycles of the copies of each operand that is packed."""
+    packed = (("a", x.pack_a), ("b", x.pack_b and not x.problem.dot))
+    return {operand: _copied(x, operand) for operand, wanted in packed if wanted}
+
+
+def _copied(x: Candidate, operand: str) -> float:
+    """Cycles to copy an operand; a transposition costs more than a plain copy, single elements most."""
+    loops = x.problem.loops
+    elements = prod(loop.extent for i, loop in enumerate(loops) if x.stride(operand, i))
+    inner = x.vec if operand == "b" else inner_reduction(x, operand)
+    near = any(x.stride(operand, i) == 1 for i in range(len(loops)) if i != inner)
+    each = rates.COPY if x.stride(operand, inner) == 1 else rates.TRANSPOSITION if near else rates.SCATTER
+    far = _away(x) * x.problem.size / 4 if operand == "b" else 0.0
+    return elements * (each * rates.COPY_LANES / x.machine.width + far) + rates.COPY_CALL
 
 
 def _away(x: Candidate) -> float:

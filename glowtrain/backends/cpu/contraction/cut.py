@@ -82,11 +82,12 @@ def _tasks(plan: ContractionPlan, depth: int, inside: int) -> int:
 
 def _packed_again(plan: ContractionPlan, depths: list[int]) -> float:
     """Cycles of packing that a range does whole: of what stands outside of the innermost task loop."""
-    packs = [depth for depth, level in enumerate(plan.levels) if level.kind in _PACKS]
-    outside = [depth for depth in packs if depths and depth < depths[-1]]
-    if not outside:
-        return 0.0
-    return plan.packing / prod(_trips(plan, plan.levels[depth]) for depth in depths if depth < outside[-1])
+    again = 0.0
+    for at, level in enumerate(plan.levels):
+        if level.kind in _PACKS and depths and at < depths[-1]:
+            trips = prod(_trips(plan, plan.levels[depth]) for depth in depths if depth < at)
+            again += plan.packing[level.kind[-1]] / trips
+    return again
 
 
 def _together(plan: ContractionPlan, each: dict[int, int]) -> int:

@@ -25,16 +25,31 @@ CHUNKS = 64
 """Chunks of a call at most, so that threads finish at about the same time."""
 REPEATED = 10
 """What each chunk takes beside its tasks is at most the tenth part of it, where there are tasks enough."""
+HALVED = 4
+"""What each chunk takes beside its tasks is at most the fourth part of a call that is shared out in two."""
 
 
 def chunk_of(work: Work, grain: int) -> int:
-    """Tasks of a chunk, of so many cycles at least."""
+    """Tasks of a chunk, of so many cycles at least: such that two threads finish early."""
     if not grain:
         return max(1, work.tasks // CHUNKS)
     cycles = max(grain, REPEATED * work.shared, work.total / CHUNKS)
-    tasks = max(1, round(cycles / max(work.cycles, 1.0)))
-    whole = round(tasks / work.together) * work.together
-    return min(work.tasks, whole or tasks)
+    wanted = max(1, round(cycles / max(work.cycles, 1.0)))
+    if 2 * wanted > work.tasks:
+        if work.total < max(2 * grain, HALVED * work.shared):
+            return work.tasks
+        wanted = -(-work.tasks // 2)
+    near = range(wanted, max(1, wanted - wanted // 4) - 1, -1)
+    tasks = min(near[:: max(1, len(near) // 8)], key=lambda each: _of_two(work, each))
+    return round(tasks / work.together) * work.together or tasks
+
+
+def _of_two(work: Work, each: int) -> float:
+    """Cycles that the busier of two threads takes, where chunks are of so many tasks; the last one may be smaller."""
+    whole, rest = divmod(work.tasks, each)
+    pairs, single = divmod(whole, 2)
+    tasks = each * pairs + (each if single else rest)
+    return tasks * work.cycles + (pairs + bool(single or rest)) * work.shared
 
 
 @dataclass
