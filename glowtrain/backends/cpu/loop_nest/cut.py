@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
-from glowtrain.backends.cpu.loop_nest.analysis import Free, price, reductions
+from glowtrain.backends.cpu.loop_nest.analysis import Free, reductions
 from glowtrain.backends.cpu.loop_nest.expressions import reached
 from glowtrain.backends.cpu.tasks import WANTED
 from glowtrain.loops import (
+    FUNCTIONS,
     Accumulate,
     Apply,
     Expr,
@@ -24,8 +25,11 @@ from glowtrain.loops import (
     loads,
     statements,
 )
+from glowtrain.loops.functions import Cost
 from glowtrain.types import i64
 
+CYCLES = {Cost.CHEAP: 1.0, Cost.STEP: 2.0, Cost.EXPENSIVE: 16.0}
+"""Of scalar functions on a vector, beside others; expensive ones take from 9 (exp, log) to 60 (pow)."""
 SHORT = 16
 """Elements of a reduction that may be summed again for each range."""
 
@@ -111,5 +115,5 @@ def _evaluated(expr: Expr, seen: set[Expr]) -> float:
 def _own(expr: Expr) -> float:
     """Arithmetic in i64 is not counted: it is that of subscripts, of which most is done outside of the loops."""
     if isinstance(expr, Apply) and expr.dtype != i64:
-        return price(expr)
+        return CYCLES[FUNCTIONS[expr.function].cost]
     return float(isinstance(expr, Load))

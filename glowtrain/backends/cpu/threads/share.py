@@ -15,7 +15,7 @@ from glowtrain.backends.llvm.values import POINTER, LlvmValue, i64, pointer
 
 GRAIN = 5_000
 """Cycles of a chunk at least, some 2 µs: claiming one and saying that it is done takes 100 or 200."""
-WORTH = 3
+WORTH = 2
 """Chunks of a call, of that size, from which on it is shared: telling another thread and waiting for it takes 0.2 µs
 while that one is awake."""
 WAKE = 100_000
@@ -25,6 +25,8 @@ CHUNKS = 64
 """Chunks of a call at most, so that threads finish at about the same time."""
 REPEATED = 10
 """What each chunk takes beside its tasks is at most the tenth part of it, where there are tasks enough."""
+SIZES = 8
+"""Sizes of chunks that are compared, about."""
 HALVED = 4
 """What each chunk takes beside its tasks is at most the fourth part of a call that is shared out in two."""
 
@@ -39,17 +41,25 @@ def chunk_of(work: Work, grain: int) -> int:
         if work.total < max(2 * grain, HALVED * work.shared):
             return work.tasks
         wanted = -(-work.tasks // 2)
-    near = range(wanted, max(1, wanted - wanted // 4) - 1, -1)
-    tasks = min(near[:: max(1, len(near) // 8)], key=lambda each: _of_two(work, each))
-    return round(tasks / work.together) * work.together or tasks
+    sizes = range(min(work.tasks, wanted + -(-wanted // 2)), wanted - wanted // 4 - 1, -1)
+    near: set[int] = {*sizes[:: max(1, len(sizes) // SIZES)], *_multiples(work.together, min(work.tasks, 2 * wanted))}
+    return min(sorted(near, reverse=True), key=lambda each: _of_two(work, each))
+
+
+def _multiples(together: int, most: int) -> range:
+    """The two largest multiples of a number up to ``most``; none of 1, which all are."""
+    last = most // together * together
+    return range(last, max(0, last - 2 * together), -together) if together > 1 else range(0)
 
 
 def _of_two(work: Work, each: int) -> float:
-    """Cycles that the busier of two threads takes, where chunks are of so many tasks; the last one may be smaller."""
+    """Cycles that the busier of two threads takes, where chunks are of so many tasks; the last one may be smaller.
+    Chunks that part what is used together need that of two such groups."""
     whole, rest = divmod(work.tasks, each)
     pairs, single = divmod(whole, 2)
     tasks = each * pairs + (each if single else rest)
-    return tasks * work.cycles + (pairs + bool(single or rest)) * work.shared
+    parted = each % work.together and work.together % each
+    return tasks * work.cycles + (pairs + bool(single or rest)) * work.shared * (2 if parted else 1)
 
 
 @dataclass
