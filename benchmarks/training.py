@@ -139,7 +139,7 @@ def _trainer(module: Any, example: Any, threads: int | None = None) -> tuple[Any
     start = time.perf_counter()
     optimizer = gt.optim.SGD(lr=LR, momentum=MOMENTUM)
     loss = gt.losses.softmax_cross_entropy()
-    trainer = gt.Trainer(gt.load(data), loss, optimizer, unbiased=True, threads=threads)
+    trainer = gt.Trainer(gt.load(data), loss, optimizer, backend=gt.Cpu(cache=None), unbiased=True, threads=threads)
     return trainer, time.perf_counter() - start
 
 

@@ -98,6 +98,10 @@ class QuantizationError(GlowtrainError):
     """A model cannot be quantized as asked: a range, a scheme or the calibration data break a rule."""
 
 
+class CacheWarning(UserWarning):
+    """Compiled code cannot be kept on disk; the message says why. It is compiled in each process then."""
+
+
 class SharedWeightsWarning(UserWarning):
     """Several nodes read one initializer and train it together, and the file does not say whether they should.
 

@@ -62,6 +62,9 @@ class DType:
             return TensorType(self, extents)
         return Spec(self, extents)
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     def __str__(self) -> str:
         return self.name
 
@@ -141,7 +144,7 @@ class TensorType:
     def __post_init__(self) -> None:
         if len(self.shape) > LARGEST_RANK:
             raise ShapeError(f"a tensor of {len(self.shape)} axes: there can be {LARGEST_RANK} at most")
-        if any(extent < 0 for extent in self.shape):
+        if self.shape and min(self.shape) < 0:
             raise ShapeError(f"{self}: extents cannot be negative")
         if self.nbytes >= 1 << 62 or (0 in self.shape and math.prod(e or 1 for e in self.shape) >= 1 << 58):
             raise ShapeError(f"{self}: the product of the extents overflows")

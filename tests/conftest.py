@@ -3,10 +3,15 @@
 The default profile draws the same examples in every run; ``--hypothesis-profile=thorough`` new ones.
 ``--update-golden`` writes the texts that tests compare with files in tests/golden; look at the difference before
 committing it.
+
+No test touches the user's folder of compiled code. In this process nothing is kept, so that tests which change the
+compiler see their changes; processes that tests start keep what they compile in a folder of this run.
 """
 
 from __future__ import annotations
 
+import os
+import tempfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +32,17 @@ settings.load_profile("glowtrain")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the files in tests/golden anew")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    folder = tempfile.TemporaryDirectory(prefix="glowtrain-tests-")
+    config.add_cleanup(folder.cleanup)
+    os.environ["XDG_CACHE_HOME"] = folder.name
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glowtrain.backends.cache.location.user_cache", lambda: None)
 
 
 @pytest.fixture

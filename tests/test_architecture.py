@@ -19,7 +19,6 @@ MOST_MODULES = 15
 
 
 BY_NAME = {
-    "glowtrain/graph/registry.py": "the registry itself",
     "glowtrain/graph/value.py": "Python's operators on values stand below the operators",
     "glowtrain/ops/elementwise/arithmetic.py": "the gradient of a power has a logarithm, which stands on arithmetic",
     "glowtrain/ops/indexing/gather.py": "the gradient of a gather is a scatter, and that of a scatter a gather",

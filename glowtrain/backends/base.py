@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from glowtrain.backends.cache import Cache
+from glowtrain.backends.cache.folder import Cache
 from glowtrain.backends.state import State
 from glowtrain.errors import BackendError
 from glowtrain.stages import Facts, Options, Stage
-from glowtrain.types import Array
+from glowtrain.types import Array, TensorType
+
+Types = Mapping[str, TensorType]
 
 
 class Artifact(ABC):
@@ -27,6 +29,10 @@ class Artifact(ABC):
     @property
     def portable(self) -> bool:
         """Whether it can be written to a file: not if it calls functions of this process."""
+        return True
+
+    def fits(self, inputs: Types, variables: Types, outputs: Types) -> bool:
+        """Whether it can be of a graph with these types, as far as it says."""
         return True
 
     @abstractmethod
@@ -103,6 +109,10 @@ class Backend(ABC):
         """For checks: the same backend on this many threads, sharing out whatever can be shared, however small, and
         caching nothing."""
         return self.on(threads)
+
+    def uncached(self) -> Backend:
+        """The same backend, keeping nothing and taking nothing that is kept."""
+        return self
 
     @property
     def views(self) -> Mapping[str, View]:

@@ -67,5 +67,5 @@ def _checksum(arrays: Mapping[str, Array], header: str) -> str:
     content = hashlib.sha256(header.encode())
     for name in sorted(arrays):
         content.update(f"\0{name}\0{arrays[name].nbytes}\0".encode())
-        content.update(arrays[name].tobytes())
+        content.update(arrays[name].data)
     return content.hexdigest()

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import inspect
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glowtrain.backends.base import Backend
+from glowtrain.deferred import Deferred
 from glowtrain.errors import BackendError, InputError
 from glowtrain.graph.plugins import FAILURES, package_of
 from glowtrain.presentation.words import kind_of
+
+if TYPE_CHECKING:
+    from importlib import metadata
+else:
+    metadata = Deferred("importlib.metadata")
 
 GROUP = "glowtrain.backends"
 BUILT_IN = {
@@ -49,11 +54,11 @@ def _named(backend: str) -> Backend:
     return _made(offered[backend])
 
 
-def _offered() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=GROUP)}
+def _offered() -> dict[str, metadata.EntryPoint]:
+    return {point.name: point for point in metadata.entry_points(group=GROUP)}
 
 
-def _made(point: EntryPoint) -> Backend:
+def _made(point: metadata.EntryPoint) -> Backend:
     origin = f"backend {point.name!r} ({point.value} of {package_of(point)})"
     try:
         kind: Any = point.load()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import Condition, get_ident
+from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from glowtrain.errors import InputError
 from glowtrain.forks import renew_in_children
-from glowtrain.types import Array
+from glowtrain.types import Array, Shape
 
 
 class ReadWriteLock:
@@ -167,13 +170,29 @@ class State:
         return self._storage[name]
 
 
-def aligned(array: Array, alignment: int = 64) -> Array:
-    """A contiguous copy whose data begins at a multiple of ``alignment`` bytes."""
-    memory = np.empty(array.nbytes + alignment, np.uint8)
-    start = -memory.ctypes.data % alignment
-    result: Array = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+ALIGNMENT = 64
+"""Bytes at a multiple of which arrays begin that native code works on."""
+
+
+def aligned(array: Array) -> Array:
+    """A contiguous, aligned copy."""
+    result = _placed(np.empty(array.nbytes + ALIGNMENT, np.uint8), array.shape, array.dtype)
     result[...] = array
     return result
+
+
+def zeros(shape: int | Shape, dtype: DTypeLike) -> Array:
+    """Aligned zeros, which take no memory before they are written to."""
+    extents = (shape,) if isinstance(shape, int) else shape
+    size = math.prod(extents) * np.dtype(dtype).itemsize
+    return _placed(np.zeros(size + ALIGNMENT, np.uint8), extents, np.dtype(dtype))
+
+
+def _placed(memory: Array, shape: Shape, dtype: np.dtype[Any]) -> Array:
+    """An array in memory that has room for it, and for moving its beginning."""
+    start = -memory.ctypes.data % ALIGNMENT
+    placed: Array = memory[start : start + math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
+    return placed
 
 
 def address_of(array: Array) -> int:

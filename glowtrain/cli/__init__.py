@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 
-from glowtrain import __version__
-from glowtrain.cli.commands.conformance import conformance
-from glowtrain.cli.commands.demo import demo
-from glowtrain.cli.commands.gradcheck import gradcheck
-from glowtrain.cli.commands.inspect import inspect
-from glowtrain.cli.commands.operators import operators
-from glowtrain.cli.commands.quantize import quantize
-from glowtrain.cli.commands.run import run
-from glowtrain.cli.commands.train import train
-from glowtrain.cli.commands.verify import verify
 from glowtrain.cli.terminal.encoding import encodable
 from glowtrain.cli.terminal.help import Command, Group, paragraphs
+from glowtrain.version import __version__
 
-app = typer.Typer(
-    name="glowtrain",
-    cls=Group,
-    help="A training compiler: an ONNX model in, one compiled training step, a trained ONNX model out.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-)
-for function in (demo, train, quantize, run, inspect, verify, gradcheck, conformance, operators):
-    app.command(cls=Command, help=paragraphs(function))(function)
+COMMANDS = (
+    "demo", "train", "quantize", "run", "inspect", "verify", "gradcheck", "conformance", "operators", "cache",
+)  # fmt: skip
+"""Each is a function, or an application with commands of its own, in the module of its name in ``commands``."""
+
+
+def application(*commands: str) -> typer.Typer:
+    """The command line with some of its commands: what others need is not imported."""
+    made = typer.Typer(
+        name="glowtrain",
+        cls=Group,
+        help="A training compiler: an ONNX model in, one compiled training step, a trained ONNX model out.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        callback=_root,
+    )
+    for name in commands:
+        found = getattr(import_module(f"{__name__}.commands.{name}"), name)
+        if isinstance(found, typer.Typer):
+            made.add_typer(found)
+        else:
+            made.command(cls=Command, help=paragraphs(found))(found)
+    return made
 
 
 def _version(wanted: bool) -> None:
@@ -37,7 +44,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
@@ -46,7 +52,16 @@ def _root(
     pass
 
 
+def __getattr__(name: str) -> Any:
+    """``app``: the whole command line."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = application(*COMMANDS)
+    return globals()[name]
+
+
 def main() -> None:
     """The entry point ``glowtrain``."""
     encodable()
-    app()
+    called = sys.argv[1:2]
+    application(*(called if called and called[0] in COMMANDS else COMMANDS))()

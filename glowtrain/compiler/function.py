@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.inputs import as_array, shape_of
 from glowtrain.backends.state import State
 from glowtrain.compiler.specialisation import Specialisation
-from glowtrain.compiler.walk import WALK, arrive
+from glowtrain.deferred import Deferred
 from glowtrain.errors import InputError, UnknownValueError
 from glowtrain.forks import renew_in_children
 from glowtrain.graph import Binding, Graph, Template, no_graph, no_model
@@ -25,6 +25,11 @@ from glowtrain.pickling import check_pickles
 from glowtrain.presentation.words import kind_of
 from glowtrain.stages import Options
 from glowtrain.types import Array, Shape, TensorType
+
+if TYPE_CHECKING:
+    from glowtrain.compiler import walk
+else:
+    walk = Deferred("glowtrain.compiler.walk")
 
 SPECIALISATIONS = 32
 """Bindings of a template that a function keeps compiled, unless it is told another number."""
@@ -68,7 +73,7 @@ def compile_artifact(
         raise InputError(f"compile_artifact takes a graph, {no_graph(graph)}")
     resolved = backend_of(backend)
     options = Options(facts=resolved.facts, fixed_point=fixed_point, prefix=prefix, linkable=True)
-    artifact: Artifact = arrive(graph, options, resolved.stages(WALK))
+    artifact: Artifact = walk.arrive(graph, options, resolved.stages(walk.WALK))
     return artifact
 
 

@@ -6,18 +6,24 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import Condition
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from glowtrain.backends.base import Backend, Executable, Instance
-from glowtrain.backends.cache import key_of
+from glowtrain.backends.base import Artifact, Backend, Executable, Instance
+from glowtrain.backends.cache.folder import Cache
+from glowtrain.backends.cache.key import foreign_modules, key_of
 from glowtrain.backends.inputs import check_inputs
 from glowtrain.backends.state import State
-from glowtrain.compiler.walk import WALK, arrive
-from glowtrain.errors import ArtifactError, InputError
+from glowtrain.deferred import Deferred
+from glowtrain.errors import ArtifactError, CodegenError, InputError
 from glowtrain.forks import renew_in_children
 from glowtrain.graph import Graph
 from glowtrain.stages import Options
 from glowtrain.types import Array
+
+if TYPE_CHECKING:
+    from glowtrain.compiler import walk
+else:
+    walk = Deferred("glowtrain.compiler.walk")
 
 IDLE = os.cpu_count() or 1
 """Instances of one specialisation at most: more of them would not run at once, each with memory of its own."""
@@ -121,19 +127,46 @@ class Specialisation:
 
 def executable_of(graph: Graph, backend: Backend, options: Options) -> Executable:
     """A graph, compiled and loaded; from the backend's cache where it is there."""
-    if backend.cache is None:
-        return backend.load(arrive(graph, options, backend.stages(WALK)))
-    key = key_of(graph, backend.fingerprint, options)
-    data = backend.cache.get(key)
-    if data is not None:
-        try:
-            return backend.load(backend.read(data))
-        except ArtifactError:
-            data = None  # damaged: it is made again, and written over
-    artifact = arrive(graph, options, backend.stages(WALK))
+    cache, key = backend.cache, _key(graph, backend, options)
+    if cache is None or key is None:
+        return backend.load(_compiled(graph, backend, options))
+    if (found := _kept(graph, backend, cache, key)) is not None:
+        return found
+    artifact = _compiled(graph, backend, options)
     if artifact.portable:
-        backend.cache.put(key, artifact.to_bytes())
+        cache.put(key, artifact.to_bytes())
     return backend.load(artifact)
+
+
+def _compiled(graph: Graph, backend: Backend, options: Options) -> Artifact:
+    artifact: Artifact = walk.arrive(graph, options, backend.stages(walk.WALK))
+    return artifact
+
+
+def _key(graph: Graph, backend: Backend, options: Options) -> str | None:
+    """Under which key the code is kept, if it is.
+
+    What operators and backends of other packages do can depend on more than their sources, so their code is kept only
+    where someone asked for it.
+    """
+    if backend.cache is None or (backend.cache.own and foreign_modules(graph, [type(backend)])):
+        return None
+    return key_of(graph, backend.fingerprint, options, [type(backend)])
+
+
+def _kept(graph: Graph, backend: Backend, cache: Cache, key: str) -> Executable | None:
+    """The code that a cache has, loaded; None where there is none, or it is damaged or of another graph."""
+    data = cache.get(key)
+    if data is None:
+        return None
+    inputs = {value.name: value.type for value in graph.inputs}
+    variables = {value.name: value.type for value in graph.variables}
+    outputs = {name: value.type for name, value in graph.outputs.items()}
+    try:
+        artifact = backend.read(data)
+        return backend.load(artifact) if artifact.fits(inputs, variables, outputs) else None
+    except (ArtifactError, CodegenError):
+        return None
 
 
 @contextmanager

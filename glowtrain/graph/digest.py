@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from glowtrain.graph.graph import Graph
 from glowtrain.graph.operator import Operator
 from glowtrain.graph.traversal import topological
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
-from glowtrain.types import Array
+from glowtrain.types import Array, TensorType
 
 DIGITS = 16
 """Length of the digests that are written down."""
@@ -106,8 +107,15 @@ def _attribute(value: Any) -> str:
 
 
 def _types(values: Iterable[Value]) -> list[str]:
-    return [str(value.type) for value in values]
+    return [_type(value.type) for value in values]
+
+
+@lru_cache(maxsize=4096)
+def _type(type_: TensorType) -> str:
+    """The same few types occur at most nodes."""
+    return str(type_)
 
 
 def _content(array: Array) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+    """The hash of an array's elements, which are not copied for it."""
+    return hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).hexdigest()

@@ -265,9 +265,8 @@ class Operator:
 
     def stated(self) -> dict[str, Any]:
         """The attributes that are not at their defaults: with the operator's key, all that its text says."""
-        fields = dataclasses.fields(self)  # type: ignore[arg-type]
-        pairs = ((field, getattr(self, field.name)) for field in fields)
-        return {field.name: value for field, value in pairs if not same_attribute(value, field.default)}
+        pairs = ((name, getattr(self, name), default) for name, default in _defaults(type(self)))  # type: ignore[arg-type]
+        return {name: value for name, value, default in pairs if not same_attribute(value, default)}
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some attributes changed."""
@@ -304,6 +303,12 @@ class Operator:
 def _field_names(cls: type) -> tuple[str, ...]:
     """The names of a class's attributes: asked for at every node, in every pass."""
     return tuple(field.name for field in dataclasses.fields(cls))
+
+
+@cache
+def _defaults(cls: type) -> tuple[tuple[str, Any], ...]:
+    """The names of a class's attributes with their defaults."""
+    return tuple((field.name, field.default) for field in dataclasses.fields(cls))
 
 
 def as_tuple(results: Result | tuple[Result, ...]) -> tuple[Result, ...]:

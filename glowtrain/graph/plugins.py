@@ -13,9 +13,15 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
 
+from glowtrain.deferred import Deferred
 from glowtrain.errors import GlowtrainError, PluginError
+
+if TYPE_CHECKING:
+    from importlib import metadata
+else:
+    metadata = Deferred("importlib.metadata")
 
 GROUP = "glowtrain.operators"
 """The group of entry points."""
@@ -40,11 +46,11 @@ FAILURES = (
 @cache
 def load_domain(domain: str) -> None:
     """Import what packages offer for a domain, once. Raises :class:`PluginError` naming the package that fails."""
-    for entry in entry_points(group=GROUP, name=domain):
+    for entry in metadata.entry_points(group=GROUP, name=domain):
         _load(entry)
 
 
-def _load(entry: EntryPoint) -> None:
+def _load(entry: metadata.EntryPoint) -> None:
     try:
         entry.load()
     except FAILURES as error:
@@ -54,7 +60,7 @@ def _load(entry: EntryPoint) -> None:
         ) from error
 
 
-def package_of(entry: EntryPoint) -> str:
+def package_of(entry: metadata.EntryPoint) -> str:
     """The package that offers an entry point, with its version."""
     return "an unnamed package" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
 

@@ -1,9 +1,9 @@
-"""The registry: every operator by name. It is full whenever it is asked: operators that come along are imported at the
-first look, those of other packages when their domain is met."""
+"""The registry: every operator by name. It is full whenever it is asked: operators that come along are imported when
+they are looked up, those of other packages when their domain is met."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeVar
@@ -13,10 +13,10 @@ from glowtrain.graph.operator import Operator
 from glowtrain.graph.plugins import load_domain
 
 BUILT_IN = "glowtrain.ops"
-"""The package that registers the operators that come along, when it is imported."""
+"""The package of the operators that come along; its modules register them when they are imported."""
 
-OPERATORS: dict[str, type[Operator]] = {}
-"""Every registered operator by :meth:`Operator.key`."""
+_registered: dict[str, type[Operator]] = {}
+"""The operators whose modules were imported, by key."""
 
 Class = TypeVar("Class", bound=type[Operator])
 
@@ -30,9 +30,9 @@ def operator(cls: Class) -> Class:
     if "onnx" not in vars(cls):
         cls.onnx = cls.__name__
     key = cls.key()
-    if key in OPERATORS and OPERATORS[key].__qualname__ != cls.__qualname__:
-        raise ValueError(f"operator {key} is already registered by {OPERATORS[key].__module__}")
-    OPERATORS[key] = cls
+    if key in _registered and _registered[key].__qualname__ != cls.__qualname__:
+        raise ValueError(f"operator {key} is already registered by {_registered[key].__module__}")
+    _registered[key] = cls
     return cls
 
 
@@ -52,11 +52,46 @@ def lookup(key: str) -> type[Operator] | None:
 
     Raises :class:`PluginError` if that package cannot be imported.
     """
-    if key not in OPERATORS:
-        import_module(BUILT_IN)
-        if domain := key.rpartition(".")[0]:
-            load_domain(domain)
-    return OPERATORS.get(key)
+    _import(key)
+    if key not in _registered and (domain := key.rpartition(".")[0]):
+        load_domain(domain)
+    return _registered.get(key)
+
+
+def _import(key: str) -> None:
+    """Import an operator that comes along."""
+    if key not in _registered:
+        import_module(BUILT_IN).import_homes(key.rpartition(".")[2])
+
+
+def _import_all() -> None:
+    import_module(BUILT_IN).import_all()
+
+
+class _Operators(MutableMapping[str, type[Operator]]):
+    """All operators but those of packages that nobody asked for: those that come along are imported when needed."""
+
+    def __getitem__(self, key: str) -> type[Operator]:
+        _import(key)
+        return _registered[key]
+
+    def __setitem__(self, key: str, cls: type[Operator]) -> None:
+        _registered[key] = cls
+
+    def __delitem__(self, key: str) -> None:
+        del _registered[key]
+
+    def __iter__(self) -> Iterator[str]:
+        _import_all()
+        return iter(tuple(_registered))
+
+    def __len__(self) -> int:
+        _import_all()
+        return len(_registered)
+
+
+OPERATORS: MutableMapping[str, type[Operator]] = _Operators()
+"""Every registered operator by :meth:`Operator.key`."""
 
 
 def class_of(key: str) -> type[Operator]:
@@ -89,5 +124,5 @@ class Named:
 
 def registered(where: Callable[[type[Operator]], bool] = lambda cls: True) -> Iterator[type[Operator]]:
     """All registered operators that satisfy ``where``, by name."""
-    import_module(BUILT_IN)
-    return (OPERATORS[key] for key in sorted(OPERATORS) if where(OPERATORS[key]))
+    _import_all()
+    return (_registered[key] for key in sorted(_registered) if where(_registered[key]))

@@ -15,6 +15,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
+from glowtrain.backends.discovery import backend_of
 from glowtrain.compiler import Function, compile
 from glowtrain.errors import InputError
 from glowtrain.onnx_io.read.load import load
@@ -52,6 +53,8 @@ class GlowtrainBackend(Backend):
     """Runs ONNX models through Glowtrain's compiled functions; a subclass may name another ``engine``."""
 
     engine: ClassVar[str] = "cpu"
+    cached: ClassVar[bool] = True
+    """Whether compiled code is kept, and taken where it is kept."""
 
     @classmethod
     def is_compatible(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
@@ -75,7 +78,9 @@ class GlowtrainBackend(Backend):
         initial = {tensor.name for tensor in model.graph.initializer}
         inputs = [value.name for value in model.graph.input if value.name not in initial]
         outputs = [value.name for value in model.graph.output]
-        return GlowtrainRep(compile(load(model), backend=cls.engine), inputs, outputs)
+        engine = backend_of(cls.engine)
+        function = compile(load(model), backend=engine if cls.cached else engine.uncached())
+        return GlowtrainRep(function, inputs, outputs)
 
     @classmethod
     def run_model(cls, model: ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:

@@ -13,8 +13,8 @@ from glowtrain.grad import gradient_graph, loss_graph, training_graph
 from glowtrain.graph import Graph, Template, Variable
 from glowtrain.graph.specialise.template import PROBES, example_of
 from glowtrain.losses import Loss
+from glowtrain.modes.training_and_inference import inference, make_trainable
 from glowtrain.names import matches
-from glowtrain.onnx_io import inference, make_trainable
 from glowtrain.optim import Optimizer
 from glowtrain.presentation.words import LISTED
 from glowtrain.types import Spec

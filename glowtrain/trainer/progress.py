@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
+from glowtrain.deferred import Deferred
 from glowtrain.trainer.history import Record
+
+if TYPE_CHECKING:
+    from rich import console
+    from rich import progress as bars
+else:
+    console, bars = Deferred("rich.console"), Deferred("rich.progress")
 
 ROOMY = 80
 """Columns of a terminal on which the bar has room for the speed."""
@@ -25,13 +29,13 @@ class Display:
         self.visible = progress is not False
         bar = self.visible and self.console.is_terminal
         columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[state]}"),
-            TimeRemainingColumn(compact=True),
+            bars.TextColumn("{task.description}"),
+            bars.BarColumn(),
+            bars.MofNCompleteColumn(),
+            bars.TextColumn("{task.fields[state]}"),
+            bars.TimeRemainingColumn(compact=True),
         )
-        self.progress = Progress(*columns, console=self.console, disable=not bar, transient=True)
+        self.progress = bars.Progress(*columns, console=self.console, disable=not bar, transient=True)
         self.task = self.progress.add_task("compiling", total=total, completed=done, state="")
 
     def __enter__(self) -> Display:
@@ -60,10 +64,12 @@ class Display:
             self.console.print(text, soft_wrap=not self.console.is_terminal)
 
 
-def _console(stream: TextIO | None) -> Console:
+def _console(stream: TextIO | None) -> console.Console:
     """For text as it is, in notebooks too: what rich shows there needs a package that may be absent."""
-    on_stderr = stream is None and not Console().is_jupyter
-    return Console(file=stream, stderr=on_stderr, force_jupyter=False, highlight=False, markup=False, emoji=False)
+    on_stderr = stream is None and not console.Console().is_jupyter
+    return console.Console(
+        file=stream, stderr=on_stderr, force_jupyter=False, highlight=False, markup=False, emoji=False
+    )
 
 
 def line(record: Record, epochs: int, width: int | None = None) -> str:

@@ -21,8 +21,8 @@ from glowtrain.errors import CheckpointError, GlowtrainError, InputError, NonFin
 from glowtrain.grad.training import LOSS, STEP
 from glowtrain.graph import Binding, Graph, Template, constant, no_model
 from glowtrain.losses import Loss, LossFunction, as_loss
+from glowtrain.modes.training_and_inference import inference
 from glowtrain.modes.variables import with_values
-from glowtrain.onnx_io import inference
 from glowtrain.optim import Optimizer
 from glowtrain.presentation.words import plural, unknown
 from glowtrain.trainer.arrays import converted

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from glowtrain.cli import app
 from tests.cli.terminal import words
 
-COMMANDS = ("demo", "train", "quantize", "run", "inspect", "verify", "gradcheck", "conformance", "operators")
+COMMANDS = ("demo", "train", "quantize", "run", "inspect", "verify", "gradcheck", "conformance", "operators", "cache")
 
 
 def page(*command: str, columns: int) -> str:

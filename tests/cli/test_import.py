@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import os
 import re
 import subprocess
 import sys
@@ -29,9 +30,8 @@ gt.save(model.bind({"batch": 4}), "model.onnx")
 def python(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """A process of its own, which has imported no operator."""
     command = [sys.executable, *arguments]
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(ROOT)}
-    )
+    environment = {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": os.environ["XDG_CACHE_HOME"]}
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
 
 
 def glowtrain(*arguments: str, folder: Path) -> str:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import glowtrain as gt
-from glowtrain.backends.cache import key_of
+from glowtrain.backends.cache.key import key_of
 from glowtrain.backends.cpu.artifact import NativeArtifact
-from glowtrain.backends.cpu.backend import Cpu, EmitObjects
+from glowtrain.backends.cpu.backend import Cpu
+from glowtrain.backends.cpu.emit import EmitObjects
 from glowtrain.backends.interpreter import Interpreter
 from glowtrain.backends.llvm.target import Target
 from glowtrain.compiler import compile_artifact
@@ -31,14 +32,19 @@ def small(scale: float = 0.5, start: float = 1.0) -> Graph:
 
 
 def results(graph: Graph, backend: Cpu) -> list[bytes]:
-    function = gt.compile(graph, backend=backend)
+    """On one thread: code of the pool of threads is kept, too."""
+    function = gt.compile(graph, backend=backend, threads=1)
     x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
     return [array.tobytes() for _ in range(2) for array in function({"x": x}).values()]
 
 
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.compiled"))
+
+
 def test_the_second_time_nothing_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cold = results(small(), Cpu(cache=tmp_path))
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(files(tmp_path)) == 1
     monkeypatch.setattr(EmitObjects, "run", lambda self, code: pytest.fail("compiled again"))
     assert results(small(), Cpu(cache=tmp_path)) == cold
     monkeypatch.undo()
@@ -51,7 +57,7 @@ def test_keys_follow_what_decides_about_code() -> None:
     assert key_of(small(), cpu, DEFAULT) == key
     assert key_of(small(start=2.0), cpu, DEFAULT) == key
     assert key_of(small(), cpu, Options(check=True)) == key
-    assert key_of(small(scale=0.25), cpu, DEFAULT) != key
+    assert key_of(small(scale=0.25), cpu, DEFAULT) not in (key, None)
     assert key_of(small(), Cpu("sse4").fingerprint, DEFAULT) != key
     for other in (
         Options(fixed_point=True),
@@ -65,7 +71,7 @@ def test_keys_follow_what_decides_about_code() -> None:
 @pytest.mark.parametrize("damage", [b"", b"nonsense", b"\x10\0\0\0\0\0\0\0{}              "])
 def test_a_broken_file_is_made_again(tmp_path: Path, damage: bytes) -> None:
     cold = results(small(), Cpu(cache=tmp_path))
-    (file,) = tmp_path.iterdir()
+    (file,) = files(tmp_path)
     whole = file.read_bytes()
     for broken in (damage, whole[: len(whole) // 2]):
         file.write_bytes(broken)
@@ -99,7 +105,7 @@ def test_one_wrong_bit_is_noticed() -> None:
 
 def test_a_damaged_file_is_made_again(tmp_path: Path) -> None:
     cold = results(small(), Cpu(cache=tmp_path))
-    (file,) = tmp_path.iterdir()
+    (file,) = files(tmp_path)
     whole = file.read_bytes()
     file.write_bytes(whole[:-9] + bytes(9))
     assert results(small(), Cpu(cache=tmp_path)) == cold

@@ -12,7 +12,7 @@ from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.llvm.target import Target, target_names
 from glowtrain.graph import Graph, Input
 from glowtrain.ops.elementwise.cast import Cast
-from glowtrain.optimize import optimize
+from glowtrain.optimize.pipeline import optimize
 from glowtrain.types import DTYPES, SMALL_INTEGERS, Array, DType, TensorType, dtype_of, f32, f64, i32, i64, u8, u32, u64
 from tests.cpu.cpu_kernels import runnable
 

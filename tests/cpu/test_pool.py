@@ -24,8 +24,9 @@ from glowtrain import models
 from glowtrain.backends.cpu.step import Code, generate
 from glowtrain.backends.cpu.tasks import Work
 from glowtrain.backends.cpu.threads import count
+from glowtrain.backends.cpu.threads.count import GRAIN
 from glowtrain.backends.cpu.threads.pool import ThreadPool, pool_of, pool_text
-from glowtrain.backends.cpu.threads.share import CHUNKS, GRAIN, Shared, chunk_of
+from glowtrain.backends.cpu.threads.share import CHUNKS, Shared, chunk_of
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.target import Target
 from glowtrain.compiler.specialisation import IDLE

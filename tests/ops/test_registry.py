@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from glowtrain import ops
 from glowtrain.gradcheck.operators.oracles import GRADIENT, applied, check_sample, described, drawn
 from glowtrain.gradcheck.report.report import Measure
 from glowtrain.gradcheck.strategies import samples
 from glowtrain.graph import Operator, Sample, lookup, registered
+from glowtrain.ops import homes
 from glowtrain.ops.core.family import Elementwise
 
 EVERY = pytest.mark.parametrize("key", [cls.key() for cls in registered()])
@@ -28,6 +30,22 @@ def operator_of(key: str) -> type[Operator]:
 def bad(sample: Sample, oracles: tuple[str, ...]) -> list[Measure]:
     """Failures, and kinks: a domain must keep away from them."""
     return [measure for measure in check_sample(sample, oracles) if measure.status in ("failed", "kink")]
+
+
+@EVERY
+def test_is_found_by_its_name_alone(key: str) -> None:
+    """What imports nothing but the modules of a name must import the operator."""
+    cls = operator_of(key)
+    if cls.__module__.startswith("glowtrain.ops."):
+        assert cls.__module__ in homes()[cls.onnx]
+
+
+def test_without_sources_all_are_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(ops, "homes", dict)
+    monkeypatch.setattr(ops, "import_all", lambda: asked.append("all"))
+    ops.import_homes("Relu")
+    assert asked == ["all"]
 
 
 @EVERY

@@ -15,8 +15,8 @@ from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.elementwise.transcendental import Tanh
 from glowtrain.ops.random.draws import RandomNormalLike
 from glowtrain.ops.sequence.recurrent import GRU, LSTM, RNN
-from glowtrain.optimize import optimize
 from glowtrain.optimize.cse import MergeEqual, merge_bodies
+from glowtrain.optimize.pipeline import optimize
 from glowtrain.optimize.scan import MergeScans
 from glowtrain.types import f64
 

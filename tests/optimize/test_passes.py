@@ -27,10 +27,9 @@ from glowtrain.ops.tensor.move import Concat, Expand, Flatten, Reshape, Slice, S
 from glowtrain.ops.tensor.pad import Pad, Tile
 from glowtrain.ops.tensor.shape import Shape
 from glowtrain.ops.tensor.split import Split
-from glowtrain.optimize import optimize
 from glowtrain.optimize.cse import MergeEqual
 from glowtrain.optimize.fold import Fold
-from glowtrain.optimize.pipeline import Pass
+from glowtrain.optimize.pipeline import Pass, optimize
 from glowtrain.optimize.scan import DropUnreadStacks, MergeScans
 from glowtrain.optimize.simplify import Simplify, holds_all
 from glowtrain.types import DTYPES, Array, TensorType, bf16, boolean, f16, f32, f64, i32, i64

@@ -10,20 +10,23 @@ other. The pool is null for a step on one thread, or what :mod:`glowtrain.backen
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from glowtrain.backends.base import Artifact
+from glowtrain.backends.base import Artifact, Types
 from glowtrain.backends.container import pack, unpack
-from glowtrain.backends.cpu.step import FIRST_SLOT, Code
+from glowtrain.backends.cpu.table import FIRST_SLOT
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.state import aligned
 from glowtrain.errors import ArtifactError
 from glowtrain.loops import Buffer
 from glowtrain.native import NativeFunction
-from glowtrain.program.memory.plan import Plan
 from glowtrain.types import Array, TensorType, parse_type
+
+if TYPE_CHECKING:
+    from glowtrain.backends.cpu.step import Code
+    from glowtrain.program.memory.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,11 @@ class NativeArtifact(Artifact):
     @property
     def portable(self) -> bool:
         return not self.natives
+
+    def fits(self, inputs: Types, variables: Types, outputs: Types) -> bool:
+        types = {"input": inputs, "variable": variables, "output": outputs}
+        outside = (slot for slot in self.slots if slot.kind in types)
+        return self.outputs == outputs and all(types[slot.kind].get(slot.name) == slot.type for slot in outside)
 
     @classmethod
     def of(cls, objects: tuple[bytes, ...], code: Code) -> NativeArtifact:
@@ -125,6 +133,8 @@ class NativeArtifact(Artifact):
         objects = tuple(arrays[f"object.{at}"].tobytes() for at in range(facts["objects"]))
         calls = tuple(facts["calls"])
         sizes = facts["arena"], facts["workspace"]
+        if min(sizes) < 0:
+            raise ValueError(f"arena and workspace of {sizes} bytes")
         return cls(objects, target, facts["entry"], *sizes, slots, outputs, constants, calls)
 
     def __str__(self) -> str:

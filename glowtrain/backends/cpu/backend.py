@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glowtrain.backends.base import Artifact, Backend, Executable, View
-from glowtrain.backends.cache import Cache
+from glowtrain.backends.cache.location import CacheChoice, chosen
 from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.cpu.executable import NativeExecutable
-from glowtrain.backends.cpu.step import Code, generate
-from glowtrain.backends.cpu.tasks import Whole
-from glowtrain.backends.cpu.threads.count import checked, default
-from glowtrain.backends.cpu.threads.share import GRAIN, Shared
+from glowtrain.backends.cpu.threads.count import GRAIN, checked, default
 from glowtrain.backends.llvm import toolchain
-from glowtrain.backends.llvm.pieces import compile_pieces
 from glowtrain.backends.llvm.target import Target
+from glowtrain.deferred import Deferred
 from glowtrain.errors import ArtifactError
-from glowtrain.presentation.words import plural
-from glowtrain.program.memory.plan import Plan
 from glowtrain.stages import Options, Stage
+
+if TYPE_CHECKING:
+    from glowtrain.backends.cpu import emit
+    from glowtrain.program.memory.plan import Plan
+else:
+    emit = Deferred("glowtrain.backends.cpu.emit")
 
 
 class Cpu(Backend):
     """Native code for a processor: the one this process runs on, or a :class:`Target` (also by name).
 
-    Code for another processor can be compiled, kept and linked, but not loaded here. With a ``cache`` folder, compiled
-    graphs are kept there and found again by later processes.
+    Code for another processor can be compiled, kept and linked, but not loaded here. Compiled graphs are kept on disk
+    and found again by later processes: in the user's folder for caches, or in the folder that ``cache`` says; False and
+    None keep none. The user's folder holds no code of operators from elsewhere, and where it cannot be used, a
+    :class:`CacheWarning` says so; one that was asked for and cannot be used is an :class:`InputError`.
 
     A step runs on so many ``threads``, by default on as many as this process has cores (or PyTorch is set to use); the
     code and its results are the same for any number. ``grain`` is how many cycles of work a thread takes at least
@@ -44,26 +44,29 @@ class Cpu(Backend):
     def __init__(
         self,
         target: Target | str | None = None,
-        cache: str | os.PathLike[str] | None = None,
+        cache: CacheChoice = True,
         *,
         threads: int | None = None,
         grain: int = GRAIN,
     ) -> None:
         self.target = Target.named(target) if isinstance(target, str) else target or Target.host()
-        self.cache = None if cache is None else Cache(cache)
+        self.cache = chosen(cache)
         self.threads = None if threads is None else checked(threads)
         self.grain = grain
 
-    def __reduce__(self) -> tuple[Callable[..., Cpu], tuple[Target | None, Path | None, int | None, int]]:
+    def __reduce__(self) -> tuple[Callable[..., Cpu], tuple[Target | None, CacheChoice, int | None, int]]:
         """By what it was made of: the host is then the processor of the process that reads it."""
         target = None if self.target == Target.host() else self.target
-        return _made, (target, self._folder, self.threads, self.grain)
+        return _made, (target, self._choice, self.threads, self.grain)
 
     def on(self, threads: int) -> Cpu:
         return self._like(threads=checked(threads))
 
     def sharing(self, threads: int) -> Cpu:
         return self._like(threads=threads, grain=0, cache=None)
+
+    def uncached(self) -> Cpu:
+        return self._like(cache=None)
 
     def _like(self, **changed: Any) -> Cpu:
         """The same, also of a derived class, but for some attributes."""
@@ -72,8 +75,9 @@ class Cpu(Backend):
         return other
 
     @property
-    def _folder(self) -> Path | None:
-        return None if self.cache is None else self.cache.folder
+    def _choice(self) -> CacheChoice:
+        """What the cache was made of: the user's folder is then that of whoever reads it."""
+        return self.cache if self.cache is None else self.cache.own or self.cache.folder
 
     @property
     def fingerprint(self) -> str:
@@ -81,29 +85,28 @@ class Cpu(Backend):
 
     @property
     def views(self) -> Mapping[str, View]:
-        return {"asm": View("llvm", "the assembler text", assembly_of)}
+        return {"asm": View("llvm", "the assembler text", emit.assembly_of)}
 
     def stages(self, walk: Sequence[Stage]) -> tuple[Stage, ...]:
         return (
             *walk,
-            Stage("llvm", "a function for each kernel structure", lambda o: GenerateCode(self.target, o, self.grain)),
+            Stage("llvm", "a function for each kernel structure", self._generate),
             Stage("compiled", "machine code", self._emit),
         )
 
     def in_numbers(self, result: Any) -> str:
-        match result:
-            case Code():
-                lines = plural(len(result.text.splitlines()), "line")
-                return f"{plural(len(result.functions), 'function')}, {lines} of LLVM text"
-            case NativeArtifact():
-                return f"{result.size:,} bytes of machine code for {result.target.cpu or result.target.name}"
-        return ""
+        if isinstance(result, NativeArtifact):
+            return f"{result.size:,} bytes of machine code for {result.target.cpu or result.target.name}"
+        return emit.in_numbers(result)
 
     def compile(self, subject: Plan, options: Options) -> NativeArtifact:
-        return self._emit(options).run(GenerateCode(self.target, options, self.grain).run(subject))
+        return self._emit(options).run(self._generate(options).run(subject))
 
-    def _emit(self, options: Options) -> EmitObjects:
-        return EmitObjects(1 if options.linkable else self._threads)
+    def _generate(self, options: Options) -> emit.GenerateCode:
+        return emit.GenerateCode(self.target, options, self.grain)
+
+    def _emit(self, options: Options) -> emit.EmitObjects:
+        return emit.EmitObjects(1 if options.linkable else self._threads)
 
     def read(self, data: bytes) -> NativeArtifact:
         return NativeArtifact.from_bytes(data)
@@ -116,41 +119,12 @@ class Cpu(Backend):
                 f"compiled for {artifact.target.name} ({artifact.target.triple}, {artifact.target.cpu}), which the "
                 f"processor of this process, {Target.host().cpu}, cannot run"
             )
-        return NativeExecutable(artifact, self._threads)
+        return NativeExecutable(artifact, self._threads, self.cache)
 
     @property
     def _threads(self) -> int:
         return self.threads or default()
 
 
-def _made(target: Target | None, cache: Path | None, threads: int | None, grain: int) -> Cpu:
+def _made(target: Target | None, cache: CacheChoice, threads: int | None, grain: int) -> Cpu:
     return Cpu(target, cache, threads=threads, grain=grain)
-
-
-@dataclass(frozen=True)
-class GenerateCode:
-    """The pass from a plan to LLVM text."""
-
-    target: Target
-    options: Options
-    grain: int = GRAIN
-
-    def run(self, plan: Plan) -> Code:
-        """The module. Raises :class:`CodegenError` naming the kernel that cannot be written."""
-        return generate(plan, self.target, self.options, Shared(self.grain) if self.target.hosted else Whole())
-
-
-@dataclass(frozen=True)
-class EmitObjects:
-    """The pass from LLVM text to machine code, in at most so many objects, which are made at the same time."""
-
-    most: int = 1
-
-    def run(self, code: Code) -> NativeArtifact:
-        """The artifact. Raises :class:`CodegenError` that names the function for text that LLVM rejects."""
-        return NativeArtifact.of(compile_pieces(code.text, code.target, self.most), code)
-
-
-def assembly_of(code: Code) -> str:
-    """The assembler text of a module."""
-    return toolchain.assembly(code.text, code.target)

@@ -9,21 +9,23 @@ from collections.abc import Mapping
 import numpy as np
 
 from glowtrain.backends.base import Executable, Instance, KernelProfile
+from glowtrain.backends.cache.folder import Cache
 from glowtrain.backends.cpu.artifact import NativeArtifact
-from glowtrain.backends.cpu.step import ARENA, FIRST_SLOT, POOL, WORKSPACES
-from glowtrain.backends.cpu.threads.pool import ThreadPool, pool_of
+from glowtrain.backends.cpu.table import ARENA, FIRST_SLOT, POOL, WORKSPACES
+from glowtrain.backends.cpu.threads.pool import pool_of
 from glowtrain.backends.llvm import toolchain
-from glowtrain.backends.state import State, address_of, aligned
+from glowtrain.backends.state import State, address_of, zeros
 from glowtrain.types import Array
 
 
 class NativeExecutable(Executable):
-    """An artifact whose code is in this process, to run on a number of threads. The code leaves with the last
-    reference."""
+    """An artifact whose code is in this process, to run on a number of threads, whose own code a cache may have. The
+    code leaves with the last reference."""
 
-    def __init__(self, artifact: NativeArtifact, threads: int = 1) -> None:
+    def __init__(self, artifact: NativeArtifact, threads: int = 1, cache: Cache | None = None) -> None:
         self.artifact = artifact
         self.threads = threads
+        self.pool = pool_of(threads, cache) if threads > 1 else None
         self.library = toolchain.load(artifact.objects, [artifact.entry])
         self.step = self.library.function(artifact.entry, 1)
         self.layouts = {slot.name: slot.layout for slot in artifact.slots if slot.kind == "variable"}
@@ -39,10 +41,10 @@ class NativeInstance(Instance):
         self.executable = executable
         self.state = state
         artifact = executable.artifact
-        self.arena: Array = aligned(np.zeros(artifact.arena, np.uint8))
-        self.workspace = aligned(np.zeros(artifact.workspace * executable.threads, np.uint8))
-        self.pool: ThreadPool | None = pool_of(executable.threads) if executable.threads > 1 else None
-        self.outputs = {name: aligned(np.zeros(t.shape, t.dtype.numpy)) for name, t in artifact.outputs.items()}
+        self.arena: Array = zeros(artifact.arena, np.uint8)
+        self.workspace = zeros(artifact.workspace * executable.threads, np.uint8)
+        self.pool = executable.pool
+        self.outputs = {name: zeros(t.shape, t.dtype.numpy) for name, t in artifact.outputs.items()}
         self.counters = np.zeros(len(artifact.calls), np.int64)
         self._fixed: dict[int, Array] = {ARENA: self.arena, WORKSPACES: self.workspace}
         self._inputs: list[tuple[str, int]] = []

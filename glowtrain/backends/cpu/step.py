@@ -27,6 +27,7 @@ from glowtrain.backends.cpu.recognise import (
     outer_offset,
     recognise,
 )
+from glowtrain.backends.cpu.table import ARENA, FIRST_SLOT, POOL, WORKSPACES
 from glowtrain.backends.cpu.tasks import PARAMS, Arguments, Invocation, Runner, Whole, Work
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
@@ -41,8 +42,6 @@ from glowtrain.program.program import Call, Instruction, Kernel, Repeat
 from glowtrain.stages import DEFAULT, Options
 from glowtrain.types import TensorType, u8
 
-ARENA, WORKSPACES, POOL, FIRST_SLOT = range(4)
-"""What the table begins with; then the buffers outside of the arena."""
 ENTRY = "step"
 """The function that runs everything; ``Options.prefix`` stands before it."""
 _NAME = "KERNEL"

@@ -71,6 +71,11 @@ Threads = Annotated[
     int | None,
     typer.Option(min=1, max=MOST, metavar="N", help="Threads of compiled code (as many as there are cores)."),
 ]
+CacheFolder = Annotated[
+    Path | None,
+    typer.Option("--cache", metavar="DIR", help="Keep compiled code in this folder and not in the user's."),
+]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Keep no compiled code, and take none that is there.")]
 Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Fixes initial values, the order of examples and dropout.")]
 Loss = Annotated[
     str,

@@ -7,6 +7,7 @@ from glowtrain import quantization as q
 from glowtrain.backends.discovery import backend_of
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments import quantize_options as given
+from glowtrain.cli.arguments.cache import kept
 from glowtrain.cli.arguments.feed import Fed, Stored, feed, stored
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_model, parse_dims
@@ -40,6 +41,8 @@ def quantize(
     open_batch: options.OpenBatch = False,
     backend: options.Backend = "cpu",
     threads: options.Threads = None,
+    cache: options.CacheFolder = None,
+    no_cache: options.NoCache = False,
     activations: given.ActivationType = given.Activations.u8,
     weights: given.WeightType = given.Weights.i8,
     per_channel: given.PerChannel = True,
@@ -103,7 +106,8 @@ def quantize(
         equalize=equalize, correct_bias=correct_bias, round_weights=round_weights,
     )  # fmt: skip
     files.check_savable(recipe)
-    run = Run(network, (fed.train, fed.valid), recipe, rule, backend_of(backend, threads), seed, model)
+    chosen = backend_of(kept(backend, cache, no_cache=no_cache), threads)
+    run = Run(network, (fed.train, fed.valid), recipe, rule, chosen, seed, model)
     with saying_what_is_lost(files):
         run.write(_result(run, training, files, examples, sensitivity=sensitivity), files)
 

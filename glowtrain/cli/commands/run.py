@@ -9,15 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.cli.arguments import options
+from glowtrain.cli.arguments.cache import kept
 from glowtrain.cli.arguments.feed import examples_in, inputs_in
 from glowtrain.cli.arguments.files import check_arrays, write_arrays
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_model, parse_dims
 from glowtrain.cli.terminal.console import command, out, seconds
 from glowtrain.compiler import compile
-from glowtrain.errors import InputError
 from glowtrain.graph.specialise.binding import part_name
 from glowtrain.trainer.graphs import specs_of
 from glowtrain.trainer.predict import Predictor
@@ -34,9 +33,8 @@ def run(
     open_batch: options.OpenBatch = False,
     backend: options.Backend = "cpu",
     threads: options.Threads = None,
-    cache: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep compiled code in a folder, and find it there again.")
-    ] = None,
+    cache: options.CacheFolder = None,
+    no_cache: options.NoCache = False,
     modules: options.Modules = [],  # noqa: B006
 ) -> None:
     """Run a model on arrays: floats and integers in the model's own types, whatever those in the file are.
@@ -49,7 +47,7 @@ def run(
     check_arrays(output_path)
     network = open_model(model, parse_dims(dims), open_batch=open_batch, training=False)
     arrays = inputs_in(examples_in(input_path, specs_of(network)), network)
-    predict = Predictor(compile(network, backend if cache is None else kept_in(cache, backend), threads=threads))
+    predict = Predictor(compile(network, kept(backend, cache, no_cache=no_cache), threads=threads))
     predict.prepare(arrays, batch_size)
     began = time.perf_counter()
     outputs = dict(flat(predict(arrays, batch_size)))
@@ -57,13 +55,6 @@ def run(
     write_arrays(output_path, outputs)
     shown = ", ".join(f"{name} {type_of(array)}" for name, array in outputs.items())
     out.print(f"{shown} in {seconds(spent)}; wrote {output_path}")
-
-
-def kept_in(cache: Path, backend: str) -> Cpu:
-    """The cpu backend with a folder for compiled code. Raises :class:`InputError` for another backend."""
-    if backend != Cpu.name:
-        raise InputError(f"--cache keeps native code, which the backend {backend} does not make")
-    return Cpu(cache=cache)
 
 
 def flat(results: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:

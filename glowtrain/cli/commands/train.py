@@ -10,6 +10,7 @@ import typer
 
 from glowtrain import losses
 from glowtrain.cli.arguments import options
+from glowtrain.cli.arguments.cache import kept
 from glowtrain.cli.arguments.feed import Fed, feed, stored
 from glowtrain.cli.arguments.files import check_writable
 from glowtrain.cli.arguments.imports import import_modules
@@ -40,6 +41,8 @@ def train(
     open_batch: options.OpenBatch = False,
     backend: options.Backend = "cpu",
     threads: options.Threads = None,
+    cache: options.CacheFolder = None,
+    no_cache: options.NoCache = False,
     seed: options.Seed = 0,
     loss: options.Loss = "softmax_cross_entropy",
     labels: options.Labels = None,
@@ -96,7 +99,7 @@ def train(
         accumulate=accumulate,
     )  # fmt: skip
     trainer = Trainer(
-        network, chosen, rule, trainable or None, backend, seed,
+        network, chosen, rule, trainable or None, kept(backend, cache, no_cache=no_cache), seed,
         freeze_statistics=freeze_statistics, metrics=train_metrics, threads=threads,
     )  # fmt: skip
     files.check_savable(trainer)

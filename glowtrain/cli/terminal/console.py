@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import warnings
 from collections.abc import Callable
-from typing import NoReturn, ParamSpec
+from typing import Any, NoReturn, ParamSpec
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from glowtrain.errors import GlowtrainError
+from glowtrain.errors import CacheWarning, GlowtrainError
 
 Arguments = ParamSpec("Arguments")
 
@@ -40,7 +41,9 @@ def command(function: Callable[Arguments, None]) -> Callable[Arguments, None]:
     @functools.wraps(function)
     def guarded(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
         try:
-            function(*args, **kwargs)
+            with warnings.catch_warnings():
+                warnings.showwarning = _shown(warnings.showwarning)
+                function(*args, **kwargs)
             sys.stdout.flush()
         except KeyboardInterrupt:
             err.print("interrupted", style="red")
@@ -56,6 +59,18 @@ def command(function: Callable[Arguments, None]) -> Callable[Arguments, None]:
             fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
 
     return guarded
+
+
+def _shown(otherwise: Callable[..., None]) -> Callable[..., None]:
+    """How warnings are shown: that code cannot be kept is a remark, and nothing about a line of Python."""
+
+    def show(message: Warning | str, category: type[Warning], *args: Any, **kwargs: Any) -> None:
+        if issubclass(category, CacheWarning):
+            note(str(message))
+        else:
+            otherwise(message, category, *args, **kwargs)
+
+    return show
 
 
 def fail(message: str) -> NoReturn:

@@ -61,7 +61,7 @@ class ConformanceOutcome:
 @functools.cache
 def _cases(backend: str) -> dict[ConformanceCase, unittest.TestCase]:
     """Every test by kind and name, bound to a backend by its name in :data:`glowtrain.compiler.BACKENDS`."""
-    adapter = type("Adapter", (GlowtrainBackend,), {"engine": backend})
+    adapter = type("Adapter", (GlowtrainBackend,), {"engine": backend, "cached": False})
     found: dict[ConformanceCase, unittest.TestCase] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the onnx package overflows on purpose where it makes its tests

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from onnx import defs
 
+from glowtrain.deferred import Deferred
 from glowtrain.graph import Graph, Input, Node, Operator
 from glowtrain.graph.operator import as_tuple
-from glowtrain.onnx_io.write.tabular import with_explicit_attributes
 from glowtrain.ops.resample.grid_sample import GridSample
 from glowtrain.ops.resample.resize import Resize
 from glowtrain.ops.tensor.pad import Pad
 from glowtrain.ops.tensor.split import Split
 from glowtrain.types import TensorType
+
+if TYPE_CHECKING:
+    from glowtrain.onnx_io.write import tabular
+else:
+    tabular = Deferred("glowtrain.onnx_io.write.tabular")
 
 Types = Sequence[TensorType | None]
 
@@ -23,7 +29,7 @@ def downgraded(operator: Operator, types: Types, schema: defs.OpSchema) -> Opera
     rule = _RULES.get(operator.key())
     if rule is not None:
         return rule(operator, types, schema)
-    return with_explicit_attributes(operator, types, schema) if operator.domain == "ai.onnx.ml" else operator
+    return tabular.with_explicit_attributes(operator, types, schema) if operator.domain == "ai.onnx.ml" else operator
 
 
 def decomposed(node: Node) -> Graph:

@@ -16,6 +16,8 @@ Grads = tuple[Any, ...]
 
 def broadcast_shapes(shapes: Sequence[Shape]) -> Shape:
     """NumPy's broadcast of shapes. Raises :class:`ShapeError` naming the axis that does not fit."""
+    if len(set(shapes)) == 1:
+        return shapes[0]
     rank = max((len(shape) for shape in shapes), default=0)
     padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
     result = []
@@ -74,7 +76,7 @@ class Elementwise(Operator):
             raise self.fail(
                 f"takes {self.arity if self.arity >= 0 else 'at least 1'} operand(s), not {len(inputs)}", *inputs
             )
-        if len({type_.dtype for type_ in inputs}) > 1:
+        if any(type_.dtype != inputs[0].dtype for type_ in inputs):
             raise self.fail("operands must have one element type", *inputs)
         if inputs[0].dtype.kind not in self.kinds:
             raise self.fail(f"element type must be {' or '.join(sorted(self.kinds))}, not {inputs[0].dtype}", *inputs)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from glowtrain.graph import Graph, Input
 from glowtrain.graph.digest import digest
-from glowtrain.onnx_io import inference
+from glowtrain.modes.training_and_inference import inference
 from glowtrain.trainer.graphs import TrainerGraphs
 
 

@@ -10,17 +10,22 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import hashlib
 import os
 import threading
 import warnings
-from functools import cache
+from contextlib import suppress
 from importlib import resources
 
 import numpy as np
 
+from glowtrain.backends.cache.folder import Cache
+from glowtrain.backends.cache.key import sources
+from glowtrain.backends.container import pack, unpack
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.state import aligned
+from glowtrain.errors import ArtifactError
 from glowtrain.types import Array
 
 SPINS = 2000
@@ -44,11 +49,11 @@ _EXPORTS = ("size", "prepare", "work", "stop")
 class ThreadPool:
     """A number of threads, one of which is whoever calls. ``address`` is what native code is given."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, cache: Cache | None = None) -> None:
         self.threads = threads
-        library = _library()
+        library = _library(cache)
         self._prepare, self._work, self._stop = (library.function(name, 3 - at) for at, name in enumerate(_EXPORTS[1:]))
-        self.memory: Array = aligned(np.zeros(_size(threads), np.uint8))
+        self.memory: Array = aligned(np.zeros(_size(library, threads), np.uint8))
         self.address = int(self.memory.ctypes.data)
         self._lock = threading.Lock()
         self._workers: list[threading.Thread] = []
@@ -97,10 +102,10 @@ class _Pools:
         self._lock = threading.Lock()
         self._made: dict[int, ThreadPool] = {}
 
-    def of(self, threads: int) -> ThreadPool:
+    def of(self, threads: int, cache: Cache | None) -> ThreadPool:
         with self._lock:
             if threads not in self._made:
-                self._made[threads] = ThreadPool(threads)
+                self._made[threads] = ThreadPool(threads, cache)
             return self._made[threads]
 
     def forget(self) -> None:
@@ -120,15 +125,34 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pools.forget)
 
 
-def pool_of(threads: int) -> ThreadPool:
-    """The pool of so many threads; functions on the same number share it."""
-    return _pools.of(threads)
+def pool_of(threads: int, cache: Cache | None = None) -> ThreadPool:
+    """The pool of so many threads; functions on the same number share it. A cache may have the pool's code."""
+    return _pools.of(threads, cache)
 
 
-@cache
-def _library() -> toolchain.Library:
+def _library(cache: Cache | None) -> toolchain.Library:
+    """The code of all pools: loaded once, for the first of them."""
+    if not _loaded:
+        _loaded.append(toolchain.load([_object(cache)], _EXPORTS))
+    return _loaded[0]
+
+
+_loaded: list[toolchain.Library] = []
+
+
+def _object(cache: Cache | None) -> bytes:
     target = Target.host()
-    return toolchain.build(pool_text(target), target, _EXPORTS)
+    text = pool_text(target)
+    if cache is None:
+        return toolchain.compile_text(text, target)
+    parts = "pool", toolchain.version(), target.fingerprint, sources(), text
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    if (found := cache.get(key)) is not None:
+        with suppress(ArtifactError):  # damaged: it is made again, and written over
+            return unpack("pool", found)[0]["object"].tobytes()
+    made = toolchain.compile_text(text, target)
+    cache.put(key, pack("pool", {"object": np.frombuffer(made, np.uint8)}, {}))
+    return made
 
 
 def pool_text(target: Target) -> str:
@@ -140,5 +164,5 @@ def pool_text(target: Target) -> str:
     return text
 
 
-def _size(threads: int) -> int:
-    return int(ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_size_t)(_library().address("size"))(threads))
+def _size(library: toolchain.Library, threads: int) -> int:
+    return int(ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_size_t)(library.address("size"))(threads))

@@ -10,11 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from glowtrain.backends.cpu.tasks import Arguments, Invocation, Work
+from glowtrain.backends.cpu.threads.count import GRAIN
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import POINTER, LlvmValue, i64, pointer
 
-GRAIN = 5_000
-"""Cycles of a chunk at least, some 2 µs: claiming one and saying that it is done takes 100 or 200."""
 WORTH = 2
 """Chunks of a call, of that size, from which on it is shared: telling another thread and waiting for it takes 0.2 µs
 while that one is awake."""

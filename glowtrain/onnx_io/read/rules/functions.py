@@ -8,7 +8,7 @@ Sources: https://onnx.ai/onnx/repo-docs/IR.html (functions), https://onnx.ai/onn
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto, defs, helper
@@ -112,8 +112,17 @@ def _instance(node: NodeProto, attributes: Mapping[str, AttributeProto], absent:
 
 def defined_by_bodies() -> Iterator[str]:
     """The registry keys of all operators that ONNX defines by a body."""
-    schemas: Iterable[Any] = defs.get_all_schemas()
-    for schema in schemas:
-        if schema.function_opset_versions or schema.context_dependent_function_opset_versions:
+    for schema in defs.get_all_schemas():
+        if _has_body(schema):
             domain = "" if is_standard(schema.domain) else f"{schema.domain}."
             yield f"{domain}{schema.name}"
+
+
+def is_defined_by_body(key: str) -> bool:
+    """Whether ONNX defines the operator of a registry key by a body."""
+    domain, _, name = key.rpartition(".")
+    return bool(defs.has(name, domain)) and _has_body(defs.get_schema(name, domain))
+
+
+def _has_body(schema: Any) -> bool:
+    return bool(schema.function_opset_versions or schema.context_dependent_function_opset_versions)

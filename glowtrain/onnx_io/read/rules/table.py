@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from glowtrain.onnx_io.read import build
 from glowtrain.onnx_io.read.build import Rule
@@ -10,8 +10,7 @@ from glowtrain.onnx_io.read.rules import control, flex_attention, functions, gra
 from glowtrain.onnx_io.read.upgrade import typed
 from glowtrain.onnx_io.read.upgrade.opset_7_up import OWN_DOMAIN
 
-RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(functions.defined_by_bodies(), functions.built),
+_OWN: Mapping[str, Rule] = {
     "Constant": build.constant_rule,
     "Identity": build.identity_rule,
     "CastLike": build.cast_like_rule,
@@ -42,4 +41,24 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(tabular.CLASSIFIERS, tabular.classifier_rule),
     **{key: tabular.Refusal(reason) for key, reason in tabular.REFUSED.items()},
 }
+
+
+class _Rules(Mapping[str, Rule]):
+    """Rules by registry key. ONNX's operators are asked for bodies one by one: listing all of them takes a while."""
+
+    def __getitem__(self, key: str) -> Rule:
+        if key in _OWN:
+            return _OWN[key]
+        if functions.is_defined_by_body(key):
+            return functions.built
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*functions.defined_by_bodies(), *_OWN)))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+RULES: Mapping[str, Rule] = _Rules()
 """Rules by registry key. An operator that ONNX defines by a body has that for its rule where there is no other."""

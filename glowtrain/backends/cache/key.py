@@ -1,0 +1,112 @@
+"""The key of compiled code: a hash of the content of all that decides what becomes of a graph.
+
+Glowtrain's sources are read for it in every process that compiles: some 10 ms, and never out of date, whoever edits
+or replaces them in whatever way.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from glowtrain.graph import Graph, Operator
+from glowtrain.stages import Options
+
+COMPILER = (
+    "backends", "compiler", "graph", "loops", "lower", "ops", "optimize", "program",
+    "native.py", "stages.py", "types.py",
+)  # fmt: skip
+"""The sources that decide what becomes of a graph, in Glowtrain's folder."""
+_SOURCES = ".py", ".ll"
+
+
+def key_of(graph: Graph, fingerprint: str, options: Options, makers: Iterable[type] = ()) -> str | None:
+    """The content hash of what decides about an artifact: the graph with its constants, the backend's fingerprint, the
+    options, the compiler's own sources, and those of operators and ``makers`` (the backend's class) from elsewhere.
+
+    Initial values of variables do not count. None where something has no source that could be read.
+    """
+    parts = [fingerprint, options.key, tools(), sources(), graph.key]
+    for module in sorted(foreign_modules(graph, makers)):
+        found = _source(module)
+        if found is None:
+            return None
+        parts += [module, found]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def foreign_modules(graph: Graph, makers: Iterable[type] = ()) -> set[str]:
+    """The modules of operators and ``makers`` that are not Glowtrain's."""
+    modules = {cls.__module__ for cls in {*map(type, _operators(graph)), *makers}}
+    return {module for module in modules if module.partition(".")[0] != "glowtrain"}
+
+
+def _operators(graph: Graph) -> Iterator[Operator]:
+    """The operators of a graph, and of those that are attributes in it."""
+    for node in graph.nodes:
+        yield node.operator
+        for value in node.operator.field_values().values():
+            yield from _inner(value)
+
+
+def _inner(value: Any) -> Iterator[Operator]:
+    if isinstance(value, Graph):
+        yield from _operators(value)
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _inner(item)
+
+
+@functools.cache
+def tools() -> str:
+    """Versions of what computes constants while compiling."""
+    return f"Python {sys.version_info} NumPy {np.__version__} ml_dtypes {ml_dtypes.__version__}"
+
+
+@functools.cache
+def sources() -> str:
+    """The hash of the compiler's sources."""
+    root, content = os.path.dirname(inspect.getfile(import_module("glowtrain"))), hashlib.sha256()
+    for name in COMPILER:
+        path = os.path.join(root, name)
+        _add([path] if path.endswith(_SOURCES) else sorted(_files(path)), root, content)
+    return content.hexdigest()
+
+
+def _files(folder: str) -> Iterator[str]:
+    for entry in os.scandir(folder):
+        if entry.name.endswith(_SOURCES):
+            yield entry.path
+        elif entry.name != "__pycache__" and entry.is_dir():
+            yield from _files(entry.path)
+
+
+def _add(files: Iterable[str], root: str, content: Any) -> None:
+    """Names and contents of files."""
+    for path in files:
+        with open(path, "rb", buffering=0) as file:
+            data = file.read()
+        content.update(f"\0{path.removeprefix(root)}\0{len(data)}\0".encode())
+        content.update(data)
+
+
+def _source(module: str) -> str | None:
+    """The hash of a module's source, and of all of the package that it is part of; None where it has none."""
+    try:
+        package = Path(inspect.getfile(sys.modules[module.partition(".")[0]]))
+        content = hashlib.sha256()
+        whole = package.name == "__init__.py"
+        _add(sorted(_files(str(package.parent))) if whole else [str(package)], str(package.parent), content)
+        return content.hexdigest()
+    except (OSError, TypeError, KeyError):
+        return None
