@@ -66,7 +66,7 @@ class PackLoopInvariants:
 
 
 @dataclass(frozen=True)
-class Operand:
+class InvariantMatrix:
     """A matrix of a contraction that may be packed: the ``load`` that reads it under the indices ``outer`` (moved by
     none of the other operand's), ``column`` and ``sums``."""
 
@@ -110,7 +110,7 @@ class _Packing:
                 return self._packed(kernel, loop, operand, before)
         return kernel
 
-    def _packed(self, kernel: Kernel, loop: For, operand: Operand, before: list[Kernel]) -> Kernel:
+    def _packed(self, kernel: Kernel, loop: For, operand: InvariantMatrix, before: list[Kernel]) -> Kernel:
         column, load = operand.column, operand.load
         width = width_of(column.extent, self.row, load.dtype.size)
         if not width or (width == column.extent and _laid_out(operand)):
@@ -144,7 +144,7 @@ class _Packing:
         return panels
 
 
-def operand_of(loop: For, total: Reduce, load: Load, other: Load) -> Operand | None:
+def operand_of(loop: For, total: Reduce, load: Load, other: Load) -> InvariantMatrix | None:
     """An operand of a contraction of floats as a matrix: each subscript is affine in the indices of the kernel alone,
     and one of those outside of the sum moves it, but not the other operand, along neighbours of the result."""
     form, partner = (address(each.index, row_major(each.buffer.shape)) for each in (load, other))
@@ -157,7 +157,7 @@ def operand_of(loop: For, total: Reduce, load: Load, other: Load) -> Operand | N
     if not columns:
         return None
     sums = tuple(index for index in total.indices if index in moved)
-    return Operand(load, tuple(index for index in own if index is not columns[-1]), columns[-1], sums)
+    return InvariantMatrix(load, tuple(index for index in own if index is not columns[-1]), columns[-1], sums)
 
 
 def _contiguous(loop: For, index: Index) -> bool:
@@ -166,7 +166,7 @@ def _contiguous(loop: For, index: Index) -> bool:
     return any(address(store.index, store.buffer.strides).coefficient(index) == 1 for store in stores)
 
 
-def _uses(loop: For, operand: Operand, repeat: Repeat) -> int:
+def _uses(loop: For, operand: InvariantMatrix, repeat: Repeat) -> int:
     """The products of an element in all trips."""
     moving = {operand.column, *operand.outer}
     return repeat.trips * math.prod(index.extent for index in loop.indices if index not in moving)
@@ -182,7 +182,7 @@ def width_of(columns: int, row: int, size: int) -> int:
     return best if fullness[best] >= FULL else 0
 
 
-def _laid_out(operand: Operand) -> bool:
+def _laid_out(operand: InvariantMatrix) -> bool:
     """Whether a matrix lies in memory as a single panel would."""
     form = address(operand.load.index, operand.load.buffer.strides)
     order = (*operand.outer, *operand.sums, operand.column)
