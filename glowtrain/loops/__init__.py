@@ -25,9 +25,11 @@ from glowtrain.loops.language import (
     pointwise,
     reduce,
     select,
+    walk,
 )
 from glowtrain.loops.traversal import (
     Written,
+    evaluations,
     expressions,
     loads,
     reads,
@@ -36,7 +38,6 @@ from glowtrain.loops.traversal import (
     statements,
     stores_of,
     substitute,
-    walk,
     with_buffers,
     writes,
 )
@@ -65,6 +66,7 @@ __all__ = [
     "bitcast",
     "call",
     "cast",
+    "evaluations",
     "expression",
     "expressions",
     "flatten",

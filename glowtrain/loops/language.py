@@ -15,8 +15,9 @@ compared by identity, and shared sub-expressions are computed once. New operator
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from glowtrain.loops.functions import FUNCTIONS, PREDICATES
@@ -230,25 +231,57 @@ class For:
     serial: bool = False
 
 
+class Evaluation:
+    """A statement that evaluates expressions. What it consists of is listed once: passes put statements that they leave
+    as they are into other kernels.
+    """
+
+    @property
+    def operands(self) -> tuple[Expr, ...]:
+        """The expressions that are evaluated, subscripts included."""
+        raise NotImplementedError
+
+    @cached_property
+    def nodes(self) -> tuple[Expr, ...]:
+        """The operands and everything below them; what several operands share, once for each."""
+        return tuple([node for operand in self.operands for node in walk(operand)])
+
+    @cached_property
+    def loads(self) -> tuple[Load, ...]:
+        return tuple([node for node in self.nodes if isinstance(node, Load)])
+
+    @cached_property
+    def reductions(self) -> tuple[Reduce, ...]:
+        return tuple([node for node in self.nodes if isinstance(node, Reduce)])
+
+
 @dataclass(frozen=True, eq=False)
-class Let:
+class Let(Evaluation):
     """Evaluate once; ``ref`` stands for the value in the rest of the enclosing body."""
 
     ref: Ref
     value: Expr
 
+    @property
+    def operands(self) -> tuple[Expr, ...]:
+        return (self.value,)
+
 
 @dataclass(frozen=True, eq=False)
-class Store:
+class Store(Evaluation):
     """``buffer[index] = value``."""
 
     buffer: Buffer
     index: tuple[Expr, ...]
     value: Expr
 
+    @property
+    def operands(self) -> tuple[Expr, ...]:
+        return (*self.index, self.value)
+
 
 @dataclass(frozen=True, eq=False)
-class Accumulate:
+class Accumulate(Evaluation):
     """Points of the enclosing loops may hit the same element, so their order is kept."""
 
     op: str
@@ -256,8 +289,24 @@ class Accumulate:
     index: tuple[Expr, ...]
     value: Expr
 
+    @property
+    def operands(self) -> tuple[Expr, ...]:
+        return (*self.index, self.value)
+
 
 Statement = For | Let | Store | Accumulate
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """The expression and everything below it, each shared node once."""
+    seen: set[Expr] = set()
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            stack += node.children
 
 
 def call(function: str, *arguments: Expr | Number) -> Expr:

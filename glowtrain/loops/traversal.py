@@ -12,6 +12,7 @@ from glowtrain.loops.language import (
     Apply,
     Buffer,
     Cast,
+    Evaluation,
     Expr,
     For,
     Index,
@@ -21,6 +22,7 @@ from glowtrain.loops.language import (
     Statement,
     Store,
     cast,
+    walk,
 )
 
 
@@ -42,8 +44,10 @@ def rewrite(expr: Expr, change: Callable[[Expr], Expr | None], memo: dict[Expr, 
             stack += reversed(missing)
             continue
         stack.pop()
-        new = tuple([memo[child] for child in old])
-        rebuilt = node if new == old else _with_children(node, new)
+        rebuilt = node
+        if old:
+            new = tuple([memo[child] for child in old])
+            rebuilt = node if new == old else _with_children(node, new)
         replacement = change(rebuilt)
         memo[node] = rebuilt if replacement is None else replacement
     return memo[expr]
@@ -69,7 +73,7 @@ def substitute(expr: Expr, mapping: dict[Any, Expr]) -> Expr:
 
 def rewrite_body(body: Sequence[Statement], change: Callable[[Expr], Expr | None]) -> tuple[Statement, ...]:
     """The same statements with every expression rewritten (see :func:`rewrite`); sharing is kept."""
-    return _Rewriting(change).body(body)
+    return _Rewriting(change).body(tuple(body))
 
 
 def with_buffers(body: Sequence[Statement], new: Mapping[Buffer, Buffer]) -> tuple[Statement, ...]:
@@ -78,7 +82,7 @@ def with_buffers(body: Sequence[Statement], new: Mapping[Buffer, Buffer]) -> tup
     def change(expr: Expr) -> Expr | None:
         return Load(new[expr.buffer], expr.index, expr.fill) if isinstance(expr, Load) and expr.buffer in new else None
 
-    return _Rewriting(change, new).body(body)
+    return _Rewriting(change, new).body(tuple(body))
 
 
 @dataclass
@@ -89,37 +93,37 @@ class _Rewriting:
     buffers: Mapping[Buffer, Buffer] = field(default_factory=dict)
     memo: dict[Expr, Expr] = field(default_factory=dict)
 
-    def body(self, body: Sequence[Statement]) -> tuple[Statement, ...]:
-        return tuple(self.statement(statement) for statement in body)
+    def body(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        new = tuple([self.statement(statement) for statement in body])
+        return body if new == body else new
 
     def statement(self, statement: Statement) -> Statement:
+        """The same object where nothing in it changes."""
         match statement:
             case For(indices, body, serial):
-                return For(indices, self.body(body), serial)
+                inner = self.body(body)
+                return statement if inner is body else For(indices, inner, serial)
             case Let(ref, value):
-                return Let(ref, self.expr(value))
+                new = self.expr(value)
+                return statement if new is value else Let(ref, new)
             case Store(buffer, index, value):
-                return Store(self.target(buffer), tuple(map(self.expr, index)), self.expr(value))
+                target, places, new = self.target(buffer), self.subscripts(index), self.expr(value)
+                same = target is buffer and places is index and new is value
+                return statement if same else Store(target, places, new)
             case Accumulate(op, buffer, index, value):
-                return Accumulate(op, self.target(buffer), tuple(map(self.expr, index)), self.expr(value))
+                target, places, new = self.target(buffer), self.subscripts(index), self.expr(value)
+                same = target is buffer and places is index and new is value
+                return statement if same else Accumulate(op, target, places, new)
+
+    def subscripts(self, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        new = tuple([self.expr(subscript) for subscript in index])
+        return index if new == index else new
 
     def expr(self, expr: Expr) -> Expr:
         return rewrite(expr, self.change, self.memo)
 
     def target(self, buffer: Buffer) -> Buffer:
         return self.buffers.get(buffer, buffer)
-
-
-def walk(expr: Expr) -> Iterator[Expr]:
-    """The expression and everything below it, each shared node once."""
-    seen: set[Expr] = set()
-    stack = [expr]
-    while stack:
-        node = stack.pop()
-        if node not in seen:
-            seen.add(node)
-            yield node
-            stack += node.children
 
 
 def statements(body: Sequence[Statement]) -> Iterator[Statement]:
@@ -130,21 +134,24 @@ def statements(body: Sequence[Statement]) -> Iterator[Statement]:
             yield from statements(statement.body)
 
 
+def evaluations(body: Sequence[Statement]) -> Iterator[Evaluation]:
+    """The statements that evaluate expressions, nested ones too, in order."""
+    for statement in body:
+        if isinstance(statement, For):
+            yield from evaluations(statement.body)
+        else:
+            yield statement
+
+
 def expressions(statement: Statement) -> tuple[Expr, ...]:
     """The expressions that a statement itself evaluates (subscripts included; a For has none)."""
-    match statement:
-        case Let(value=value):
-            return (value,)
-        case Store(index=index, value=value) | Accumulate(index=index, value=value):
-            return (*index, value)
-    return ()
+    return () if isinstance(statement, For) else statement.operands
 
 
 def loads(body: Sequence[Statement]) -> Iterator[Load]:
     """Every load in a body."""
-    for statement in statements(body):
-        for expr in expressions(statement):
-            yield from (node for node in walk(expr) if isinstance(node, Load))
+    for statement in evaluations(body):
+        yield from statement.loads
 
 
 Written = tuple[Store, tuple[Index, ...]]

@@ -24,12 +24,11 @@ from glowtrain.loops import (
     Statement,
     Store,
     Written,
-    expressions,
+    evaluations,
     indices_of,
     rewrite_body,
     statements,
     stores_of,
-    walk,
     with_buffers,
     writes,
 )
@@ -41,7 +40,7 @@ Change = Callable[[Expr], Expr | None]
 
 @dataclass(frozen=True)
 class Survey:
-    """What a body evaluates, collected in one walk: loads and reductions in order, and the number of expressions
+    """What a body evaluates: loads and reductions in order, and the number of expressions
     (shared ones count once for each statement).
     """
 
@@ -51,12 +50,10 @@ class Survey:
 
     @staticmethod
     def of(body: Sequence[Statement]) -> Survey:
-        nodes: list[Expr] = []
-        for statement in statements(body):
-            for expr in expressions(statement):
-                nodes += walk(expr)
-        found = tuple([node for node in nodes if isinstance(node, Load)])
-        return Survey(found, tuple([node for node in nodes if isinstance(node, Reduce)]), len(nodes))
+        found = list(evaluations(body))
+        loads = tuple([load for statement in found for load in statement.loads])
+        reductions = tuple([reduction for statement in found for reduction in statement.reductions])
+        return Survey(loads, reductions, sum([len(statement.nodes) for statement in found]))
 
 
 class Instruction:
@@ -209,7 +206,8 @@ class Kernel(Instruction):
         return stores_of(self.body, around)
 
     def rewritten(self, change: Change) -> Self:
-        return replace(self, body=rewrite_body(self.body, change))
+        body = rewrite_body(self.body, change)
+        return self if body is self.body else replace(self, body=body)
 
     def _on(self, new: Mapping[Buffer, Buffer]) -> Self:
         return replace(self, body=with_buffers(self.body, new))

@@ -126,7 +126,10 @@ LOWERING = [
         program("plan"),
     ),
     Mistake(
-        "buffers that end where others begin", plan, rewrite("A <= B and C <= D", "A < B and C < D"), program("plan")
+        "buffers that end where others begin",
+        plan,
+        rewrite("(A <= B) & (C >= D)", "(A < B) & (C > D)"),
+        program("plan"),
     ),
     Mistake("sizes rounded down", plan, rewrite("-(-max(A, 1) // B)", "A // B"), program("plan")),
     Mistake(

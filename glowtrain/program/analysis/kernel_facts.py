@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from glowtrain.loops import (
     FUNCTIONS,
@@ -20,10 +21,9 @@ from glowtrain.loops import (
     Store,
     address,
     affine,
+    evaluations,
     expression,
-    expressions,
     flatten,
-    statements,
     substitute,
     walk,
 )
@@ -37,7 +37,7 @@ INTEGERS = frozenset({i8, u8, i16, u16, i32})
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
     """Strides of a row-major layout."""
-    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    return tuple([math.prod(shape[axis + 1 :]) for axis in range(len(shape))])
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,21 @@ class Definition:
     def value(self) -> Expr:
         return self.store.value
 
+    @cached_property
+    def nodes(self) -> tuple[Expr, ...]:
+        """The value and everything below it, each shared expression once."""
+        return tuple(walk(self.value))
+
+    @property
+    def loads(self) -> tuple[Load, ...]:
+        return tuple([node for node in self.nodes if isinstance(node, Load)])
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether the value costs no more than a few cycles per element."""
+        nodes = [node for node in self.nodes if isinstance(node, (Apply, Reduce))]
+        return len(nodes) <= 6 and all(map(_takes_one_step, nodes))
+
     def at(self, subscripts: Sequence[Expr]) -> Expr:
         """The expression of the element at ``subscripts``."""
         return substitute(self.value, dict(self.indices_at(subscripts)))
@@ -58,11 +73,12 @@ class Definition:
     def indices_at(self, subscripts: Sequence[Expr]) -> Iterator[tuple[Expr, Expr]]:
         """What the loop indices are where the element at ``subscripts`` is written."""
         direct = dict(zip(self.store.index, subscripts, strict=True))
-        flat = flatten(subscripts, self.store.buffer.shape)
+        flat: Expr | None = None
         for index, step in self.places:
             if index in direct:
                 yield index, direct[index]
             else:
+                flat = flatten(subscripts, self.store.buffer.shape) if flat is None else flat
                 yield index, expression(affine((flat // step) % index.extent))
 
 
@@ -81,7 +97,11 @@ def places_of(store: Store, indices: Sequence[Index]) -> tuple[tuple[Index, int]
 
     The steps must be those of a mixed radix: 1, then the extents multiplied up.
     """
-    form = address(store.index, row_major(store.buffer.shape))
+    shape = store.buffer.shape
+    if store.index == tuple(indices) and shape == tuple([index.extent for index in indices]) and 0 not in shape:
+        steps = zip(indices, row_major(shape), strict=True)
+        return tuple([(index, step if index.extent > 1 else 1) for index, step in steps])
+    form = address(store.index, row_major(shape))
     if form.constant or not form.is_linear:
         return None
     places = {index: form.coefficient(index) for index in indices if index.extent > 1}
@@ -111,12 +131,6 @@ def box(kernel: Kernel) -> For | None:
 def is_move(expr: Expr) -> bool:
     """Only rearranges: an element of a buffer, or a constant."""
     return isinstance(expr, (Const, Load))
-
-
-def is_cheap(expr: Expr) -> bool:
-    """Costs no more than a few cycles per element."""
-    nodes = [node for node in walk(expr) if isinstance(node, (Apply, Reduce))]
-    return len(nodes) <= 6 and all(map(_takes_one_step, nodes))
 
 
 def _takes_one_step(node: Expr) -> bool:
@@ -160,10 +174,9 @@ def _uncast(expr: Expr) -> Expr:
 
 def contractions(body: Sequence[Statement]) -> Iterator[tuple[Reduce, Load, Load]]:
     """Every contraction in a body."""
-    for statement in statements(body):
-        for expr in expressions(statement):
-            found = (contraction_operands(node) for node in walk(expr))
-            yield from (parts for parts in found if parts is not None)
+    for statement in evaluations(body):
+        found = (contraction_operands(reduction) for reduction in statement.reductions)
+        yield from (parts for parts in found if parts is not None)
 
 
 def is_linear(load: Load) -> bool:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from glowtrain.loops import Buffer, Written
 from glowtrain.program.analysis.write_coverage import covered
 from glowtrain.program.program import Instruction, Plan, Program
@@ -39,9 +41,17 @@ def plan(program: Program) -> Plan:
         lambda b: (intervals[b][0] - intervals[b][1], -b.type.nbytes),
         lambda b: (-b.type.nbytes * (1 + intervals[b][1] - intervals[b][0]), intervals[b][0]),
     ]
-    attempts = [_place(sorted(intervals, key=order), intervals) for order in orders]
-    offsets, arena = min(attempts, key=lambda attempt: attempt[1])
-    return Plan(program, offsets, arena, _peak(intervals))
+    sizes = {buffer: -(-max(buffer.type.nbytes, 1) // ALIGNMENT) for buffer in intervals}
+    smallest = _peak(intervals, sizes)
+    best: Placement | None = None
+    for order in orders:
+        found = _place(sorted(intervals, key=order), intervals, sizes)
+        best = found if best is None or found.lines < best.lines else best
+        if best.lines == smallest:
+            break
+    assert best is not None
+    offsets = {buffer: line * ALIGNMENT for buffer, line in best.offsets.items()}
+    return Plan(program, offsets, best.lines * ALIGNMENT, _peak(intervals, {b: b.type.nbytes for b in intervals}))
 
 
 def _intervals(instructions: Sequence[Instruction]) -> dict[Buffer, Interval]:
@@ -99,43 +109,63 @@ def _carries(body: Sequence[Instruction], buffer: Buffer, before: Sequence[Writt
     return False
 
 
-def _place(order: Sequence[Buffer], intervals: dict[Buffer, Interval]) -> tuple[dict[Buffer, int], int]:
+@dataclass
+class Placement:
+    """Offsets, and the size of the arena, in lines of :data:`ALIGNMENT` bytes."""
+
+    offsets: dict[Buffer, int]
+    lines: int = 0
+
+
+class _Placed:
+    """The buffers placed so far, by offset: columns of begin, end, and the first and last instruction that touches each."""
+
+    def __init__(self, most: int) -> None:
+        self._columns = np.empty((4, most), np.int64)
+        self._count = 0
+
+    def gap(self, size: int, first: int, last: int) -> int:
+        """The smallest gap of ``size`` lines between those that are alive at the same time, or the end of all."""
+        begin, end, since, until = self._columns[:, : self._count]
+        alive = (since <= last) & (until >= first)
+        ends = np.maximum.accumulate(end[alive])
+        if not ends.size:
+            return 0
+        before = np.concatenate(([0], ends[:-1]))
+        gaps = begin[alive] - before
+        gaps[gaps < size] = _NO_GAP
+        best = int(gaps.argmin())
+        return int(ends[-1] if gaps[best] == _NO_GAP else before[best])
+
+    def add(self, offset: int, size: int, first: int, last: int) -> None:
+        columns, count = self._columns, self._count
+        at = int(columns[0, :count].searchsorted(offset))
+        columns[:, at + 1 : count + 1] = columns[:, at:count]
+        columns[:, at] = offset, offset + size, first, last
+        self._count = count + 1
+
+
+_NO_GAP = np.iinfo(np.int64).max
+
+
+def _place(order: Sequence[Buffer], intervals: dict[Buffer, Interval], sizes: dict[Buffer, int]) -> Placement:
     """Best fit: each buffer goes into the smallest gap between those placed that are alive at the same time."""
-    offsets: dict[Buffer, int] = {}
-    arena = 0
+    result, placed = Placement({}), _Placed(len(order))
     for buffer in order:
-        size = _rounded(buffer.type.nbytes)
-        first, last = intervals[buffer]
-        taken = sorted(
-            (offsets[other], offsets[other] + _rounded(other.type.nbytes))
-            for other in offsets
-            if intervals[other][0] <= last and first <= intervals[other][1]
-        )
-        offsets[buffer] = _best_gap(taken, size)
-        arena = max(arena, offsets[buffer] + size)
-    return offsets, arena
+        size, (first, last) = sizes[buffer], intervals[buffer]
+        offset = placed.gap(size, first, last)
+        placed.add(offset, size, first, last)
+        result.offsets[buffer] = offset
+        result.lines = max(result.lines, offset + size)
+    return result
 
 
-def _best_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
-    best: tuple[int, int] | None = None
-    end = 0
-    for start, stop in taken:
-        gap = start - end
-        if gap >= size and (best is None or gap < best[0]):
-            best = gap, end
-        end = max(end, stop)
-    return end if best is None else best[1]
-
-
-def _rounded(size: int) -> int:
-    return -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
-
-
-def _peak(intervals: dict[Buffer, Interval]) -> int:
+def _peak(intervals: dict[Buffer, Interval], sizes: dict[Buffer, int]) -> int:
+    """The largest sum of the sizes of what is alive at the same time."""
     changes: dict[int, int] = {}
     for buffer, (first, last) in intervals.items():
-        changes[first] = changes.get(first, 0) + buffer.type.nbytes
-        changes[last + 1] = changes.get(last + 1, 0) - buffer.type.nbytes
+        changes[first] = changes.get(first, 0) + sizes[buffer]
+        changes[last + 1] = changes.get(last + 1, 0) - sizes[buffer]
     total = peak = 0
     for position in sorted(changes):
         total += changes[position]

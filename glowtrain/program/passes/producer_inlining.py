@@ -38,7 +38,6 @@ from glowtrain.program.analysis.kernel_facts import (
     Definition,
     contraction_operands,
     definition,
-    is_cheap,
     is_linear,
     is_move,
 )
@@ -75,7 +74,8 @@ def inline(
             outside = frozenset(b for other in instructions if other is not instruction for b in other.reads) | live_out
             prepared.append(instruction.with_children(inline(instruction.children, outside, how)))
         else:
-            prepared.append(instruction.rewritten(fold_constants))
+            constants = any(buffer.kind == "constant" for buffer in instruction.reads)
+            prepared.append(instruction.rewritten(fold_constants) if constants else instruction)
     return _without_dead(_Inlining(prepared, how).run(), live_out)
 
 
@@ -207,15 +207,11 @@ class _Inlining:
 
     def _costs_more(self, producer: Kernel, position: int, buffer: Buffer, defined: Definition) -> Refused | None:
         """Why arithmetic stays in a kernel of its own, whoever reads it."""
-        if self._is_large(defined.value):
+        if len(defined.nodes) > self.how.largest:  # worth a buffer: chains of any length stay within bounds that way
             return Refused("its expression is too long")
         if self._narrows_a_sum(producer, position, buffer):
             return Refused("it rounds sums, and belongs behind them")
         return None
-
-    def _is_large(self, expr: Expr) -> bool:
-        """Whether an expression is worth a buffer: chains of any length stay within bounds that way."""
-        return sum(1 for _ in walk(expr)) > self.how.largest
 
     def _narrows_a_sum(self, producer: Kernel, position: int, buffer: Buffer) -> bool:
         """Whether the producer makes fewer bytes of the results of a reduction that nothing else reads: it belongs
@@ -263,8 +259,8 @@ def _chosen(buffer: Buffer, defined: Definition, uses: dict[int, list[_Use]], al
         worth = all_readers and 2 * trips <= buffer.type.size
         return list(uses) if worth else Refused("it is read at subscripts that have to be checked")
     # A thin expression reads at most one tensor of the buffer's size: its readers read that one instead.
-    source = sum(b.type.size for b in {node.buffer for node in _loads(defined.value)})
-    thin = is_cheap(defined.value) and source * 4 <= buffer.type.size * 5
+    source = sum(b.type.size for b in {load.buffer for load in defined.loads})
+    thin = defined.is_cheap and source * 4 <= buffer.type.size * 5
     if (all_readers and trips <= buffer.type.size) or (thin and trips <= 4 * buffer.type.size):
         return list(uses)
     return Refused("its readers would compute it more often than it does itself, or some need it as it is")
@@ -300,10 +296,6 @@ def _at(defined: Definition, load: Load) -> Expr:
         defined.value, lambda e: Load(e.buffer, e.index, 0) if isinstance(e, Load) and e.fill is None else None
     )
     return select(inside, substitute(filled, dict(defined.indices_at(load.index))), Const(load.fill, load.dtype))
-
-
-def _loads(expr: Expr) -> list[Load]:
-    return [node for node in walk(expr) if isinstance(node, Load)]
 
 
 def _uses(instruction: Instruction, trips: int = 1) -> list[_Use]:

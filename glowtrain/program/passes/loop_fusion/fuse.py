@@ -9,10 +9,10 @@ gradient.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from glowtrain.loops import Buffer, Expr, For, Let, Ref, Statement, Store, expressions, statements, walk
+from glowtrain.loops import Buffer, Expr, For, Let, Statement, Store, evaluations
 from glowtrain.program.analysis.kernel_facts import conflict, contractions
 from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, Box, Limits, fuse_pair
 from glowtrain.program.program import Instruction, Kernel, Program
@@ -132,11 +132,9 @@ class _Fusion:
 
     def _place(self, first: Instruction, second: Instruction, fused: Kernel) -> bool:
         """Put ``fused`` in place of both, with what the later one needs moved before it. False if order forbids it."""
-        before: list[Instruction] = []
-        for instruction in self._needed(first, second):
-            if conflict(first, instruction):
-                return False
-            before.append(instruction)
+        before = self._needed(first, second)
+        if before is None:
+            return False
         self._leave(first)
         self._leave(second)
         fused = self._without_private(fused)
@@ -144,24 +142,27 @@ class _Fusion:
         self._rearrange(self.at.pop(first), self.at.pop(second), before, fused)
         return True
 
-    def _needed(self, first: Instruction, second: Instruction) -> Iterator[Instruction]:
-        """What lies between the two and must run before the second, last ones first."""
-        waiting: list[int] = []
-        found: set[int] = set()
-        low, instruction = self.at[first], second
-        while True:
-            high = self.at[instruction]
+    def _needed(self, first: Instruction, second: Instruction) -> list[Instruction] | None:
+        """What lies between the two and must run before the second, last ones first; ``None`` where some of it must run
+        after the first.
+
+        The search goes to the earliest ones at once, as those are most likely to need the first.
+        """
+        low = self.at[first]
+        waiting = [self.at[second]]
+        found: dict[int, Instruction] = {}
+        while waiting:
+            high = heapq.heappop(waiting)
+            instruction = self.order[high]
+            assert instruction is not None
             for other in self._conflicting(instruction):
                 position = self.at[other]
                 if low < position < high and position not in found:
-                    found.add(position)
-                    heapq.heappush(waiting, -position)
-            if not waiting:
-                return
-            following = self.order[-heapq.heappop(waiting)]
-            assert following is not None
-            instruction = following
-            yield instruction
+                    if conflict(first, other):
+                        return None
+                    found[position] = other
+                    heapq.heappush(waiting, position)
+        return [found[position] for position in sorted(found, reverse=True)]
 
     def _conflicting(self, instruction: Instruction) -> Iterable[Instruction]:
         """Instructions, earlier and later ones, whose order with this one counts."""
@@ -224,7 +225,5 @@ def _used_lets(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
         if isinstance(statement, Let) and statement.ref not in used:
             continue
         needed.append(statement)
-        used.update(
-            node for s in statements([statement]) for e in expressions(s) for node in walk(e) if isinstance(node, Ref)
-        )
+        used.update(node for each in evaluations([statement]) for node in each.nodes)
     return tuple(reversed(needed))
