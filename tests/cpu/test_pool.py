@@ -330,7 +330,7 @@ def test_chunks_do_not_part_what_is_packed_together() -> None:
 
 
 def test_small_calls_are_not_shared() -> None:
-    assert ".shared" not in generate(plan_of("lstm"), Target.host(), runner=Shared()).text
+    assert "shared." not in generate(plan_of("lstm"), Target.host(), runner=Shared()).text
 
 
 # ---- how many

@@ -236,7 +236,7 @@ CODE = [
     Mistake(
         "wrong buffer in the table",
         step,
-        rewrite("FIRST_SLOT + A.index(B)", "FIRST_SLOT - 1 + len(A) - A.index(B)"),
+        rewrite("FIRST_SLOT + A[B]", "FIRST_SLOT - 1 + len(A) - A[B]"),
         suite(laws.test_outputs_are_told_apart),
     ),
     Mistake(

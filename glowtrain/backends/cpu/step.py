@@ -119,6 +119,7 @@ class _Module:
         self.target = target
         self.texts: dict[str, str] = {}
         self.units: dict[tuple[Key, tuple[tuple[bool, bool], ...]], tuple[_Unit, list[Buffer]]] = {}
+        self.kernels: dict[tuple[Kernel, tuple[Index, ...]], _Unit] = {}
         self.users: dict[str, list[str]] = {}
         self.workspace = 0
         self.smalls: dict[Buffer, bool] = {}
@@ -126,6 +127,7 @@ class _Module:
         called = (leaf.native for leaf in plan.program.leaves)
         self.natives = list(dict.fromkeys(function for function in called if function is not None))
         self.externals = self._externals()
+        self.slots = {buffer: number for number, buffer in enumerate(self.externals)}
 
     def _externals(self) -> list[Buffer]:
         """The buffers outside of the arena; constants in the forms in which they are read."""
@@ -149,7 +151,7 @@ class _Module:
     def code(self) -> Code:
         f = LlvmFunction(self.entry, [("ptr", "table")])
         self.step = LlvmExpressions(f, self.target, {}, ())
-        self.own, self.pool = self._slot(WORKSPACES), self._slot(POOL)
+        self.arena, self.own, self.pool = (self._slot(number) for number in (ARENA, WORKSPACES, POOL))
         self._instructions(self.plan.program.instructions, [])
         entry = f.finish()
         functions = {name: ", ".join(dict.fromkeys(users)) for name, users in self.users.items()}
@@ -204,6 +206,11 @@ class _Module:
 
     def _unit(self, kernel: Kernel, outer: list[Index]) -> _Unit:
         """A kernel's code, written once for all kernels of one structure."""
+        if (kernel, tuple(outer)) not in self.kernels:
+            self.kernels[kernel, tuple(outer)] = self._alike(kernel, outer)
+        return self.kernels[kernel, tuple(outer)]
+
+    def _alike(self, kernel: Kernel, outer: list[Index]) -> _Unit:
         known = tuple((buffer.kind == "constant", self._small(buffer)) for buffer in kernel.operands)
         key = structure(kernel, outer), known
         if key not in self.units:
@@ -243,10 +250,9 @@ class _Module:
         if argument.packing is not None:
             buffer = self.packed[buffer, argument.packing]
         if buffer in self.plan.offsets:
-            arena, offset = self._slot(ARENA), self.plan.offsets[buffer]
-            base = f.value(f"getelementptr inbounds i8, ptr {arena}, i64 {offset}", POINTER)
+            base = f.value(f"getelementptr inbounds i8, ptr {self.arena}, i64 {self.plan.offsets[buffer]}", POINTER)
         else:
-            base = self._slot(FIRST_SLOT + self.externals.index(buffer))
+            base = self._slot(FIRST_SLOT + self.slots[buffer])
         return f.address(base, self.step.scalar_sum(argument.offset), buffer.dtype.size)
 
     def _slot(self, number: int) -> LlvmValue:

@@ -67,8 +67,8 @@ class Shared:
     least ``grain`` cycles; with 0, every call of two tasks or more, whatever its size."""
 
     grain: int = GRAIN
-    used: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Function -> its pointers (without the workspace) and its indices."""
+    used: dict[tuple[int, int], None] = field(default_factory=dict)
+    """How many pointers (without the workspace) and indices the kernels have that are shared out."""
 
     def run(self, f: LlvmFunction, call: Invocation, arguments: Arguments) -> None:
         work = call.work
@@ -76,17 +76,19 @@ class Shared:
         if work.total < WORTH * self.grain or each >= work.tasks:
             f.line(f"call void @{call.function}({arguments.over(0, work.tasks)})")
             return
-        self.used[call.function] = len(arguments.pointers), len(arguments.indices)
+        shape = len(arguments.pointers), len(arguments.indices)
+        self.used[shape] = None
         wake = int(work.total >= WAKE)
-        given = arguments.over(work.tasks, each)
-        f.line(f"call void @{call.function}.shared({given}, ptr {arguments.pool}, i64 {wake})")
+        given = f"ptr @{call.function}, {arguments.over(work.tasks, each)}, ptr {arguments.pool}, i64 {wake}"
+        f.line(f"call void @{_named('shared', *shape)}({given})")
 
     def functions(self, workspace: int) -> list[str]:
-        return [
-            text
-            for name, (pointers, indices) in self.used.items()
-            for text in (_shared(name, pointers, indices), _body(name, pointers, indices, workspace))
-        ]
+        return [text for shape in self.used for text in (_shared(*shape), _body(*shape, workspace))]
+
+
+def _named(role: str, pointers: int, indices: int) -> str:
+    """One function for all kernels with so many parameters."""
+    return f"{role}.p{pointers}.t{indices}"
 
 
 def _parameters(pointers: int, indices: int) -> list[LlvmValue]:
@@ -99,39 +101,43 @@ def _declared(values: list[LlvmValue]) -> list[tuple[str, str]]:
     return [(value.type.text, value.text[1:]) for value in values]
 
 
-def _shared(name: str, pointers: int, indices: int) -> str:
-    """What the step calls: the kernel's arguments in a context, and the pool's run; without a pool, the kernel."""
+def _shared(pointers: int, indices: int) -> str:
+    """What the step calls: a kernel and its arguments in a context, and the pool's run; without a pool, the kernel."""
     values = _parameters(pointers, indices)
     f = LlvmFunction(
-        f"{name}.shared",
-        [*_declared(values), ("i64", "tasks"), ("i64", "each"), ("ptr", "pool"), ("i64", "wake")],
+        _named("shared", pointers, indices),
+        [
+            ("ptr", "kernel"),
+            *_declared(values),
+            *(("i64", "tasks"), ("i64", "each"), ("ptr", "pool"), ("i64", "wake")),
+        ],
         linkage="internal",
     )
     arguments = ", ".join(value.typed for value in values)
     alone, together = f.label("alone"), f.label("together")
     f.branch_if(f.compare("eq", pointer("%pool"), pointer("null")), alone, together)
     f.start(alone)
-    f.line(f"call void @{name}({arguments}, i64 0, i64 %tasks)")
+    f.line(f"call void %kernel({arguments}, i64 0, i64 %tasks)")
     f.line("ret void")
     f.start(together)
-    context = f.value(f"alloca [{len(values)} x i64], align 8", POINTER)
-    for at, value in enumerate(values):
+    context = f.value(f"alloca [{len(values) + 1} x i64], align 8", POINTER)
+    for at, value in enumerate((pointer("%kernel"), *values)):
         f.store(value, f.address(context, at, 8), 8)
-    run = f.load(POINTER, pointer("%pool"), 8)
-    f.line(f"call void {run}(ptr %pool, ptr @{name}.body, ptr {context}, i64 %tasks, i64 %each, i64 %wake)")
+    run, body = f.load(POINTER, pointer("%pool"), 8), _named("body", pointers, indices)
+    f.line(f"call void {run}(ptr %pool, ptr @{body}, ptr {context}, i64 %tasks, i64 %each, i64 %wake)")
     return f.finish()
 
 
-def _body(name: str, pointers: int, indices: int, workspace: int) -> str:
+def _body(pointers: int, indices: int, workspace: int) -> str:
     """What the pool calls: the kernel over a range, with the thread's own workspace."""
     f = LlvmFunction(
-        f"{name}.body",
+        _named("body", pointers, indices),
         [("ptr", "context"), ("i64", "thread"), ("i64", "begin"), ("i64", "end")],
         linkage="internal",
     )
-    given = enumerate(_parameters(pointers, indices))
-    values = [f.load(value.type, f.address(pointer("%context"), at, 8), 8) for at, value in given]
+    given = enumerate((pointer("%kernel"), *_parameters(pointers, indices)))
+    kernel, *values = [f.load(value.type, f.address(pointer("%context"), at, 8), 8) for at, value in given]
     values[pointers] = f.address(values[pointers], f.op("mul", i64("%thread"), workspace), 1)
     arguments = ", ".join(value.typed for value in values)
-    f.line(f"call void @{name}({arguments}, i64 %begin, i64 %end)")
+    f.line(f"call void {kernel}({arguments}, i64 %begin, i64 %end)")
     return f.finish()
