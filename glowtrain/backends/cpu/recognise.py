@@ -48,6 +48,8 @@ from glowtrain.types import i8
 SMALL = 2048
 """Contractions of fewer multiplications are not worth kernels of their own."""
 _INSTRUCTIONS: dict[type, int] = {Load: 3, Index: 0, Const: 0, Ref: 0, Reduce: 0}
+_EACH_LANE = 4
+"""Instructions for one lane of a load or store whose lanes are not neighbours."""
 
 
 @dataclass(frozen=True)
@@ -218,10 +220,20 @@ class FusedEpilogue:
         pointers = [("ptr", f"e{k}") for k in range(len(self.operands) + len(self.again))]
         return pointers + [("i64", f"t{k}") for k in range(len(self.outer))]
 
-    @property
-    def length(self) -> int:
-        """About how many instructions one vector takes."""
-        return sum(_INSTRUCTIONS.get(type(node), 1) for node in _beside(self.product)) + 3 * len(self.product.loop.body)
+    def length(self, lane: int, width: int) -> int:
+        """About how many instructions a vector takes, with ``width`` lanes along loop ``lane`` (-1: a single one)."""
+        body = self.product.loop.body
+        plain = sum(_INSTRUCTIONS.get(type(node), 1) for node in _beside(self.product)) + 3 * len(body)
+        return plain + _EACH_LANE * width * self._apart(lane)
+
+    def _apart(self, lane: int) -> int:
+        """Loads and stores whose lanes are not neighbours."""
+        if lane < 0:
+            return 0
+        accesses: list[Store | Load] = [node for node in _beside(self.product) if isinstance(node, Load)]
+        accesses += [s for s in self.product.loop.body if isinstance(s, Store) and s is not self.product.target]
+        forms = [address(access.index, access.buffer.strides) for access in accesses]
+        return sum(1 for form in forms if form.coefficient(self.product.loop.indices[lane]) not in (0, 1))
 
     def emit(
         self, f: LlvmFunction, value: LlvmValue, coordinates: Sequence[Number], lane: int, mask: LlvmValue | None

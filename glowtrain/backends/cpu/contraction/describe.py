@@ -128,9 +128,8 @@ class Epilogue(Protocol):
     def params(self) -> Sequence[tuple[str, str]]:
         """Further (type, name) parameters of the function: pointers, then indices of enclosing loops."""
 
-    @property
-    def length(self) -> int:
-        """About how many instructions one vector takes."""
+    def length(self, lane: int, width: int) -> int:
+        """About how many instructions a vector takes, with ``width`` lanes along loop ``lane`` (-1: a single one)."""
 
     def emit(
         self, f: LlvmFunction, value: LlvmValue, coordinates: Sequence[Number], lane: int, mask: LlvmValue | None

@@ -207,7 +207,10 @@ class Micro:
             buffer = self._reserve(len(vectors), self.of["c"])
             if self.variant.start != "zero":
                 self._exchange(buffer, vectors, store=False)
-        if self.epilogue is not None and self.epilogue.length * len(vectors) > LONGEST_END:
+        if (
+            self.epilogue is not None
+            and self.epilogue.length(self._lane, self.lanes.width) * len(vectors) > LONGEST_END
+        ):
             self._finish_rows(sums, buffer)
         else:
             for at, point in enumerate(self.tile.points):
@@ -319,6 +322,11 @@ class Micro:
         keep = self.f.splat(self.f.select(first, integer(0, bits.type.one), -1), lanes.width)
         return self.f.cast("bitcast", bits.both(self.f.cast("bitcast", loaded, bits.type), keep), lanes.type)
 
+    @property
+    def _lane(self) -> int:
+        """The loop of the original contraction along the lanes of the results; -1 if they are single numbers."""
+        return -1 if self.plan.dots or self.lanes.width == 1 else self.plan.problem.loops[self.plan.vec].parts[0]
+
     def _applied(
         self, epilogue: Epilogue, lanes: Lanes, row: _Row, vector: int, value: LlvmValue, count: int
     ) -> LlvmValue:
@@ -333,6 +341,6 @@ class Micro:
                 outer = part != problem.loops[loop].parts[0]
                 coordinates[part] = self.f.op("urem", i64(index), extent) if outer else index
                 index = self.f.op("udiv", i64(index), extent) if outer else index
-        lane = problem.loops[vec].parts[0] if lanes.width > 1 else -1
+        lane = self._lane if lanes.width > 1 else -1
         mask = lanes.mask(count) if count < lanes.width else None
         return epilogue.emit(self.f, value, coordinates, lane, mask)
