@@ -218,12 +218,20 @@ class Nests:
 
     def _runs(self, lane: Index, body: Sequence[Statement], width: int) -> list[tuple[int, int]]:
         """(count, lanes) of the vectors one after another."""
-        several = any(True for _ in reductions(body)) or self._packs(lane, body, JAM * width)
+        several = self._jams(lane, body, width) or self._packs(lane, body, JAM * width)
         runs, rest = list[tuple[int, int]](), lane.extent
         for jam in (JAM, 2, 1) if several else (1,):
             count, rest = divmod(rest, width * jam)
             runs += [(count, width * jam)] if count else []
         return runs
+
+    def _jams(self, lane: Index, body: Sequence[Statement], width: int) -> bool:
+        """Whether vectors are taken several at a time around reductions. Where more elements are read or written lane
+        by lane than a reduction has, they take the time, and several vectors of them would only be more code.
+        """
+        longest = max((math.prod(index.extent for index in found.indices) for found in reductions(body)), default=0)
+        apart = (access.trips for access in accesses(body) if slope(access.offset, lane, self.e.free) not in (0, 1))
+        return longest > width * sum(apart)
 
     def _lane_trips(self, lane: Index, body: Sequence[Statement], width: int, interleaved: bool) -> int:
         """Trips of the first loop along the lanes; what is left of them belongs to the last one."""
