@@ -42,7 +42,10 @@ class Replacements:
 
     def copied(self, node: Node, operator: Operator | None = None) -> Node:
         """A new node over the operands' replacements, with the same names."""
-        fresh = Node(node.operator if operator is None else operator, self.operands(node), node.name)
+        operator, operands = node.operator if operator is None else operator, self.operands(node)
+        known = operator is node.operator and all(map(_same_type, operands, node.inputs))
+        types = [output.type for output in node.outputs] if known else None
+        fresh = Node(operator, operands, node.name, types)
         for old, new in zip(node.outputs, fresh.outputs, strict=True):
             new.name = old.name
         return fresh
@@ -74,6 +77,10 @@ class Replacements:
             outputs={name: self.of(value) for name, value in graph.outputs.items()},
             updates={target: value for target, value in updates if isinstance(target, Variable)},
         )
+
+
+def _same_type(a: Value | None, b: Value | None) -> bool:
+    return a is b or (a is not None and b is not None and a.type == b.type)
 
 
 def rebuild(roots: Sequence[Value], mapping: Mapping[Value, Value]) -> list[Value]:

@@ -167,14 +167,21 @@ class Node:
 
     __slots__ = ("inputs", "name", "operator", "outputs")
 
-    def __init__(self, operator: Operator, inputs: Sequence[Value | None], name: str = "") -> None:
+    def __init__(
+        self,
+        operator: Operator,
+        inputs: Sequence[Value | None],
+        name: str = "",
+        types: Sequence[TensorType] | None = None,
+    ) -> None:
+        """``types``: those of the results, where they are known."""
         self.operator = operator
         self.inputs = tuple(inputs)
         self.name = name
-        types = operator.infer(*(None if value is None else value.type for value in self.inputs))
-        if isinstance(types, TensorType):
-            types = (types,)
-        self.outputs = tuple(Value(type_, "", self, index) for index, type_ in enumerate(types))
+        if types is None:
+            inferred = operator.infer(*[None if value is None else value.type for value in self.inputs])
+            types = (inferred,) if isinstance(inferred, TensorType) else inferred
+        self.outputs = tuple([Value(type_, "", self, index) for index, type_ in enumerate(types)])
 
     @property
     def output(self) -> Value:

@@ -355,11 +355,11 @@ class Tensor:
 
     @property
     def type(self) -> TensorType:
-        return self.buffer.type.with_shape(self.buffer.shape[len(self.prefix) :])
+        return self.buffer.type.with_shape(self.shape)
 
     @property
     def shape(self) -> Shape:
-        return self.type.shape
+        return self.buffer.shape[len(self.prefix) :]
 
     @property
     def dtype(self) -> DType:

@@ -22,7 +22,6 @@ from glowtrain.loops.language import (
     Statement,
     Store,
     cast,
-    walk,
 )
 
 

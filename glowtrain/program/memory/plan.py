@@ -118,7 +118,7 @@ class Placement:
 
 
 class _Placed:
-    """The buffers placed so far, by offset: columns of begin, end, and the first and last instruction that touches each."""
+    """The buffers placed so far, by offset: columns of begin, end, first and last instruction that touches each."""
 
     def __init__(self, most: int) -> None:
         self._columns = np.empty((4, most), np.int64)
