@@ -25,6 +25,7 @@ from glowtrain.loops import (
     Load,
     Reduce,
     Statement,
+    Store,
     affine,
     expressions,
     needs_check,
@@ -122,6 +123,14 @@ class _Reader:
         return self._instruction
 
     @property
+    def may_move(self) -> bool:
+        """Whether it may be a move: what waits makes none of an expression."""
+        match self._instruction.nests:
+            case (For(body=(Store(value=value),)),):
+                return is_move(value)
+        return False
+
+    @property
     def writes(self) -> list[Buffer]:
         """The buffers that it writes, which inlining does not change."""
         return self._instruction.writes
@@ -176,6 +185,8 @@ class _Inlining:
         return [reader.instruction for reader in self.instructions]
 
     def _inline(self, position: int, moves: bool) -> None:
+        if moves and not self.instructions[position].may_move:
+            return
         producer = self.instructions[position].instruction.kernel
         if producer is None or len(producer.writes) != 1 or producer.survey.reductions:
             return

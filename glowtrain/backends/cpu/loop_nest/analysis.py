@@ -105,21 +105,34 @@ def _expression_accesses(expr: Expr, trips: int, inside: tuple[Index, ...], seen
         yield from _expression_accesses(child, trips, inside, seen)
 
 
-def vector_cost(body: Sequence[Statement], index: Index, width: int, free: Free) -> float:
+@dataclass(frozen=True)
+class NestOperations:
+    """What flat statements do: their accesses, the cost of their arithmetic, and the number of their reductions."""
+
+    accesses: tuple[NestAccess, ...]
+    arithmetic: float
+    reductions: int
+
+    @staticmethod
+    def of(body: Sequence[Statement]) -> NestOperations:
+        return NestOperations(tuple(accesses(body)), _arithmetic(body), sum(1 for _ in reductions(body)))
+
+
+def vector_cost(work: NestOperations, index: Index, width: int, free: Free) -> float:
     """Vector operations if ``index`` runs along the lanes (it must be a loop around the whole body)."""
     lanes = math.ceil(index.extent / width) * width / index.extent
     total = 0.0
-    for access in accesses(body):
+    for access in work.accesses:
         step = slope(access.offset, index, free)
         each = 1 / width if step in (0, 1) else GATHER
         total += access.trips * each * lanes
-    return total + _arithmetic(body) * lanes / width
+    return total + work.arithmetic * lanes / width
 
 
-def reduction_cost(body: Sequence[Statement], width: int, free: Free) -> float:
+def reduction_cost(work: NestOperations, width: int, free: Free) -> float:
     """Vector operations if reductions run along the lanes and everything else is scalar."""
     total = 0.0
-    for access in accesses(body):
+    for access in work.accesses:
         best = access.trips * 1.0
         for index in access.inside:
             if index.extent == 0:
@@ -129,7 +142,7 @@ def reduction_cost(body: Sequence[Statement], width: int, free: Free) -> float:
             each = (1 / width if step in (0, 1) else GATHER) * lanes
             best = min(best, access.trips * each)
         total += best
-    return total + _arithmetic(body) / width + 6 * sum(1 for _ in reductions(body))
+    return total + work.arithmetic / width + 6 * work.reductions
 
 
 def _arithmetic(body: Iterable[Statement]) -> float:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 from glowtrain.backends.cpu.loop_nest.analysis import (
+    NestOperations,
     accesses,
     computed,
     loop_order,
@@ -181,10 +182,10 @@ class Nests:
         candidates = [index for index in loop.indices if index.extent > 1 and self._may_run_along_lanes(index, loop)]
         if width == 1 or not candidates:
             return None
-        free = self.e.free
-        best = min(candidates, key=lambda index: vector_cost(loop.body, index, width, free))
-        scalar_cost = reduction_cost(loop.body, width, free)
-        return best if vector_cost(loop.body, best, width, free) < scalar_cost else None
+        free, work = self.e.free, NestOperations.of(loop.body)
+        costs = {index: vector_cost(work, index, width, free) for index in candidates}
+        best = min(candidates, key=costs.__getitem__)
+        return best if costs[best] < reduction_cost(work, width, free) else None
 
     def _may_run_along_lanes(self, index: Index, loop: For) -> bool:
         targets = [statement for statement in loop.body if isinstance(statement, Accumulate)]
