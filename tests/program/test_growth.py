@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import pytest
 
-from glowtrain.graph import Graph, Input, Value
+from glowtrain import losses, optim
+from glowtrain.compiler.walk import planned
+from glowtrain.graph import Graph, Input, Value, Variable
+from glowtrain.ops.convolution.convolution import Conv
 from glowtrain.ops.elementwise.activation import Relu
 from glowtrain.ops.elementwise.arithmetic import Sum
 from glowtrain.ops.elementwise.transcendental import Tanh
 from glowtrain.ops.tensor.move import Concat
 from glowtrain.program.passes.layout import assign_layouts
+from glowtrain.trainer.graphs import TrainerGraphs
 from glowtrain.types import f32
 from tests.stages import fuse, lower
 
@@ -61,6 +67,18 @@ def concat(x: Value, n: int) -> Value:
 GRAPHS: dict[str, Callable[[Value, int], Value]] = {"chain": chain, "skips": skips, "sum": total, "concat": concat}
 
 
+def training_step(depth: int) -> Graph:
+    """A residual network: backward kernels read what forward ones wrote, the further apart the deeper it is."""
+    x = Input(f32[8, 16, 6, 6], "x")
+    value: Value = x
+    for layer in range(depth):
+        weight = Variable(f"w{layer}", np.full((16, 16, 3, 3), 0.01, np.float32))
+        value = value + Relu()(Conv(pads=(1, 1, 1, 1))(value, weight))
+    model = Graph((x,), {"y": value})
+    graphs = TrainerGraphs(model, losses.mse("target"), optim.SGD(0.1, momentum=0.9), None, 0, unbiased=False)
+    return graphs.step_of(model)
+
+
 def fused(build: Callable[[Value, int], Value], n: int) -> Callable[[], object]:
     x = Input(f32[16], "x")
     program = assign_layouts(lower(Graph((x,), {"y": build(x, n)}, {}, "growth")))
@@ -71,6 +89,12 @@ def fused(build: Callable[[Value, int], Value], n: int) -> Callable[[], object]:
 def test_fusion_grows_about_linearly(name: str) -> None:
     small, large = (calls_in(fused(GRAPHS[name], n)) for n in (60, 240))
     assert large < 6 * small
+
+
+def test_compiling_grows_linearly_with_depth() -> None:
+    """All stages: several times as many layers take as many times the calls, and little more."""
+    small, large = (calls_in(partial(planned, training_step(depth))) for depth in (10, 60))
+    assert large < 6.6 * small
 
 
 @pytest.mark.parametrize("name", sorted(GRAPHS))
