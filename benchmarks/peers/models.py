@@ -34,7 +34,7 @@ class PeerModel(Protocol):
         ...
 
 
-def _images(seed: int, shape: tuple[int, ...], classes: int) -> Batch:
+def images(seed: int, shape: tuple[int, ...], classes: int) -> Batch:
     """Standard normal images of `shape` (batch first) and uniform labels."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(shape, generator=generator)
@@ -66,7 +66,7 @@ class Mlp(nn.Module):
 
     def make_batch(self, seed: int, batch: int) -> Batch:
         """Normal inputs f32[batch, widths[0]] and labels."""
-        return _images(seed, (batch, self.widths[0]), self.widths[-1])
+        return images(seed, (batch, self.widths[0]), self.widths[-1])
 
 
 class Cnn(nn.Module):
@@ -98,7 +98,7 @@ class Cnn(nn.Module):
 
     def make_batch(self, seed: int, batch: int) -> Batch:
         """Normal images f32[batch, 1, 28, 28] and labels."""
-        return _images(seed, (batch, 1, 28, 28), self.classes)
+        return images(seed, (batch, 1, 28, 28), self.classes)
 
 
 class _BasicBlock(nn.Module):
@@ -145,7 +145,7 @@ class ResNet20(nn.Module):
 
     def make_batch(self, seed: int, batch: int) -> Batch:
         """Normal images f32[batch, 3, 32, 32] and labels."""
-        return _images(seed, (batch, 3, 32, 32), self.classes)
+        return images(seed, (batch, 3, 32, 32), self.classes)
 
 
 def _conv_bn(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, act: bool = True) -> nn.Module:
@@ -185,14 +185,19 @@ _MOBILENET_STAGES = (
 
 
 class MobileNetV2(nn.Module):
-    """MobileNetV2 (Sandler et al. 2018) for f32[batch, 3, 32, 32]; `width` scales every stage's channels."""
+    """MobileNetV2 (Sandler et al. 2018) for f32[batch, 3, size, size]; `width` scales every stage's channels.
 
-    def __init__(self, width: float = 1.0, classes: int = 10, dropout: float = 0.0) -> None:
+    Above 32x32 the stem and the second stage have the paper's stride of 2.
+    """
+
+    def __init__(self, width: float = 1.0, classes: int = 10, dropout: float = 0.0, size: int = 32) -> None:
         super().__init__()
-        self.classes = classes
+        self.classes, self.size = classes, size
+        early = 2 if size > 32 else 1
         inputs = self._channels(32, width)
-        layers = [_conv_bn(3, inputs, 3)]
-        for expand, channels, repeats, first_stride in _MOBILENET_STAGES:
+        layers = [_conv_bn(3, inputs, 3, early)]
+        for stage, (expand, channels, repeats, stride) in enumerate(_MOBILENET_STAGES):
+            first_stride = early if stage == 1 else stride
             outputs = self._channels(channels, width)
             for repeat in range(repeats):
                 layers.append(_InvertedResidual(inputs, outputs, 1 if repeat else first_stride, expand))
@@ -214,8 +219,8 @@ class MobileNetV2(nn.Module):
         return logits
 
     def make_batch(self, seed: int, batch: int) -> Batch:
-        """Normal images f32[batch, 3, 32, 32] and labels."""
-        return _images(seed, (batch, 3, 32, 32), self.classes)
+        """Normal images f32[batch, 3, size, size] and labels."""
+        return images(seed, (batch, 3, self.size, self.size), self.classes)
 
 
 @dataclass(frozen=True)

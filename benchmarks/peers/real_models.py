@@ -18,6 +18,7 @@ import argparse
 import importlib.util
 import math
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,6 +37,10 @@ import glowtrain as gt
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.errors import GlowtrainError
 from glowtrain.types import Array
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.speed.difference import error
 
 TOLERANCE = {"package": 1e-3, "light": 1e-4}
 RUNS = 7
@@ -116,6 +121,11 @@ class Model:
     name: str
     read: Callable[[], ModelProto]
 
+    @property
+    def file(self) -> str:
+        """Its name without the package."""
+        return self.name.rpartition("/")[2]
+
 
 def package_models() -> Iterable[Model]:
     """The ONNX files of the installed packages."""
@@ -173,6 +183,13 @@ def _weight(random: np.random.Generator, shape: list[int], *, positive: bool) ->
     return np.asarray(around, np.float32)
 
 
+def sizes_of(model: Model, session: Any) -> Sizes:
+    """Bindings of the model's symbolic dimensions, smaller ones first."""
+    symbols = sorted({extent for value in session.get_inputs() for extent in value.shape if isinstance(extent, str)})
+    default = tuple(dict.fromkeys(symbols, extent) for extent in (1, 5)) if symbols else ({},)
+    return SIZES.get(model.name, SIZES.get(model.file, default))
+
+
 def inputs_of(session: Any, dims: Mapping[str, int], largest: int = 30, seed: int = 0) -> dict[str, Array]:
     """Random inputs of the types that a session declares; integers below ``largest``, of masks and types below 2."""
     random, found = np.random.default_rng(seed), dict[str, Array]()
@@ -192,22 +209,6 @@ def inputs_of(session: Any, dims: Mapping[str, int], largest: int = 30, seed: in
             most = 2 if "mask" in value.name or "type" in value.name or dtype == np.bool_ else largest
             found[value.name] = random.integers(0, most, shape).astype(dtype)
     return found
-
-
-def error(found: Any, wanted: Any) -> float:
-    """The largest difference over the range; infinite for other shapes, different integers, or NaN in other places."""
-    found, wanted = np.asarray(found), np.asarray(wanted)
-    if found.shape != wanted.shape or found.dtype != wanted.dtype:
-        return math.inf
-    if wanted.dtype.kind != "f":
-        return 0.0 if np.array_equal(found, wanted) else math.inf
-    if not np.array_equal(np.isnan(found), np.isnan(wanted)):
-        return math.inf
-    found, wanted = found[~np.isnan(found)], wanted[~np.isnan(wanted)]
-    if not wanted.size:
-        return 0.0
-    span = float(np.ptp(wanted)) or float(np.abs(wanted).max()) or 1.0
-    return float(np.abs(found - wanted).max()) / span
 
 
 def sensitivity(data: bytes, session: Any, feeds: Mapping[str, Array], wanted: Sequence[Any]) -> float:
@@ -274,17 +275,15 @@ def openvino_load(data: bytes) -> str:
 def rows(model: Model, cache: str | None, *, quick: bool) -> Iterable[str]:
     """One row of the table for each size; without a folder for a cache, no times."""
     data = model.read().SerializeToString()
-    options, file = one_thread(), model.name.rpartition("/")[2]
+    options = one_thread()
     session = onnxruntime.InferenceSession(data, options)
-    symbols = sorted({extent for value in session.get_inputs() for extent in value.shape if isinstance(extent, str)})
-    default = tuple(dict.fromkeys(symbols, extent) for extent in (1, 5)) if symbols else ({},)
-    for dims in SIZES.get(model.name, SIZES.get(file, default))[: 1 if quick else None]:
+    for dims in sizes_of(model, session)[: 1 if quick else None]:
         sizes = ", ".join(f"{name}={extent}" for name, extent in dims.items()) or "-"
-        feeds = inputs_of(session, dims, LARGEST_INTEGER.get(file, 30))
+        feeds = inputs_of(session, dims, LARGEST_INTEGER.get(model.file, 30))
         try:
             facts = [_agreement(model.kind, data, session, feeds, cache)]
-        except GlowtrainError as error:
-            yield f"| {model.name} | {sizes} | FAILED: {error} |"
+        except GlowtrainError as fault:
+            yield f"| {model.name} | {sizes} | FAILED: {fault} |"
             continue
         if cache is not None:
             peer = seconds(partial(onnxruntime.InferenceSession, data, options))

@@ -1,4 +1,4 @@
-"""The six peer models in plain JAX: one jit-compiled training step each, with the parameters of the PyTorch module.
+"""The models of the training rows in plain JAX, over the parameters of the PyTorch modules.
 
 Images are channels last inside and convolutions [kh, kw, in / groups, out], which is what XLA's CPU convolutions are
 written for; everything else keeps PyTorch's names and shapes. BatchNorm updates its running statistics as PyTorch does,
@@ -13,22 +13,23 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
-from torch import nn
 
 Arrays = dict[str, Array]
 
-BN_MOMENTUM, BN_EPSILON, LN_EPSILON = 0.1, 1e-5, 1e-5
+BN_MOMENTUM, BN_EPSILON, LN_EPSILON, GN_EPSILON = 0.1, 1e-5, 1e-5, 1e-5
+FUNCTIONS = (jnp.log, jnp.tanh, jax.nn.sigmoid, lax.erf, jax.nn.mish)
+MANY, STATES = 10, 60
 
 
 class Net:
     """Layers by name over a dict of parameters; ``moved`` collects the running statistics that a forward pass moves."""
 
-    def __init__(self, parameters: Arrays, statistics: Arrays, convolutions: dict[str, tuple[int, int]]) -> None:
+    def __init__(self, parameters: Arrays, statistics: Arrays, layers: dict[str, Any]) -> None:
         self.parameters = parameters
         self.statistics = statistics
-        self.convolutions = convolutions
+        self.convolutions: dict[str, tuple[int, int, int]] = layers["convolutions"]
+        self.heads: int = layers["heads"]
         self.moved: Arrays = {}
 
     def has(self, name: str) -> bool:
@@ -42,10 +43,9 @@ class Net:
         return y if bias is None else y + bias
 
     def conv(self, x: Array, name: str) -> Array:
-        """A "same" convolution of x [n, h, w, c] with the stride and groups of the PyTorch layer."""
+        """A convolution of x [n, h, w, c] with the stride, groups and padding of the PyTorch layer."""
         weight = self.parameters[f"{name}.weight"]
-        stride, groups = self.convolutions[name]
-        pad = weight.shape[0] // 2
+        stride, groups, pad = self.convolutions[name]
         y = lax.conv_general_dilated(
             x, weight, (stride, stride), ((pad, pad), (pad, pad)),
             dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=groups,
@@ -71,28 +71,37 @@ class Net:
         scale = lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + LN_EPSILON)
         return centred * scale * self.parameters[f"{name}.weight"] + self.parameters[f"{name}.bias"]
 
+    def group_norm(self, x: Array, name: str, groups: int) -> Array:
+        """x [n, h, w, c], normalized over each group of channels."""
+        split = x.reshape(*x.shape[:3], groups, -1)
+        centred = split - split.mean((1, 2, 4), keepdims=True)
+        scale = lax.rsqrt(jnp.square(centred).mean((1, 2, 4), keepdims=True) + GN_EPSILON)
+        return (centred * scale).reshape(x.shape) * self.parameters[f"{name}.weight"] + self.parameters[f"{name}.bias"]
+
     def embedding(self, tokens: Array, name: str) -> Array:
         """Rows of a table."""
         return self.parameters[f"{name}.weight"][tokens]
 
 
-def mlp(net: Net, x: Array) -> Array:
-    """Linear layers with ReLU between them."""
+def mlp(net: Net, x: Array, activation: Callable[[Array], Array] = jax.nn.relu) -> Array:
+    """Linear layers with an activation between them."""
     names = sorted({name.rsplit(".", 1)[0] for name in net.parameters}, key=lambda name: int(name.split(".")[1]))
     for name in names[:-1]:
-        x = jax.nn.relu(net.linear(x, name))
+        x = activation(net.linear(x, name))
     return net.linear(x, names[-1])
 
 
+def tiny(net: Net, x: Array) -> Array:
+    """Linear layers with tanh between them."""
+    return mlp(net, x, jnp.tanh)
+
+
 def cnn(net: Net, x: Array) -> Array:
-    """Two conv-BatchNorm-ReLU-pool stages, a convolution and a linear head."""
-    x = _channels_last(x)
-    x = jax.nn.relu(net.batch_norm(net.conv(x, "conv1"), "bn1"))
-    x = _pool(x, -jnp.inf, lax.max)
-    x = jax.nn.relu(net.batch_norm(net.conv(x, "conv2"), "bn2"))
-    x = _pool(x, 0.0, lax.add) / 4
-    x = jax.nn.relu(net.conv(x, "conv3"))
-    return net.linear(x.transpose(0, 3, 1, 2).reshape(x.shape[0], -1), "head")
+    """Two convolutions, a pooling, and two linear layers."""
+    x = jax.nn.relu(net.conv(_channels_last(x), "conv1"))
+    x = _max_pool(jax.nn.relu(net.conv(x, "conv2")))
+    x = jax.nn.relu(net.linear(x.transpose(0, 3, 1, 2).reshape(x.shape[0], -1), "hidden"))
+    return net.linear(x, "head")
 
 
 def resnet20(net: Net, x: Array) -> Array:
@@ -111,7 +120,7 @@ def resnet20(net: Net, x: Array) -> Array:
 
 
 def mobilenetv2(net: Net, x: Array) -> Array:
-    """MobileNetV2 for 32x32 images."""
+    """MobileNetV2."""
     x = _conv_bn(net, _channels_last(x), "features.0")
     block = 1
     while net.has(f"features.{block}.body.0.0"):
@@ -137,8 +146,8 @@ def _channels_last(x: Array) -> Array:
     return x.transpose(0, 2, 3, 1)
 
 
-def _pool(x: Array, start: float, combine: Callable[[Any, Any], Any]) -> Array:
-    result: Array = lax.reduce_window(x, start, combine, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+def _max_pool(x: Array) -> Array:
+    result: Array = lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
     return result
 
 
@@ -160,84 +169,111 @@ def lstm(net: Net, tokens: Array) -> Array:
     return net.linear(h, "head")
 
 
-def gpt(net: Net, tokens: Array, heads: int) -> Array:
+def gpt(net: Net, tokens: Array) -> Array:
     """Pre-norm decoder-only transformer with causal attention written out."""
     x = net.embedding(tokens, "tokens") + net.parameters["positions.weight"][: tokens.shape[1]]
     block = 0
     while net.has(f"blocks.{block}.up"):
         name = f"blocks.{block}"
-        x = x + _attention(net, net.layer_norm(x, f"{name}.ln1"), f"{name}.attention", heads)
-        y = jax.nn.gelu(net.linear(net.layer_norm(x, f"{name}.ln2"), f"{name}.up"), approximate=False)
-        x = x + net.linear(y, f"{name}.down")
+        y = _attention(net, net.layer_norm(x, f"{name}.ln1"), f"{name}.attention.", causal=True)
+        x = _transformer_mlp(net, x + y, name)
         block += 1
     return net.linear(net.layer_norm(x, "norm"), "head")
 
 
-def _attention(net: Net, x: Array, name: str, heads: int) -> Array:
+def vit(net: Net, x: Array) -> Array:
+    """Vision transformer with a mean in place of a class token."""
+    x = net.conv(_channels_last(x), "patches")
+    x = x.reshape(x.shape[0], -1, x.shape[-1]) + net.parameters["positions"]
+    block = 0
+    while net.has(f"blocks.{block}.up"):
+        name = f"blocks.{block}"
+        x = x + _attention(net, net.layer_norm(x, f"{name}.ln1"), f"{name}.", causal=False)
+        x = _transformer_mlp(net, x, name)
+        block += 1
+    return net.linear(net.layer_norm(x, "norm").mean(1), "head")
+
+
+def _transformer_mlp(net: Net, x: Array, name: str) -> Array:
+    y = jax.nn.gelu(net.linear(net.layer_norm(x, f"{name}.ln2"), f"{name}.up"), approximate=False)
+    return x + net.linear(y, f"{name}.down")
+
+
+def _attention(net: Net, x: Array, prefix: str, *, causal: bool) -> Array:
     batch, time, width = x.shape
-    split = (batch, time, heads, width // heads)
-    parts = jnp.split(net.linear(x, f"{name}.qkv"), 3, axis=-1)
-    q, k, v = (part.reshape(split).transpose(0, 2, 1, 3) for part in parts)
-    scores = (q @ k.transpose(0, 1, 3, 2)) * (1.0 / math.sqrt(width // heads))
-    scores = jnp.where(jnp.tril(jnp.ones((time, time), bool)), scores, -jnp.inf)
+    size = width // net.heads
+    parts = jnp.split(net.linear(x, f"{prefix}qkv"), 3, axis=-1)
+    q, k, v = (part.reshape(batch, time, net.heads, size).transpose(0, 2, 1, 3) for part in parts)
+    scores = (q @ k.transpose(0, 1, 3, 2)) * (1.0 / math.sqrt(size))
+    if causal:
+        scores = jnp.where(jnp.tril(jnp.ones((time, time), bool)), scores, -jnp.inf)
     merged = (jax.nn.softmax(scores) @ v).transpose(0, 2, 1, 3).reshape(batch, time, width)
-    return net.linear(merged, f"{name}.out")
+    return net.linear(merged, f"{prefix}out")
 
 
-FORWARD: dict[str, Callable[..., Array]] = {
+def segmentation(net: Net, x: Array) -> Array:
+    """U-Net of two levels, up by a transposed convolution and by linear interpolation."""
+    one = _stage(net, _channels_last(x), "enter")
+    two = _stage(net, _max_pool(one), "down")
+    up = _doubled(net, _stage(net, _max_pool(two), "bottom"), "raise_")
+    up = _stage(net, jnp.concatenate((up, two), -1), "merge")
+    up = jax.image.resize(up, (*one.shape[:3], up.shape[-1]), "linear")
+    return net.conv(_stage(net, jnp.concatenate((up, one), -1), "last"), "out")
+
+
+def _stage(net: Net, x: Array, name: str) -> Array:
+    return jax.nn.silu(net.group_norm(net.conv(x, f"{name}.0"), f"{name}.1", 4))
+
+
+def _doubled(net: Net, x: Array, name: str) -> Array:
+    """A transposed convolution of stride 2 with a 2×2 kernel in PyTorch's layout [in, out, kh, kw]."""
+    kernel = net.parameters[f"{name}.weight"][:, :, ::-1, ::-1].transpose(2, 3, 0, 1)
+    y = lax.conv_transpose(x, kernel, (2, 2), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    return y + net.parameters[f"{name}.bias"]
+
+
+def scan(net: Net, x: Array) -> Array:
+    """Scalar states that each follow their neighbour and a common input: their mean at each step."""
+    start, neighbour, own = (net.parameters[name] for name in ("start", "neighbour", "own"))
+
+    def step(states: tuple[Array, ...], drive: Array) -> tuple[tuple[Array, ...], Array]:
+        pairs = enumerate(zip(states, (*states[1:], states[0]), strict=True))
+        following = tuple(s + 0.1 * (jnp.tanh(neighbour[i] * n + own[i] * s + drive) - s) for i, (s, n) in pairs)
+        return following, sum(following, jnp.zeros(())) / STATES
+
+    _, means = lax.scan(step, tuple(start[i] for i in range(STATES)), x)
+    return means
+
+
+def cumprod(net: Net, x: Array) -> Array:
+    """The mean of cumulative products along rows."""
+    return jnp.cumprod(net.parameters["scale"] * x, axis=1).mean()
+
+
+def elementwise(net: Net, x: Array) -> Array:
+    """The mean of five functions."""
+    v = x * net.parameters["scale"]
+    return sum((function(v) for function in FUNCTIONS), jnp.zeros(())).mean()
+
+
+def adam(net: Net, x: Array) -> Array:
+    """The sum of the means of squares, times x."""
+    return (sum(jnp.square(net.parameters[f"weights.{i}"]).mean() for i in range(MANY)) * x).sum()
+
+
+FORWARD: dict[str, Callable[[Net, Array], Array]] = {
+    "tiny": tiny,
     "mlp": mlp,
     "cnn": cnn,
     "resnet20": resnet20,
     "mobilenetv2": mobilenetv2,
     "lstm": lstm,
     "gpt": gpt,
+    "vit": vit,
+    "segmentation": segmentation,
+    "scan": scan,
+    "cumprod": cumprod,
+    "elementwise": elementwise,
+    "adam": adam,
 }
-"""From a :class:`Net` and a batch's inputs to logits."""
-
-
-class JaxTrainer:
-    """A PyTorch module of ``models`` as a jit-compiled step of SGD with momentum, to which its arrays are donated."""
-
-    def __init__(self, name: str, module: Any, lr: float, momentum: float) -> None:
-        self.convolutions = {
-            path: (layer.stride[0], layer.groups)
-            for path, layer in module.named_modules()
-            if isinstance(layer, nn.Conv2d)
-        }
-        self.parameters = {path: self._array(path, value) for path, value in module.named_parameters()}
-        self.statistics = {
-            path: jnp.asarray(np.array(value.numpy())) for path, value in module.named_buffers() if ".running_" in path
-        }
-        self.velocity = {path: jnp.zeros_like(value) for path, value in self.parameters.items()}
-        heads = {"heads": module.config.heads} if name == "gpt" else {}
-        self._step = jax.jit(self._update(FORWARD[name], heads, lr, momentum), donate_argnums=(0, 1, 2))
-
-    def step(self, x: np.ndarray, labels: np.ndarray) -> float:
-        """Train on one batch; the loss from before the update."""
-        self.parameters, self.velocity, self.statistics, loss = self._step(
-            self.parameters, self.velocity, self.statistics, x, labels
-        )
-        return float(loss)
-
-    def _array(self, path: str, value: nn.Parameter) -> Array:
-        array = np.array(value.detach().numpy())
-        is_kernel = path.removesuffix(".weight") in self.convolutions and array.ndim == 4
-        return jnp.asarray(array.transpose(2, 3, 1, 0) if is_kernel else array)
-
-    def _update(
-        self, forward: Callable[..., Array], static: dict[str, int], lr: float, momentum: float
-    ) -> Callable[..., tuple[Arrays, Arrays, Arrays, Array]]:
-        def loss_of(parameters: Arrays, statistics: Arrays, x: Array, labels: Array) -> tuple[Array, Arrays]:
-            net = Net(parameters, statistics, self.convolutions)
-            logits = forward(net, x, **static)
-            scores = jax.nn.log_softmax(logits.reshape(-1, logits.shape[-1]))
-            return -jnp.take_along_axis(scores, labels.reshape(-1, 1), axis=1).mean(), net.moved
-
-        def update(
-            parameters: Arrays, velocity: Arrays, statistics: Arrays, x: Array, labels: Array
-        ) -> tuple[Arrays, Arrays, Arrays, Array]:
-            (loss, moved), found = jax.value_and_grad(loss_of, has_aux=True)(parameters, statistics, x, labels)
-            velocity = jax.tree.map(lambda v, g: momentum * v + g, velocity, found)
-            return jax.tree.map(lambda p, v: p - lr * v, parameters, velocity), velocity, moved, loss
-
-        return update
+"""From a :class:`Net` and a batch's inputs to outputs, by the rows' names."""

@@ -1,0 +1,132 @@
+"""Training and inference beside other engines: one table, and plots. By hand, on a quiet machine:
+
+    python benchmarks/run.py [--rows NAME ...] [--cores 1 2] [--peers torch jax onnxruntime openvino] [--first-steps]
+
+Each row runs in a fresh process for each number of cores; there, engines take turns, and medians are reported. They
+start from the same parameters and data, and must agree on the first result. Needs the ``peers`` extra; a peer that is
+not installed is left out. ``speed.json``, ``speed.md`` and a plot for each part go to the folder of ``--output``, anew
+after each row. The exit code is 1 if an engine disagrees or Glowtrain cannot run a row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.speed import engines, figures, jobs, machine, tables
+from benchmarks.speed.engines import KEEPERS, MODULES, OWN
+from benchmarks.speed.results import Result, Timing, merged, read, write
+from benchmarks.speed.training.rows import TRAINING
+
+RESULTS = Path(__file__).resolve().parent / "results"
+PEERS = [name for part in MODULES.values() for name in part if name != OWN]
+PACKAGES = ("numpy", "llvmlite", "torch", "jax", "onnxruntime", "openvino")
+"""Whose versions are reported."""
+
+
+def options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--rows", nargs="+", default=["*"], metavar="NAME", help="names, or patterns such as 'imagenet/*'")
+    add("--parts", nargs="+", choices=MODULES, default=list(MODULES), help="training, inference or both")
+    add("--cores", nargs="+", type=int, default=[1], help="numbers of cores, each in processes of its own")
+    add("--peers", nargs="*", choices=PEERS, default=PEERS, help="other engines; those of the other part are ignored")
+    add("--seconds", type=float, default=5.0, help="measuring time for each row and number of cores")
+    add("--first-steps", action="store_true", help="also first steps and memory, in a fresh process for each engine")
+    add("--stages", action="store_true", help="compile training steps once more and time each stage")
+    add("--sizes", action="store_true", help="models that others ship at all their sizes, not only at the first")
+    add("--output", type=Path, default=RESULTS, help="folder of the results")
+    add("--add", action="store_true", help="keep the results of other rows that are there")
+    add("--list", action="store_true", help="print the names of training rows, and stop")
+    return parser.parse_args()
+
+
+def rows(chosen: argparse.Namespace, folder: Path) -> Iterator[tuple[str, str, str]]:
+    """Part, name and folder of each row that was asked for; folders of inference rows are prepared, all at once."""
+    for name in TRAINING if "training" in chosen.parts else ():
+        if any(fnmatchcase(name, pattern) for pattern in chosen.rows):
+            yield "training", name, str(folder / f"training-{name}")
+    if "inference" in chosen.parts:
+        found = jobs.run("prepare_inference", patterns=chosen.rows, folder=str(folder), sizes=chosen.sizes)
+        yield from (("inference", name, place) for name, place in found.items())
+
+
+def measure(chosen: argparse.Namespace, part: str, row: str, folder: str, cores: int) -> Result:
+    """One row on so many cores."""
+    work = {"part": part, "row": row, "folder": folder, "cores": cores}
+    names = engines.names(part, [peer for peer in chosen.peers if importlib.util.find_spec(peer)])
+    try:
+        if not Path(folder).exists():
+            jobs.run("prepare_training", row=row, folder=folder)
+        answer = jobs.run("turns", **work, engines=names, seconds=chosen.seconds, stages=chosen.stages)
+    except jobs.JobError as fault:
+        return Result(part, row, cores, {}, {"all": str(fault)})
+    timings = {name: Timing(**timing) for name, timing in answer["engines"].items()}
+    result = Result(part, row, cores, timings, answer["failures"], answer["facts"])
+    if chosen.first_steps and (part != "training" or TRAINING[row].calls == 1):
+        for name, timing in timings.items():
+            first_steps(name, timing, work)
+    return result
+
+
+def first_steps(engine: str, timing: Timing, work: dict[str, object]) -> None:
+    """Fill in what fresh processes tell of one engine."""
+    with tempfile.TemporaryDirectory() as cache:
+        cold = jobs.run("first", **work, engine=engine, cache=cache)
+        timing.cold, timing.peak = cold["seconds"], cold["peak"]
+        if engine in KEEPERS:
+            timing.warm = jobs.run("first", **work, engine=engine, cache=cache)["seconds"]
+
+
+def publish(folder: Path, described: dict[str, str], results: list[Result]) -> None:
+    """Write JSON, Markdown and plots."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write(folder / "speed.json", described, results)
+    command = shlex.join(["python", "benchmarks/run.py", *sys.argv[1:]])
+    (folder / "speed.md").write_text(tables.page(described, results, command), encoding="utf-8")
+    for part in MODULES:
+        of_part = [result for result in results if result.part == part and len(result.timings) > 1]
+        if of_part:
+            figures.ratios(of_part, folder / f"{part}.png")
+
+
+def told(result: Result) -> str:
+    """A line about one result."""
+    times = ", ".join(f"{engines.TITLES[name]} {timing.ms:.4g} ms" for name, timing in result.timings.items())
+    faults = [f"{name} DISAGREES by {result.timings[name].apart:.1e}" for name in result.disagreeing]
+    faults += [f"{name} failed: {reason}" for name, reason in result.failures.items()]
+    return "; ".join([f"{result.row}, {result.cores} cores: {times}", *faults])
+
+
+def main() -> int:
+    """Measure, print and write."""
+    chosen = options()
+    if chosen.list:
+        print(*(f"{row.name:14} {row.about}; batch {row.batch}" for row in TRAINING.values()), sep="\n")
+        return 0
+    described, results = machine.describe(PACKAGES), list[Result]()
+    kept = read(chosen.output / "speed.json") if chosen.add else []
+    with tempfile.TemporaryDirectory() as folder:
+        for part, row, place in rows(chosen, Path(folder)):
+            for cores in chosen.cores:
+                results.append(measure(chosen, part, row, place, cores))
+                print(told(results[-1]), flush=True)
+                publish(chosen.output, described, merged(kept, results))
+    if not results:
+        print(f"no row is called {' or '.join(chosen.rows)}", file=sys.stderr)
+        return 1
+    print("\n" + (chosen.output / "speed.md").read_text(encoding="utf-8"))
+    return int(any(result.disagreeing or OWN not in result.timings for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

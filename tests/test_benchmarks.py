@@ -1,0 +1,108 @@
+"""What benchmarks make of their measurements: ratios, means, cliffs, lines, tables and files."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.speed.difference import error
+from benchmarks.speed.prepared import Prepared
+from benchmarks.speed.results import Result, Timing, geometric_mean, merged, read, write
+from benchmarks.speed.sweep.analysis import Cliff, Point, cliffs, line
+from benchmarks.speed.sweep.axes import axes_of, values
+from benchmarks.speed.tables import page
+
+
+def result(row: str, cores: int, **milliseconds: float) -> Result:
+    """A training row; every engine has the same first loss."""
+    timings = {name: Timing(ms, 1.5, 100, 2.3, 0.0) for name, ms in milliseconds.items()}
+    return Result("training", row, cores, timings)
+
+
+def test_ratio_is_the_other_engine_over_glowtrain() -> None:
+    found = result("mlp", 1, glowtrain=2.0, torch=3.0)
+    assert found.ratio("torch") == 1.5
+    assert found.ratio("jax") is None
+
+
+def test_geometric_mean_leaves_out_what_did_not_run() -> None:
+    assert geometric_mean([2.0, None, 8.0]) == pytest.approx(4.0)
+    assert geometric_mean([None]) is None
+
+
+def test_engines_that_are_apart_disagree() -> None:
+    found = result("mlp", 1, glowtrain=2.0, torch=3.0, jax=4.0)
+    found.timings["torch"].apart = 2e-4
+    found.timings["jax"].apart = math.nan
+    assert found.disagreeing == ["torch", "jax"]
+
+
+def test_results_survive_their_file_and_new_ones_replace_old_ones(tmp_path: Path) -> None:
+    old = [result("mlp", 1, glowtrain=2.0, torch=3.0), result("cnn", 1, glowtrain=5.0)]
+    write(tmp_path / "speed.json", {"processor": "a"}, old)
+    assert read(tmp_path / "speed.json") == old
+    new = [result("mlp", 1, glowtrain=1.0), result("mlp", 2, glowtrain=0.5)]
+    assert merged(old, new) == [new[0], old[1], new[1]]
+    assert read(tmp_path / "none.json") == []
+
+
+def test_page_has_ratios_means_and_failures() -> None:
+    results = [result("mlp", 1, glowtrain=2.0, torch=4.0), result("tiny", 1, glowtrain=1.0, torch=8.0)]
+    results[1].failures["jax"] = "RuntimeError: no"
+    lines = page({"processor": "a", "torch": "2.13"}, results, "python benchmarks/run.py").splitlines()
+    assert "processor a; torch 2.13." in lines
+    assert "| mlp: MLP 784-512-512-10; batch 64 | 1 | 2 | 4 | 2.00 | – | – |" in lines
+    assert "| **geometric mean** | 1 |  |  | **4.00** |  | **–** |" in lines
+    assert "- tiny, 1 cores: JAX jit did not run: RuntimeError: no" in lines
+
+
+def test_every_line_of_a_table_has_the_cells_of_its_head() -> None:
+    results = [result("mlp", 1, glowtrain=2.0, torch=4.0), result("mlp", 2, glowtrain=1.0)]
+    results[0].timings["torch"].peak = 10**9
+    results[0].facts = {"arena": 10**6, "overhead": 1.0, "stages": {"plan": 0.1, "load": 0.2}}
+    tables = page({}, results, "run").split("\n\n")
+    counts = [{line.count("|") for line in table.splitlines()} for table in tables if table.startswith("|")]
+    assert len(counts) == 4
+    assert all(len(count) == 1 for count in counts)
+
+
+def test_cliffs_are_between_neighbours_in_either_direction() -> None:
+    points = [Point(4, 4.0, 1.0, 400), Point(1, 2.0, 1.0, 100), Point(2, 2.0, 1.0, 200), Point(8, 14.0, 1.0, 800)]
+    assert cliffs(points) == [Cliff(1, 2, pytest.approx(0.5)), Cliff(4, 8, pytest.approx(1.75))]
+    assert cliffs(points, bound=1.9) == [Cliff(1, 2, pytest.approx(0.5))]
+
+
+def test_a_line_has_no_residual_and_a_parabola_has_one() -> None:
+    straight = line([1, 2, 3, 4], [3, 5, 7, 9])
+    assert (straight.slope, straight.start) == (pytest.approx(2), pytest.approx(1))
+    assert straight.residual == pytest.approx(0, abs=1e-12)
+    # y = x² - 5x + 5 is 1 off everywhere, with signs that no line can follow; then the mean is set to 10.
+    assert line([1, 2, 3, 4], [11, 9, 9, 11]).residual == pytest.approx(0.1)
+
+
+def test_values_of_an_axis() -> None:
+    assert axes_of("mlp") == ["batch", "width", "depth"]
+    assert values("lstm", "width", 33) == [16, 17, 24, 32, 33]
+    assert values("transformer", "width", 64) == [16, 32, 48, 64]
+
+
+def test_error_is_over_the_range() -> None:
+    assert error(np.array([1.0, 4.0]), np.array([1.0, 3.0])) == 0.5
+    assert error(2.5, 2.0) == 0.25
+    assert error(np.array([1]), np.array([2])) == math.inf
+    assert error(np.array([np.nan]), np.array([1.0])) == math.inf
+
+
+def test_prepared_files_hold_everything(tmp_path: Path, random: np.random.Generator) -> None:
+    arrays = {name: random.normal(size=3).astype(np.float32) for name in ("x", "labels", "a/b.weight", "file")}
+    batches = [{"x": arrays["x"] + i} for i in range(11)]
+    Prepared(tmp_path, batches, {"a/b.weight": arrays["a/b.weight"]}, {"file": arrays["file"]}, {"heads": 4}).write(
+        b"m"
+    )
+    found = Prepared.read(tmp_path)
+    assert [batch["x"].tobytes() for batch in found.batches] == [batch["x"].tobytes() for batch in batches]
+    assert found.parameters["a/b.weight"].tobytes() == arrays["a/b.weight"].tobytes()
+    assert (list(found.statistics), found.layers, found.model.read_bytes()) == (["file"], {"heads": 4}, b"m")
