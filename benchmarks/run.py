@@ -46,18 +46,37 @@ def options() -> argparse.Namespace:
     add("--sizes", action="store_true", help="models that others ship at all their sizes, not only at the first")
     add("--output", type=Path, default=RESULTS, help="folder of the results")
     add("--add", action="store_true", help="keep the results of other rows that are there")
-    add("--list", action="store_true", help="print the names of training rows, and stop")
+    add("--list", action="store_true", help="print the names of what would run, and stop")
     return parser.parse_args()
 
 
-def rows(chosen: argparse.Namespace, folder: Path) -> Iterator[tuple[str, str, str]]:
-    """Part, name and folder of each row that was asked for; folders of inference rows are prepared, all at once."""
-    for name in TRAINING if "training" in chosen.parts else ():
-        if any(fnmatchcase(name, pattern) for pattern in chosen.rows):
-            yield "training", name, str(folder / f"training-{name}")
+def models(chosen: argparse.Namespace) -> list[tuple[str, str]]:
+    """Part and name of each training row and each inference model that was asked for.
+
+    Raises :class:`jobs.JobError` where inference models cannot be listed, as without ONNX Runtime.
+    """
+    listed = {"training": list(TRAINING)} if "training" in chosen.parts else {}
     if "inference" in chosen.parts:
-        found = jobs.run("prepare_inference", patterns=chosen.rows, folder=str(folder), sizes=chosen.sizes)
-        yield from (("inference", name, place) for name, place in found.items())
+        listed["inference"] = jobs.run("inference_names")["names"]
+    return [
+        (part, name)
+        for part, names in listed.items()
+        for name in names
+        if any(fnmatchcase(name, pattern) for pattern in chosen.rows)
+    ]
+
+
+def results_of(chosen: argparse.Namespace, part: str, name: str) -> Iterator[Result]:
+    """The model at each of its sizes and on each number of cores."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            rows = jobs.run("prepare", part=part, name=name, folder=folder, sizes=chosen.sizes)
+        except jobs.JobError as fault:
+            yield Result(part, name, chosen.cores[0], {}, {"all": str(fault)})
+            return
+        for row, place in rows.items():
+            for cores in chosen.cores:
+                yield measure(chosen, part, row, place, cores)
 
 
 def measure(chosen: argparse.Namespace, part: str, row: str, folder: str, cores: int) -> Result:
@@ -65,8 +84,6 @@ def measure(chosen: argparse.Namespace, part: str, row: str, folder: str, cores:
     work = {"part": part, "row": row, "folder": folder, "cores": cores}
     names = engines.names(part, [peer for peer in chosen.peers if importlib.util.find_spec(peer)])
     try:
-        if not Path(folder).exists():
-            jobs.run("prepare_training", row=row, folder=folder)
         answer = jobs.run("turns", **work, engines=names, seconds=chosen.seconds, stages=chosen.stages)
     except jobs.JobError as fault:
         return Result(part, row, cores, {}, {"all": str(fault)})
@@ -110,17 +127,21 @@ def told(result: Result) -> str:
 def main() -> int:
     """Measure, print and write."""
     chosen = options()
+    try:
+        asked = models(chosen)
+    except jobs.JobError as fault:
+        print(f"inference models cannot be listed: {fault}; --parts training leaves them out", file=sys.stderr)
+        return 1
     if chosen.list:
-        print(*(f"{row.name:14} {row.about}; batch {row.batch}" for row in TRAINING.values()), sep="\n")
+        print(*(name for _, name in asked), sep="\n")
         return 0
     described, results = machine.describe(PACKAGES), list[Result]()
     kept = read(chosen.output / "speed.json") if chosen.add else []
-    with tempfile.TemporaryDirectory() as folder:
-        for part, row, place in rows(chosen, Path(folder)):
-            for cores in chosen.cores:
-                results.append(measure(chosen, part, row, place, cores))
-                print(told(results[-1]), flush=True)
-                publish(chosen.output, described, merged(kept, results))
+    for part, name in asked:
+        for result in results_of(chosen, part, name):
+            results.append(result)
+            print(told(result), flush=True)
+            publish(chosen.output, described, merged(kept, results))
     if not results:
         print(f"no row is called {' or '.join(chosen.rows)}", file=sys.stderr)
         return 1

@@ -32,16 +32,18 @@ MORE = 3
 """Steps after the first one, before memory is read."""
 
 
-def prepare_training(row: str, folder: str) -> Answer:
-    """Write the files of a training row."""
-    import_module("benchmarks.speed.training.modules").prepare(TRAINING[row], Path(folder))
-    return {}
+def inference_names() -> Answer:
+    """The names of the inference models."""
+    return {"names": import_module("benchmarks.speed.inference.cases").names()}
 
 
-def prepare_inference(patterns: list[str], folder: str, sizes: bool) -> Answer:
-    """Write the files of inference rows; their folders by name."""
+def prepare(part: str, name: str, folder: str, sizes: bool) -> Answer:
+    """Write the files of a training row, or of a model's inference rows; folders by the rows' names."""
+    if part == "training":
+        import_module("benchmarks.speed.training.modules").prepare(TRAINING[name], Path(folder))
+        return {name: folder}
     cases = import_module("benchmarks.speed.inference.cases")
-    found: Answer = cases.prepare(patterns, Path(folder), sizes=sizes)
+    found: Answer = cases.prepare(name, Path(folder), sizes=sizes)
     return found
 
 
@@ -65,14 +67,13 @@ def turns(
 
 def _measured(part: str, row: str, engines: list[Engine]) -> Answer:
     calls = TRAINING[row].calls if part == "training" else 1
-    reference = engines[0].first
     return {
         engine.name: {
             "ms": 1e3 * engine.median / calls,
             "ready": engine.ready,
             "calls": len(engine.times),
             "loss": engine.first if part == "training" else None,
-            "apart": apart(engine.first, reference),
+            "apart": apart(engine.first, engines[0].first),
         }
         for engine in engines
     }
@@ -114,7 +115,7 @@ def _make(part: str, row: str, folder: str, cores: int, engine: str, cache: Path
 
 
 KINDS: dict[str, Callable[..., Answer]] = {
-    function.__name__: function for function in (prepare_training, prepare_inference, turns, first, sweep)
+    function.__name__: function for function in (inference_names, prepare, turns, first, sweep)
 }
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,61 +12,68 @@ import onnxruntime
 from benchmarks.peers import export, imagenet, models, quantized, real_models
 from benchmarks.speed.prepared import Arrays, Prepared
 
-IMAGENET = tuple(imagenet.MODELS)
-
-
-def prepare(patterns: Sequence[str], folder: Path, *, sizes: bool) -> dict[str, str]:
-    """Write the rows whose names fit a pattern, each to a folder of its own; their folders by name.
-
-    Models of packages come at their first size, with ``sizes`` at all that :mod:`real_models` lists.
-    """
-    rows: dict[str, str] = {}
-    for name, model, feeds in (*_small(patterns), *_imagenet(patterns, folder), *_real(patterns, sizes=sizes)):
-        place = folder / f"inference-{len(rows)}"
-        Prepared(place, [feeds]).write(model)
-        rows[name] = str(place)
-    return rows
-
-
+SMALL, IMAGENET, LIGHT, INT8 = "mlp-batch-1", "imagenet/", "light/", "-int8"
 Case = tuple[str, bytes, Arrays]
 """A row's name, its model and inputs by name."""
 
 
-def _fits(name: str, patterns: Sequence[str]) -> bool:
-    """Whether a row's name, or what comes before its size, fits a pattern."""
-    return any(fnmatchcase(text, pattern) for text in (name, name.split(" ")[0]) for pattern in patterns)
+def names() -> list[str]:
+    """The models that there are."""
+    big = [f"{IMAGENET}{name}{form}" for name in imagenet.MODELS for form in ("", INT8)]
+    return [SMALL, *big, *(_titled(model) for model in _real())]
 
 
-def _small(patterns: Sequence[str]) -> Iterator[Case]:
+def prepare(name: str, folder: Path, *, sizes: bool) -> dict[str, str]:
+    """Write a model's rows, each to a folder of its own; these by the rows' names.
+
+    Models of packages come at their first size, with ``sizes`` at all that :mod:`real_models` lists.
+    """
+    rows: dict[str, str] = {}
+    for row, model, feeds in _cases(name, folder, sizes=sizes):
+        place = folder / str(len(rows))
+        Prepared(place, [feeds]).write(model)
+        rows[row] = str(place)
+    return rows
+
+
+def _cases(name: str, folder: Path, *, sizes: bool) -> Iterator[Case]:
+    if name == SMALL:
+        yield _small()
+    elif name.startswith(IMAGENET):
+        yield _imagenet(name, folder)
+    else:
+        (model,) = (model for model in _real() if _titled(model) == name)
+        yield from _sized(model, sizes=sizes)
+
+
+def _small() -> Case:
     """An MLP that gets one example, where the time is that of a call and not of arithmetic."""
-    if _fits(name := "mlp batch=1", patterns):
-        module: Any = models.build("mlp").eval()
-        x, _ = models.make_batches(module, 1, 1)[0]
-        yield name, export.export(module, x, exporter="legacy", opset=17), {"x": x.numpy()}
+    module: Any = models.build("mlp").eval()
+    x, _ = models.make_batches(module, 1, 1)[0]
+    return SMALL, export.export(module, x, exporter="legacy", opset=17), {"x": x.numpy()}
 
 
-def _imagenet(patterns: Sequence[str], folder: Path) -> Iterator[Case]:
-    """ResNet-50 and MobileNetV2 as float models, and quantized by ONNX Runtime's tool (QDQ, per channel)."""
-    x = np.random.default_rng(1).normal(size=quantized.SHAPE).astype(np.float32)
-    for name in IMAGENET:
-        names = f"imagenet/{name}", f"imagenet/{name}-int8"
-        if not any(_fits(row, patterns) for row in names):
-            continue
-        source = quantized.export(name, folder)
-        if _fits(names[0], patterns):
-            yield names[0], source.read_bytes(), {"x": x}
-        if _fits(names[1], patterns):
-            yield names[1], quantized.quantized(source, "QDQ").read_bytes(), {"x": x}
+def _imagenet(name: str, folder: Path) -> Case:
+    """A float model, or one that ONNX Runtime's tool quantized (QDQ, per channel)."""
+    path = quantized.export(name.removeprefix(IMAGENET).removesuffix(INT8), folder)
+    if name.endswith(INT8):
+        path = quantized.quantized(path, "QDQ")
+    return name, path.read_bytes(), {"x": np.random.default_rng(1).normal(size=quantized.SHAPE).astype(np.float32)}
 
 
-def _real(patterns: Sequence[str], *, sizes: bool) -> Iterator[Case]:
-    """Models that packages ship, and the light models of the ``onnx`` package with He weights (``light/...``)."""
-    for model in (*real_models.package_models(), *real_models.light_models()):
-        name = model.name if model.kind == "package" else f"light/{model.name}"
-        if _fits(name, patterns):
-            data = model.read().SerializeToString()
-            session = onnxruntime.InferenceSession(data, real_models.one_thread())
-            largest = real_models.LARGEST_INTEGER.get(model.file, 30)
-            for dims in real_models.sizes_of(model, session)[: None if sizes else 1]:
-                size = "".join(f" {key}={extent}" for key, extent in dims.items())
-                yield f"{name}{size}", data, real_models.inputs_of(session, dims, largest)
+def _real() -> Iterable[real_models.Model]:
+    """Models that packages ship, and the light models of the ``onnx`` package with He weights."""
+    return (*real_models.package_models(), *real_models.light_models())
+
+
+def _titled(model: real_models.Model) -> str:
+    return model.name if model.kind == "package" else f"{LIGHT}{model.name}"
+
+
+def _sized(model: real_models.Model, *, sizes: bool) -> Iterator[Case]:
+    data = model.read().SerializeToString()
+    session = onnxruntime.InferenceSession(data, real_models.one_thread())
+    largest = real_models.LARGEST_INTEGER.get(model.file, 30)
+    for dims in real_models.sizes_of(model, session)[: None if sizes else 1]:
+        size = "".join(f" {key}={extent}" for key, extent in dims.items())
+        yield f"{_titled(model)}{size}", data, real_models.inputs_of(session, dims, largest)

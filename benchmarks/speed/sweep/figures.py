@@ -39,6 +39,7 @@ def _panel(axes: Axes, points: Sequence[Point]) -> None:
         color = RISE if cliff.ratio > 1 else FALL
         axes.loglog([end.value for end in ends], [end.each for end in ends], color=color, linewidth=2.5)
     axes.xaxis.set_major_locator(LogLocator(base=2, numticks=12))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     for ticks in (axes.xaxis, axes.yaxis):
         ticks.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         ticks.set_minor_formatter(NullFormatter())
