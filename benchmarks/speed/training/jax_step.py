@@ -109,7 +109,7 @@ def _adam(parameters: Tree, gradients: Tree, slots: Tree) -> tuple[Tree, Tree]:
 
 def make(row: TrainingRow, prepared: Prepared, cores: int, cache: Path) -> Step:
     """The step; XLA uses the cores that this process is bound to. What it compiles is kept in ``cache``."""
-    jax.config.update("jax_compilation_cache_dir", str(cache))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    jax.config.update("jax_compilation_cache_dir", str(cache))  # type: ignore[no-untyped-call]
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)  # type: ignore[no-untyped-call]
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)  # type: ignore[no-untyped-call]
     return JaxStep(row, prepared)
