@@ -38,7 +38,11 @@ def inference_names() -> Answer:
 
 
 def prepare(part: str, name: str, folder: str, sizes: bool) -> Answer:
-    """Write the files of a training row, or of a model's inference rows; folders by the rows' names."""
+    """Write the files of a training row, or of a model's inference rows; folders by the rows' names.
+
+    On one core: several threads of OpenMP would wait for each other where the machine has other work.
+    """
+    machine.bind(1)
     if part == "training":
         import_module("benchmarks.speed.training.modules").prepare(TRAINING[name], Path(folder))
         return {name: folder}
