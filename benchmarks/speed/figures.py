@@ -18,7 +18,7 @@ COLORS = ("#d95f02", "#1f78b4", "#7570b3")
 MEAN = "geometric mean"
 LEAST, MOST = 0.8, 2.0
 """Ratios that an axis shows at least."""
-MARGIN = 0.12
+MARGIN = 0.15
 """The part of an axis that numbers beside the bars take, on either side."""
 BAR, ROW_INCHES = 0.8, 0.42
 

@@ -63,10 +63,16 @@ def turns(
             try:
                 running.append(Engine.start(name, make))
             except (RuntimeError, ValueError, NotImplementedError) as fault:
-                failures[name] = f"{type(fault).__name__}: {fault}".splitlines()[0]
+                failures[name] = _told(fault)
         take_turns(running, seconds)
         facts = next((engine.step.facts(stages=stages) for engine in running if engine.name == OWN), {})
     return {"engines": _measured(part, row, running), "failures": failures, "facts": facts}
+
+
+def _told(fault: Exception) -> str:
+    """The kind of an exception and the last line of its message, which says the reason."""
+    *_, reason = str(fault).strip().rpartition("\n")
+    return f"{type(fault).__name__}: {reason}"
 
 
 def _measured(part: str, row: str, engines: list[Engine]) -> Answer:
