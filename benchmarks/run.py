@@ -121,7 +121,7 @@ def told(result: Result) -> str:
     times = ", ".join(f"{engines.TITLES[name]} {timing.ms:.4g} ms" for name, timing in result.timings.items())
     faults = [f"{name} DISAGREES by {result.timings[name].apart:.1e}" for name in result.disagreeing]
     faults += [f"{name} failed: {reason}" for name, reason in result.failures.items()]
-    return "; ".join([f"{result.row}, {result.cores} cores: {times}", *faults])
+    return "; ".join([f"{result.place}: {times}", *faults])
 
 
 def main() -> int:

@@ -56,7 +56,7 @@ def test_page_has_ratios_means_and_failures() -> None:
     assert "processor a; torch 2.13." in lines
     assert "| mlp: MLP 784-512-512-10; batch 64 | 1 | 2 | 4 | 2.00 | – | – |" in lines
     assert "| **geometric mean** | 1 |  |  | **4.00** |  | **–** |" in lines
-    assert "- tiny, 1 cores: JAX jit did not run: RuntimeError: no" in lines
+    assert "- tiny, 1 core: JAX jit did not run: RuntimeError: no" in lines
 
 
 def test_every_line_of_a_table_has_the_cells_of_its_head() -> None:

@@ -54,6 +54,11 @@ class Result:
         return [name for name, timing in self.timings.items() if not timing.apart <= TOLERANCE[self.part]]
 
     @property
+    def place(self) -> str:
+        """The row and the number of cores, in words."""
+        return f"{self.row}, {self.cores} core{'s' if self.cores > 1 else ''}"
+
+    @property
     def key(self) -> tuple[str, str, int]:
         """What it is the result of."""
         return self.part, self.row, self.cores

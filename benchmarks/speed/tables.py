@@ -96,9 +96,9 @@ def _notes(results: Iterable[Result]) -> Iterator[str]:
     for result in results:
         for name in result.disagreeing:
             apart = result.timings[name].apart
-            yield f"- {result.row}, {result.cores} cores: {TITLES[name]}'s first result is {apart:.1e} off."
+            yield f"- {result.place}: {TITLES[name]}'s first result is {apart:.1e} off."
         for name, reason in result.failures.items():
-            yield f"- {result.row}, {result.cores} cores: {TITLES.get(name, name)} did not run: {reason}"
+            yield f"- {result.place}: {TITLES.get(name, name)} did not run: {reason}"
 
 
 def _titled(result: Result) -> str:
