@@ -45,7 +45,7 @@ def test_results_survive_their_file_and_new_ones_replace_old_ones(tmp_path: Path
     write(tmp_path / "speed.json", {"processor": "a"}, old)
     assert read(tmp_path / "speed.json") == old
     new = [result("mlp", 1, glowtrain=1.0), result("mlp", 2, glowtrain=0.5)]
-    assert merged(old, new) == [new[0], old[1], new[1]]
+    assert merged(old, new) == [new[0], new[1], old[1]]
     assert read(tmp_path / "none.json") == []
 
 

@@ -71,8 +71,10 @@ def geometric_mean(ratios: Iterable[float | None]) -> float | None:
 
 
 def merged(old: Iterable[Result], new: Iterable[Result]) -> list[Result]:
-    """Old results with new ones in their places, or behind them."""
-    return list({result.key: result for result in (*old, *new)}.values())
+    """Old results with new ones in their places; rows in the order in which they came, each by its numbers of cores."""
+    latest = {result.key: result for result in (*old, *new)}
+    order = list(dict.fromkeys((part, row) for part, row, _ in latest))
+    return sorted(latest.values(), key=lambda result: (order.index((result.part, result.row)), result.cores))
 
 
 def write(path: Path, machine: Mapping[str, str], results: Iterable[Result]) -> None:

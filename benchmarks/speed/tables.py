@@ -79,7 +79,7 @@ def first_steps(results: Sequence[Result], engines: Sequence[str]) -> Iterator[s
     """First steps and memory of fresh processes."""
     heads = [f"{TITLES[name]} {what}" for name in engines for what in ("cold s", "warm s", "MB")]
     yield from _head("row", "cores", *heads)
-    for result in results:
+    for result in (result for result in results if any(timing.peak for timing in result.timings.values())):
         cells = [cell for name in engines for cell in _first(result.timings.get(name))]
         yield _line(result.row, str(result.cores), *cells)
 
