@@ -91,7 +91,10 @@ def measure(chosen: argparse.Namespace, part: str, row: str, folder: str, cores:
     result = Result(part, row, cores, timings, answer["failures"], answer["facts"])
     if chosen.first_steps and (part != "training" or TRAINING[row].calls == 1):
         for name, timing in timings.items():
-            first_steps(name, timing, work)
+            try:
+                first_steps(name, timing, work)
+            except jobs.JobError as fault:
+                result.failures[name] = f"its first step in a fresh process: {fault}"
     return result
 
 

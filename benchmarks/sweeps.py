@@ -87,10 +87,15 @@ def main() -> int:
         for axis in (axis for axis in axes_of(family) if axis in chosen.axes):
             sizes = values(family, axis, chosen.most)
             work = {"family": family, "axis": axis, "values": sizes, "seconds": chosen.seconds, "cores": chosen.cores}
-            points = [Point(**point) for point in jobs.run("sweep", **work)["points"]]
+            try:
+                points = [Point(**point) for point in jobs.run("sweep", **work)["points"]]
+            except jobs.JobError as fault:
+                print(f"{family}, {axis}: {fault}", file=sys.stderr)
+                return 1
             sweeps[family, axis] = points
             print(f"{family}, {axis}: {min(p.each for p in points):.3g} ns a multiply-add at best", flush=True)
-            print(*(f"  {text}" for text in told(family, axis, points)), sep="\n", flush=True)
+            for text in told(family, axis, points):
+                print(f"  {text}", flush=True)
             publish(chosen.output, facts, sweeps)
     return 0
 
