@@ -77,7 +77,7 @@ def test_every_stage_has_a_result_a_text_and_seconds() -> None:
 
 def test_names_choose_stages() -> None:
     assert [s.name for s in until("lowered")] == ["integers", "expanded", "optimized", "lowered"]
-    assert [s.name for s in after("fused")] == ["program", "plan"]
+    assert [s.name for s in after("fused")] == ["packed", "program", "plan"]
     assert [s.name for s in select("plan", "layout")] == ["layout", "plan"]
     with pytest.raises(KeyError, match="no stage nowhere; there are integers, expanded"):
         until("nowhere")
