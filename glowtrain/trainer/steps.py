@@ -25,6 +25,7 @@ from glowtrain.modes.training_and_inference import inference
 from glowtrain.modes.variables import with_values
 from glowtrain.optim import Optimizer
 from glowtrain.presentation.words import plural, unknown
+from glowtrain.trainer.alone import Alone
 from glowtrain.trainer.arrays import converted
 from glowtrain.trainer.checkpoints import checkpoint as checkpoints
 from glowtrain.trainer.checkpoints.checkpoint import Checkpoint, Position
@@ -74,6 +75,7 @@ class Steps:
         )  # fmt: skip
         self.history = History()
         self.position = Position()
+        self._alone = Alone(_IN_USE)
         self.whole = True
         """False while a step runs, and after one that was broken off."""
         self.measured: dict[str, float] = {}
@@ -362,6 +364,12 @@ class Steps:
     def _diagnosis(self, arrays: Mapping[str, Array]) -> str:
         graph = self._step.specialised(arrays).graph
         return first_bad(graph, graph.outputs[LOSS], {**arrays, **self.hyper.inputs}, self.variables())
+
+
+_IN_USE = (
+    "fit: another call of fit runs on this trainer; wait until it returns, or give each a trainer of its own "
+    "(copy.deepcopy(trainer))"
+)
 
 
 def _going_on(checkpoint: Checkpoint, changed: Mapping[str, float]) -> str:

@@ -70,26 +70,28 @@ class Trainer(Steps):
         :class:`~glowtrain.trainer.fit.Moment` after each batch and each epoch.
 
         Raises :class:`InputError`, :class:`DataError`, :class:`CheckpointError` before training where the fault can be
-        found there, and :class:`NonFiniteError` with the parameters from before the bad step.
+        found there, and :class:`NonFiniteError` with the parameters from before the bad step. A trainer is in one call
+        of fit at a time: another one is an :class:`InputError`.
         """
-        path = None if checkpoint is None else Path(checkpoint)
-        options = FitOptions(
-            epochs=epochs,
-            batch_size=self.signature.batch_size(batch_size),
-            shuffle=shuffle,
-            drop_last=drop_last,
-            patience=patience,
-            min_delta=min_delta,
-            restore_best=restore_best,
-            checkpoint=path,
-            checkpoint_every=checkpoint_every,
-            log=None if log is None else Path(log),
-            plot=None if plot is None else Path(plot),
-            progress=progress,
-            callbacks=tuple(callbacks),
-            resumed=resume and self._restored(path),
-        )
-        return Fit(self, examples, validation, options).run()
+        with self._alone:
+            path = None if checkpoint is None else Path(checkpoint)
+            options = FitOptions(
+                epochs=epochs,
+                batch_size=self.signature.batch_size(batch_size),
+                shuffle=shuffle,
+                drop_last=drop_last,
+                patience=patience,
+                min_delta=min_delta,
+                restore_best=restore_best,
+                checkpoint=path,
+                checkpoint_every=checkpoint_every,
+                log=None if log is None else Path(log),
+                plot=None if plot is None else Path(plot),
+                progress=progress,
+                callbacks=tuple(callbacks),
+                resumed=resume and self._restored(path),
+            )
+            return Fit(self, examples, validation, options).run()
 
     def _restored(self, checkpoint: Path | None) -> bool:
         """Go on from a checkpoint, if there is one. Raises :class:`InputError` where none can be."""
