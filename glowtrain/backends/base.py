@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import numpy as np
+
 from glowtrain.backends.cache.folder import Cache
 from glowtrain.backends.state import State
 from glowtrain.errors import BackendError
@@ -50,6 +52,39 @@ class KernelProfile:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Batches:
+    """The inputs of several runs in a row, all of the same types.
+
+    ``rows``: arrays by name whose first axis holds those of all runs, one behind the other: each run has its equal part
+    of them. ``shared``: what is the same in all runs. ``watched`` names a scalar output: the run in which it is NaN or
+    infinite is the last.
+    """
+
+    count: int
+    rows: Mapping[str, Array]
+    shared: Mapping[str, Array]
+    watched: str
+
+    def __getitem__(self, run: int) -> dict[str, Array]:
+        """The inputs of one run."""
+        own = {}
+        for name, array in self.rows.items():
+            size = len(array) // self.count
+            own[name] = array[run * size : (run + 1) * size]
+        return {**own, **self.shared}
+
+
+def one_by_one(run: Callable[[Mapping[str, Array]], Mapping[str, Array]], batches: Batches) -> dict[str, Array]:
+    """The outputs of runs in a row, one behind the other on a first axis."""
+    outputs: list[Mapping[str, Array]] = []
+    for number in range(batches.count):
+        outputs.append(run(batches[number]))
+        if not np.isfinite(outputs[-1][batches.watched]):
+            break
+    return {name: np.stack([each[name] for each in outputs]) for name in outputs[0]}
+
+
 class Instance(ABC):
     """An executable bound to a state, with memory of its own. It must not be called from two threads at once."""
 
@@ -59,6 +94,11 @@ class Instance(ABC):
     @abstractmethod
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs for inputs that have the graph's types exactly; variables are updated."""
+
+    def run_many(self, batches: Batches) -> dict[str, Array]:
+        """What :func:`one_by_one` gives for :meth:`run`, to the same bits, for contiguous arrays; a backend may do it
+        in one call."""
+        return one_by_one(self.run, batches)
 
     def profile(self, inputs: Mapping[str, Array], runs: int) -> KernelProfile:
         """The fastest of ``runs`` runs, for executables compiled with ``Options(profile=True)``."""

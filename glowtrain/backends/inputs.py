@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from glowtrain.backends.base import Batches
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
 from glowtrain.graph.specialise.index_ranges import index_problems
@@ -38,14 +40,38 @@ def check_inputs(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
     return arrays
 
 
+def check_batches(graph: Graph, batches: Batches) -> Batches:
+    """The inputs of several runs as contiguous arrays.
+
+    Raises :class:`InputError` as :func:`check_inputs` does for a run's; but indices may be counted through all runs.
+    """
+    check_inputs(graph, batches[0])
+    if batches.count > 1 and graph.index_uses:
+        problems = _index_problems(graph, batches)
+        if problems:
+            raise InputError(f"{graph.name}: " + "; ".join(problems))
+    if all(array.flags.c_contiguous for array in batches.rows.values()):
+        return batches
+    return replace(batches, rows={name: np.ascontiguousarray(array) for name, array in batches.rows.items()})
+
+
+def _index_problems(graph: Graph, batches: Batches) -> list[str]:
+    """What is wrong with index inputs: in all rows at once where any number of examples may be looked at."""
+    if all(use.fixed for use in graph.index_uses):
+        return index_problems(graph, batches.rows)
+    found = (index_problems(graph, batches[run]) for run in range(batches.count))
+    return next(filter(None, found), [])
+
+
 def _fits(declared: Mapping[str, TensorType], inputs: dict[str, Any]) -> bool:
     """Whether inputs are just what is declared already, as they mostly are: nothing else is looked at then."""
     if inputs.keys() != declared.keys():
         return False
-    return all(
-        type(array) is np.ndarray and type_.accepts(array) and array.flags.c_contiguous
-        for array, type_ in ((inputs[name], type_) for name, type_ in declared.items())
-    )
+    for name, type_ in declared.items():  # twice as fast as all() of a generator
+        array = inputs[name]
+        if not (type(array) is np.ndarray and type_.accepts(array) and array.flags.c_contiguous):
+            return False
+    return True
 
 
 def shape_of(value: Any) -> Shape:

@@ -75,24 +75,36 @@ class ReadWriteLock:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Hold the lock alone."""
-        with self._changed:
-            if self._writer != get_ident():
-                self._waiting += 1
-                try:
-                    while self._writer is not None or self._readers:
-                        self._changed.wait()
-                finally:
-                    self._waiting -= 1
-                self._writer = get_ident()
-            self._depth += 1
+        self.begin_writing()
         try:
             yield
         finally:
-            with self._changed:
-                self._depth -= 1
-                if not self._depth:
-                    self._writer = None
-                    self._changed.notify_all()
+            self.end_writing()
+
+    def begin_writing(self) -> None:
+        """Take the lock alone; :meth:`end_writing` gives it back."""
+        own = get_ident()
+        with self._changed:
+            if self._writer != own:
+                self._wait_for_all()
+                self._writer = own
+            self._depth += 1
+
+    def _wait_for_all(self) -> None:
+        self._waiting += 1
+        try:
+            while self._writer is not None or self._readers:
+                self._changed.wait()
+        finally:
+            self._waiting -= 1
+
+    def end_writing(self) -> None:
+        """Give back what the same thread took by :meth:`begin_writing`."""
+        with self._changed:
+            self._depth -= 1
+            if not self._depth:
+                self._writer = None
+                self._changed.notify_all()
 
 
 class State:

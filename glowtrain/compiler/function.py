@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from glowtrain.backends.base import Artifact, Backend
+from glowtrain.backends.base import Artifact, Backend, Batches, one_by_one
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.inputs import as_array, shape_of
 from glowtrain.backends.state import State
@@ -137,6 +137,18 @@ class Function:
         outputs = special.run(self._feeds(graph, inputs))
         return outputs if graph.results is None else collected(graph.results, outputs)
 
+    def run_many(self, batches: Batches) -> dict[str, Array]:
+        """The outputs of calls in a row, for a model whose outputs are arrays of fixed sizes, one behind the other on a
+        first axis (see :class:`Batches`). Raises :class:`InputError` for what is wrong with any of their inputs: before
+        the first of them if :attr:`by_shapes`, else before the one that is wrong."""
+        special = self.specialised(batches[0])
+        return special.run_many(batches) if self.by_shapes else one_by_one(self, batches)
+
+    @property
+    def by_shapes(self) -> bool:
+        """Whether the shapes of a call's inputs decide what is compiled for it, as far as calls have shown."""
+        return isinstance(self.model, Graph) or not (self._decisive or self.model.structures)
+
     def _feeds(self, graph: Graph, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """What the graph reads of a call's inputs."""
         if isinstance(self.model, Graph) or not (self.model.structures or graph.binding.values):
@@ -161,7 +173,7 @@ class Function:
 
     def _shapes(self, template: Template, inputs: Mapping[str, Any]) -> tuple[Shape, ...] | None:
         """The shapes of a call's arrays, where they alone decide about the specialisation."""
-        if self._decisive or template.structures or not isinstance(inputs, dict):
+        if not self.by_shapes or not isinstance(inputs, dict):
             return None
         arrays = [inputs.get(name) for name in template.inputs]
         shapes = tuple(array.shape for array in arrays if isinstance(array, np.ndarray))

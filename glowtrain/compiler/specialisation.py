@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Condition
 from typing import TYPE_CHECKING, Any
 
-from glowtrain.backends.base import Artifact, Backend, Executable, Instance
+from glowtrain.backends.base import Artifact, Backend, Batches, Executable, Instance
 from glowtrain.backends.cache.folder import Cache
 from glowtrain.backends.cache.key import foreign_modules, key_of
-from glowtrain.backends.inputs import check_inputs
+from glowtrain.backends.inputs import check_batches, check_inputs
 from glowtrain.backends.state import State
 from glowtrain.deferred import Deferred
 from glowtrain.errors import ArtifactError, CodegenError, InputError
@@ -58,11 +58,32 @@ class Specialisation:
         try:
             arrays = check_inputs(self.graph, inputs)
             if self.graph.updates:
-                with self.state.lock.writing():
-                    return self._run(arrays)
+                return self._alone(lambda instance: instance.run(arrays))
             return self._run_beside_others(arrays) if self.graph.variables else self._run(arrays)
         except MemoryError:
             raise too_large(self.graph) from None
+
+    def run_many(self, batches: Batches) -> dict[str, Array]:
+        """The outputs of runs in a row, which nothing else over the same state comes between, one behind the other on a
+        first axis (see :class:`Batches`). Raises :class:`InputError` as :meth:`run` does, before the first of them."""
+        try:
+            batches = check_batches(self.graph, batches)
+            return self._alone(lambda instance: instance.run_many(batches))
+        except MemoryError:
+            raise too_large(self.graph) from None
+
+    def _alone(self, call: Callable[[Instance], dict[str, Array]]) -> dict[str, Array]:
+        """A call of an instance while nothing else runs over the same state."""
+        lock = self.state.lock
+        lock.begin_writing()
+        try:
+            instance = self._take()
+            try:
+                return call(instance)
+            finally:
+                self._give_back(instance)
+        finally:
+            lock.end_writing()
 
     def _run_beside_others(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """A call that changes no variables, beside others of its kind; alone where one has to be laid out otherwise."""
@@ -74,8 +95,7 @@ class Specialisation:
                 return self._run(arrays)
         finally:
             lock.end_reading()
-        with lock.writing():
-            return self._run(arrays)
+        return self._alone(lambda instance: instance.run(arrays))
 
     def _run(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         instance = self._take()

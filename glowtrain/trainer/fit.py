@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
@@ -19,8 +18,9 @@ from glowtrain.trainer.checkpoints.files import check_writable
 from glowtrain.trainer.feed import Data, named, validation_of
 from glowtrain.trainer.history import History, Record, TrainingLog, check_plot
 from glowtrain.trainer.interrupts import Interrupts, Terminated
+from glowtrain.trainer.pace import Pace
 from glowtrain.trainer.progress import Display
-from glowtrain.trainer.steps import Steps
+from glowtrain.trainer.steps import Breakable, Steps
 from glowtrain.types import Array
 
 
@@ -88,6 +88,7 @@ class Fit:
         self.interrupts = Interrupts()
         self.prepared: set[int] = set()
         """Sizes of batches that the step is compiled for."""
+        self.pace = Pace(sum(array.nbytes for array in self.arrays.values()) // self.examples * options.batch_size)
 
     @property
     def position(self) -> Position:
@@ -120,40 +121,70 @@ class Fit:
 
     def _epoch(self, display: Display) -> None:
         """The rest of the present epoch, and what comes at its end."""
-        position, options = self.position, self.options
-        position.batch_size = options.batch_size
-        started, before = time.perf_counter(), position.examples
-        parts = data.batches(
-            self.arrays, options.batch_size, seed=self.trainer.seed, epoch=position.epoch, shuffle=options.shuffle
-        )
-        for batch in islice(parts, position.batch, self.batches):
-            started += self._prepare(batch)
-            loss = self._step(batch)
-            rate = (position.examples - before) / max(time.perf_counter() - started, 1e-9)
-            display.batch(position.epoch + 1, self.target, loss, rate)
-            self._call(Moment(self.trainer, position.epoch + 1, position.batch, self.batches, loss))
+        options, epoch = self.options, self.position.epoch
+        self.position.batch_size = options.batch_size
+        started, before = time.perf_counter(), self.position.examples
+        order = data.epoch_order(self.examples, seed=self.trainer.seed, epoch=epoch) if options.shuffle else None
+        while self.position.batch < self.batches:
+            started += self._prepare(order)
+            done, loss = self._steps(order)
+            rate = (self.position.examples - before) / max(time.perf_counter() - started, 1e-9)
+            display.batches(done, epoch + 1, self.target, loss, rate)
+            self._call(Moment(self.trainer, epoch + 1, self.position.batch, self.batches, loss))
             self._between_batches()
         seconds = time.perf_counter() - started
         record = self._record()
-        record |= {"seconds": seconds, "examples_per_second": (position.examples - before) / max(seconds, 1e-9)}
+        record |= {"seconds": seconds, "examples_per_second": (self.position.examples - before) / max(seconds, 1e-9)}
         self._end_epoch(record, display)
 
-    def _prepare(self, batch: dict[str, Array]) -> float:
+    def _prepare(self, order: Array | None) -> float:
         """Compile the step for a batch of a new size; the seconds that took, which count in no epoch's."""
-        began, size = time.perf_counter(), data.count_examples(batch)
+        began, size = time.perf_counter(), self._size
         if size not in self.prepared:
-            self.trainer.prepare(batch)
+            self.trainer.prepare(self._batches(order, 1))
             self.prepared.add(size)
         return time.perf_counter() - began
 
-    def _step(self, batch: dict[str, Array]) -> float:
-        position, count = self.position, data.count_examples(batch)
-        loss = self.trainer.step(batch)
-        position.add_metrics(self.trainer.measured, count)
-        position.batch += 1
-        position.examples += count
-        position.loss_sum += loss * count
-        return loss
+    def _steps(self, order: Array | None) -> tuple[int, float]:
+        """Train on the next batches; how many, and the loss of the last."""
+        count = self._at_once
+        try:
+            return self._steps_at_once(order, count)
+        except InputError:
+            if count == 1:
+                raise
+        return self._steps_at_once(order, 1)  # those before the bad one first, whose own error then says where it is
+
+    def _steps_at_once(self, order: Array | None, count: int) -> tuple[int, float]:
+        batches, size = self._batches(order, count), self._size
+        began = time.perf_counter()
+        with Breakable(self.trainer):
+            measured = self.trainer.run(batches, count)
+            self.trainer.position = self.position.after(measured.losses, measured.metrics, size)
+        self.pace.went(count, time.perf_counter() - began)
+        if measured.error is not None:
+            raise measured.error
+        return count, measured.losses[-1]
+
+    @property
+    def _size(self) -> int:
+        """Examples in the next batch."""
+        size = self.options.batch_size
+        return min(size, self.examples - self.position.batch * size)
+
+    @property
+    def _at_once(self) -> int:
+        """How many batches to run in the next call: of one size, and up to where something else is to be done."""
+        if self.options.callbacks or self._size < self.options.batch_size or not self.trainer.by_shapes:
+            return 1
+        batch, every = self.position.batch, self.options.checkpoint_every
+        left = self.examples // self.options.batch_size - batch
+        return min(left, self.pace.batches, left if every is None else every - batch % every)
+
+    def _batches(self, order: Array | None, count: int) -> dict[str, Array]:
+        """The examples of the next batches, which are of one size."""
+        start = self.position.batch * self.options.batch_size
+        return data.examples(self.arrays, order, slice(start, start + count * self._size))
 
     def _between_batches(self) -> None:
         every = self.options.checkpoint_every

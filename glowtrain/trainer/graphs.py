@@ -84,7 +84,7 @@ class TrainerGraphs:
         """The model's data inputs, with symbolic dimensions where they can be bound anew."""
         return specs_of(self.example if self.template is None else self.template)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Names of all data inputs: the model's, then the loss's."""
         return (*self.specs, *self.loss.targets)

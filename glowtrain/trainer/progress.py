@@ -47,11 +47,13 @@ class Display:
     ) -> None:
         self.progress.stop()
 
-    def batch(self, epoch: int, epochs: int, loss: float, rate: float) -> None:
-        """One batch is done."""
+    def batches(self, count: int, epoch: int, epochs: int, loss: float, rate: float) -> None:
+        """Some more batches are done, the last of them with this loss."""
+        if self.progress.disable:
+            return
         speed = f"  {rate:,.0f} examples/s" if self.console.width >= ROOMY else ""
         state = f"loss {loss:.4f}{speed}  left"
-        self.progress.update(self.task, advance=1, description=f"epoch {epoch}/{epochs}", state=state)
+        self.progress.update(self.task, advance=count, description=f"epoch {epoch}/{epochs}", state=state)
 
     def epoch(self, record: Record, epochs: int) -> None:
         """One epoch is done."""

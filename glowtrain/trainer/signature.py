@@ -52,6 +52,8 @@ class BatchSignature:
 
     def arrays(self, inputs: Mapping[str, Any], names: Sequence[str]) -> dict[str, Array]:
         """Values for all of ``names``, and nothing else, as arrays. Raises :class:`InputError`."""
+        if isinstance(inputs, dict) and self._fits(inputs, names):
+            return dict(inputs)
         if not isinstance(inputs, Mapping):
             raise InputError(f"a batch must be a dict with arrays for {list(names)}, not a {type(inputs).__name__}")
         problems = [f"{name!r} is missing" for name in names if name not in inputs]
@@ -59,6 +61,22 @@ class BatchSignature:
         if problems:
             raise InputError(f"{'; '.join(problems)}: the inputs are {', '.join(map(repr, names))}")
         return {name: self._array(name, inputs[name]) for name in names}
+
+    def _fits(self, inputs: dict[str, Any], names: Sequence[str]) -> bool:
+        """Whether values are such arrays already, as they mostly are: nothing else is looked at then."""
+        if len(inputs) != len(names):
+            return False
+        for name in names:
+            array, (dtype, rank) = inputs.get(name), self._kinds[name]
+            if type(array) is not np.ndarray or array.ndim != rank or array.dtype != dtype:
+                return False
+        return True
+
+    @cached_property
+    def _kinds(self) -> dict[str, tuple[np.dtype[Any], int]]:
+        """The element type and the rank of what inputs and targets take as it is, by name."""
+        specs = {**self.graphs.specs, **self.targets}
+        return {name: (spec.dtype.numpy, len(spec.shape)) for name, spec in specs.items()}
 
     def _array(self, name: str, value: Any) -> Array:
         """A value as an input takes it (:mod:`glowtrain.trainer.arrays`)."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from glowtrain import data
-from glowtrain.backends.base import Backend
+from glowtrain.backends.base import Backend, Batches
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.backends.state import State
@@ -25,7 +27,6 @@ from glowtrain.modes.training_and_inference import inference
 from glowtrain.modes.variables import with_values
 from glowtrain.optim import Optimizer
 from glowtrain.presentation.words import plural, unknown
-from glowtrain.trainer.alone import Alone
 from glowtrain.trainer.arrays import converted
 from glowtrain.trainer.checkpoints import checkpoint as checkpoints
 from glowtrain.trainer.checkpoints.checkpoint import Checkpoint, Position
@@ -36,9 +37,42 @@ from glowtrain.trainer.feed import Data, held_out, named
 from glowtrain.trainer.graphs import Trainable, TrainerGraphs
 from glowtrain.trainer.history import History
 from glowtrain.trainer.hyper import Hyper
+from glowtrain.trainer.interrupts import Alone
 from glowtrain.trainer.predict import Predictor
 from glowtrain.trainer.signature import BatchSignature
 from glowtrain.types import Array, f64, type_of
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What steps in a row have measured, each before its update: losses, and metrics by name.
+
+    ``error``: why they ended early, if the loss of the next batch was NaN or infinite, which updated nothing.
+    """
+
+    losses: list[float]
+    metrics: dict[str, list[float]]
+    error: NonFiniteError | None = None
+
+
+class Breakable:
+    """A trainer is not ``whole`` if this block (``with``) is broken off, but for errors of ours: these come before
+    anything ran."""
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+        self.before = steps.whole
+
+    def __enter__(self) -> None:
+        self.steps.whole = False
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.steps.whole = True
+        elif isinstance(error, GlowtrainError):
+            self.steps.whole = self.before
 
 
 class Steps:
@@ -155,20 +189,42 @@ class Steps:
         NaN or infinite: then nothing has been updated.
         """
         arrays = self.signature.checked(inputs)
-        before, self.whole = self.whole, False
-        try:
+        with Breakable(self):
             outputs = self._step({**arrays, **self.hyper.inputs})
-        except GlowtrainError:
-            self.whole = before  # it was refused before anything ran
-            raise
-        self.whole = True
         loss = float(outputs[LOSS])
         if not math.isfinite(loss):
-            raise NonFiniteError(f"the loss is {loss}: {self._diagnosis(arrays)}")
+            raise self._non_finite(loss, arrays)
         self.measured = {name: float(value) for name, value in outputs.items() if name != LOSS}
         if self._binding is None:
             self._binding = self._step.specialised(arrays).graph.binding
         return loss
+
+    def run(self, inputs: Mapping[str, Any], count: int) -> Measured:
+        """Train on ``count`` batches in a row, which lie one behind the other in the arrays by input name: to the same
+        bits as :meth:`step` for each, in one call of the backend. Several only if :attr:`by_shapes`.
+
+        Whoever counts the steps does so in the same :class:`Breakable` block. Raises :class:`InputError` as
+        :meth:`step` does, for what is wrong with any of the batches, before the first.
+        """
+        arrays = self.signature.checked(inputs)
+        batches = Batches(count, arrays, self.hyper.inputs, LOSS)
+        outputs = self._step.run_many(batches)
+        numbers = {name: array.astype(np.float64).tolist() for name, array in outputs.items()}
+        losses, error = numbers.pop(LOSS), None
+        if not math.isfinite(losses[-1]):
+            error = self._non_finite(losses.pop(), {name: batches[len(losses)][name] for name in arrays})
+        metrics = {name: values[: len(losses)] for name, values in numbers.items()}
+        if losses:
+            self.measured = {name: values[-1] for name, values in metrics.items()}
+        if losses and self._binding is None:
+            self._binding = self._step.specialised(batches[0]).graph.binding
+        return Measured(losses, metrics, error)
+
+    @property
+    def by_shapes(self) -> bool:
+        """Whether batches of the same shapes run by the same code: not where a model depends on elements of its inputs.
+        Known for sure once :meth:`prepare` has been called."""
+        return self._step.by_shapes
 
     def prepare(self, inputs: Mapping[str, Any]) -> None:
         """Compile the step for a batch's shapes now; :meth:`step` does so when it first meets them."""
@@ -361,9 +417,10 @@ class Steps:
             return model.bound(self._binding)
         return self.graphs.example
 
-    def _diagnosis(self, arrays: Mapping[str, Array]) -> str:
+    def _non_finite(self, loss: float, arrays: Mapping[str, Array]) -> NonFiniteError:
         graph = self._step.specialised(arrays).graph
-        return first_bad(graph, graph.outputs[LOSS], {**arrays, **self.hyper.inputs}, self.variables())
+        diagnosis = first_bad(graph, graph.outputs[LOSS], {**arrays, **self.hyper.inputs}, self.variables())
+        return NonFiniteError(f"the loss is {loss}: {diagnosis}")
 
 
 _IN_USE = (

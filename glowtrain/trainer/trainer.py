@@ -62,12 +62,15 @@ class Trainer(Steps):
         validation part is the default. Training stops early after ``patience`` epochs in which the validation loss did
         not fall by more than ``min_delta``; ``restore_best`` then takes the best epoch's parameters. ``checkpoint`` is
         written after each epoch, every ``checkpoint_every`` batches, and on Ctrl-C or SIGTERM, which take effect after
-        the present step. With ``resume``, an existing checkpoint is restored first and ``epochs`` is the total number,
-        so the same call finishes an interrupted run, to the same bits. ``drop_last`` leaves out the last, short batch
-        of an epoch, and of validation data where the model's batch is fixed. ``log``: a file of JSON lines; ``plot``: a
-        picture of them (``.png`` or ``.svg``). Each epoch is reported in a line on standard error (on standard output
-        in a notebook), with a progress bar on terminals: ``progress`` may be another stream, or False. Callbacks get a
+        the present step (of short steps, after those of the present call: some 20 ms). With ``resume``, an existing
+        checkpoint is restored first and ``epochs`` is the total number, so the same call finishes an interrupted run,
+        to the same bits. ``drop_last`` leaves out the last, short batch of an epoch, and of validation data where the
+        model's batch is fixed. ``log``: a file of JSON lines; ``plot``: a picture of them (``.png`` or ``.svg``). Each
+        epoch is reported in a line on standard error (on standard output in a notebook), with a progress bar on
+        terminals: ``progress`` may be another stream, or False. Callbacks get a
         :class:`~glowtrain.trainer.fit.Moment` after each batch and each epoch.
+
+        Short steps run many in one native call, to the bits of :meth:`step` for each; with callbacks, one by one.
 
         Raises :class:`InputError`, :class:`DataError`, :class:`CheckpointError` before training where the fault can be
         found there, and :class:`NonFiniteError` with the parameters from before the bad step. A trainer is in one call

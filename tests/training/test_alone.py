@@ -9,8 +9,8 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.errors import InputError
-from glowtrain.trainer.alone import Alone
 from glowtrain.trainer.fit import Moment
+from glowtrain.trainer.interrupts import Alone
 from tests.training.trainers import Points, trainer_of
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Mapping
+from functools import cached_property
 
 import numpy as np
 
-from glowtrain.backends.base import Executable, Instance, KernelProfile
+from glowtrain.backends.base import Batches, Executable, Instance, KernelProfile
 from glowtrain.backends.cache.folder import Cache
 from glowtrain.backends.cpu.artifact import NativeArtifact
+from glowtrain.backends.cpu.driver import Driver, driving
 from glowtrain.backends.cpu.table import ARENA, FIRST_SLOT, POOL, WORKSPACES
 from glowtrain.backends.cpu.threads.pool import pool_of
 from glowtrain.backends.llvm import toolchain
@@ -25,9 +27,11 @@ class NativeExecutable(Executable):
     def __init__(self, artifact: NativeArtifact, threads: int = 1, cache: Cache | None = None) -> None:
         self.artifact = artifact
         self.threads = threads
+        self.cache = cache
         self.pool = pool_of(threads, cache) if threads > 1 else None
         self.library = toolchain.load(artifact.objects, [artifact.entry])
         self.step = self.library.function(artifact.entry, 1)
+        self.address = self.library.address(artifact.entry)
         self.layouts = {slot.name: slot.layout for slot in artifact.slots if slot.kind == "variable"}
 
     def bind(self, state: State) -> NativeInstance:
@@ -48,6 +52,10 @@ class NativeInstance(Instance):
         self.counters = np.zeros(len(artifact.calls), np.int64)
         self._fixed: dict[int, Array] = {ARENA: self.arena, WORKSPACES: self.workspace}
         self._inputs: list[tuple[str, int]] = []
+        self._scalars: list[tuple[str, int]] = []
+        self._placed: dict[str, Array] = {}
+        """The scalars that the table points to."""
+        self._outputs: dict[str, int] = {}
         self._variables: list[tuple[str, tuple[int, ...], int]] = []
         self._place_slots(artifact)
         self._bound = -1
@@ -56,11 +64,14 @@ class NativeInstance(Instance):
     def _place_slots(self, artifact: NativeArtifact) -> None:
         for number, slot in enumerate(artifact.slots, FIRST_SLOT):
             match slot.kind:
-                case "input":
+                case "input" if slot.type.shape:
                     self._inputs.append((slot.name, number))
+                case "input":
+                    self._scalars.append((slot.name, number))
                 case "variable":
                     self._variables.append((slot.name, slot.layout, number))
                 case "output":
+                    self._outputs[slot.name] = number
                     self._fixed[number] = self.outputs[slot.name]
                 case "constant":
                     self._fixed[number] = artifact.constants[slot.name]
@@ -78,15 +89,48 @@ class NativeInstance(Instance):
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         self._bind_variables()
+        self._place_scalars(inputs)
         for name, slot in self._inputs:
             self.table[slot] = address_of(inputs[name])
         self._step()
         return {name: array.copy() for name, array in self.outputs.items()}
 
+    def run_many(self, batches: Batches) -> dict[str, Array]:
+        self._bind_variables()
+        self._start_pool()
+        count, rows, shared = batches.count, batches.rows, batches.shared
+        self._place_scalars(shared)
+        places = [
+            (address_of(rows[name]), rows[name].nbytes // count) if name in rows else (address_of(shared[name]), 0)
+            for name, _ in self._inputs
+        ]
+        try:
+            return self._driver.run(count, places, batches.watched)
+        finally:
+            for name, slot in self._outputs.items():
+                self.table[slot] = address_of(self.outputs[name])
+
+    @cached_property
+    def _driver(self) -> Driver:
+        executable, inputs = self.executable, [slot for _, slot in self._inputs]
+        places = executable.address, self._address
+        return Driver(driving(executable.cache), *places, inputs, executable.artifact.outputs, self._outputs)
+
+    def _place_scalars(self, inputs: Mapping[str, Array]) -> None:
+        """Point at scalars that are not those of the call before: hyperparameters mostly are."""
+        for name, slot in self._scalars:
+            array = inputs[name]
+            if self._placed.get(name) is not array:
+                self.table[slot] = address_of(array)
+                self._placed[name] = array
+
     def _step(self) -> None:
+        self._start_pool()
+        self.executable.step(self._address)
+
+    def _start_pool(self) -> None:
         if self.pool is not None and not self.pool.started:
             self.pool.start()
-        self.executable.step(self._address)
 
     def profile(self, inputs: Mapping[str, Array], runs: int) -> KernelProfile:
         calls = self.executable.artifact.calls

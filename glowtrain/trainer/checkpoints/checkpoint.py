@@ -16,8 +16,8 @@ import hashlib
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +51,25 @@ class Position:
     batch_size: int = 0
     metric_sums: dict[str, float] = field(default_factory=dict)
 
-    def add_metrics(self, measured: Mapping[str, float], count: int) -> None:
-        """Count the metrics of a batch of so many examples, before these; not if earlier batches were not measured."""
-        if self.examples == 0 or self.metric_sums:
-            for name, value in measured.items():
-                self.metric_sums[name] = self.metric_sums.get(name, 0.0) + value * count
+    def after(self, losses: Sequence[float], metrics: Mapping[str, Sequence[float]], count: int) -> Position:
+        """The position after further batches of ``count`` examples each, by their losses and metrics. Metrics do not
+        count if earlier batches of the epoch were not measured."""
+        counted = metrics if self.examples == 0 or self.metric_sums else {}
+        return replace(
+            self,
+            batch=self.batch + len(losses),
+            examples=self.examples + len(losses) * count,
+            loss_sum=_added(self.loss_sum, losses, count),
+            metric_sums={**self.metric_sums}
+            | {name: _added(self.metric_sums.get(name, 0.0), values, count) for name, values in counted.items()},
+        )
+
+
+def _added(total: float, values: Sequence[float], count: int) -> float:
+    """The total with the values times ``count``, added one by one: Python's ``sum`` rounds otherwise."""
+    for value in values:
+        total += value * count
+    return total
 
 
 @dataclass

@@ -10,22 +10,18 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import hashlib
 import os
 import threading
 import warnings
-from contextlib import suppress
 from importlib import resources
 
 import numpy as np
 
 from glowtrain.backends.cache.folder import Cache
-from glowtrain.backends.cache.key import sources
-from glowtrain.backends.container import pack, unpack
+from glowtrain.backends.cpu.routines import loaded
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.state import aligned
-from glowtrain.errors import ArtifactError
 from glowtrain.types import Array
 
 SPINS = 2000
@@ -133,26 +129,11 @@ def pool_of(threads: int, cache: Cache | None = None) -> ThreadPool:
 def _library(cache: Cache | None) -> toolchain.Library:
     """The code of all pools: loaded once, for the first of them."""
     if not _loaded:
-        _loaded.append(toolchain.load([_object(cache)], _EXPORTS))
+        _loaded.append(loaded("pool", pool_text(Target.host()), _EXPORTS, cache))
     return _loaded[0]
 
 
 _loaded: list[toolchain.Library] = []
-
-
-def _object(cache: Cache | None) -> bytes:
-    target = Target.host()
-    text = pool_text(target)
-    if cache is None:
-        return toolchain.compile_text(text, target)
-    parts = "pool", toolchain.version(), target.fingerprint, sources(), text
-    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-    if (found := cache.get(key)) is not None:
-        with suppress(ArtifactError):  # damaged: it is made again, and written over
-            return unpack("pool", found)[0]["object"].tobytes()
-    made = toolchain.compile_text(text, target)
-    cache.put(key, pack("pool", {"object": np.frombuffer(made, np.uint8)}, {}))
-    return made
 
 
 def pool_text(target: Target) -> str:
