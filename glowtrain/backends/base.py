@@ -76,10 +76,19 @@ class Batches:
 
 
 def one_by_one(run: Callable[[Mapping[str, Array]], Mapping[str, Array]], batches: Batches) -> dict[str, Array]:
-    """The outputs of runs in a row, one behind the other on a first axis."""
+    """The outputs of runs in a row, one behind the other on a first axis.
+
+    An error in the first run is raised. One in a later run ends the row before it: what has run counts, and whoever
+    goes on from there meets it again.
+    """
     outputs: list[Mapping[str, Array]] = []
     for number in range(batches.count):
-        outputs.append(run(batches[number]))
+        try:
+            outputs.append(run(batches[number]))
+        except Exception:
+            if not outputs:
+                raise
+            break
         if not np.isfinite(outputs[-1][batches.watched]):
             break
     return {name: np.stack([each[name] for each in outputs]) for name in outputs[0]}

@@ -139,15 +139,12 @@ class Function:
 
     def run_many(self, batches: Batches) -> dict[str, Array]:
         """The outputs of calls in a row, for a model whose outputs are arrays of fixed sizes, one behind the other on a
-        first axis (see :class:`Batches`). Raises :class:`InputError` for what is wrong with any of their inputs: before
-        the first of them if :attr:`by_shapes`, else before the one that is wrong."""
+        first axis (see :class:`Batches`). Raises :class:`InputError` before the first of them; where elements decide
+        what is compiled, what is wrong with a later one ends the row (:func:`one_by_one`)."""
         special = self.specialised(batches[0])
-        return special.run_many(batches) if self.by_shapes else one_by_one(self, batches)
-
-    @property
-    def by_shapes(self) -> bool:
-        """Whether the shapes of a call's inputs decide what is compiled for it, as far as calls have shown."""
-        return isinstance(self.model, Graph) or not (self._decisive or self.model.structures)
+        if isinstance(self.model, Graph) or not (self._decisive or self.model.structures):
+            return special.run_many(batches)
+        return one_by_one(self, batches)
 
     def _feeds(self, graph: Graph, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """What the graph reads of a call's inputs."""
@@ -173,7 +170,7 @@ class Function:
 
     def _shapes(self, template: Template, inputs: Mapping[str, Any]) -> tuple[Shape, ...] | None:
         """The shapes of a call's arrays, where they alone decide about the specialisation."""
-        if not self.by_shapes or not isinstance(inputs, dict):
+        if self._decisive or template.structures or not isinstance(inputs, dict):
             return None
         arrays = [inputs.get(name) for name in template.inputs]
         shapes = tuple(array.shape for array in arrays if isinstance(array, np.ndarray))

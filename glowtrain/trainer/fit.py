@@ -161,10 +161,10 @@ class Fit:
         with Breakable(self.trainer):
             measured = self.trainer.run(batches, count)
             self.trainer.position = self.position.after(measured.losses, measured.metrics, size)
-        self.pace.went(count, time.perf_counter() - began)
-        if measured.error is not None:
-            raise measured.error
-        return count, measured.losses[-1]
+        if measured.bad is not None:
+            raise self.trainer.non_finite(*measured.bad)
+        self.pace.went(len(measured.losses), time.perf_counter() - began)
+        return len(measured.losses), measured.losses[-1]
 
     @property
     def _size(self) -> int:
@@ -174,8 +174,8 @@ class Fit:
 
     @property
     def _at_once(self) -> int:
-        """How many batches to run in the next call: of one size, and up to where something else is to be done."""
-        if self.options.callbacks or self._size < self.options.batch_size or not self.trainer.by_shapes:
+        """How many batches to run in the next call at most: of one size, up to where something else is to be done."""
+        if self.options.callbacks or self._size < self.options.batch_size:
             return 1
         batch, every = self.position.batch, self.options.checkpoint_every
         left = self.examples // self.options.batch_size - batch

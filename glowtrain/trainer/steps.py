@@ -47,12 +47,12 @@ from glowtrain.types import Array, f64, type_of
 class Measured:
     """What steps in a row have measured, each before its update: losses, and metrics by name.
 
-    ``error``: why they ended early, if the loss of the next batch was NaN or infinite, which updated nothing.
+    ``bad``: the loss of the next batch and its arrays, if that was NaN or infinite, which updated nothing.
     """
 
     losses: list[float]
     metrics: dict[str, list[float]]
-    error: NonFiniteError | None = None
+    bad: tuple[float, dict[str, Array]] | None = None
 
 
 class Breakable:
@@ -193,7 +193,7 @@ class Steps:
             outputs = self._step({**arrays, **self.hyper.inputs})
         loss = float(outputs[LOSS])
         if not math.isfinite(loss):
-            raise self._non_finite(loss, arrays)
+            raise self.non_finite(loss, arrays)
         self.measured = {name: float(value) for name, value in outputs.items() if name != LOSS}
         if self._binding is None:
             self._binding = self._step.specialised(arrays).graph.binding
@@ -201,7 +201,7 @@ class Steps:
 
     def run(self, inputs: Mapping[str, Any], count: int) -> Measured:
         """Train on ``count`` batches in a row, which lie one behind the other in the arrays by input name: to the same
-        bits as :meth:`step` for each, in one call of the backend. Several only if :attr:`by_shapes`.
+        bits as :meth:`step` for each, in one call of the backend. Perhaps fewer, but at least one.
 
         Whoever counts the steps does so in the same :class:`Breakable` block. Raises :class:`InputError` as
         :meth:`step` does, for what is wrong with any of the batches, before the first.
@@ -210,21 +210,15 @@ class Steps:
         batches = Batches(count, arrays, self.hyper.inputs, LOSS)
         outputs = self._step.run_many(batches)
         numbers = {name: array.astype(np.float64).tolist() for name, array in outputs.items()}
-        losses, error = numbers.pop(LOSS), None
+        losses, bad = numbers.pop(LOSS), None
         if not math.isfinite(losses[-1]):
-            error = self._non_finite(losses.pop(), {name: batches[len(losses)][name] for name in arrays})
+            bad = losses.pop(), {name: batches[len(losses)][name] for name in arrays}
         metrics = {name: values[: len(losses)] for name, values in numbers.items()}
         if losses:
             self.measured = {name: values[-1] for name, values in metrics.items()}
         if losses and self._binding is None:
             self._binding = self._step.specialised(batches[0]).graph.binding
-        return Measured(losses, metrics, error)
-
-    @property
-    def by_shapes(self) -> bool:
-        """Whether batches of the same shapes run by the same code: not where a model depends on elements of its inputs.
-        Known for sure once :meth:`prepare` has been called."""
-        return self._step.by_shapes
+        return Measured(losses, metrics, bad)
 
     def prepare(self, inputs: Mapping[str, Any]) -> None:
         """Compile the step for a batch's shapes now; :meth:`step` does so when it first meets them."""
@@ -417,7 +411,8 @@ class Steps:
             return model.bound(self._binding)
         return self.graphs.example
 
-    def _non_finite(self, loss: float, arrays: Mapping[str, Array]) -> NonFiniteError:
+    def non_finite(self, loss: float, arrays: Mapping[str, Array]) -> NonFiniteError:
+        """The error for a batch that gave such a loss and updated nothing: it names the first value that went bad."""
         graph = self._step.specialised(arrays).graph
         diagnosis = first_bad(graph, graph.outputs[LOSS], {**arrays, **self.hyper.inputs}, self.variables())
         return NonFiniteError(f"the loss is {loss}: {diagnosis}")
