@@ -424,6 +424,18 @@ def test_a_bar_counts_every_batch(mlp: gt.Template, points: Points, monkeypatch:
     assert sum(advanced) == 12
 
 
+def test_positions_add_up() -> None:
+    first = Position(epoch=3, batch_size=4).after([0.5, 0.25], {"accuracy": [1.0, 0.5]}, 4)
+    assert first == Position(3, 2, 8, 3.0, 4, {"accuracy": 6.0})
+    assert first.after([2.0], {"accuracy": [0.0]}, 2) == Position(3, 3, 10, 7.0, 4, {"accuracy": 6.0})
+    assert first.after([], {"accuracy": []}, 4) == first
+    assert Position().after([], {"accuracy": []}, 4) == Position()
+    unmeasured = Position(batch=1, examples=4, loss_sum=1.0)
+    assert unmeasured.after([1.0], {"accuracy": [1.0]}, 4) == Position(batch=2, examples=8, loss_sum=5.0)
+    values = [0.1] * 10
+    assert Position().after(values, {}, 1).loss_sum == 0.1 + 0.1 + 0.1 + 0.1 + 0.1 + 0.1 + 0.1 + 0.1 + 0.1 + 0.1 < 1
+
+
 # --- how many --------------------------------------------------------------------------------------------------------
 
 

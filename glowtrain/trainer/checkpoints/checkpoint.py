@@ -54,7 +54,7 @@ class Position:
     def after(self, losses: Sequence[float], metrics: Mapping[str, Sequence[float]], count: int) -> Position:
         """The position after further batches of ``count`` examples each, by their losses and metrics. Metrics do not
         count if earlier batches of the epoch were not measured."""
-        counted = metrics if self.examples == 0 or self.metric_sums else {}
+        counted = metrics if losses and (self.examples == 0 or self.metric_sums) else {}
         return replace(
             self,
             batch=self.batch + len(losses),
