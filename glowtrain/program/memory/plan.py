@@ -43,7 +43,7 @@ def plan(program: Program) -> Plan:
     ]
     sizes = {buffer: -(-max(buffer.type.nbytes, 1) // ALIGNMENT) for buffer in intervals}
     smallest = _peak(intervals, sizes)
-    best: Placement | None = None
+    best: Arena | None = None
     for order in orders:
         found = _place(sorted(intervals, key=order), intervals, sizes)
         best = found if best is None or found.lines < best.lines else best
@@ -110,7 +110,7 @@ def _carries(body: Sequence[Instruction], buffer: Buffer, before: Sequence[Writt
 
 
 @dataclass
-class Placement:
+class Arena:
     """Offsets, and the size of the arena, in lines of :data:`ALIGNMENT` bytes."""
 
     offsets: dict[Buffer, int]
@@ -148,9 +148,9 @@ class _Placed:
 _NO_GAP = np.iinfo(np.int64).max
 
 
-def _place(order: Sequence[Buffer], intervals: dict[Buffer, Interval], sizes: dict[Buffer, int]) -> Placement:
+def _place(order: Sequence[Buffer], intervals: dict[Buffer, Interval], sizes: dict[Buffer, int]) -> Arena:
     """Best fit: each buffer goes into the smallest gap between those placed that are alive at the same time."""
-    result, placed = Placement({}), _Placed(len(order))
+    result, placed = Arena({}), _Placed(len(order))
     for buffer in order:
         size, (first, last) = sizes[buffer], intervals[buffer]
         offset = placed.gap(size, first, last)
