@@ -13,40 +13,122 @@ import numpy as np
 
 from glowtrain.graph import Draw, Sample, Value, operator
 from glowtrain.ops.elementwise.cast import Cast
-from glowtrain.ops.microsoft.base import Microsoft, real
+from glowtrain.ops.microsoft.base import Microsoft
 from glowtrain.ops.quantized.convert import STEPS, DynamicQuantizeLinear
-from glowtrain.ops.quantized.integer_products import BYTES, draw_bytes, draw_weight
+from glowtrain.ops.quantized.integer_products import (
+    BYTES,
+    MatMulInteger,
+    draw_bytes,
+    draw_weight,
+    recentred,
+    reshaped_zero,
+    total_of,
+)
 from glowtrain.ops.quantized.scales import ScaleOperands
-from glowtrain.ops.sequence.recurrent import LSTM, Function
-from glowtrain.ops.tensor.move import Transpose, reshape
-from glowtrain.types import Shape, TensorType, i8, u8
+from glowtrain.ops.sequence.recurrent import LSTM, Function, one_direction
+from glowtrain.ops.tensor.move import reshape
+from glowtrain.types import Array, Shape, TensorType, f32, f64, i8, i32, u8
 
 
-def rounded(x: Any) -> Any:
-    """A tensor (or array) quantized to u8 by its range, as real numbers again."""
-    if isinstance(x, Value):
-        return real(*DynamicQuantizeLinear()(x))
+@dataclass(frozen=True)
+class QuantizedWeight:
+    """An integer weight [D, K, 4H] made ready for products: its numbers, their sums over K [D, 1, 4H] in i32, its scale
+    and, where it is not 0, its zero point in i32, both [D, 1, 1 or 4H].
+    """
+
+    numbers: Any
+    totals: Any
+    scale: Any
+    zero: Any
+
+    def direction(self, place: int) -> list[Value]:
+        """What one direction reads."""
+        given = (self.numbers, self.totals, self.scale, self.zero)
+        return [one_direction(v, place) for v in given if v is not None]
+
+
+def quantized_weight(numbers: Value, scale: Value, zero: Value) -> QuantizedWeight:
+    """A weight with scale and zero point for each direction, or for each of its columns."""
+    shape = (numbers.shape[0], 1, scale.shape[1] if scale.rank == 2 else 1)
+    numbers, shift = recentred(numbers, reshaped_zero(zero, shape))
+    return QuantizedWeight(numbers, total_of(numbers, (1,), keepdims=True), reshape(scale, shape), shift)
+
+
+def product(x: Value, weight: Sequence[Value]) -> Value:
+    """x times a direction's weight: x is quantized to u8 by its range, the sums are those of integers."""
+    numbers, totals, scale, *shift = weight
+    wide = f64 if x.dtype == f64 else f32
+    quantized, factor, zero = DynamicQuantizeLinear()(Cast(wide)(x))
+    left = Cast(i32)(zero)
+    sums = MatMulInteger()(quantized, numbers) - left * totals
+    for right in shift:
+        sums = sums - (total_of(quantized, (x.rank - 1,), keepdims=True) - left * x.shape[-1]) * right
+    result: Value = Cast(x.dtype)(Cast(wide)(sums) * (factor * Cast(wide)(scale)))
+    return result
+
+
+def rounded(x: Array) -> Array:
+    """An array quantized to u8 by its range, as real numbers again."""
     q, scale, zero = DynamicQuantizeLinear().reference(x)
-    return (q.astype(x.dtype) - zero.astype(x.dtype)) * scale
+    return np.asarray((q.astype(x.dtype) - zero.astype(x.dtype)) * scale)
+
+
+def real_weight(weight: Array, scale: Array, zero: Array) -> Array:
+    """[D, 4H, K] of real numbers, from [D, K, 4H] of integers."""
+    shape = (weight.shape[0], 1, scale.shape[1] if scale.ndim == 2 else 1)
+    difference = weight.astype(scale.dtype) - zero.astype(scale.dtype).reshape(shape)
+    return np.transpose(difference * scale.reshape(shape), (0, 2, 1))
 
 
 @operator
 @dataclass(frozen=True)
 class StateQuantizedLSTM(LSTM):
-    """LSTM in which each step quantizes the state to u8, by its range, before it is multiplied with R."""
+    """LSTM with integer weights W [D, I, 4H] and R [D, H, 4H], whose scales and zero points are the last operands.
+
+    X, and in each step the state, is quantized to u8 by its range before it is multiplied with them.
+    """
 
     domain: ClassVar[str] = "glowtrain"
     differentiable: ClassVar[bool] = False
     reason: ClassVar[str] = STEPS
 
     def infer(self, *inputs: Any) -> tuple[TensorType, ...]:
-        results = super().infer(*inputs)
-        if results[1].size == 0:
-            raise self.fail("a state without elements has no range", *inputs)
+        if len(inputs) != 12:
+            raise self.fail(f"takes 12 operands, not {len(inputs)}", *inputs)
+        x, w, r, *options = inputs[:8]
+        turned = (x.with_shape((v.shape[0], v.shape[2], v.shape[1])) if v.rank == 3 else v for v in (w, r))
+        results = super().infer(x, *turned, *options)
+        if x.size == 0 or results[1].size == 0:
+            raise self.fail("an input or a state without elements has no range", *inputs)
         return results
 
+    def decompose(self, *inputs: Any) -> Any:
+        x, w, r, *options = inputs[:8]
+        return super().decompose(x, quantized_weight(w, *inputs[8:10]), quantized_weight(r, *inputs[10:12]), *options)
+
+    def part(self, operand: Any, place: int) -> Any:
+        return operand.direction(place) if isinstance(operand, QuantizedWeight) else super().part(operand, place)
+
+    def products(self, x: Value, w: Any, r: Any) -> tuple[Value, Value, Sequence[Value]]:
+        numbers, *further = r
+        return product(x, w), numbers, further
+
     def cell(self, x: Any, r: Any, extra: Sequence[Any], states: Sequence[Any], f: Sequence[Function]) -> list[Any]:
-        return super().cell(x, r, extra, [rounded(states[0]), *states[1:]], f)
+        if not isinstance(x, Value):
+            return super().cell(x, r, extra, states, f)
+        peepholes = 3 if len(extra) > 3 else 0
+        return super().cell(x, (r, *extra[peepholes:]), extra[:peepholes], states, f)
+
+    def summed(self, x: Any, h: Any, r: Any) -> Any:
+        return x + product(h, r) if isinstance(x, Value) else x + rounded(h) @ r
+
+    def reference(self, *inputs: Any) -> tuple[Array, ...]:
+        x, w, r, *options = inputs[:8]
+        return super().reference(rounded(x), real_weight(w, *inputs[8:10]), real_weight(r, *inputs[10:12]), *options)
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Sample:
+        return draw_lstm(draw, cls)
 
 
 @operator
@@ -90,33 +172,29 @@ class DynamicQuantizeLSTM(Microsoft):
             raise self.fail(f"{name}'s scale and zero point must be one for each direction, or each column", *inputs)
 
     def define(self, *inputs: Any) -> Any:
-        x, w, r, *options = inputs[:8]
-        weights = [_weight(v, *inputs[at : at + 2]) for v, at in ((w, 8), (r, 10))]
-        lstm = StateQuantizedLSTM(**self.attributes())
-        return lstm(rounded(x), *weights, *options)
+        return StateQuantizedLSTM(**self.attributes())(*inputs)
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        steps, batch, width, hidden = (draw.integer(1, 3) for _ in range(4))
-        direction = draw.choice(("forward", "reverse", "bidirectional"))
-        lstm = cls(direction=direction, hidden_size=hidden, **StateQuantizedLSTM.draw_activations(draw, direction))
-        count = 2 if lstm.direction == "bidirectional" else 1
-        dtype = draw.choice((i8, u8))
-        tables: list[Any] = []
-        for rows in (width, hidden):
-            shape: Shape = draw.choice(((count,), (count, 4 * hidden)))
-            zero = draw_bytes(draw, shape, dtype)
-            tables.append((draw_weight(draw, (count, rows, 4 * hidden), dtype), draw.floats(shape, 0.005, 0.02), zero))
-        bias = draw.floats((count, 8 * hidden), -0.5, 0.5) if draw.boolean() else None
-        lengths = draw.integers((batch,), 1, steps).astype(np.int32) if draw.boolean() else None
-        states = [draw.floats((count, batch, hidden), -1.0, 1.0) if draw.boolean() else None for _ in range(2)]
-        (w, sw, zw), (r, sr, zr) = tables
-        return Sample(lstm, (draw.floats((steps, batch, width)), w, r, bias, lengths, *states, None, sw, zw, sr, zr))
+        return draw_lstm(draw, cls)
 
 
-def _weight(weight: Value, scale: Value, zero: Value) -> Value:
-    """[D, 4H, I] of real numbers, from [D, I, 4H] of integers."""
-    shape = (weight.shape[0], 1, scale.shape[1] if scale.rank == 2 else 1)
-    difference = Cast(scale.dtype)(weight) - Cast(scale.dtype)(reshape(zero, shape))
-    result: Value = Transpose((0, 2, 1))(difference * reshape(scale, shape))
-    return result
+def draw_lstm(draw: Draw, cls: type[StateQuantizedLSTM | DynamicQuantizeLSTM]) -> Sample:
+    """An operator of the class, with operands."""
+    steps, batch, width, hidden = (draw.integer(1, 3) for _ in range(4))
+    direction = draw.choice(("forward", "reverse", "bidirectional"))
+    lstm = cls(direction=direction, hidden_size=hidden, **StateQuantizedLSTM.draw_activations(draw, direction))
+    count = 2 if lstm.direction == "bidirectional" else 1
+    dtype = draw.choice((i8, u8))
+    tables: list[Any] = []
+    for rows in (width, hidden):
+        shape: Shape = draw.choice(((count,), (count, 4 * hidden)))
+        zero = draw_bytes(draw, shape, dtype)
+        tables.append((draw_weight(draw, (count, rows, 4 * hidden), dtype), draw.floats(shape, 0.005, 0.02), zero))
+    bias = draw.floats((count, 8 * hidden), -0.5, 0.5) if draw.boolean() else None
+    lengths = draw.integers((batch,), 1, steps).astype(np.int32) if draw.boolean() else None
+    states = [draw.floats((count, batch, hidden), -1.0, 1.0) if draw.boolean() else None for _ in range(2)]
+    peepholes = draw.floats((count, 3 * hidden)) if draw.boolean() else None
+    (w, sw, zw), (r, sr, zr) = tables
+    x = draw.floats((steps, batch, width))
+    return Sample(lstm, (x, w, r, bias, lengths, *states, peepholes, sw, zw, sr, zr))

@@ -31,7 +31,7 @@ from glowtrain.ops.elementwise.transcendental import Tanh
 from glowtrain.ops.reduce.reduction import filled, widened
 from glowtrain.ops.tensor.move import Concat, Slice, Transpose, reshape
 from glowtrain.ops.tensor.split import Split
-from glowtrain.types import Array, DType, Shape, TensorType, boolean
+from glowtrain.types import Array, DType, TensorType, boolean
 
 Function = Callable[[Any], Any]
 
@@ -179,13 +179,17 @@ class Recurrent(Operator):
             starts = [None if start is None else Transpose(perm=(1, 0, 2))(start) for start in starts]
         outputs = []
         for place in range(self.directions):
-            parts = [None if v is None else _part(v, place) for v in (w, r, bias, *starts, peepholes)]
+            parts = [None if v is None else self.part(v, place) for v in (w, r, bias, *starts, peepholes)]
             outputs.append(self._direction(place, x, lengths, parts))
         columns = zip(zip(*outputs, strict=True), (1, 0, 0), strict=False)
         joined = [Concat(axis=axis)(*column) if self.directions > 1 else column[0] for column, axis in columns]
         if self.layout:
             joined = [Transpose(perm=(2, 0, 1, 3))(joined[0]), *(Transpose(perm=(1, 0, 2))(v) for v in joined[1:])]
         return tuple(joined)
+
+    def part(self, operand: Any, place: int) -> Any:
+        """What one direction reads of an operand whose first axis is directions."""
+        return one_direction(operand, place)
 
     def _operands(self, inputs: Sequence[Any]) -> list[Any]:
         """X, W, R, B, sequence_lens, the initial states, P; ``None`` where absent."""
@@ -195,21 +199,25 @@ class Recurrent(Operator):
     def _direction(self, place: int, x: Value, lengths: Value | None, parts: Sequence[Any]) -> list[Value]:
         """One direction's Y [T, 1, B, H] and final states [1, B, H] from its W, R, B, initial states and P."""
         w, r, bias, *starts, peepholes = parts
-        (steps, batch, _), hidden = x.shape, r.shape[1]
+        projected, r, further = self.products(x, w, r)
+        (steps, batch, _), hidden = x.shape, r.shape[0]
         backwards = self.direction == "reverse" or place == 1
-        projected = x @ Transpose(perm=(1, 0))(w)
         if bias is not None:
             projected = projected + self.input_bias(bias, lambda parts: Concat(axis=0)(*parts))
         recurrent_bias = None if bias is None else _cut(bias, 0, bias.shape[0] // 2, bias.shape[0])
-        captured = [Transpose(perm=(1, 0))(r), *self.extras(recurrent_bias, peepholes)]
+        captured = [r, *self.extras(recurrent_bias, peepholes), *further]
         scanned = [projected] if lengths is None else [projected, _running(steps, lengths)]
-        body = _body(self, place, x.dtype, batch, hidden, tuple(v.shape for v in captured), lengths is not None)
+        body = _body(self, place, x.dtype, batch, hidden, [v.type for v in captured], lengths is not None)
         initial = [filled(0.0, x.type.with_shape((batch, hidden))) if start is None else start for start in starts]
         scan = Scan(
             body, len(scanned), (), (), (int(backwards),) * len(scanned), (int(backwards),), num_captured=len(captured)
         )
         *states, y = scan(*initial, *scanned, *captured)
         return [reshape(y, (steps, 1, batch, hidden)), *(reshape(v, (1, batch, hidden)) for v in states)]
+
+    def products(self, x: Value, w: Any, r: Any) -> tuple[Value, Value, Sequence[Value]]:
+        """The input's products [T, B, gates H], the recurrent weight [H, gates H], what the cell gets behind extras."""
+        return x @ Transpose(perm=(1, 0))(w), Transpose(perm=(1, 0))(r), ()
 
     def reference(self, *inputs: Any) -> tuple[Array, ...]:
         x, w, r, bias, lengths, *starts, peepholes = self._operands(inputs)
@@ -282,7 +290,7 @@ def _pieces(x: Any, count: int) -> Any:
     return Split(num_outputs=count, axis=1)(x) if isinstance(x, Value) else np.split(x, count, axis=1)
 
 
-def _part(x: Value, place: int) -> Value:
+def one_direction(x: Value, place: int) -> Value:
     """One direction of a tensor whose first axis is directions."""
     return reshape(x if x.shape[0] == 1 else _cut(x, 0, place, place + 1), x.shape[1:])
 
@@ -295,13 +303,13 @@ def _running(steps: int, lengths: Value) -> Value:
 
 
 def _body(
-    rnn: Recurrent, place: int, dtype: DType, batch: int, hidden: int, captured: tuple[Shape, ...], masked: bool
+    rnn: Recurrent, place: int, dtype: DType, batch: int, hidden: int, captured: Sequence[TensorType], masked: bool
 ) -> Graph:
     """The loop's body."""
     states = [Input(TensorType(dtype, (batch, hidden)), name) for name in ("h", "c")[: rnn.states]]
     x = Input(TensorType(dtype, (batch, rnn.gates * hidden)), "x")
     running = [Input(TensorType(boolean, (batch, 1)), "running")] if masked else []
-    whole = [Input(TensorType(dtype, shape), f"p{number}") for number, shape in enumerate(captured)]
+    whole = [Input(type_, f"p{number}") for number, type_ in enumerate(captured)]
     new = rnn.cell(x, whole[0], whole[1:], states, rnn.chosen("graph")[place])
     y = new[0]
     if masked:
@@ -397,7 +405,7 @@ class LSTM(Recurrent):
 
     def cell(self, x: Any, r: Any, extra: Sequence[Any], states: Sequence[Any], f: Sequence[Function]) -> list[Any]:
         c = states[1]
-        i, o, forget, new = _pieces(x + states[0] @ r, 4)
+        i, o, forget, new = _pieces(self.summed(x, states[0], r), 4)
         if extra:
             i, forget = i + extra[0] * c, forget + extra[2] * c
         i = f[0](i)
@@ -405,6 +413,10 @@ class LSTM(Recurrent):
         following = kept * c + i * f[1](new)
         o = f[0](o + extra[1] * following if extra else o)
         return [o * f[2](following), following]
+
+    def summed(self, x: Any, h: Any, r: Any) -> Any:
+        """What goes into the gates, but for peepholes."""
+        return x + h @ r
 
     @classmethod
     def draw_activations(cls, draw: Draw, direction: str) -> dict[str, Any]:
