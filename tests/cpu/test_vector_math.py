@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
 import math
 import re
 from collections.abc import Callable
@@ -11,10 +13,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import glowtrain as gt
 from glowtrain.backends.llvm import vector_math
 from glowtrain.backends.llvm.target import Target, target_names
 from glowtrain.backends.llvm.toolchain import assembly
 from glowtrain.backends.llvm.values import LlvmValue, number, vector
+from glowtrain.graph import Graph, Input
+from glowtrain.ops.elementwise.transcendental import Exp
 from tests.cpu import cpu_kernels
 
 Array = NDArray[Any]
@@ -199,3 +204,21 @@ def test_a_constant_operand_of_min_and_max_keeps_nan() -> None:
 
         got = cpu_kernels.run(body, [x], ["f32"], "f32", 4, target)
         assert np.array_equal(got, np.maximum(x, np.float32(0)), equal_nan=True)
+
+
+@pytest.mark.skipif(ctypes.util.find_library("m") is None, reason="there is no C library for mathematics")
+@pytest.mark.parametrize("dtype", [gt.f32, gt.f64])
+def test_exp_of_what_gives_zero_does_not_underflow(dtype: gt.DType) -> None:
+    """Products that underflow take some processors 100 cycles and more, as each masked score of a softmax would."""
+    x = Input(dtype[64], "x")
+    exp = gt.compile(Graph((x,), {"y": Exp()(x)}))
+    flag = {"x86_64": 16, "aarch64": 8}[Target.host().triple.split("-")[0]]
+    masked = np.concatenate([np.full(32, -np.finfo(dtype.numpy).max), np.linspace(-1e4, -750, 32)]).astype(dtype.numpy)
+    exp({"x": masked})
+    status = ctypes.CDLL(ctypes.util.find_library("m"))
+    status.feclearexcept(flag)
+    y = exp({"x": masked})["y"]
+    assert not status.fetestexcept(flag)
+    assert not y.any()
+    exp({"x": np.full(64, -100 if dtype == gt.f32 else -740, dtype.numpy)})
+    assert status.fetestexcept(flag), "a denormal result is rounded"

@@ -48,8 +48,15 @@ def _exp_scaled(m: FloatLanes, x: LlvmValue, *, halved: bool = False, extra: Llv
 
 
 def exp(m: FloatLanes, x: LlvmValue) -> LlvmValue:
-    """1.01 ulp in single; denormal results are exact to half a unit of the denormal."""
-    return _exp_scaled(m, clamp(m, x, _constants(m).exp_low, _constants(m).exp_high))
+    """1.01 ulp in single; denormal results are exact to half a unit of the denormal.
+
+    What underflows to 0 is chosen, not computed: products that underflow take some processors 100 cycles and more, and
+    all but few arguments of a masked softmax are such.
+    """
+    low, nothing = m.number(_constants(m).exp_low), m.number(0.0)
+    underflows = m.compare("olt", x, low)
+    inside = clamp(m, m.select(underflows, nothing, x), None, _constants(m).exp_high)
+    return m.select(underflows, nothing, _exp_scaled(m, inside))
 
 
 def expm1(m: FloatLanes, x: LlvmValue) -> LlvmValue:
