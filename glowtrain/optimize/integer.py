@@ -5,6 +5,7 @@
     QuantizeLinear of such a product           one factor s_x s_w / s_y, rounding, zero point, saturation
     QuantizeLinear of sums, products, means    one linear form in the numbers, likewise
     Relu and Clip before it                    bounds on the integers
+    MatMul, Gemm of floats and scaled integers the integers' product, times the scales
     other functions of one quantized tensor    a table of 256 numbers, if they are costly
     moves, Concat and MaxPool                  the same of the integers, dequantized afterwards
     QuantizeLinear of DequantizeLinear         nothing, where scale and zero point are the same

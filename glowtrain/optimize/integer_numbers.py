@@ -93,3 +93,16 @@ def sums(value: Value) -> tuple[Value, Array] | None:
         return None
     total = cast.inputs[0]
     return (total, factor) if total is not None and total.dtype == i32 else None
+
+
+def scaled_integers(value: Value | None, axis: int) -> tuple[Constant, Value] | None:
+    """A known matrix of integers in f32 and its scales, which are one or do not differ along ``axis``."""
+    node = value.node if value is not None else None
+    if value is None or node is None or not isinstance(node.operator, Mul) or value.rank != 2 or value.dtype != f32:
+        return None
+    for numbers, scale in (node.inputs, node.inputs[::-1]):
+        if isinstance(numbers, Constant) and scale is not None and numbers.shape == value.shape:
+            alike = scale.type.size == 1 or (1, *scale.shape)[-2:][axis] == 1
+            if alike and scale.shape != value.shape and bool((numbers.array == np.rint(numbers.array)).all()):
+                return numbers, scale
+    return None

@@ -16,7 +16,7 @@ from glowtrain.ops.quantized.convert import (
 from glowtrain.ops.quantized.integer_products import ConvInteger, MatMulInteger
 from glowtrain.ops.quantized.integer_transposed import ConvTransposeInteger
 from glowtrain.ops.tensor.move import Transpose, reshape
-from glowtrain.optimize.integer_numbers import Numbers, dequantized, in_bytes, scaled
+from glowtrain.optimize.integer_numbers import Numbers, dequantized, in_bytes, scaled, scaled_integers
 from glowtrain.stages import Refused
 from glowtrain.types import Array, i32
 
@@ -76,7 +76,7 @@ def matrix_product(node: Node) -> Sequence[Value] | Refused | None:
     """MatMul of dequantized bytes, with one scale for the left side and one for all or each column of the right."""
     a, b = in_bytes(node.inputs[0]), in_bytes(node.inputs[1])
     if a is None or b is None:
-        return _not_bytes(node)
+        return with_scaled_columns(node) or _not_bytes(node)
     if not a.uniform or not (b.uniform or b.axis == b.numbers.rank - 1 > 0):
         return Refused("the left side has several scales, or the right side's are not one for each column")
     total = MatMulInteger()(a.numbers, b.numbers, *_zeros(a, b))
@@ -89,7 +89,7 @@ def general_product(node: Node) -> Sequence[Value] | Refused | None:
     assert isinstance(operator, Gemm)
     a, b = in_bytes(node.inputs[0]), in_bytes(node.inputs[1])
     if a is None or b is None:
-        return _not_bytes(node)
+        return with_scaled_columns(node) or _not_bytes(node)
     if not a.uniform or not (b.uniform or b.axis == (0 if operator.transB else 1)):
         return Refused("the left side has several scales, or the right side's are not one for each column")
     left = _turned(a.numbers) if operator.transA else a.numbers
@@ -98,6 +98,21 @@ def general_product(node: Node) -> Sequence[Value] | Refused | None:
     total = MatMulInteger()(left, right, *_zeros(a, b))
     biases = [c if c is None or operator.beta == 1 else c * operator.beta for c in node.inputs[2:]]
     return _product(total, factor, biases, (-1,))
+
+
+def with_scaled_columns(node: Node) -> Sequence[Value] | None:
+    """A real matrix times known integers with a scale for all or each column: the scales multiply the sums, so that the
+    real weight is not made in each call. The sums are as near to the exact ones.
+    """
+    operator, (x, weight, *rest) = node.operator, node.inputs
+    found = scaled_integers(weight, 1 if isinstance(operator, Gemm) and operator.transB else 0)
+    if x is None or x.rank < 2 or found is None:
+        return None
+    numbers, scale = found
+    y = operator(x, numbers) * reshape(scale, () if scale.type.size == 1 else (-1,))
+    if isinstance(operator, Gemm) and rest and rest[0] is not None:
+        y = y + (rest[0] if operator.beta == 1 else rest[0] * operator.beta)
+    return (y,)
 
 
 def _zeros(*operands: Numbers) -> list[Value | None]:
