@@ -95,14 +95,25 @@ def sums(value: Value) -> tuple[Value, Array] | None:
     return (total, factor) if total is not None and total.dtype == i32 else None
 
 
-def scaled_integers(value: Value | None, axis: int) -> tuple[Constant, Value] | None:
-    """A known matrix of integers in f32 and its scales, which are one or do not differ along ``axis``."""
+def scaled_integers(value: Value | None, axis: int) -> tuple[Value, Value] | None:
+    """A matrix of known bytes as floats, and its scales, which are one or do not differ along ``axis``."""
     node = value.node if value is not None else None
     if value is None or node is None or not isinstance(node.operator, Mul) or value.rank != 2 or value.dtype != f32:
         return None
     for numbers, scale in (node.inputs, node.inputs[::-1]):
         if isinstance(numbers, Constant) and scale is not None and numbers.shape == value.shape:
             alike = scale.type.size == 1 or (1, *scale.shape)[-2:][axis] == 1
-            if alike and scale.shape != value.shape and bool((numbers.array == np.rint(numbers.array)).all()):
-                return numbers, scale
+            small = as_bytes(numbers.array) if alike and scale.shape != value.shape else None
+            if small is not None:
+                return Cast(f32)(Constant(small, numbers.name)), scale
+    return None
+
+
+def as_bytes(array: Array) -> Array | None:
+    """Real numbers as i8 or u8, if all of them are such."""
+    low, high = array.min(initial=0), array.max(initial=0)
+    for dtype in (i8, u8):
+        if limits(dtype)[0] <= low and high <= limits(dtype)[1]:
+            small = array.astype(dtype.numpy)
+            return small if np.array_equal(small, array) else None
     return None

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from glowtrain.backends.cpu.contraction import Contraction, EpilogueClip, OperandAccess, generate
+from glowtrain.backends.cpu.contraction import Contraction, EpilogueClip, Operand, OperandAccess, generate
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build
@@ -25,6 +25,7 @@ WIDTHS = {
     "scalar": Target.named("scalar"),
 }
 UNTOUCHED = 12345.0
+TYPES = {"f32": np.float32, "f64": np.float64, "i8": np.int8, "u8": np.uint8}
 
 
 def addresses(access: OperandAccess, extents: Sequence[int]) -> np.ndarray:
@@ -46,7 +47,7 @@ def inside(contraction: Contraction) -> np.ndarray:
 
 @dataclass
 class Buffers:
-    """Operands; what no valid index touches is NaN in A and B, so that a read of it shows."""
+    """Operands; what no valid index touches is NaN in A and B, so that a read of it shows (in bytes there is none)."""
 
     contraction: Contraction
     a: np.ndarray = field(init=False)
@@ -55,11 +56,15 @@ class Buffers:
 
     def __post_init__(self) -> None:
         contraction, rng = self.contraction, np.random.default_rng(0)
-        keep, dtype = inside(contraction), {"f32": np.float32, "f64": np.float64}[contraction.dtype]
+        keep, dtype = inside(contraction), TYPES[contraction.dtype]
         for name in "ab":
             places = addresses(getattr(contraction, name), contraction.extents)[keep]
             buffer = np.full(places.max(initial=0) + 1, np.nan, dtype)
             buffer[places] = rng.standard_normal(len(buffer))[places]
+            stored = contraction.types[name]
+            if stored in ("i8", "u8"):
+                low, high = (-128, 128) if stored == "i8" else (0, 256)
+                buffer = rng.integers(low, high, len(buffer)).astype(TYPES[stored])
             setattr(self, name, buffer)
         places = addresses(contraction.c, contraction.extents)
         self.c = np.full(places.max() + 9, UNTOUCHED, dtype)
@@ -85,12 +90,16 @@ def execute(
     """C after all tasks, which has the same bits after some ranges of them, each with a workspace of its own."""
     kernel = generate(contraction, "contract", target, epilogue)
     function = build(kernel.text, target, ["contract"]).function("contract", 6 + len(more))
+    operands = [buffers.a, buffers.b]
+    if kernel.packed is not None:
+        at, packing = kernel.packed
+        operands[at] = packing.apply(operands[at])
     found = []
     for ranges in ([(0, kernel.work.tasks)], pieces(kernel.work.tasks)):
         result = buffers.c.copy()
         for begin, end in ranges:
             workspace = np.full(kernel.workspace // 4 + 64, np.nan, np.float32)
-            arrays = (result, buffers.a, buffers.b, *more, workspace)
+            arrays = (result, *operands, *more, workspace)
             function(*(array.ctypes.data for array in arrays), begin, end)
         found.append(result)
     np.testing.assert_array_equal(*(result.view(np.uint8) for result in found), err_msg=kernel.plan)
@@ -183,6 +192,25 @@ def contractions(draw: st.DrawFn) -> Contraction:
 @given(contraction=contractions(), width=st.sampled_from(sorted(WIDTHS)))
 def test_random(contraction: Contraction, width: str) -> None:
     check(contraction, WIDTHS[width])
+
+
+BYTES = {
+    "right": ("", "i8", False), "right, known": ("", "i8", True), "left": ("i8", "", False),
+    "left, known": ("u8", "", True), "both": ("u8", "i8", True),
+}  # fmt: skip
+"""Types of A and B, where they are not that of the sums, and whether bytes are known when code is generated."""
+
+
+def of_bytes(contraction: Contraction, how: str) -> Contraction:
+    *types, known = BYTES[how]
+    a, b = (Operand(type_ or contraction.dtype, constant=known and bool(type_)) for type_ in types)
+    return replace(contraction, operands=(a, b))
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@given(contraction=contractions(), how=st.sampled_from(sorted(BYTES)), width=st.sampled_from(sorted(WIDTHS)))
+def test_random_bytes(contraction: Contraction, how: str, width: str) -> None:
+    check(of_bytes(contraction, how), WIDTHS[width])
 
 
 def matmul(m: int, n: int, k: int, form: str = "NN", **options: object) -> Contraction:
@@ -296,6 +324,24 @@ SHAPES = {
 @pytest.mark.parametrize("shape", sorted(SHAPES))
 def test_shapes(shape: str, width: str) -> None:
     check(SHAPES[shape], WIDTHS[width])
+
+
+@pytest.mark.parametrize("width", sorted(WIDTHS))
+@pytest.mark.parametrize("how", sorted(BYTES))
+@pytest.mark.parametrize("shape", ["matmul NN", "matmul NT", "matmul packed", "vector matrix", "conv", "attention"])
+def test_floats_times_bytes(shape: str, how: str, width: str) -> None:
+    check(of_bytes(SHAPES[shape], how), WIDTHS[width])
+
+
+@pytest.mark.parametrize("rows", [1, 7, 16, 128])
+@pytest.mark.parametrize("form", ["NN", "NT"])
+def test_known_bytes_are_packed_ahead(rows: int, form: str) -> None:
+    """They are read one after another, and made floats in the kernel, or once for many rows."""
+    contraction = of_bytes(matmul(rows, 130, 300, form), "right, known")
+    kernel = generate(contraction, "contract", WIDTHS["512"])
+    assert kernel.packed is not None
+    assert ("pack_b" in kernel.plan) is (rows == 128)
+    check(contraction, WIDTHS["512"])
 
 
 def test_blocks_follow_the_caches_of_the_target() -> None:

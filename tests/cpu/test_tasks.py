@@ -181,9 +181,11 @@ def test_a_workspace_that_is_taken_to_hold_something_shows(monkeypatch: pytest.M
     """Only the range with task 0 packs; the others read what they find."""
     write = Nest._copied
 
-    def once(nest: Nest, source: LlvmValue, target: LlvmValue, moves: list[object], *, padded: bool = False) -> None:
+    def once(
+        nest: Nest, operand: str, source: LlvmValue, target: LlvmValue, moves: list[object], *, padded: bool = False
+    ) -> None:
         with nest.f.when(nest.f.compare("eq", LlvmValue("%begin", I64), 0)):
-            write(nest, source, target, moves, padded=padded)  # type: ignore[arg-type]
+            write(nest, operand, source, target, moves, padded=padded)  # type: ignore[arg-type]
 
     def halves(call: Invocation) -> Ranges:
         middle = call.work.tasks // 2

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 import glowtrain as gt
+from glowtrain.compiler.walk import planned
 from glowtrain.graph import Graph, Input, Value, Variable, constant
 from glowtrain.ops.contraction.products import Gemm, MatMul
 from glowtrain.ops.elementwise.arithmetic import Mul
+from glowtrain.ops.quantized.convert import limits
 from glowtrain.optimize.integer import in_integers
-from glowtrain.types import Array, TensorType, f32
+from glowtrain.types import Array, DType, TensorType, f32, i8, u8
 
 INNER, COLUMNS = 40, 24
 
@@ -68,6 +70,22 @@ def test_scales_multiply_the_sums(name: str) -> None:
     feeds = {"x": np.random.default_rng(2).uniform(-1, 1, x.shape).astype(np.float32)}
     (wanted,), (found,) = (gt.compile(graph, backend=name)(feeds).values() for name in ("interpreter", "cpu"))
     np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-6 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("dtype", [i8, u8])
+def test_contractions_read_bytes(dtype: DType) -> None:
+    """A weight that is too large to be made floats when compiling, and nothing of its size is made in calls."""
+    (low, high), inner, columns = limits(dtype), 300, 260
+    w = np.random.default_rng(3).integers(low, high + 1, (inner, columns)).astype(np.float32)
+    x = Input(TensorType(f32, (5, inner)), "x")
+    graph = Graph((x,), {"y": x @ scaled(w, real(1, columns))})
+    program = planned(graph).program
+    assert {b.dtype for b in program.buffers if b.shape == w.shape} == {dtype}
+    feeds = {"x": np.random.default_rng(2).uniform(-1, 1, x.shape).astype(np.float32)}
+    wanted = feeds["x"].astype(np.float64) @ (w.astype(np.float64) * real(1, columns))
+    for backend in ("evaluator", "cpu"):
+        (found,) = gt.compile(graph, backend=backend)(feeds).values()
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-6 * np.abs(wanted).max(), err_msg=backend)
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -43,7 +43,7 @@ from glowtrain.loops import (
 )
 from glowtrain.program.analysis.kernel_facts import box, contraction_operands
 from glowtrain.program.program import Kernel
-from glowtrain.types import i8
+from glowtrain.types import f32, f64, i8, u8
 
 SMALL = 2048
 """Contractions of fewer multiplications are not worth kernels of their own."""
@@ -92,9 +92,9 @@ def recognise(kernel: Kernel) -> ContractionProduct | None:
 
 
 def _takes(load: Load, total: Reduce, inner: frozenset[Index]) -> bool:
-    """An element at an affine place: of the sum's own type, padded if at all with zeros; or an integer."""
+    """An element at an affine place: of the sum's own type or a byte, padded if at all with zeros; or an integer."""
     if total.dtype.is_float and (
-        load.dtype != total.dtype or load.dtype.name not in ("f32", "f64") or load.fill not in (None, 0)
+        total.dtype not in (f32, f64) or load.dtype not in (total.dtype, i8, u8) or load.fill not in (None, 0)
     ):
         return False
     pairs = zip((affine(i) for i in load.index), load.buffer.shape, strict=True)
@@ -131,6 +131,8 @@ def contraction_text(
     if not product.total.dtype.is_float:
         operands = _operand(product.a, inner), _operand(product.b, inner)
         contraction = replace(contraction, operands=operands, result=_stored(product.target.buffer.dtype.name))
+    elif {product.a.dtype, product.b.dtype} != {product.total.dtype}:
+        contraction = replace(contraction, operands=(_operand(product.a, inner), _operand(product.b, inner)))
     epilogue = None if product.plain else FusedEpilogue(kernel, product, target, outer)
     return generate(contraction, name, target, epilogue)
 

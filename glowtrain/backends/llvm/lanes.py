@@ -87,6 +87,12 @@ class Lanes:
         """``value`` with 0 in the lanes from ``count`` on."""
         return self.f.select(self.mask(count), value, self.zero)
 
+    def widened(self, value: LlvmValue, *, signed: bool) -> LlvmValue:
+        """Integers as lanes of this type that hold them exactly; what has this type already stays as it is."""
+        if value.type.scalar == self.type.scalar or not self.type.floats:
+            return self.f.widened(value, self.type.scalar, signed=signed)
+        return self.f.convert("sitofp", self.f.widened(value, "i32", signed=signed), self.type.scalar)
+
     # -- memory
 
     def shift(self, pointer: LlvmValue, offset: Number) -> LlvmValue:

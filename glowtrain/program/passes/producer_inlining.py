@@ -44,6 +44,9 @@ from glowtrain.program.analysis.kernel_facts import (
 )
 from glowtrain.program.program import Instruction, Kernel, Program
 from glowtrain.stages import Explain, Facts, Refused
+from glowtrain.types import f32, f64, i8, u8
+
+BYTES = (i8, u8)
 
 
 @dataclass(frozen=True)
@@ -264,7 +267,8 @@ def _chosen(buffer: Buffer, defined: Definition, uses: dict[int, list[_Use]], al
         return [i for i, at in uses.items() if all(_movable(use, buffer, defined) for use in at)]
     every = [use for at in uses.values() for use in at]
     if any(use.operand for use in every):
-        return Refused("it is an operand of a contraction")
+        weight = all_readers and all(use.operand and _reads_bytes(use.load, defined) for use in every)
+        return list(uses) if weight else Refused("it is an operand of a contraction")
     trips = sum(use.trips for use in every)
     if any(needs_check(use.load) for use in every):  # a look-up: worth a check where it skips most of the table
         worth = all_readers and 2 * trips <= buffer.type.size
@@ -275,6 +279,20 @@ def _chosen(buffer: Buffer, defined: Definition, uses: dict[int, list[_Use]], al
     if (all_readers and trips <= buffer.type.size) or (thin and trips <= 4 * buffer.type.size):
         return list(uses)
     return Refused("its readers would compute it more often than it does itself, or some need it as it is")
+
+
+def _reads_bytes(load: Load, defined: Definition) -> bool:
+    """Whether a float at a place is a byte of a constant there: contractions read those, of which more fit a cache."""
+    new = defined.at(load.index)
+    return (
+        isinstance(new, Cast)
+        and isinstance(new.value, Load)
+        and new.value.buffer.kind == "constant"
+        and new.value.dtype in BYTES
+        and new.dtype in (f32, f64)
+        and is_linear(new.value)
+        and not needs_check(load)
+    )
 
 
 def _movable(use: _Use, buffer: Buffer, defined: Definition) -> bool:

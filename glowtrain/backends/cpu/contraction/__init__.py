@@ -48,7 +48,8 @@ def generate(
     plan = choose(problem, Machine.of(target, contraction.dtype), one_chunk=one_chunk)
     nest = Nest(plan, name, epilogue, prepared)
     text = nest.text()
-    packed = (0 if prepared.turned else 1, nest.packing) if nest.packing and prepared.ahead else None
+    operand = 0 if prepared.turned != plan.problem.swapped else 1
+    packed = (operand, nest.packing) if nest.packing and nest.ahead else None
     return ContractionKernel(
         name, text, nest.workspace, f"{plan.describe()}; {len(nest.kernels)} kernels", nest.cut.work, packed
     )

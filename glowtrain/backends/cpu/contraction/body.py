@@ -25,7 +25,7 @@ class ContractionBody:
         self.rolled = self._rolled(cut)
         self.written = tuple(i for i in tile.plan.reductions if i not in self.rolled)
         self.unroll = self._unroll()
-        self.dot, self.of = tile.problem.dot, {x: lanes.of(REGISTER[tile.problem.type_of(x)]) for x in "ab"}
+        self.dot, self.of = tile.problem.dot, {x: lanes.of(REGISTER[getattr(tile.variant, x).dtype]) for x in "ab"}
         inner = tile.plan.reductions[max(0, len(self.rolled) - 1) :]
         self.apart = not self._live([(i, tile.trips(i)) for i in inner])
 
@@ -152,9 +152,7 @@ class ContractionBody:
             if guard is not None and (view.lane == 0 or self.lanes.width == 1):
                 place, guard = self._safe(place, guard), None
             value = narrow.load(place, view.lane, exists, guard)
-            if narrow.type is not self.lanes.type:
-                signed = self.tile.problem.type_of(operand) in SIGNED
-                value = self.f.widened(value, self.lanes.type.scalar, signed=signed)
+            value = self.lanes.widened(value, signed=view.dtype in SIGNED)
             partial = dots and view.lane == 0 and count < self.lanes.width
             loaded[key] = self.lanes.kept(value, count) if partial else value
         return loaded[key]

@@ -30,13 +30,14 @@ from glowtrain.backends.cpu.contraction.rates import Machine
 class OperandView:
     """How vectors of an operand lie.
 
-    ``lane`` elements apart within a vector, ``step`` between consecutive vectors, ``strides`` along each loop;
-    ``padded``: whole vectors can be read where only some lanes count.
+    ``lane`` elements of ``dtype`` apart within a vector, ``step`` between consecutive vectors, ``strides`` along each
+    loop; ``padded``: whole vectors can be read where only some lanes count.
     """
 
     strides: tuple[int, ...]
     lane: int
     step: int
+    dtype: str
     padded: bool = False
 
 
@@ -57,7 +58,7 @@ class Level:
 @dataclass(frozen=True)
 class ContractionPlan:
     """The arrangement of one problem. ``vec`` is the loop along the lanes, a reduction if ``dots``; ``cost`` is in
-    cycles, ``packing`` the part of it for each operand that levels pack.
+    cycles, ``packing`` the part of it for each operand that levels pack. ``ahead``: B is packed when code is generated.
     """
 
     problem: Problem
@@ -72,6 +73,7 @@ class ContractionPlan:
     copies: int
     cost: float
     packing: dict[str, float]
+    ahead: bool
 
     def describe(self) -> str:
         """One line: roles, register tile and layers."""
@@ -88,7 +90,8 @@ class ContractionPlan:
 def views(problem: Problem, vec: int, width: int) -> tuple[OperandView, OperandView, OperandView]:
     """How C, A and B lie when nothing is packed."""
     columns = zip(*((loop.c, loop.a, loop.b) for loop in problem.loops), strict=True)
-    c, a, b = (OperandView(strides, strides[vec], strides[vec] * width) for strides in columns)
+    types = map(problem.type_of, "cab")
+    c, a, b = (OperandView(x, x[vec], x[vec] * width, dtype) for x, dtype in zip(columns, types, strict=True))
     return c, a, b
 
 
@@ -200,7 +203,10 @@ def _axes(problem: Problem, machine: Machine) -> Iterator[tuple[int, bool]]:
             continue
         near = loop.a in (-1, 0, 1) and loop.b in (-1, 0, 1)
         packs = not near and _packable(problem, i, machine)
-        ranked.setdefault((not near and not packs) + (loop.c != 1), []).append((i, packs))
+        found = ranked.setdefault((not near and not packs) + (loop.c != 1), [])
+        found.append((i, packs))
+        if problem.widens("b") and _packable(problem, i, machine):
+            found.append((i, not packs))
     ranks = sorted(ranked)
     for rank in ranks[: 2 if ranks and ranks[0] < 3 else None]:
         if rank < 3 or rank == ranks[0]:
@@ -209,7 +215,7 @@ def _axes(problem: Problem, machine: Machine) -> Iterator[tuple[int, bool]]:
 
 def _packable(problem: Problem, vec: int, machine: Machine) -> bool:
     """Whether B may be copied: the vector loop moves it alone, and all of its elements exist."""
-    moves = problem.loops[vec].a == 0 and problem.loops[vec].b != 0 and problem.source.operands is None
+    moves = problem.loops[vec].a == 0 and problem.loops[vec].b != 0 and not problem.holds_integers
     return moves and machine.width > 1 and not _dropped(problem, "b")
 
 
@@ -276,7 +282,7 @@ def _refined(x: Candidate, kinds: Sequence[str], one_chunk: bool, enough: bool) 
 
     ``enough``: the caches deliver as fast as is computed already.
     """
-    if x.dots or enough or x.problem.source.operands:
+    if x.dots or enough or x.problem.holds_integers:
         yield x
         return
     far = {operand: x.stride(operand, inner_reduction(x, operand)) * x.problem.size >= rates.LINE for operand in "ab"}
@@ -330,7 +336,7 @@ def _complete(x: Candidate, kinds: tuple[str, ...], cost: float) -> ContractionP
         order = (*(i for i in order if i != last), last)
     levels = tuple(_levels(x))
     chosen = x.problem, x.machine, x.vec, x.dots, x.vectors, x.tile
-    return ContractionPlan(*chosen, kinds, order, levels, x.copies, cost, packing(x))
+    return ContractionPlan(*chosen, kinds, order, levels, x.copies, cost, packing(x), x.ahead)
 
 
 def _levels(x: Candidate) -> Iterator[Level]:

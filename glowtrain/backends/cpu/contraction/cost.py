@@ -35,6 +35,13 @@ class Candidate:
         return self.problem.loops[self.vec].reduces
 
     @cached_property
+    def ahead(self) -> bool:
+        """Whether B is packed when code is generated: bytes that are made floats, all of which exist."""
+        loop, problem = self.problem.loops[self.vec], self.problem
+        known = problem.widens("b") and problem.known("b") and not problem.bounds
+        return known and self.machine.width > 1 and not self.dots and not loop.a and loop.b != 0
+
+    @cached_property
     def points(self) -> int:
         return prod(size for _, size in self.tile)
 
@@ -63,6 +70,9 @@ class Candidate:
         steps = prod(ceil(self.extents[i] / self.problem.step(i)) for i in self.problem.reductions)
         extent = self.problem.loops[self.vec].extent
         return steps // extent * ceil(extent / self.machine.width) if self.dots else steps
+
+    def packed(self, operand: str) -> bool:
+        return self.pack_a if operand == "a" else self.pack_b
 
     def stride(self, operand: str, loop: int) -> int:
         return self.problem.strides(operand)[loop]
@@ -113,8 +123,9 @@ def compute(x: Candidate, kinds: Sequence[str]) -> tuple[float, _Average]:
     """Cycles of one step with everything in the first-level cache."""
     mean, loops, width = _average(x), x.problem.loops, x.machine.width
     a = mean.a * (_gathered(x) if x.problem.across else _price(loops[x.vec].a, width))
-    b = mean.b * (1 if x.pack_b else _price(loops[x.vec].b, width))
-    products = mean.products * _instructions(x)
+    b = mean.b * (1 if x.pack_b or x.ahead else _price(loops[x.vec].b, width))
+    widened = rates.CONVERSION * sum(each for operand, each in (("a", a), ("b", b)) if _widens(x, operand))
+    products = mean.products * _instructions(x) + widened
     busy = mean.products * (2 if x.problem.dot.second else 1) if x.problem.dot else products
     chain = rates.CHAIN if x.problem.dot is None or x.problem.dot.adds else rates.CHAIN_OF_ADDITIONS
     begun = max(busy / rates.MULTIPLY_ADDS, (a + b) / rates.LOADS, (products + a + b + 1) / rates.INSTRUCTIONS)
@@ -124,6 +135,11 @@ def compute(x: Candidate, kinds: Sequence[str]) -> tuple[float, _Average]:
     if "static" in kinds or len(x.tile) > 1:
         step *= rates.UNEVEN
     return step * _aliasing(x), mean
+
+
+def _widens(x: Candidate, operand: str) -> bool:
+    """Whether the kernel makes floats of an operand's bytes."""
+    return x.problem.widens(operand) and not x.packed(operand)
 
 
 def _gathered(x: Candidate) -> float:
@@ -140,7 +156,7 @@ def _instructions(x: Candidate) -> float:
     """Instructions of one product of vectors, added to a sum; small integers are widened first."""
     if x.problem.dot:
         return 1 if x.problem.dot.adds else 3 if x.problem.dot.second else 2
-    if x.problem.source.operands:
+    if x.problem.holds_integers:
         return 2 + rates.WIDENING * sum(x.problem.bytes_of(operand) < 4 for operand in "ab")
     return 1 if x.machine.fused else 2
 
@@ -240,11 +256,12 @@ class Stream:
 
 def stream(x: Candidate, operand: str, elements: float) -> Stream:
     """How an operand is read along the reduction. Strides of a large power of two reach only some sets of a cache."""
-    size = 4 if x.problem.dot else x.problem.bytes_of(operand)
+    packed = x.packed(operand)
+    size = 4 if x.problem.dot else x.problem.size if packed else x.problem.bytes_of(operand)
     if x.stride(operand, x.vec):
         elements *= x.machine.width
     apart = x.stride(operand, inner_reduction(x, operand)) * size
-    if apart < LINE or (x.pack_a if operand == "a" else x.pack_b):
+    if apart < LINE or packed or (operand == "b" and x.ahead):
         return Stream(elements * size, elements * size, 1, False, NEXT_LINES)
     run = max([1.0, *(s for loop, s in x.tile if x.stride(operand, loop) == 1)])
     if x.stride(operand, x.vec) == 1:

@@ -84,7 +84,7 @@ class Contraction:
     ``names`` are for printing. All extents are at least 1, and no two output indices share an element of C.
     With ``accumulate`` the sum starts from what C holds, otherwise from 0. Sums of type ``dtype`` are of products of
     that type, or for i32 of smaller integers as ``operands`` says; they wrap around. ``result`` is the type of C where
-    an epilogue makes something else of the sums.
+    an epilogue makes something else of the sums. In sums of floats an operand may be of bytes, whose numbers are meant.
     """
 
     names: tuple[str, ...]
@@ -110,9 +110,18 @@ class Contraction:
             raise ValueError(f"contraction over {self.names}: extents {self.extents} must all be at least 1")
         if self.dtype not in SCALARS:
             raise ValueError(f"contraction over {self.names}: dtype {self.dtype!r} is not one of {sorted(SCALARS)}")
-        if self.operands and (self.dtype != "i32" or not {x.dtype for x in self.operands} <= _PRODUCTS):
+        if self.operands and not {x.dtype for x in self.operands} <= (_PRODUCTS if self.sums_integers else self._real):
             types = " and ".join(x.dtype for x in self.operands)
             raise ValueError(f"contraction over {self.names}: products of {types} are not summed in {self.dtype}")
+
+    @property
+    def sums_integers(self) -> bool:
+        return self.dtype == "i32"
+
+    @property
+    def _real(self) -> frozenset[str]:
+        """What may stand for real numbers."""
+        return frozenset({self.dtype, "i8", "u8"})
 
     @property
     def types(self) -> dict[str, str]:
@@ -215,6 +224,20 @@ class Problem:
     def type_of(self, operand: str) -> str:
         """The element type of ``c``, ``a`` or ``b`` as the kernel reads it."""
         return self.source.types[{"a": "b", "b": "a"}.get(operand, operand) if self.swapped else operand]
+
+    @property
+    def holds_integers(self) -> bool:
+        """Whether the operands of sums of integers are read as they are stored."""
+        return self.source.operands is not None and self.source.sums_integers
+
+    def widens(self, operand: str) -> bool:
+        """Whether ``a`` or ``b`` is of bytes that are made floats when they are read."""
+        return not self.source.sums_integers and self.type_of(operand) != self.source.dtype
+
+    def known(self, operand: str) -> bool:
+        """Whether the elements of ``a`` or ``b`` are known when code is generated."""
+        operands = self.source.operands
+        return operands is not None and operands[(operand == "b") != self.swapped].constant
 
     def bytes_of(self, operand: str) -> int:
         """Bytes of an element of ``c``, ``a`` or ``b``."""

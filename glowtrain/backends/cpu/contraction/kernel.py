@@ -41,7 +41,7 @@ class Micro:
         params += list(self.epilogue.params) if self.epilogue else []
         self.f = LlvmFunction(name, params, linkage="internal")
         self.lanes = Lanes(self.f, plan.problem.sums(plan.machine.width))
-        self.of = {x: self.lanes.of(REGISTER[plan.problem.type_of(x)]) for x in "cab"}
+        self.of = {x: self.lanes.of(REGISTER[getattr(variant, x).dtype]) for x in "cab"}
         self.tile = RegisterTile(plan, variant)
         clipping = Clipping(self.lanes, self.tile, coordinates)
         self.ranges = clipping.ranges()

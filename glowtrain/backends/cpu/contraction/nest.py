@@ -14,7 +14,7 @@ from glowtrain.backends.cpu.contraction.pack import PackMove, copy
 from glowtrain.backends.cpu.contraction.packing import Packing, PackingText
 from glowtrain.backends.cpu.contraction.tile import Pattern, Variant, needed_coordinates
 from glowtrain.backends.cpu.contraction.window import WindowText
-from glowtrain.backends.cpu.contraction.words import Prepared, outer_loops, packing
+from glowtrain.backends.cpu.contraction.words import Prepared, outer_loops, packing, panels
 from glowtrain.backends.cpu.tasks import GIVEN, PARAMS, TaskRange, plain
 from glowtrain.backends.llvm.formats import REGISTER
 from glowtrain.backends.llvm.lanes import Lanes
@@ -60,15 +60,18 @@ class Nest:
         self.lanes = Lanes(self.f, self.problem.sums(plan.machine.width))
         self.of = {x: self.lanes.of(REGISTER[self.problem.type_of(x)]) for x in "cab"}
         self.views = views(self.problem, plan.vec, plan.machine.width)
-        self.packing = None
+        self.packing, self.ahead = None, prepared.ahead or plan.ahead
         if prepared.dot:
             self.packing = packing(prepared, self.problem, plan.vec, plan.reductions, plan.machine.width)
             a = replace(self.views[1], padded=self.prepared.copies != (None, None))
             self.views = (self.views[0], a, self._packed_view(self.packing))
+        elif plan.ahead:
+            self.packing = panels(self.problem, plan.vec, plan.reductions, plan.machine.width)
+            self.views = (*self.views[:2], self._packed_view(self.packing))
         self.coordinates = needed_coordinates(plan, epilogue)
         self.cut = cut(plan, self._copied_cycles())
         self.kernels: dict[Variant, str] = {}
-        self.copies: dict[tuple[tuple[PackMove, ...], bool], str] = {}
+        self.copies: dict[tuple[str, tuple[PackMove, ...], bool], str] = {}
         self.workspace = self.reserved = 0
 
     def text(self) -> str:
@@ -100,7 +103,7 @@ class Nest:
 
     def _copied_cycles(self) -> float:
         """About what these copies take, and packing before the first level: a cycle for eight bytes."""
-        packed = self.packing.nbytes if self.packing is not None and not self.prepared.ahead else 0
+        packed = self.packing.nbytes if self.packing is not None and not self.ahead else 0
         return (packed + sum(copied.nbytes for copied in self.prepared.copies if copied is not None)) / 8
 
     def _prepared_texts(self) -> list[str]:
@@ -108,7 +111,7 @@ class Nest:
         bits = 8 * self.problem.size * self.plan.machine.width
         copies = enumerate(self.prepared.copies)
         texts = [WindowText(each, f"{self.name}.window{at}", bits).text() for at, each in copies if each is not None]
-        if self.packing is not None and not self.prepared.ahead:
+        if self.packing is not None and not self.ahead:
             texts.append(PackingText(self.packing, f"{self.name}.pack").text())
         return texts
 
@@ -120,13 +123,13 @@ class Nest:
         ):
             for loop, step in zip(loops, steps, strict=True):
                 strides[loop] = step
-        return OperandView(tuple(strides), 1, packing.panel, padded=True)
+        return OperandView(tuple(strides), 1, packing.panel, self.problem.type_of("b"), padded=True)
 
     def _packed(self, source: LlvmValue) -> LlvmValue:
         """The words of the first panel; packed here unless that was done ahead."""
         assert self.packing is not None
         target = source
-        if not self.prepared.ahead:
+        if not self.ahead:
             target = self._reserve(-(-self.packing.nbytes // self.problem.size))
             self.f.line(f"call void @{self.name}.pack(ptr {target}, ptr {source})")
         return self.of["b"].shift(target, self.packing.header)
@@ -181,8 +184,9 @@ class Nest:
         width = self.plan.machine.width if loop == self.plan.vec and not self.plan.dots else 1
         views = self.views[0], cursor.view_a, cursor.view_b
         c, a, b = (view.step if width > 1 else view.strides[loop] for view in views)
-        far = {x: self._far(x, getattr(cursor, x), by, step) for x, step in (("c", c), ("a", a), ("b", b))}
-        moved = replace(cursor, c=far["c"], a=far["a"], b=far["b"])
+        places = zip(views, (cursor.c, cursor.a, cursor.b), (c, a, b), strict=True)
+        far = [self._far(view, place, by, step) for view, place, step in places]
+        moved = replace(cursor, c=far[0], a=far[1], b=far[2])
         index = self._times(by, width)
         before = cursor.index[loop]
         index = index if before == 0 else self.f.op("add", i64(before), index)
@@ -193,8 +197,9 @@ class Nest:
             return value * factor
         return value if factor == 1 else self.f.op("mul", value, factor)
 
-    def _far(self, operand: str, pointer: LlvmValue, by: Number, stride: int) -> LlvmValue:
-        return self.of[operand].shift(pointer, self._times(by, stride)) if stride else pointer
+    def _far(self, view: OperandView, pointer: LlvmValue, by: Number, stride: int) -> LlvmValue:
+        lanes = self.lanes.of(REGISTER[view.dtype])
+        return lanes.shift(pointer, self._times(by, stride)) if stride else pointer
 
     # ---- kinds of layers ---------------------------------------------------------------------------------------------
 
@@ -242,20 +247,21 @@ class Nest:
 
     def _pack_b(self, depth: int, level: Level, cursor: _Cursor) -> None:
         """Copy what the layers inside read of B: vector after vector, in each the reductions, in each the lanes."""
-        width, loops = self.plan.machine.width, self.problem.loops
+        width, loops, given = self.plan.machine.width, self.problem.loops, cursor.view_b
         strides, step, moves = [0] * len(loops), width, []
         for i in reversed([i for i in self.plan.reductions if loops[i].b]):
             strides[i], step = step, step * cursor.extents[i]
-            moves.append(PackMove(cursor.extents[i], loops[i].b, strides[i]))
+            moves.append(PackMove(cursor.extents[i], given.strides[i], strides[i]))
         vectors, rest = divmod(cursor.lanes or cursor.extents[level.loop], width)
         apart = step
         step *= vectors + bool(rest)
         for i in self._inner(depth, "b"):
             strides[i], step = step, step * cursor.extents[i]
-            moves.append(PackMove(cursor.extents[i], loops[i].b, strides[i]))
+            moves.append(PackMove(cursor.extents[i], given.strides[i], strides[i]))
         before, target = self.reserved, self._reserve(step)
-        self._copy(cursor.b, target, level, moves, vectors, rest, apart)
-        self._level(depth + 1, replace(cursor, b=target, view_b=OperandView(tuple(strides), 1, apart, padded=True)))
+        self._copy(cursor, target, moves, vectors, rest, apart)
+        view = OperandView(tuple(strides), 1, apart, self.problem.source.dtype, padded=True)
+        self._level(depth + 1, replace(cursor, b=target, view_b=view))
         self.reserved = before
 
     def _pack_a(self, depth: int, level: Level, cursor: _Cursor) -> None:
@@ -269,36 +275,35 @@ class Nest:
             strides[i], step = step, step * cursor.extents[i]
             moves.append(PackMove(cursor.extents[i], loops[i].a, strides[i]))
         before, target = self.reserved, self._reserve(step)
-        self._copied(cursor.a, target, moves)
-        self._level(depth + 1, replace(cursor, a=target, view_a=OperandView(tuple(strides), 0, 0)))
+        self._copied("a", cursor.a, target, moves)
+        view = OperandView(tuple(strides), 0, 0, self.problem.source.dtype)
+        self._level(depth + 1, replace(cursor, a=target, view_a=view))
         self.reserved = before
 
     def _copy(
-        self,
-        source: LlvmValue,
-        target: LlvmValue,
-        level: Level,
-        moves: list[PackMove],
-        vectors: int,
-        rest: int,
-        step: int,
+        self, cursor: _Cursor, target: LlvmValue, moves: list[PackMove], vectors: int, rest: int, step: int
     ) -> None:
-        width, near = self.plan.machine.width, self.problem.loops[level.loop].b
+        """Copy whole vectors of B, ``step`` apart in the copy, and what is left over."""
+        source, given, width = cursor.b, cursor.view_b, self.plan.machine.width
         if vectors:
-            self._copied(source, target, [*moves, PackMove(vectors, width * near, step), PackMove(width, near, 1)])
+            moved = [*moves, PackMove(vectors, given.step, step), PackMove(width, given.lane, 1)]
+            self._copied("b", source, target, moved)
         if rest:
-            source = self.lanes.shift(source, vectors * width * near)
+            source = self.of["b"].shift(source, vectors * given.step)
             target = self.lanes.shift(target, vectors * step)
-            self._copied(source, target, [*moves, PackMove(rest, near, 1)], padded=True)
+            self._copied("b", source, target, [*moves, PackMove(rest, given.lane, 1)], padded=True)
 
-    def _copied(self, source: LlvmValue, target: LlvmValue, moves: list[PackMove], *, padded: bool = False) -> None:
+    def _copied(
+        self, operand: str, source: LlvmValue, target: LlvmValue, moves: list[PackMove], *, padded: bool = False
+    ) -> None:
         """Call the function that makes this copy."""
-        name = self.copies.setdefault((tuple(moves), padded), f"{self.name}.copy{len(self.copies)}")
+        key = self.problem.type_of(operand), tuple(moves), padded
+        name = self.copies.setdefault(key, f"{self.name}.copy{len(self.copies)}")
         self.f.line(f"call void @{name}(ptr {target}, ptr {source})")
 
-    def _copy_text(self, name: str, moves: tuple[PackMove, ...], padded: bool) -> str:
+    def _copy_text(self, name: str, dtype: str, moves: tuple[PackMove, ...], padded: bool) -> str:
         f = LlvmFunction(name, [("ptr noalias", "target"), ("ptr noalias", "source")], linkage="internal")
-        copy(Lanes(f, self.lanes.type), pointer("%source"), pointer("%target"), moves, padded=padded)
+        copy(Lanes(f, self.lanes.type), dtype, pointer("%source"), pointer("%target"), moves, padded=padded)
         return f.finish()
 
     def _tile(self, depth: int, level: Level, cursor: _Cursor) -> None:

@@ -1,7 +1,8 @@
-"""The layout in which instructions on words read the operand that differs between lanes.
+"""The layout in which kernels read a packed operand that differs between lanes.
 
-Columns lie in *panels* of one vector: for each word along the sum, the words of all lanes. What is missing at the ends
-of the sum and of the columns is 0. A panel may begin with a vector of i32: what its sums begin with.
+Columns lie in *panels* of one vector: for each word along the sum (or each element, without an instruction on words),
+those of all lanes. What is missing at the ends of the sum and of the columns is 0. A panel may begin with a vector of
+i32: what its sums begin with.
 """
 
 from __future__ import annotations
@@ -31,7 +32,17 @@ class Packing:
     sums: tuple[Parts, ...]
     columns: Parts
     width: int
-    dot: Dot
+    dot: Dot | None
+
+    @property
+    def group(self) -> int:
+        """Elements of a word."""
+        return 1 if self.dot is None else self.dot.group
+
+    @property
+    def correction(self) -> int:
+        """See :attr:`Dot.correction`."""
+        return 0 if self.dot is None else self.dot.correction
 
     @property
     def size(self) -> int:
@@ -41,18 +52,18 @@ class Packing:
     @property
     def words(self) -> int:
         """Words of the innermost sum."""
-        return -(-extent(self.sums[-1]) // self.dot.group)
+        return -(-extent(self.sums[-1]) // self.group)
 
     @property
     def header(self) -> int:
         """Elements before a panel's words."""
-        return self.width * self.dot.group if self.dot.correction else 0
+        return self.width * self.group if self.correction else 0
 
     @property
     def panel(self) -> int:
         """Elements of a panel."""
         rows = prod(extent(parts) for parts in self.sums[:-1]) * self.words
-        return self.header + rows * self.dot.group * self.width
+        return self.header + rows * self.group * self.width
 
     @property
     def panels(self) -> int:
@@ -63,7 +74,7 @@ class Packing:
     def sum_strides(self) -> tuple[int, ...]:
         """Elements between neighbours along each sum."""
         last, rest = self.width, [extent(parts) for parts in self.sums[1:-1]]
-        outer = self.words * self.dot.group * self.width
+        outer = self.words * self.group * self.width
         return (*(outer * prod(rest[at:]) for at in range(len(self.sums) - 1)), last)
 
     @property
@@ -85,14 +96,14 @@ class Packing:
             shape[axis] = count
             places = places + (np.arange(count) * stride).reshape(shape)
         outer, sums = (prod(map(extent, parts)) for parts in (self.outer, self.sums[:-1]))
-        whole = np.zeros((outer, sums, self.words * self.dot.group, self.panels * self.width), flat.dtype)
+        whole = np.zeros((outer, sums, self.words * self.group, self.panels * self.width), flat.dtype)
         last, columns = extent(self.sums[-1]), extent(self.columns)
         whole[:, :, :last, :columns] = flat[places].reshape(outer, sums, last, columns)
-        cut = whole.reshape(outer, sums, self.words, self.dot.group, self.panels, self.width)
+        cut = whole.reshape(outer, sums, self.words, self.group, self.panels, self.width)
         words: Array = cut.transpose(0, 4, 1, 2, 5, 3).reshape(outer, self.panels, -1).view(np.uint8)
-        if not self.dot.correction:
+        if not self.correction:
             return words.reshape(-1)
-        start = whole.astype(np.int32).sum((1, 2), dtype=np.int32) * np.int32(self.dot.correction)
+        start = whole.astype(np.int32).sum((1, 2), dtype=np.int32) * np.int32(self.correction)
         return np.concatenate([start.reshape(outer, self.panels, -1).view(np.uint8), words], axis=2).reshape(-1)
 
 
@@ -108,7 +119,7 @@ class PackingText:
     """
 
     def __init__(self, packing: Packing, name: str) -> None:
-        self.packing, self.width, self.group = packing, packing.width, packing.dot.group
+        self.packing, self.width, self.group = packing, packing.width, packing.group
         self.element = REGISTER[packing.source]
         self.f = LlvmFunction(name, [("ptr noalias", "target"), ("ptr noalias", "source")], linkage="internal")
 
@@ -147,7 +158,7 @@ class PackingText:
         """The words of one panel, and before them what its sums begin with."""
         body = self._at(target, self.packing.header)
         total = self._sums(0, source, body, lanes, zero(vector("i32", self.width)))
-        if self.packing.dot.correction:
+        if self.packing.correction:
             self.f.store(self.f.op("sub", zero(total.type), total), target, 4)
 
     def _sums(self, depth: int, source: LlvmValue, target: LlvmValue, lanes: int, total: LlvmValue) -> LlvmValue:
@@ -175,7 +186,7 @@ class PackingText:
         dot, rows = self.packing.dot, self.packing.columns[0][1] == 1
         value = self._rows(source, lanes, count) if rows else self._gather(source, lanes, count)
         self.f.store(value, target, self.packing.size)
-        if not dot.correction:
+        if dot is None or not dot.correction:
             return total
         return dot.product(self.f, in_all_lanes("-128", value.type), value, total)
 

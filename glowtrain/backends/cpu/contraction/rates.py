@@ -55,6 +55,8 @@ LOAD_BESIDE = 0.03
 """Cycles that a load costs even where something else takes longer; fitted."""
 WIDENING = 0.5
 """Instructions for each product that make a vector of small integers as wide as the sums, for each operand; fitted."""
+CONVERSION = 2
+"""Instructions that make a vector of floats of bytes."""
 REVERSAL = 2
 """Loads that a vector is worth that lies backwards in memory; fitted."""
 ELEMENT = 2

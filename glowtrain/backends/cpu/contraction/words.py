@@ -47,7 +47,7 @@ class Prepared:
 
 def prepare(contraction: Contraction, target: Target) -> Prepared:
     """The contraction for words if an instruction and the loops allow it, else for lanes."""
-    if contraction.operands is None:
+    if contraction.operands is None or not contraction.sums_integers:
         return Prepared(contraction)
     return _for_words(contraction, target) or _for_lanes(contraction)
 
@@ -182,6 +182,18 @@ def packing(prepared: Prepared, problem: Problem, vec: int, reductions: Sequence
     outer = tuple(parts(loop) for loop in outer_loops(problem, vec))
     sums = tuple(parts(loop) for loop in reductions)
     return Packing(b.dtype, columns.offset, outer, sums, parts(vec), width, prepared.dot)
+
+
+def panels(problem: Problem, vec: int, reductions: Sequence[int], width: int) -> Packing:
+    """How a known B that is read in lanes is packed for a plan."""
+    source = problem.source
+    columns = source.a if problem.swapped else source.b
+
+    def parts(loop: int) -> Parts:
+        return tuple((source.extents[part], columns.strides[part]) for part in problem.loops[loop].parts) or ((1, 0),)
+
+    outer, sums = (tuple(parts(loop) for loop in loops) for loops in (outer_loops(problem, vec), reductions))
+    return Packing(problem.type_of("b"), columns.offset, outer, sums, parts(vec), width, None)
 
 
 def outer_loops(problem: Problem, vec: int) -> list[int]:
