@@ -3,7 +3,8 @@ themselves.
 
 Moves (transpose, reshape, slice, broadcast, padding as filled loads) are always inlined, also into the operands of
 contractions as long as addresses stay affine: that makes them views. They go first, so that what contractions read
-through them is known when arithmetic is inlined, which is done only where nothing expensive is computed twice.
+through them is known when arithmetic is inlined, which is done only where nothing expensive is computed twice. Into
+operands of contractions goes no arithmetic but making floats of a constant's bytes.
 """
 
 from __future__ import annotations
