@@ -231,9 +231,9 @@ class For:
     serial: bool = False
 
 
-class Evaluation:
-    """A statement that evaluates expressions. What it consists of is listed once: passes put statements that they leave
-    as they are into other kernels.
+class FlatStatement:
+    """A statement that evaluates expressions and has no statements inside. What it consists of is listed once: passes
+    put statements that they leave as they are into other kernels.
     """
 
     @property
@@ -256,7 +256,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True, eq=False)
-class Let(Evaluation):
+class Let(FlatStatement):
     """Evaluate once; ``ref`` stands for the value in the rest of the enclosing body."""
 
     ref: Ref
@@ -268,7 +268,7 @@ class Let(Evaluation):
 
 
 @dataclass(frozen=True, eq=False)
-class Store(Evaluation):
+class Store(FlatStatement):
     """``buffer[index] = value``."""
 
     buffer: Buffer
@@ -281,7 +281,7 @@ class Store(Evaluation):
 
 
 @dataclass(frozen=True, eq=False)
-class Accumulate(Evaluation):
+class Accumulate(FlatStatement):
     """Points of the enclosing loops may hit the same element, so their order is kept."""
 
     op: str

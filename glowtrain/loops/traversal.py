@@ -12,8 +12,8 @@ from glowtrain.loops.language import (
     Apply,
     Buffer,
     Cast,
-    Evaluation,
     Expr,
+    FlatStatement,
     For,
     Index,
     Let,
@@ -133,7 +133,7 @@ def statements(body: Sequence[Statement]) -> Iterator[Statement]:
             yield from statements(statement.body)
 
 
-def evaluations(body: Sequence[Statement]) -> Iterator[Evaluation]:
+def evaluations(body: Sequence[Statement]) -> Iterator[FlatStatement]:
     """The statements that evaluate expressions, nested ones too, in order."""
     for statement in body:
         if isinstance(statement, For):
