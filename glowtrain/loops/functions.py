@@ -42,7 +42,8 @@ class ScalarFunction:
 
     The result has their type; a ``predicate`` gives bool, and bitcast what its expression says. ``floats`` and
     ``integers`` are its meaning on NumPy arrays of float, and of integer and bool, elements. ``infix`` is how it is
-    written between its operands, ``level`` how strongly that binds.
+    written between its operands, ``level`` how strongly that binds. ``operations`` is what it counts as where work is
+    counted: a choice, a comparison or another view of the same bits is none, a multiply-add two.
     """
 
     name: str
@@ -54,6 +55,7 @@ class ScalarFunction:
     predicate: bool = False
     infix: str = ""
     level: int = 0
+    operations: int = 1
 
     def takes(self, dtype: DType) -> bool:
         """Whether it is defined for operands of this element type."""
@@ -158,9 +160,9 @@ def _arithmetic() -> list[ScalarFunction]:
         ScalarFunction("neg", 1, NUMBERS, np.negative, np.negative, cheap),
         ScalarFunction("abs", 1, NUMBERS, np.abs, np.abs, cheap),
         ScalarFunction("sign", 1, NUMBERS, np.sign, np.sign),
-        ScalarFunction("fma", 3, frozenset({f32}), fused_multiply_add, cost=Cost.STEP),
-        ScalarFunction("select", 3, ALL, cost=cheap),
-        ScalarFunction("bitcast", 1, ALL),
+        ScalarFunction("fma", 3, frozenset({f32}), fused_multiply_add, cost=Cost.STEP, operations=2),
+        ScalarFunction("select", 3, ALL, cost=cheap, operations=0),
+        ScalarFunction("bitcast", 1, ALL, operations=0),
     ]
 
 
@@ -172,11 +174,11 @@ def _logic() -> list[ScalarFunction]:
     ]  # fmt: skip
     return [
         *(
-            ScalarFunction(name, 2, NUMBERS | BOOL, ufunc, ufunc, cheap, predicate=True, infix=infix, level=4)
+            ScalarFunction(name, 2, NUMBERS | BOOL, ufunc, ufunc, cheap, True, infix, 4, operations=0)
             for name, infix, ufunc in compared
         ),
-        ScalarFunction("isnan", 1, FLOATS, np.isnan, predicate=True),
-        ScalarFunction("isinf", 1, FLOATS, np.isinf, predicate=True),
+        ScalarFunction("isnan", 1, FLOATS, np.isnan, predicate=True, operations=0),
+        ScalarFunction("isinf", 1, FLOATS, np.isinf, predicate=True, operations=0),
         ScalarFunction("and", 2, types, integers=np.bitwise_and, cost=cheap, infix="&", level=3),
         ScalarFunction("or", 2, types, integers=np.bitwise_or, cost=cheap, infix="|", level=1),
         ScalarFunction("xor", 2, types, integers=np.bitwise_xor, infix="^", level=2),
