@@ -1,4 +1,4 @@
-"""Distinct names, made from hints, and patterns of names."""
+"""Distinct names, made from hints; patterns of names; and the modules that names are in."""
 
 from __future__ import annotations
 
@@ -36,6 +36,16 @@ class Names:
         copy = Names(separator=self.separator)
         copy._numbers = dict(self._numbers)
         return copy
+
+
+def module_of(parameter: str) -> str:
+    """``stage1.conv`` of ``stage1.conv.weight``; empty for a parameter of no module."""
+    return parameter.rpartition(".")[0]
+
+
+def module_in(name: str) -> str:
+    """``stage1.relu`` of ``/stage1/relu/Relu``; empty for a name that is no path."""
+    return ".".join(name.split("/")[1:-1]) if name.startswith("/") else ""
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:

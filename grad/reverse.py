@@ -14,7 +14,7 @@ from glowtrain.errors import DifferentiationError
 from glowtrain.grad.scan import ScanGradient, step_seeds
 from glowtrain.graph.operator import as_tuple
 from glowtrain.graph.traversal import topological
-from glowtrain.graph.value import Node, Value
+from glowtrain.graph.value import Node, Value, made_for
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.reduce.reduction import unbroadcast
 from glowtrain.presentation.words import kind_of, page
@@ -53,7 +53,8 @@ class _Walk:
         active = _active(order, self.wrt)
         for node in reversed(order):
             if any(output in active for output in node.outputs):
-                self.visit(node, active)
+                with made_for(node):
+                    self.visit(node, active)
 
     def visit(self, node: Node, active: Collection[Value]) -> None:
         """Add the node's contribution to the cotangents of its operands."""

@@ -9,11 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from glowtrain.graph.value import Node, Value, Variable
-
-
-def module_of(parameter: str) -> str:
-    """``stage1.conv`` of ``stage1.conv.weight``; empty for a parameter of no module."""
-    return parameter.rpartition(".")[0]
+from glowtrain.names import module_in, module_of
 
 
 def modules_of(values: Iterable[Value | None]) -> list[str]:
@@ -25,11 +21,6 @@ def modules_of(values: Iterable[Value | None]) -> list[str]:
 def path(module: str, name: str) -> str:
     """The name of a node that is in a module."""
     return f"/{module}/{name}"
-
-
-def module_in(name: str) -> str:
-    """``stage1.relu`` of ``/stage1/relu/Relu``; empty for a name that is no path."""
-    return ".".join(name.split("/")[1:-1]) if name.startswith("/") else ""
 
 
 def layer_name(node: Node) -> str:

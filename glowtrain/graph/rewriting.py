@@ -6,7 +6,7 @@ given: :func:`rebuild` and :func:`substituted` the values themselves, :func:`rew
 replaced already, :func:`translate` one on the nodes as they were.
 
 Names pass alike in all of them: a new value without a name takes the name of the one that it stands for; values of the
-graph, and those that are given, stay as they are.
+graph, and those that are given, stay as they are. New nodes belong to the layer of the node that they are made for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from glowtrain.graph.graph import Graph, bodies_of
 from glowtrain.graph.operator import Operator
 from glowtrain.graph.traversal import topological
-from glowtrain.graph.value import Input, Node, Value, Variable
+from glowtrain.graph.value import Input, Node, Value, Variable, made_for
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Replacements:
         operator, operands = node.operator if operator is None else operator, self.operands(node)
         known = operator is node.operator and all(map(_same_type, operands, node.inputs))
         types = [output.type for output in node.outputs] if known else None
-        fresh = Node(operator, operands, node.name, types)
+        fresh = Node(operator, operands, node.name, types, node.layer)
         for old, new in zip(node.outputs, fresh.outputs, strict=True):
             new.name = old.name
         return fresh
@@ -125,7 +125,8 @@ def translate(graph: Graph, change: Translation) -> Graph:
     replacements = Replacements()
     replacements.share(graph)
     for node in graph.nodes:
-        results = change(node, replacements)
+        with made_for(node):
+            results = change(node, replacements)
         replacements.put(node, replacements.refreshed(node).outputs if results is None else results)
     return replacements.graph(graph)
 
@@ -150,7 +151,8 @@ class _Rewriter:
 
     def node(self, node: Node) -> None:
         fresh = self.replacements.refreshed(node, self.operator(node.operator))
-        values = self.change(fresh)
+        with made_for(fresh):
+            values = self.change(fresh)
         self.replacements.put(node, fresh.outputs if values is None else values)
 
     def operator(self, operator: Operator) -> Operator:

@@ -7,7 +7,9 @@ not exist. Types are inferred when a node is made: a shape error is raised at th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from glowtrain.errors import GraphError
 from glowtrain.graph.indexing import indexing
 from glowtrain.graph.operator import Operator
 from glowtrain.graph.registry import Named
+from glowtrain.names import module_in, module_of
 from glowtrain.types import Array, DType, TensorType, type_of
 
 
@@ -162,10 +165,19 @@ class Variable(Value):
         self.trainable = trainable
 
 
-class Node:
-    """An operator applied to operands (``None`` where an optional one is absent)."""
+_layer: ContextVar[str] = ContextVar("layer", default="")
+"""The layer of new nodes, where they are made for another one (see :func:`made_for`)."""
 
-    __slots__ = ("inputs", "name", "operator", "outputs")
+
+class Node:
+    """An operator applied to operands (``None`` where an optional one is absent).
+
+    ``layer`` is the part of a model that it belongs to, for readers alone: that of the node which it was made for, to
+    take its place or as a part of its gradient; else the module of its parameters or of its name; else that of the
+    largest operand that has one. Graphs that differ in nothing but layers are the same.
+    """
+
+    __slots__ = ("inputs", "layer", "name", "operator", "outputs")
 
     def __init__(
         self,
@@ -173,11 +185,13 @@ class Node:
         inputs: Sequence[Value | None],
         name: str = "",
         types: Sequence[TensorType] | None = None,
+        layer: str = "",
     ) -> None:
         """``types``: those of the results, where they are known."""
         self.operator = operator
         self.inputs = tuple(inputs)
         self.name = name
+        self.layer = layer or _layer.get() or module_in(name) or _layer_of(self.inputs)
         if types is None:
             inferred = operator.infer(*[None if value is None else value.type for value in self.inputs])
             types = (inferred,) if isinstance(inferred, TensorType) else inferred
@@ -196,6 +210,28 @@ class Node:
         """For messages: the operator with its operand types, and the node's name."""
         call = self.operator.on(*(None if value is None else value.type for value in self.inputs))
         return f"{call} of node {self.name!r}" if self.name else call
+
+
+def _layer_of(operands: Iterable[Value | None]) -> str:
+    """The module of the first parameter among operands, else the layer of the largest that has one."""
+    layer, largest = "", -1
+    for value in operands:
+        if isinstance(value, Variable):
+            if value.trainable and (module := module_of(value.name)):
+                return module
+        elif value is not None and value.node is not None and value.node.layer and value.type.size > largest:
+            layer, largest = value.node.layer, value.type.size
+    return layer
+
+
+@contextmanager
+def made_for(node: Node) -> Iterator[None]:
+    """Nodes that are made inside belong to this node's layer."""
+    token = _layer.set(node.layer)
+    try:
+        yield
+    finally:
+        _layer.reset(token)
 
 
 def apply(operator: Operator, inputs: Sequence[Any], name: str = "") -> Any:

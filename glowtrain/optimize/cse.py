@@ -75,7 +75,7 @@ class _Merger:
         if known is not None:
             return known.outputs
         same = operator is node.operator and inputs == node.inputs
-        fresh = self.nodes[key] = node if same else Node(operator, inputs, node.name)
+        fresh = self.nodes[key] = node if same else Node(operator, inputs, node.name, layer=node.layer)
         return None if same else fresh.outputs
 
     def canonical(self, value: Value | None) -> Value | None:
