@@ -50,11 +50,11 @@ class Model:
         return cls(plan, artifact, variables, feed)
 
     def job(
-        self, folder: Path, code: Change = unchanged, weight: Change = unchanged, counters: np.ndarray | None = None
+        self, folder: Path, code: Change = unchanged, weight: Change = unchanged, log: np.ndarray | None = None
     ) -> Job:
         """The step called once, with something changed in its code or its constants of bytes.
 
-        Gives the model's results; or, for code that was generated with ``profile``, ``counters`` (i64, one a call).
+        Gives the model's results; or, for code that was generated with ``profile``, the memory of its ``log``.
         """
         artifact = self.artifact
         job = Job(code(artifact.code), ENTRY, folder)
@@ -64,7 +64,7 @@ class Model:
         slots = [
             outputs[slot.name].at if slot.kind == "output" else self._put(job, slot, weight) for slot in artifact.slots
         ]
-        counted = [] if counters is None else [job.result(counters)]
+        counted = [] if log is None else [job.result(log)]
         table = np.array([*memory, *slots, *(place.at for place in counted)], np.uint64)
         job.call([job.put(table)], counted or list(outputs.values()))
         return job

@@ -21,6 +21,7 @@ from emulated_model import Model
 from emulated_pc import PROCESSORS, Pc
 
 import glowtrain as gt
+from glowtrain.backends.cpu.event_log import EventLog
 from glowtrain.backends.cpu.recognise import recognise
 from glowtrain.backends.cpu.step import generate
 from glowtrain.backends.llvm.target import Target
@@ -37,13 +38,14 @@ def counted(path: Path, target: Target, pc: Pc) -> list[tuple[Kernel, int]]:
     feed = {value.name: np.zeros(value.shape, value.dtype.numpy) for value in graph.inputs}
     model = Model.of(graph, target, feed)
     code = generate(model.plan, target, Options(profile=True))
-    counters = np.zeros(len(code.calls), np.int64)
+    log = EventLog(code.counted, threads=1)
     kernels = [kernel for kernel in model.plan.program.instructions if isinstance(kernel, Kernel)]
-    if tuple(kernel.name for kernel in kernels) != code.calls:
+    if [kernel.name for kernel in kernels] != [call.name for call in code.counted]:
         raise SystemExit(f"{path}: models with loops over kernels are not counted")
-    job = model.job(pc.folder, lambda _: compile_text(code.text, target), counters=counters)
-    (found,) = pc.run(job)
-    return list(zip(kernels, found.tolist(), strict=True))
+    job = model.job(pc.folder, lambda _: compile_text(code.text, target), log=log.memory)
+    (log.memory[:],) = pc.run(job)
+    spans = log.spans()[: len(kernels)]  # the step itself is the last
+    return list(zip(kernels, (spans["end"] - spans["begin"]).tolist(), strict=True))
 
 
 def multiply_adds(kernel: Kernel) -> int:

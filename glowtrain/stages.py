@@ -64,7 +64,7 @@ class Options:
     """Everything besides the graph and the backend that may change what is compiled; part of every cache key.
 
     ``fixed_point``: sums of quantized products are rescaled by integers alone. ``prefix`` begins every symbol that
-    compiled code exports. ``profile``: compiled code counts the cycles of each of its calls. ``linkable``: compiled
+    compiled code exports. ``profile``: compiled code notes the times of its calls. ``linkable``: compiled
     code is one object, which a linker takes; a backend may make several at the same time otherwise. ``check``: the
     verifier of each stage runs on what it made; ``explain`` is told, with the stage's name, what passes leave as it is
     and why (both change nothing that is compiled). Raises :class:`InputError` for a prefix that is not the beginning of

@@ -8,11 +8,12 @@ instance has memory of its own and runs over a state of variables.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from glowtrain.backends.state import State
 from glowtrain.errors import BackendError
 from glowtrain.stages import Facts, Options, Stage
 from glowtrain.types import Array, TensorType
+
+if TYPE_CHECKING:
+    from glowtrain.backends.limits import MachineLimits
 
 Types = Mapping[str, TensorType]
 
@@ -43,13 +47,32 @@ class Artifact(ABC):
         :attr:`portable`."""
 
 
+WHOLE_CALL = -1
+"""In place of the thread in a span: all of a call, as the thread that runs the step sees it."""
+SPAN_FIELDS = "thread", "call", "begin", "end", "first", "behind"
+SPAN = np.dtype([(name, np.int64) for name in SPAN_FIELDS])
+"""A record of profiled code: ``thread`` ran tasks ``first`` to before ``behind`` of a call, by its number, from
+``begin`` to ``end`` in ticks of a counter that runs steadily."""
+
+
 @dataclass(frozen=True)
-class KernelProfile:
-    """The processor cycles of each call in a run (named by kernel, in order), and the seconds of that run."""
+class StepProfile:
+    """One run of a step that takes its own times.
+
+    ``calls`` are the names of kernels, in order. ``spans``, records of :data:`SPAN`, has each time that a call was
+    made and the ranges of tasks that threads took where they shared it; and the whole step, with ``len(calls)`` as its
+    call. ``seconds`` is what the run took for its caller, ``ended`` the clock (``time.perf_counter``) after it.
+    """
 
     calls: tuple[str, ...]
-    cycles: Array
+    spans: Array
     seconds: float
+    ended: float
+
+    @property
+    def whole(self) -> Any:
+        """The record of the whole step."""
+        return self.spans[self.spans["call"] == len(self.calls)][0]
 
 
 @dataclass(frozen=True)
@@ -109,9 +132,16 @@ class Instance(ABC):
         in one call."""
         return one_by_one(self.run, batches)
 
-    def profile(self, inputs: Mapping[str, Array], runs: int) -> KernelProfile:
-        """The fastest of ``runs`` runs, for executables compiled with ``Options(profile=True)``."""
-        raise BackendError(f"{type(self).__name__} counts no cycles; use backend cpu")
+    def timed(self, inputs: Mapping[str, Array]) -> float:
+        """The seconds that a run takes, without what only hands its outputs over where that can be left out."""
+        began = time.perf_counter()
+        self.run(inputs)
+        return time.perf_counter() - began
+
+    def profile(self, inputs: Mapping[str, Array]) -> StepProfile:
+        """One run, for executables compiled with ``Options(profile=True)``. Raises :class:`BackendError` for others,
+        and where the backend has no counters."""
+        raise BackendError(f"{type(self).__name__} takes no times of kernels; use backend cpu")
 
 
 @dataclass(frozen=True)
@@ -175,6 +205,11 @@ class Backend(ABC):
     def stages(self, walk: Sequence[Stage]) -> tuple[Stage, ...]:
         """The whole walk for this backend, from the neutral stages ``walk``; the last one makes an artifact."""
         return (*walk, Stage("compiled", f"what backend {self.name} makes of it", lambda o: Compile(self, o)))
+
+    def limits(self, kinds: Collection[str]) -> MachineLimits:
+        """How fast its threads can do operations of these kinds, and move bytes: measured, in half a second. Raises
+        :class:`BackendError` where the backend cannot."""
+        raise BackendError(f"backend {self.name} has no loops that measure the machine; use backend cpu")
 
     @property
     def fingerprint(self) -> str:

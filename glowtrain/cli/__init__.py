@@ -13,7 +13,8 @@ from glowtrain.cli.terminal.help import Command, Group, paragraphs
 from glowtrain.version import __version__
 
 COMMANDS = (
-    "demo", "train", "quantize", "run", "inspect", "verify", "gradcheck", "conformance", "operators", "cache",
+    "demo", "train", "quantize", "run", "inspect", "profile", "verify", "gradcheck", "conformance", "operators",
+    "cache",
 )  # fmt: skip
 """Each is a function, or an application with commands of its own, in the module of its name in ``commands``."""
 

@@ -39,6 +39,13 @@ def values_by_buffer(graph: Graph) -> dict[str, Value]:
     return {lowering.tensors[value].buffer.name: value for value in values}
 
 
+def nodes_by_kernel(graph: Graph) -> dict[str, Node]:
+    """The node that each kernel and call of the lowered graph computes, by its name; copies belong to none."""
+    lowering = _Lowering(graph)
+    lowering.program()
+    return lowering.origins
+
+
 @dataclass
 class _Lowering:
     graph: Graph
@@ -47,6 +54,7 @@ class _Lowering:
     tensors: dict[Value, Tensor] = field(default_factory=dict)
     constants: list[Buffer] = field(default_factory=list)
     preferences: list[tuple[Buffer, tuple[int, ...]]] = field(default_factory=list)
+    origins: dict[str, Node] = field(default_factory=dict)
 
     def program(self) -> Program:
         inputs = {value.name: self._leaf(value) for value in self.graph.inputs}
@@ -109,7 +117,7 @@ class _Lowering:
         if function is not None:
             return self._call(function, node, [tensor for tensor in inputs if tensor is not None])
         outputs = tuple(self._output(node, value) for value in node.outputs)
-        kernels = split(self.kernels.fresh(operator.onnx.lower()), operator.lower(outputs, *inputs))
+        kernels = split(self._named(node), operator.lower(outputs, *inputs))
         wishes = operator.layouts(*(None if value is None else value.type for value in node.inputs))
         for tensor, layout in zip((*outputs, *inputs), wishes, strict=False):
             if tensor is not None and layout is not None and not tensor.prefix:
@@ -127,8 +135,13 @@ class _Lowering:
                 tensor = slice_
             buffers.append(tensor.buffer)
         outputs = tuple(self._output(node, value).buffer for value in node.outputs)
+        return [*before, Call(self._named(node), function, tuple(buffers), outputs)]
+
+    def _named(self, node: Node) -> str:
+        """A name for what computes a node."""
         name = self.kernels.fresh(node.operator.onnx.lower())
-        return [*before, Call(name, function, tuple(buffers), outputs)]
+        self.origins[name] = node
+        return name
 
     def _output(self, node: Node, value: Value) -> Tensor:
         hint = value.name or node.operator.onnx.lower()

@@ -30,8 +30,8 @@ def test_help_breaks_no_word_and_shows_values_as_they_are_given(command: tuple[s
 
 
 def test_paragraphs_are_broken_where_the_terminal_ends() -> None:
-    (said,) = [line for line in page("inspect", columns=1000).splitlines() if "Another backend" in line]
-    assert "The stage profile runs the compiled step and counts the processor's cycles in each kernel." in said
+    (said,) = [line for line in page("profile", columns=1000).splitlines() if "Run a compiled model" in line]
+    assert "what it did in it beside what this machine can do, and which layers it belongs to." in said
 
 
 def test_help_tells_of_validation_data_and_of_the_epoch_that_is_kept() -> None:

@@ -12,14 +12,13 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import glowtrain as gt
-from glowtrain.backends.discovery import backend_of
 from glowtrain.cli import app
-from glowtrain.cli.commands.profile import modules_by_kernel
+from glowtrain.profiling.measure import profile
 
 MODEL, INPUT, WEIGHT, OUTPUT = "[bold]net[/x]", "in[/x]", "blocks[mlp].w[red]", ":fire:[/]"
 ARGUMENTS = {
     "inspect": (INPUT, WEIGHT, OUTPUT),
-    "inspect --stage profile": (),
+    "profile --runs 1": (),
     "verify": (MODEL, INPUT, WEIGHT, OUTPUT),
     "gradcheck": (INPUT, WEIGHT),
     "train --data data[x].npz --loss mse --batch-size 4 --out [o].onnx": (MODEL, "data[x].npz", "[o].onnx"),
@@ -88,6 +87,6 @@ def test_a_report_on_rounding_names_the_modules_of_weights(small: gt.Template) -
     assert {row.module for row in report.sensitivities} == {"trunk.first", "head"}
 
 
-def test_a_profile_names_the_modules_of_kernels(small: gt.Template) -> None:
-    found = modules_by_kernel(small.bind({"batch": 4}), backend_of("cpu"))
-    assert sorted(module for modules in found.values() for module in modules) == ["head", "trunk.first"]
+def test_a_profile_names_the_layers_of_kernels(small: gt.Template) -> None:
+    rows = profile(small.bind({"batch": 4}), gt.Cpu(threads=1), 1).rows
+    assert sorted(layer for row in rows for layer in row.origin.layers) == ["head", "trunk.first"]

@@ -12,13 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 import glowtrain as gt
-from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.evaluator import Evaluator
 from glowtrain.cli import app
 from glowtrain.cli.commands.inspect import stage_names, text_of
-from glowtrain.cli.commands.profile import measure
 from glowtrain.compiler.walk import WALK, after, arrive, select, until, walk
-from glowtrain.errors import BackendError, GraphError, InputError
+from glowtrain.errors import GraphError, InputError
 from glowtrain.graph import Graph, Input
 from glowtrain.stages import Facts, Options, Stage
 from glowtrain.verification import ladder, random_inputs
@@ -71,7 +69,7 @@ def test_every_stage_has_a_result_a_text_and_seconds() -> None:
     arrivals = list(walk(graph(), Options(check=True), cpu.stages(WALK)))
     assert [arrival.stage.name for arrival in arrivals] == [s.name for s in (*WALK, *after("plan", cpu.stages(WALK)))]
     assert all(arrival.seconds >= 0 and arrival.stage.says for arrival in arrivals)
-    for name in set(stage_names(cpu)) - {"summary", "profile"}:
+    for name in set(stage_names(cpu)) - {"summary"}:
         assert len(text_of(graph(), name, cpu)) > 20, name
 
 
@@ -136,14 +134,6 @@ def test_every_backend_climbs(backend: str) -> None:
     report = ladder(graph(), random_inputs(graph()), backend=backend)
     report.require()
     assert report.rungs[-1].name == ("threads" if backend == "cpu" else "compiled")
-
-
-def test_cycles_are_counted_by_backends_that_can() -> None:
-    profile = measure(graph(), gt.Cpu(), runs=2)
-    assert len(profile.calls) == len(profile.cycles) > 0
-    assert (profile.cycles > 0).all()
-    with pytest.raises(BackendError, match="counts no cycles; use backend cpu"):
-        measure(graph(), backend_of("interpreter"))
 
 
 class TestExplain:

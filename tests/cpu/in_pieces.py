@@ -37,7 +37,7 @@ class Told:
     def __init__(self) -> None:
         self.calls = 0
 
-    def run(self, f: LlvmFunction, call: Invocation, arguments: Arguments) -> None:
+    def run(self, f: LlvmFunction, call: Invocation, arguments: Arguments) -> int:
         row = f.address(f.load(POINTER, pointer("@ranges")), self.calls * ROW, 8)
         self.calls += 1
         with f.loop(f.load(I64, row)) as loop:
@@ -45,6 +45,7 @@ class Told:
             begin, end = (f.load(I64, f.address(at, 1 + edge, 8)) for edge in range(2))
             f.line(f"call void @poison(ptr {arguments.workspace}, i64 {loop.index})")
             f.line(f"call void @{call.function}({arguments.over(begin, end)})")
+        return 0
 
     def functions(self, workspace: int) -> list[str]:
         return [poison_text(workspace), _SUPPORT]

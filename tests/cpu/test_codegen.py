@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from glowtrain.backends.base import WHOLE_CALL
+from glowtrain.backends.cpu.event_log import CountedCall, EventLog
 from glowtrain.backends.cpu.recognise import SMALL, FusedEpilogue, contraction_text, further_operands, recognise
 from glowtrain.backends.cpu.step import generate
 from glowtrain.backends.llvm.target import Target
@@ -105,8 +107,8 @@ def test_the_step_takes_what_is_outside_of_the_arena() -> None:
     assert code.workspace == 0
 
 
-def test_a_profile_counts_the_cycles_of_each_call(random: np.random.Generator) -> None:
-    """One counter for each call in the text: the call in a repeat adds up over its trips."""
+def test_a_profile_notes_when_each_call_ran(random: np.random.Generator) -> None:
+    """One event each time that a call is made, in order, and one for all of the step."""
     t = Index(3, "t")
     x, y, z = Buffer("x", f32[3, 4096], "input"), Buffer("y", f32[3, 4096], "output"), Buffer("z", f32[1], "output")
     (i,) = indices_of((4096,))
@@ -118,14 +120,22 @@ def test_a_profile_counts_the_cycles_of_each_call(random: np.random.Generator) -
     array = random.normal(size=(3, 4096)).astype(np.float32)
     pieces = [np.full(size + GAP, POISON, np.uint8) for size in native.sizes]
     pieces[2 + native.code.externals.index(x)][: x.type.nbytes] = raw(x, array)
-    counters = np.zeros(2, np.int64)
-    table = native.table_of(pieces, counters.ctypes.data)
+    assert native.code.counted == (CountedCall("step", 3, 0), CountedCall("small", 1, 0))
+    log = EventLog(native.code.counted, threads=1)
+    table = native.table_of(pieces, log.memory.ctypes.data)
     native.step(ctypes.addressof(table))
-    once = counters.copy()
-    assert np.all(once > 0)
+    spans = log.spans()
+    assert spans["call"].tolist() == [0, 0, 0, 1, 2]
+    assert set(spans["thread"].tolist()) == {WHOLE_CALL}
+    assert np.all(spans["begin"] < spans["end"])
+    assert np.all(spans["end"][:3] < spans["begin"][1:4]), "one after another"
+    assert spans["begin"][4] < spans["begin"][0], "the step begins before its calls"
+    assert spans["end"][4] > spans["end"][3], "and ends after them"
     native.step(ctypes.addressof(table))
-    assert np.all(counters > once), "cycles add up over steps"
-    assert counters[0] > counters[1], "12288 exponentials take longer than one store"
+    assert np.array_equal(log.spans(), spans), "a log that is full stays as it is"
+    log.clear()
+    native.step(ctypes.addressof(table))
+    assert len(log.spans()) == 5
     held = pieces[2 + native.code.externals.index(y)][: y.type.nbytes].view(np.float32).reshape(3, 4096)
     np.testing.assert_allclose(held, np.exp(array), rtol=1e-6)
 

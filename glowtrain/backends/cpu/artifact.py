@@ -16,6 +16,7 @@ import numpy as np
 
 from glowtrain.backends.base import Artifact, Types
 from glowtrain.backends.container import pack, unpack
+from glowtrain.backends.cpu.event_log import CountedCall
 from glowtrain.backends.cpu.table import FIRST_SLOT
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.state import aligned
@@ -45,9 +46,9 @@ class NativeArtifact(Artifact):
 
     ``objects`` are object files that belong together. ``workspace`` is the bytes that each thread needs for itself.
     ``slots`` are the entries of the pointer table after the first three; ``outputs`` has the types of all outputs, also
-    of those that the code never writes; ``constants`` hold memory as the code reads it, aligned; ``calls`` names the
-    kernel of each call, in order, where the code counts their cycles; ``natives`` are the functions of this process
-    that it calls, in the table after the slots.
+    of those that the code never writes; ``constants`` hold memory as the code reads it, aligned; ``calls`` are those of
+    code that takes their times, in order; ``natives`` are the functions of this process that it calls, in the table
+    after the slots.
     """
 
     objects: tuple[bytes, ...]
@@ -58,7 +59,7 @@ class NativeArtifact(Artifact):
     slots: tuple[Slot, ...]
     outputs: dict[str, TensorType]
     constants: dict[str, Array] = field(repr=False)
-    calls: tuple[str, ...] = ()
+    calls: tuple[CountedCall, ...] = ()
     natives: tuple[NativeFunction, ...] = ()
 
     @property
@@ -94,9 +95,8 @@ class NativeArtifact(Artifact):
             if slot.kind == "constant" and buffer.initial is not None
         }
         outputs = {name: buffer.type for name, buffer in plan.program.outputs.items()}
-        calls = tuple(call.name for call in code.calls) if code.profile else ()
         own = objects, code.target, code.entry, plan.arena, code.workspace
-        return cls(*own, slots, outputs, constants, calls, code.natives)
+        return cls(*own, slots, outputs, constants, code.counted, code.natives)
 
     def to_bytes(self) -> bytes:
         if self.natives:
@@ -110,7 +110,7 @@ class NativeArtifact(Artifact):
             "workspace": self.workspace,
             "slots": [[slot.kind, slot.name, str(slot.type), slot.layout] for slot in self.slots],
             "outputs": {name: str(type_) for name, type_ in self.outputs.items()},
-            "calls": self.calls,
+            "calls": [[call.name, call.trips, call.ranges] for call in self.calls],
         }
         objects = {f"object.{at}": np.frombuffer(each, np.uint8) for at, each in enumerate(self.objects)}
         return pack("cpu", {**self.constants, **objects}, facts)
@@ -131,7 +131,7 @@ class NativeArtifact(Artifact):
         outputs = {name: parse_type(text) for name, text in facts["outputs"].items()}
         constants = {slot.name: aligned(arrays[slot.name]) for slot in slots if slot.kind == "constant"}
         objects = tuple(arrays[f"object.{at}"].tobytes() for at in range(facts["objects"]))
-        calls = tuple(facts["calls"])
+        calls = tuple(CountedCall(*call) for call in facts["calls"])
         sizes = facts["arena"], facts["workspace"]
         if min(sizes) < 0:
             raise ValueError(f"arena and workspace of {sizes} bytes")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from glowtrain.backends.base import Artifact, Backend, Executable, View
@@ -17,10 +17,12 @@ from glowtrain.errors import ArtifactError
 from glowtrain.stages import Options, Stage
 
 if TYPE_CHECKING:
-    from glowtrain.backends.cpu import emit
+    from glowtrain.backends.cpu import emit, limits
+    from glowtrain.backends.limits import MachineLimits
     from glowtrain.program.memory.plan import Plan
 else:
     emit = Deferred("glowtrain.backends.cpu.emit")
+    limits = Deferred("glowtrain.backends.cpu.limits")
 
 
 class Cpu(Backend):
@@ -93,6 +95,9 @@ class Cpu(Backend):
             Stage("llvm", "a function for each kernel structure", self._generate),
             Stage("compiled", "machine code", self._emit),
         )
+
+    def limits(self, kinds: Collection[str]) -> MachineLimits:
+        return limits.measured(self.target, self._threads, kinds)
 
     def in_numbers(self, result: Any) -> str:
         if isinstance(result, NativeArtifact):

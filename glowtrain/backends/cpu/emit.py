@@ -28,7 +28,9 @@ class GenerateCode:
 
     def run(self, plan: Plan) -> Code:
         """The module. Raises :class:`CodegenError` naming the kernel that cannot be written."""
-        return generate(plan, self.target, self.options, Shared(self.grain) if self.target.hosted else Whole())
+        noting = self.target if self.options.profile else None
+        runner = Shared(self.grain, noting) if self.target.hosted else Whole()
+        return generate(plan, self.target, self.options, runner)
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ from functools import cached_property
 
 import numpy as np
 
-from glowtrain.backends.base import Batches, Executable, Instance, KernelProfile
+from glowtrain.backends.base import Batches, Executable, Instance, StepProfile
 from glowtrain.backends.cache.folder import Cache
 from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.cpu.driver import Driver, driving
+from glowtrain.backends.cpu.event_log import EventLog
 from glowtrain.backends.cpu.table import ARENA, FIRST_SLOT, POOL, WORKSPACES
 from glowtrain.backends.cpu.threads.pool import pool_of
 from glowtrain.backends.llvm import toolchain
@@ -49,7 +50,7 @@ class NativeInstance(Instance):
         self.workspace = zeros(artifact.workspace * executable.threads, np.uint8)
         self.pool = executable.pool
         self.outputs = {name: zeros(t.shape, t.dtype.numpy) for name, t in artifact.outputs.items()}
-        self.counters = np.zeros(len(artifact.calls), np.int64)
+        self.log = EventLog(artifact.calls, executable.threads) if artifact.calls else None
         self._fixed: dict[int, Array] = {ARENA: self.arena, WORKSPACES: self.workspace}
         self._inputs: list[tuple[str, int]] = []
         self._scalars: list[tuple[str, int]] = []
@@ -76,9 +77,9 @@ class NativeInstance(Instance):
                 case "constant":
                     self._fixed[number] = artifact.constants[slot.name]
         count = FIRST_SLOT + len(artifact.slots) + len(artifact.natives)
-        if artifact.calls:
-            self._fixed[count] = self.counters
-        self.table = toolchain.pointer_table([None] * (count + bool(artifact.calls)))
+        if self.log is not None:
+            self._fixed[count] = self.log.memory
+        self.table = toolchain.pointer_table([None] * (count + (self.log is not None)))
         self._address = ctypes.addressof(self.table)
         for number, array in self._fixed.items():
             self.table[number] = array.ctypes.data
@@ -88,12 +89,17 @@ class NativeInstance(Instance):
             self.table[number] = function.address
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        self._bind(inputs)
+        self._step()
+        return {name: array.copy() for name, array in self.outputs.items()}
+
+    def _bind(self, inputs: Mapping[str, Array]) -> None:
         self._bind_variables()
         self._place_scalars(inputs)
         for name, slot in self._inputs:
             self.table[slot] = address_of(inputs[name])
-        self._step()
-        return {name: array.copy() for name, array in self.outputs.items()}
+        if self.log is not None:
+            self.log.clear()
 
     def run_many(self, batches: Batches) -> dict[str, Array]:
         self._bind_variables()
@@ -132,20 +138,21 @@ class NativeInstance(Instance):
         if self.pool is not None and not self.pool.started:
             self.pool.start()
 
-    def profile(self, inputs: Mapping[str, Array], runs: int) -> KernelProfile:
-        calls = self.executable.artifact.calls
-        if not calls:
-            return super().profile(inputs, runs)
-        self.run(inputs)
-        best = KernelProfile(calls, self.counters.copy(), float("inf"))
-        for _ in range(runs):
-            self.counters[:] = 0
-            began = time.perf_counter()
-            self._step()
-            elapsed = time.perf_counter() - began
-            if elapsed < best.seconds:
-                best = KernelProfile(calls, self.counters.copy(), elapsed)
-        return best
+    def timed(self, inputs: Mapping[str, Array]) -> float:
+        self._bind(inputs)
+        began = time.perf_counter()
+        self._step()
+        return time.perf_counter() - began
+
+    def profile(self, inputs: Mapping[str, Array]) -> StepProfile:
+        if self.log is None:
+            return super().profile(inputs)
+        self._bind(inputs)
+        began = time.perf_counter()
+        self._step()
+        ended = time.perf_counter()
+        calls = tuple(call.name for call in self.executable.artifact.calls)
+        return StepProfile(calls, self.log.spans(), ended - began, ended)
 
     def _bind_variables(self) -> None:
         """Point at the state's memory; it only moves when another executable wants another layout."""

@@ -8,6 +8,7 @@ choice.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,8 @@ from functools import singledispatchmethod
 import numpy as np
 
 from glowtrain.backends.cpu.contraction.packing import Packing
+from glowtrain.backends.cpu.event_log import STEP, CountedCall
+from glowtrain.backends.cpu.events import note_text, noting, ticks
 from glowtrain.backends.cpu.loop_nest.expressions import LlvmExpressions
 from glowtrain.backends.cpu.loop_nest.writer import Nests
 from glowtrain.backends.cpu.recognise import (
@@ -32,7 +35,7 @@ from glowtrain.backends.cpu.tasks import PARAMS, Arguments, Invocation, Runner, 
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import module_text
-from glowtrain.backends.llvm.values import I64, POINTER, LlvmValue, i64, pointer
+from glowtrain.backends.llvm.values import POINTER, LlvmValue, i64, pointer
 from glowtrain.errors import CodegenError
 from glowtrain.loops import Affine, Buffer, Index, Load, Store
 from glowtrain.native import NativeFunction
@@ -69,7 +72,6 @@ class Code:
     plan: Plan
     target: Target
     entry: str
-    profile: bool
     text: str
     externals: tuple[Buffer, ...]
     workspace: int
@@ -79,6 +81,8 @@ class Code:
     """The calls in the step, in order."""
     natives: tuple[NativeFunction, ...] = ()
     """Functions that operators bring along: in the table after ``externals``."""
+    counted: tuple[CountedCall, ...] = ()
+    """What ``calls`` note their times as, if they do."""
 
     def __str__(self) -> str:
         return module_text(self.text, self.target)
@@ -87,8 +91,8 @@ class Code:
 def generate(plan: Plan, target: Target, options: Options = DEFAULT, runner: Runner | None = None) -> Code:
     """The module of a planned program. Raises :class:`CodegenError` naming the kernel that cannot be written.
 
-    ``runner``: how calls are run, by default by the thread that runs the step. With ``options.profile`` the step adds
-    the cycles of each call to an i64 array, whose address is the table's last entry.
+    ``runner``: how calls are run, by default by the thread that runs the step. With ``options.profile`` the times of
+    calls are noted in a log (see :mod:`glowtrain.backends.cpu.event_log`), whose address is the table's last entry.
     """
     return _Module(plan, target, options, runner or Whole()).code()
 
@@ -116,6 +120,7 @@ class _Module:
         self.profile = options.profile
         self.entry = f"{options.prefix}{ENTRY}"
         self.calls: list[Invocation] = []
+        self.counted: list[CountedCall] = []
         self.target = target
         self.texts: dict[str, str] = {}
         self.units: dict[tuple[Key, tuple[tuple[bool, bool], ...]], tuple[_Unit, list[Buffer]]] = {}
@@ -152,13 +157,16 @@ class _Module:
         f = LlvmFunction(self.entry, [("ptr", "table")])
         self.step = LlvmExpressions(f, self.target, {}, ())
         self.arena, self.own, self.pool = (self._slot(number) for number in (ARENA, WORKSPACES, POOL))
+        began = self._ticks()
         self._instructions(self.plan.program.instructions, [])
+        self._note(began, 0)
         entry = f.finish()
         functions = {name: ", ".join(dict.fromkeys(users)) for name, users in self.users.items()}
         texts = [text.replace(_NAME, name) for text, name in self.texts.items()]
-        text = "\n".join([*texts, *self.runner.functions(self.workspace), entry])
-        own = self.plan, self.target, self.entry, self.profile, text, tuple(self.externals), self.workspace
-        return Code(*own, functions, tuple(self.calls), tuple(self.natives))
+        noting = [note_text(self.target)] if self.profile else []
+        text = "\n".join([*texts, *noting, *self.runner.functions(self.workspace), entry])
+        own = self.plan, self.target, self.entry, text, tuple(self.externals), self.workspace
+        return Code(*own, functions, tuple(self.calls), tuple(self.natives), tuple(self.counted))
 
     def _instructions(self, instructions: Sequence[Instruction], outer: list[Index]) -> None:
         for instruction in instructions:
@@ -184,10 +192,11 @@ class _Module:
         pointers = tuple(self._pointer(argument) for argument in unit.arguments)
         indices = tuple(self.step.emit(index) for index in unit.outer)
         call = Invocation(kernel.name, name, unit.work)
-        before = self._cycles()
-        self.runner.run(self.step.f, call, Arguments(pointers, self.own, indices, self.pool))
-        self._count(before)
-        self.calls.append(call)
+        began = self._ticks()
+        noted = () if began is None else self._noted()
+        ranges = self.runner.run(self.step.f, call, Arguments(pointers, self.own, indices, self.pool, noted))
+        self._note(began, unit.work.tasks)
+        self._add(call, outer, ranges)
 
     @_instruction.register
     def _native(self, call: Call, outer: list[Index]) -> None:
@@ -199,10 +208,10 @@ class _Module:
         pointers = [self._pointer(Argument(buffer)) for buffer in (*call.inputs, *call.outputs)]
         words = [] if call.function.word is None else [f"i64 {call.function.word}"]
         function = self._slot(FIRST_SLOT + len(self.externals) + self.natives.index(call.function))
-        before = self._cycles()
+        began = self._ticks()
         self.step.f.line(f"call void {function}({', '.join([*(f'ptr {p}' for p in pointers), *words])})")
-        self._count(before)
-        self.calls.append(Invocation(call.name, call.function.name, Work()))
+        self._note(began, 1)
+        self._add(Invocation(call.name, call.function.name, Work()), outer, 0)
 
     def _unit(self, kernel: Kernel, outer: list[Index]) -> _Unit:
         """A kernel's code, written once for all kernels of one structure."""
@@ -223,18 +232,22 @@ class _Module:
             self.smalls[buffer] = is_small(buffer)
         return self.smalls[buffer]
 
-    def _cycles(self) -> LlvmValue | None:
-        return self.step.f.call("llvm.readcyclecounter", I64) if self.profile else None
+    def _add(self, call: Invocation, outer: list[Index], ranges: int) -> None:
+        self.calls.append(call)
+        if self.profile:
+            self.counted.append(CountedCall(call.name, math.prod(index.extent for index in outer), ranges))
 
-    def _count(self, before: LlvmValue | None) -> None:
-        """Add the cycles since ``before`` to this call's counter."""
-        after = self._cycles()
-        if before is None or after is None:
-            return
-        f = self.step.f
-        passed = f.op("sub", after, before)
-        counter = f.address(self._slot(FIRST_SLOT + len(self.externals) + len(self.natives)), len(self.calls), 8)
-        f.store(f.op("add", f.load(I64, counter, 8), passed), counter, 8)
+    def _ticks(self) -> LlvmValue | None:
+        return ticks(self.step.f, self.target) if self.profile else None
+
+    def _noted(self) -> tuple[LlvmValue, ...]:
+        """The log, and the number of the call that is being written; or of the step, after the last one."""
+        return self._slot(FIRST_SLOT + len(self.externals) + len(self.natives)), i64(len(self.calls))
+
+    def _note(self, began: LlvmValue | None, tasks: int) -> None:
+        """Note what began then, with so many tasks, and ends here."""
+        if began is not None:
+            noting(self.step.f, self._noted(), STEP, began, i64(0), i64(tasks))
 
     def _function(self, unit: _Unit, kernel: Kernel) -> str:
         """The name of the function with this text."""

@@ -56,12 +56,14 @@ class Invocation:
 @dataclass(frozen=True)
 class Arguments:
     """What one call passes: pointers, the workspace of the thread that runs the step, indices;
-    and the pool that could share the call out."""
+    and the pool that could share the call out, and where threads note their times, as which call, if they do."""
 
     pointers: tuple[LlvmValue, ...]
     workspace: LlvmValue
     indices: tuple[LlvmValue, ...]
     pool: LlvmValue
+    noted: tuple[LlvmValue, ...] = ()
+    """The log (see :mod:`glowtrain.backends.cpu.event_log`) and the call's number, or nothing."""
 
     def over(self, begin: Number, end: Number) -> str:
         """The argument list for a range of tasks."""
@@ -72,8 +74,9 @@ class Arguments:
 class Runner(Protocol):
     """How a step has the tasks of its calls run."""
 
-    def run(self, f: LlvmFunction, call: Invocation, arguments: Arguments) -> None:
-        """Write what runs every task of a call once, and has run them all when it is done."""
+    def run(self, f: LlvmFunction, call: Invocation, arguments: Arguments) -> int:
+        """Write what runs every task of a call once, and has run them all when it is done. Gives the ranges that are
+        shared out, at most; 0 where the thread that runs the step does all of it."""
 
     def functions(self, workspace: int) -> list[str]:
         """The texts of functions that it needs, where each thread has ``workspace`` bytes for itself."""
@@ -82,8 +85,9 @@ class Runner(Protocol):
 class Whole:
     """All tasks in one range, by the thread that runs the step."""
 
-    def run(self, f: LlvmFunction, call: Invocation, arguments: Arguments) -> None:
+    def run(self, f: LlvmFunction, call: Invocation, arguments: Arguments) -> int:
         f.line(f"call void @{call.function}({arguments.over(0, call.work.tasks)})")
+        return 0
 
     def functions(self, workspace: int) -> list[str]:
         return []

@@ -39,7 +39,7 @@ LAYERS = "two stages of convolution, BatchNorm, ReLU and pooling, two linear lay
 NEXT = (
     ("glowtrain inspect {path}", "the trained model in numbers"),
     ("glowtrain inspect cnn --train --stage plan", "a training step: its kernels and its memory"),
-    ("glowtrain inspect cnn --train --stage profile", "where its time goes"),
+    ("glowtrain profile cnn --train", "where its time goes"),
     ("glowtrain gradcheck --op Conv", "one operator's rule against numerical differentiation"),
     ("glowtrain train mlp --data fashion-mnist --out mlp.onnx", "after apt-get install dataset-fashion-mnist"),
     ("glowtrain train your.onnx --data your.npz --out trained.onnx", "your own model and data (README.md)"),

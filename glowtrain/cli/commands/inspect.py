@@ -15,7 +15,6 @@ from glowtrain.cli.arguments.feed import stored
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_graph, parse_dims
 from glowtrain.cli.arguments.training import training_step
-from glowtrain.cli.commands.profile import profile
 from glowtrain.cli.commands.summary import refusals, shared_parameters, summary
 from glowtrain.cli.terminal.console import command
 from glowtrain.compiler import walk
@@ -25,8 +24,8 @@ from glowtrain.stages import Options
 
 
 def stage_names(backend: Backend) -> tuple[str, ...]:
-    """What ``--stage`` takes: the graph, each stage of the backend's walk, its further texts, and what looks across."""
-    return ("summary", "graph", *(stage.name for stage in backend.stages(WALK)), *backend.views, "profile")
+    """What ``--stage`` takes: the graph, each stage of the backend's walk, its further texts."""
+    return ("summary", "graph", *(stage.name for stage in backend.stages(WALK)), *backend.views)
 
 
 STAGES = stage_names(backend_of("cpu"))
@@ -65,16 +64,13 @@ def inspect(
 ) -> None:
     """Print what a stage of the compiler makes of a model, or a summary of all of them.
 
-    Another backend may have other stages after plan. The stage profile runs the compiled step and counts the
-    processor's cycles in each kernel.
+    Another backend may have other stages after plan.
 
     Examples:
 
     glowtrain inspect model.onnx
 
     glowtrain inspect cnn --train --stage plan
-
-    glowtrain inspect model.onnx --train --stage profile --dims batch=128
 
     glowtrain inspect quantized.onnx --explain
     """
@@ -103,8 +99,6 @@ def show(graph: Graph, stage: str, backend: Backend) -> None:
     """Print one of :func:`stage_names`."""
     if stage == "summary":
         summary(graph, backend)
-    elif stage == "profile":
-        profile(graph, backend)
     else:
         sys.stdout.write(text_of(graph, stage, backend))
 

@@ -1,96 +1,129 @@
-"""``inspect --stage profile``: the processor's cycles in each kernel of a compiled step."""
+"""``glowtrain profile``: where the time of a compiled step goes."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
 
-import numpy as np
+import typer
 
-from glowtrain.backends.base import Backend, KernelProfile
-from glowtrain.backends.state import State
-from glowtrain.cli.terminal.console import out, seconds
-from glowtrain.compiler.specialisation import executable_of
-from glowtrain.compiler.walk import WALK, until, walk
+from glowtrain.backends.discovery import backend_of
+from glowtrain.cli.arguments import options
+from glowtrain.cli.arguments.files import check_writable, write_text
+from glowtrain.cli.arguments.imports import import_modules
+from glowtrain.cli.arguments.models import as_graph, open_model, parse_dims
+from glowtrain.cli.arguments.training import training_step
+from glowtrain.cli.terminal.console import command, out
+from glowtrain.cli.terminal.progress import waiting
+from glowtrain.errors import InputError
 from glowtrain.graph import Graph
-from glowtrain.graph.modules import module_in, module_of
-from glowtrain.lower.lower import values_by_buffer
-from glowtrain.optim import HYPER
+from glowtrain.presentation.figures import check_drawing
 from glowtrain.presentation.tables import table
-from glowtrain.presentation.words import plural
-from glowtrain.program.program import Program
-from glowtrain.stages import Options
-from glowtrain.types import Array, TensorType
+from glowtrain.profiling import table as texts
+from glowtrain.profiling.measure import RUNS
+from glowtrain.profiling.measure import profile as measured
+from glowtrain.profiling.numbers import json_text
+from glowtrain.profiling.page import html_page
+from glowtrain.profiling.report import ProfileReport
+from glowtrain.profiling.trace import trace_text
+from glowtrain.trainer.graphs import DEFAULT_BATCH, fixed_batch, specs_of
 
-RUNS = 20
-SHARE_LISTED = 0.002
-"""Kernels with a smaller share of the time are added up in one line."""
-
-
-def profile(graph: Graph, backend: Backend, runs: int = RUNS) -> None:
-    """Run a graph on made-up inputs and print where the time goes, the most expensive kernels first."""
-    found = measure(graph, backend, runs)
-    calls, cycles, elapsed = found.calls, found.cycles, found.seconds
-    spent: dict[str, float] = defaultdict(float)
-    count: dict[str, int] = defaultdict(int)
-    for name, value in zip(calls, cycles, strict=True):
-        spent[name] += value
-        count[name] += 1
-    total = sum(spent.values())
-    listed, modules = (
-        table(("share>", "time>", "cycles>", "calls>", "module", "kernel")),
-        modules_by_kernel(graph, backend),
-    )
-    rest = 0.0
-    for name, value in sorted(spent.items(), key=lambda item: -item[1]):
-        if value < SHARE_LISTED * total:
-            rest += value
-            continue
-        numbers = (f"{value / total:.1%}", seconds(elapsed * value / total), f"{value:,.0f}", str(count[name]))
-        listed.add_row(*numbers, ", ".join(modules[name]), name.replace("+", " + "))
-    if rest:
-        listed.add_row(f"{rest / total:.1%}", seconds(elapsed * rest / total), f"{rest:,.0f}", "", "", "all others")
-    out.print(listed)
-    called = plural(len(calls), "kernel call")
-    out.print(f"{called}, {seconds(elapsed)} a run (the fastest of {runs} on made-up inputs)")
+Runs = Annotated[int, typer.Option(min=1, metavar="N", help="Runs, of which the fastest counts.")]
+Html = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="F", help="A page with a roofline plot.", rich_help_panel=options.OUTPUT),
+]
+Trace = Annotated[
+    Path | None,
+    typer.Option("--trace", metavar="F", help="A trace for Perfetto.", rich_help_panel=options.OUTPUT),
+]
+Json = Annotated[Path | None, typer.Option("--json", metavar="F", help="The numbers.", rich_help_panel=options.OUTPUT)]
 
 
-def modules_by_kernel(graph: Graph, backend: Backend) -> dict[str, list[str]]:
-    """The modules whose parameters a kernel reads or updates, and of the nodes whose results it writes, by its name."""
-    arrivals = walk(graph, Options(facts=backend.facts), until("plan", backend.stages(WALK)))
-    *results, plan = (arrival.result for arrival in arrivals)
-    simplified = [result for result in results if isinstance(result, Graph)][-1]
-    parameters = {variable.name: module_of(variable.name) for variable in graph.variables if variable.trainable}
-    nodes = modules_by_buffer(simplified, plan.program)
-    found: dict[str, dict[str, None]] = defaultdict(dict)
-    for kernel in plan.program.kernels:
-        named = [parameters.get(buffer.name, "") for buffer in kernel.operands]
-        named += [nodes.get(buffer.name, "") for buffer in kernel.writes]
-        found[kernel.name] |= dict.fromkeys(filter(None, named))
-    return defaultdict(list, {name: list(modules) for name, modules in found.items()})
+@command
+def profile(
+    model: options.Model,
+    train: options.WholeStep = False,
+    backend: options.Backend = "cpu",
+    threads: options.Threads = None,
+    batch_size: options.BatchSize = None,
+    dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
+    open_batch: options.OpenBatch = False,
+    runs: Runs = RUNS,
+    loss: options.Loss = "softmax_cross_entropy",
+    output: options.LossOutput = None,
+    trainable: options.Trainable = [],  # noqa: B006
+    untie: options.Untie = [],  # noqa: B006
+    optimizer: options.OptimizerChoice = "adam",
+    momentum: options.Momentum = None,
+    html: Html = None,
+    trace: Trace = None,
+    json_path: Json = None,
+    modules: options.Modules = [],  # noqa: B006
+) -> None:
+    """Run a compiled model on made-up inputs, and print for each kernel its time, what it did in it beside what this
+    machine can do, and which layers it belongs to.
+
+    Examples:
+
+    glowtrain profile cnn --train --batch-size 128
+
+    glowtrain profile model.onnx --train --html profile.html --trace trace.json
+    """
+    import_modules(modules)
+    files = ProfileFiles(html, trace, json_path)
+    files.check()
+    graph = model_graph(model, dims, batch_size, open_batch=open_batch, untie=untie)
+    step = training_step(graph, loss, output, trainable, optimizer, momentum) if train else graph
+    with waiting("profiling") as told:
+        report = measured(step, backend_of(backend, threads), runs, told=told)
+    show(report)
+    files.write(report)
 
 
-def modules_by_buffer(graph: Graph, program: Program) -> dict[str, str]:
-    """The modules that nodes are in, by the names of the buffers that hold their results in the lowered program."""
-    values = values_by_buffer(graph) | {buffer.name: graph.outputs[name] for name, buffer in program.outputs.items()}
-    return {name: module_in(value.node.name) for name, value in values.items() if value.node is not None}
+@dataclass(frozen=True)
+class ProfileFiles:
+    """Where a profile goes beside the terminal."""
+
+    html: Path | None
+    trace: Path | None
+    json: Path | None
+
+    def check(self) -> None:
+        """Raise before long work for what could not be written."""
+        check_writable(self.html, self.trace, self.json)
+        if self.html is not None:
+            check_drawing()
+
+    def write(self, report: ProfileReport) -> None:
+        """Write what is wanted, each whole or not at all, and say so."""
+        texts: list[tuple[Path | None, Callable[[ProfileReport], str]]] = [
+            (self.html, html_page), (self.trace, trace_text), (self.json, json_text),
+        ]  # fmt: skip
+        for path, text in texts:
+            if path is not None:
+                write_text(path, text(report))
+                out.print(f"wrote {path}")
 
 
-def measure(graph: Graph, backend: Backend, runs: int = RUNS) -> KernelProfile:
-    """The fastest of ``runs`` runs of a graph, counted."""
-    options = Options(facts=backend.facts, profile=True)
-    state = State({variable.name: variable.initial for variable in graph.variables})
-    return executable_of(graph, backend, options).bind(state).profile(made_up(graph), runs)
+def model_graph(model: str, dims: list[str], batch_size: int | None, *, open_batch: bool, untie: list[str]) -> Graph:
+    """The model at a size of its batch. Raises :class:`InputError` for another one than it is fixed to."""
+    network = open_model(model, parse_dims(dims), open_batch=open_batch, untie=untie)
+    if isinstance(network, Graph) and batch_size not in (None, fixed_batch(specs_of(network))):
+        raise InputError(
+            f"{model}: --batch-size {batch_size} is not what its inputs are bound to; bind others with --dims, or open "
+            "the batch of a file with --open-batch"
+        )
+    return as_graph(network, batch_size or DEFAULT_BATCH)
 
 
-def made_up(graph: Graph) -> dict[str, Array]:
-    """Inputs of the right types: small normal numbers, integers 0 and 1, hyperparameters of 0.001."""
-    generator = np.random.Generator(np.random.Philox(0))
-    return {value.name: _array(value.name, value.type, generator) for value in graph.inputs}
-
-
-def _array(name: str, type_: TensorType, generator: np.random.Generator) -> Array:
-    if name.startswith(HYPER):
-        return np.full(type_.shape, 1e-3, type_.dtype.numpy)
-    if type_.dtype.is_float:
-        return np.asarray(generator.standard_normal(type_.shape)).astype(type_.dtype.numpy)
-    return np.asarray(generator.integers(0, 2, type_.shape)).astype(type_.dtype.numpy)
+def show(report: ProfileReport) -> None:
+    """Print the kernels, the layers, and what all of it took."""
+    out.print(table(texts.COLUMNS, texts.rows(report)))
+    out.print()
+    out.print(table(("share>", "time>", "layer"), texts.layers(report)))
+    out.print()
+    out.print(f"threads were busy for {texts.busy(report.busy)} of the step; {report.reached:.0%} of the roofs in all")
+    out.print(report.summary())

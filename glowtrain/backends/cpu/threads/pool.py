@@ -75,6 +75,13 @@ class ThreadPool:
                 return
             self._workers.append(worker)
 
+    def run(self, body: int, context: int, tasks: int) -> None:
+        """Run the native function ``void body(context, thread, begin, end)``, both given by address, over all tasks,
+        each in a range of its own."""
+        self.start()
+        prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 3)
+        prototype(int(self.memory[:8].view(np.int64)[0]))(self.address, body, context, tasks, 1, 1)
+
     def stop(self) -> None:
         """End the workers and wait for them. Whoever calls after that does everything alone."""
         with self._lock:

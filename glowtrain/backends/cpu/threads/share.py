@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from glowtrain.backends.cpu.event_log import FIRST_THREAD
+from glowtrain.backends.cpu.events import noting, ticks
 from glowtrain.backends.cpu.tasks import Arguments, Invocation, Work
 from glowtrain.backends.cpu.threads.count import GRAIN
+from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import POINTER, LlvmValue, i64, pointer
 
@@ -67,23 +70,32 @@ class Shared:
     least ``grain`` cycles; with 0, every call of two tasks or more, whatever its size."""
 
     grain: int = GRAIN
+    target: Target | None = None
+    """The processor, where threads note the times of their ranges."""
     used: dict[tuple[int, int], None] = field(default_factory=dict)
     """How many pointers (without the workspace) and indices the kernels have that are shared out."""
 
-    def run(self, f: LlvmFunction, call: Invocation, arguments: Arguments) -> None:
+    def run(self, f: LlvmFunction, call: Invocation, arguments: Arguments) -> int:
         work = call.work
         each = chunk_of(work, self.grain)
         if work.total < WORTH * self.grain or each >= work.tasks:
             f.line(f"call void @{call.function}({arguments.over(0, work.tasks)})")
-            return
+            return 0
         shape = len(arguments.pointers), len(arguments.indices)
         self.used[shape] = None
         wake = int(work.total >= WAKE)
         given = f"ptr @{call.function}, {arguments.over(work.tasks, each)}, ptr {arguments.pool}, i64 {wake}"
-        f.line(f"call void @{_named('shared', *shape)}({given})")
+        noted = "".join(f", {value.typed}" for value in arguments.noted)
+        f.line(f"call void @{_named('shared', *shape)}({given}{noted})")
+        return -(-work.tasks // each)
 
     def functions(self, workspace: int) -> list[str]:
-        return [text for shape in self.used for text in (_shared(*shape), _body(*shape, workspace))]
+        noted = [] if self.target is None else [pointer("%log"), i64("%call")]
+        return [
+            text
+            for shape in self.used
+            for text in (_shared(*shape, noted), _body(*shape, noted, workspace, self.target))
+        ]
 
 
 def _named(role: str, pointers: int, indices: int) -> str:
@@ -101,7 +113,7 @@ def _declared(values: list[LlvmValue]) -> list[tuple[str, str]]:
     return [(value.type.text, value.text[1:]) for value in values]
 
 
-def _shared(pointers: int, indices: int) -> str:
+def _shared(pointers: int, indices: int, noted: list[LlvmValue]) -> str:
     """What the step calls: a kernel and its arguments in a context, and the pool's run; without a pool, the kernel."""
     values = _parameters(pointers, indices)
     f = LlvmFunction(
@@ -110,6 +122,7 @@ def _shared(pointers: int, indices: int) -> str:
             ("ptr", "kernel"),
             *_declared(values),
             *(("i64", "tasks"), ("i64", "each"), ("ptr", "pool"), ("i64", "wake")),
+            *_declared(noted),
         ],
         linkage="internal",
     )
@@ -120,24 +133,29 @@ def _shared(pointers: int, indices: int) -> str:
     f.line(f"call void %kernel({arguments}, i64 0, i64 %tasks)")
     f.line("ret void")
     f.start(together)
-    context = f.value(f"alloca [{len(values) + 1} x i64], align 8", POINTER)
-    for at, value in enumerate((pointer("%kernel"), *values)):
+    context = f.value(f"alloca [{len(values) + len(noted) + 1} x i64], align 8", POINTER)
+    for at, value in enumerate((pointer("%kernel"), *values, *noted)):
         f.store(value, f.address(context, at, 8), 8)
     run, body = f.load(POINTER, pointer("%pool"), 8), _named("body", pointers, indices)
     f.line(f"call void {run}(ptr %pool, ptr @{body}, ptr {context}, i64 %tasks, i64 %each, i64 %wake)")
     return f.finish()
 
 
-def _body(pointers: int, indices: int, workspace: int) -> str:
-    """What the pool calls: the kernel over a range, with the thread's own workspace."""
+def _body(pointers: int, indices: int, noted: list[LlvmValue], workspace: int, target: Target | None) -> str:
+    """What the pool calls: the kernel over a range, with the thread's own workspace; its times are noted."""
     f = LlvmFunction(
         _named("body", pointers, indices),
         [("ptr", "context"), ("i64", "thread"), ("i64", "begin"), ("i64", "end")],
         linkage="internal",
     )
-    given = enumerate((pointer("%kernel"), *_parameters(pointers, indices)))
+    own = _parameters(pointers, indices)
+    given = enumerate((pointer("%kernel"), *own, *noted))
     kernel, *values = [f.load(value.type, f.address(pointer("%context"), at, 8), 8) for at, value in given]
     values[pointers] = f.address(values[pointers], f.op("mul", i64("%thread"), workspace), 1)
+    values, log = values[: len(own)], values[len(own) :]
     arguments = ", ".join(value.typed for value in values)
+    began = None if target is None else ticks(f, target)
     f.line(f"call void {kernel}({arguments}, i64 %begin, i64 %end)")
+    if began is not None:
+        noting(f, log, f.op("add", i64("%thread"), FIRST_THREAD), began, i64("%begin"), i64("%end"))
     return f.finish()

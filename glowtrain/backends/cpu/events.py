@@ -1,0 +1,43 @@
+"""The text that notes events in a log (see :mod:`glowtrain.backends.cpu.event_log`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from glowtrain.backends.cpu.event_log import FIELDS, LINE
+from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.values import I64, LlvmValue, Number, i64, pointer
+
+NOTE = "note"
+"""The function that appends an event."""
+
+
+def ticks(f: LlvmFunction, target: Target) -> LlvmValue:
+    """The counter that runs steadily and alike on all cores: on Arm the timer, as programs may not count cycles."""
+    if target.triple.startswith(("aarch64", "arm64")):
+        return f.value('call i64 @llvm.read_volatile_register.i64(metadata !{!"cntvct_el0"})', I64)
+    return f.call("llvm.readcyclecounter", I64)
+
+
+def note_text(target: Target) -> str:
+    """``void note(log, lane, call, begin, first, behind)``, which appends an event that ends now."""
+    names = "lane", "call", "begin", "first", "behind"
+    f = LlvmFunction(NOTE, [("ptr", "log"), *(("i64", name) for name in names)], linkage="internal")
+    end = ticks(f, target)
+    lane = f.op("mul", i64("%lane"), f.load(I64, pointer("%log"), 8))
+    at = f.address(f.address(pointer("%log"), LINE, 8), lane, 1)
+    count, room = f.load(I64, at, 8), f.load(I64, f.address(pointer("%log"), 1, 8), 8)
+    with f.when(f.compare("ult", count, room)):
+        f.store(f.op("add", count, 1), at, 8)
+        event = f.address(f.address(at, LINE, 8), f.op("mul", count, FIELDS), 8)
+        for place, field in enumerate((i64("%call"), i64("%begin"), end, i64("%first"), i64("%behind"))):
+            f.store(field, f.address(event, place, 8), 8)
+    return f.finish()
+
+
+def noting(f: LlvmFunction, noted: Sequence[LlvmValue], lane: Number, begin: LlvmValue, *tasks: LlvmValue) -> None:
+    """Append an event, with the first of its tasks and the one behind the last, to a lane of the log."""
+    log, call = noted
+    arguments = ", ".join(value.typed for value in (log, i64(lane), call, begin, *tasks))
+    f.line(f"call void @{NOTE}({arguments})")
