@@ -51,7 +51,7 @@ def html_page(report: ProfileReport) -> str:
 def draw_roofline(report: ProfileReport, figure: Figure) -> None:
     """Operations per second over operations per byte, on logarithmic axes."""
     axes = figure.add_subplot(xlabel="operations per byte", ylabel="Gop/s", xscale="log", yscale="log")
-    dots = [Dot(number, row) for number, row in enumerate(table.large(report), 1) if row.operations]
+    dots = [PlottedKernel(number, row) for number, row in enumerate(table.large(report), 1) if row.operations]
     intensities = [dot.intensity for dot in dots] or [1.0]
     span = np.geomspace(min(intensities) / 4, max(max(intensities) * 4, 64.0), 200)
     _roofs(report, axes, span)
@@ -63,7 +63,7 @@ def draw_roofline(report: ProfileReport, figure: Figure) -> None:
 
 
 @dataclass(frozen=True)
-class Dot:
+class PlottedKernel:
     """A kernel with its number in the table."""
 
     number: int
@@ -95,7 +95,7 @@ def _roofs(report: ProfileReport, axes: Axes, span: Array) -> None:
         axes.annotate(name, at, (-4, 4), textcoords="offset points", fontsize=8, ha="right")
 
 
-def _dots(report: ProfileReport, axes: Axes, dots: list[Dot]) -> None:
+def _dots(report: ProfileReport, axes: Axes, dots: list[PlottedKernel]) -> None:
     """A dot for each kernel, in the colour of what bounds it."""
     levels = [level.name for level in report.limits.levels]
     bounds = dict.fromkeys([*levels, *ROOFS.values()])
@@ -109,5 +109,5 @@ def _dots(report: ProfileReport, axes: Axes, dots: list[Dot]) -> None:
         axes.annotate(str(dot.number), (dot.intensity, dot.speed), ha="center", va="center", fontsize=8)
 
 
-def _places(dots: list[Dot]) -> tuple[list[float], list[float]]:
+def _places(dots: list[PlottedKernel]) -> tuple[list[float], list[float]]:
     return [dot.intensity for dot in dots], [dot.speed for dot in dots]

@@ -1,0 +1,48 @@
+"""``glowtrain doctor``: versions, the machine, and whether compiled code computes the bits that it should."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from glowtrain.cli.terminal.console import command, out
+from glowtrain.cli.terminal.progress import waiting
+from glowtrain.doctor.report import DoctorReport, examine
+from glowtrain.presentation.tables import table
+
+
+@command
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="All of it as JSON, for programs.")] = False,
+) -> None:
+    """Print what a bug report needs, and a digest of a small training run that two machines can compare.
+
+    The run is compiled for this processor and for others that it can stand in for, on one thread and on several.
+    The exit status is 1 where one target computes different bits.
+
+    Example: glowtrain doctor
+    """
+    with waiting("ten steps of training") as told:
+        report = examine(told)
+    if json:
+        typer.echo(report.to_json())
+    else:
+        show(report)
+    report.require()
+
+
+def show(report: DoctorReport) -> None:
+    """Print facts, digests and what they mean."""
+    out.print(table(("this machine", ""), report.facts.items()))
+    out.print()
+    listed = (
+        (target, ", ".join(map(str, threads)), digest)
+        for target, digests in report.digests().items()
+        for digest, threads in digests.items()
+    )
+    out.print(table(("target", "threads", "parameters after ten steps"), listed))
+    if report.agrees:
+        out.print()
+        for sentence in report.meaning():
+            out.print(sentence)
