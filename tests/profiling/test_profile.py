@@ -50,6 +50,7 @@ def test_every_task_of_every_call_is_in_one_range(graph: Graph, threads: int) ->
     """With everything shared out that can be: ranges lie in their calls and cover all tasks once."""
     report = profile(graph, gt.Cpu().sharing(threads), 2)
     spans, calls = report.timing.run.spans, report.timing.run.calls
+    assert [row.name for row in report.rows] == list(calls)
     assert len(spans[spans["call"] == len(calls)]) == 1
     own = defaultdict(list)
     for span in spans[spans["thread"] != WHOLE_CALL]:
