@@ -25,7 +25,9 @@ from glowtrain.stages import DEFAULT
 from glowtrain.trainer.graphs import TrainerGraphs
 from glowtrain.types import Array, TensorType, f32
 
-STEPS, BATCH, CLASSES, RATE = 10, 8, 5, 0.01
+STEPS, RATE = 10, 0.01
+BATCH, SIDE, FEATURES, CLASSES = 64, 16, 16, 5
+"""Large enough for threads to wake while a step runs."""
 EVERYWHERE = "host", "scalar"
 """Targets that run on several numbers of threads."""
 VECTORS = "avx2", "avx512", "neon"
@@ -34,9 +36,9 @@ VECTORS = "avx2", "avx512", "neon"
 
 def network(x: Value) -> Value:
     """Images to scores."""
-    x = nn.conv(x, 8, 3, padding="same", bias=False, name="conv")
+    x = nn.conv(x, FEATURES, 3, padding="same", bias=False, name="conv")
     x = nn.max_pool(nn.relu(nn.batch_norm(x, name="norm")), 2)
-    tokens = nn.transpose(nn.reshape(x, (BATCH, 8, 16)), 0, 2, 1)
+    tokens = nn.transpose(nn.reshape(x, (BATCH, FEATURES, SIDE**2 // 4)), 0, 2, 1)
     tokens = tokens + nn.attention(nn.layer_norm(tokens, name="before"), 2, name="attention")
     return nn.linear(nn.flatten(nn.lstm(tokens, 8, name="memory")), CLASSES, name="scores")
 
@@ -53,7 +55,7 @@ class ExerciseRun:
 def runs(told: Callable[[str], None] = lambda _: None) -> Iterator[ExerciseRun]:
     """The run on every target that there is here, on several numbers of threads."""
     adam = optim.Adam(lr=RATE)
-    model = nn.model(x=f32[BATCH, 2, 8, 8])(network)
+    model = nn.model(x=f32[BATCH, 2, SIDE, SIDE])(network)
     graphs = TrainerGraphs(model, losses.by_name("softmax_cross_entropy"), adam, None, 0, unbiased=False)
     graph = graphs.step_of(graphs.example)
     hyper = {HYPER + name: np.asarray(value, np.float32) for name, value in adam.hyper().items()}
