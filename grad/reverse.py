@@ -14,7 +14,7 @@ from glowtrain.errors import DifferentiationError
 from glowtrain.grad.scan import ScanGradient, step_seeds
 from glowtrain.graph.operator import as_tuple
 from glowtrain.graph.traversal import topological
-from glowtrain.graph.value import Node, Value, made_for
+from glowtrain.graph.value import Node, Value, layers
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.reduce.reduction import unbroadcast
 from glowtrain.presentation.words import kind_of, page
@@ -51,9 +51,10 @@ class _Walk:
         """Visit every node between ``outputs`` and ``boundary`` that a wanted value reaches, last first."""
         order = topological(outputs, boundary)
         active = _active(order, self.wrt)
-        for node in reversed(order):
-            if any(output in active for output in node.outputs):
-                with made_for(node):
+        with layers() as enter:
+            for node in reversed(order):
+                if any(output in active for output in node.outputs):
+                    enter(node.layer)
                     self.visit(node, active)
 
     def visit(self, node: Node, active: Collection[Value]) -> None:

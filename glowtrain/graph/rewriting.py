@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from glowtrain.graph.graph import Graph, bodies_of
 from glowtrain.graph.operator import Operator
 from glowtrain.graph.traversal import topological
-from glowtrain.graph.value import Input, Node, Value, Variable, made_for
+from glowtrain.graph.value import Input, Node, Value, Variable, layers
 
 
 @dataclass
@@ -124,10 +124,11 @@ def translate(graph: Graph, change: Translation) -> Graph:
     """
     replacements = Replacements()
     replacements.share(graph)
-    for node in graph.nodes:
-        with made_for(node):
+    with layers() as enter:
+        for node in graph.nodes:
+            enter(node.layer)
             results = change(node, replacements)
-        replacements.put(node, replacements.refreshed(node).outputs if results is None else results)
+            replacements.put(node, replacements.refreshed(node).outputs if results is None else results)
     return replacements.graph(graph)
 
 
@@ -143,16 +144,17 @@ class _Rewriter:
 
     def graph(self, graph: Graph) -> Graph:
         self.replacements.share(graph)
-        for node in graph.nodes:
-            if node not in self.done:
-                self.done.add(node)
-                self.node(node)
+        with layers() as enter:
+            for node in graph.nodes:
+                if node not in self.done:
+                    self.done.add(node)
+                    enter(node.layer)
+                    self.node(node)
         return self.replacements.graph(graph)
 
     def node(self, node: Node) -> None:
         fresh = self.replacements.refreshed(node, self.operator(node.operator))
-        with made_for(fresh):
-            values = self.change(fresh)
+        values = self.change(fresh)
         self.replacements.put(node, fresh.outputs if values is None else values)
 
     def operator(self, operator: Operator) -> Operator:

@@ -7,7 +7,7 @@ not exist. Types are inferred when a node is made: a shape error is raised at th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -166,7 +166,7 @@ class Variable(Value):
 
 
 _layer: ContextVar[str] = ContextVar("layer", default="")
-"""The layer of new nodes, where they are made for another one (see :func:`made_for`)."""
+"""The layer of new nodes, where they are made for another one (see :func:`layers`)."""
 
 
 class Node:
@@ -225,11 +225,12 @@ def _layer_of(operands: Iterable[Value | None]) -> str:
 
 
 @contextmanager
-def made_for(node: Node) -> Iterator[None]:
-    """Nodes that are made inside belong to this node's layer."""
-    token = _layer.set(node.layer)
+def layers() -> Iterator[Callable[[str], object]]:
+    """For what makes nodes that take the place of others: a function that says which layer they belong to from then on,
+    until the end of the block."""
+    token = _layer.set(_layer.get())
     try:
-        yield
+        yield _layer.set
     finally:
         _layer.reset(token)
 

@@ -10,7 +10,7 @@ import glowtrain as gt
 from glowtrain.compiler.walk import arrive, until
 from glowtrain.graph import Graph, Input, Variable, parse
 from glowtrain.graph.graph import bodies_of
-from glowtrain.graph.value import Node, made_for
+from glowtrain.graph.value import Node, layers
 from glowtrain.losses import by_name
 from glowtrain.ops.elementwise.transcendental import Tanh
 from glowtrain.trainer.graphs import TrainerGraphs
@@ -28,7 +28,7 @@ def step() -> Graph:
     return graphs.step_of(graphs.example)
 
 
-def layers(graph: Graph) -> dict[str, Counter[str]]:
+def found_layers(graph: Graph) -> dict[str, Counter[str]]:
     """How many nodes of each operator there are in each layer."""
     found: dict[str, Counter[str]] = {}
     for node in graph.nodes:
@@ -49,7 +49,7 @@ def test_nodes_of_a_model_belong_to_modules() -> None:
 
 
 def test_decompositions_gradients_and_updates_keep_the_layer() -> None:
-    found = layers(arrive(step(), stages=until("optimized")))
+    found = found_layers(arrive(step(), stages=until("optimized")))
     assert found["first.conv"]["Conv"] == 1
     assert found["first.conv"]["ConvWeightGradient"] == 1
     assert found["first.norm"]["ReduceMean"] == 2, "BatchNormalization, written out: not the convolution's"
@@ -74,7 +74,13 @@ def test_the_largest_operand_decides() -> None:
 def test_what_is_made_for_a_node_belongs_to_its_layer_and_nothing_after() -> None:
     x, w = Input(gt.f32[3], "x"), Variable("own.weight", np.ones(3, np.float32))
     whole = Node(Tanh(), [x], "/block/Tanh")
-    with made_for(whole):
+    with layers() as enter:
+        assert (x * w).node.layer == "own"
+        enter(whole.layer)
+        assert (x * w).node.layer == "block"
+        with layers() as inner:
+            inner("inside")
+            assert (x * w).node.layer == "inside"
         assert (x * w).node.layer == "block"
     assert (x * w).node.layer == "own"
 
