@@ -149,7 +149,7 @@ def test_a_digest_is_of_all_parameters_and_their_names() -> None:
     assert of("w", [0.0, 1]) != of("w", [-0.0, 1])
 
 
-def test_facts_are_words_without_paths_of_people() -> None:
+def test_facts_are_words() -> None:
     found = facts()
     assert list(found)[:2] == ["glowtrain", "python"]
     assert all(value and "\n" not in value for value in found.values())
