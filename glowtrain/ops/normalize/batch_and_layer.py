@@ -30,7 +30,8 @@ from glowtrain.ops.tensor.move import Expand, reshape
 from glowtrain.types import Array, Shape, TensorType, f64
 
 
-def _inverse_deviation(variance: Value, epsilon: float) -> Value:
+def inverse_deviation(variance: Value, epsilon: float) -> Value:
+    """1 / sqrt(variance + epsilon)"""
     result: Value = Reciprocal()(Sqrt()(variance + epsilon))
     return result
 
@@ -132,7 +133,7 @@ class BatchNormalization(Operator):
         else:
             centered = wide - as_dtype(per_channel(mean, x), dtype)
             used = as_dtype(per_channel(variance, x), dtype)
-        return wide, centered, _inverse_deviation(used, self.epsilon), used
+        return wide, centered, inverse_deviation(used, self.epsilon), used
 
     def vjp(self, g: Any, y: Any, x: Value, scale: Value, bias: Value, mean: Value, variance: Value) -> Grads:
         if self.training_mode:
@@ -264,7 +265,7 @@ class LayerNormalization(RowNormalization):
         wide, mean_of = as_dtype(x, accumulator(x.dtype)), ReduceMean(axes=self.rows(x))
         mean = mean_of(wide)
         centered = wide - mean
-        inverse = _inverse_deviation(mean_of(centered * centered), self.epsilon)
+        inverse = inverse_deviation(mean_of(centered * centered), self.epsilon)
         y = centered * inverse * as_dtype(scale, wide.dtype)
         y = y if bias is None else y + as_dtype(bias, wide.dtype)
         return as_dtype(y, x.dtype), mean, inverse
@@ -345,7 +346,7 @@ class RMSNormalization(RowNormalization):
 
     def _inverse(self, x: Value) -> tuple[Value, Value]:
         wide = as_dtype(x, accumulator(x.dtype))
-        return wide, _inverse_deviation(ReduceMean(axes=self.rows(x))(wide * wide), self.epsilon)
+        return wide, inverse_deviation(ReduceMean(axes=self.rows(x))(wide * wide), self.epsilon)
 
     def vjp(self, g: Value, y: Value, x: Value, scale: Value) -> Grads:
         wide, inverse = self._inverse(x)

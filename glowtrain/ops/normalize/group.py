@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glowtrain.graph import Draw, Operator, Sample, Value, constant, operator
-from glowtrain.ops.core.family import normalize_axis
+from glowtrain.graph import Draw, Operator, Sample, Value, operator
+from glowtrain.ops.core.family import Grads, normalize_axis
 from glowtrain.ops.elementwise.logic import Equal, Where
-from glowtrain.ops.normalize.batch_and_layer import LayerNormalization, per_channel, require_floats
-from glowtrain.ops.reduce.reduction import ReduceL1, ReduceL2, accumulator, as_dtype, widened
-from glowtrain.ops.tensor.move import reshape
+from glowtrain.ops.normalize.batch_and_layer import inverse_deviation, per_channel, require_floats
+from glowtrain.ops.reduce.reduction import ReduceL1, ReduceL2, ReduceSum, accumulator, as_dtype, widened
+from glowtrain.ops.tensor.move import Expand, reshape
 from glowtrain.types import Array, Shape, TensorType
 
 
@@ -55,13 +55,52 @@ class ChannelNormalization(Operator):
         return np.asarray(y.astype(x.dtype))
 
     def decompose(self, x: Value, scale: Value, bias: Value) -> Value:
-        """LayerNormalization of the groups, then the channels' scale and bias."""
+        """Sums over the places of each channel, in whatever layout x has, then over each group's channels."""
+        centered, inverse = self._normalizing(x)
+        factor = inverse * as_dtype(per_channel(scale, x), inverse.dtype)
+        return as_dtype(centered * factor + as_dtype(per_channel(bias, x), inverse.dtype), x.dtype)
+
+    def _normalizing(self, x: Value) -> tuple[Value, Value]:
+        """x - mean, and 1 / sqrt(variance + epsilon) for each channel of each instance, shaped to broadcast.
+
+        The forward and the backward graph both go by this, so that common subexpressions are found.
+        """
+        wide = as_dtype(x, accumulator(x.dtype))
+        centered = wide - self._group_mean(channel_sums(wide), x)
+        variance = self._group_mean(channel_sums(centered * centered), x)
+        return centered, inverse_deviation(variance, self.deviation())
+
+    def _group_mean(self, sums: Value, x: Value) -> Value:
+        """The mean over each group, for each of its channels, from the channels' sums[n, c, 1...].
+
+        The division comes last, so that the result is stored for each channel: readers' lanes run along channels.
+        """
         groups = self.groups(x.shape)
-        grouped = (x.shape[0], groups, math.prod(x.shape[1:]) // groups)
-        one = constant(np.ones(1), x.dtype)
-        normal, _, _ = LayerNormalization(axis=2, epsilon=self.deviation())(reshape(x, grouped), one)
-        factor, shift = (as_dtype(per_channel(numbers, x), x.dtype) for numbers in (scale, bias))
-        return reshape(normal, x.shape) * factor + shift
+        if groups != x.shape[1]:
+            grouped = (x.shape[0], groups, x.shape[1] // groups)
+            totals = ReduceSum(axes=(2,))(reshape(sums, grouped))
+            sums = reshape(Expand(shape=grouped)(totals), sums.shape)
+        return sums / max(math.prod(x.shape[1:]) // groups, 1)
+
+    def vjp(self, g: Value, y: Value, x: Value, scale: Value, bias: Value) -> Grads:
+        """dx = (g * scale - mean(g * scale) - normal * mean(g * scale * normal)) / sqrt(variance + epsilon), with normal
+        the normalized x. All sums come from those over the places of each channel, in one pass over x and g (as by
+        PyTorch's ComputeInternalGradients)."""
+        centered, inverse = self._normalizing(x)
+        g_wide, normal = as_dtype(g, inverse.dtype), centered * inverse
+        along_bias, along_scale = channel_sums(g_wide), channel_sums(g_wide * normal)
+        factor = as_dtype(per_channel(scale, x), inverse.dtype)
+        mean, slope = (self._group_mean(sums * factor, x) for sums in (along_bias, along_scale))
+        d_x = inverse * (g_wide * factor - mean - normal * slope)
+        over_instances = ReduceSum(axes=(0,))
+        d_scale, d_bias = (reshape(over_instances(sums), scale.shape) for sums in (along_scale, along_bias))
+        return as_dtype(d_x, x.dtype), as_dtype(d_scale, scale.dtype), as_dtype(d_bias, bias.dtype)
+
+
+def channel_sums(x: Value) -> Value:
+    """The sum over the places of each channel of each instance: [n, c, 1...]."""
+    result: Value = ReduceSum(axes=tuple(range(2, x.rank)), noop_with_empty_axes=True)(x)
+    return result
 
 
 @operator
