@@ -422,6 +422,17 @@ def test_epilogue(shape: str, loop: int, width: str, length: int) -> None:
     check_epilogue(SHAPES[shape], loop, WIDTHS[width], length)
 
 
+@pytest.mark.parametrize("extent", (12, 13))
+def test_epilogue_of_a_sum_in_parts_of_two_loops(extent: int) -> None:
+    """A weight gradient whose operands exceed the cache by image and by row: only the last part of both finishes it."""
+    gradient = Image(3, extent, extent, 16, 24, 3).contraction("weights")
+    target = replace(Target.named("avx2"), l1=4096, l2=16384)
+    plan = generate(gradient, "contract", target, Bias(3, gradient.c)).plan
+    assert "chunk n" in plan
+    assert "chunk y" in plan
+    check_epilogue(gradient, 3, target, 1)
+
+
 def test_a_long_epilogue_is_written_once() -> None:
     """As many times as there are vectors in a row of the tile, not in the whole tile."""
     shape = SHAPES["matmul NN"]

@@ -43,9 +43,9 @@ def generate(
     All functions have the attributes ``#0`` of the target; helpers are internal and named ``name.*``. The buffers
     must not overlap. ``workspace`` must be aligned to 64 bytes.
     """
-    prepared, one_chunk = prepare(contraction, target), epilogue is not None
+    prepared = prepare(contraction, target)
     problem = normalise(prepared.contraction, keep_lanes=epilogue is not None, dot=prepared.dot)
-    plan = choose(problem, Machine.of(target, contraction.dtype), one_chunk=one_chunk)
+    plan = choose(problem, Machine.of(target, contraction.dtype))
     nest = Nest(plan, name, epilogue, prepared)
     text = nest.text()
     operand = 0 if prepared.turned != plan.problem.swapped else 1

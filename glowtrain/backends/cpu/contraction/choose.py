@@ -146,11 +146,8 @@ def balanced(extent: int, size: int) -> list[tuple[int, int]]:
     return list(zip(starts, sizes, strict=False))
 
 
-def choose(problem: Problem, machine: Machine, *, one_chunk: bool = False) -> ContractionPlan:
-    """The cheapest plan by the cost model; ties go to the first candidate, so the choice is deterministic.
-
-    ``one_chunk``: at most one reduction loop may be taken in parts.
-    """
+def choose(problem: Problem, machine: Machine) -> ContractionPlan:
+    """The cheapest plan by the cost model; ties go to the first candidate, so the choice is deterministic."""
     rough, kept = [], dict[tuple[int, int], int]()
     known = dict[tuple[bool, int, tuple[int, ...]], tuple[str, ...]]()
     for x in _candidates(problem, machine):
@@ -167,7 +164,7 @@ def choose(problem: Problem, machine: Machine, *, one_chunk: bool = False) -> Co
     fine = [
         (total(y, step, mean, memory=True), y, kinds)
         for _, x, kinds, step, mean in rough[: rates.REFINED]
-        for y in _refined(x, kinds, one_chunk, traffic(x, mean) <= step)
+        for y in _refined(x, kinds, traffic(x, mean) <= step)
     ]
     cost, best, kinds = min(fine, key=lambda entry: entry[0])
     return _complete(best, kinds, cost)
@@ -277,7 +274,7 @@ def _borders(x: Candidate, kinds: Sequence[str], kept: dict[tuple[int, int], int
     return count > rates.MOST_BORDERS
 
 
-def _refined(x: Candidate, kinds: Sequence[str], one_chunk: bool, enough: bool) -> Iterator[Candidate]:
+def _refined(x: Candidate, kinds: Sequence[str], enough: bool) -> Iterator[Candidate]:
     """A candidate with operands packed or not and the sum taken at once or in parts that suit a cache.
 
     ``enough``: the caches deliver as fast as is computed already.
@@ -294,7 +291,7 @@ def _refined(x: Candidate, kinds: Sequence[str], one_chunk: bool, enough: bool) 
             yield y
             for steps in _part_sizes(y):
                 chunks = _chunks(y, kinds, steps)
-                if chunks and not (one_chunk and len(chunks) > 1):
+                if chunks:
                     yield replace(y, chunks=chunks)
 
 

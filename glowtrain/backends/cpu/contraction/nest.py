@@ -215,13 +215,13 @@ class Nest:
         self._walk(depth, loop, runs)
 
     def _chunk(self, depth: int, level: Level, cursor: _Cursor) -> None:
-        """Parts of a reduction; the last one is apart if something is done to the finished sums."""
+        """Parts of a reduction; the last one is apart if something is done to the sums that it finishes."""
         extent, loop, size = cursor.extents[level.loop], level.loop, level.size
         full, rest = divmod(extent, size)
-        alone = not rest and self.epilogue is not None
+        alone = not rest and self.epilogue is not None and cursor.last
         runs = [(0, full - alone, size, False), ((full - alone) * size, 1, rest or size, True)]
         for start, count, steps, last in runs if rest or alone else [(0, full, size, True)]:
-            inner = replace(cursor, extents={**cursor.extents, loop: steps}, last=last)
+            inner = replace(cursor, extents={**cursor.extents, loop: steps}, last=last and cursor.last)
             if count == 1:
                 first = (cursor.first or LlvmValue("true", I1)) if start == 0 else LlvmValue("false", I1)
                 self._level(depth + 1, self._moved(replace(inner, first=first), loop, start))
