@@ -422,7 +422,7 @@ def test_epilogue(shape: str, loop: int, width: str, length: int) -> None:
     check_epilogue(SHAPES[shape], loop, WIDTHS[width], length)
 
 
-@pytest.mark.parametrize("extent", (12, 13))
+@pytest.mark.parametrize("extent", [12, 13])
 def test_epilogue_of_a_sum_in_parts_of_two_loops(extent: int) -> None:
     """A weight gradient whose operands exceed the cache by image and by row: only the last part of both finishes it."""
     gradient = Image(3, extent, extent, 16, 24, 3).contraction("weights")

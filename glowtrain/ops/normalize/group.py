@@ -83,9 +83,11 @@ class ChannelNormalization(Operator):
         return sums / max(math.prod(x.shape[1:]) // groups, 1)
 
     def vjp(self, g: Value, y: Value, x: Value, scale: Value, bias: Value) -> Grads:
-        """dx = (g * scale - mean(g * scale) - normal * mean(g * scale * normal)) / sqrt(variance + epsilon), with normal
-        the normalized x. All sums come from those over the places of each channel, in one pass over x and g (as by
-        PyTorch's ComputeInternalGradients)."""
+        """dx = (g * scale - mean(g * scale) - normal * mean(g * scale * normal)) / sqrt(variance + epsilon).
+
+        ``normal`` is the normalized x. All sums come from those over the places of each channel, in one pass over x and
+        g (as by PyTorch's ComputeInternalGradients).
+        """
         centered, inverse = self._normalizing(x)
         g_wide, normal = as_dtype(g, inverse.dtype), centered * inverse
         along_bias, along_scale = channel_sums(g_wide), channel_sums(g_wide * normal)

@@ -31,6 +31,8 @@ from glowtrain.loops.functions import Cost
 from glowtrain.program.program import Instruction, Kernel
 from glowtrain.types import i8, i16, i32, u8, u16
 
+CHEAP = 8
+"""Operations of an expression that is computed again rather than stored."""
 INTEGERS = frozenset({i8, u8, i16, u16, i32})
 """Types of which contractions with sums in i32 are made."""
 
@@ -62,9 +64,9 @@ class Definition:
 
     @property
     def is_cheap(self) -> bool:
-        """Whether the value costs no more than a few cycles per element."""
-        nodes = [node for node in self.nodes if isinstance(node, (Apply, Reduce))]
-        return len(nodes) <= 6 and all(map(_takes_one_step, nodes))
+        """Whether the value costs no more than a few cycles per element; affine addresses are not counted."""
+        nodes = [node for node in _computed(self.value) if isinstance(node, (Apply, Reduce))]
+        return len(nodes) <= CHEAP and all(map(_takes_one_step, nodes))
 
     def at(self, subscripts: Sequence[Expr]) -> Expr:
         """The expression of the element at ``subscripts``."""
@@ -131,6 +133,17 @@ def box(kernel: Kernel) -> For | None:
 def is_move(expr: Expr) -> bool:
     """Only rearranges: an element of a buffer, or a constant."""
     return isinstance(expr, (Const, Load))
+
+
+def _computed(expr: Expr) -> Iterator[Expr]:
+    """The nodes that take time: an expression without the subscripts of loads at affine addresses."""
+    seen, stack = {expr}, [expr]
+    while stack:
+        node = stack.pop()
+        yield node
+        below = () if isinstance(node, Load) and is_linear(node) else node.children
+        stack += [child for child in below if child not in seen]
+        seen.update(below)
 
 
 def _takes_one_step(node: Expr) -> bool:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from glowtrain.loops import (
+    Apply,
     Buffer,
     Cast,
     Const,
@@ -48,6 +49,9 @@ from glowtrain.stages import Explain, Facts, Refused
 from glowtrain.types import f32, f64, i8, u8
 
 BYTES = (i8, u8)
+
+READS_OF_A_WRITE = 2
+"""What storing an element moves: memory comes into the cache before it is written."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +210,8 @@ class _Inlining:
         readers = sorted(self.readers.get(buffer, ()))
         safe = [reader for reader in readers if self._reaches(producer, position, buffer, reader)]
         uses = {reader: self.instructions[reader].uses(buffer) for reader in safe}
-        chosen = _chosen(buffer, defined, uses, all_readers=len(safe) == len(readers))
+        saves = defined.is_cheap and self._saves_memory(producer, buffer, safe)
+        chosen = _chosen(buffer, defined, uses, all_readers=len(safe) == len(readers), saves=saves)
         if isinstance(chosen, Refused):
             self._refuse(producer, chosen)
             return
@@ -215,6 +220,19 @@ class _Inlining:
             self.readers[buffer].discard(reader)
             for source in producer.reads:
                 self.readers[source].add(reader)
+
+    def _saves_memory(self, producer: Kernel, buffer: Buffer, readers: Sequence[int]) -> bool:
+        """Whether readers that compute the buffer's elements move no more of memory than those that read them.
+
+        Where all readers are elementwise, or the buffer can be computed behind a sum, fusion saves as much.
+        """
+        size, sources = buffer.type.size, sum(source.type.size for source in producer.reads)
+        if sources * 4 <= size * 5:  # at most one tensor of the buffer's size: they read that one instead
+            return True
+        if not any(map(self._reduces, readers)) or any(self._ends_a_sum(source, size) for source in producer.reads):
+            return False
+        further = [s.type.size for reader in readers for s in producer.reads if reader not in self.readers[s]]
+        return sum(further) <= sources + (READS_OF_A_WRITE + len(readers)) * size
 
     def _refuse(self, producer: Kernel, refused: Refused) -> None:
         if self.how.explain is not None:
@@ -240,6 +258,13 @@ class _Inlining:
             for source in producer.reads
         )
 
+    def _ends_a_sum(self, source: Buffer, size: int) -> bool:
+        """Whether ``size`` sums of one kernel have elementwise readers alone, which can be fused with it."""
+        writers = self.writers.get(source, set())
+        if source.kind != "activation" or source.type.size != size or len(writers) != 1:
+            return False
+        return all(map(self._reduces, writers)) and not any(map(self._reduces, self.readers[source]))
+
     def _wanted(self, position: int) -> bool:
         """Whether anybody reads what an instruction writes; after inlining its last reader may be gone."""
         return any(b.kind != "activation" or self.readers.get(b) for b in self.instructions[position].writes)
@@ -262,8 +287,10 @@ class _Inlining:
         )
 
 
-def _chosen(buffer: Buffer, defined: Definition, uses: dict[int, list[_Use]], all_readers: bool) -> list[int] | Refused:
-    """The readers into which the definition goes."""
+def _chosen(
+    buffer: Buffer, defined: Definition, uses: dict[int, list[_Use]], *, all_readers: bool, saves: bool
+) -> list[int] | Refused:
+    """The readers into which the definition goes; ``saves``: it is cheap, and they move no more of memory."""
     if is_move(defined.value):
         return [i for i, at in uses.items() if all(_movable(use, buffer, defined) for use in at)]
     every = [use for at in uses.values() for use in at]
@@ -274,10 +301,7 @@ def _chosen(buffer: Buffer, defined: Definition, uses: dict[int, list[_Use]], al
     if any(needs_check(use.load) for use in every):  # a look-up: worth a check where it skips most of the table
         worth = all_readers and 2 * trips <= buffer.type.size
         return list(uses) if worth else Refused("it is read at subscripts that have to be checked")
-    # A thin expression reads at most one tensor of the buffer's size: its readers read that one instead.
-    source = sum(b.type.size for b in {load.buffer for load in defined.loads})
-    thin = defined.is_cheap and source * 4 <= buffer.type.size * 5
-    if (all_readers and trips <= buffer.type.size) or (thin and trips <= 4 * buffer.type.size):
+    if (all_readers and trips <= buffer.type.size) or (saves and trips <= 4 * buffer.type.size):
         return list(uses)
     return Refused("its readers would compute it more often than it does itself, or some need it as it is")
 
@@ -308,11 +332,38 @@ def _movable(use: _Use, buffer: Buffer, defined: Definition) -> bool:
 
 
 def _inlined(instruction: Instruction, definitions: Mapping[Buffer, Definition]) -> Instruction:
-    def change(expr: Expr) -> Expr | None:
+    """The instruction with definitions in place of loads. What becomes equal through that is computed once."""
+    shared = _Sharing(frozenset(instruction.writes))
+
+    def change(expr: Expr) -> Expr:
         defined = definitions.get(expr.buffer) if isinstance(expr, Load) else None
-        return _at(defined, expr) if defined is not None and isinstance(expr, Load) else None
+        if defined is None or not isinstance(expr, Load):
+            return shared.of(expr)
+        return rewrite(_at(defined, expr), shared.of, shared.memo)
 
     return instruction.rewritten(change)
+
+
+class _Sharing:
+    """One node for all equal expressions; loads of what the kernel writes may differ from one another."""
+
+    def __init__(self, written: frozenset[Buffer]) -> None:
+        self._written = written
+        self._nodes: dict[tuple[object, ...], Expr] = {}
+        self.memo: dict[Expr, Expr] = {}
+
+    def of(self, expr: Expr) -> Expr:
+        """The first expression that was equal to this one; its children are such already."""
+        match expr:
+            case Const(value=value, dtype=dtype):
+                return self._nodes.setdefault((Const, repr(value), dtype), expr)
+            case Apply(function=function, arguments=arguments, dtype=dtype):
+                return self._nodes.setdefault((function, arguments, dtype), expr)
+            case Cast(value=value, dtype=dtype):
+                return self._nodes.setdefault((Cast, value, dtype), expr)
+            case Load(buffer=buffer, index=index, fill=fill) if buffer not in self._written:
+                return self._nodes.setdefault((buffer, index, repr(fill)), expr)
+        return expr
 
 
 def _at(defined: Definition, load: Load) -> Expr:
