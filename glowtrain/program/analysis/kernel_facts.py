@@ -141,9 +141,13 @@ def _computed(expr: Expr) -> Iterator[Expr]:
     while stack:
         node = stack.pop()
         yield node
-        below = () if isinstance(node, Load) and is_linear(node) else node.children
+        below = () if isinstance(node, Load) and _is_plain(node) else node.children
         stack += [child for child in below if child not in seen]
         seen.update(below)
+
+
+def _is_plain(load: Load) -> bool:
+    return all(isinstance(subscript, (Index, Const)) for subscript in load.index) or is_linear(load)
 
 
 def _takes_one_step(node: Expr) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -210,8 +210,8 @@ class _Inlining:
         readers = sorted(self.readers.get(buffer, ()))
         safe = [reader for reader in readers if self._reaches(producer, position, buffer, reader)]
         uses = {reader: self.instructions[reader].uses(buffer) for reader in safe}
-        saves = defined.is_cheap and self._saves_memory(producer, buffer, safe)
-        chosen = _chosen(buffer, defined, uses, all_readers=len(safe) == len(readers), saves=saves)
+        saves = functools.partial(self._saves_memory, producer, buffer, defined, safe)
+        chosen = _chosen(buffer, defined, uses, len(safe) == len(readers), saves)
         if isinstance(chosen, Refused):
             self._refuse(producer, chosen)
             return
@@ -221,12 +221,14 @@ class _Inlining:
             for source in producer.reads:
                 self.readers[source].add(reader)
 
-    def _saves_memory(self, producer: Kernel, buffer: Buffer, readers: Sequence[int]) -> bool:
-        """Whether readers that compute the buffer's elements move no more of memory than those that read them.
+    def _saves_memory(self, producer: Kernel, buffer: Buffer, defined: Definition, readers: Sequence[int]) -> bool:
+        """Whether readers that compute the buffer's elements take little time for it and move no more of memory.
 
         Where all readers are elementwise, or the buffer can be computed behind a sum, fusion saves as much.
         """
         size, sources = buffer.type.size, sum(source.type.size for source in producer.reads)
+        if not defined.is_cheap:
+            return False
         if sources * 4 <= size * 5:  # at most one tensor of the buffer's size: they read that one instead
             return True
         if not any(map(self._reduces, readers)) or any(self._ends_a_sum(source, size) for source in producer.reads):
@@ -288,9 +290,9 @@ class _Inlining:
 
 
 def _chosen(
-    buffer: Buffer, defined: Definition, uses: dict[int, list[_Use]], *, all_readers: bool, saves: bool
+    buffer: Buffer, defined: Definition, uses: dict[int, list[_Use]], all_readers: bool, saves: Callable[[], bool]
 ) -> list[int] | Refused:
-    """The readers into which the definition goes; ``saves``: it is cheap, and they move no more of memory."""
+    """The readers into which the definition goes."""
     if is_move(defined.value):
         return [i for i, at in uses.items() if all(_movable(use, buffer, defined) for use in at)]
     every = [use for at in uses.values() for use in at]
@@ -301,7 +303,7 @@ def _chosen(
     if any(needs_check(use.load) for use in every):  # a look-up: worth a check where it skips most of the table
         worth = all_readers and 2 * trips <= buffer.type.size
         return list(uses) if worth else Refused("it is read at subscripts that have to be checked")
-    if (all_readers and trips <= buffer.type.size) or (saves and trips <= 4 * buffer.type.size):
+    if (all_readers and trips <= buffer.type.size) or (trips <= 4 * buffer.type.size and saves()):
         return list(uses)
     return Refused("its readers would compute it more often than it does itself, or some need it as it is")
 
@@ -332,14 +334,16 @@ def _movable(use: _Use, buffer: Buffer, defined: Definition) -> bool:
 
 
 def _inlined(instruction: Instruction, definitions: Mapping[Buffer, Definition]) -> Instruction:
-    """The instruction with definitions in place of loads. What becomes equal through that is computed once."""
-    shared = _Sharing(frozenset(instruction.writes))
+    """The instruction with definitions in place of loads. Arithmetic that becomes equal through that is shared."""
+    computed = any(not is_move(defined.value) for defined in definitions.values())
+    shared = _Sharing(frozenset(instruction.writes)) if computed else None
 
-    def change(expr: Expr) -> Expr:
+    def change(expr: Expr) -> Expr | None:
         defined = definitions.get(expr.buffer) if isinstance(expr, Load) else None
-        if defined is None or not isinstance(expr, Load):
-            return shared.of(expr)
-        return rewrite(_at(defined, expr), shared.of, shared.memo)
+        new = _at(defined, expr) if defined is not None and isinstance(expr, Load) else None
+        if shared is None:
+            return new
+        return shared.of(expr) if new is None else rewrite(new, shared.of, shared.memo)
 
     return instruction.rewritten(change)
 
@@ -355,14 +359,14 @@ class _Sharing:
     def of(self, expr: Expr) -> Expr:
         """The first expression that was equal to this one; its children are such already."""
         match expr:
-            case Const(value=value, dtype=dtype):
-                return self._nodes.setdefault((Const, repr(value), dtype), expr)
             case Apply(function=function, arguments=arguments, dtype=dtype):
                 return self._nodes.setdefault((function, arguments, dtype), expr)
+            case Load(buffer=buffer, index=index, fill=None) if buffer not in self._written:
+                return self._nodes.setdefault((buffer, index), expr)
+            case Const(value=value, dtype=dtype):  # by their text: -0.0 equals 0.0
+                return self._nodes.setdefault((repr(value), dtype), expr)
             case Cast(value=value, dtype=dtype):
                 return self._nodes.setdefault((Cast, value, dtype), expr)
-            case Load(buffer=buffer, index=index, fill=fill) if buffer not in self._written:
-                return self._nodes.setdefault((buffer, index, repr(fill)), expr)
         return expr
 
 
