@@ -10,8 +10,9 @@ import glowtrain as gt
 from glowtrain import nn
 from glowtrain.compiler.walk import arrive, until
 from glowtrain.graph import Value
-from glowtrain.loops import Buffer
+from glowtrain.loops import Buffer, For
 from glowtrain.ops.elementwise.extrema import Clip
+from glowtrain.ops.normalize.batch_and_layer import RMSNormalization
 from glowtrain.ops.normalize.group import GroupNormalization, InstanceNormalization
 from glowtrain.program.program import Program
 from glowtrain.types import f32
@@ -108,3 +109,34 @@ def test_both_sums_of_the_gradient_share_a_pass() -> None:
     x = normalized(program)
     both = [kernel for kernel in program.kernels if x in kernel.reads and len(kernel.writes) == 2]
     assert any(len(kernel.survey.reductions) == 2 for kernel in both)
+
+
+def rms_norm(x: Value) -> Value:
+    with nn.scope("norm"):
+        scale = nn.parameter("scale", x.shape[-1:], nn.ones)
+    result: Value = RMSNormalization()(x, scale)
+    return result
+
+
+def row_step(norm: Layer) -> Program:
+    """The program of a step of two linear layers with a function of each row between them."""
+
+    @gt.model(x=f32["batch", 24])
+    def net(x: Value) -> Value:
+        return nn.linear(norm(nn.linear(x, 48, bias=False, name="first")), 8, name="second")
+
+    trainer = gt.Trainer(net.bind({"batch": 32}), gt.losses.mse(), gt.optim.SGD())
+    program: Program = arrive(trainer.graph, stages=until("program"))
+    return program
+
+
+@pytest.mark.parametrize(("norm", "readers"), [(nn.layer_norm, 3), (rms_norm, 3), (nn.softmax, 1)])
+def test_rows_are_read_once_forward_and_once_backward(norm: Layer, readers: int) -> None:
+    """Sums of a row and what is computed with them are one kernel. Besides, a scale's gradient sums columns; the
+    backward of softmax reads its result instead."""
+    program = row_step(norm)
+    (x,) = next(kernel.writes for kernel in program.kernels if kernel.name.startswith("matmul"))
+    assert len([kernel for kernel in program.kernels if x in kernel.reads]) == readers
+    rows = [kernel for kernel in program.kernels if any(isinstance(s, For) for f in kernel.body for s in f.body)]
+    assert len(rows) == 2, [kernel.name for kernel in rows]
+    assert all(kernel.survey.reductions for kernel in rows)

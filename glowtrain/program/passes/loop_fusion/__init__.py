@@ -1,1 +1,1 @@
-"""Kernels over equal boxes become one."""
+"""Kernels over equal boxes become one, and sums of rows join the loop through the rows."""

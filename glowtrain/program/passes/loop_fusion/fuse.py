@@ -3,18 +3,19 @@
 A producer and its elementwise readers become one loop in which the intermediate is a scalar: the epilogue of a
 contraction, an optimizer's several states, a copy into a variable or an output (which thereby becomes an update in
 place). Siblings that read the same data share the pass over it, e.g. the two sums of a batch normalisation's
-gradient.
+gradient. Sums of rows go into the loop through the rows that reads them, so that a row is in the cache the second time.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from glowtrain.loops import Buffer, Expr, For, Let, Statement, Store, evaluations
 from glowtrain.program.analysis.kernel_facts import conflict, contractions
 from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, Box, Limits, fuse_pair
+from glowtrain.program.passes.loop_fusion.fuse_rows import Rows, fuse_rows
 from glowtrain.program.program import Instruction, Kernel, Program
 from glowtrain.stages import Explain, Refused
 
@@ -33,6 +34,9 @@ class FuseLoops:
 
 
 PLAIN = FuseLoops()
+
+Rule = Callable[[Box, Instruction], Kernel | Refused | None]
+"""A way to make one kernel of a loop over a box and a later instruction."""
 
 
 def fuse_loops(
@@ -78,12 +82,17 @@ class _Fusion:
     def run(self) -> list[Instruction]:
         for instruction in list(self.at):
             self._trim(instruction)
+        for rule in (self._pair, self._rows):
+            self._exhaust(rule)
+        return [instruction for instruction in self.order if instruction is not None]
+
+    def _exhaust(self, rule: Rule) -> None:
+        """Fuse by one rule until it finds nothing any more."""
         position = 0
         while position < len(self.order):
             first = self.order[position]
-            if first is None or not self._absorb(first):
+            if first is None or not self._absorb(first, rule):
                 position += 1
-        return [instruction for instruction in self.order if instruction is not None]
 
     def _trim(self, instruction: Instruction) -> None:
         """Drop what a kernel of several results stores for nobody, such as the indices for MaxPool's backward."""
@@ -98,23 +107,32 @@ class _Fusion:
         position = self.at[kernel] = self.at.pop(instruction)
         self.order[position] = kernel
 
-    def _absorb(self, first: Instruction) -> bool:
+    def _absorb(self, first: Instruction, rule: Rule) -> bool:
         """Fuse one later kernel into ``first``, if any fits."""
         a = self._box(first)
         if a is None:
             return False
         for second in self._followers(a):
-            b = self._box(second)
-            if b is None:
+            kernel = rule(a, second)
+            if kernel is None:
                 continue
-            kernel = fuse_pair(a, b, self.how.limits)
             if isinstance(kernel, Kernel) and not self._place(first, second, kernel):
                 kernel = Refused("what lies between them needs the first and is needed by the second")
             if isinstance(kernel, Kernel):
                 return True
             if self.how.explain is not None:
-                self.how.explain(f"{a.kernel.name} with {b.kernel.name}", kernel.why)
+                self.how.explain(f"{a.kernel.name} with {second.name}", kernel.why)
         return False
+
+    def _pair(self, first: Box, second: Instruction) -> Kernel | Refused | None:
+        """Two loops over equal boxes as one; ``None`` for an instruction of another kind."""
+        b = self._box(second)
+        return None if b is None else fuse_pair(first, b, self.how.limits)
+
+    def _rows(self, first: Box, second: Instruction) -> Kernel | Refused | None:
+        """Sums of rows and a loop through the rows as one; ``None`` for instructions of other kinds."""
+        b = Rows.of(second) if first.reduces and first.kernel.written & set(second.reads) else None
+        return None if b is None else fuse_rows(first, b, self.how.limits)
 
     def _box(self, instruction: Instruction) -> Box | None:
         if instruction not in self.boxes:
@@ -185,7 +203,8 @@ class _Fusion:
     def _without_private(self, kernel: Kernel) -> Kernel:
         """Drop stores to activations that nobody reads."""
         loop = Box.of(kernel)
-        assert loop is not None
+        if loop is None:
+            return self._without_private_of_rows(kernel)
         stores = [s for s in loop.body if isinstance(s, Store) and not self._private(s.buffer, kernel)]
         sums = _partial_sums(loop.body, kernel) if loop.contracts else None
         if sums is not None and not any(_holds_sums(s, sums, kernel) for s in stores):
@@ -194,6 +213,13 @@ class _Fusion:
         if len(body) == len(loop.body):
             return kernel
         return Kernel(kernel.name, (For(loop.indices, _used_lets(body)),))
+
+    def _without_private_of_rows(self, kernel: Kernel) -> Kernel:
+        """The same for a loop over rows, which has a loop inside."""
+        (rows,) = kernel.body
+        assert isinstance(rows, For)
+        body = tuple(s for s in rows.body if not isinstance(s, Store) or not self._private(s.buffer, kernel))
+        return Kernel(kernel.name, (For(rows.indices, _used_lets(body)),))
 
     def _private(self, buffer: Buffer, kernel: Kernel) -> bool:
         """Whether nothing but ``kernel`` itself could want this buffer's contents."""

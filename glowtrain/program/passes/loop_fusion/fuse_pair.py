@@ -22,6 +22,7 @@ from glowtrain.loops import (
     affine,
     expression,
     flatten,
+    loads,
     needs_check,
     rewrite_body,
     unflatten,
@@ -116,7 +117,7 @@ def fuse_pair(a: Box, b: Box, limits: Limits) -> Kernel | Refused:
         return Refused("the second writes over what the first reads")
     if a.nodes + renamed.nodes > limits.expressions:
         return Refused("together they have too many expressions")
-    return Kernel(_name(a.kernel.name, b.kernel.name), (For(a.indices, _forwarded(a, renamed)),))
+    return Kernel(fused_name(a.kernel.name, b.kernel.name), (For(a.indices, forwarded(a.body, renamed.body)),))
 
 
 def _too_much(a: Box, b: Box, limits: Limits) -> Refused | None:
@@ -130,7 +131,8 @@ def _too_much(a: Box, b: Box, limits: Limits) -> Refused | None:
     return None
 
 
-def _name(a: str, b: str) -> str:
+def fused_name(a: str, b: str) -> str:
+    """The name of a kernel made of two."""
     names = dict.fromkeys([*a.split("+"), *b.split("+")])
     return "+".join(list(names)[:6])
 
@@ -205,12 +207,12 @@ class _Forward:
         return self.refs.get(expr.buffer) if isinstance(expr, Load) else None
 
 
-def _forwarded(a: Box, b: Box) -> tuple[Statement, ...]:
+def forwarded(a: Sequence[Statement], b: Sequence[Statement]) -> tuple[Statement, ...]:
     """Both bodies, with loads of what the first stores replaced by the stored scalars."""
-    read = {load.buffer for load in b.loads}
+    read = {load.buffer for load in loads(b)}
     body: list[Statement] = []
     refs: dict[Buffer, Expr] = {}
-    for statement in a.body:
+    for statement in a:
         if isinstance(statement, Store) and statement.buffer in read:
             value = statement.value
             if not isinstance(value, (Ref, Const)):
@@ -220,4 +222,4 @@ def _forwarded(a: Box, b: Box) -> tuple[Statement, ...]:
             refs[statement.buffer] = value
             statement = Store(statement.buffer, statement.index, value)
         body.append(statement)
-    return (*body, *rewrite_body(b.body, _Forward(refs).change))
+    return (*body, *rewrite_body(b, _Forward(refs).change))
