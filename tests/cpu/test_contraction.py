@@ -354,6 +354,14 @@ def test_blocks_follow_the_caches_of_the_target() -> None:
     assert generate(strided, "f", avx2).plan != generate(strided, "f", replace(avx2, l1=avx2.l1 // 16)).plan
 
 
+@pytest.mark.parametrize("target", ["avx2", "avx512"])
+def test_results_beyond_the_cache_are_written_side_by_side(target: str) -> None:
+    """Tiles of a depthwise convolution run along a row of the image, not from image to image."""
+    plan = generate(depthwise(64, 7, 160, 3, "forward"), "f", Target.named(target)).plan
+    assert "tile x/" in plan
+    assert "each x/" not in plan
+
+
 @dataclass(frozen=True)
 class Bias:
     """max(value + bias[loop], 0) + 1000 * residual at the address of C."""

@@ -202,7 +202,10 @@ def _results(x: Candidate, mean: _Average, parts: int) -> float:
     held = x.footprint("c", x.problem.outputs)
     if held <= x.machine.l1:
         return 0.0
-    return again * wanted / (NEXT_LINES if held <= x.machine.l2 else rates.WRITTEN * THIRD_LEVEL)
+    if held <= x.machine.l2:
+        return again * wanted / NEXT_LINES
+    pages = prod(count for loop, count in x.tile if x.stride("c", loop) * size >= PAGE)
+    return again * wanted / (rates.WRITTEN * THIRD_LEVEL) + (rates.PAGE_OF_RESULTS * pages if pages > 1 else 0)
 
 
 def packing(x: Candidate) -> dict[str, float]:

@@ -95,6 +95,8 @@ THIRD_LEVEL = 6
 """Bytes in a cycle that the third-level cache delivers; fitted."""
 WRITTEN = 2
 """Factor of that rate for lines of results; fitted."""
+PAGE_OF_RESULTS = 6
+"""Cycles for each page that a tile of results goes to where they do not fit the second-level cache; fitted."""
 BESIDE = 0.05
 """Part of the shorter one of computing and loading that is not hidden behind the longer one; fitted."""
 UNALIGNED = 0.4
