@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from glowtrain.loops import Buffer, Expr, For, Let, Statement, Store, evaluations
 from glowtrain.program.analysis.kernel_facts import conflict, contractions
 from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, Box, Limits, fuse_pair
-from glowtrain.program.passes.loop_fusion.fuse_rows import Rows, fuse_rows
+from glowtrain.program.passes.loop_fusion.fuse_rows import RowLoop, fuse_rows
 from glowtrain.program.program import Instruction, Kernel, Program
 from glowtrain.stages import Explain, Refused
 
@@ -131,7 +131,7 @@ class _Fusion:
 
     def _rows(self, first: Box, second: Instruction) -> Kernel | Refused | None:
         """Sums of rows and a loop through the rows as one; ``None`` for instructions of other kinds."""
-        b = Rows.of(second) if first.reduces and first.kernel.written & set(second.reads) else None
+        b = RowLoop.of(second) if first.reduces and first.kernel.written & set(second.reads) else None
         return None if b is None else fuse_rows(first, b, self.how.limits)
 
     def _box(self, instruction: Instruction) -> Box | None:

@@ -41,7 +41,7 @@ LARGEST = 1 << 17
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowLoop:
     """A kernel that is one loop over rows: ``head`` for each row, and a loop through the row.
 
     ``outer`` is ``None`` for an elementwise kernel, in which any indices may be those of the rows.
@@ -53,16 +53,16 @@ class Rows:
     inner: For
 
     @staticmethod
-    def of(instruction: Instruction) -> Rows | None:
+    def of(instruction: Instruction) -> RowLoop | None:
         """``None`` for an instruction that is anything else."""
         kernel = instruction.kernel
         if kernel is None:
             return None
         match kernel.body:
             case (For(indices=outer, body=(*head, For(serial=False) as inner), serial=False),):
-                return Rows(kernel, outer, tuple(head), inner) if _flat(head) and _flat(inner.body) else None
+                return RowLoop(kernel, outer, tuple(head), inner) if _flat(head) and _flat(inner.body) else None
             case (For(serial=False) as loop,) if _flat(loop.body) and not kernel.survey.reductions:
-                return Rows(kernel, None, (), loop)
+                return RowLoop(kernel, None, (), loop)
         return None
 
 
@@ -70,7 +70,7 @@ def _flat(body: Sequence[Statement]) -> bool:
     return all(isinstance(statement, (Let, Store)) for statement in body)
 
 
-def fuse_rows(a: Box, b: Rows, limits: Limits) -> Kernel | Refused:
+def fuse_rows(a: Box, b: RowLoop, limits: Limits) -> Kernel | Refused:
     """``a``, which sums rows, and then ``b`` in one loop over rows, or why they do not fit."""
     if not a.reduces:
         return Refused("the first sums nothing")
@@ -92,7 +92,7 @@ def _split(body: Sequence[Statement]) -> tuple[tuple[Statement, ...], tuple[Stat
     return tuple(body[:-1]), tuple(body[-1:])
 
 
-def _matched(a: Box, b: Rows) -> dict[Expr, Expr] | None:
+def _matched(a: Box, b: RowLoop) -> dict[Expr, Expr] | None:
     """For each index of the first the one of the second that runs through the same rows."""
     links = [load for load in loads(b.kernel.body) if load.buffer in a.stores]
     names: dict[Expr, Expr] = {index: Const(0, index.dtype) for index in a.indices if index.extent == 1}
@@ -112,7 +112,7 @@ def _matched(a: Box, b: Rows) -> dict[Expr, Expr] | None:
     return names if complete and (b.outer is None or set(rows) == set(candidates)) else None
 
 
-def _unfit(body: Sequence[Statement], a: Box, b: Rows, rows: For, limits: Limits) -> Refused | None:
+def _unfit(body: Sequence[Statement], a: Box, b: RowLoop, rows: For, limits: Limits) -> Refused | None:
     """Why one kernel of both is worth nothing, or too large. ``body``: that of the first, in the second's indices."""
     (inner,) = rows.body
     assert isinstance(inner, For)
