@@ -368,8 +368,11 @@ class Bias:
 
     loop: int
     access: OperandAccess
-    length: int = 1
+    instructions: int = 1
     params: tuple[tuple[str, str], ...] = (("ptr noalias", "bias"), ("ptr noalias", "residual"))
+
+    def length(self, lane: int, width: int) -> int:
+        return self.instructions
 
     def emit(
         self, f: LlvmFunction, value: LlvmValue, coordinates: Sequence[Number], lane: int, mask: LlvmValue | None

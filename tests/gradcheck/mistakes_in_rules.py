@@ -300,7 +300,7 @@ LAYERS = [
         "sum over time lost",
         ScanGradient.gradients,
         scale("X + self._step_gradient(_)", 0.0),
-        operator("GRU", examples=12),
+        operator("Scan", examples=12),
     ),
 ]
 

@@ -176,7 +176,7 @@ class Scan(Operator):
 
     @classmethod
     def sample(cls, draw: Draw) -> Sample:
-        """A recurrence h' = tanh(h a + x B + m), counting its steps, with every direction and axis; or one result."""
+        """A recurrence h' = tanh(h a + x B + m k), counting its steps, with every direction and axis; or one result."""
         if draw.integer(0, 3) == 0:
             return cls._sample_of_one_result(draw)
         batch, inner, width, steps = (draw.integer(1, 3) for _ in range(4))
@@ -184,9 +184,10 @@ class Scan(Operator):
         axes, directions = tuple(draw.integer(0, 2) for _ in range(4)), tuple(draw.integer(0, 1) for _ in range(4))
         slices = ((batch, inner), (batch, width))
         scanned = [draw.floats((*s[:axis], steps, *s[axis:])) for s, axis in zip(slices, axes[:2], strict=True)]
-        scan = cls(body, 2, axes[:2], axes[2:], directions[:2], directions[2:], num_captured=2)
+        scan = cls(body, 2, axes[:2], axes[2:], directions[:2], directions[2:], num_captured=3)
         states = (draw.floats((batch, width)), np.zeros((), np.int64))
-        return Sample(scan, (*states, *scanned, draw.floats((width,)), draw.floats((inner, width))))
+        captured = (draw.floats(shape) for shape in ((width,), (inner, width), (batch, width)))
+        return Sample(scan, (*states, *scanned, *captured))
 
     @classmethod
     def _sample_of_one_result(cls, draw: Draw) -> Sample:
@@ -203,10 +204,11 @@ class Scan(Operator):
 
 def _sample_body(batch: int, inner: int, width: int) -> Graph:
     state, step = f64[batch, width], f64[batch, inner]
-    types = {"h": state, "count": i64[()], "x": step, "m": state, "a": f64[width], "b": f64[inner, width]}
+    captured = {"a": f64[width], "b": f64[inner, width], "k": state}
+    types = {"h": state, "count": i64[()], "x": step, "m": state, **captured}
     values = [Input(type_, name) for name, type_ in types.items()]
-    h, count, x, m, a, b = values
-    following = Tanh()(h * a + x @ b + m)
+    h, count, x, m, a, b, k = values
+    following = Tanh()(h * a + x @ b + m * k)
     outputs = {"h.next": following, "count.next": count + 1, "y": following * m, "z": h}
     return Graph(tuple(values), outputs, name="recurrence")
 
