@@ -13,7 +13,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from glowtrain.loops import Buffer, Expr, For, Index, Load, Reduce, Store, indices_of, rewrite, substitute, walk
+from glowtrain.loops import (
+    Buffer,
+    Expr,
+    For,
+    Index,
+    Load,
+    Reduce,
+    Store,
+    address,
+    indices_of,
+    rewrite,
+    substitute,
+    walk,
+)
 from glowtrain.program.program import Instruction, Kernel, Program
 from glowtrain.types import TensorType
 
@@ -78,7 +91,7 @@ def split(kernel: Kernel) -> tuple[Kernel, ...]:
             return None
         assert isinstance(expr, Reduce)
         name = f"{kernel.name}.parts" + (str(len(parts)) if parts else "")
-        part, rest = _factored(name, expr, axis, indices, store.buffer)
+        part, rest = _factored(name, expr, axis, indices, store)
         parts.append(part)
         return rest
 
@@ -135,7 +148,7 @@ def _divisor(extent: int, most: int) -> int:
 
 
 def _factored(
-    name: str, sum_: Reduce, axis: tuple[int, int], outer: Sequence[Index], result: Buffer
+    name: str, sum_: Reduce, axis: tuple[int, int], outer: Sequence[Index], result: Store
 ) -> tuple[Kernel, Reduce]:
     """The kernel that computes the parts, and the sum of them."""
     at, parts = axis
@@ -152,9 +165,9 @@ def _factored(
     return kernel, Reduce(sum_.op, (over,), Load(buffer, (over, *outer)))
 
 
-def _parts(name: str, sum_: Reduce, parts: int, outer: Sequence[Index], result: Buffer) -> Buffer:
-    """Memory for the parts, each laid out as the result is where it has the same axes."""
-    shape = tuple(index.extent for index in outer)
-    layout = result.layout if shape == result.shape else tuple(range(len(shape)))
-    type_ = TensorType(sum_.dtype, (parts, *shape))
-    return Buffer(name, type_, "activation", (0, *(axis + 1 for axis in layout)))
+def _parts(name: str, sum_: Reduce, parts: int, outer: Sequence[Index], result: Store) -> Buffer:
+    """Memory for the parts, those of neighbouring results next to each other."""
+    place = address(result.index, result.buffer.strides)
+    inwards = sorted(range(len(outer)), key=lambda axis: -abs(place.coefficient(outer[axis])))
+    type_ = TensorType(sum_.dtype, (parts, *(index.extent for index in outer)))
+    return Buffer(name, type_, "activation", (0, *(axis + 1 for axis in inwards)))
