@@ -87,16 +87,18 @@ def _tells(index: Index, target: Accumulate) -> bool:
     return any([atom for atom, _ in affine(subscript).terms] == [index] for subscript in target.index)
 
 
-def operations(body: Sequence[Statement]) -> float:
-    """Loads, stores and scalar functions (a transcendental one counts several) of statements, at every point."""
-    return _operations(body, set())
+def operations(body: Sequence[Statement], width: int) -> float:
+    """Loads, stores and scalar functions (a transcendental one counts several) of statements, at every point, in
+    vectors of ``width`` elements; those of loops that run in order, one by one."""
+    return _operations(body, set(), width) / width
 
 
-def _operations(body: Sequence[Statement], seen: set[Expr]) -> float:
+def _operations(body: Sequence[Statement], seen: set[Expr], width: int) -> float:
     total = 0.0
     for statement in body:
         if isinstance(statement, For):
-            total += math.prod(index.extent for index in statement.indices) * _operations(statement.body, seen)
+            points = math.prod(index.extent for index in statement.indices) * (width if statement.serial else 1)
+            total += points * _operations(statement.body, seen, 1 if statement.serial else width)
         else:
             total += isinstance(statement, (Store, Accumulate))
             total += sum(_evaluated(expr, seen) for expr in expressions(statement))

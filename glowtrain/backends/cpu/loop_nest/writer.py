@@ -15,8 +15,10 @@ from contextlib import contextmanager, nullcontext
 from glowtrain.backends.cpu.loop_nest.analysis import (
     NestOperations,
     accesses,
+    carried,
     computed,
     loop_order,
+    recurrence,
     reduction_cost,
     reductions,
     slope,
@@ -39,10 +41,12 @@ from glowtrain.loops import (
     Affine,
     Buffer,
     Cast,
+    Const,
     Expr,
     For,
     Index,
     Let,
+    Load,
     Statement,
     Store,
     address,
@@ -88,7 +92,7 @@ class Nests:
             self._loop(body[0], whole=True)
         else:
             self.write(body)
-        cycles = operations(body) / self.target.width("f32")
+        cycles = operations(body, self.target.width("f32"))
         return Work(self.cut.tasks, cycles / self.cut.tasks)
 
     def write(self, body: Sequence[Statement]) -> None:
@@ -111,6 +115,14 @@ class Nests:
         """A nest; ``whole``: it is the kernel, and its outermost loops are the task loops."""
         if math.prod(index.extent for index in loop.indices) == 0:
             return
+        before = carried(loop)
+        if before is not None:
+            self._chain(loop, before)
+            return
+        lane = self._lane_of_chains(loop)
+        if lane is not None:
+            self._side_by_side(loop, lane, whole=whole)
+            return
         if loop.serial or any(isinstance(statement, For) for statement in loop.body):
             self._cut(loop, loop.indices, whole=whole)
             self.e.hoist(loop.body)
@@ -132,6 +144,36 @@ class Nests:
             self._nested(others, loop.body, lambda: self._lanes(lane, loop.body, width))
         else:
             self._nested(others, loop.body, lambda: self._interleaved(lane, planes, loop.body, width))
+
+    def _chain(self, loop: For, before: Load) -> None:
+        """A recurrence along a loop: what a trip stores stays in a register for the next one."""
+        (index,), store = loop.indices, loop.body[-1]
+        assert isinstance(store, Store)
+        first = self.e.full(Const(before.fill or 0, before.dtype))
+        with self.f.loop(index.extent, [first], hint="chain") as trips, self.e.scopes.inner():
+            self.e.bind(index, trips.index)
+            self.e.scopes.set(before, trips.carried[0])
+            self.write(loop.body)
+            trips.next = [self.e.full(store.value)]
+
+    def _lane_of_chains(self, loop: For) -> Index | None:
+        """The loop to run along the lanes where each point has a recurrence: one that leads to neighbours."""
+        chains = recurrence(loop)
+        width = 1 if chains is None else self._width(chains.body)
+        if chains is None or width == 1:
+            return None
+        work, free = NestOperations.of(chains.body), self.e.free
+        costs = {index: vector_cost(work, index, width, free) for index in loop.indices if index.extent > 1}
+        best = min(costs, key=costs.__getitem__)
+        apart = [access for access in work.accesses if slope(access.offset, best, free) not in (0, 1)]
+        return None if apart else best
+
+    def _side_by_side(self, loop: For, lane: Index, *, whole: bool) -> None:
+        """Recurrences in lanes: each is a chain of operations that wait for one another."""
+        width = self._width(loop.body)
+        others = [index for index in loop.indices if index is not lane]
+        self._cut(loop, others, lane, self._lane_trips(lane, loop.body, width, False), whole=whole)
+        self._nested(others, loop.body, lambda: self._lanes(lane, loop.body, width))
 
     def _cut(
         self, loop: For, order: Sequence[Index], lane: Index | None = None, trips: int = 1, *, whole: bool
