@@ -33,6 +33,7 @@ declare i32 @pthread_cond_init(ptr, ptr)
 declare i32 @pthread_cond_wait(ptr, ptr)
 declare i32 @pthread_cond_signal(ptr)
 declare i32 @pthread_cond_broadcast(ptr)
+declare i32 @sched_yield()
 
 ; The bytes of a pool.
 define i64 @size(i64 %threads) #0 {
@@ -237,13 +238,15 @@ end.of.chunk:
   ret void
 }
 
-; What thread %thread (1 or more) of a pool runs: jobs, until it is told to stop.
+; What thread %thread (1 or more) of a pool runs: jobs, until it is told to stop. Where there is none it looks again
+; %spins times at once, twice as often after others have had its core, and then sleeps.
 define void @work(ptr %pool, i64 %thread) #0 {
 entry:
   %threads.at = getelementptr %pool, ptr %pool, i64 0, i32 1
   %threads = load i64, ptr %threads.at
   %spins.at = getelementptr %pool, ptr %pool, i64 0, i32 2
   %spins = load i64, ptr %spins.at
+  %most = mul i64 %spins, 3
   %number.at = getelementptr %pool, ptr %pool, i64 0, i32 7
   %sleepers.at = getelementptr %pool, ptr %pool, i64 0, i32 8
   %stop.at = getelementptr %pool, ptr %pool, i64 0, i32 9
@@ -257,16 +260,22 @@ job:
   %leaving = icmp ne i64 %leave, 0
   br i1 %leaving, label %end, label %spin
 spin:
-  %turn = phi i64 [ 0, %job ], [ %turns, %pause ]
+  %turn = phi i64 [ 0, %job ], [ %turns, %pause ], [ %turns, %yield ]
   %now = load atomic i64, ptr %number.at acquire, align 8
   %new = icmp ne i64 %now, %number
   br i1 %new, label %job, label %patient
 patient:
   %turns = add i64 %turn, 1
-  %tired = icmp ugt i64 %turns, %spins
-  br i1 %tired, label %sleep, label %pause
+  %restless = icmp ule i64 %turns, %spins
+  br i1 %restless, label %pause, label %waver
 pause:
   PAUSE
+  br label %spin
+waver:
+  %tired = icmp ugt i64 %turns, %most
+  br i1 %tired, label %sleep, label %yield
+yield:
+  call i32 @sched_yield()
   br label %spin
 
 sleep:

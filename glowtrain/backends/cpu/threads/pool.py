@@ -25,8 +25,9 @@ from glowtrain.backends.state import aligned
 from glowtrain.types import Array
 
 SPINS = 2000
-"""Pauses for which a thread that has nothing to do looks again before it sleeps: some 50 µs, as long as the kernels
-between two that are worth sharing take."""
+"""Pauses for which a thread that has nothing to do looks again, some 50 to 100 µs; then it does so some 2 ms longer,
+leaving its core to others in between, before it sleeps: through a step whose kernels are mostly too small to be shared,
+and until the next one, as waking it takes longer than these."""
 _X86 = {
     "PAUSE": "call void @llvm.x86.sse2.pause()",
     "SAVE_MODE": "call void @llvm.x86.sse.stmxcsr(ptr %mode.at)",

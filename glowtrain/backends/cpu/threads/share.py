@@ -17,7 +17,7 @@ from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import POINTER, LlvmValue, i64, pointer
 
-WORTH = 2
+WORTH = 4
 """Chunks of a call, of that size, from which on it is shared: telling another thread and waiting for it takes 0.2 µs
 while that one is awake."""
 WAKE = 100_000
