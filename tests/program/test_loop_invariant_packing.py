@@ -145,6 +145,10 @@ def test_panels_are_equal_and_full(columns: int, width: int) -> None:
     assert width_of(columns, 256, 4) == width
 
 
+def test_a_row_of_less_than_an_element_is_as_short_as_panels_get() -> None:
+    assert width_of(1024, 2, 4) == 16
+
+
 def test_programs_with_repeats_keep_their_meaning() -> None:
     for seed in range(20):
         programs = RandomPrograms(ChoiceDraw(seed))

@@ -175,7 +175,7 @@ def _uses(loop: For, operand: InvariantMatrix, repeat: Repeat) -> int:
 def width_of(columns: int, row: int, size: int) -> int:
     """Columns of a panel for rows of about so many bytes: a divisor, so that panels are equal. Those that fill their
     lines best, of these the ones nearest to ``row``; 0 where none fills them well."""
-    line, wanted = LINE // size, row // size
+    line, wanted = LINE // size, max(1, row // size)
     widths = [width for width in range(1, min(columns, WIDEST * line) + 1) if columns % width == 0]
     fullness = {width: width / (-(-width // line) * line) for width in widths}
     best = max(widths, key=lambda width: (fullness[width], -abs(math.log(width / wanted))))

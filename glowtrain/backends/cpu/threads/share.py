@@ -19,7 +19,7 @@ from glowtrain.backends.llvm.values import POINTER, LlvmValue, i64, pointer
 
 WORTH = 4
 """Chunks of a call, of that size, from which on it is shared: telling another thread and waiting for it takes 0.2 µs
-while that one is awake."""
+while that one is awake, and what it reads and writes has to come from core to core."""
 WAKE = 100_000
 """Cycles of a call, some 30 µs, from which on threads that sleep are woken for it: the caller needs 7 µs for that, and
 they begin 30 µs later."""
