@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glowtrain.backends.cpu.loop_nest.analysis import carried, recurrence
+from glowtrain.backends.cpu.loop_nest.chains import carried, recurrence
 from glowtrain.backends.cpu.step import generate
 from glowtrain.backends.llvm.target import Target
 from glowtrain.loops import Buffer, Const, Expr, For, Index, Let, Load, Ref, Statement, Store, Tensor

@@ -15,21 +15,17 @@ from glowtrain.loops import (
     Expr,
     For,
     Index,
-    Let,
     Load,
     Reduce,
     Ref,
     Statement,
     Store,
     address,
-    affine,
     expressions,
-    loads,
     walk,
 )
 from glowtrain.loops.affine import Atom, Quotient, Remainder
 from glowtrain.loops.functions import Cost
-from glowtrain.types import f32, f64
 
 GATHER = 1.5
 """Cost of one lane of a gather or scatter, in vector operations."""
@@ -153,10 +149,10 @@ def _arithmetic(body: Iterable[Statement]) -> float:
     nodes = {
         node for statement in body for expr in expressions(statement) for node in walk(expr) if isinstance(node, Apply)
     }
-    return sum(price(node) for node in nodes)
+    return sum(_price(node) for node in nodes)
 
 
-def price(node: Apply) -> float:
+def _price(node: Apply) -> float:
     """What a scalar function costs, in vector operations."""
     return 1.0 if FUNCTIONS[node.function].cost == Cost.CHEAP else HEAVY
 
@@ -171,41 +167,6 @@ def computed(expr: Expr) -> Iterator[Expr]:
             seen.add(node)
             yield node
             stack.extend(() if isinstance(node, Load) else node.children)
-
-
-def recurrence(loop: For) -> For | None:
-    """The loop that runs in order at each point of a parallel one and is all that it does there, if there are several
-    points and all elements lie at affine addresses."""
-    match loop:
-        case For(indices=points, body=(For(serial=True) as inner,), serial=False):
-            flat = all(isinstance(statement, (Let, Store)) for statement in inner.body)
-            if flat and any(index.extent > 1 for index in points) and not any(True for _ in reductions(inner.body)):
-                places = [(s.index, s.buffer) for s in inner.body if isinstance(s, Store)]
-                places += [(load.index, load.buffer) for load in loads(inner.body)]
-                return inner if all(address(at, buffer.strides).is_linear for at, buffer in places) else None
-    return None
-
-
-def carried(loop: For) -> Load | None:
-    """The load of what the trip before stored, where a loop in order stores one element in each trip; in the first trip
-    it is outside of the buffer."""
-    match loop:
-        case For(indices=(index,), body=(*lets, Store() as store), serial=True):
-            pass
-        case _:
-            return None
-    found = [load for load in loads(loop.body) if load.buffer is store.buffer]
-    if not all(isinstance(statement, Let) for statement in lets) or len(set(found)) != 1 or found[0].fill is None:
-        return None
-    (load,) = set(found)
-    pairs = list(zip(map(affine, load.index), map(affine, store.index), store.buffer.shape, strict=True))
-    moving = [(before, here, extent) for before, here, extent in pairs if before != here]
-    if len(moving) != 1 or store.buffer.dtype not in (f32, f64):
-        return None
-    ((before, here, extent),) = moving
-    step = here.coefficient(index)
-    follows = abs(step) == 1 and extent == index.extent and before == here + Affine(-step)
-    return load if follows and [atom for atom, _ in here.terms] == [index] else None
 
 
 def reductions(body: Sequence[Statement]) -> Iterator[Reduce]:

@@ -15,16 +15,15 @@ from contextlib import contextmanager, nullcontext
 from glowtrain.backends.cpu.loop_nest.analysis import (
     NestOperations,
     accesses,
-    carried,
     computed,
     loop_order,
-    recurrence,
     reduction_cost,
     reductions,
     slope,
     vector_cost,
 )
 from glowtrain.backends.cpu.loop_nest.byte_packs import packs
+from glowtrain.backends.cpu.loop_nest.chains import carried, recurrence
 from glowtrain.backends.cpu.loop_nest.collapse import collapse
 from glowtrain.backends.cpu.loop_nest.cut import NOTHING, cut, operations
 from glowtrain.backends.cpu.loop_nest.reduction import Reducing
