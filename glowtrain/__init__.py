@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from glowtrain.outline import summary
     from glowtrain.quantization import quantize
     from glowtrain.stages import Options
+    from glowtrain.torch import from_torch
     from glowtrain.trainer import Trainer
     from glowtrain.types import Spec, TensorType, bf16, boolean, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 
@@ -49,6 +50,7 @@ _HOMES = {
     "NativeFunction": "glowtrain.native",
     "Trainer": "glowtrain.trainer",
     "compile": "glowtrain.compiler",
+    "from_torch": "glowtrain.torch",
     "gradients": "glowtrain.grad",
     "jvp": "glowtrain.grad",
     "Options": "glowtrain.stages",
@@ -85,6 +87,7 @@ __all__ = [
     "f16",
     "f32",
     "f64",
+    "from_torch",
     "grad",
     "gradcheck",
     "gradients",

@@ -94,7 +94,8 @@ def test_version(project: dict[str, Any]) -> None:
 
 
 def test_every_import_is_declared(project: dict[str, Any]) -> None:
-    """The package imports the standard library, its core dependencies and its gradcheck and plot extras: no peer."""
+    """The package imports the standard library, its core dependencies and its gradcheck and plot extras: no peer, but
+    for PyTorch where its modules are taken."""
     extras = project["project"]["optional-dependencies"]
     requirements = [*project["project"]["dependencies"], *extras["gradcheck"], *extras["plot"]]
     declared = {re.split(r"[<>=~!\[ ]", requirement, maxsplit=1)[0].lower() for requirement in requirements}

@@ -1,0 +1,131 @@
+"""Normalizations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from glowtrain.graph import Value, constant
+from glowtrain.ops.normalize.batch_and_layer import (
+    BatchNormalization,
+    LayerNormalization,
+    RMSNormalization,
+    UnbiasedBatchNormalization,
+)
+from glowtrain.ops.normalize.group import GroupNormalization, InstanceNormalization
+from glowtrain.ops.tensor.move import reshape
+from glowtrain.torch.aten.table import AtenCall, aten
+from glowtrain.types import DType
+
+
+def _filled(number: float, shape: tuple[int, ...], dtype: DType) -> Value:
+    return constant(np.full(shape, number, dtype.numpy))
+
+
+def _affine(x: Value, scale: Value | None, bias: Value | None, shape: tuple[int, ...]) -> tuple[Value, Value]:
+    """Scale and bias, ones and zeros where there are none."""
+    ones = _filled(1, shape, x.dtype) if scale is None else scale
+    zeros = _filled(0, shape, x.dtype) if bias is None else bias
+    return ones, zeros
+
+
+@aten("_native_batch_norm_legit_functional.default")
+def batch_norm_training(
+    call: AtenCall, x: Value, weight: Value | None, bias: Value | None, mean: Value, variance: Value, training: bool,
+    momentum: float, eps: float,
+) -> Any:  # fmt: skip
+    """The result, the running statistics, and nothing for the batch's own, which only PyTorch's gradient reads."""
+    scale, shift = _affine(x, weight, bias, x.shape[1:2])
+    if not training:
+        return BatchNormalization(epsilon=eps)(x, scale, shift, mean, variance), None, None, mean, variance
+    operator = UnbiasedBatchNormalization(epsilon=eps, momentum=1 - momentum)
+    y, new_mean, new_variance = operator(x, scale, shift, mean, variance)
+    return y, None, None, new_mean, new_variance
+
+
+@aten("batch_norm.default")
+def batch_norm(
+    call: AtenCall, x: Value, weight: Value | None, bias: Value | None, mean: Value | None, variance: Value | None,
+    training: bool, momentum: float, eps: float, cudnn_enabled: bool = False,
+) -> Any:  # fmt: skip
+    """Without running statistics, or with those alone."""
+    channels = x.shape[1:2]
+    scale, shift = _affine(x, weight, bias, channels)
+    if mean is not None and variance is not None and not training:
+        return BatchNormalization(epsilon=eps)(x, scale, shift, mean, variance)
+    zeros, ones = _filled(0, channels, scale.dtype), _filled(1, channels, scale.dtype)
+    return BatchNormalization(epsilon=eps, training_mode=True)(x, scale, shift, zeros, ones)[0]
+
+
+@aten("_native_batch_norm_legit_no_training.default")
+def batch_norm_inference(
+    call: AtenCall, x: Value, weight: Value | None, bias: Value | None, mean: Value, variance: Value, momentum: float,
+    eps: float,
+) -> Any:  # fmt: skip
+    scale, shift = _affine(x, weight, bias, x.shape[1:2])
+    return BatchNormalization(epsilon=eps)(x, scale, shift, mean, variance), None, None
+
+
+@aten("_native_batch_norm_legit.no_stats")
+def batch_norm_without_statistics(
+    call: AtenCall, x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, eps: float
+) -> Any:
+    return batch_norm(call, x, weight, bias, None, None, True, momentum, eps), None, None
+
+
+@aten("layer_norm.default")
+def layer_norm(
+    call: AtenCall, x: Value, normalized_shape: Sequence[int], weight: Value | None = None, bias: Value | None = None,
+    eps: float = 1e-5, cudnn_enable: bool = True,
+) -> Any:  # fmt: skip
+    scale, shift = _affine(x, weight, bias, tuple(normalized_shape))
+    axis = x.rank - len(normalized_shape)
+    result = LayerNormalization(axis=axis, epsilon=eps)(x, scale, shift)
+    return result[0] if isinstance(result, tuple) else result
+
+
+@aten("native_layer_norm.default")
+def native_layer_norm(
+    call: AtenCall, x: Value, normalized_shape: Sequence[int], weight: Value | None, bias: Value | None, eps: float
+) -> Any:
+    return layer_norm(call, x, normalized_shape, weight, bias, eps), None, None
+
+
+@aten("rms_norm.default")
+def rms_norm(
+    call: AtenCall, x: Value, normalized_shape: Sequence[int], weight: Value | None = None, eps: float | None = None
+) -> Any:
+    """Without ``eps``, PyTorch takes the least number that changes 1."""
+    least = float(np.finfo(np.float64 if x.dtype.size == 8 else np.float32).eps)
+    scale = _filled(1, tuple(normalized_shape), x.dtype) if weight is None else weight
+    return RMSNormalization(axis=x.rank - len(normalized_shape), epsilon=least if eps is None else eps)(x, scale)
+
+
+@aten("group_norm.default")
+def group_norm(
+    call: AtenCall, x: Value, num_groups: int, weight: Value | None = None, bias: Value | None = None, eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Any:  # fmt: skip
+    scale, shift = _affine(x, weight, bias, x.shape[1:2])
+    image = x if x.rank > 2 else reshape(x, (*x.shape, 1))
+    return reshape(GroupNormalization(num_groups=num_groups, epsilon=eps)(image, scale, shift), x.shape)
+
+
+@aten("native_group_norm.default")
+def native_group_norm(
+    call: AtenCall, x: Value, weight: Value | None, bias: Value | None, n: int, c: int, hxw: int, group: int, eps: float
+) -> Any:
+    return group_norm(call, x, group, weight, bias, eps), None, None
+
+
+@aten("instance_norm.default")
+def instance_norm(
+    call: AtenCall, x: Value, weight: Value | None, bias: Value | None, mean: Value | None, variance: Value | None,
+    use_input_stats: bool, momentum: float, eps: float, cudnn_enabled: bool = True,
+) -> Any:  # fmt: skip
+    scale, shift = _affine(x, weight, bias, x.shape[1:2])
+    if use_input_stats or mean is None or variance is None:
+        return InstanceNormalization(epsilon=eps)(x, scale, shift)
+    return BatchNormalization(epsilon=eps)(x, scale, shift, mean, variance)

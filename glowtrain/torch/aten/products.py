@@ -1,0 +1,66 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from glowtrain.graph import Value
+from glowtrain.ops.contraction.linear_algebra import Det, Inverse
+from glowtrain.ops.contraction.products import Einsum, Gemm, MatMul
+from glowtrain.ops.reduce.reduction import ReduceSum
+from glowtrain.ops.tensor.move import Transpose, reshape
+from glowtrain.torch.aten.table import AtenCall, aten
+
+
+@aten("linear.default")
+def linear(call: AtenCall, x: Value, weight: Value, bias: Value | None = None) -> Any:
+    """x W' + b over the last axis: one product of matrices, whatever axes stand before."""
+    rows = reshape(x, (x.type.size // x.shape[-1], x.shape[-1]))
+    operands = (rows, weight) if bias is None else (rows, weight, bias)
+    return reshape(Gemm(transB=True)(*operands), call.shape)
+
+
+@aten("matmul.default", "mm.default", "bmm.default", "mv.default")
+def matmul(call: AtenCall, x: Value, y: Value) -> Any:
+    return MatMul()(x, y)
+
+
+@aten("dot.default", "vdot.default", "inner.default")
+def dot(call: AtenCall, x: Value, y: Value) -> Any:
+    if x.rank == y.rank == 1:
+        return ReduceSum(axes=(0,), keepdims=False)(x * y)
+    return MatMul()(x, Transpose(perm=(*range(y.rank - 2), y.rank - 1, y.rank - 2))(y) if y.rank > 1 else y)
+
+
+@aten("addmm.default", "addmv.default", "baddbmm.default")
+def addmm(call: AtenCall, x: Value, first: Value, second: Value, beta: Any = 1, alpha: Any = 1) -> Any:
+    product = MatMul()(first, second)
+    scaled = product if alpha == 1 else product * call.cast(alpha)
+    return scaled if beta == 0 else scaled + (x if beta == 1 else x * call.cast(beta))
+
+
+@aten("outer.default", "ger.default")
+def outer(call: AtenCall, x: Value, y: Value) -> Any:
+    return x[:, None] * y[None, :]
+
+
+@aten("einsum.default")
+def einsum(call: AtenCall, equation: str, operands: Sequence[Value], path: Any = None) -> Any:
+    return Einsum(equation=equation.replace(" ", ""))(*operands)
+
+
+@aten("bilinear.default")
+def bilinear(call: AtenCall, first: Value, second: Value, weight: Value, bias: Value | None = None) -> Any:
+    result = Einsum(equation="...i,oij,...j->...o")(first, weight, second)
+    return result if bias is None else result + bias
+
+
+@aten("linalg_inv.default", "inverse.default")
+def inverse(call: AtenCall, x: Value) -> Any:
+    return Inverse()(x)
+
+
+@aten("linalg_det.default", "det.default")
+def det(call: AtenCall, x: Value) -> Any:
+    return Det()(x)

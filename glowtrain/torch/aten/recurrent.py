@@ -1,0 +1,153 @@
+"""LSTM, GRU and RNN: layers over layers, each an operator of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from glowtrain.errors import ModelError
+from glowtrain.graph import Value
+from glowtrain.ops.sequence.recurrent import GRU, LSTM, RNN
+from glowtrain.ops.tensor.move import Concat, Transpose, reshape
+from glowtrain.torch.aten.random import dropped
+from glowtrain.torch.aten.table import AtenCall, aten
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Layers of one kind. ``order``: our gates, as numbers of PyTorch's; ``make`` gives a layer's operator."""
+
+    make: Callable[..., Any]
+    order: tuple[int, ...]
+
+
+LSTM_STACK = Stack(LSTM, (0, 3, 1, 2))
+"""Ours: input, output, forget, cell; PyTorch's: input, forget, cell, output."""
+GRU_STACK = Stack(lambda **options: GRU(linear_before_reset=1, **options), (1, 0, 2))
+"""Ours: update, reset, new; PyTorch's: reset, update, new."""
+TANH_STACK = Stack(RNN, (0,))
+
+
+def _relu_layer(direction: str, **options: Any) -> Any:
+    return RNN(activations=("Relu",) * (2 if direction == "bidirectional" else 1), direction=direction, **options)
+
+
+RELU_STACK = Stack(_relu_layer, (0,))
+
+
+@aten("lstm.input")
+def lstm(
+    call: AtenCall, x: Value, states: Sequence[Value], params: Sequence[Value], has_biases: bool, num_layers: int,
+    dropout: float, train: bool, bidirectional: bool, batch_first: bool,
+) -> Any:  # fmt: skip
+    if len(params) != num_layers * (1 + bidirectional) * (2 + 2 * has_biases):
+        raise ModelError("LSTM with projections (proj_size) is not supported; project its result by a linear layer")
+    layers = _Layers(call, LSTM_STACK, params, has_biases, num_layers, dropout if train else 0.0, bidirectional)
+    y, finals = layers.run(x, states, batch_first)
+    return y, *finals
+
+
+@aten("gru.input")
+def gru(
+    call: AtenCall, x: Value, state: Value, params: Sequence[Value], has_biases: bool, num_layers: int, dropout: float,
+    train: bool, bidirectional: bool, batch_first: bool,
+) -> Any:  # fmt: skip
+    layers = _Layers(call, GRU_STACK, params, has_biases, num_layers, dropout if train else 0.0, bidirectional)
+    y, finals = layers.run(x, [state], batch_first)
+    return y, *finals
+
+
+@aten("rnn_tanh.input")
+def rnn_tanh(
+    call: AtenCall, x: Value, state: Value, params: Sequence[Value], has_biases: bool, num_layers: int, dropout: float,
+    train: bool, bidirectional: bool, batch_first: bool,
+) -> Any:  # fmt: skip
+    layers = _Layers(call, TANH_STACK, params, has_biases, num_layers, dropout if train else 0.0, bidirectional)
+    y, finals = layers.run(x, [state], batch_first)
+    return y, *finals
+
+
+@aten("rnn_relu.input")
+def rnn_relu(
+    call: AtenCall, x: Value, state: Value, params: Sequence[Value], has_biases: bool, num_layers: int, dropout: float,
+    train: bool, bidirectional: bool, batch_first: bool,
+) -> Any:  # fmt: skip
+    layers = _Layers(call, RELU_STACK, params, has_biases, num_layers, dropout if train else 0.0, bidirectional)
+    y, finals = layers.run(x, [state], batch_first)
+    return y, *finals
+
+
+@dataclass(frozen=True)
+class _Layers:
+    """A call of a stack; ``params`` are PyTorch's, by layer, then direction: W, R, and both biases if there are any."""
+
+    call: AtenCall
+    stack: Stack
+    params: Sequence[Value]
+    has_biases: bool
+    count: int
+    dropout: float
+    bidirectional: bool
+
+    @property
+    def directions(self) -> int:
+        return 1 + self.bidirectional
+
+    def run(self, x: Value, states: Sequence[Value], batch_first: bool) -> tuple[Value, list[Value]]:
+        """The outputs of the last layer, and the final states of all: each [layers directions, B, H].
+
+        Without an axis for the batch, there is one sequence.
+        """
+        single = x.rank == 2
+        if single:
+            x = reshape(x, (x.shape[0], 1, x.shape[1]))
+            states = [reshape(state, (state.shape[0], 1, state.shape[1])) for state in states]
+        elif batch_first:
+            x = Transpose(perm=(1, 0, 2))(x)
+        finals: list[list[Value]] = [[] for _ in states]
+        for layer, operands in enumerate(self._operands()):
+            x, own = self._layer(x, operands, [self._rows(state, layer) for state in states])
+            if self.dropout and layer < self.count - 1:
+                x = dropped(self.call, x, self.dropout)[0]
+            for collected, final in zip(finals, own, strict=True):
+                collected.append(final)
+        joined = [Concat(axis=0)(*each) if len(each) > 1 else each[0] for each in finals]
+        if single:
+            return reshape(x, (x.shape[0], x.shape[2])), [reshape(f, (f.shape[0], f.shape[2])) for f in joined]
+        return Transpose(perm=(1, 0, 2))(x) if batch_first else x, joined
+
+    def _layer(self, x: Value, operands: Sequence[Value | None], states: Sequence[Value]) -> tuple[Value, list[Value]]:
+        direction = "bidirectional" if self.bidirectional else "forward"
+        y, *finals = self.stack.make(direction=direction)(x, *operands, None, *states)
+        steps, _, batch, hidden = y.shape
+        return reshape(Transpose(perm=(0, 2, 1, 3))(y), (steps, batch, self.directions * hidden)), finals
+
+    def _rows(self, state: Value, layer: int) -> Value:
+        first = layer * self.directions
+        return state if self.count == 1 else state[first : first + self.directions]
+
+    def _operands(self) -> Iterator[list[Value | None]]:
+        """W, R and B of each layer: [directions, gates H, ...]."""
+        size = 4 if self.has_biases else 2
+        for layer in range(self.count):
+            first = layer * self.directions * size
+            parts = [self.params[first + d * size : first + (d + 1) * size] for d in range(self.directions)]
+            w, r = (_stacked([self._gates(part[i]) for part in parts]) for i in (0, 1))
+            biases = [Concat(axis=0)(self._gates(part[2]), self._gates(part[3])) for part in parts if self.has_biases]
+            yield [w, r, _stacked(biases) if biases else None]
+
+    def _gates(self, rows: Value) -> Value:
+        """Rows in the order of our gates."""
+        order = self.stack.order
+        if order == tuple(range(len(order))):
+            return rows
+        size = rows.shape[0] // len(order)
+        result: Value = Concat(axis=0)(*(rows[gate * size : (gate + 1) * size] for gate in order))
+        return result
+
+
+def _stacked(parts: Sequence[Value]) -> Value:
+    rows = [reshape(part, (1, *part.shape)) for part in parts]
+    result: Value = Concat(axis=0)(*rows) if len(rows) > 1 else rows[0]
+    return result

@@ -1,0 +1,175 @@
+"""Sums, means, extremes and norms along axes, and running sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from glowtrain.graph import Value, constant
+from glowtrain.ops.elementwise.arithmetic import Abs, Pow, Sqrt
+from glowtrain.ops.elementwise.logic import Cast, Greater
+from glowtrain.ops.indexing.arg_extrema import ArgMax, ArgMin, CumSum
+from glowtrain.ops.reduce import reduction
+from glowtrain.ops.reduce.scans import CumProd
+from glowtrain.ops.reduce.softmax import LogSoftmax, Softmax
+from glowtrain.ops.tensor.move import reshape
+from glowtrain.torch.aten.table import AtenCall, as_type, aten
+from glowtrain.types import boolean, f32
+
+Dims = int | Sequence[int] | None
+
+
+def axes_of(x: Value, dim: Dims) -> tuple[int, ...]:
+    """The axes that are meant, counted from the front: all for none."""
+    dims = [dim] if isinstance(dim, int) else dim
+    return tuple(axis % max(1, x.rank) for axis in dims) if dims else tuple(range(x.rank))
+
+
+def reduced(operator: type[reduction.Reduction], x: Value, dim: Dims, keepdim: bool) -> Value:
+    """A reduction along axes; a scalar reduces to itself."""
+    axes = axes_of(x, dim) if x.rank else ()
+    result: Value = operator(axes=axes, keepdims=keepdim, noop_with_empty_axes=True)(x)
+    return result
+
+
+@aten("sum.default", "sum.dim_IntList")
+def sum_(call: AtenCall, x: Value, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    return reduced(reduction.ReduceSum, call.cast(x), dim, keepdim)
+
+
+@aten("mean.default", "mean.dim")
+def mean(call: AtenCall, x: Value, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    return reduced(reduction.ReduceMean, call.cast(x), dim, keepdim)
+
+
+@aten("prod.default", "prod.dim_int")
+def prod(call: AtenCall, x: Value, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    return reduced(reduction.ReduceProd, call.cast(x), dim, keepdim)
+
+
+@aten("amax.default")
+def amax(call: AtenCall, x: Value, dim: Dims = None, keepdim: bool = False) -> Any:
+    return reduced(reduction.ReduceMax, x, dim, keepdim)
+
+
+@aten("amin.default")
+def amin(call: AtenCall, x: Value, dim: Dims = None, keepdim: bool = False) -> Any:
+    return reduced(reduction.ReduceMin, x, dim, keepdim)
+
+
+@aten("max.default")
+def max_(call: AtenCall, x: Value) -> Any:
+    return reduced(reduction.ReduceMax, x, None, False)
+
+
+@aten("min.default")
+def min_(call: AtenCall, x: Value) -> Any:
+    return reduced(reduction.ReduceMin, x, None, False)
+
+
+@aten("max.dim")
+def max_dim(call: AtenCall, x: Value, dim: int, keepdim: bool = False) -> Any:
+    return reduced(reduction.ReduceMax, x, dim, keepdim), ArgMax(axis=dim % x.rank, keepdims=keepdim)(x)
+
+
+@aten("min.dim")
+def min_dim(call: AtenCall, x: Value, dim: int, keepdim: bool = False) -> Any:
+    return reduced(reduction.ReduceMin, x, dim, keepdim), ArgMin(axis=dim % x.rank, keepdims=keepdim)(x)
+
+
+@aten("argmax.default")
+def argmax(call: AtenCall, x: Value, dim: int | None = None, keepdim: bool = False) -> Any:
+    return _arg(ArgMax, call, x, dim, keepdim)
+
+
+@aten("argmin.default")
+def argmin(call: AtenCall, x: Value, dim: int | None = None, keepdim: bool = False) -> Any:
+    return _arg(ArgMin, call, x, dim, keepdim)
+
+
+def _arg(operator: Callable[..., Any], call: AtenCall, x: Value, dim: int | None, keepdim: bool) -> Value:
+    if dim is None:
+        x, dim = reshape(x, (x.type.size,)), 0
+    found: Value = operator(axis=dim % x.rank, keepdims=keepdim)(x)
+    return reshape(found, call.shape)
+
+
+@aten("any.default", "any.dim", "any.dims")
+def any_(call: AtenCall, x: Value, dim: Dims = None, keepdim: bool = False) -> Any:
+    counted = reduced(reduction.ReduceMax, Cast(to=f32)(as_type(x, boolean)), dim, keepdim)
+    return Greater()(counted, constant(0.5, f32))
+
+
+@aten("all.default", "all.dim", "all.dims")
+def all_(call: AtenCall, x: Value, dim: Dims = None, keepdim: bool = False) -> Any:
+    counted = reduced(reduction.ReduceMin, Cast(to=f32)(as_type(x, boolean)), dim, keepdim)
+    return Greater()(counted, constant(0.5, f32))
+
+
+@aten("var.correction", "var.dim", "var.default")
+def var(call: AtenCall, x: Value, dim: Any = None, correction: Any = 1, keepdim: bool = False) -> Any:
+    return _variance(x, dim if not isinstance(dim, bool) else None, _correction(correction), keepdim)
+
+
+@aten("std.correction", "std.dim", "std.default")
+def std(call: AtenCall, x: Value, dim: Any = None, correction: Any = 1, keepdim: bool = False) -> Any:
+    return Sqrt()(var(call, x, dim, correction, keepdim))
+
+
+@aten("var_mean.correction")
+def var_mean(call: AtenCall, x: Value, dim: Any = None, correction: Any = 1, keepdim: bool = False) -> Any:
+    return var(call, x, dim, correction, keepdim), reduced(reduction.ReduceMean, x, dim, keepdim)
+
+
+def _correction(given: Any) -> float:
+    """What is subtracted from n: a number, or ``unbiased`` of older overloads."""
+    return 1.0 if given is None else float(given)
+
+
+def _variance(x: Value, dim: Dims, correction: float, keepdim: bool) -> Value:
+    centered = x - reduced(reduction.ReduceMean, x, dim, True)
+    count = 1
+    for axis in axes_of(x, dim):
+        count *= x.shape[axis]
+    squares = reduced(reduction.ReduceSumSquare, centered, dim, keepdim)
+    return squares * (1.0 / max(count - correction, 0)) if count > correction else squares / constant(0.0, x.dtype)
+
+
+@aten("logsumexp.default")
+def logsumexp(call: AtenCall, x: Value, dim: Dims, keepdim: bool = False) -> Any:
+    return reduced(reduction.ReduceLogSumExp, call.cast(x), dim, keepdim)
+
+
+@aten("norm.Scalar", "norm.ScalarOpt_dim", "linalg_vector_norm.default")
+def vector_norm(
+    call: AtenCall, x: Value, p: Any = 2, dim: Dims = None, keepdim: bool = False, dtype: Any = None
+) -> Any:
+    x, order = call.cast(x), 2.0 if p is None else float(p)
+    if order == 2:
+        return reduced(reduction.ReduceL2, x, dim, keepdim)
+    if order == 1:
+        return reduced(reduction.ReduceL1, x, dim, keepdim)
+    if order in (float("inf"), float("-inf")):
+        return reduced(reduction.ReduceMax if order > 0 else reduction.ReduceMin, Abs()(x), dim, keepdim)
+    powers = reduced(reduction.ReduceSum, Pow()(Abs()(x), call.cast(order)), dim, keepdim)
+    return Pow()(powers, call.cast(1 / order))
+
+
+@aten("cumsum.default")
+def cumsum(call: AtenCall, x: Value, dim: int, dtype: Any = None) -> Any:
+    return CumSum(axis=dim % max(1, x.rank))(call.cast(x))
+
+
+@aten("cumprod.default")
+def cumprod(call: AtenCall, x: Value, dim: int, dtype: Any = None) -> Any:
+    return CumProd(axis=dim % max(1, x.rank))(call.cast(x))
+
+
+@aten("softmax.int", "_softmax.default")
+def softmax(call: AtenCall, x: Value, dim: int, *_: Any, **__: Any) -> Any:
+    return Softmax(axis=dim)(call.cast(x))
+
+
+@aten("log_softmax.int", "_log_softmax.default")
+def log_softmax(call: AtenCall, x: Value, dim: int, *_: Any, **__: Any) -> Any:
+    return LogSoftmax(axis=dim)(call.cast(x))

@@ -1,0 +1,93 @@
+"""The table of ATen operators that can be read, and what a reading function is told of a call.
+
+Each entry is a function of a :class:`AtenCall` and the operator's own arguments, named and ordered as its ATen schema has
+them: tensors are :class:`~glowtrain.graph.Value`, everything else is a Python number, string, list or None. It returns
+the results as graph code. What ATen leaves to the types of operands (which type results have) stands in the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from glowtrain.graph import Value, constant
+from glowtrain.ops.elementwise.logic import Cast
+from glowtrain.torch.dtypes import from_torch_dtype
+from glowtrain.torch.random_state import RandomState
+from glowtrain.types import DType, Shape, TensorType
+
+Reading = Callable[..., Any]
+"""What makes graph code of a call."""
+
+TABLE: dict[str, Reading] = {}
+"""The reading functions by operator and overload, ``add.Tensor``."""
+
+
+def aten(*names: str) -> Callable[[Reading], Reading]:
+    """Enter a function under the names of the operators that it reads."""
+
+    def enter(function: Reading) -> Reading:
+        for name in names:
+            if name in TABLE:
+                raise ValueError(f"{name} is in the table already")
+            TABLE[name] = function
+        return function
+
+    return enter
+
+
+@dataclass(frozen=True)
+class AtenCall:
+    """One call of an operator: ``node`` as PyTorch has traced it, and where random numbers come from."""
+
+    node: torch.fx.Node
+    random: RandomState
+
+    @property
+    def types(self) -> tuple[TensorType | None, ...]:
+        """The types of all results; None for those that are no tensors."""
+        found = self.node.meta["val"]
+        results = found if isinstance(found, (tuple, list)) else (found,)
+        return tuple(type_of_fake(result) if isinstance(result, torch.Tensor) else None for result in results)
+
+    @property
+    def type(self) -> TensorType:
+        """The type of the only, or first result."""
+        found = self.types[0]
+        assert found is not None
+        return found
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def shape(self) -> Shape:
+        return self.type.shape
+
+    def cast(self, value: Any) -> Value:
+        """A tensor or number in the element type of the result."""
+        return as_type(value, self.dtype)
+
+    def promoted(self, *values: Any) -> list[Value]:
+        """The first operands in the element type that ATen promotes them to."""
+        facts = [each.meta["val"] if isinstance(each, torch.fx.Node) else each for each in self.node.args]
+        one, *others = facts[: len(values)]
+        dtype = from_torch_dtype(torch.result_type(one, others[0] if others else one))
+        return [as_type(value, dtype) for value in values]
+
+
+def as_type(value: Any, dtype: DType) -> Value:
+    """A tensor or number in an element type."""
+    if not isinstance(value, Value):
+        return constant(value, dtype)
+    result: Value = value if value.dtype == dtype else Cast(to=dtype)(value)
+    return result
+
+
+def type_of_fake(tensor: torch.Tensor) -> TensorType:
+    """The type of a tensor, real or traced."""
+    return TensorType(from_torch_dtype(tensor.dtype), tuple(int(extent) for extent in tensor.shape))

@@ -1,0 +1,123 @@
+"""From a functional graph of ATen operators to our graph code."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from glowtrain.errors import GlowtrainError, ModelError, UnsupportedOperatorError
+from glowtrain.grad.reverse import pullback
+from glowtrain.graph import Value, constant
+from glowtrain.graph.value import layers
+from glowtrain.ops.tensor.move import zeros
+from glowtrain.torch.aten import TABLE, AtenCall
+from glowtrain.torch.memory import array_of
+from glowtrain.torch.places import module_path, source_line
+from glowtrain.torch.random_state import RandomState
+from glowtrain.torch.trace import GRADIENT, Trace, name_of
+
+LISTED = 8
+"""Unsupported operators that a message names."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """A trace as graph code: the results, flat, and the new values of buffers by name."""
+
+    results: list[Any]
+    updates: dict[str, Value]
+
+
+def read(trace: Trace, leaves: Mapping[str, Value], random: RandomState, prefix: str = "") -> Read:
+    """Graph code of a trace, from the values of its inputs, parameters and buffers by their placeholders' names.
+
+    ``prefix`` is left out of the names of layers. Raises :class:`UnsupportedOperatorError` that names all operators
+    which cannot be read, with their lines.
+    """
+    _check(trace)
+    values: dict[torch.fx.Node, Any] = {}
+    with layers() as layer:
+        for node in trace.graph.nodes:
+            if node.op == "placeholder":
+                values[node] = leaves[node.name] if node.name in leaves else _constant(trace, node)
+            elif node.op == "call_function":
+                layer(module_path(node).removeprefix(prefix).removeprefix("."))
+                values[node] = _called(node, values, random)
+    return Read(
+        [_looked_up(result, values) for result in trace.results],
+        {name: _looked_up(node, values) for name, node in trace.updates.items()},
+    )
+
+
+def _looked_up(result: Any, values: Mapping[torch.fx.Node, Any]) -> Any:
+    return values[result] if isinstance(result, torch.fx.Node) else result
+
+
+def _constant(trace: Trace, node: torch.fx.Node) -> Value | None:
+    """A tensor that the module holds and does not name; None for an input that is none."""
+    tensor = trace.tensors.get(node.name)
+    return None if tensor is None else constant(array_of(tensor).copy())
+
+
+def _called(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any], random: RandomState) -> Any:
+    args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
+    if node.target is operator.getitem:
+        return args[0][args[1]]
+    call = AtenCall(node, random)
+    try:
+        result = _reading(node)(call, *args, **kwargs)
+    except GlowtrainError as error:
+        raise ModelError(f"{_where(node)}: {error}") from error
+    _check_type(call, result)
+    return result
+
+
+def _reading(node: torch.fx.Node) -> Callable[..., Any]:
+    return _differentiated if _is_gradient(node.target) else TABLE[name_of(node.target)]
+
+
+def _is_gradient(target: Any) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and target._schema.name == GRADIENT
+
+
+def _differentiated(
+    call: AtenCall, outputs: Sequence[Value], inputs: Sequence[Value], cotangents: Sequence[Value]
+) -> list[Value]:
+    """torch.autograd.grad, by our reverse walk."""
+    found = pullback(outputs, cotangents, inputs)
+    return [zeros(value.type) if gradient is None else gradient for value, gradient in zip(inputs, found, strict=True)]
+
+
+def _check(trace: Trace) -> None:
+    """Raise :class:`UnsupportedOperatorError` if operators cannot be read."""
+    found: dict[str, torch.fx.Node] = {}
+    for node in trace.graph.nodes:
+        known = node.target is operator.getitem or _is_gradient(node.target) or name_of(node.target) in TABLE
+        if node.op == "call_function" and not known:
+            found.setdefault(name_of(node.target), node)
+    if found:
+        named = [f"{_where(node)}" for node in list(found.values())[:LISTED]]
+        more = f"\n  - and {len(found) - LISTED} more" if len(found) > LISTED else ""
+        raise UnsupportedOperatorError(
+            "the module uses operators of PyTorch that are not supported:"
+            + "".join(f"\n  - {at}" for at in named)
+            + more,
+        )
+
+
+def _where(node: torch.fx.Node) -> str:
+    """``fft_fft.default in layers.0 (model.py:12: y = torch.fft.fft(x))``"""
+    path, line = module_path(node), source_line(node)
+    return name_of(node.target) + (f" in {path}" if path else "") + (f" ({line})" if line else "")
+
+
+def _check_type(call: AtenCall, result: Any) -> None:
+    """Raise :class:`ModelError` where graph code is of another type than PyTorch's result: a fault in the table."""
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    for ours, theirs in zip(results, call.types, strict=False):
+        if isinstance(ours, Value) and theirs is not None and ours.type != theirs:
+            raise ModelError(f"{_where(call.node)} was read as {ours.type}, PyTorch gives {theirs}: please report it")

@@ -1,0 +1,170 @@
+"""From a module to a functional graph of ATen operators, by PyTorch's own export.
+
+Operators stay as whole as ATen has them (``linear``, ``lstm``, ``scaled_dot_product_attention``): those that
+:mod:`glowtrain.torch.aten` cannot read are decomposed by PyTorch, only those. What a module writes in place (running
+statistics, slices) has become results. ``torch.autograd.grad`` within the module stays a call, which our own
+differentiation answers: so a gradient penalty is differentiated again, by verified rules.
+
+Source of the method: PyTorch's documentation of torch.export (training IR, ``run_decompositions``).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from glowtrain.errors import GlowtrainError, ModelError
+from glowtrain.torch.aten import TABLE
+from glowtrain.torch.places import innermost_line
+
+GRADIENT = "glowtrain::gradient"
+
+
+@torch.library.custom_op(GRADIENT, mutates_args=())
+def gradient(
+    outputs: list[torch.Tensor], inputs: list[torch.Tensor], cotangents: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Stands for a call of torch.autograd.grad in a traced graph; it is never run."""
+    raise NotImplementedError("a traced gradient is read by glowtrain, and runs nowhere else")
+
+
+@gradient.register_fake
+def _(outputs: Any, inputs: Any, cotangents: Any) -> list[torch.Tensor]:
+    return [torch.empty_like(each) for each in inputs]
+
+
+class _Gradients(TorchFunctionMode):
+    """Calls of ``torch.autograd.grad`` become calls of our operator."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.autograd.grad:
+            return _asked(*args, **(kwargs or {}))
+        return function(*args, **(kwargs or {}))
+
+
+def _asked(outputs: Any, inputs: Any, grad_outputs: Any = None, *_: Any, **__: Any) -> tuple[torch.Tensor, ...]:
+    """The gradients by our operator; how PyTorch would keep its graph for others (``create_graph``) plays no part."""
+    results, at = _listed(outputs), _listed(inputs)
+    given = [None] * len(results) if grad_outputs is None else _listed(grad_outputs)
+    cotangents = [torch.ones_like(y) if g is None else g for y, g in zip(results, given, strict=True)]
+    return tuple(gradient(results, at, cotangents))
+
+
+def _listed(tensors: Any) -> list[Any]:
+    return [tensors] if isinstance(tensors, torch.Tensor) or tensors is None else list(tensors)
+
+
+class Computation(torch.nn.Module):
+    """What is traced: a function of a module, and of others that have parameters too (a loss)."""
+
+    def __init__(self, function: Callable[..., Any], **modules: torch.nn.Module) -> None:
+        super().__init__()
+        self._function = (function,)  # in a tuple, so that a function which is a module is not registered twice
+        for name, module in modules.items():
+            self.add_module(name, module)
+
+    def forward(self, *inputs: Any) -> Any:
+        with _Gradients():
+            return self._function[0](*inputs)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A functional graph. ``tensors``: the parameters, buffers and constants that placeholders stand for, by the
+    placeholder's name; ``names``: what parameters and buffers are called in the module. ``inputs``: the placeholders of
+    the inputs, in order; ``results`` the nodes (or plain values) of the outputs, flat, and ``structure`` how they make
+    up what the function returns; ``updates``: the new values of buffers by name."""
+
+    graph: torch.fx.Graph
+    tensors: Mapping[str, torch.Tensor]
+    names: Mapping[str, str]
+    inputs: Sequence[str]
+    results: Sequence[Any]
+    structure: pytree.TreeSpec
+    updates: Mapping[str, Any] = field(default_factory=dict)
+
+
+def traced(computation: Computation, examples: Sequence[Any]) -> Trace:
+    """Trace a computation for inputs like ``examples``: their shapes hold for the graph.
+
+    Raises :class:`ModelError` for what cannot be traced: control flow that depends on elements, calls out of PyTorch.
+    """
+    program = _exported(computation, tuple(examples))
+    missing = _missing(program)
+    table = torch.export.default_decompositions()
+    wanted = {operator: table[operator] for operator in missing if operator in table}
+    with _Quiet():
+        program = program.run_decompositions(wanted)
+    return _trace(program)
+
+
+def _exported(computation: Computation, examples: tuple[Any, ...]) -> ExportedProgram:
+    try:
+        with _Quiet():
+            return torch.export.export(computation, examples, strict=False)
+    except GlowtrainError:
+        raise
+    except Exception as error:
+        raise ModelError(_untraceable(error)) from error
+
+
+def _untraceable(error: Exception) -> str:
+    """What export could not do, and where in the module."""
+    first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return (
+        f"the module cannot be traced{innermost_line(error)}: {first.strip()}. A traced module computes the same way "
+        "for all inputs: use torch.where in place of if on elements of tensors, and leave .item(), .tolist() and "
+        ".numpy() out of it"
+    )
+
+
+def _missing(program: ExportedProgram) -> set[Any]:
+    """Operators of a program that cannot be read as they are."""
+    targets = {node.target for node in program.graph.nodes if node.op == "call_function"}
+    return {target for target in targets if isinstance(target, torch._ops.OpOverload) and name_of(target) not in TABLE}
+
+
+def name_of(target: Any) -> str:
+    """``add.Tensor``: an operator and its overload, with the library's name where that is not ATen."""
+    name = str(target)
+    return name.removeprefix("aten.")
+
+
+class _Quiet(warnings.catch_warnings):
+    """Without PyTorch's warnings on what it does inside."""
+
+    def __enter__(self) -> Any:
+        entered = super().__enter__()
+        warnings.simplefilter("ignore")
+        return entered
+
+
+def _trace(program: ExportedProgram) -> Trace:
+    signature = program.graph_signature
+    held: dict[str, torch.Tensor] = {**program.state_dict, **program.constants}
+    tensors, names, inputs = {}, {}, []
+    for spec in signature.input_specs:
+        if spec.kind == InputKind.USER_INPUT:
+            inputs.append(spec.arg.name)
+            continue
+        tensors[spec.arg.name] = held[spec.target]
+        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
+            names[spec.arg.name] = spec.target
+    results, updates = [], {}
+    (outputs,) = (node.args[0] for node in program.graph.nodes if node.op == "output")
+    for spec, node in zip(signature.output_specs, outputs, strict=True):
+        if spec.kind == OutputKind.USER_OUTPUT:
+            results.append(node)
+        elif spec.kind == OutputKind.BUFFER_MUTATION:
+            updates[spec.target] = node
+        else:
+            raise ModelError(f"the module changes {spec.target!r} in place, which is one of its inputs or parameters")
+    return Trace(program.graph, tensors, names, inputs, results, program.call_spec.out_spec, updates)
