@@ -68,10 +68,10 @@ def held(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 def named_inputs(module: torch.nn.Module, example: Examples) -> dict[str, Any]:
     """Inputs by the names of the module's arguments. Raises :class:`InputError` where they do not fit."""
     signature = inspect.signature(module.forward)
-    positional = (example,) if isinstance(example, torch.Tensor) else example
+    given: dict[str, Any] = dict(example) if isinstance(example, Mapping) else {}
+    positional = () if given else (example,) if isinstance(example, torch.Tensor) else tuple(example)
     try:
-        by_name = isinstance(positional, Mapping)
-        bound = signature.bind(**positional) if by_name else signature.bind(*positional)
+        bound = signature.bind(*positional, **given)
     except TypeError as error:
         raise InputError(f"the example does not fit {type(module).__name__}.forward{signature}: {error}") from None
     named: dict[str, Any] = {}

@@ -31,8 +31,8 @@ def reduced(loss: Value, reduction: int) -> Value:
 
 @aten("cross_entropy_loss.default")
 def cross_entropy_loss(
-    call: AtenCall, x: Value, target: Value, weight: Value | None = None, reduction: int = MEAN, ignore_index: int = -100,
-    label_smoothing: float = 0.0,
+    call: AtenCall, x: Value, target: Value, weight: Value | None = None, reduction: int = MEAN,
+    ignore_index: int = -100, label_smoothing: float = 0.0,
 ) -> Any:  # fmt: skip
     """Of classes by number, or by probability."""
     if target.dtype.is_float:

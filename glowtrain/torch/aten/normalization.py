@@ -105,8 +105,8 @@ def rms_norm(
 
 @aten("group_norm.default")
 def group_norm(
-    call: AtenCall, x: Value, num_groups: int, weight: Value | None = None, bias: Value | None = None, eps: float = 1e-5,
-    cudnn_enabled: bool = True,
+    call: AtenCall, x: Value, num_groups: int, weight: Value | None = None, bias: Value | None = None,
+    eps: float = 1e-5, cudnn_enabled: bool = True,
 ) -> Any:  # fmt: skip
     scale, shift = _affine(x, weight, bias, x.shape[1:2])
     image = x if x.rank > 2 else reshape(x, (*x.shape, 1))

@@ -1,8 +1,9 @@
 """The table of ATen operators that can be read, and what a reading function is told of a call.
 
-Each entry is a function of a :class:`AtenCall` and the operator's own arguments, named and ordered as its ATen schema has
-them: tensors are :class:`~glowtrain.graph.Value`, everything else is a Python number, string, list or None. It returns
-the results as graph code. What ATen leaves to the types of operands (which type results have) stands in the call.
+Each entry is a function of a :class:`AtenCall` and the operator's own arguments, named and ordered as its ATen schema
+has them: tensors are :class:`~glowtrain.graph.Value`, everything else is a Python number, string, list or None. It
+returns the results as graph code. What ATen leaves to the types of operands (which type results have) stands in the
+call.
 """
 
 from __future__ import annotations
