@@ -23,7 +23,7 @@ from glowtrain.ops.elementwise.extrema import Clip, Min
 from glowtrain.ops.elementwise.logic import Cast, Equal, Where
 from glowtrain.ops.reduce.reduction import ReduceSumSquare, accumulator, as_dtype
 from glowtrain.optim.schedules import SCHEDULE, Schedule
-from glowtrain.types import DType, f32, f64, i64
+from glowtrain.types import DType, f32, f64
 
 HYPER = "hyper."
 """Prefix of the names of the inputs that carry hyperparameters."""
@@ -122,8 +122,15 @@ class Optimizer(ABC):
 
     def __call__(self, gradients: Mapping[Variable, Value]) -> Updates:
         """Updates of the parameters and of the optimizer's variables."""
-        widest = f64 if any(parameter.dtype == f64 for parameter in gradients) else f32
-        return _Step(self, widest).updates(gradients)
+        return self.updates(gradients)
+
+    def updates(self, gradients: Mapping[Variable, Value], group: str = "", counts: Variable | None = None) -> Updates:
+        """The same for one of several groups of parameters, whose names of inputs and variables have ``group`` in them.
+
+        ``counts``, a float for each of something, stands in for the group's own count of updates: all of them are equal
+        and count on together.
+        """
+        return _Step(self, widest(gradients), group, counts).updates(gradients)
 
     def decays(self, parameter: Variable) -> bool:
         """Whether weight decay acts on a parameter."""
@@ -135,15 +142,21 @@ class Optimizer(ABC):
         return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def widest(gradients: Mapping[Variable, Value]) -> DType:
+    """The type of hyperparameters: f64 where a parameter is, else f32."""
+    return f64 if any(parameter.dtype == f64 for parameter in gradients) else f32
+
+
 class _Step:
     """One use of an optimizer in a graph: its inputs and counters."""
 
-    def __init__(self, optimizer: Optimizer, dtype: DType) -> None:
+    def __init__(self, optimizer: Optimizer, dtype: DType, group: str = "", counts: Variable | None = None) -> None:
         self.optimizer = optimizer
         self.dtype = dtype
-        self.inputs = {name: Input(dtype[()], HYPER + name) for name in optimizer.hyper()}
-        self.count = _counter(STEP)
-        self.micro = _counter(MICRO) if optimizer.accumulate > 1 else None
+        self.inputs = {name: Input(dtype[()], HYPER + group + name) for name in optimizer.hyper()}
+        self.counts = _counter(group + STEP) if counts is None else counts
+        self.count = self.counts if counts is None else counts[0]
+        self.micro = _counter(group + MICRO) if optimizer.accumulate > 1 else None
         self.last = Equal()(self.micro, optimizer.accumulate - 1) if self.micro is not None else None
         self.h = self.scalars()
 
@@ -175,17 +188,8 @@ class _Step:
         return new * (1.0 / self.optimizer.accumulate)
 
     def clipped(self, gradients: Mapping[Variable, Value]) -> dict[Variable, Value]:
-        """Gradients clipped by value, then by global norm, as PyTorch's clip_grad_value_ and clip_grad_norm_ do."""
-        result = dict(gradients)
-        if "clip_value" in self.h:
-            for p, g in result.items():
-                bound = as_dtype(self.h["clip_value"], g.dtype)
-                result[p] = Clip()(g, -bound, bound)
-        if "clip_norm" in self.h:
-            norm = global_norm(list(result.values()), self.dtype)
-            scale = Min()(self.h["clip_norm"] / (norm + 1e-6), 1.0)
-            result = {p: g * as_dtype(scale, g.dtype) for p, g in result.items()}
-        return result
+        """Gradients as ``clip_value`` and ``clip_norm`` ask."""
+        return clipped(gradients, self.h.get("clip_value"), self.h.get("clip_norm"), self.dtype)
 
     def update(self, parameter: Variable, gradient: Value, values: dict[Variable, Value]) -> None:
         """Apply decay and the rule to one parameter."""
@@ -209,11 +213,26 @@ class _Step:
 
     def counters(self) -> dict[Variable, Value]:
         if self.micro is None or self.last is None:
-            return {self.count: self.count + 1}
+            return {self.counts: self.counts + 1}
         return {
-            self.count: self.count + Cast(to=i64)(self.last),
+            self.counts: self.counts + Cast(to=self.counts.dtype)(self.last),
             self.micro: Where()(self.last, 0, self.micro + 1),
         }
+
+
+def clipped(
+    gradients: Mapping[Variable, Value], value: Value | None, norm: Value | None, dtype: DType
+) -> dict[Variable, Value]:
+    """Gradients clipped by value, then by global norm, as PyTorch's clip_grad_value_ and clip_grad_norm_ do."""
+    result = dict(gradients)
+    if value is not None:
+        for p, g in result.items():
+            bound = as_dtype(value, g.dtype)
+            result[p] = Clip()(g, -bound, bound)
+    if norm is not None:
+        scale = Min()(norm / (global_norm(list(result.values()), dtype) + 1e-6), 1.0)
+        result = {p: g * as_dtype(scale, g.dtype) for p, g in result.items()}
+    return result
 
 
 def global_norm(gradients: list[Value], dtype: DType) -> Value:

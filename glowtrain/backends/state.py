@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from glowtrain.errors import InputError
+from glowtrain.errors import BackendError, InputError
 from glowtrain.forks import renew_in_children
 from glowtrain.types import Array, Shape
 
@@ -121,6 +121,7 @@ class State:
         """How often storage has moved: what points to it holds as long as this number does."""
         self._storage = {name: aligned(array) for name, array in variables.items()}
         self._layouts = {name: tuple(range(array.ndim)) for name, array in self._storage.items()}
+        self._borrowed: set[str] = set()
 
     def __reduce__(self) -> tuple[type[State], tuple[dict[str, Array]]]:
         """The values; memory and layouts are made anew."""
@@ -164,6 +165,17 @@ class State:
             types = f"{initial.dtype}{list(initial.shape)} here, and {dtype}{list(shape)} in the state"
             raise InputError(f"variable {name} is {types}: compile it over another one")
 
+    def borrow(self, name: str, array: Array) -> None:
+        """Take somebody else's memory for a variable: a contiguous array, which steps read and write from then on.
+
+        It stays row-major: what is compiled over the state must be so with ``Options(row_major_variables=True)``.
+        """
+        with self.lock.writing():
+            self._storage[name] = array
+            self._layouts[name] = tuple(range(array.ndim))
+            self._borrowed.add(name)
+            self.moves += 1
+
     def fits(self, layouts: Mapping[str, tuple[int, ...]]) -> bool:
         """Whether variables lie in memory as ``layouts`` says (by name)."""
         return all(self._layouts[name] == layout for name, layout in layouts.items())
@@ -175,6 +187,8 @@ class State:
         :meth:`fits`.
         """
         if self._layouts[name] != layout:
+            if name in self._borrowed:
+                raise BackendError(f"variable {name} lies in borrowed memory: compile with row_major_variables")
             logical = np.transpose(self._storage[name], np.argsort(self._layouts[name]))
             self._storage[name] = aligned(np.transpose(logical, layout))
             self.moves += 1

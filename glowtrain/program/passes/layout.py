@@ -3,7 +3,7 @@
 Operators state the layouts they like (a convolution: activations channels-last, weights with output channels last;
 then a register tile runs along channels and no im2col is needed, see oneDNN's nhwc and XNNPACK). Buffers that a
 kernel accesses at the same place form a group and share one layout, so that elementwise neighbours stream. Inputs and
-outputs are row-major: they belong to the caller.
+outputs are row-major: they belong to the caller, and so may variables.
 """
 
 from __future__ import annotations
@@ -19,19 +19,25 @@ Layout = tuple[int, ...]
 
 @dataclass(frozen=True)
 class AssignLayouts:
-    """The pass: layouts as operators prefer them, or with ``preferred`` False all row-major."""
+    """The pass: layouts as operators prefer them, or with ``preferred`` False all row-major.
+
+    With ``variables`` False variables stay row-major, and so does what shares a layout with them.
+    """
 
     preferred: bool = True
+    variables: bool = True
 
     def run(self, program: Program) -> Program:
         """The program with layouts."""
-        return assign_layouts(program) if self.preferred else program
+        return assign_layouts(program, variables=self.variables) if self.preferred else program
 
 
-def assign_layouts(program: Program) -> Program:
+def assign_layouts(program: Program, *, variables: bool = True) -> Program:
     """The program with every buffer in the layout that the preferences and the groups give it."""
     groups = _Groups()
     pinned = frozenset[Buffer]().union(*(instruction.row_major for instruction in program.instructions))
+    if not variables:
+        pinned |= {buffer for buffer in program.buffers if buffer.kind == "variable"}
     for kernel in program.kernels:
         for a, b in _same_place(kernel):
             groups.join(a, b)
