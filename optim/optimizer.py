@@ -23,7 +23,7 @@ from glowtrain.ops.elementwise.extrema import Clip, Min
 from glowtrain.ops.elementwise.logic import Cast, Equal, Where
 from glowtrain.ops.reduce.reduction import ReduceSumSquare, accumulator, as_dtype
 from glowtrain.optim.schedules import SCHEDULE, Schedule
-from glowtrain.types import DType, f32, f64
+from glowtrain.types import DType, f32, f64, i64
 
 HYPER = "hyper."
 """Prefix of the names of the inputs that carry hyperparameters."""
@@ -124,11 +124,11 @@ class Optimizer(ABC):
         """Updates of the parameters and of the optimizer's variables."""
         return self.updates(gradients)
 
-    def updates(self, gradients: Mapping[Variable, Value], group: str = "", counts: Variable | None = None) -> Updates:
-        """The same for one of several groups of parameters, whose names of inputs and variables have ``group`` in them.
+    def updates(self, gradients: Mapping[Variable, Value], group: str = "", counts: Value | None = None) -> Updates:
+        """The same for one of several groups of parameters, in whose inputs' and variables' names ``group`` stands.
 
-        ``counts``, a float for each of something, stands in for the group's own count of updates: all of them are equal
-        and count on together.
+        ``counts``, f[parameters], says how often each parameter has been updated so far, in place of a count for all:
+        whoever gives it also counts on.
         """
         return _Step(self, widest(gradients), group, counts).updates(gradients)
 
@@ -150,19 +150,18 @@ def widest(gradients: Mapping[Variable, Value]) -> DType:
 class _Step:
     """One use of an optimizer in a graph: its inputs and counters."""
 
-    def __init__(self, optimizer: Optimizer, dtype: DType, group: str = "", counts: Variable | None = None) -> None:
+    def __init__(self, optimizer: Optimizer, dtype: DType, group: str = "", counts: Value | None = None) -> None:
         self.optimizer = optimizer
         self.dtype = dtype
         self.inputs = {name: Input(dtype[()], HYPER + group + name) for name in optimizer.hyper()}
-        self.counts = _counter(group + STEP) if counts is None else counts
-        self.count = self.counts if counts is None else counts[0]
+        self.count = _counter(group + STEP) if counts is None else None
         self.micro = _counter(group + MICRO) if optimizer.accumulate > 1 else None
         self.last = Equal()(self.micro, optimizer.accumulate - 1) if self.micro is not None else None
-        self.h = self.scalars()
+        self.h = self.numbers(Cast(to=dtype)(self.count if counts is None else counts))
 
-    def scalars(self) -> dict[str, Value]:
-        """Hyperparameters, with the schedule applied to ``lr``, and shared scalars: all of one type."""
-        t = Cast(to=self.dtype)(self.count)
+    def numbers(self, t: Value) -> dict[str, Value]:
+        """Hyperparameters, with the schedule applied to ``lr``, and what comes of them: all of one type, scalars, or
+        one for each parameter where ``t`` is."""
         h: dict[str, Value] = dict(self.inputs)
         h.update(self.optimizer.shared(h, t))
         if self.optimizer.schedule is not None:
@@ -173,8 +172,9 @@ class _Step:
         values: dict[Variable, Value] = {}
         present = {p: as_dtype(g, accumulator(p.dtype)) for p, g in gradients.items()}
         averaged = {p: self.averaged(p, g, values) for p, g in present.items()}
-        for parameter, gradient in self.clipped(averaged).items():
-            self.update(parameter, gradient, values)
+        for number, (parameter, gradient) in enumerate(self.clipped(averaged).items()):
+            own = {name: value[number] if value.rank else value for name, value in self.h.items()}
+            self.update(parameter, gradient, own, values)
         values.update(self.counters())
         return Updates(tuple(self.inputs.values()), values)
 
@@ -191,10 +191,12 @@ class _Step:
         """Gradients as ``clip_value`` and ``clip_norm`` ask."""
         return clipped(gradients, self.h.get("clip_value"), self.h.get("clip_norm"), self.dtype)
 
-    def update(self, parameter: Variable, gradient: Value, values: dict[Variable, Value]) -> None:
+    def update(
+        self, parameter: Variable, gradient: Value, numbers: Mapping[str, Value], values: dict[Variable, Value]
+    ) -> None:
         """Apply decay and the rule to one parameter."""
         optimizer, dtype = self.optimizer, gradient.dtype
-        h = {name: as_dtype(value, dtype) for name, value in self.h.items()}
+        h = {name: as_dtype(value, dtype) for name, value in numbers.items()}
         p = as_dtype(parameter, dtype)
         if optimizer.decays(parameter):
             decayed = p * (1.0 - h["lr"] * h["weight_decay"]) if optimizer.decoupled else p
@@ -213,11 +215,9 @@ class _Step:
 
     def counters(self) -> dict[Variable, Value]:
         if self.micro is None or self.last is None:
-            return {self.counts: self.counts + 1}
-        return {
-            self.counts: self.counts + Cast(to=self.counts.dtype)(self.last),
-            self.micro: Where()(self.last, 0, self.micro + 1),
-        }
+            return {} if self.count is None else {self.count: self.count + 1}
+        micro: dict[Variable, Value] = {self.micro: Where()(self.last, 0, self.micro + 1)}
+        return micro if self.count is None else {self.count: self.count + Cast(to=i64)(self.last), **micro}
 
 
 def clipped(

@@ -1,0 +1,228 @@
+"""PyTorch's optimizers: their groups as updates in the step's graph, over their own state.
+
+What PyTorch keeps for a parameter, ``optimizer.state[p]["exp_avg"]``, is the memory that the step updates. Counts of
+updates (``state[p]["step"]``) are views of one vector for each group. Numbers (learning rates, which schedulers change)
+are read from ``param_groups`` before each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from glowtrain.errors import InputError
+from glowtrain.grad.training import Updates
+from glowtrain.graph import Input, Value, Variable, constant
+from glowtrain.ops.indexing.gather import Gather
+from glowtrain.optim import HYPER, SGD, Adagrad, Adam, AdamW, Optimizer, RMSProp
+from glowtrain.optim.optimizer import clipped, widest
+from glowtrain.types import Array
+
+COUNT = "step"
+"""What PyTorch calls the count of a parameter's updates."""
+CLIP_NORM, CLIP_VALUE = "clip_norm", "clip_value"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An optimizer of PyTorch's: ours that does the same, its numbers from a group's settings, what it calls slots, and
+    settings that it must not have, with their usual value."""
+
+    make: Callable[[Mapping[str, Any]], Optimizer]
+    slots: Mapping[str, str]
+    refused: Mapping[str, Any] = field(default_factory=dict)
+    counts: bool = True
+    """Whether it keeps a count of updates."""
+
+
+def _sgd(group: Mapping[str, Any]) -> Optimizer:
+    return SGD(
+        lr=float(group["lr"]), momentum=float(group["momentum"]), dampening=float(group["dampening"]),
+        nesterov=bool(group["nesterov"]), weight_decay=float(group["weight_decay"]),
+    )  # fmt: skip
+
+
+def _adam(group: Mapping[str, Any]) -> Optimizer:
+    beta1, beta2 = group["betas"]
+    form = AdamW if group.get("decoupled_weight_decay") else Adam
+    return form(
+        lr=float(group["lr"]), beta1=float(beta1), beta2=float(beta2), eps=float(group["eps"]),
+        weight_decay=float(group["weight_decay"]),
+    )  # fmt: skip
+
+
+def _adamw(group: Mapping[str, Any]) -> Optimizer:
+    return _adam({**group, "decoupled_weight_decay": True})
+
+
+def _rmsprop(group: Mapping[str, Any]) -> Optimizer:
+    return RMSProp(
+        lr=float(group["lr"]), alpha=float(group["alpha"]), eps=float(group["eps"]),
+        momentum=float(group["momentum"]), centered=bool(group["centered"]),
+        weight_decay=float(group["weight_decay"]),
+    )  # fmt: skip
+
+
+def _adagrad(group: Mapping[str, Any]) -> Optimizer:
+    return Adagrad(
+        lr=float(group["lr"]), lr_decay=float(group["lr_decay"]), eps=float(group["eps"]),
+        initial=float(group["initial_accumulator_value"]), weight_decay=float(group["weight_decay"]),
+    )  # fmt: skip
+
+
+_MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}
+_PLAIN = {"differentiable": False}
+KINDS: dict[type, Kind] = {
+    torch.optim.SGD: Kind(_sgd, {"momentum": "momentum_buffer"}, _PLAIN, counts=False),
+    torch.optim.Adam: Kind(_adam, _MOMENTS, {**_PLAIN, "amsgrad": False}),
+    torch.optim.AdamW: Kind(_adamw, _MOMENTS, {**_PLAIN, "amsgrad": False}),
+    torch.optim.RMSprop: Kind(
+        _rmsprop, {"square": "square_avg", "mean": "grad_avg", "momentum": "momentum_buffer"}, _PLAIN
+    ),
+    torch.optim.Adagrad: Kind(_adagrad, {"sum": "sum"}, _PLAIN),
+}
+"""The optimizers that are taken, these classes and no classes derived from them."""
+
+
+def kind_of_optimizer(optimizer: Any) -> Kind:
+    """How an optimizer is done. Raises :class:`InputError` for one that cannot be."""
+    kind = KINDS.get(type(optimizer))
+    if kind is None:
+        names = ", ".join(cls.__name__ for cls in KINDS)
+        raise InputError(
+            f"{type(optimizer).__name__} is not an optimizer that can be compiled: use one of torch.optim's {names}; "
+            "or torch.compile(module, backend='glowtrain') with a loop and optimizer of your own"
+        )
+    for group in optimizer.param_groups:
+        for name, usual in kind.refused.items():
+            if group.get(name, usual) != usual:
+                raise InputError(f"{type(optimizer).__name__}({name}={group[name]!r}) is not supported")
+    hooks = (*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values())
+    if hooks:
+        raise InputError("the optimizer has hooks on step, which a compiled step would not call: remove them")
+    return kind
+
+
+@dataclass(frozen=True)
+class ParameterGroup:
+    """A group of an optimizer. ``settings``: the entry of ``param_groups``; ``rule``: our optimizer, by the settings
+    when it was made; ``names`` those of the parameters; ``counts``: the variable that says how often each was updated;
+    ``prefix`` begins the names of the group's inputs and variables."""
+
+    settings: dict[str, Any]
+    rule: Optimizer
+    names: Sequence[str]
+    counts: Variable
+    prefix: str
+
+
+class GroupedUpdates:
+    """All updates of an optimizer as graph code: what :func:`glowtrain.grad.training.training_graph` calls.
+
+    ``names`` are the module's for the optimizer's parameters, by their identity.
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, names: Mapping[int, str], clip_norm: float | None = None,
+        clip_value: float | None = None,
+    ) -> None:  # fmt: skip
+        self.optimizer = optimizer
+        self.kind = kind_of_optimizer(optimizer)
+        self.bounds = {CLIP_NORM: clip_norm, CLIP_VALUE: clip_value}
+        self.groups = [self._group(number, entry, names) for number, entry in enumerate(optimizer.param_groups)]
+
+    def _group(self, number: int, settings: dict[str, Any], names: Mapping[int, str]) -> ParameterGroup:
+        counts = np.array([self._count(parameter) for parameter in settings["params"]], np.float32)
+        variable = Variable(f"{number}.{COUNT}", counts, trainable=False)
+        own = [names[id(parameter)] for parameter in settings["params"]]
+        return ParameterGroup(settings, self.kind.make(settings), own, variable, f"{number}.")
+
+    def _count(self, parameter: torch.Tensor) -> float:
+        """How often a parameter has been updated; where that is not kept, whether it was."""
+        state = self.optimizer.state.get(parameter, {})
+        return float(state.get(COUNT, any(state.get(name) is not None for name in self.kind.slots.values())))
+
+    def __call__(self, gradients: Mapping[Variable, Value]) -> Updates:
+        dtype = widest(gradients)
+        bounds = {name: Input(dtype[()], HYPER + name) for name, bound in self.bounds.items() if bound is not None}
+        gradients = clipped(gradients, bounds.get(CLIP_VALUE), bounds.get(CLIP_NORM), dtype)
+        inputs: list[Input] = list(bounds.values())
+        values: dict[Variable, Value] = {}
+        for group in self.groups:
+            updates = self._updates(group, gradients)
+            inputs += updates.inputs
+            values.update(updates.values)
+        return Updates(tuple(inputs), values)
+
+    def _updates(self, group: ParameterGroup, gradients: Mapping[Variable, Value]) -> Updates:
+        """Those of a group, for what gets gradients."""
+        variables = {variable.name: variable for variable in gradients}
+        reached = [number for number, name in enumerate(group.names) if name in variables]
+        if not reached:
+            return Updates()
+        own = [variables[group.names[number]] for number in reached]
+        ascent = group.settings.get("maximize")
+        signed = {variable: -gradients[variable] if ascent else gradients[variable] for variable in own}
+        counts = group.counts if len(reached) == len(group.names) else Gather(axis=0)(group.counts, np.array(reached))
+        updates = group.rule.updates(signed, group.prefix, counts)
+        more = np.isin(np.arange(len(group.names)), reached).astype(np.float32)
+        return Updates(updates.inputs, {**updates.values, group.counts: group.counts + constant(more)})
+
+    def numbers(self) -> dict[str, float]:
+        """The present hyperparameters, by the names of the step's inputs.
+
+        Raises :class:`InputError` where what is part of the compiled step was turned on or off.
+        """
+        found = {HYPER + name: bound for name, bound in self.bounds.items() if bound is not None}
+        for group in self.groups:
+            present = self.kind.make(group.settings).hyper()
+            if present.keys() != group.rule.hyper().keys():
+                raise InputError(
+                    f"{type(self.optimizer).__name__}: momentum was turned on or off after the step was compiled; "
+                    "call its recompile()"
+                )
+            found.update({f"{HYPER}{group.prefix}{name}": value for name, value in present.items()})
+        return found
+
+    def state(self, variables: Mapping[str, Variable]) -> dict[str, torch.Tensor]:
+        """The tensors of PyTorch's state by the names of a step's ``variables``; what it lacks is made, and put there.
+
+        Raises :class:`InputError` for state that does not fit its parameter.
+        """
+        found: dict[str, torch.Tensor] = {}
+        for group in self.groups:
+            for parameter, name in zip(group.settings["params"], group.names, strict=True):
+                for slot, theirs in self.kind.slots.items():
+                    variable = variables.get(f"{name}.{group.rule.name}.{slot}")
+                    if variable is not None:
+                        found[variable.name] = self._slot(parameter, theirs, variable.initial, name)
+            if self.kind.counts and group.counts.name in variables:
+                found[group.counts.name] = self._counts(group)
+        return found
+
+    def _counts(self, group: ParameterGroup) -> torch.Tensor:
+        """A new vector; the counts of what has state become views of it."""
+        states = [self.optimizer.state.get(parameter, {}) for parameter in group.settings["params"]]
+        counts = torch.tensor([float(state.get(COUNT, 0.0)) for state in states], dtype=torch.float32)
+        for number, state in enumerate(states):
+            if state:
+                state[COUNT] = counts[number]
+        return counts
+
+    def _slot(self, parameter: torch.Tensor, key: str, initial: Array, name: str) -> torch.Tensor:
+        state = self.optimizer.state[parameter]
+        tensor: torch.Tensor | None = state.get(key)
+        if tensor is None:
+            tensor = state[key] = torch.from_numpy(np.array(initial))
+        if tensor.shape != parameter.shape or tensor.dtype != parameter.dtype:
+            raise InputError(
+                f"the optimizer's {key} of {name} is {tensor.dtype}{list(tensor.shape)}, the parameter "
+                f"{parameter.dtype}{list(parameter.shape)}: make a new optimizer"
+            )
+        if not tensor.is_contiguous():
+            tensor = state[key] = tensor.contiguous()
+        return tensor

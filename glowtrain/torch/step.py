@@ -1,0 +1,267 @@
+"""A training step of a PyTorch module: forward, backward and update as one native function over its own tensors."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from glowtrain.backends.base import Backend
+from glowtrain.backends.discovery import backend_of
+from glowtrain.backends.state import State
+from glowtrain.compiler.specialisation import Specialisation
+from glowtrain.errors import InputError
+from glowtrain.grad.training import LOSS, training_graph
+from glowtrain.graph import Graph, Input, Value
+from glowtrain.optim import HYPER
+from glowtrain.stages import Options
+from glowtrain.torch.aten.table import type_of_fake
+from glowtrain.torch.memory import array_of, check_memory
+from glowtrain.torch.module import MODULE, check_module, placed, variables_of
+from glowtrain.torch.optimizers import GroupedUpdates
+from glowtrain.torch.random_state import RandomState
+from glowtrain.torch.read import read
+from glowtrain.torch.trace import Computation, traced
+from glowtrain.torch.watch import Watch
+from glowtrain.types import Array
+
+SHAPES = 32
+"""Shapes of batches for which a step is kept compiled; the one that was used longest ago goes first."""
+
+LossFunction = Callable[..., Any]
+
+
+class NonFiniteLossWarning(UserWarning):
+    """A loss was NaN or infinite: its step has updated nothing."""
+
+
+def compile_step(
+    module: torch.nn.Module,
+    loss_fn: LossFunction,
+    optimizer: torch.optim.Optimizer,
+    *,
+    targets: int = 1,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+    backend: str | Backend = "cpu",
+    threads: int | None = None,
+) -> CompiledStep:
+    """``step = compile_step(module, loss_fn, optimizer)``; ``loss = step(x, y)`` trains on one batch.
+
+    A step does what ``optimizer.zero_grad(); loss = loss_fn(module(x), y); loss.backward(); optimizer.step()`` does, in
+    one native function that works on the memory of the module's parameters and buffers and of the optimizer's state:
+    nothing is copied, and ``state_dict()`` of both is always true. The last ``targets`` arguments of a step go to the
+    loss, after what the module makes of the others. With ``targets=0`` the loss is ``loss_fn(module, *batch)``: for
+    losses that call the module themselves, several times or with gradients of it (``torch.autograd.grad``). A loss may
+    return further tensors, ``(loss, accuracy)``: the step then returns all of them.
+
+    Learning rates and other numbers are read from ``optimizer.param_groups`` before each step, so schedulers work;
+    ``clip_norm`` and ``clip_value`` do what ``torch.nn.utils.clip_grad_norm_`` and ``clip_grad_value_`` do. Each shape
+    of a batch is compiled when it is first met, and so is each mode (``train()``, ``eval()``, ``requires_grad_()``).
+    Random numbers (dropout) come from a generator of ours with PyTorch's seed: other ones than PyTorch's. ``threads``:
+    as :func:`glowtrain.compile` takes them, by default as many as PyTorch uses. Attributes ``grad`` are neither read
+    nor written.
+
+    A loss that is NaN or infinite updates nothing, and warns once (:class:`NonFiniteLossWarning`).
+
+    Raises :class:`InputError` for modules, losses, optimizers and batches that do not fit, :class:`ModelError` for what
+    cannot be traced and :class:`UnsupportedOperatorError` that names operators with their lines.
+    """
+    check_module(module)
+    if not callable(loss_fn):
+        raise InputError(f"loss_fn must be a function or a module, not {type(loss_fn).__name__}")
+    if targets < 0:
+        raise InputError(f"targets must be a number of arguments from 0 up, not {targets!r}")
+    for name, bound in (("clip_norm", clip_norm), ("clip_value", clip_value)):
+        if bound is not None and not 0 < bound < math.inf:
+            raise InputError(f"{name} must be a positive number, not {bound!r}")
+    return CompiledStep(module, loss_fn, optimizer, backend_of(backend, threads), targets, (clip_norm, clip_value))
+
+
+class CompiledStep:
+    """What :func:`compile_step` returns; one native function for each shape and mode."""
+
+    def __init__(
+        self, module: torch.nn.Module, loss_fn: LossFunction, optimizer: torch.optim.Optimizer, backend: Backend,
+        targets: int, clips: tuple[float | None, float | None],
+    ) -> None:  # fmt: skip
+        self.module = module
+        self.loss_fn = loss_fn
+        self.optimizer = optimizer
+        self.backend = backend
+        self.targets = targets
+        self.clips = clips
+        self.recompile()
+        optimizer.register_load_state_dict_post_hook(lambda _: self.recompile())
+
+    def recompile(self) -> None:
+        """Look at the module and the optimizer anew, and compile when next called.
+
+        A step does so on its own where parameters were replaced or moved, or the optimizer's state was loaded.
+        """
+        watch = Watch(self.modules)
+        watch.check()
+        self.names = _names(self.optimizer, watch)
+        GroupedUpdates(self.optimizer, self.names, *self.clips)
+        self.watch = watch
+        self.state = State({})
+        self._compiled: OrderedDict[Any, _Compiled] = OrderedDict()
+
+    @property
+    def modules(self) -> dict[str, torch.nn.Module]:
+        """The module, and the loss if it is one, by what the names of their tensors begin with."""
+        return {"": self.module, **({LOSS: self.loss_fn} if isinstance(self.loss_fn, torch.nn.Module) else {})}
+
+    def __call__(self, *batch: Any) -> Any:
+        """Train on one batch: the loss from before the update, and what else the loss function returns."""
+        if not self.watch.unchanged:
+            self.recompile()
+        key = (self.watch.flags, *map(_key, batch))
+        compiled = self._compiled.get(key)
+        if compiled is None:
+            compiled = self._compile(key, batch)
+        return compiled.run(batch)
+
+    def _compile(self, key: Any, batch: Sequence[Any]) -> _Compiled:
+        if len(batch) < self.targets:
+            raise InputError(f"the step takes at least {self.targets} arguments, those of the loss; not {len(batch)}")
+        for number, value in enumerate(batch):
+            _check_input(f"argument {number} of the step", value)
+        compiled = self._compiled[key] = _Compiled(self, batch)
+        while len(self._compiled) > SHAPES:
+            self._compiled.popitem(last=False)
+        return compiled
+
+    def loss(self, *batch: Any) -> Any:
+        """What the loss function makes of a batch, by PyTorch."""
+        if not self.targets:
+            return self.loss_fn(self.module, *batch)
+        inputs, targets = batch[: -self.targets], batch[-self.targets :]
+        return self.loss_fn(self.module(*inputs), *targets)
+
+    def borrow(self, graph: Graph, updates: GroupedUpdates) -> list[torch.Tensor]:
+        """Keep a step's variables in the tensors of the module and of the optimizer. Those that it changes."""
+        variables = {variable.name: variable for variable in graph.variables}
+        tensors = {**self.watch.tensors, **updates.state(variables)}
+        for name in variables.keys() & tensors.keys():
+            self.state.borrow(name, array_of(tensors[name]))
+        return [tensors[variable.name] for variable in graph.updates if variable.name in tensors]
+
+
+class _Compiled:
+    """A step for one shape of batches."""
+
+    def __init__(self, step: CompiledStep, batch: Sequence[Any]) -> None:
+        self.optimizer = step.optimizer
+        self.updates = GroupedUpdates(step.optimizer, step.names, *step.clips)
+        graph, self.structure = _step_graph(step, batch, self.updates)
+        self.changed = step.borrow(graph, self.updates)
+        options = Options(facts=step.backend.facts, row_major_variables=True)
+        self.special = Specialisation(graph, step.backend, options, step.state)
+        self.names = [value.name for value in graph.inputs if not value.name.startswith(HYPER)]
+        self.results = list(graph.outputs)
+        types = graph.input_types
+        self.numbers = {name: np.zeros((), types[name].dtype.numpy) for name in self.updates.numbers() if name in types}
+        self.settings: list[Any] = []
+        self.warned = False
+
+    def run(self, batch: Sequence[Any]) -> Any:
+        """One step."""
+        self._set_numbers()
+        tensors = [value for value in batch if isinstance(value, torch.Tensor)]
+        arrays = {name: array_of(tensor.contiguous()) for name, tensor in zip(self.names, tensors, strict=True)}
+        outputs = self.special.run({**arrays, **self.numbers})
+        torch.autograd.graph.increment_version(self.changed)
+        self.optimizer._opt_called = True  # what schedulers look at, to warn of a loop without steps
+        return self._returned(outputs)
+
+    def _set_numbers(self) -> None:
+        """Hyperparameters as they are now, where they are not those of the step before."""
+        settings = [list(group.settings.values())[1:] for group in self.updates.groups]
+        if settings != self.settings:
+            present = self.updates.numbers()
+            for name, number in self.numbers.items():
+                number[...] = present[name]
+            self.settings = settings
+
+    def _returned(self, outputs: Mapping[str, Array]) -> Any:
+        loss = outputs[LOSS]
+        if not self.warned and not math.isfinite(loss):
+            self.warned = True
+            message = f"the loss is {loss}: such a step updates nothing"
+            warnings.warn(message, NonFiniteLossWarning, stacklevel=4)
+        if len(self.results) == 1:
+            return torch.from_numpy(loss)
+        return pytree.tree_unflatten([torch.from_numpy(outputs[name]) for name in self.results], self.structure)
+
+
+def _step_graph(step: CompiledStep, batch: Sequence[Any], updates: GroupedUpdates) -> tuple[Graph, pytree.TreeSpec]:
+    """Forward, backward and update for batches like this one; and how its outputs make up what the loss returns."""
+    modules = {name or MODULE: module for name, module in step.modules.items()}
+    trace = traced(Computation(step.loss, **modules), batch)
+    inputs = [Input(type_of_fake(value), f"input{i}") for i, value in enumerate(batch) if _is_tensor(value)]
+    arrays = {name: array_of(tensor) for name, tensor in step.watch.tensors.items()}
+    variables = variables_of(trace, step.watch.tensors, arrays)
+    random = RandomState(torch.initial_seed())
+    found = read(trace, {**placed(trace, inputs), **variables}, random, MODULE)
+    loss = _loss(found.results)
+    by_name = {full: variables[placeholder] for placeholder, full in trace.names.items()}
+    state = {by_name[name]: value for name, value in found.updates.items()}
+    extra = {f"result{number}": value for number, value in enumerate(found.results[1:])}
+    model = Graph(tuple(inputs), {LOSS: loss, **extra}, {**state, **random.updates}, type(step.module).__name__.lower())
+    chosen = {step.names[id(parameter)] for group in step.optimizer.param_groups for parameter in group["params"]}
+    trained = list(dict.fromkeys(v for v in variables.values() if v.trainable and v.name in chosen))
+    return training_graph(model, loss, (), trained, updates, extra), trace.structure
+
+
+def _loss(results: Sequence[Any]) -> Value:
+    """The first result. Raises :class:`InputError` unless it is a float scalar."""
+    if not all(isinstance(result, Value) for result in results) or not results:
+        raise InputError("the loss function must return tensors: the loss, or a tuple or dict whose first one is it")
+    loss: Value = results[0]
+    if loss.shape != () or not loss.dtype.is_float:
+        advice = ": reduce it, for example by .mean()" if loss.shape else ""
+        raise InputError(f"the loss must be a float scalar, not {loss.type}{advice}")
+    return loss
+
+
+def _names(optimizer: torch.optim.Optimizer, watch: Watch) -> dict[int, str]:
+    """The module's names for the optimizer's parameters, by identity. Raises :class:`InputError` for strangers."""
+    names: dict[int, str] = {}
+    for name, tensor in watch.tensors.items():
+        names.setdefault(id(tensor), name)
+    groups = getattr(optimizer, "param_groups", [])
+    strangers = sum(id(parameter) not in names for group in groups for parameter in group["params"])
+    if strangers:
+        raise InputError(
+            f"{strangers} of the optimizer's parameters are not the module's (or its loss's): make the optimizer from "
+            "module.parameters(), after replacing or moving any of them"
+        )
+    return names
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _key(value: Any) -> Any:
+    """What of an argument decides about the step: a tensor's type, another value itself."""
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.dtype, value.requires_grad
+    return value
+
+
+def _check_input(what: str, value: Any) -> None:
+    """Raise :class:`InputError` for what a step cannot take."""
+    if isinstance(value, torch.Tensor):
+        check_memory(value.contiguous(), what)
+        if value.requires_grad:
+            raise InputError(f"{what} requires a gradient, which a step does not give: detach() it")
+    elif not isinstance(value, (int, float, bool, str, type(None))):
+        raise InputError(f"{what} must be a tensor or a number, not {type(value).__name__}")
