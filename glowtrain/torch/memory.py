@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from glowtrain.errors import InputError
-from glowtrain.torch.dtypes import THEIRS, from_torch_dtype
-from glowtrain.types import Array, TensorType
+from glowtrain.torch.dtypes import from_torch_dtype
+from glowtrain.types import Array, bf16
 
 
 def array_of(tensor: torch.Tensor) -> Array:
@@ -22,18 +23,25 @@ def array_of(tensor: torch.Tensor) -> Array:
     return array.view(from_torch_dtype(tensor.dtype).numpy)
 
 
+def tensor_of(array: Array) -> torch.Tensor:
+    """A tensor over an array's memory."""
+    if array.dtype == bf16.numpy:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
 def check_memory(tensor: torch.Tensor, name: str = "a tensor") -> None:
     """Raise :class:`InputError` for tensors whose memory cannot be taken as it is."""
-    if tensor.device.type != "cpu":
-        raise InputError(f"{name} is on {tensor.device}: Glowtrain computes on the CPU; move it there with .cpu()")
-    if tensor.layout is not torch.strided:
-        raise InputError(f"{name} is {tensor.layout}: make it dense with .to_dense()")
+    check_device(tensor, name)
     if not tensor.is_contiguous():
         raise InputError(
             f"{name} {tuple(tensor.shape)} has strides {tensor.stride()}: make it contiguous with .contiguous()"
         )
 
 
-def empty(type_: TensorType) -> torch.Tensor:
-    """A new tensor, whose elements are anything."""
-    return torch.empty(type_.shape, dtype=THEIRS[type_.dtype])
+def check_device(tensor: torch.Tensor, name: str) -> None:
+    """Raise :class:`InputError` for tensors that are not in the memory of the processor, or not dense."""
+    if tensor.device.type != "cpu":
+        raise InputError(f"{name} is on {tensor.device}: Glowtrain computes on the CPU; move it there with .cpu()")
+    if tensor.layout is not torch.strided:
+        raise InputError(f"{name} is {tensor.layout}: make it dense with .to_dense()")

@@ -20,9 +20,10 @@ from glowtrain.errors import InputError
 from glowtrain.grad.training import LOSS, training_graph
 from glowtrain.graph import Graph, Input, Value
 from glowtrain.optim import HYPER
+from glowtrain.presentation.words import kind_of
 from glowtrain.stages import Options
 from glowtrain.torch.aten.table import type_of_fake
-from glowtrain.torch.memory import array_of, check_memory
+from glowtrain.torch.memory import array_of, check_device, tensor_of
 from glowtrain.torch.module import MODULE, check_module, placed, variables_of
 from glowtrain.torch.optimizers import GroupedUpdates
 from glowtrain.torch.random_state import RandomState
@@ -119,20 +120,25 @@ class CompiledStep:
         return {"": self.module, **({LOSS: self.loss_fn} if isinstance(self.loss_fn, torch.nn.Module) else {})}
 
     def __call__(self, *batch: Any) -> Any:
-        """Train on one batch: the loss from before the update, and what else the loss function returns."""
+        """Train on one batch: the loss from before the update, and what else the loss function returns.
+
+        Arguments are tensors, numbers, and tuples, lists and dicts of them.
+        """
         if not self.watch.unchanged:
             self.recompile()
-        key = (self.watch.flags, *map(_key, batch))
+        leaves, structure = _flat(batch)
+        key = (self.watch.flags, structure, *map(_key, leaves))
         compiled = self._compiled.get(key)
         if compiled is None:
             compiled = self._compile(key, batch)
-        return compiled.run(batch)
+        return compiled.run(leaves)
 
     def _compile(self, key: Any, batch: Sequence[Any]) -> _Compiled:
         if len(batch) < self.targets:
             raise InputError(f"the step takes at least {self.targets} arguments, those of the loss; not {len(batch)}")
         for number, value in enumerate(batch):
-            _check_input(f"argument {number} of the step", value)
+            for leaf in pytree.tree_leaves(value):
+                _check_input(f"argument {number} of the step", leaf)
         compiled = self._compiled[key] = _Compiled(self, batch)
         while len(self._compiled) > SHAPES:
             self._compiled.popitem(last=False)
@@ -171,10 +177,10 @@ class _Compiled:
         self.settings: list[Any] = []
         self.warned = False
 
-    def run(self, batch: Sequence[Any]) -> Any:
+    def run(self, leaves: Sequence[Any]) -> Any:
         """One step."""
         self._set_numbers()
-        tensors = [value for value in batch if isinstance(value, torch.Tensor)]
+        tensors = [value for value in leaves if isinstance(value, torch.Tensor)]
         arrays = {name: array_of(tensor.contiguous()) for name, tensor in zip(self.names, tensors, strict=True)}
         outputs = self.special.run({**arrays, **self.numbers})
         torch.autograd.graph.increment_version(self.changed)
@@ -183,7 +189,7 @@ class _Compiled:
 
     def _set_numbers(self) -> None:
         """Hyperparameters as they are now, where they are not those of the step before."""
-        settings = [list(group.settings.values())[1:] for group in self.updates.groups]
+        settings = [_plain(list(group.settings.values())[1:]) for group in self.updates.groups]
         if settings != self.settings:
             present = self.updates.numbers()
             for name, number in self.numbers.items():
@@ -197,15 +203,16 @@ class _Compiled:
             message = f"the loss is {loss}: such a step updates nothing"
             warnings.warn(message, NonFiniteLossWarning, stacklevel=4)
         if len(self.results) == 1:
-            return torch.from_numpy(loss)
-        return pytree.tree_unflatten([torch.from_numpy(outputs[name]) for name in self.results], self.structure)
+            return tensor_of(loss)
+        return pytree.tree_unflatten([tensor_of(outputs[name]) for name in self.results], self.structure)
 
 
 def _step_graph(step: CompiledStep, batch: Sequence[Any], updates: GroupedUpdates) -> tuple[Graph, pytree.TreeSpec]:
     """Forward, backward and update for batches like this one; and how its outputs make up what the loss returns."""
     modules = {name or MODULE: module for name, module in step.modules.items()}
     trace = traced(Computation(step.loss, **modules), batch)
-    inputs = [Input(type_of_fake(value), f"input{i}") for i, value in enumerate(batch) if _is_tensor(value)]
+    tensors = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+    inputs = [Input(type_of_fake(tensor), f"input{number}") for number, tensor in enumerate(tensors)]
     arrays = {name: array_of(tensor) for name, tensor in step.watch.tensors.items()}
     variables = variables_of(trace, step.watch.tensors, arrays)
     random = RandomState(torch.initial_seed())
@@ -246,22 +253,33 @@ def _names(optimizer: torch.optim.Optimizer, watch: Watch) -> dict[int, str]:
     return names
 
 
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
+def _plain(settings: list[Any]) -> list[Any]:
+    """Settings to compare with later ones: tensors, which are changed in place, as numbers."""
+    return [float(value) if isinstance(value, torch.Tensor) else value for value in settings]
+
+
+def _flat(batch: Sequence[Any]) -> tuple[Sequence[Any], Any]:
+    """The tensors and numbers of a batch, and how they make it up, where it is more than a row of them."""
+    if any(isinstance(value, (dict, list, tuple)) for value in batch):
+        leaves, structure = pytree.tree_flatten(tuple(batch))
+        return leaves, structure
+    return batch, None
 
 
 def _key(value: Any) -> Any:
-    """What of an argument decides about the step: a tensor's type, another value itself."""
+    """What of an argument decides about the step: a tensor's type, a number itself, with its type."""
     if isinstance(value, torch.Tensor):
         return value.shape, value.dtype, value.requires_grad
-    return value
+    _check_input("an argument of the step", value)
+    return type(value), value
 
 
 def _check_input(what: str, value: Any) -> None:
     """Raise :class:`InputError` for what a step cannot take."""
     if isinstance(value, torch.Tensor):
-        check_memory(value.contiguous(), what)
+        check_device(value, what)
         if value.requires_grad:
             raise InputError(f"{what} requires a gradient, which a step does not give: detach() it")
     elif not isinstance(value, (int, float, bool, str, type(None))):
-        raise InputError(f"{what} must be a tensor or a number, not {type(value).__name__}")
+        advice = ": make it one by torch.from_numpy()" if isinstance(value, np.ndarray) else ""
+        raise InputError(f"{what} must be a tensor or a number, not {kind_of(value)}{advice}")

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind
+from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
@@ -80,8 +80,8 @@ class Computation(torch.nn.Module):
 class Trace:
     """A functional graph. ``tensors``: the parameters, buffers and constants that placeholders stand for, by the
     placeholder's name; ``names``: what parameters and buffers are called in the module. ``inputs``: the placeholders of
-    the inputs, in order; ``results`` the nodes (or plain values) of the outputs, flat, and ``structure`` how they make
-    up what the function returns; ``updates``: the new values of buffers by name."""
+    inputs that are tensors, in order; ``results``: the nodes (or plain values) of the outputs, flat, and ``structure``
+    how they make up what the function returns; ``updates``: the new values of buffers by name."""
 
     graph: torch.fx.Graph
     tensors: Mapping[str, torch.Tensor]
@@ -153,7 +153,7 @@ def _trace(program: ExportedProgram) -> Trace:
     tensors, names, inputs = {}, {}, []
     for spec in signature.input_specs:
         if spec.kind == InputKind.USER_INPUT:
-            inputs.append(spec.arg.name)
+            inputs += [spec.arg.name] if isinstance(spec.arg, TensorArgument) else []
             continue
         tensors[spec.arg.name] = held[spec.target]
         if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):

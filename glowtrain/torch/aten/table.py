@@ -50,7 +50,7 @@ class AtenCall:
     @property
     def types(self) -> tuple[TensorType | None, ...]:
         """The types of all results; None for those that are no tensors."""
-        found = self.node.meta["val"]
+        found = self.node.meta.get("val")
         results = found if isinstance(found, (tuple, list)) else (found,)
         return tuple(type_of_fake(result) if isinstance(result, torch.Tensor) else None for result in results)
 
