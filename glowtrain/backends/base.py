@@ -127,6 +127,12 @@ class Instance(ABC):
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs for inputs that have the graph's types exactly; variables are updated."""
 
+    def run_fitting(self, inputs: Mapping[str, Any]) -> dict[str, Array] | None:
+        """What :meth:`run` gives, for a call's inputs that nobody has looked at. ``None``, before anything has run,
+        unless they are a dict of just the graph's inputs, contiguous arrays of its types. By default always: a backend
+        may look at inputs while it takes their addresses, where that is faster than looking twice."""
+        return None
+
     def run_many(self, batches: Batches) -> dict[str, Array]:
         """What :func:`one_by_one` gives for :meth:`run`, to the same bits, for contiguous arrays; a backend may do it
         in one call."""

@@ -107,8 +107,11 @@ class Function:
         """Inputs whose elements decide about shapes, as far as they were met."""
         self._latest: tuple[tuple[Shape, ...], Specialisation] | None = None
         """The latest call's shapes and specialisation, where shapes alone decide."""
+        self._direct: Specialisation | None = None
+        """The latest call's specialisation, where it reads the call's inputs and gives its outputs as they are."""
         if isinstance(model, Graph):
             self._specialise((), model)
+            self._direct = self._kept[()] if model.results is None else None
 
     def renew(self) -> None:
         """The lock, free of threads that a child of fork does not have."""
@@ -132,6 +135,8 @@ class Function:
 
         Raises :class:`InputError` for a wrong name, shape or dtype.
         """
+        if (direct := self._direct) is not None and (outputs := direct.run_fitting(inputs)) is not None:
+            return outputs
         special = self.specialised(inputs)
         graph = special.graph
         outputs = special.run(self._feeds(graph, inputs))
@@ -166,6 +171,8 @@ class Function:
         with self._lock:
             special = self._bound(self.model, inputs)
             self._latest = None if shapes is None else (shapes, special)
+            plain = shapes is not None and special.graph.results is None and not special.graph.binding.values
+            self._direct = special if plain else None
         return special
 
     def _shapes(self, template: Template, inputs: Mapping[str, Any]) -> tuple[Shape, ...] | None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Condition
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from glowtrain.backends.base import Artifact, Backend, Batches, Executable, Instance
 from glowtrain.backends.cache.folder import Cache
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from glowtrain.compiler import walk
 else:
     walk = Deferred("glowtrain.compiler.walk")
+
+Outputs = TypeVar("Outputs", dict[str, Array], dict[str, Array] | None)
 
 IDLE = os.cpu_count() or 1
 """Instances of one specialisation at most: more of them would not run at once, each with memory of its own."""
@@ -43,6 +45,9 @@ class Specialisation:
             self.executable = executable_of(graph, backend, options)
             for variable in graph.variables:
                 state.add(variable.name, variable.initial)
+            self._unseen = not graph.index_uses
+            """Whether inputs may go to an instance as they are: there are none whose elements must be looked at."""
+            self._changes, self._reads = bool(graph.updates), bool(graph.variables)
             self._moves = -1
             """The moves of the state's storage after which variables were known to lie as the executable wants."""
             self._idle: list[Instance] = [self.executable.bind(state)]
@@ -55,11 +60,22 @@ class Specialisation:
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Outputs by name. Raises :class:`InputError` for inputs that do not fit the graph, or memory."""
+        outputs = self.run_fitting(inputs)
+        if outputs is not None:
+            return outputs
+        arrays = check_inputs(self.graph, inputs)
+        return self._called(lambda instance: instance.run(arrays))
+
+    def run_fitting(self, inputs: Mapping[str, Any]) -> dict[str, Array] | None:
+        """What :meth:`run` gives, or ``None``: for inputs that have to be converted, or do not fit."""
+        return self._called(lambda instance: instance.run_fitting(inputs)) if self._unseen else None
+
+    def _called(self, call: Callable[[Instance], Outputs]) -> Outputs:
+        """A call of an instance, alone or beside others."""
         try:
-            arrays = check_inputs(self.graph, inputs)
-            if self.graph.updates:
-                return self._alone(lambda instance: instance.run(arrays))
-            return self._run_beside_others(arrays) if self.graph.variables else self._run(arrays)
+            if self._changes:
+                return self._alone(call)
+            return self._beside_others(call) if self._reads else self._taking(call)
         except MemoryError:
             raise too_large(self.graph) from None
 
@@ -72,35 +88,35 @@ class Specialisation:
         except MemoryError:
             raise too_large(self.graph) from None
 
-    def _alone(self, call: Callable[[Instance], dict[str, Array]]) -> dict[str, Array]:
+    def _alone(self, call: Callable[[Instance], Outputs]) -> Outputs:
         """A call of an instance while nothing else runs over the same state."""
         lock = self.state.lock
         lock.begin_writing()
         try:
-            instance = self._take()
-            try:
-                return call(instance)
-            finally:
-                self._give_back(instance)
+            return self._taking(call)
         finally:
             lock.end_writing()
 
-    def _run_beside_others(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    def _beside_others(self, call: Callable[[Instance], Outputs]) -> Outputs:
         """A call that changes no variables, beside others of its kind; alone where one has to be laid out otherwise."""
         lock = self.state.lock
         lock.begin_reading()
         try:
             if self._moves == self.state.moves or self.state.fits(self.executable.layouts):
                 self._moves = self.state.moves
-                return self._run(arrays)
+                return self._taking(call)
         finally:
             lock.end_reading()
-        return self._alone(lambda instance: instance.run(arrays))
+        return self._alone(call)
 
-    def _run(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        instance = self._take()
+    def _taking(self, call: Callable[[Instance], Outputs]) -> Outputs:
+        """A call of an instance that nobody else uses meanwhile."""
         try:
-            return instance.run(arrays)
+            instance = self._idle.pop()
+        except IndexError:
+            instance = self._wait_or_make()
+        try:
+            return call(instance)
         finally:
             self._give_back(instance)
 

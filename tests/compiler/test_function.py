@@ -225,6 +225,7 @@ class TestFastCalls:
             ({}, "'x' is missing"),
             ({"x": np.ones((2, 32)), "z": 1}, "must be|is not an input"),
             ({"x": np.ones((2, 32))}, "must be f32"),
+            ({"x": np.ones((2, 32), np.int32)}, "must be f32"),
             ({"x": np.ones((2, 32), np.float32), "z": np.ones(3)}, "'z' is not an input"),
             ({"x": np.ones((2, 33), np.float32)}, "axis 1 is 32"),
             ([1.0], "x"),
@@ -252,6 +253,23 @@ class TestFastCalls:
         for same in (frozen, np.asfortranarray(x), wide[:, ::2], x.view(np.ndarray)):
             assert np.array_equal(f({"x": same})["output"], expected)
         assert f({"x": x[:0]})["output"].shape == (0, 8)
+
+    def test_an_array_that_changes_its_shape(self) -> None:
+        f, x = gt.compile(network), np.ones((4, 32), np.float32)
+        f({"x": x})
+        x.shape = (2, 64)
+        with pytest.raises(BindingError, match="axis 1 is 32"):
+            f({"x": x})
+
+    def test_indices_are_looked_at_in_every_call(self) -> None:
+        @gt.model(index=gt.i64[3])
+        def table(index: gt.Value) -> gt.Value:
+            return gt.nn.embedding(index, 5, 2)
+
+        f = gt.compile(table)
+        f({"index": np.array([0, 4, 2])})
+        with pytest.raises(InputError, match="index"):
+            f({"index": np.array([0, 5, 2])})
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0), (4, 5)])
