@@ -1,4 +1,7 @@
-"""README and docs: the ``pycon`` examples give what they print, and the links lead somewhere."""
+"""README and docs: the ``pycon`` examples give what they print, and the links lead somewhere.
+
+Pages whose examples need PyTorch are run by tests/torch.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(path for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 FENCE = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+WITH_TORCH = re.compile(r"^>>> import torch$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -29,8 +33,16 @@ def example_of(text: str, name: str) -> doctest.DocTest:
     return doctest.DocTestParser().get_doctest("\n".join(kept), {"__name__": "__main__"}, name, name, 0)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=page_name)
+def needs_torch(path: Path) -> bool:
+    return WITH_TORCH.search(path.read_text(encoding="utf-8")) is not None
+
+
+@pytest.mark.parametrize("path", [path for path in PAGES if not needs_torch(path)], ids=page_name)
 def test_examples(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_examples(path, tmp_path, monkeypatch)
+
+
+def run_examples(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     test = example_of(path.read_text(encoding="utf-8"), page_name(path))
     monkeypatch.chdir(tmp_path)
     report: list[str] = []

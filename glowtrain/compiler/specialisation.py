@@ -45,8 +45,8 @@ class Specialisation:
             self.executable = executable_of(graph, backend, options)
             for variable in graph.variables:
                 state.add(variable.name, variable.initial)
-            self._unseen = not graph.index_uses
-            """Whether inputs may go to an instance as they are: there are none whose elements must be looked at."""
+            self._indexing = graph.index_uses
+            """The inputs whose elements must be looked at before the rest goes to an instance as it is."""
             self._changes, self._reads = bool(graph.updates), bool(graph.variables)
             self._moves = -1
             """The moves of the state's storage after which variables were known to lie as the executable wants."""
@@ -68,7 +68,9 @@ class Specialisation:
 
     def run_fitting(self, inputs: Mapping[str, Any]) -> dict[str, Array] | None:
         """What :meth:`run` gives, or ``None``: for inputs that have to be converted, or do not fit."""
-        return self._called(lambda instance: instance.run_fitting(inputs)) if self._unseen else None
+        if self._indexing and not all(use.holds(inputs) for use in self._indexing):
+            return None
+        return self._called(lambda instance: instance.run_fitting(inputs))
 
     def _called(self, call: Callable[[Instance], Outputs]) -> Outputs:
         """A call of an instance, alone or beside others."""

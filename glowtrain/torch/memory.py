@@ -6,7 +6,6 @@ import numpy as np
 import torch
 
 from glowtrain.errors import InputError
-from glowtrain.torch.dtypes import from_torch_dtype
 from glowtrain.types import Array, bf16
 
 
@@ -16,11 +15,10 @@ def array_of(tensor: torch.Tensor) -> Array:
     Raises :class:`InputError` for tensors that do not lie row-major in the memory of the processor.
     """
     check_memory(tensor)
-    flat = tensor.detach()
-    if tensor.dtype is torch.bfloat16:  # NumPy has no such type of its own
-        flat = flat.view(torch.int16)
-    array: Array = flat.numpy()
-    return array.view(from_torch_dtype(tensor.dtype).numpy)
+    flat = tensor.detach() if tensor.requires_grad else tensor
+    is_bf16 = tensor.dtype is torch.bfloat16  # NumPy has no such type of its own
+    array: Array = flat.view(torch.int16).numpy().view(bf16.numpy) if is_bf16 else flat.numpy()
+    return array
 
 
 def tensor_of(array: Array) -> torch.Tensor:
@@ -41,7 +39,7 @@ def check_memory(tensor: torch.Tensor, name: str = "a tensor") -> None:
 
 def check_device(tensor: torch.Tensor, name: str) -> None:
     """Raise :class:`InputError` for tensors that are not in the memory of the processor, or not dense."""
-    if tensor.device.type != "cpu":
+    if not tensor.is_cpu:
         raise InputError(f"{name} is on {tensor.device}: Glowtrain computes on the CPU; move it there with .cpu()")
     if tensor.layout is not torch.strided:
         raise InputError(f"{name} is {tensor.layout}: make it dense with .to_dense()")

@@ -180,11 +180,18 @@ class _Compiled:
         self.changed = step.borrow(graph, self.updates)
         options = Options(facts=step.backend.facts, row_major_variables=True)
         self.special = Specialisation(graph, step.backend, options, step.state)
-        self.names = [value.name for value in graph.inputs if not value.name.startswith(HYPER)]
+        numbers = [number for number, leaf in enumerate(pytree.tree_leaves(batch)) if isinstance(leaf, torch.Tensor)]
+        names = [value.name for value in graph.inputs if not value.name.startswith(HYPER)]
+        self.tensors = list(zip(names, numbers, strict=True))
+        """The inputs that are tensors, and which leaves of a batch they are."""
         self.results = list(graph.outputs)
         types = graph.input_types
         self.numbers = {name: np.zeros((), types[name].dtype.numpy) for name in self.updates.numbers() if name in types}
-        self.settings: list[Any] = []
+        self.settings: list[dict[str, Any]] = []
+        self.live = any(
+            isinstance(value, torch.Tensor) for group in self.updates.groups for value in group.settings.values()
+        )
+        """Whether settings are tensors, which schedulers change in place."""
         self.warned = False
 
     def run(self, leaves: Sequence[Any]) -> Any:
@@ -204,18 +211,19 @@ class _Compiled:
 
     def _inputs(self, leaves: Sequence[Any]) -> dict[str, Array]:
         self._set_numbers()
-        tensors = [value for value in leaves if isinstance(value, torch.Tensor)]
-        arrays = {name: array_of(tensor.contiguous()) for name, tensor in zip(self.names, tensors, strict=True)}
-        return {**arrays, **self.numbers}
+        inputs = self.numbers.copy()
+        for name, number in self.tensors:
+            inputs[name] = array_of(leaves[number].contiguous())
+        return inputs
 
     def _set_numbers(self) -> None:
         """Hyperparameters as they are now, where they are not those of the step before."""
-        settings = [_plain(list(group.settings.values())[1:]) for group in self.updates.groups]
-        if settings != self.settings:
+        groups = self.optimizer.param_groups
+        if groups != self.settings or self.live:
             present = self.updates.numbers()
             for name, number in self.numbers.items():
                 number[...] = present[name]
-            self.settings = settings
+            self.settings = [dict(group) for group in groups]
 
     def _returned(self, outputs: Mapping[str, Array]) -> Any:
         loss = outputs[LOSS]
@@ -272,11 +280,6 @@ def _names(optimizer: torch.optim.Optimizer, watch: Watch) -> dict[int, str]:
             "module.parameters(), after replacing or moving any of them"
         )
     return names
-
-
-def _plain(settings: list[Any]) -> list[Any]:
-    """Settings to compare with later ones: tensors, which are changed in place, as numbers."""
-    return [float(value) if isinstance(value, torch.Tensor) else value for value in settings]
 
 
 def _flat(batch: Sequence[Any]) -> tuple[Sequence[Any], Any]:

@@ -514,7 +514,7 @@ def test_parameters_replaced_after_compiling() -> None:
     with torch.no_grad():
         module[0].weight.zero_()
     expected = cross_entropy(module(x), y)
-    assert float(step(x, y)) == pytest.approx(float(expected), abs=1e-6)
+    assert float(step(x, y)) == pytest.approx(expected.item(), abs=1e-6)
     module[0].weight = nn.Parameter(torch.ones(16, 6))
     before = copy.deepcopy(module.state_dict())
     assert "1 of the optimizer's parameters are not the module's" in refusal(lambda: step(x, y))

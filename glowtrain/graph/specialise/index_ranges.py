@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,6 +32,16 @@ class IndexRange:
     low: int | tuple[float, ...]
     high: int | tuple[float, ...]
     ignored: int | None = None
+
+    def holds(self, array: Array) -> bool:
+        """Whether all values are certainly allowed; quicker to say than which are not."""
+        if not array.size:
+            return True
+        if isinstance(self.low, tuple) or isinstance(self.high, tuple) or array.dtype.kind not in "iu":
+            return False
+        if self.low == 0 and array.dtype.kind == "i":  # read as unsigned, a negative number is too large
+            return bool(array.view(f"u{array.dtype.itemsize}").max() <= self.high)
+        return bool(self.low <= array.min() and array.max() <= self.high)
 
     def outside(self, array: Array) -> Array:
         """Where an array has other values."""
@@ -62,9 +73,19 @@ class IndexUse:
         leaves = all(isinstance(value, (Variable, Constant)) for value in others)
         return leaves and all(node.operator.elementwise for node in self.path)
 
+    @cached_property
+    def rearranged(self) -> bool:
+        """Whether the operand's elements are the input's, at other places."""
+        return all(node.operator.moves for node in self.path)
+
     @property
     def operand(self) -> Value:
         return self.path[-1].output if self.path else self.input
+
+    def holds(self, inputs: Mapping[str, Any]) -> bool:
+        """Whether the input is there, an array, and its values are certainly allowed."""
+        array = inputs.get(self.input.name) if isinstance(inputs, dict) else None
+        return isinstance(array, np.ndarray) and self.rearranged and self.allowed.holds(array)
 
     def problem(self, array: Array) -> str:
         """What is wrong with the input's values; empty if nothing."""
