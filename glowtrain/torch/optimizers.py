@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -107,6 +108,10 @@ def kind_of_optimizer(optimizer: Any) -> Kind:
     return kind
 
 
+_VECTORS: WeakKeyDictionary[torch.optim.Optimizer, dict[str, torch.Tensor]] = WeakKeyDictionary()
+"""The counts of an optimizer's updates, by the prefix of the group."""
+
+
 @dataclass(frozen=True)
 class ParameterGroup:
     """A group of an optimizer. ``settings``: the entry of ``param_groups``; ``rule``: our optimizer, by the settings
@@ -134,6 +139,8 @@ class GroupedUpdates:
         self.kind = kind_of_optimizer(optimizer)
         self.bounds = {CLIP_NORM: clip_norm, CLIP_VALUE: clip_value}
         self.groups = [self._group(number, entry, names) for number, entry in enumerate(optimizer.param_groups)]
+        self._witnesses: list[tuple[torch.Tensor, str, torch.Tensor]] = []
+        """Parameters, what is kept for them, and the tensor: the first of each group."""
 
     def _group(self, number: int, settings: dict[str, Any], names: Mapping[int, str]) -> ParameterGroup:
         counts = np.array([self._count(parameter) for parameter in settings["params"]], np.float32)
@@ -200,18 +207,32 @@ class GroupedUpdates:
                     variable = variables.get(f"{name}.{group.rule.name}.{slot}")
                     if variable is not None:
                         found[variable.name] = self._slot(parameter, theirs, variable.initial, name)
+                        self._witness(parameter, theirs, found[variable.name])
             if self.kind.counts and group.counts.name in variables:
                 found[group.counts.name] = self._counts(group)
         return found
 
+    def _witness(self, parameter: torch.Tensor, key: str, tensor: torch.Tensor) -> None:
+        if len(self._witnesses) < len(self.groups):
+            self._witnesses.append((parameter, key, tensor))
+
     def _counts(self, group: ParameterGroup) -> torch.Tensor:
-        """A new vector; the counts of what has state become views of it."""
+        """The vector whose views are the counts of what has state: that of other steps, or a new one."""
         states = [self.optimizer.state.get(parameter, {}) for parameter in group.settings["params"]]
-        counts = torch.tensor([float(state.get(COUNT, 0.0)) for state in states], dtype=torch.float32)
-        for number, state in enumerate(states):
+        vectors = _VECTORS.setdefault(self.optimizer, {})
+        counts = vectors.get(group.prefix)
+        if counts is None or not all(map(_counted_by, states, counts)):
+            numbers = [float(state.get(COUNT, 0.0)) for state in states]
+            counts = vectors[group.prefix] = torch.tensor(numbers, dtype=torch.float32)
+        for state, count in zip(states, counts, strict=True):
             if state:
-                state[COUNT] = counts[number]
+                state[COUNT] = count
         return counts
+
+    @property
+    def kept(self) -> bool:
+        """Whether the optimizer still has the state that a step works on: it was neither cleared nor replaced."""
+        return all(self.optimizer.state.get(p, {}).get(key) is tensor for p, key, tensor in self._witnesses)
 
     def _slot(self, parameter: torch.Tensor, key: str, initial: Array, name: str) -> torch.Tensor:
         state = self.optimizer.state[parameter]
@@ -226,3 +247,8 @@ class GroupedUpdates:
         if not tensor.is_contiguous():
             tensor = state[key] = tensor.contiguous()
         return tensor
+
+
+def _counted_by(state: Mapping[str, Any], count: torch.Tensor) -> bool:
+    """Whether this is where a parameter's updates are counted, if there were any."""
+    return state[COUNT].data_ptr() == count.data_ptr() if COUNT in state else float(count) == 0

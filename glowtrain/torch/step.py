@@ -139,9 +139,10 @@ class CompiledStep:
         leaves, structure = _flat(batch)
         key = (self.watch.flags, structure, *map(_key, leaves))
         compiled = self._compiled.get(key)
-        if compiled is None:
-            compiled = self._compile(key, batch)
-        return compiled, leaves
+        if compiled is not None and not compiled.updates.kept:
+            self.recompile()
+            compiled = None
+        return compiled or self._compile(key, batch), leaves
 
     def _compile(self, key: Any, batch: Sequence[Any]) -> _Compiled:
         if len(batch) < self.targets:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import gc
+import resource
 import warnings
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -319,6 +321,29 @@ def test_loading_states() -> None:
         assert float(step(*batch)) == pytest.approx(float(expected), abs=1e-5)
 
 
+def test_two_steps_of_one_optimizer() -> None:
+    """They share its state, the counts of updates too."""
+    module, optimizer, other, theirs = twins(net(), lambda ps: torch.optim.Adam(ps, 1e-2))
+    losses = cross_entropy, lambda scores, target: (scores.square().mean(1) * target).mean()
+    steps = [gtt.compile_step(module, loss, optimizer) for loss in losses]
+    for number, batch in enumerate(data(12)):
+        expected = eager_step(other, losses[number % 2], theirs, batch)
+        assert float(steps[number % 2](*batch)) == pytest.approx(float(expected), abs=1e-5)
+    assert differences(state_of(optimizer), state_of(theirs)) < 1e-5
+
+
+def test_a_state_that_was_cleared_begins_anew() -> None:
+    module, optimizer, other, theirs = twins(net(), lambda ps: torch.optim.Adam(ps, 1e-2))
+    step = gtt.compile_step(module, cross_entropy, optimizer)
+    for number, batch in enumerate(data(6)):
+        if number == 3:
+            optimizer.state.clear()
+            theirs.state.clear()
+        expected = eager_step(other, cross_entropy, theirs, batch)
+        assert float(step(*batch)) == pytest.approx(float(expected), abs=1e-5)
+    assert differences(state_of(optimizer), state_of(theirs)) < 1e-5
+
+
 def test_a_loss_that_is_not_finite_updates_nothing() -> None:
     module = nn.Sequential(net(), nn.BatchNorm1d(3))
     optimizer = torch.optim.Adam(module.parameters())
@@ -368,13 +393,50 @@ def test_batches_in_any_layout() -> None:
     assert float(step(x[:1].expand(16, 6), y)) == float(step(x[:1].repeat(16, 1), y))
 
 
-def test_shapes_are_bounded_and_memory_stays() -> None:
+def test_memory_that_begins_anywhere() -> None:
+    """Parameters, buffers and batches that are parts of other tensors, so at no multiple of a vector's size."""
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        memory = torch.empty(tensor.numel() + 1, dtype=tensor.dtype)[1:]
+        return memory.view(tensor.shape).copy_(tensor.detach())
+
+    make: Make = lambda ps: torch.optim.SGD(ps, 0.1, momentum=0.9)  # noqa: E731
+    convolutional = nn.Sequential(nn.Conv2d(3, 20, 3), nn.BatchNorm2d(20), nn.ReLU(), nn.Flatten(), nn.Linear(500, 3))
+    module, optimizer, other, theirs = twins(convolutional, make)
+    for parameter in module.parameters():
+        parameter.data = moved(parameter)
+        assert parameter.data_ptr() % 64
+    step = gtt.compile_step(module, cross_entropy, optimizer)
+    for _ in range(4):
+        batch = torch.randn(9, 3, 7, 7), torch.randint(0, 3, (9,))
+        expected = eager_step(other, cross_entropy, theirs, batch)
+        assert float(step(moved(batch[0]), moved(batch[1]))) == pytest.approx(float(expected), abs=1e-5)
+    assert differences(module.state_dict(), other.state_dict()) < 1e-5
+
+
+def test_shapes_are_bounded() -> None:
     module = nn.Linear(2, 1)
     step = gtt.compile_step(module, mse_loss, torch.optim.SGD(module.parameters(), 1e-3), backend="interpreter")
     for size in range(1, 60):
         step(torch.zeros(size, 2), torch.zeros(size, 1))
     assert len(step._compiled) == 32
-    gc.collect()
+
+
+def test_memory_stays_over_many_steps() -> None:
+    def resident() -> int:
+        """Bytes."""
+        gc.collect()
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    module = nn.Linear(4, 1)
+    step = gtt.compile_step(module, mse_loss, torch.optim.Adam(module.parameters(), 1e-3))
+    x, y = torch.randn(8, 4), torch.randn(8, 1)
+    for _ in range(2_000):
+        step(x, y)
+    before = resident()
+    for _ in range(20_000):
+        step(x, y)
+    assert resident() - before < 1 << 20
 
 
 def test_threads_give_the_same_bits() -> None:
