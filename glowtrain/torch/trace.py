@@ -10,8 +10,9 @@ Source of the method: PyTorch's documentation of torch.export (training IR, ``ru
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,8 +73,24 @@ class Computation(torch.nn.Module):
             self.add_module(name, module)
 
     def forward(self, *inputs: Any) -> Any:
+        before = list(self._buffers_in_place())
         with _Gradients():
-            return self._function[0](*inputs)
+            results = self._function[0](*inputs)
+        for owner, name, buffer in before:
+            self._write_back(owner, name, buffer)
+        return results
+
+    def _buffers_in_place(self) -> Iterator[tuple[dict[str, Any], str, torch.Tensor]]:
+        for part in self.modules():
+            yield from ((part._buffers, name, buffer) for name, buffer in part._buffers.items() if buffer is not None)
+
+    def _write_back(self, owner: dict[str, Any], name: str, buffer: torch.Tensor) -> None:
+        """What a module has assigned to a buffer becomes a write to it, which export sees."""
+        assigned = owner[name]
+        if assigned is not buffer:
+            owner[name] = buffer
+            with torch.no_grad():
+                buffer.copy_(assigned)
 
 
 @dataclass(frozen=True)
@@ -108,12 +125,27 @@ def traced(computation: Computation, examples: Sequence[Any]) -> Trace:
 
 def _exported(computation: Computation, examples: tuple[Any, ...]) -> ExportedProgram:
     try:
-        with _Quiet():
-            return torch.export.export(computation, examples, strict=False)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            program = torch.export.export(computation, examples, strict=False)
+        _check_attributes(program, " ".join(str(warning.message) for warning in said))
+        return program
     except GlowtrainError:
         raise
     except Exception as error:
         raise ModelError(_untraceable(error)) from error
+
+
+def _check_attributes(program: ExportedProgram, said: str) -> None:
+    """Raise :class:`ModelError` for tensors that a module keeps from call to call without saying so."""
+    assigned = {name.rstrip(".,") for name in re.findall(r"self\.(\S+)", said)}
+    specs = program.graph_signature.input_specs
+    read = {str(spec.target) for spec in specs if spec.kind == InputKind.CONSTANT_TENSOR}
+    if kept := sorted(assigned & read):
+        raise ModelError(
+            f"the module reads and assigns {', '.join(kept)}, tensors that are no buffers, so that a call depends on the "
+            "one before: make them buffers with register_buffer()"
+        )
 
 
 def _untraceable(error: Exception) -> str:

@@ -510,6 +510,36 @@ def test_losses_that_are_no_loss() -> None:
     assert "must return tensors" in refusal(lambda: compiled(net(), lambda scores, target: 1.0)(x, y))
 
 
+def test_state_between_calls() -> None:
+    """A buffer may be assigned; a tensor that is none cannot carry anything from step to step, which is said."""
+
+    class Stateful(nn.Module):
+        def __init__(self, *, registered: bool) -> None:
+            super().__init__()
+            self.linear = nn.Linear(6, 3)
+            if registered:
+                self.register_buffer("last", torch.zeros(3))
+            else:
+                self.last = torch.zeros(3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.linear(x) + self.last
+            self.last = 0.5 * y.detach().mean(0)
+            return y
+
+    module, optimizer, other, theirs = twins(Stateful(registered=True), lambda ps: torch.optim.SGD(ps, 0.1))
+    step = gtt.compile_step(module, cross_entropy, optimizer)
+    address = module.last.data_ptr()
+    for batch in data(4):
+        expected = eager_step(other, cross_entropy, theirs, batch)
+        assert float(step(*batch)) == pytest.approx(float(expected), abs=1e-5)
+    assert module.last.data_ptr() == address
+    assert differences(module.state_dict(), other.state_dict()) < 1e-5
+    said = refusal(lambda: compiled(Stateful(registered=False))(*data(1)[0]))
+    assert "reads and assigns module.last" in said
+    assert "register_buffer" in said
+
+
 def test_nothing_to_train() -> None:
     ((x, y),) = data(1)
     frozen = net().requires_grad_(False)
