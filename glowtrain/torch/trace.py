@@ -143,8 +143,8 @@ def _check_attributes(program: ExportedProgram, said: str) -> None:
     read = {str(spec.target) for spec in specs if spec.kind == InputKind.CONSTANT_TENSOR}
     if kept := sorted(assigned & read):
         raise ModelError(
-            f"the module reads and assigns {', '.join(kept)}: tensors that are no buffers, by which a call depends on the "
-            "one before; make them buffers with register_buffer()"
+            f"the module reads and assigns {', '.join(kept)}, which are no buffers, so that a call depends on the one "
+            "before: make them buffers with register_buffer()"
         )
 
 
