@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 from glowtrain.errors import DifferentiationError
+from glowtrain.grad.flow import Flow
 from glowtrain.grad.reverse import pullback
-from glowtrain.graph import Value, constant, topological
+from glowtrain.graph import Value, constant
 from glowtrain.ops.objective.stop_gradient import StopGradient
 from glowtrain.ops.tensor.move import zeros
 
@@ -60,19 +61,8 @@ def check_scalar(loss: Value) -> None:
 
 
 def _refuse_if_cut(loss: Value, wrt: Sequence[Value]) -> None:
-    cuts = list(_cuts(loss, wrt))
+    flow = Flow([loss])
+    cuts = {f"{cut.node}: {cut.why}": cut for value in wrt for cut in flow.of(value).cuts if cut.kind != "stopped"}
     if cuts:
         names = ", ".join(value.name or str(value.type) for value in wrt[:4]) + (", ..." if len(wrt) > 4 else "")
         raise DifferentiationError(f"no gradient reaches {names}: the path to the loss is cut by " + "; ".join(cuts))
-
-
-def _cuts(loss: Value, wrt: Sequence[Value]) -> Iterator[str]:
-    """The operators that depend on ``wrt``, lie on a path to the loss, and let no gradient through."""
-    depending = set(wrt)
-    for node in topological([loss]):
-        if not any(value in depending for value in node.inputs if value is not None):
-            continue
-        if node.operator.differentiable and any(output.dtype.is_float for output in node.outputs):
-            depending.update(node.outputs)
-        elif not isinstance(node.operator, StopGradient):
-            yield f"{node}: {node.operator.reason or 'its result is not a float'}"

@@ -137,16 +137,3 @@ class Blame:
 def _first_wrong(measures: Iterator[Measure]) -> str:
     """The detail of the first measure that failed."""
     return next((measure.detail or "it disagrees" for measure in measures if measure.status == "failed"), "")
-
-
-def cut_by(loss: Value, leaf: Value) -> tuple[Node, ...]:
-    """The nodes between a leaf and the loss that let no gradient through."""
-    depending, cuts = {leaf}, []
-    for node in Graph((), {"loss": loss}).nodes:
-        if not any(value in depending for value in node.inputs if value is not None):
-            continue
-        if node.operator.differentiable and any(output.dtype.is_float for output in node.outputs):
-            depending.update(node.outputs)
-        else:
-            cuts.append(node)
-    return tuple(cuts)

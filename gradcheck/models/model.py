@@ -19,9 +19,10 @@ import numpy as np
 from glowtrain.backends.inputs import check_inputs
 from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import InputError
+from glowtrain.grad.flow import Flow
 from glowtrain.grad.gradients import check_scalar
 from glowtrain.grad.reverse import pullback
-from glowtrain.gradcheck.models.blame import INNOCENT, Blame, cut_by
+from glowtrain.gradcheck.models.blame import INNOCENT, Blame
 from glowtrain.gradcheck.operators import ladder
 from glowtrain.gradcheck.operators.straight_through import straight_through
 from glowtrain.gradcheck.report.report import Check, GradcheckReport, Measure, Progress, Status, merged
@@ -30,7 +31,6 @@ from glowtrain.graph.retype import widened
 from glowtrain.losses import Attached, Loss, LossFunction, as_loss, output_of
 from glowtrain.modes.training_and_inference import make_trainable
 from glowtrain.onnx_io import load
-from glowtrain.ops.objective.stop_gradient import StopGradient
 from glowtrain.ops.reduce.reduction import ReduceMean
 from glowtrain.types import Array, TensorType, f64
 
@@ -67,7 +67,7 @@ def check(
     begin = time.perf_counter()
     if loss is not None and output is not None:
         raise InputError("give a loss or an output, not both")
-    subject = _Subject(_bound(model, inputs, dims), dict(inputs or {}), loss, output, seed)
+    subject = _Subject(bound_graph(model, inputs, dims), dict(inputs or {}), loss, output, seed)
     told, total = progress or _silent, len(subject.names) + compiled
     checks: list[Check] = []
     for number, name in enumerate(subject.names, 1):
@@ -83,9 +83,13 @@ def _silent(subject: str, number: int, total: int) -> None:
     """No progress is told."""
 
 
-def _bound(
+def bound_graph(
     model: Graph | Template | str | Path, inputs: Mapping[str, Array] | None, dims: Mapping[str, int] | None
 ) -> Graph:
+    """The graph of what :func:`check` takes: extents are those of ``inputs``, those in ``dims``, or :data:`EXTENT`.
+
+    Raises :class:`InputError` for anything else.
+    """
     if isinstance(model, (str, Path)):
         model = load(model, dims)
     if isinstance(model, Graph):
@@ -169,14 +173,19 @@ class _Subject:
     def _cut(self, name: str, where: str) -> Check:
         """That no gradient reaches a parameter or input, and why: a failure where an operator cuts off a parameter."""
         leaf = self.wanted[name]
-        cuts = [node for node in cut_by(self.loss, leaf) if not isinstance(node.operator, StopGradient)]
-        told = "; ".join(f"{node}: {node.operator.reason or 'its result is not a float'}" for node in cuts)
+        cuts = [cut for cut in self.flow.of(leaf).cuts if cut.kind != "stopped"]
+        told = "; ".join(f"{cut.node}: {cut.why}" for cut in cuts)
         status: Status = "failed" if cuts and isinstance(leaf, Variable) else "absent"
         why = f"it is cut by {told}" if cuts else "the loss does not depend on it, or through a StopGradient only"
         return Check(name, "gradient", status, 0, 0.0, 0.0, f"{where}: no gradient reaches it; {why}")
 
     def _blamed(self, check: Check, verdict: str) -> Check:
         return replace(check, detail=f"{check.detail}; {verdict}")
+
+    @cached_property
+    def flow(self) -> Flow:
+        """The ways from anything to the loss."""
+        return Flow([self.loss])
 
     @cached_property
     def blame(self) -> Blame:

@@ -20,8 +20,8 @@ import numpy as np
 from glowtrain.backends.inputs import check_inputs
 from glowtrain.compiler import compile as compiled
 from glowtrain.errors import GlowtrainError
+from glowtrain.grad.flow import Flow
 from glowtrain.grad.reverse import pullback
-from glowtrain.gradcheck.models.blame import cut_by
 from glowtrain.gradcheck.operators import ladder
 from glowtrain.gradcheck.operators.differences import (
     STEP,
@@ -176,8 +176,8 @@ def why_none(graph: Graph) -> str:
     seeds = [Input(result.type, f"g{k}") for k, result in enumerate(results)]
     if any(gradient is not None for gradient in pullback(results, seeds, leaves)):
         return ""
-    cuts = {node.operator: None for result in results for leaf in leaves for node in cut_by(result, leaf)}
-    told = {cut.key(): cut.reason or "its result is not a float" for cut in cuts}
+    flow = Flow(results)
+    told = {cut.node.operator.key(): cut.why for leaf in leaves for cut in flow.of(leaf).cuts}
     return "; ".join(f"{key}: {reason}" for key, reason in told.items()) or "the results do not depend on the inputs"
 
 

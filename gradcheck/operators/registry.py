@@ -195,6 +195,21 @@ def _chosen(names: Sequence[str] | None, profile: str) -> list[str]:
     return [cls.key() for cls in registered(lambda cls: names is None or cls.key() in names)]
 
 
+OWN = "glowtrain"
+"""The package of the operators that come along."""
+
+
+def verified() -> frozenset[str]:
+    """The operators whose gradients each run over the whole registry checks, in whichever process: those that have one
+    and come along. Operators of other packages are checked where these are imported."""
+    return frozenset(cls.key() for cls in registered(lambda cls: cls.differentiable and _package(cls) == OWN))
+
+
+def _package(cls: type[Operator]) -> str:
+    """The package that an operator is from."""
+    return cls.__module__.partition(".")[0]
+
+
 def _programs_wanted(programs: int | None, examples: int | None, profile: CheckProfile, *, every: bool) -> int:
     """As many as asked for; else the profile's, in proportion to the examples."""
     if programs is not None or not every:
@@ -231,8 +246,8 @@ def _results(run: _Run, tasks: Sequence[Task], progress: Progress, jobs: int) ->
 
 def _modules_of_others() -> tuple[str, ...]:
     """The modules that registered operators from outside of Glowtrain and that a new process can import too."""
-    names = sorted({cls.__module__ for cls in registered()})
-    others = [name for name in names if name.partition(".")[0] not in ("glowtrain", "__main__", "__mp_main__")]
+    classes = registered(lambda cls: _package(cls) not in (OWN, "__main__", "__mp_main__"))
+    others = sorted({cls.__module__ for cls in classes})
     return tuple(name for name in others if importlib.util.find_spec(name) is not None)
 
 

@@ -1,0 +1,265 @@
+"""Where gradients flow: which values results depend on, whether differentiably, and the nodes that cut the way.
+
+A node links an operand to a result where the result depends on it, and passes a gradient where its rule gives one; both
+are asked of the node itself, so this says what the reverse walk (:mod:`glowtrain.grad.reverse`) would do. Loops, and
+operators whose gradient is that of their decomposition, are looked into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+from glowtrain.errors import DifferentiationError
+from glowtrain.grad.reverse import pullback
+from glowtrain.graph import Input, Node, Value, topological
+from glowtrain.graph.operator import as_tuple
+from glowtrain.ops.control.scan import Scan
+from glowtrain.ops.objective.stop_gradient import StopGradient
+
+CutKind = Literal["stopped", "type", "integer", "constant", "operand", "no rule"]
+"""Why a node passes no gradient: it stops it on purpose; its result depends on types only; its result is no float; it
+is not differentiable, or constant wherever it is; its rule has none for that operand; it has no rule at all."""
+
+Link = tuple[int, int]
+"""An operand and a result of a node, by position."""
+
+
+@dataclass(frozen=True)
+class GradientCut:
+    """A node that passes no gradient from a result that is needed to an operand.
+
+    ``why``: the reason, for a person; ``within``: the loops and operators that the node is a part of, outermost first.
+    """
+
+    node: Node
+    kind: CutKind
+    why: str
+    within: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How results depend on a value: at all, and differentiably; ``cuts`` are the first on each way from the value."""
+
+    depends: bool
+    differentiable: bool
+    cuts: tuple[GradientCut, ...]
+
+
+@dataclass(frozen=True)
+class FlowStep:
+    """A node on a way from some values to the results, and what it is in.
+
+    ``outcome``: a gradient flows back through it; it is cut there; there is none to cut, as no operand on the way is a
+    float.
+    """
+
+    node: Node
+    outcome: Literal["passes", "cut", "constant"]
+    within: tuple[Node, ...] = ()
+
+
+@dataclass
+class _Sweep:
+    """What was reached from some values: differentiably (``near``), and at all (``far``)."""
+
+    near: set[Value]
+    far: set[Value]
+    cuts: dict[tuple[Node, CutKind], GradientCut] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Links:
+    """The links of a node to results that are needed, those that pass a gradient, and why others do not."""
+
+    depends: frozenset[Link]
+    passes: frozenset[Link]
+    inside: _Inside | None
+    error: str = ""
+
+
+class Flow:
+    """The ways from any values to ``outputs``."""
+
+    def __init__(self, outputs: Sequence[Value]) -> None:
+        self.outputs = tuple(outputs)
+        self.nodes = topological(outputs)
+        self._known: dict[Node, _Links] = {}
+
+    def of(self, value: Value) -> Reach:
+        """How the outputs depend on a value."""
+        sweep = self.sweep([value])
+        depends = any(output in sweep.far for output in self.outputs)
+        return Reach(depends, any(output in sweep.near for output in self.outputs), tuple(sweep.cuts.values()))
+
+    def steps(self, values: Collection[Value]) -> Iterator[FlowStep]:
+        """The nodes on the ways from ``values`` to the outputs, operands first; what is in a loop after the loop."""
+        sweep = self.sweep(values)
+        for node in self.nodes:
+            places = [place for place, value in enumerate(node.inputs) if value in sweep.far]
+            if not places:
+                continue
+            links = self._links(node)
+            passes = any(place in places for place, _ in links.passes)
+            floats = any(value.dtype.is_float for value in node.inputs if value is not None and value in sweep.far)
+            yield FlowStep(node, "passes" if passes else "cut" if floats else "constant")
+            if links.inside is not None:
+                yield from (replace(step, within=(node, *step.within)) for step in links.inside.steps(places))
+
+    def sweep(self, values: Collection[Value]) -> _Sweep:
+        """Follow the ways from ``values``, operands first; values that are not floats are reached, but not near."""
+        sweep = _Sweep({value for value in values if value.dtype.is_float}, set(values))
+        for node in self.nodes:
+            for place, value in enumerate(node.inputs):
+                if value in sweep.far:
+                    self._follow(node, place, sweep, near=value in sweep.near)
+        return sweep
+
+    def _follow(self, node: Node, place: int, sweep: _Sweep, *, near: bool) -> None:
+        links = self._links(node)
+        for link in links.depends:
+            if link[0] != place:
+                continue
+            output = node.outputs[link[1]]
+            sweep.far.add(output)
+            if near and link in links.passes:
+                sweep.near.add(output)
+            elif near:
+                for cut in _cuts(node, link, links):
+                    sweep.cuts.setdefault((cut.node, cut.kind), cut)
+
+    def _links(self, node: Node) -> _Links:
+        if node not in self._known:
+            self._known[node] = _links_of(node, [k for k, value in enumerate(node.outputs) if value in self._needed])
+        return self._known[node]
+
+    @cached_property
+    def _needed(self) -> set[Value]:
+        """What the outputs are computed from."""
+        return {*self.outputs, *(value for node in self.nodes for value in node.inputs if value is not None)}
+
+
+class _Inside:
+    """What a node computes, where that is a graph: operands are its ``inputs``, outputs by position its results; the
+    first ``states`` of them come back as the first inputs."""
+
+    def __init__(self, inputs: Sequence[Value | None], outputs: Mapping[int, Value], states: int = 0) -> None:
+        self.inputs = tuple(inputs)
+        self.results = tuple(outputs)
+        self.states = states
+        self.flow = Flow(list(outputs.values()))
+        self._known: dict[int, _Sweep] = {}
+
+    def depends(self, place: int) -> Iterator[Link]:
+        """The links from an operand to results."""
+        return self._links(place, self._alone(place).far)
+
+    def passes(self, place: int) -> Iterator[Link]:
+        """Those of them that pass a gradient."""
+        return self._links(place, self._alone(place).near)
+
+    def cuts(self, place: int) -> tuple[GradientCut, ...]:
+        """What cuts the ways from an operand."""
+        return tuple(self._alone(place).cuts.values())
+
+    def _links(self, place: int, reached: Collection[Value]) -> Iterator[Link]:
+        pairs = zip(self.results, self.flow.outputs, strict=True)
+        return ((place, result) for result, output in pairs if output in reached)
+
+    def _alone(self, place: int) -> _Sweep:
+        """What one operand reaches."""
+        if place not in self._known:
+            self._known[place] = self._reached([place])
+        return self._known[place]
+
+    def steps(self, places: Collection[int]) -> Iterator[FlowStep]:
+        """The nodes on the ways from operands."""
+        far = self._reached(places).far
+        return self.flow.steps([value for value in self.inputs if value is not None and value in far])
+
+    def _reached(self, places: Collection[int]) -> _Sweep:
+        """What operands reach, once around for each state that they reach."""
+        far = {value for place in places if (value := self.inputs[place]) is not None}
+        near: set[Value] = {value for value in far if value.dtype.is_float}
+        while True:
+            sweep = self.flow.sweep(near)
+            sweep.far |= self.flow.sweep(far).far
+            more, closer = self._carried(sweep.far) - far, self._carried(sweep.near) - near
+            if not more and not closer:
+                return sweep
+            far, near = far | more, near | closer
+
+    def _carried(self, reached: Collection[Value]) -> set[Value]:
+        """The inputs that hold states which were reached."""
+        pairs = zip(self.inputs[: self.states], self.flow.outputs, strict=False)
+        return {value for value, output in pairs if value is not None and output in reached}
+
+
+def _links_of(node: Node, results: Sequence[int]) -> _Links:
+    """The links to some results. An operator is linked everywhere, unless it can be seen that it is not."""
+    inside = _inside(node, results)
+    present = [place for place, value in enumerate(node.inputs) if value is not None]
+    links = ((place, result) for place in present for result in results)
+    if inside is not None:
+        links = (link for place in present for link in inside.depends(place) if link[1] in results)
+    depends = frozenset(links)
+    try:
+        passes = depends.intersection(link for result in results for link in _passed(node, result))
+    except DifferentiationError as error:
+        return _Links(depends, frozenset(), inside, str(error))
+    if inside is not None:  # a loop's rule gives zeros for states that do not matter
+        passes = passes.intersection(link for place in present for link in inside.passes(place))
+    return _Links(depends, passes, inside)
+
+
+def _passed(node: Node, result: int) -> Iterator[Link]:
+    """The links that pass a gradient from one result."""
+    output = node.outputs[result]
+    if not node.operator.differentiable or not output.dtype.is_float:
+        return
+    operands = [value for value in dict.fromkeys(node.inputs) if value is not None]
+    wanted = [value for value in operands if value.dtype.is_float]
+    found = pullback([output], [Input(output.type, "cotangent")], wanted, boundary=frozenset(operands))
+    known = {value for value, gradient in zip(wanted, found, strict=True) if gradient is not None}
+    yield from ((place, result) for place, value in enumerate(node.inputs) if value in known)
+
+
+def _inside(node: Node, results: Collection[int]) -> _Inside | None:
+    """The graph that the gradient of some results is computed from, if there is one."""
+    operator = node.operator
+    if isinstance(operator, Scan):
+        values, states = list(operator.body.outputs.values()), operator.num_states
+        kept = {k: value for k, value in enumerate(values) if k < states or k in results}
+        return _Inside(operator.body.inputs, kept, states)
+    if not operator.differentiable or operator.has("vjp") or not operator.has("decompose"):
+        return None
+    inputs = [None if value is None else Input(value.type, value.name) for value in node.inputs]
+    made: tuple[Value, ...] = as_tuple(operator.decompose(*inputs))
+    return _Inside(inputs, {k: value for k, value in enumerate(made) if k in results})
+
+
+def _cuts(node: Node, link: Link, links: _Links) -> Iterator[GradientCut]:
+    """What cuts a link: nodes inside, where they can be named, else the node itself."""
+    inner = links.inside.cuts(link[0]) if links.inside else ()
+    for cut in inner:
+        yield replace(cut, within=(node, *cut.within))
+    if not inner:
+        yield _own_cut(node, link, links.error)
+
+
+def _own_cut(node: Node, link: Link, error: str) -> GradientCut:
+    operator, output = node.operator, node.outputs[link[1]]
+    if isinstance(operator, StopGradient):
+        return GradientCut(node, "stopped", operator.reason)
+    if error:
+        return GradientCut(node, "no rule", error)
+    if operator.from_type:
+        return GradientCut(node, "type", operator.reason)
+    if not output.dtype.is_float:
+        return GradientCut(node, "integer", operator.reason or "its result is not a float")
+    if not operator.differentiable:
+        return GradientCut(node, "constant", operator.reason or "it is not differentiable")
+    return GradientCut(node, "operand", f"it has no gradient for operand {link[0]}")
