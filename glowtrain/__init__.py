@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from glowtrain.backends.cpu.backend import Cpu
     from glowtrain.compiler import compile
     from glowtrain.errors import GlowtrainError
-    from glowtrain.grad import gradients, jvp, stop_gradient
+    from glowtrain.grad import gradient_model, gradients, jvp, stop_gradient
     from glowtrain.graph import (
         Graph,
         Input,
@@ -51,6 +51,7 @@ _HOMES = {
     "Trainer": "glowtrain.trainer",
     "compile": "glowtrain.compiler",
     "from_torch": "glowtrain.torch",
+    "gradient_model": "glowtrain.grad",
     "gradients": "glowtrain.grad",
     "jvp": "glowtrain.grad",
     "Options": "glowtrain.stages",
@@ -90,6 +91,7 @@ __all__ = [
     "from_torch",
     "grad",
     "gradcheck",
+    "gradient_model",
     "gradients",
     "i8",
     "i16",

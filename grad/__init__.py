@@ -2,11 +2,13 @@
 
 from glowtrain.grad.forward import jvp
 from glowtrain.grad.gradients import gradients, reached, stop_gradient
+from glowtrain.grad.model import gradient_model
 from glowtrain.grad.training import Updates, gradient_graph, loss_graph, training_graph
 
 __all__ = [
     "Updates",
     "gradient_graph",
+    "gradient_model",
     "gradients",
     "jvp",
     "loss_graph",

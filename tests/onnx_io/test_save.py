@@ -19,7 +19,7 @@ from glowtrain.graph import Graph, Input, Node, Operator, Template, Variable, co
 from glowtrain.onnx_io import load, save
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.elementwise.activation import Gelu, Mish, Swish
-from glowtrain.ops.elementwise.logic import BitwiseAnd
+from glowtrain.ops.elementwise.logic import BitwiseAnd, Cast
 from glowtrain.ops.elementwise.transcendental import Tanh
 from glowtrain.ops.random.philox import Dropout
 from glowtrain.ops.reduce.reduction import ReduceMean
@@ -246,10 +246,47 @@ class TestDimensions:
         x = np.ones((5, 3), np.float32)
         assert in_onnx_runtime(saved, {"x": x})["y"].shape == (2, 5, 3)
 
-    def test_a_batch_that_the_model_depends_on_stays_fixed(self) -> None:
+    def test_a_batch_that_the_model_divides_by_is_computed(self) -> None:
         nodes = [node("Shape", "x", "s", end=1), node("Cast", "s", "n", to=1), node("Div", "x n", "y")]
-        proto = save(loaded(model(nodes, {"x": ["n", 3]}, ["y"]), n=4))
+        saved = checked(save(loaded(model(nodes, {"x": ["n", 3]}, ["y"]), n=4)))
+        x = np.ones((5, 3), np.float32)
+        np.testing.assert_allclose(in_onnx_runtime(saved, {"x": x})["y"], x / 5)
+
+    def test_a_batch_that_the_model_depends_on_otherwise_stays_fixed(self) -> None:
+        nodes = [node("Shape", "x", "s", end=1), node("Cast", "s", "n", to=1), node("Sqrt", "n", "r")]
+        proto = save(loaded(model([*nodes, node("Div", "x r", "y")], {"x": ["n", 3]}, ["y"]), n=4))
         assert proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 4
+
+    @pytest.mark.parametrize(
+        ("change", "result"),
+        [
+            (lambda x: x[-1:], lambda x: x[-1:]),
+            (lambda x: gt.nn.reshape(x, (x.shape[0] * x.shape[1], -1)) * 2.0, lambda x: x.reshape(-1, 4) * 2),
+            (lambda x: x * np.full((*x.shape[:2], 1), 3, np.float32), lambda x: x * 3),
+            (lambda x: x / float(x.shape[0] * x.shape[1]), lambda x: x / (x.shape[0] * x.shape[1])),
+            (lambda x: x * np.float32(0.5 * x.shape[1] ** 2), lambda x: x * (0.5 * x.shape[1] ** 2)),
+            (lambda x: x + Cast(to=f32)(constant([x.shape[0] - 1])), lambda x: x + x.shape[0] - 1),
+        ],
+        ids=["an end", "a product", "a shape", "a divisor", "a square", "a number less one"],
+    )
+    def test_numbers_that_follow_dimensions_are_computed(self, change: Any, result: Any) -> None:
+        @gt.model(x=f32["n", "t", 4])
+        def changed(x: gt.Value) -> gt.Value:
+            return change(x)
+
+        saved = checked(save(changed))
+        for n, t in ((1, 1), (2, 3), (6, 2)):
+            x = np.random.default_rng(n).normal(size=(n, t, 4)).astype(np.float32)
+            np.testing.assert_allclose(in_onnx_runtime(saved, {"x": x})["output"], result(x), rtol=1e-6)
+
+    def test_numbers_that_agree_by_chance_are_not_taken_for_computed(self) -> None:
+        """At 2 and 5, the two bindings that are looked at first, this is three times n, less 3: at others it is not."""
+
+        @gt.model(x=f32["n", 3])
+        def odd(x: gt.Value) -> gt.Value:
+            return x * np.ones(({2: 3, 5: 12}.get(x.shape[0], 7), 1, 1), np.float32)
+
+        assert save(odd).graph.input[0].type.tensor_type.shape.dim[0].dim_value == 2
 
     def test_a_graph_changed_since_stays_fixed(self) -> None:
         graph = loaded(convnet(), batch=4)
@@ -275,12 +312,35 @@ class TestDimensions:
         found, expected = (gt.compile(model, "interpreter")({"x": x})["output"] for model in (again, recurrence))
         np.testing.assert_allclose(found, expected, rtol=1e-6)
 
-    def test_steps_that_the_body_of_a_scan_depends_on_stay_fixed(self) -> None:
+    def test_steps_that_the_body_of_a_scan_divides_by_are_computed(self) -> None:
         @gt.model(x=f32["time", 3])
         def mean(x: gt.Value) -> gt.Value:
             return Scan(body=body(1 / x.shape[0], captured=False), num_scan_inputs=1)(zeros(), x)[0]
 
+        saved = checked(save(mean.bind({"time": 4})))
+        x = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
+        np.testing.assert_allclose(in_onnx_runtime(saved, {"x": x})["output"], x.mean(0), rtol=1e-5)
+
+    def test_steps_that_the_body_of_a_scan_depends_on_otherwise_stay_fixed(self) -> None:
+        @gt.model(x=f32["time", 3])
+        def mean(x: gt.Value) -> gt.Value:
+            return Scan(body=body(np.sqrt(x.shape[0]), captured=False), num_scan_inputs=1)(zeros(), x)[0]
+
         assert isinstance(load(save(mean.bind({"time": 4}))), Graph)
+
+    def test_the_batch_of_what_a_scan_carries_varies(self) -> None:
+        @gt.model(x=f32["time", "n", 3])
+        def recurrence(x: gt.Value) -> gt.Value:
+            h, step = (Input(f32[x.shape[1], 3], name) for name in ("h", "step"))
+            inner = Graph((h, step), {"next": h + step * 0.5, "out": gt.nn.reshape(h, (-1,))}, name="body")
+            start = constant(np.zeros((x.shape[1], 3), np.float32))
+            return Scan(body=inner, num_scan_inputs=1)(start, x)[1]
+
+        saved = checked(save(recurrence))
+        for shape in ((1, 1, 3), (4, 2, 3), (3, 7, 3)):
+            x = np.random.default_rng(shape).normal(size=shape).astype(np.float32)
+            expected = gt.compile(recurrence, "interpreter")({"x": x})["output"]
+            np.testing.assert_allclose(in_onnx_runtime(saved, {"x": x})["output"], expected, rtol=1e-6)
 
     def test_a_batch_that_decides_about_a_rank_stays_fixed(self) -> None:
         @gt.model(x=f32["n", 3])

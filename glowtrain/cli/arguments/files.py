@@ -20,6 +20,13 @@ def check_writable(*paths: Path | None) -> None:
             files.check_writable(path)
 
 
+def check_differs(model: str, *outputs: Path | None) -> None:
+    """Raise :class:`InputError` for an output that is the model itself."""
+    for path in outputs:
+        if path is not None and path.exists() and Path(model).exists() and path.samefile(model):
+            raise InputError(f"{path} is the model itself; write to another file")
+
+
 def check_arrays(path: Path) -> None:
     """Raise :class:`InputError` for a name that promises another format than :func:`write_arrays` writes."""
     if path.suffix not in ("", ".npz"):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from onnx import defs
 
 from glowtrain.deferred import Deferred
-from glowtrain.graph import Graph, Input, Node, Operator
+from glowtrain.graph import Graph, Input, Node, Operator, Value, rewrite
 from glowtrain.graph.operator import as_tuple
 from glowtrain.ops.resample.grid_sample import GridSample
 from glowtrain.ops.resample.resize import Resize
@@ -38,6 +39,19 @@ def decomposed(node: Node) -> Graph:
     results = node.operator.decompose(*inputs)
     outputs = {f"y{k}": value for k, value in enumerate(as_tuple(results))}
     return Graph(tuple(value for value in inputs if value is not None), outputs)
+
+
+def inlined(graph: Graph, is_written: Callable[[Node], bool]) -> Graph:
+    """The graph with operators that are not written by decompositions in their place, those of the results too."""
+    while (simpler := rewrite(graph, partial(_decomposition, is_written=is_written))) is not graph:
+        graph = simpler
+    return graph
+
+
+def _decomposition(node: Node, *, is_written: Callable[[Node], bool]) -> Sequence[Value] | None:
+    if is_written(node) or not node.operator.has("decompose"):
+        return None
+    return as_tuple(node.operator.decompose(*node.inputs))
 
 
 def _split_by_sizes(operator: Operator, types: Types, schema: defs.OpSchema) -> Operator:

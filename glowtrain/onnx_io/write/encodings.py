@@ -25,7 +25,17 @@ OPSETS: dict[str, tuple[int, ...]] = {"ai.onnx.ml": (3, 4, 5)}
 FIRST_WITH_OUR_MEANING = {"ai.onnx.ml.LabelEncoder": 4, "GroupNormalization": 21, "RoiAlign": 16}
 """Operators that had another meaning under the same signature: the first operator set with today's."""
 
-Extents = tuple[int | str, ...]
+
+@dataclass(frozen=True)
+class Scaled:
+    """An extent that is a number times symbolic dimensions, plus another number."""
+
+    factor: int
+    symbols: tuple[str, ...]
+    offset: int = 0
+
+
+Extents = tuple[int | str | Scaled, ...]
 """Extents, by name where they are symbolic."""
 
 EncodedInput = int | Array | Extents | None

@@ -14,18 +14,27 @@ from glowtrain.graph.specialise.binding import Trimmed
 from glowtrain.names import Names
 from glowtrain.onnx_io.schema.tensors import dtype_to_onnx, tensor_from_array
 from glowtrain.onnx_io.write.downgrade import decomposed
-from glowtrain.onnx_io.write.encodings import OWN_DOMAIN, Encoding, Extents, encoding_of, own_encoding, schema_of
-from glowtrain.onnx_io.write.symbols import Symbols
+from glowtrain.onnx_io.write.encodings import (
+    OWN_DOMAIN,
+    Encoding,
+    Extents,
+    Scaled,
+    encoding_of,
+    own_encoding,
+    schema_of,
+)
+from glowtrain.onnx_io.write.symbols import Number, Symbols
 from glowtrain.ops.control.scan import Scan
 from glowtrain.optimize.cse import exact_attributes
-from glowtrain.types import Array, TensorType
+from glowtrain.types import Array, DType, TensorType
 
 OPTIONAL = defs.OpSchema.FormalParameterOption.Optional
 
 
 def value_info(name: str, type_: TensorType, dims: Extents | None = None) -> ValueInfoProto:
-    """A declared type; ``dims`` replaces extents by names."""
-    return helper.make_tensor_value_info(name, dtype_to_onnx(type_.dtype), list(type_.shape if dims is None else dims))
+    """A declared type; ``dims`` replaces extents by names, or leaves them open."""
+    extents = (None if isinstance(extent, Scaled) else extent for extent in (type_.shape if dims is None else dims))
+    return helper.make_tensor_value_info(name, dtype_to_onnx(type_.dtype), list(extents))
 
 
 def reserve(names: Names, name: str, what: str) -> str:
@@ -50,11 +59,20 @@ class Functions:
     """Versions of the other domains whose operators are used."""
     undecomposed: frozenset[str] = frozenset()
     """Domains whose operators are written as they are, although they have decompositions."""
+    standard: bool = False
+    """Operators of other packages that have none are not written as they are, but missing."""
 
     def imports(self, functions: bool) -> list[OperatorSetIdProto]:
         """The operator sets that the nodes written so far use, with the functions' own or without."""
         own = {OWN_DOMAIN: 1} if functions else {}
         return [helper.make_opsetid(*entry) for entry in {"": self.opset, **own, **self.domains}.items()]
+
+    def writes(self, node: Node) -> bool:
+        """Whether a node is written as it is, and not as a function."""
+        operator, types = node.operator, [None if value is None else value.type for value in node.inputs]
+        if operator.control or operator.domain in self.undecomposed:
+            return True
+        return encoding_of(operator, types, self.opset) is not None
 
     def name_of(self, node: Node) -> str | None:
         """The function that stands for a node's operator, made if need be; ``None`` if it has no decomposition."""
@@ -134,11 +152,15 @@ class Writer:
         return self.value_names[value]
 
     def constant_value(self, value: Constant) -> str:
-        """The name of a constant; one whose shape varies is filled with its number."""
-        extents = self.symbols.constants.get(value)
+        """The name of a constant; one whose shape varies is filled with its number, which may vary as well."""
+        extents, varying = self.symbols.constants.get(value), self.symbols.numbers.get(value)
         if extents is None:
             return self.constant(value.array, value.name or "constant")
         name = self.names.fresh(value.name or "constant")
+        if varying is not None:
+            operands = [self.number(varying, value.dtype), self.shape(extents)]
+            self.nodes.append(helper.make_node("Expand", operands, [name]))
+            return name
         number = tensor_from_array(value.array.reshape(-1)[:1], "")
         self.nodes.append(helper.make_node("ConstantOfShape", [self.shape(extents)], [name], value=number))
         return name
@@ -153,15 +175,42 @@ class Writer:
             self.nodes.append(helper.make_node("Concat", parts, [name], axis=0))
         return self.shapes[extents]
 
-    def extent(self, extent: int | str) -> str:
+    def number(self, number: Number, dtype: DType) -> str:
+        """The name of a number that follows dimensions, as a list of length 1."""
+        product, name = self.extent(number.product), self.names.fresh("product")
+        self.nodes.append(helper.make_node("Cast", [product], [name], to=dtype_to_onnx(dtype)))
+        if number.factor == 1 and not number.divides:
+            return name
+        factor, result = self.constant(np.array([number.factor], dtype.numpy), "factor"), self.names.fresh("number")
+        operands = [factor, name]
+        self.nodes.append(helper.make_node("Div" if number.divides else "Mul", operands, [result]))
+        return result
+
+    def extent(self, extent: int | str | Scaled) -> str:
         """The name of one extent, as a list of length 1."""
         if isinstance(extent, int):
             return self.constant(np.array([extent], np.int64), "extent")
+        if isinstance(extent, Scaled):
+            return self.scaled(extent)
         if extent not in self.measured:
             source, axis = self.symbols.sources[extent]
             name = self.measured[extent] = self.names.fresh(extent)
             self.nodes.append(helper.make_node("Shape", [source], [name], start=axis, end=axis + 1))
         return self.measured[extent]
+
+    def scaled(self, extent: Scaled) -> str:
+        """The name of what follows dimensions, as a list of length 1."""
+        name = self.extent(extent.symbols[0])
+        for symbol in extent.symbols[1:]:
+            name = self.combined("Mul", name, symbol)
+        name = self.combined("Mul", name, extent.factor) if extent.factor != 1 else name
+        return self.combined("Add", name, extent.offset) if extent.offset else name
+
+    def combined(self, op_type: str, name: str, extent: int | str) -> str:
+        """The name of an extent and another one combined."""
+        result, operands = self.names.fresh("extent"), [name, self.extent(extent)]
+        self.nodes.append(helper.make_node(op_type, operands, [result]))
+        return result
 
     def constant(self, array: Array, hint: str) -> str:
         """The name of a constant; equal ones are written once.
@@ -196,7 +245,8 @@ class Writer:
             return
         undecomposed = self.functions.undecomposed
         encoding = encoding_of(node.operator, types, self.functions.opset, self.symbols.fields.get(node))
-        if encoding is None and (node.operator.domain in undecomposed or not node.operator.has("decompose")):
+        alone = not node.operator.has("decompose") and not self.functions.standard
+        if encoding is None and (node.operator.domain in undecomposed or alone):
             encoding = own_encoding(node.operator, len(operands))
         if encoding is not None:
             self.nodes.append(self.standard(encoding, operands, outputs, name))
@@ -254,7 +304,7 @@ class Writer:
 
     def subgraph(self, body: Graph, captured: Mapping[Value, str]) -> GraphProto:
         """A graph that is an attribute. Its names differ from all others, since ONNX shares scopes."""
-        inner = Writer(self.functions, self.names, self.constants_as_nodes, value_names=dict(captured))
+        inner = Writer(self.functions, self.names, self.constants_as_nodes, self.symbols, dict(captured))
         inner.value_names.update({value: self.names.fresh(value.name or "x") for value in body.inputs})
         outputs = {self.names.fresh(name): value for name, value in body.outputs.items()}
         for name, value in outputs.items():
@@ -264,8 +314,8 @@ class Writer:
         return helper.make_graph(
             inner.nodes,
             body.name,
-            [value_info(inner.value_names[value], value.type) for value in body.inputs],
-            [value_info(name, value.type) for name, value in outputs.items()],
+            [value_info(inner.value_names[value], value.type, self.symbols.inner.get(value)) for value in body.inputs],
+            [value_info(name, value.type, self.symbols.inner.get(value)) for name, value in outputs.items()],
             inner.initializers,
         )
 

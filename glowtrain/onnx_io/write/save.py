@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 
 from onnx import ModelProto, helper
@@ -18,9 +19,10 @@ from glowtrain.names import Names
 from glowtrain.onnx_io.read.parameters import state_variables
 from glowtrain.onnx_io.read.upgrade.upgrade import NEWEST_OPSET
 from glowtrain.onnx_io.schema.tensors import tensor_from_array
+from glowtrain.onnx_io.write.downgrade import inlined
 from glowtrain.onnx_io.write.encodings import Extents
 from glowtrain.onnx_io.write.nodes import Functions, Writer, reserve, value_info
-from glowtrain.onnx_io.write.symbols import symbols_of
+from glowtrain.onnx_io.write.symbols import Symbols, symbols_of
 from glowtrain.types import Array
 
 OLDEST_SAVED = 13
@@ -38,6 +40,7 @@ def save(
     ir_version: int | None = None,
     state: Mapping[str, Array] | None = None,
     domains: Collection[str] = (),
+    standard: bool = False,
 ) -> ModelProto:
     """Write a graph or a template as an ONNX model, to ``path`` if one is given, and return the model.
 
@@ -47,8 +50,10 @@ def save(
     metadata say which of them are trainable; in a graph with updates (a training step) they are inputs as well, and
     each updated one has an output ``<name>.next``. Dimensions that the graph's template left symbolic are symbolic
     again, where the model is valid for all of them. Operators of the given ``domains`` (``com.microsoft``) are written
-    as they are, for runtimes that have them, and not as functions. The tensors of a sequence are inputs or outputs of
-    their own (``<name>.0``, ``<name>.1``).
+    as they are, for runtimes that have them, and not as functions. With ``standard`` there are only ONNX's own
+    operators in the model: in place of functions stands what they consist of (so it does where only that leaves
+    dimensions symbolic), and operators of other packages must have a decomposition. The tensors of a sequence are
+    inputs or outputs of their own (``<name>.0``, ``<name>.1``).
 
     The file appears whole or not at all. Raises :class:`ModelError` for operators that cannot be written, names that
     clash, values of unknown variables and files that cannot be written.
@@ -63,7 +68,7 @@ def save(
     if not OLDEST_SAVED <= choices[0] <= NEWEST_OPSET:
         raise ModelError(f"cannot save at opset {opset}: choose one from {OLDEST_SAVED} to {NEWEST_OPSET}")
     for version in choices:
-        model, missing = _model(graph, version, state or {}, frozenset(domains))
+        model, missing = _model(graph, version, state or {}, frozenset(domains), standard=standard)
         if not missing:
             break
     else:
@@ -95,10 +100,26 @@ def _explain(missing: Mapping[str, Node], opset: int) -> str:
 
 
 def _model(
-    graph: Graph, opset: int, state: Mapping[str, Array], undecomposed: frozenset[str]
+    graph: Graph, opset: int, state: Mapping[str, Array], undecomposed: frozenset[str], *, standard: bool
 ) -> tuple[ModelProto, dict[str, Node]]:
     """The model, and the operators that could not be written."""
-    functions, symbols = Functions(opset, undecomposed=undecomposed), symbols_of(graph, opset)
+    made = Functions(opset, undecomposed=undecomposed, standard=standard)
+    graph, symbols = _written(graph, made)
+    return _of_graph(graph, symbols, state, made), made.missing
+
+
+def _written(graph: Graph, made: Functions) -> tuple[Graph, Symbols]:
+    """The graph that is written, and the dimensions that stay symbolic: with operators that become functions, unless
+    these are not wanted or keep dimensions from being symbolic."""
+    symbols = Symbols() if made.standard else symbols_of(graph, made.opset)
+    if symbols.sources or not (graph.dims or made.standard):
+        return graph, symbols
+    plain = graph.map(partial(inlined, is_written=made.writes))
+    found = symbols_of(plain, made.opset)
+    return (plain, found) if found.sources or made.standard else (graph, symbols)
+
+
+def _of_graph(graph: Graph, symbols: Symbols, state: Mapping[str, Array], functions: Functions) -> ModelProto:
     writer = Writer(functions, Names(), symbols=symbols)
     outputs, cuts = _outputs(graph), graph.trimmed
     step = graph.with_(outputs={f"{name}.whole" if name in cuts else name: value for name, value in outputs.items()})
@@ -123,7 +144,7 @@ def _model(
     model = helper.make_model(proto, opset_imports=imports, functions=protos)
     model.producer_name = "glowtrain"
     state_variables(model, graph.variables)
-    return model, functions.missing
+    return model
 
 
 def _outputs(graph: Graph) -> dict[str, Value]:
