@@ -7,7 +7,7 @@ operators whose gradient is that of their decomposition, are looked into.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -71,14 +71,40 @@ class _Sweep:
     cuts: dict[tuple[Node, CutKind], GradientCut] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
 class _Links:
-    """The links of a node to results that are needed, those that pass a gradient, and why others do not."""
+    """The links of a node to results that are needed: an operator is linked everywhere, unless it can be seen that it
+    is not."""
 
-    depends: frozenset[Link]
-    passes: frozenset[Link]
-    inside: _Inside | None
-    error: str = ""
+    def __init__(self, node: Node, results: Sequence[int]) -> None:
+        self.node = node
+        self.results = results
+        self.inside = _inside(node, results)
+        present = [place for place, value in enumerate(node.inputs) if value is not None]
+        links = ((place, result) for place in present for result in results)
+        if self.inside is not None:
+            links = (link for place in present for link in self.inside.depends(place) if link[1] in results)
+        self.depends = frozenset(links)
+
+    @cached_property
+    def passes(self) -> frozenset[Link]:
+        """The links that pass a gradient."""
+        passes, _ = self._asked
+        if self.inside is None:
+            return passes
+        places = {place for place, _ in passes}  # a loop's rule gives zeros for states that do not matter
+        return passes.intersection(link for place in places for link in self.inside.passes(place))
+
+    @property
+    def error(self) -> str:
+        """Why there is no rule, if there is none."""
+        return self._asked[1]
+
+    @cached_property
+    def _asked(self) -> tuple[frozenset[Link], str]:
+        try:
+            return self.depends.intersection(link for k in self.results for link in _passed(self.node, k)), ""
+        except DifferentiationError as error:
+            return frozenset(), str(error)
 
 
 class Flow:
@@ -87,7 +113,6 @@ class Flow:
     def __init__(self, outputs: Sequence[Value]) -> None:
         self.outputs = tuple(outputs)
         self.nodes = topological(outputs)
-        self._known: dict[Node, _Links] = {}
 
     def of(self, value: Value) -> Reach:
         """How the outputs depend on a value."""
@@ -99,15 +124,16 @@ class Flow:
         """The nodes on the ways from ``values`` to the outputs, operands first; what is in a loop after the loop."""
         sweep = self.sweep(values)
         for node in self.nodes:
-            places = [place for place, value in enumerate(node.inputs) if value in sweep.far]
-            if not places:
+            links = self._links[node]
+            places = {place for place, _ in links.depends}
+            reached = {k: value for k in places if (value := node.inputs[k]) is not None and value in sweep.far}
+            if not reached:
                 continue
-            links = self._links(node)
-            passes = any(place in places for place, _ in links.passes)
-            floats = any(value.dtype.is_float for value in node.inputs if value is not None and value in sweep.far)
+            passes = any(place in reached for place, _ in links.passes)
+            floats = any(value.dtype.is_float for value in reached.values())
             yield FlowStep(node, "passes" if passes else "cut" if floats else "constant")
             if links.inside is not None:
-                yield from (replace(step, within=(node, *step.within)) for step in links.inside.steps(places))
+                yield from (replace(step, within=(node, *step.within)) for step in links.inside.steps(reached))
 
     def sweep(self, values: Collection[Value]) -> _Sweep:
         """Follow the ways from ``values``, operands first; values that are not floats are reached, but not near."""
@@ -119,7 +145,7 @@ class Flow:
         return sweep
 
     def _follow(self, node: Node, place: int, sweep: _Sweep, *, near: bool) -> None:
-        links = self._links(node)
+        links = self._links[node]
         for link in links.depends:
             if link[0] != place:
                 continue
@@ -131,26 +157,37 @@ class Flow:
                 for cut in _cuts(node, link, links):
                     sweep.cuts.setdefault((cut.node, cut.kind), cut)
 
-    def _links(self, node: Node) -> _Links:
-        if node not in self._known:
-            self._known[node] = _links_of(node, [k for k, value in enumerate(node.outputs) if value in self._needed])
-        return self._known[node]
+    @cached_property
+    def needed(self) -> frozenset[Value]:
+        """What the outputs depend on."""
+        operands = ((node, place) for node, links in self._links.items() for place, _ in links.depends)
+        return frozenset([*self.outputs, *(value for node, k in operands if (value := node.inputs[k]) is not None)])
 
     @cached_property
-    def _needed(self) -> set[Value]:
-        """What the outputs are computed from."""
-        return {*self.outputs, *(value for node in self.nodes for value in node.inputs if value is not None)}
+    def _links(self) -> dict[Node, _Links]:
+        """The links of each node to what the outputs depend on."""
+        needed, found = set(self.outputs), {}
+        for node in reversed(self.nodes):
+            found[node] = _Links(node, [k for k, value in enumerate(node.outputs) if value in needed])
+            needed.update(value for place, _ in found[node].depends if (value := node.inputs[place]) is not None)
+        return found
 
 
 class _Inside:
-    """What a node computes, where that is a graph: operands are its ``inputs``, outputs by position its results; the
-    first ``states`` of them come back as the first inputs."""
+    """What a node computes, where that is a graph: operands are its ``inputs``, results its ``outputs``, of which those
+    at ``results`` are wanted; the first ``states`` come back as the first inputs."""
 
-    def __init__(self, inputs: Sequence[Value | None], outputs: Mapping[int, Value], states: int = 0) -> None:
+    def __init__(
+        self, inputs: Sequence[Value | None], outputs: Sequence[Value], results: Collection[int], states: int = 0
+    ) -> None:
         self.inputs = tuple(inputs)
-        self.results = tuple(outputs)
         self.states = states
-        self.flow = Flow(list(outputs.values()))
+        more = set(results)
+        self.results: set[int] = set()
+        while more - self.results:  # a state is wanted, too, if a wanted result depends on it a step later
+            self.results |= more
+            self.flow = Flow([output for k, output in enumerate(outputs) if k in self.results])
+            more = {k for k, value in enumerate(self.inputs[:states]) if value in self.flow.needed}
         self._known: dict[int, _Sweep] = {}
 
     def depends(self, place: int) -> Iterator[Link]:
@@ -166,7 +203,7 @@ class _Inside:
         return tuple(self._alone(place).cuts.values())
 
     def _links(self, place: int, reached: Collection[Value]) -> Iterator[Link]:
-        pairs = zip(self.results, self.flow.outputs, strict=True)
+        pairs = zip(sorted(self.results), self.flow.outputs, strict=True)
         return ((place, result) for result, output in pairs if output in reached)
 
     def _alone(self, place: int) -> _Sweep:
@@ -194,32 +231,14 @@ class _Inside:
 
     def _carried(self, reached: Collection[Value]) -> set[Value]:
         """The inputs that hold states which were reached."""
-        pairs = zip(self.inputs[: self.states], self.flow.outputs, strict=False)
-        return {value for value, output in pairs if value is not None and output in reached}
-
-
-def _links_of(node: Node, results: Sequence[int]) -> _Links:
-    """The links to some results. An operator is linked everywhere, unless it can be seen that it is not."""
-    inside = _inside(node, results)
-    present = [place for place, value in enumerate(node.inputs) if value is not None]
-    links = ((place, result) for place in present for result in results)
-    if inside is not None:
-        links = (link for place in present for link in inside.depends(place) if link[1] in results)
-    depends = frozenset(links)
-    try:
-        passes = depends.intersection(link for result in results for link in _passed(node, result))
-    except DifferentiationError as error:
-        return _Links(depends, frozenset(), inside, str(error))
-    if inside is not None:  # a loop's rule gives zeros for states that do not matter
-        passes = passes.intersection(link for place in present for link in inside.passes(place))
-    return _Links(depends, passes, inside)
+        pairs = zip(sorted(self.results), self.flow.outputs, strict=True)
+        states = ((self.inputs[k], output) for k, output in pairs if k < self.states)
+        return {value for value, output in states if value is not None and output in reached}
 
 
 def _passed(node: Node, result: int) -> Iterator[Link]:
     """The links that pass a gradient from one result."""
     output = node.outputs[result]
-    if not node.operator.differentiable or not output.dtype.is_float:
-        return
     operands = [value for value in dict.fromkeys(node.inputs) if value is not None]
     wanted = [value for value in operands if value.dtype.is_float]
     found = pullback([output], [Input(output.type, "cotangent")], wanted, boundary=frozenset(operands))
@@ -230,15 +249,17 @@ def _passed(node: Node, result: int) -> Iterator[Link]:
 def _inside(node: Node, results: Collection[int]) -> _Inside | None:
     """The graph that the gradient of some results is computed from, if there is one."""
     operator = node.operator
+    if not results:
+        return None
     if isinstance(operator, Scan):
-        values, states = list(operator.body.outputs.values()), operator.num_states
-        kept = {k: value for k, value in enumerate(values) if k < states or k in results}
-        return _Inside(operator.body.inputs, kept, states)
+        outputs: list[Value] = list(operator.body.outputs.values())
+        if not operator.steps(*(value.type for value in node.inputs if value is not None)):
+            outputs[: operator.num_states] = operator.body.inputs[: operator.num_states]
+        return _Inside(operator.body.inputs, outputs, results, operator.num_states)
     if not operator.differentiable or operator.has("vjp") or not operator.has("decompose"):
         return None
     inputs = [None if value is None else Input(value.type, value.name) for value in node.inputs]
-    made: tuple[Value, ...] = as_tuple(operator.decompose(*inputs))
-    return _Inside(inputs, {k: value for k, value in enumerate(made) if k in results})
+    return _Inside(inputs, as_tuple(operator.decompose(*inputs)), results)
 
 
 def _cuts(node: Node, link: Link, links: _Links) -> Iterator[GradientCut]:

@@ -71,7 +71,8 @@ class _Gradient:
         flow = Flow([output])
         reached = [leaf for leaf in leaves if self._is_reached(graph.name, name, leaf, flow)]
         if not reached:
-            raise DifferentiationError(f"{graph.name}: output {name!r} depends differentiably on no input of floats")
+            told = f"{graph.name}: output {name!r} depends differentiably on no input of floats"
+            raise DifferentiationError(told if self.by else f"{told}; name variables to differentiate by")
         cotangent = self._cotangent(output, taken.fresh(f"{name}.{COTANGENT}"))
         found = zip(pullback([output], [cotangent], reached), reached, strict=True)
         gradients = {taken.fresh(f"{leaf.name}.{GRADIENT}"): _whole(gradient, leaf) for gradient, leaf in found}

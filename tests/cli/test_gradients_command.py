@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -135,6 +136,13 @@ def test_a_gradient_is_written(tmp_path: Path) -> None:
     expected = gt.compile(gt.gradient_model(models.build("mlp"), "scores", "x"), "interpreter")(feeds)
     for name, array in gt.compile(model, "interpreter")(feeds).items():
         np.testing.assert_allclose(array, expected[name], rtol=1e-4, atol=1e-6)
+
+
+def test_there_are_standard_operators_only(tmp_path: Path) -> None:
+    exported("transformer", folder=tmp_path)
+    proto = onnx.load(tmp_path / "gradient.onnx")
+    assert not proto.functions
+    assert {node.domain for node in proto.graph.node} == {""}
 
 
 def test_of_a_loss_by_parameters(whole: Path, tmp_path: Path) -> None:

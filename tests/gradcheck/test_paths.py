@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from glowtrain.gradcheck.operators.registry import verified
 from glowtrain.gradcheck.programs.case import Case
 from glowtrain.gradcheck.report.paths import LeafOnPath
 from glowtrain.gradcheck.strategies import cases
-from glowtrain.graph import Graph, Input, Node, Value, Variable, class_of, constant, registered
+from glowtrain.graph import OPERATORS, Constant, Graph, Input, Node, Value, Variable, class_of, constant, registered
 from glowtrain.ops.core.family import Elementwise
 from glowtrain.ops.elementwise.arithmetic import Round
 from glowtrain.ops.elementwise.logic import Cast
@@ -197,6 +198,15 @@ def test_initializers_that_cannot_be_parameters_are_told(tmp_path: Path) -> None
     assert paths(gt.load(proto), by=["w"]).passed
 
 
+def test_constants_that_are_no_weights_are_left_alone() -> None:
+    """One that a gradient could reach is meant to be constant; a mask and a table of integers are no parameters."""
+    scale, mask = Constant(np.float32([1, 2, 3, 4]), "scale"), Constant(np.float32([0, 0, 0, -np.inf]), "mask")
+    lost = Constant(np.float32([1, 2, 3, 4]), "lost")
+    chosen = gt.nn.where(constant(np.float32(0)) > mask, X * scale, Round()(lost))
+    report = paths(Graph((X,), {"y": chosen}))
+    assert {entry.name: entry.role for entry in report.leaves} == {"x": "input", "lost": "constant"}
+
+
 def test_trainable_integers_are_told() -> None:
     count = Variable("count", np.arange(4), trainable=True)
     report = paths(Graph((X,), {"y": X * Cast(to=gt.f32)(count)}))
@@ -205,10 +215,9 @@ def test_trainable_integers_are_told() -> None:
         report.raise_if_missing()
 
 
-@gt.operator
 @dataclass(frozen=True)
 class Doubled(Elementwise):
-    domain = "tests.paths"
+    domain, onnx = "tests.paths", "Doubled"
 
     def reference(self, x: np.ndarray) -> np.ndarray:
         return 2 * x
@@ -220,6 +229,15 @@ class Doubled(Elementwise):
         return x * 2.0
 
 
+@pytest.fixture
+def doubled() -> Iterator[None]:
+    """The operator is registered, until the end of the test."""
+    gt.operator(Doubled)
+    yield
+    del OPERATORS[Doubled.key()]
+
+
+@pytest.mark.usefixtures("doubled")
 def test_operators_of_others_are_not_verified() -> None:
     report = paths(Graph((X,), {"y": Doubled()(X * weight("w", 4))}))
     assert report.passed

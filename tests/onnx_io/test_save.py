@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from glowtrain.ops.random.philox import Dropout
 from glowtrain.ops.reduce.reduction import ReduceMean
 from glowtrain.ops.tensor.pad import Pad
 from glowtrain.ops.tensor.split import Split
-from glowtrain.types import bf16, f16, f32, i64
+from glowtrain.types import TensorType, bf16, f16, f32, i64
 from tests.onnx_io.onnx_models import (
     checked,
     close,
@@ -299,6 +300,17 @@ class TestDimensions:
         assert saved.functions[0].name == "Gelu"
         assert in_onnx_runtime(saved, {"x": np.ones((6, 3), np.float32)})["y"].shape == (6, 3)
 
+    def test_what_a_function_would_hold_of_the_batch_is_written_in_its_place(self) -> None:
+        @gt.model(x=f32["n", 3])
+        def added(x: gt.Value) -> gt.Value:
+            return OnesAdded()(x)
+
+        saved = checked(save(added))
+        assert not saved.functions
+        assert save(added.bind({"n": 2}).with_(template=None)).functions[0].name == "OnesAdded"
+        x = np.zeros((5, 3), np.float32)
+        np.testing.assert_array_equal(in_onnx_runtime(saved, {"x": x})["output"], x + 1)
+
     @pytest.mark.parametrize("captured", [False, True])
     def test_the_steps_of_a_scan_vary(self, captured: bool) -> None:
         @gt.model(x=f32["time", 3])
@@ -348,6 +360,22 @@ class TestDimensions:
             return gt.nn.reshape(x, (-1, 3) if x.shape[0] == 4 else (-1, 3, 1))
 
         assert isinstance(load(save(ranked.bind({"n": 4}))), Graph)
+
+
+@dataclass(frozen=True)
+class OnesAdded(Operator):
+    """x + 1, by a constant of x's shape."""
+
+    domain, onnx = "tests.save", "OnesAdded"
+
+    def infer(self, *inputs: Any) -> TensorType:
+        return inputs[0]
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        return x + 1
+
+    def decompose(self, x: gt.Value) -> gt.Value:
+        return x + constant(np.ones(x.shape, np.float32))
 
 
 def body(factor: float, captured: bool) -> Graph:

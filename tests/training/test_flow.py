@@ -13,15 +13,14 @@ from glowtrain.backends.interpreter import evaluate
 from glowtrain.errors import DifferentiationError
 from glowtrain.grad.flow import Flow, GradientCut
 from glowtrain.grad.reverse import pullback
-from glowtrain.gradcheck.operators.edges import drawn_example
-from glowtrain.gradcheck.operators.oracles import applied
+from glowtrain.gradcheck.operators.oracles import applied, drawn
 from glowtrain.gradcheck.programs.case import Case
 from glowtrain.gradcheck.strategies import cases
 from glowtrain.graph import Graph, Input, Operator, Value, constant, registered
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.core.family import Elementwise
 from glowtrain.ops.elementwise.activation import Gelu
-from glowtrain.ops.elementwise.arithmetic import Round
+from glowtrain.ops.elementwise.arithmetic import Ceil, Floor, Round
 from glowtrain.ops.elementwise.logic import Cast, Greater, Where
 from glowtrain.ops.indexing.arg_extrema import ArgMax
 from glowtrain.ops.indexing.top_k import TopK
@@ -73,7 +72,7 @@ def test_what_is_not_depended_on_changes_nothing(case: Case) -> None:
 @pytest.mark.parametrize("operator", tuple(registered()), ids=lambda cls: cls.key())
 def test_every_operator_passes_what_its_rule_gives(operator: type[Operator]) -> None:
     for example in range(4):
-        sample = drawn_example(operator, 11, example)
+        sample = drawn(operator, 11, example)
         use = applied(sample).probe
         results = [output for output in use.outputs if output.dtype.is_float]
         leaves = [value for value in use.inputs if value.dtype.is_float]
@@ -158,6 +157,41 @@ def test_states_are_followed_around_a_loop() -> None:
     assert [Flow([third]).of(value).depends for value in (x, a, b, c)] == [False, False, False, True]
 
 
+def test_cuts_of_what_is_not_wanted_are_not_told() -> None:
+    """The first state is rounded, the second floored; the third is read by the second one, a step later."""
+    (x,), (a, b, c) = inputs("x"), inputs("a", "b", "c", shape=(3,))
+    _, second, _ = loop(
+        lambda a, b, c, slice_: (Round()(slice_), Floor()(slice_ + c), Ceil()(slice_)), a, b, c, scanned=x
+    )
+    assert [cut.node.operator.key() for cut in Flow([second]).of(x).cuts] == ["Floor", "Ceil"]
+    assert [step.node.operator.key() for step in Flow([second]).steps([x])] == ["Scan", "Add", "Floor", "Ceil"]
+
+
+def test_what_a_cut_s_result_does_not_reach_is_not_told() -> None:
+    """The mask is an operand of a loop, but of a result that nothing reads."""
+    (x,), (a, b) = inputs("x"), inputs("a", "b", shape=(3,))
+    mask = Cast(to=gt.f32)(Greater()(x, 0.0))
+    first, _ = loop(lambda a, b, slice_: (a * 2.0, b + slice_), a, b, scanned=mask)
+    reach = Flow([first]).of(x)
+    assert (reach.depends, reach.differentiable, reach.cuts) == (False, False, ())
+    assert list(Flow([first]).steps([x])) == []
+
+
+def test_a_loop_of_no_steps_gives_its_states_back() -> None:
+    (x,), (a, b) = inputs("x", shape=(0, 3)), inputs("a", "b", shape=(3,))
+    first, _ = loop(lambda a, b, slice_: (Round()(b), b + slice_), a, b, scanned=x)
+    assert [Flow([first]).of(value).differentiable for value in (a, b)] == [True, False]
+    assert not Flow([first]).of(b).depends
+
+
+def test_a_state_that_is_cut_in_a_loop_has_no_gradient_though_the_rule_gives_zeros() -> None:
+    (x,), (a, b) = inputs("x"), inputs("a", "b", shape=(3,))
+    _, second = loop(lambda a, b, slice_: (a * 2.0, Round()(a) + slice_), a, b, scanned=x)
+    reach = Flow([second]).of(a)
+    assert (reach.depends, reach.differentiable) == (True, False)
+    assert [cut.node.operator.key() for cut in reach.cuts] == ["Round"]
+
+
 def test_a_cut_in_a_decomposition_is_named_with_its_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     (x,) = inputs("x")
     monkeypatch.setattr(Gelu, "vjp", Operator.vjp)
@@ -166,10 +200,9 @@ def test_a_cut_in_a_decomposition_is_named_with_its_operator(monkeypatch: pytest
     assert (cut.node.operator.key(), [node.operator.key() for node in cut.within]) == ("Round", ["Gelu"])
 
 
-@gt.operator
 @dataclass(frozen=True)
 class Ruleless(Elementwise):
-    domain = "tests.flow"
+    domain, onnx = "tests.flow", "Ruleless"
 
     def reference(self, x: np.ndarray) -> np.ndarray:
         return x

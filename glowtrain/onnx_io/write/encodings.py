@@ -27,7 +27,7 @@ FIRST_WITH_OUR_MEANING = {"ai.onnx.ml.LabelEncoder": 4, "GroupNormalization": 21
 
 
 @dataclass(frozen=True)
-class Scaled:
+class ComputedExtent:
     """An extent that is a number times symbolic dimensions, plus another number."""
 
     factor: int
@@ -35,7 +35,7 @@ class Scaled:
     offset: int = 0
 
 
-Extents = tuple[int | str | Scaled, ...]
+Extents = tuple[int | str | ComputedExtent, ...]
 """Extents, by name where they are symbolic."""
 
 EncodedInput = int | Array | Extents | None

@@ -16,9 +16,9 @@ from glowtrain.onnx_io.schema.tensors import dtype_to_onnx, tensor_from_array
 from glowtrain.onnx_io.write.downgrade import decomposed
 from glowtrain.onnx_io.write.encodings import (
     OWN_DOMAIN,
+    ComputedExtent,
     Encoding,
     Extents,
-    Scaled,
     encoding_of,
     own_encoding,
     schema_of,
@@ -33,7 +33,9 @@ OPTIONAL = defs.OpSchema.FormalParameterOption.Optional
 
 def value_info(name: str, type_: TensorType, dims: Extents | None = None) -> ValueInfoProto:
     """A declared type; ``dims`` replaces extents by names, or leaves them open."""
-    extents = (None if isinstance(extent, Scaled) else extent for extent in (type_.shape if dims is None else dims))
+    extents = (
+        None if isinstance(extent, ComputedExtent) else extent for extent in (type_.shape if dims is None else dims)
+    )
     return helper.make_tensor_value_info(name, dtype_to_onnx(type_.dtype), list(extents))
 
 
@@ -186,11 +188,11 @@ class Writer:
         self.nodes.append(helper.make_node("Div" if number.divides else "Mul", operands, [result]))
         return result
 
-    def extent(self, extent: int | str | Scaled) -> str:
+    def extent(self, extent: int | str | ComputedExtent) -> str:
         """The name of one extent, as a list of length 1."""
         if isinstance(extent, int):
             return self.constant(np.array([extent], np.int64), "extent")
-        if isinstance(extent, Scaled):
+        if isinstance(extent, ComputedExtent):
             return self.scaled(extent)
         if extent not in self.measured:
             source, axis = self.symbols.sources[extent]
@@ -198,7 +200,7 @@ class Writer:
             self.nodes.append(helper.make_node("Shape", [source], [name], start=axis, end=axis + 1))
         return self.measured[extent]
 
-    def scaled(self, extent: Scaled) -> str:
+    def scaled(self, extent: ComputedExtent) -> str:
         """The name of what follows dimensions, as a list of length 1."""
         name = self.extent(extent.symbols[0])
         for symbol in extent.symbols[1:]:

@@ -19,7 +19,7 @@ from glowtrain.errors import GlowtrainError
 from glowtrain.graph import Constant, Graph, Input, Node, Template, Value, Variable
 from glowtrain.onnx_io.schema.attributes import static_inputs
 from glowtrain.onnx_io.write.downgrade import decomposed
-from glowtrain.onnx_io.write.encodings import Extents, Scaled, encoding_of
+from glowtrain.onnx_io.write.encodings import ComputedExtent, Extents, encoding_of
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.tensor.move import Reshape
 
@@ -32,7 +32,7 @@ class Number:
     """A number that follows dimensions: a factor times a product of them, or divided by it."""
 
     factor: float
-    product: Scaled
+    product: ComputedExtent
     divides: bool = False
 
 
@@ -58,7 +58,7 @@ class Symbols:
         """Whether anything is computed from dimensions, and is not one of them."""
         fields = (extents for changed in self.fields.values() for extents in changed.values())
         every = (*fields, *self.constants.values())
-        return bool(self.numbers) or any(isinstance(extent, Scaled) for extents in every for extent in extents)
+        return bool(self.numbers) or any(isinstance(extent, ComputedExtent) for extents in every for extent in extents)
 
 
 def symbols_of(graph: Graph, opset: int) -> Symbols:
@@ -142,9 +142,9 @@ class _Comparison:
     def declared(self, first: Sequence[int], second: Sequence[int], prefix: str = "") -> Extents:
         """Extents as they are declared: names of dimensions, or with a prefix, new names for what follows them."""
         extents = self.extents(first, second, unknown=bool(prefix))
-        if not prefix and any(isinstance(extent, Scaled) for extent in extents):
+        if not prefix and any(isinstance(extent, ComputedExtent) for extent in extents):
             raise _DifferentError
-        return tuple(f"{prefix}{k}" if isinstance(e, Scaled) else e for k, e in enumerate(extents))
+        return tuple(f"{prefix}{k}" if isinstance(e, ComputedExtent) else e for k, e in enumerate(extents))
 
     def extents(self, first: Sequence[int], second: Sequence[int], *, unknown: bool = False) -> Extents:
         """Numbers that are equal, and what others follow; ``unknown``: with no product where nothing explains them."""
@@ -152,19 +152,19 @@ class _Comparison:
             raise _DifferentError
         return tuple(self.extent(*pair, unknown=unknown) for pair in zip(first, second, strict=True))
 
-    def extent(self, first: int, second: int, *, unknown: bool = False) -> int | str | Scaled:
+    def extent(self, first: int, second: int, *, unknown: bool = False) -> int | str | ComputedExtent:
         if first == second:
             return first
         for symbols, before, after in self.products():
             if first % before == 0 and second % after == 0 and first // before == second // after:
                 alone = first == before and len(symbols) == 1
-                return symbols[0] if alone else Scaled(first // before, symbols)
+                return symbols[0] if alone else ComputedExtent(first // before, symbols)
         for symbol, (before, after) in self.dims.items():
             factor, rest = divmod(second - first, after - before)
             if not rest and factor > 0:
-                return Scaled(factor, (symbol,), first - factor * before)
+                return ComputedExtent(factor, (symbol,), first - factor * before)
         if unknown:
-            return Scaled(0, ())
+            return ComputedExtent(0, ())
         raise _DifferentError
 
     def products(self) -> Iterator[tuple[tuple[str, ...], int, int]]:
@@ -179,13 +179,13 @@ class _Comparison:
         """What a number follows that differs, in whole numbers or not."""
         if whole:
             extent = self.extent(int(first), int(second))
-            return Number(1.0, extent if isinstance(extent, Scaled) else Scaled(1, (str(extent),)))
+            return Number(1.0, extent if isinstance(extent, ComputedExtent) else ComputedExtent(1, (str(extent),)))
         first, second = float(first), float(second)
         for symbols, before, after in self.products():
             for divides in (False, True):
                 a, b = (first * before, second * after) if divides else (first / before, second / after)
                 if math.isclose(a, b, rel_tol=1e-6) and a:
-                    return Number(a, Scaled(1, symbols), divides)
+                    return Number(a, ComputedExtent(1, symbols), divides)
         raise _DifferentError
 
     def node(self, node: Node, twin: Node) -> None:
