@@ -67,7 +67,7 @@ def check(
     begin = time.perf_counter()
     if loss is not None and output is not None:
         raise InputError("give a loss or an output, not both")
-    subject = _Subject(bound_graph(model, inputs, dims), dict(inputs or {}), loss, output, seed)
+    subject = _Subject(_bound(model, inputs, dims), dict(inputs or {}), loss, output, seed)
     told, total = progress or _silent, len(subject.names) + compiled
     checks: list[Check] = []
     for number, name in enumerate(subject.names, 1):
@@ -83,13 +83,9 @@ def _silent(subject: str, number: int, total: int) -> None:
     """No progress is told."""
 
 
-def bound_graph(
+def _bound(
     model: Graph | Template | str | Path, inputs: Mapping[str, Array] | None, dims: Mapping[str, int] | None
 ) -> Graph:
-    """The graph of what :func:`check` takes: extents are those of ``inputs``, those in ``dims``, or :data:`EXTENT`.
-
-    Raises :class:`InputError` for anything else.
-    """
     if isinstance(model, (str, Path)):
         model = load(model, dims)
     if isinstance(model, Graph):

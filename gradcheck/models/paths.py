@@ -13,14 +13,15 @@ from pathlib import Path
 
 from glowtrain.errors import InputError
 from glowtrain.grad.flow import CutKind, Flow, FlowStep, GradientCut, Reach
-from glowtrain.gradcheck.models.model import bound_graph
 from glowtrain.gradcheck.operators.registry import verified
 from glowtrain.gradcheck.report.paths import CutOnPath, GradientPaths, LeafOnPath, OperatorOnPath, Role, Verdict
-from glowtrain.graph import Graph, Node, Template, Value
+from glowtrain.graph import Graph, Node, Template, Value, no_model
+from glowtrain.graph.specialise.template import example_of
 from glowtrain.losses import Loss, LossFunction, as_loss
 from glowtrain.losses.base import output_of
 from glowtrain.modes.training_and_inference import make_trainable
 from glowtrain.names import matches
+from glowtrain.onnx_io import load
 from glowtrain.onnx_io.read.parameters import is_weight
 from glowtrain.ops.quantized.convert import STEPS
 from glowtrain.presentation.words import page, unknown
@@ -59,9 +60,20 @@ def paths(
     """
     if loss is not None and of:
         raise InputError("give a loss or outputs, not both")
-    trained = make_trainable(bound_graph(model, None, dims))
+    trained = make_trainable(_example(model, dims))
     names, roots = _roots(trained, loss, of)
     return _Survey(trained, names, Flow(roots), tuple(by)).report()
+
+
+def _example(model: Graph | Template | str | Path, dims: Mapping[str, int] | None) -> Graph:
+    """A graph of the model: which extents its dimensions have does not matter for its ways."""
+    if isinstance(model, (str, Path)):
+        model, dims = load(model, dims), None
+    if isinstance(model, Graph):
+        return model
+    if not isinstance(model, Template):
+        raise InputError(f"paths takes a graph, a template or a path, {no_model(model)}")
+    return example_of(model, dims)
 
 
 def _roots(

@@ -15,7 +15,7 @@ from rich.console import Console
 
 import glowtrain as gt
 from glowtrain import models
-from glowtrain.errors import DifferentiationError, InputError, ModelError
+from glowtrain.errors import BindingError, DifferentiationError, InputError, ModelError, ShapeError
 from glowtrain.gradcheck import GradientPaths, paths
 from glowtrain.gradcheck.operators.oracles import drawn, operands_with_gradients
 from glowtrain.gradcheck.operators.registry import verified
@@ -166,6 +166,23 @@ def test_a_model_whose_parameters_all_get_one_passes() -> None:
     assert {entry.gradient for entry in report.operators} == {"verified"}
     assert len(report.frozen) == 34
     report.raise_if_missing()
+
+
+def test_extents_that_fit_are_found() -> None:
+    """A network that takes no images smaller than 16 by 16."""
+
+    @gt.model(x=gt.f32["batch", 1, "h", "w"])
+    def network(x: Value) -> Value:
+        for name in ("a", "b", "c"):
+            x = gt.nn.max_pool(gt.nn.conv(x, 2, 3, name=name), 2)
+        return gt.nn.linear(gt.nn.global_average_pool(x), 3, name="head")
+
+    assert len(paths(network).of_role("parameter")) == 8
+    assert paths(network, dims={"h": 30, "batch": 1}).passed
+    with pytest.raises(ShapeError, match="MaxPool|Conv"):
+        paths(network, dims={"h": 2})
+    with pytest.raises(BindingError, match="there is no dimension 'height'"):
+        paths(network, dims={"height": 2})
 
 
 def test_the_loss_is_what_is_differentiated() -> None:

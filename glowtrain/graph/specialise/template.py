@@ -203,15 +203,15 @@ class _Partly:
         return self.build(replace(binding, dims={**self.dims, **binding.dims}).with_values(self.values))
 
 
-def example_of(template: Template) -> Graph:
-    """A graph of a template: with all dimensions bound to the first of :data:`PROBES` that fits.
+def example_of(template: Template, dims: Mapping[str, int] | None = None) -> Graph:
+    """A graph of a template: with dimensions that ``dims`` leaves open bound to the first of :data:`PROBES` that fits.
 
     Raises what binding raises if none does.
     """
     problems = []
     for extent in PROBES:
         try:
-            return template.bind(dict.fromkeys(template.symbols, extent))
+            return template.bind({**dict.fromkeys(template.symbols, extent), **(dims or {})})
         except (ShapeError, BindingError) as error:
             problems.append(error)
     raise problems[0]

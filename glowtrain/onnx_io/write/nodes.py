@@ -33,10 +33,9 @@ OPTIONAL = defs.OpSchema.FormalParameterOption.Optional
 
 def value_info(name: str, type_: TensorType, dims: Extents | None = None) -> ValueInfoProto:
     """A declared type; ``dims`` replaces extents by names, or leaves them open."""
-    extents = (
-        None if isinstance(extent, ComputedExtent) else extent for extent in (type_.shape if dims is None else dims)
-    )
-    return helper.make_tensor_value_info(name, dtype_to_onnx(type_.dtype), list(extents))
+    declared = type_.shape if dims is None else dims
+    extents = [None if isinstance(extent, ComputedExtent) else extent for extent in declared]
+    return helper.make_tensor_value_info(name, dtype_to_onnx(type_.dtype), extents)
 
 
 def reserve(names: Names, name: str, what: str) -> str:
