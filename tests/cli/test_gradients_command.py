@@ -110,6 +110,7 @@ def test_bad_input(cut: Path, tmp_path: Path) -> None:
     assert "(the nearest is 'other.weight')" in refused(cut, "--by", "ohter.weight")
     assert "give a loss or outputs, not both" in refused(cut, "--loss", "mse", "--of", "y")
     assert "there is no loss 'mze' (the nearest is 'mse')" in refused(cut, "--loss", "mze")
+    assert "--output is what a --loss compares" in refused(cut, "--output", "y")
     assert "no such file" in refused(tmp_path / "nowhere.onnx")
     assert "does not exist; create it first" in refused(cut, "--json", tmp_path / "no" / "such" / "folder.json")
     (tmp_path / "broken.onnx").write_bytes(b"no model")
@@ -153,6 +154,8 @@ def test_of_a_loss_by_parameters(whole: Path, tmp_path: Path) -> None:
     expected = trainer.gradients({"x": x, "target": target})["head.weight"]
     found = gt.compile(model, "interpreter")({"x": x, "target": target})["head.weight.gradient"]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+    said, _ = exported("mlp", "--loss", "mse", "--by", "scores.bias", folder=tmp_path)
+    assert "target f32[batch,10] -> loss f32[], scores.bias.gradient f32[10]" in said, "a mean over any number"
 
 
 def test_the_inference_form_is_differentiated(tmp_path: Path) -> None:

@@ -99,6 +99,8 @@ def gradients(
     glowtrain gradients model.onnx --of scores --by x --out gradient.onnx
     """
     import_modules(modules)
+    if output is not None and loss is None:
+        raise InputError("--output is what a --loss compares; --of names what is differentiated")
     if out_path is None and (total or opset is not None):
         raise InputError("--total and --opset are for --out")
     if out_path is not None and json_path is not None:
