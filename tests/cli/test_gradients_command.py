@@ -219,6 +219,16 @@ def test_what_cannot_be_written_leaves_nothing(cut: Path, tmp_path: Path) -> Non
     assert cut.read_bytes() == before
 
 
+def test_weights_beside_the_model_are_not_overwritten(whole: Path, tmp_path: Path) -> None:
+    onnx.save(
+        onnx.load(whole), tmp_path / "big.onnx", save_as_external_data=True, location="big.data", size_threshold=0
+    )
+    before = (tmp_path / "big.data").read_bytes()
+    assert "big.data is the model itself" in refused(tmp_path / "big.onnx", "--out", tmp_path / "big.data")
+    assert (tmp_path / "big.data").read_bytes() == before
+    exported(tmp_path / "big.onnx", folder=tmp_path)
+
+
 def test_integers_have_no_gradient(tmp_path: Path) -> None:
     ids = Input(gt.i64[2], "ids")
     table = weight("table", 5, 3)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from glowtrain.errors import InputError
+from glowtrain.onnx_io.read.source import files_of
 from glowtrain.trainer.checkpoints import files
 from glowtrain.types import Array
 
@@ -21,9 +22,13 @@ def check_writable(*paths: Path | None) -> None:
 
 
 def check_differs(model: str, *outputs: Path | None) -> None:
-    """Raise :class:`InputError` for an output that is the model itself."""
-    for path in outputs:
-        if path is not None and path.exists() and Path(model).exists() and path.samefile(model):
+    """Raise :class:`InputError` for an output that is the model itself, or holds its weights."""
+    there = [path for path in outputs if path is not None and path.is_file()]
+    if not there or not Path(model).is_file():
+        return
+    files = [file for file in files_of(Path(model)) if file.exists()]
+    for path in there:
+        if any(path.samefile(file) for file in files):
             raise InputError(f"{path} is the model itself; write to another file")
 
 

@@ -79,9 +79,14 @@ def name_of(model: Model) -> str:
 
 def bytes_on_disk(path: Path) -> int:
     """The bytes of a model's file and of the files beside it that hold its initializers."""
-    initializers = _decode(path.read_bytes(), str(path)).graph.initializer
+    return sum(file.stat().st_size for file in files_of(path))
+
+
+def files_of(path: Path) -> set[Path]:
+    """A model's file and the files beside it that hold its initializers. Raises :class:`ModelError`."""
+    initializers = _decode(_contents(path), str(path)).graph.initializer
     entries = (entry for tensor in initializers for entry in tensor.external_data if entry.key == "location")
-    return sum(file.stat().st_size for file in {path, *(path.parent / entry.value for entry in entries)})
+    return {path, *(path.parent / entry.value for entry in entries)}
 
 
 def _parse(source: Source) -> Model:
