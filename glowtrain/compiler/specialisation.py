@@ -63,7 +63,8 @@ class Specialisation:
         outputs = self.run_fitting(inputs)
         if outputs is not None:
             return outputs
-        arrays = check_inputs(self.graph, inputs)
+        with enough_memory(self.graph):
+            arrays = check_inputs(self.graph, inputs)
         return self._called(lambda instance: instance.run(arrays))
 
     def run_fitting(self, inputs: Mapping[str, Any]) -> dict[str, Array] | None:
