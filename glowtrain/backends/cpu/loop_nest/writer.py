@@ -29,6 +29,7 @@ from glowtrain.backends.cpu.loop_nest.cut import NOTHING, cut, operations
 from glowtrain.backends.cpu.loop_nest.reduction import Reducing
 from glowtrain.backends.cpu.loop_nest.saturation import saturation
 from glowtrain.backends.cpu.loop_nest.scope import Context
+from glowtrain.backends.cpu.loop_nest.squares import Squares, squares
 from glowtrain.backends.cpu.loop_nest.statements import StatementWriter
 from glowtrain.backends.cpu.tasks import GIVEN, Work, plain
 from glowtrain.backends.llvm import scalar
@@ -128,6 +129,10 @@ class Nests(StatementWriter):
         loop = collapse(loop, self.e.free)
         self.e.hoist(loop.body)
         width = self._width(loop.body)
+        found = squares(loop, width, self.e.free)
+        if found is not None:
+            self._in_squares(loop, found, width, whole=whole)
+            return
         lane = self._lane(loop, width)
         if lane is None:
             order = self._ordered(loop.indices, loop.body)
@@ -324,6 +329,50 @@ class Nests(StatementWriter):
         with self.f.loop(lane.extent, begin=start) as loop, self.e.scopes.inner():
             self.e.bind(lane, loop.index)
             self._statements(body)
+
+    # Squares that are transposed
+
+    def _in_squares(self, loop: For, found: Squares, width: int, *, whole: bool) -> None:
+        """Squares, then what is left along the lanes, and along the other index."""
+        lane, across = found.lane, found.across
+        others = self._ordered([index for index in loop.indices if index not in (lane, across)], loop.body)
+        count = across.extent // width
+        self._cut(loop, others, across, count, whole=whole)
+        self._nested(others, loop.body, lambda: self._bands(found, loop.body, width, count))
+
+    def _bands(self, found: Squares, body: Sequence[Statement], width: int, count: int) -> None:
+        """Bands of as many trips of the other index as there are lanes, then its last trips."""
+        across, cut = found.across, found.across in self.cut.each
+        begin, end = self.tasks.bounds if cut else (i64(0), i64(count))
+        with self.f.loop(end, begin=begin) as loop, self.e.scopes.inner():
+            self._band(found, body, width, self.e.times(loop.index, width))
+        if count * width < across.extent:
+            last = self._after(count) if cut else nullcontext()
+            with last, self.f.loop(across.extent, begin=count * width) as loop, self.e.scopes.inner():
+                self.e.bind(across, loop.index)
+                self._lanes(found.lane, body, width)
+
+    def _band(self, found: Squares, body: Sequence[Statement], width: int, first: LlvmValue) -> None:
+        """Squares along the lanes, then what is left of them trip by trip."""
+        lane = found.lane
+        whole = lane.extent // width * width
+        with self.f.loop(whole, step=width) as loop, self.e.along(Context(lane, width)):
+            self.e.scopes.set(("start", lane), loop.index)
+            self._square(found, body, first)
+        if whole < lane.extent:
+            with self.f.loop(width) as loop, self.e.scopes.inner():
+                self.e.bind(found.across, self.e.sum(first, loop.index))
+                self._rest(lane, body, whole, width)
+
+    def _square(self, found: Squares, body: Sequence[Statement], first: LlvmValue) -> None:
+        rows = found.rows(self.e, first)
+        for trip in range(self.e.context.width):
+            with self.e.scopes.inner():
+                self.e.bind(found.across, self.e.sum(first, i64(trip)))
+                for load, vectors in rows.items():
+                    self.e.scopes.set(load, vectors[trip])
+                for statement in body:
+                    self.statement(statement)
 
     # Planes that are stored as one
 
