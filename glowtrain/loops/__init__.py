@@ -1,6 +1,6 @@
 """The loop language, walks over it, and the affine analysis of its subscripts."""
 
-from glowtrain.loops.affine import Affine, address, affine, expression, flatten, needs_check, unflatten, within
+from glowtrain.loops.affine import Affine, address, affine, apart, expression, flatten, needs_check, unflatten, within
 from glowtrain.loops.functions import FUNCTIONS
 from glowtrain.loops.language import (
     Accumulate,
@@ -63,6 +63,7 @@ __all__ = [
     "Written",
     "address",
     "affine",
+    "apart",
     "bitcast",
     "call",
     "cast",

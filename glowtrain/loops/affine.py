@@ -197,6 +197,31 @@ def within(subscript: Affine, extent: int) -> bool:
     return low >= 0 and high < extent
 
 
+def apart(a: Affine, b: Affine, own: Set[Index]) -> bool:
+    """Whether two values differ, whatever ``own`` indices are in each of them; all others are the same in both."""
+    (fixed, free), (other, others) = (_divided(value, own) for value in (a, b))
+    difference = combine([(fixed, 1), (other, -1)])
+    if not free.terms and not others.terms and _unequal_remainders(difference):
+        return True
+    (low, high), (least, most), (first, last) = (value.range() for value in (difference, free, others))
+    return low + least > last or high + most < first
+
+
+def _divided(value: Affine, own: Set[Index]) -> tuple[Affine, Affine]:
+    """The part that other indices alone decide, with the constant, and the rest."""
+    fixed = tuple((atom, c) for atom, c in value.terms if _without(atom, own))
+    return Affine(value.constant, fixed), Affine(0, tuple(term for term in value.terms if term not in fixed))
+
+
+def _unequal_remainders(difference: Affine) -> bool:
+    """Whether it is that of two remainders by one divisor that are never equal, as t % 2 and (t + 1) % 2."""
+    match difference:
+        case Affine(0, ((Remainder(a, n), c), (Remainder(b, m), d))) if n == m and c == -d:
+            between = combine([(a, 1), (b, -1)])
+            return not between.terms and between.constant % n != 0
+    return False
+
+
 def address(load_index: Sequence[Expr], strides: Sequence[int]) -> Affine:
     """The element offset of a subscript tuple in memory."""
     return combine([(affine(i), stride) for i, stride in zip(load_index, strides, strict=True)])

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 
 from glowtrain.errors import ProgramError
 from glowtrain.loops import (
@@ -25,6 +26,7 @@ from glowtrain.loops import (
     Ref,
     Statement,
     Store,
+    apart,
     call,
     expressions,
     flatten,
@@ -71,7 +73,8 @@ def verify(program: Program, stage: str = "") -> None:
     - An index is bound by exactly one enclosing For, Reduce or Repeat.
     - A ref is defined by one Let, earlier in an enclosing body, of its element type.
     - Points of a parallel loop are independent: a store depends on every index of the parallel loops around it, and a
-      buffer that such a loop stores to is loaded in it only at the point's own element.
+      buffer that such a loop stores to is loaded in it, and stored to once more, only at the point's own element or at
+      elements that no point stores.
     """
     problems = list(dict.fromkeys(_Verifier(program).problems()))
     if problems:
@@ -236,6 +239,9 @@ class _Verifier:
         """No point of a parallel loop reads what another point writes."""
         stores = [s for s in _flat(loop.body) if isinstance(s, (Store, Accumulate))]
         head = statement_text(loop, [i for i in bound if i not in loop.indices])
+        for one, other in combinations([s for s in stores if isinstance(s, Store)], 2):
+            if one.buffer is other.buffer and not self._same_point(one.index, other, own, bound):
+                yield f"{head} two stores to {one.buffer.name} may write the same element at different points"
         for statement in _flat(loop.body):
             for node in (n for e in expressions(statement) for n in walk(e) if isinstance(n, Load)):
                 for store in stores:
@@ -243,17 +249,22 @@ class _Verifier:
                         text = expression_text(node, dict.fromkeys((*bound, *self.facts.free(node))))
                         yield f"{head} {text} may read what another point of the loop writes"
 
-    def _same_point(self, index: Sequence[Expr], load: Load, own: tuple[Index, ...], bound: tuple[Index, ...]) -> bool:
-        """Whether a store and a load of one buffer can only meet at equal values of ``own``."""
-        if len(index) != len(load.index):
+    def _same_point(
+        self, index: Sequence[Expr], other: Load | Store, own: tuple[Index, ...], bound: tuple[Index, ...]
+    ) -> bool:
+        """Whether a store and another access of its buffer can only meet at equal values of ``own``."""
+        if len(index) != len(other.index):
             return True  # reported as a wrong rank
-        stored = self.facts.affine(flatten(index, load.buffer.shape))
-        if stored == self.facts.affine(flatten(load.index, load.buffer.shape)):
+        stored = self.facts.affine(flatten(index, other.buffer.shape))
+        if stored == self.facts.affine(flatten(other.index, other.buffer.shape)):
             return not stored.is_linear or _injective(stored)
         outer = set(bound) - set(own)
         fixed: set[Index] = set()
-        for a, b in zip(index, load.index, strict=True):
-            if self.facts.free(a) | self.facts.free(b) <= outer and not depends_on_data(a) and not depends_on_data(b):
+        for a, b in zip(index, other.index, strict=True):
+            free = self.facts.free(a) | self.facts.free(b)
+            if apart(self.facts.affine(a), self.facts.affine(b), free - outer):
+                return True
+            if free <= outer and not depends_on_data(a) and not depends_on_data(b):
                 low, high = self._range(call("ne", a, b))
                 if low == high == 1:
                     return True  # never the same slice, e.g. the two slots of a state

@@ -140,12 +140,10 @@ class _Fusion:
         return self.boxes[instruction]
 
     def _followers(self, first: Box) -> list[Instruction]:
-        """Later instructions that read what ``first`` writes, or much of what it reads; none that writes it too."""
+        """Later instructions that read what ``first`` writes, or much of what it reads."""
         position = self.at[first.kernel]
         shared = [*first.kernel.writes, *(b for b in first.kernel.reads if b.type.size >= first.size)]
         found = {r for buffer in shared for r in self.readers.get(buffer, ()) if self.at[r] > position}
-        for buffer in first.kernel.writes:
-            found -= self.writers[buffer]
         return sorted(found, key=self.at.__getitem__)
 
     def _place(self, first: Instruction, second: Instruction, fused: Kernel) -> bool:

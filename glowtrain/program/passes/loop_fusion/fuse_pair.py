@@ -20,6 +20,7 @@ from glowtrain.loops import (
     Store,
     address,
     affine,
+    apart,
     expression,
     flatten,
     loads,
@@ -95,22 +96,27 @@ class Box:
         return any(contraction_operands(found) for found in self.kernel.survey.reductions)
 
     @cached_property
-    def stores(self) -> dict[Buffer, Store]:
-        return {s.buffer: s for s in self.body if isinstance(s, Store)}
+    def stores(self) -> dict[Buffer, tuple[Store, ...]]:
+        """The stores to each buffer; those to one buffer never meet."""
+        found: dict[Buffer, tuple[Store, ...]] = {}
+        for statement in self.body:
+            if isinstance(statement, Store):
+                found[statement.buffer] = (*found.get(statement.buffer, ()), statement)
+        return found
 
 
 def fuse_pair(a: Box, b: Box, limits: Limits) -> Kernel | Refused:
     """``a`` then ``b`` in one loop, or why their boxes, accesses or costs do not fit."""
     if a.size != b.size:
         return Refused("they run over different numbers of points")
-    if not a.stores.keys().isdisjoint(b.stores):
-        return Refused("they write the same buffer")
     if refused := _too_much(a, b, limits):
         return refused
     match = _match(a, b)
     if match is None:
         return Refused("the second does not run through what the first writes, nor through the same large buffer")
     renamed = Box(b.kernel.name, For(a.indices, rewrite_body(b.body, match.get)))
+    if not _writes_elsewhere(a, renamed):
+        return Refused("they write the same elements")
     if not _same_element(a, renamed):
         return Refused("the second reads other elements than the one just written")
     if not _hazard_free(a, renamed):
@@ -139,13 +145,12 @@ def fused_name(a: str, b: str) -> str:
 
 def _match(a: Box, b: Box) -> dict[Expr, Expr] | None:
     """What to put for the second loop's indices so that it runs over the first one's box."""
-    link = next((load for load in b.loads if load.buffer in a.stores), None)
-    if link is None:
+    links = [load for load in b.loads if load.buffer in a.stores]
+    whole = ((load, a.stores[load.buffer][0]) for load in links)
+    link, store = next((pair for pair in whole if covers(pair[1], a.indices)), (None, None))
+    if link is None or store is None:
         return _sibling_match(a, b)
-    store = a.stores[link.buffer]
-    if needs_check(link) or not covers(store, a.indices):
-        return None
-    return _reindex(store.index, store.buffer.shape, link, b.loop)
+    return None if needs_check(link) else _reindex(store.index, store.buffer.shape, link, b.loop)
 
 
 def _reindex(at: Sequence[Expr], shape: Sequence[int], load: Load, b: For) -> dict[Expr, Expr] | None:
@@ -175,20 +180,42 @@ def _sibling_match(a: Box, b: Box) -> dict[Expr, Expr] | None:
     return dict(zip(b.indices, a.indices, strict=True))
 
 
+def _writes_elsewhere(a: Box, renamed: Box) -> bool:
+    """Whether no two points write the same element, one in each body."""
+    common = a.stores.keys() & renamed.stores.keys()
+    return all(_all_apart(store, renamed.stores[buffer], a, renamed) for buffer in common for store in a.stores[buffer])
+
+
 def _same_element(a: Box, renamed: Box) -> bool:
-    """Whether the second body reads what the first writes at the very element just written."""
+    """Whether the second body reads what the first writes at the very element just written, or what it leaves alone."""
+    read = [(load, a.stores[load.buffer]) for load in renamed.loads if load.buffer in a.stores]
     return all(
-        load.fill is None and _same(load, a.stores[load.buffer]) for load in renamed.loads if load.buffer in a.stores
+        (load.fill is None and any(_same(load, store) for store in stores)) or _all_apart(load, stores, a, renamed)
+        for load, stores in read
     )
 
 
 def _hazard_free(a: Box, renamed: Box) -> bool:
     """Whether the second body's writes leave alone what the first reads elsewhere."""
-    stores = renamed.stores
-    read = {load.buffer for load in a.loads}
-    if not all(store.buffer.type.size == a.size for store in stores.values() if store.buffer in read):
-        return False
-    return all(_same(load, stores[load.buffer]) for load in (*a.loads, *renamed.loads) if load.buffer in stores)
+    for load in (*a.loads, *renamed.loads):
+        stores = renamed.stores.get(load.buffer, ())
+        in_place = load.buffer.type.size == a.size and any(_same(load, store) for store in stores)
+        if stores and not in_place and not _all_apart(load, stores, a, renamed):
+            return False
+    return True
+
+
+def _all_apart(access: Load | Store, stores: Sequence[Store], a: Box, b: Box) -> bool:
+    """Whether an access meets none of these stores, at whatever points. Sums read buffers that their kernel does not
+    write, and a contraction has the one that takes its sums to itself.
+    """
+    return not a.reduces and not b.reduces and all(_apart(access, store, a.indices) for store in stores)
+
+
+def _apart(one: Load | Store, other: Store, own: Sequence[Index]) -> bool:
+    """Whether two accesses of a buffer are of different elements, each at any point of a box."""
+    pairs = zip(one.index, other.index, strict=True)
+    return any(apart(affine(mine), affine(theirs), frozenset(own)) for mine, theirs in pairs)
 
 
 def _same(load: Load, store: Store) -> bool:
@@ -199,19 +226,21 @@ def _same(load: Load, store: Store) -> bool:
 
 @dataclass
 class _Forward:
-    """Values stored so far, by buffer."""
+    """What was stored so far, and the values."""
 
-    refs: dict[Buffer, Expr]
+    stored: dict[Buffer, list[tuple[Store, Expr]]]
 
     def change(self, expr: Expr) -> Expr | None:
-        return self.refs.get(expr.buffer) if isinstance(expr, Load) else None
+        if not isinstance(expr, Load):
+            return None
+        return next((value for store, value in reversed(self.stored.get(expr.buffer, [])) if _same(expr, store)), None)
 
 
 def forwarded(a: Sequence[Statement], b: Sequence[Statement]) -> tuple[Statement, ...]:
     """Both bodies, with loads of what the first stores replaced by the stored scalars."""
     read = {load.buffer for load in loads(b)}
     body: list[Statement] = []
-    refs: dict[Buffer, Expr] = {}
+    stored: dict[Buffer, list[tuple[Store, Expr]]] = {}
     for statement in a:
         if isinstance(statement, Store) and statement.buffer in read:
             value = statement.value
@@ -219,7 +248,7 @@ def forwarded(a: Sequence[Statement], b: Sequence[Statement]) -> tuple[Statement
                 ref = Ref(value.dtype, statement.buffer.name)
                 body.append(Let(ref, value))
                 value = ref
-            refs[statement.buffer] = value
             statement = Store(statement.buffer, statement.index, value)
+            stored.setdefault(statement.buffer, []).append((statement, value))
         body.append(statement)
-    return (*body, *rewrite_body(b, _Forward(refs).change))
+    return (*body, *rewrite_body(b, _Forward(stored).change))

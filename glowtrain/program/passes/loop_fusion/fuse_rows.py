@@ -97,8 +97,8 @@ def _matched(a: Box, b: RowLoop) -> dict[Expr, Expr] | None:
     links = [load for load in loads(b.kernel.body) if load.buffer in a.stores]
     names: dict[Expr, Expr] = {index: Const(0, index.dtype) for index in a.indices if index.extent == 1}
     for load in links:
-        store = a.stores[load.buffer]
-        if load.fill is not None or not covers(store, a.indices):
+        store, *others = a.stores[load.buffer]
+        if others or load.fill is not None or not covers(store, a.indices):
             return None
         pairs = zip(store.index, load.index, load.buffer.shape, strict=True)
         for own, other in ((own, other) for own, other, extent in pairs if extent > 1):
