@@ -55,6 +55,8 @@ class _Lowering:
     constants: list[Buffer] = field(default_factory=list)
     preferences: list[tuple[Buffer, tuple[int, ...]]] = field(default_factory=list)
     origins: dict[str, Node] = field(default_factory=dict)
+    homes: dict[Value, Tensor] = field(default_factory=dict)
+    """Where results of the body that is being lowered belong."""
 
     def program(self) -> Program:
         inputs = {value.name: self._leaf(value) for value in self.graph.inputs}
@@ -116,13 +118,24 @@ class _Lowering:
         function = operator.called(*node.inputs)
         if function is not None:
             return self._call(function, node, [tensor for tensor in inputs if tensor is not None])
+        name = self._named(node)
         outputs = tuple(self._output(node, value) for value in node.outputs)
-        kernels = split(self._named(node), operator.lower(outputs, *inputs))
+        kernels = split(name, operator.lower(outputs, *inputs))
+        if len(kernels) > 1 and self._move_home(node):
+            outputs = tuple(self.tensors[value] for value in node.outputs)
+            kernels = split(name, operator.lower(outputs, *inputs))
         wishes = operator.layouts(*(None if value is None else value.type for value in node.inputs))
         for tensor, layout in zip((*outputs, *inputs), wishes, strict=False):
             if tensor is not None and layout is not None and not tensor.prefix:
                 self.preferences.append((tensor.buffer, layout))
         return kernels
+
+    def _move_home(self, node: Node) -> bool:
+        """Let results of a loop's body be made where they belong, which are written in several loops and so could not
+        be fused with a copy. Whether there are such."""
+        found = {value: self.homes[value] for value in node.outputs if value in self.homes}
+        self.tensors.update(found)
+        return bool(found)
 
     def _call(self, function: NativeFunction, node: Node, inputs: Sequence[Tensor]) -> list[Instruction]:
         """A call on whole buffers; what is a slice of one (a step of a Scan) is copied first."""
@@ -149,29 +162,75 @@ class _Lowering:
         return self.tensors[value]
 
     def _scan(self, scan: Scan, node: Node, inputs: Sequence[Tensor | None]) -> list[Instruction]:
-        """A repeat over time steps. A state is a buffer of two slots: step t reads slot t % 2 and writes the other."""
+        """A repeat over time steps, which fills the slots of states and the stacks; those of a state that keeps all its
+        values anyway are read from its slots after it.
+        """
         tensors = [tensor for tensor in inputs if tensor is not None]
-        steps, states = scan.steps(*(value.type for value in node.inputs if value is not None)), scan.num_states
-        time = Index(steps, self.names.fresh("t"))
-        slots = [self._slots(tensor) for tensor in tensors[:states]]
-        before: list[Instruction] = [copy(t, Tensor(s, (Const(0, i64),))) for t, s in zip(tensors, slots, strict=False)]
-        operands = [Tensor(slot, (_parity(time),)) for slot in slots]
-        for tensor, direction in zip(tensors[states:], scan.input_directions, strict=False):
+        steps = scan.steps(*(value.type for value in node.inputs if value is not None))
+        time, results = Index(steps, self.names.fresh("t")), list(scan.body.outputs.values())
+        slots = [self._slots(scan, place, tensor, steps) for place, tensor in enumerate(tensors[: scan.num_states])]
+        before = [copy(tensor, slot.at(0)) for tensor, slot in zip(tensors, slots, strict=False)]
+        targets = [(value, slot.at(time + 1)) for value, slot in zip(results, slots, strict=False)]
+        stacks = zip(results[len(slots) :], node.outputs[len(slots) :], scan.output_directions, strict=True)
+        after: list[Instruction] = []
+        for value, whole, direction in stacks:
+            stack, kept = self._output(node, whole), _kept(scan, slots, value)
+            if kept is None:
+                targets.append((value, Tensor(stack.buffer, (_step(time, direction),))))
+            else:
+                after.append(_reread(stack, *kept, direction))
+        after += [copy(slot.at(steps), self._output(node, v)) for slot, v in zip(slots, node.outputs, strict=False)]
+        operands = [slot.at(time) for slot in slots]
+        for tensor, direction in zip(tensors[len(slots) :], scan.input_directions, strict=False):
             operands.append(Tensor(tensor.buffer, (*tensor.prefix, _step(time, direction))))
-        operands += tensors[states + len(scan.input_directions) :]
+        operands += tensors[len(slots) + len(scan.input_directions) :]
         self.tensors.update(zip(scan.body.inputs, operands, strict=True))
-        body = [instruction for inner in scan.body.nodes for instruction in self._node(inner)]
-        targets = [Tensor(slot, (_parity(time + 1),)) for slot in slots]
-        for value, direction in zip(node.outputs[states:], scan.output_directions, strict=True):
-            targets.append(Tensor(self._output(node, value).buffer, (_step(time, direction),)))
-        results = scan.body.outputs.values()
-        body += [copy(self._tensor(value), target) for value, target in zip(results, targets, strict=True)]
-        last = (Const(steps % 2, i64),)
-        after = [copy(Tensor(slot, last), self._output(node, v)) for slot, v in zip(slots, node.outputs, strict=False)]
-        return [*before, Repeat(self.kernels.fresh("scan"), time, tuple(body)), *after]
+        return [*before, Repeat(self.kernels.fresh("scan"), time, tuple(self._body(scan, targets))), *after]
 
-    def _slots(self, state: Tensor) -> Buffer:
-        return Buffer(self.names.fresh("state"), state.type.with_shape((2, *state.shape)))
+    def _body(self, scan: Scan, targets: Sequence[tuple[Value, Tensor]]) -> list[Instruction]:
+        """The body's instructions, and copies of its results to their targets where they were not made there."""
+        outside, self.homes = self.homes, dict(reversed(targets))
+        body = [instruction for inner in scan.body.nodes for instruction in self._node(inner)]
+        self.homes = outside
+        return body + [copy(self._tensor(v), target) for v, target in targets if self._tensor(v) is not target]
+
+    def _slots(self, scan: Scan, place: int, state: Tensor, steps: int) -> _Slots:
+        """Where a state is kept: for all steps if what each step gets of it is stacked anyway."""
+        every = scan.body.inputs[place] in list(scan.body.outputs.values())[scan.num_states :]
+        count = steps + 1 if every else 2
+        return _Slots(Buffer(self.names.fresh("state"), state.type.with_shape((count, *state.shape))), every)
+
+
+@dataclass(frozen=True)
+class _Slots:
+    """The values of a state: a step reads one slot and writes the next, of slots for ``every`` step or two in turns."""
+
+    buffer: Buffer
+    every: bool
+
+    def at(self, time: Expr | int) -> Tensor:
+        """The slot that a step reads."""
+        if isinstance(time, int):
+            return Tensor(self.buffer, (Const(time if self.every else time % 2, i64),))
+        return Tensor(self.buffer, (time if self.every else time % 2,))
+
+
+def _kept(scan: Scan, slots: Sequence[_Slots], value: Value) -> tuple[_Slots, int] | None:
+    """The state that keeps a body's value of every step, and how many slots after the one that the step reads."""
+    for place, slot in enumerate(slots):
+        if slot.every and value is scan.body.inputs[place]:
+            return slot, 0
+        if slot.every and value is list(scan.body.outputs.values())[place]:
+            return slot, 1
+    return None
+
+
+def _reread(stack: Tensor, slots: _Slots, later: int, direction: int) -> Kernel:
+    """A kernel that takes a stack out of the slots of all steps."""
+    time, *rest = indices = indices_of(stack.shape)
+    step = _step(time, direction)
+    value = Tensor(slots.buffer)[(step + later if later else step, *rest)]
+    return Kernel("copy", (For(indices, (stack.store(indices, value),)),))
 
 
 def split(name: str, body: Sequence[Statement]) -> list[Instruction]:
@@ -185,10 +244,6 @@ def copy(source: Tensor, target: Tensor) -> Kernel:
     """A kernel that copies a tensor."""
     indices = indices_of(target.shape)
     return Kernel("copy", (For(indices, (target.store(indices, source[indices]),)),))
-
-
-def _parity(time: Expr) -> Expr:
-    return time % 2
 
 
 def _step(time: Index, direction: int) -> Expr:

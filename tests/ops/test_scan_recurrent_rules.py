@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import glowtrain
+from glowtrain.compiler.walk import arrive, until
 from glowtrain.errors import ShapeError
 from glowtrain.grad.reverse import pullback
 from glowtrain.graph import OPERATORS, Constant, Graph, Input, Operator, topological
 from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.sequence.recurrent import GRU, LSTM, RNN, Recurrent
+from glowtrain.program.program import leaves_of
 from glowtrain.types import f32, f64
 from tests.ops.rules import reference, run
 
@@ -125,3 +128,36 @@ def test_body_may_not_reach_outside() -> None:
     scan = Scan(Graph((total, x), {"total": total + x * outer}), 1)
     with pytest.raises(ShapeError, match="captured operand"):
         scan.infer(f64[2], f64[3, 2])
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 5])
+@pytest.mark.parametrize("directions", [(0, 0, 0), (1, 0, 1), (0, 1, 0), (1, 1, 1)])
+def test_states_that_are_stacked(directions: tuple[int, ...], steps: int) -> None:
+    """What a step gets of a state, what it makes of it, and both again of one that only counts."""
+    h, n, x = Input(f64[3], "h"), Input(f64[()], "n"), Input(f64[3], "x")
+    outputs = {"h.next": h * 2.0 + x, "n.next": n + 1.0}
+    body = Graph((h, n, x), {**outputs, "before": h, "after": outputs["h.next"], "count": n}, name="states")
+    scan = Scan(body, 1, scan_input_directions=(0,), scan_output_directions=directions)
+    xs = np.random.default_rng(steps).integers(-3, 4, (steps, 3)).astype(np.float64)
+    operands = np.ones(3), np.zeros(()), xs
+    values = tuple(Input(f64[a.shape], name) for a, name in zip(operands, "hnx", strict=True))
+    graph = Graph(values, {f"y{place}": y for place, y in enumerate(scan(*values))})
+    feeds = dict(zip("hnx", operands, strict=True))
+    results = glowtrain.compile(graph)(feeds)
+    for got, wanted in zip(results.values(), reference(scan, *operands), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("layer", [RNN(), LSTM()], ids=str)
+def test_loops_of_a_gradient_copy_nothing_but_states(layer: Recurrent) -> None:
+    """Residuals that are states are read from their slots, gates' gradients are made where they are stacked."""
+    steps, batch, inner, hidden = 5, 2, 3, 4
+    rows = layer.gates * hidden
+    shapes = ((steps, batch, inner), (1, rows, inner), (1, rows, hidden), (1, 2 * rows))
+    _, w, r, _ = inputs = tuple(Input(f64[shape], name) for shape, name in zip(shapes, "xwrb", strict=True))
+    y, *_ = layer(*inputs)
+    gradients = pullback([y], [Constant(np.ones(y.shape))], [w, r])
+    program = arrive(Graph(inputs, {"dw": gradients[0], "dr": gradients[1]}), stages=until("program"))
+    copies = [i for repeat in program.instructions for i in leaves_of(repeat.children) if i.name == "copy"]
+    stacked = [buffer.name for copy in copies for buffer in copy.writes if not buffer.name.startswith("state")]
+    assert not stacked
