@@ -17,9 +17,10 @@ from glowtrain.graph import Change, Constant, Graph, Node, Value, constant, rewr
 from glowtrain.ops.elementwise.arithmetic import Add, Div, Mean, Mul, Neg, Pow, Sub, Sum
 from glowtrain.ops.elementwise.extrema import Max, Min
 from glowtrain.ops.elementwise.logic import Cast, Identity, Not, Where
+from glowtrain.ops.indexing.gather import Gather, neighbours
 from glowtrain.ops.random.philox import Dropout
 from glowtrain.ops.reduce.reduction import ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum
-from glowtrain.ops.tensor.move import Concat, Expand, Reshape, Reshaping, Slice, Transpose
+from glowtrain.ops.tensor.move import Concat, Expand, Reshape, Reshaping, Slice, Transpose, reshape
 from glowtrain.ops.tensor.pad import Pad, Tile
 from glowtrain.ops.tensor.split import Split
 from glowtrain.types import DType, boolean, i64, u32, u64
@@ -260,6 +261,18 @@ def split_of_concat(node: Node) -> Sequence[Value] | None:
     return parts if [value.type for value in parts] == [value.type for value in node.outputs] else None
 
 
+def gathered_neighbours(node: Node) -> Sequence[Value] | None:
+    """Elements at constant indices that follow one another are a slice."""
+    data, indices, operator = _operand(node), _operand(node, 1), node.operator
+    assert isinstance(operator, Gather)
+    axis = operator.axis % data.rank
+    found = neighbours(indices, data.shape[axis])
+    if found is None:
+        return None
+    part = Slice(starts=(found.start,), ends=(found.stop,), axes=(axis,))(data)
+    return (reshape(part, node.output.shape),)
+
+
 def no_dropout(node: Node) -> Sequence[Value] | None:
     """Dropout outside of training."""
     assert isinstance(node.operator, Dropout)
@@ -286,6 +299,7 @@ RULES: tuple[tuple[tuple[type, ...], Change], ...] = (
     ((ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd), reduction_of_one),
     ((Concat,), concat_of_split),
     ((Split,), split_of_concat),
+    ((Gather,), gathered_neighbours),
     ((Dropout,), no_dropout),
     ((object,), expanded_operand),
 )

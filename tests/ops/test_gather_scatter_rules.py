@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from glowtrain.errors import ShapeError
-from glowtrain.graph import Operator
+from glowtrain.grad.reverse import pullback
+from glowtrain.graph import Input, Operator, constant, topological
 from glowtrain.ops.indexing.gather import Gather, GatherElements, GatherND
 from glowtrain.ops.indexing.one_hot import OneHot
 from glowtrain.ops.indexing.scatter import ScatterAdd, ScatterElements, ScatterND
-from tests.ops.rules import gradients, lowered
+from glowtrain.types import f64
+from tests.ops.rules import gradients, lowered, run
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -22,6 +24,21 @@ def test_gather_gradient_adds_up_where_an_index_repeats() -> None:
     assert Gather().reference(data, indices)[1, 0].tolist() == [4, 5]
     g = np.arange(8.0).reshape(2, 2, 2)
     np.testing.assert_array_equal(gradients(Gather(), [data, indices], g=g), [[0, 1], [0, 0], [12, 15]])
+
+
+@pytest.mark.parametrize("indices", [-1, 0, [1, 2], [-2, -1], [0, 1, 2], [2, 1], [1, 1]])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_gradient_of_constant_indices(axis: int, indices: Any) -> None:
+    """Of elements that follow one another it is padding, of others a sum of what came from each."""
+    random, places = np.random.default_rng(axis), np.asarray(indices)
+    data, weights = Input(f64[3, 3], "data"), random.normal(size=np.take(np.zeros((3, 3)), places, axis).shape)
+    (gradient,) = pullback([Gather(axis)(data, constant(places))], [constant(weights)], [data])
+    assert gradient is not None
+    expected = np.zeros((3, 3))
+    np.add.at(expected.swapaxes(0, axis), places, np.moveaxis(weights, axis, 0) if places.ndim else weights)
+    np.testing.assert_array_equal(run([gradient], {data: np.zeros((3, 3))})[0], expected)
+    scatters = any(isinstance(node.operator, ScatterAdd) for node in topological([gradient]))
+    assert scatters == (indices in ([2, 1], [1, 1]))
 
 
 def test_gather_nd_gradient_with_batch_dims() -> None:

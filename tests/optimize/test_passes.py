@@ -20,6 +20,7 @@ from glowtrain.ops.elementwise.arithmetic import Add, Div, Mean, Mul, Neg, Pow, 
 from glowtrain.ops.elementwise.extrema import Max, Min
 from glowtrain.ops.elementwise.logic import Cast, Identity, Not, Where
 from glowtrain.ops.elementwise.transcendental import Exp, Tanh
+from glowtrain.ops.indexing.gather import Gather
 from glowtrain.ops.quantized.convert import DequantizeLinear
 from glowtrain.ops.random.philox import Dropout, RandomBits
 from glowtrain.ops.reduce.reduction import ReduceMax, ReduceMean, ReduceSum
@@ -127,6 +128,9 @@ FIRES: list[tuple[str, Value | tuple[Value, ...], list[str]]] = [
     ("maximum over no axes", ReduceMax(noop_with_empty_axes=True)(T), ["Tanh"]),
     ("concat of split", Concat(1)(*Split((1, 2), axis=1)(T)), ["Tanh"]),
     ("split of concat", Split((2, 2), axis=0)(Concat(-2)(T, X)), ["Tanh"]),
+    ("gather of neighbours", Gather(1)(T, constant(np.array([-2, 2]))), ["Tanh", "Slice"]),
+    ("gather of an element", Gather(-1)(T, constant(-3)), ["Tanh", "Slice", "Reshape"]),
+    ("gather of all", Gather(0)(T, constant(np.arange(2))), ["Tanh"]),
     ("dropout outside of training", Dropout()(T)[0], ["Tanh"]),
 ]
 
@@ -159,6 +163,10 @@ REFUSED: list[tuple[str, Value | tuple[Value, ...]]] = [
     ("pieces in another order", Concat(1)(*Split((1, 2), axis=1)(X)[::-1])),
     ("pieces along another axis", Concat(0)(*Split((1, 1), axis=0)(Transpose((1, 0))(Split((2, 1), axis=1)(X)[0])))),
     ("a split elsewhere", Split((1, 3), axis=0)(Concat(0)(X, -X))),
+    ("gather backwards", Gather(1)(X, constant(np.array([2, 1])))),
+    ("gather around the end", Gather(1)(X, constant(np.array([-1, 0])))),
+    ("gather of the same twice", Gather(1)(X, constant(np.array([1, 1])))),
+    ("gather of nothing", Gather(1)(X, constant(np.zeros(0, np.int64)))),
     ("dropout in training", Dropout(training_mode=True, seed=1)(X)[0]),
 ]
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from glowtrain.errors import ModelError
-from glowtrain.graph import Draw, Named, Operand, Operator, Ragged, Sample, Value, operator
+from glowtrain.graph import Constant, Draw, Named, Operand, Operator, Ragged, Sample, Value, operator
 from glowtrain.graph.operator import Quantized
 from glowtrain.graph.specialise.index_ranges import IndexRange
 from glowtrain.graph.specialise.ragged import whole
@@ -32,7 +32,7 @@ from glowtrain.ops.core.index import (
 )
 from glowtrain.ops.elementwise.logic import Where
 from glowtrain.ops.reduce.reduction import filled
-from glowtrain.ops.tensor.move import Concat
+from glowtrain.ops.tensor.move import Concat, pad, reshape
 from glowtrain.types import Array, TensorType, i64
 
 
@@ -54,6 +54,17 @@ class GatherAlongAxis(Operator):
         return inputs[0], inputs[1]
 
 
+def neighbours(indices: Value, extent: int) -> range | None:
+    """The elements of an axis that constant indices name one after another, where they do."""
+    if not isinstance(indices, Constant) or indices.rank > 1 or not indices.type.size:
+        return None
+    places = indices.array.reshape(-1)
+    first = int(places[0]) + (extent if places[0] < 0 else 0)
+    found = range(first, first + len(places))
+    inside = first >= 0 and found.stop <= extent
+    return found if inside and all(int(place) % extent == at for place, at in zip(places, found, strict=True)) else None
+
+
 @operator
 @dataclass(frozen=True)
 class Gather(GatherAlongAxis):
@@ -72,7 +83,13 @@ class Gather(GatherAlongAxis):
         return np.take(data, checked(self, indices, data.shape[axis]), axis=axis)
 
     def vjp(self, g: Value, y: Value, data: Value, indices: Value) -> Grads:
-        return Named("glowtrain.ScatterAdd")(shape=data.shape, axis=self.axis % data.rank)(indices, g), None
+        axis = self.axis % data.rank
+        found = neighbours(indices, data.shape[axis])
+        if found is None:
+            return Named("glowtrain.ScatterAdd")(shape=data.shape, axis=axis)(indices, g), None
+        before, after = ([0] * data.rank for _ in range(2))
+        before[axis], after[axis] = found.start, data.shape[axis] - found.stop
+        return pad(reshape(g, (*data.shape[:axis], len(found), *data.shape[axis + 1 :])), (*before, *after)), None
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Tensor) -> list[Statement]:
         (data, indices), (y,) = inputs, outputs
