@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -181,6 +182,37 @@ def test_an_epilogue_is_recognised() -> None:
     assert product is not None
     assert not product.plain
     assert further_operands(kernel, product) == [bias]
+
+
+def updating(m: int, n: int, k: int) -> Kernel:
+    """w -= sum, beside what the sum takes and a residual that it adds."""
+    w, x = Buffer("w", f32[m, n], "variable", initial=np.ones((m, n), np.float32)), Buffer("x", f32[m, n], "input")
+    fuse: Fuse = lambda s, at, c: [Store(c, at, s + Load(x, at)), Store(w, at, Load(w, at) - s)]  # noqa: E731
+    return matmul(m, n, k, fuse)
+
+
+@pytest.mark.parametrize("shape", [(64, 64, 32), (33, 50, 17), (5, 200, 64)])
+def test_results_that_are_far_away_are_the_same(shape: tuple[int, int, int], random: np.random.Generator) -> None:
+    check(random, program(updating(*shape)), replace(Target.host(), l2=1 << 12))
+
+
+def test_what_is_far_away_is_asked_for_before_the_sum() -> None:
+    """The result and the residual to be read, the variable to be written; nothing near, or for few products."""
+    lines = _text(replace(Target.named("avx512"), l2=1 << 18), 32).splitlines()
+    fetched = [at for at, line in enumerate(lines) if "@llvm.prefetch" in line]
+    sums = [at for at, line in enumerate(lines) if "@llvm.fma" in line]
+    assert fetched
+    assert fetched[0] < sums[0]
+    assert {line.split(", i32 ")[1] for line in lines if "@llvm.prefetch" in line} == {"0", "1"}
+    assert "@llvm.prefetch" not in _text(replace(Target.named("avx512"), l2=1 << 22), 32)
+    assert "@llvm.prefetch" not in _text(replace(Target.named("avx512"), l2=1 << 18), 8)
+
+
+def _text(target: Target, terms: int) -> str:
+    kernel = updating(256, 512, terms)
+    product = recognise(kernel)
+    assert product is not None
+    return contraction_text(kernel, product, "k", target, []).text
 
 
 @pytest.mark.parametrize("trips", [1, 2, 5])

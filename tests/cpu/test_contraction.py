@@ -374,6 +374,9 @@ class Bias:
     def length(self, lane: int, width: int) -> int:
         return self.instructions
 
+    def fetch(self, f: LlvmFunction, coordinates: Sequence[Number], lane: int, far: int) -> None:
+        """Nothing: what it reads is small."""
+
     def emit(
         self, f: LlvmFunction, value: LlvmValue, coordinates: Sequence[Number], lane: int, mask: LlvmValue | None
     ) -> LlvmValue:

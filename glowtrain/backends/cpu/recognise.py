@@ -242,8 +242,7 @@ class FusedEpilogue:
     ) -> LlvmValue:
         """The lanes that go to C; everything else is stored on the way."""
         body, indices = self.product.loop.body, self.product.loop.indices
-        pointers = {buffer: pointer(f"%e{k}") for k, buffer in enumerate((*self.operands, *self.again))}
-        nests = Nests(f, self.target, pointers, body, {t: i64(f"%t{k}") for k, t in enumerate(self.outer)})
+        nests = self._nests(f)
         e = nests.e
         along = indices[lane] if 0 <= lane < len(indices) and value.width > 1 else None
         for index, at in zip(indices, coordinates, strict=False):
@@ -260,6 +259,32 @@ class FusedEpilogue:
                 else:
                     nests.statement(statement)
         return result
+
+    def _nests(self, f: LlvmFunction) -> Nests:
+        pointers = {buffer: pointer(f"%e{k}") for k, buffer in enumerate((*self.operands, *self.again))}
+        outer = {t: i64(f"%t{k}") for k, t in enumerate(self.outer)}
+        return Nests(f, self.target, pointers, self.product.loop.body, outer)
+
+    def fetch(self, f: LlvmFunction, coordinates: Sequence[Number], lane: int, far: int) -> None:
+        indices, e = self.product.loop.indices, self._nests(f).e
+        for index, at in zip(indices, coordinates, strict=False):
+            e.bind(index, i64(at))
+        for (buffer, form), written in self._lines(indices[lane], far).items():
+            f.prefetch(e.pointer(buffer, e.scalar_sum(form)), write=written)
+
+    def _lines(self, lane: Index, far: int) -> dict[tuple[Buffer, Affine], bool]:
+        """Where vectors of large operands lie, and whether they are read and written."""
+        bound = frozenset((*self.product.loop.indices, *self.outer))
+        accesses: list[Store | Load] = [
+            expr for expr in _beside(self.product) if isinstance(expr, Load) and expr.fill is None
+        ]
+        accesses += [s for s in self.product.loop.body if isinstance(s, Store) and s is not self.product.target]
+        found: dict[tuple[Buffer, Affine], bool] = {}
+        for access in accesses:
+            form = address(access.index, access.buffer.strides)
+            if access.buffer.type.nbytes >= far and form.coefficient(lane) == 1 and form.linear_in(bound):
+                found[access.buffer, form] = (access.buffer, form) in found and isinstance(access, Store)
+        return found
 
 
 def _read_beside(product: ContractionProduct) -> set[Buffer]:

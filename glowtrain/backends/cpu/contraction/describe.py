@@ -149,6 +149,9 @@ class Epilogue(Protocol):
         ``lane`` the loop that runs along the lanes (-1 if none), ``mask`` the lanes that exist (None: all).
         """
 
+    def fetch(self, f: LlvmFunction, coordinates: Sequence[Number], lane: int, far: int) -> None:
+        """Ask for the cache lines that :meth:`emit` reads and writes there, of buffers of ``far`` bytes or more."""
+
 
 @dataclass(frozen=True)
 class ContractionKernel:

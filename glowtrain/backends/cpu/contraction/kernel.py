@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
+from math import prod
 
+from glowtrain.backends.cpu.contraction import rates
 from glowtrain.backends.cpu.contraction.body import ContractionBody
 from glowtrain.backends.cpu.contraction.choose import ContractionPlan
 from glowtrain.backends.cpu.contraction.clips import Clipping, affine, extreme
 from glowtrain.backends.cpu.contraction.describe import Epilogue
+from glowtrain.backends.cpu.contraction.rates import LINE
 from glowtrain.backends.cpu.contraction.tile import Cursor, Point, RegisterTile, TileStep, Variant, needed_coordinates
 from glowtrain.backends.llvm.formats import REGISTER
 from glowtrain.backends.llvm.lanes import Lanes
@@ -49,10 +52,27 @@ class Micro:
 
     def text(self) -> str:
         """The whole function."""
+        self._fetch()
         sums = self._start()
         sums = self._reduce(0, list(range(len(self.tile.points))), Cursor(pointer("%a"), pointer("%b"), {}), sums)
         self._finish_all(sums)
         return self.f.finish()
+
+    def _fetch(self) -> None:
+        """Ask for the lines of results, and for what the epilogue reads and writes beside them, where these are far
+        away: they come while the sums are taken. Stores that wait for their lines hold up whatever follows them.
+        """
+        steps = prod(self.tile.trips(i) for i in self.plan.reductions)
+        if self.plan.dots or self.lanes.width == 1 or self.variant.c.lane != 1 or steps < rates.LEAST_AHEAD:
+            return
+        problem, c, far = self.plan.problem, self.of["c"], int(rates.FAR * self.plan.machine.l2)
+        results = prod(problem.loops[i].extent for i in problem.outputs) * problem.bytes_of("c")
+        for point, vector in product(self.tile.points, range(0, self.tile.vectors, max(1, LINE // c.type.size))):
+            if results >= far:
+                place = c.shift(pointer("%c"), point.c + vector * self.variant.c.step)
+                self.f.prefetch(place, write=False)
+            if self.epilogue is not None:
+                self.epilogue.fetch(self.f, self._coordinates(point.index, vector), self._lane, far)
 
     def _start(self) -> list[LlvmValue]:
         """What the sums begin with: 0, or what precedes the words of B."""
@@ -330,17 +350,21 @@ class Micro:
     def _applied(
         self, epilogue: Epilogue, lanes: Lanes, row: _Row, vector: int, value: LlvmValue, count: int
     ) -> LlvmValue:
-        """The epilogue's result, told the index of each loop of the original contraction."""
+        """The epilogue's result."""
+        lane = self._lane if lanes.width > 1 else -1
+        mask = lanes.mask(count) if count < lanes.width else None
+        return epilogue.emit(self.f, value, self._coordinates(row.index, vector), lane, mask)
+
+    def _coordinates(self, row: Mapping[int, Number], vector: int) -> list[Number]:
+        """The index of each loop of the original contraction, for a vector of a point."""
         problem, vec = self.plan.problem, self.plan.vec
         coordinates: list[Number] = [0] * len(problem.source.extents)
         for loop in problem.outputs:
-            start = row.index.get(loop, vector * self.lanes.width if loop == vec else 0)
+            start = row.get(loop, vector * self.lanes.width if loop == vec else 0)
             index = affine(self.f, 0, [(1, start), (1, i64(f"%x{loop}"))])
             for part in reversed(problem.loops[loop].parts):
                 extent = problem.source.extents[part]
                 outer = part != problem.loops[loop].parts[0]
                 coordinates[part] = self.f.op("urem", i64(index), extent) if outer else index
                 index = self.f.op("udiv", i64(index), extent) if outer else index
-        lane = self._lane if lanes.width > 1 else -1
-        mask = lanes.mask(count) if count < lanes.width else None
-        return epilogue.emit(self.f, value, coordinates, lane, mask)
+        return coordinates

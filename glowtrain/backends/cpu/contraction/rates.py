@@ -108,6 +108,9 @@ ALIASING_PAGES, ALIASING_SETS = 1.04, 1.1
 """Factors for rows at least a page apart, and a whole number of pages apart, that are read as windows; fitted."""
 BLOCKED_RESULTS = 2.0
 """Times at most that a line of results of words is written: blocks of rows keep it in the cache till it is whole."""
+FAR, LEAST_AHEAD = 0.75, 16
+"""Of the second level, by a tensor whose lines are asked for before the sums of the tile that they are for are taken;
+steps that these sums have at least."""
 
 # -- shares of a cache that data may fill and still be there when they are used again; fitted
 
