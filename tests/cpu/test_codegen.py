@@ -38,7 +38,7 @@ from glowtrain.loops import (
     reduce,
 )
 from glowtrain.ops.sequence.recurrent import GRU, LSTM, RNN, Recurrent
-from glowtrain.program.analysis.kernel_facts import contractions
+from glowtrain.program.analysis.kernel_facts import PARTLESS, contractions
 from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.program import Kernel, Program, Repeat
 from glowtrain.program.verify import verify
@@ -191,6 +191,29 @@ def updating(m: int, n: int, k: int) -> Kernel:
     return matmul(m, n, k, fuse)
 
 
+def updated(m: int, n: int, k: int) -> Kernel:
+    """w -= sum, v = w, and nothing else."""
+    w, v = (Buffer(name, f32[m, n], "variable", initial=np.ones((m, n), np.float32)) for name in "wv")
+    ref = Ref(f32, "next")
+    fuse: Fuse = lambda s, at, c: [  # noqa: E731
+        Let(ref, Load(w, at) - s),
+        Store(w, at, ref),
+        Store(v, at, Load(v, at) * 2.0 - ref),
+    ]
+    return matmul(m, n, k, fuse)
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+@pytest.mark.parametrize("shape", [(64, 64, 32), (33, 50, 17), (5, 200, 64), (70, 3, 40)])
+def test_a_product_that_only_updates(shape: tuple[int, int, int], target: str, random: np.random.Generator) -> None:
+    kernel = updated(*shape)
+    product = recognise(kernel)
+    assert product is not None
+    assert product.whole
+    assert {buffer.name for buffer in further_operands(kernel, product)} == {"w", "v"}
+    check(random, program(kernel), TARGETS[target])
+
+
 @pytest.mark.parametrize("shape", [(64, 64, 32), (33, 50, 17), (5, 200, 64)])
 def test_results_that_are_far_away_are_the_same(shape: tuple[int, int, int], random: np.random.Generator) -> None:
     check(random, program(updating(*shape)), replace(Target.host(), l2=1 << 12))
@@ -302,7 +325,7 @@ def other_kernels() -> dict[str, Kernel]:
         "other", (For((i, j), (Store(v, (i, j), inner), Store(w, (i, j), inner))),)
     )
     found["an accumulation"] = kernel(plain, Accumulate("add", v, (i, j), plain))
-    found["nowhere for partial sums"] = Kernel("other", (For((i, j), (Store(v, (i, j), Load(v, (i, j)) + plain),)),))
+    found["nowhere for partial sums"] = updated(32, 32, PARTLESS + 1)
     found["serial"] = Kernel("other", (For((i, j), (Store(y, (i, j), plain),), True),))
     found["a row program"] = Kernel("other", (For((i,), (For((j,), (Store(y, (i, j), plain),)),)),))
     found["converted"] = kernel(

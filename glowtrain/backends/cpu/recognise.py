@@ -41,7 +41,7 @@ from glowtrain.loops import (
     statements,
     within,
 )
-from glowtrain.program.analysis.kernel_facts import box, contraction_operands
+from glowtrain.program.analysis.kernel_facts import PARTLESS, box, contraction_operands
 from glowtrain.program.program import Kernel
 from glowtrain.types import f32, f64, i8, u8
 
@@ -61,6 +61,8 @@ class ContractionProduct:
     a: Load
     b: Load
     target: Store
+    whole: bool = False
+    """Whether the kernel also reads what ``target`` writes, at the same element, so that it holds no partial sums."""
 
     @property
     def indices(self) -> tuple[Index, ...]:
@@ -88,7 +90,10 @@ def recognise(kernel: Kernel) -> ContractionProduct | None:
     if math.prod(i.extent for i in (*loop.indices, *total.indices)) < SMALL:
         return None
     target = _target(loop.body, total, inner)
-    return None if target is None else ContractionProduct(loop, total, a, b, target)
+    if target is not None:
+        return ContractionProduct(loop, total, a, b, target)
+    updated = _updated(loop.body, total, inner)
+    return None if updated is None else ContractionProduct(loop, total, a, b, updated, whole=True)
 
 
 def _takes(load: Load, total: Reduce, inner: frozenset[Index]) -> bool:
@@ -120,6 +125,15 @@ def _target(body: Sequence[Statement], total: Reduce, inner: frozenset[Index]) -
     return min(stores, key=lambda s: (s.value is not total, s.buffer.dtype != total.dtype), default=None)
 
 
+def _updated(body: Sequence[Statement], total: Reduce, inner: frozenset[Index]) -> Store | None:
+    """A store to a buffer that is read at the same element alone, for a sum that is never taken in parts."""
+    if not total.dtype.is_float or math.prod(index.extent for index in total.indices) > PARTLESS:
+        return None
+    stores = [s for s in body if isinstance(s, Store) and s.buffer.dtype == total.dtype]
+    stores = [s for s in stores if _moves(address(s.index, s.buffer.strides), total, inner)]
+    return next(iter(stores), None)
+
+
 def contraction_text(
     kernel: Kernel, product: ContractionProduct, name: str, target: Target, outer: Sequence[Index]
 ) -> Generated:
@@ -127,7 +141,8 @@ def contraction_text(
     inner = product.indices
     c, a, b = (_access(inner, address(x.index, x.buffer.strides)) for x in (product.target, product.a, product.b))
     names, extents = tuple(index.name for index in inner), tuple(index.extent for index in inner)
-    contraction = Contraction(names, extents, c, a, b, _clips(product, inner), product.total.dtype.name)
+    clips, dtype = _clips(product, inner), product.total.dtype.name
+    contraction = Contraction(names, extents, c, a, b, clips, dtype, whole=product.whole)
     if not product.total.dtype.is_float:
         operands = _operand(product.a, inner), _operand(product.b, inner)
         contraction = replace(contraction, operands=operands, result=_stored(product.target.buffer.dtype.name))
@@ -202,7 +217,7 @@ def further_operands(kernel: Kernel, product: ContractionProduct) -> list[Buffer
     """The buffers of the epilogue."""
     if product.plain:
         return []
-    own = (product.target.buffer, product.a.buffer, product.b.buffer)
+    own = (*(() if product.whole else (product.target.buffer,)), product.a.buffer, product.b.buffer)
     return [buffer for buffer in kernel.operands if buffer not in own]
 
 
@@ -216,6 +231,11 @@ class FusedEpilogue:
         self.operands = further_operands(kernel, product)
         # The rest may read the operands of the sum at other places: they come again under names of their own.
         self.again = [b for b in dict.fromkeys((product.a.buffer, product.b.buffer)) if b in _read_beside(product)]
+
+    @property
+    def _result(self) -> Store | None:
+        """The store that is left to the generator."""
+        return None if self.product.whole else self.product.target
 
     @property
     def params(self) -> list[tuple[str, str]]:
@@ -233,7 +253,7 @@ class FusedEpilogue:
         if lane < 0:
             return 0
         accesses: list[Store | Load] = [node for node in _beside(self.product) if isinstance(node, Load)]
-        accesses += [s for s in self.product.loop.body if isinstance(s, Store) and s is not self.product.target]
+        accesses += [s for s in self.product.loop.body if isinstance(s, Store) and s is not self._result]
         forms = [address(access.index, access.buffer.strides) for access in accesses]
         return sum(1 for form in forms if form.coefficient(self.product.loop.indices[lane]) not in (0, 1))
 
@@ -254,7 +274,7 @@ class FusedEpilogue:
             e.scopes.set(self.product.total, value)
             result = value
             for statement in body:
-                if statement is self.product.target:
+                if statement is self._result:
                     result = as_stored(f, e.full(statement.value), statement.buffer.dtype.name, self.target)
                 else:
                     nests.statement(statement)
@@ -278,7 +298,7 @@ class FusedEpilogue:
         accesses: list[Store | Load] = [
             expr for expr in _beside(self.product) if isinstance(expr, Load) and expr.fill is None
         ]
-        accesses += [s for s in self.product.loop.body if isinstance(s, Store) and s is not self.product.target]
+        accesses += [s for s in self.product.loop.body if isinstance(s, Store) and s is not self._result]
         found: dict[tuple[Buffer, Affine], bool] = {}
         for access in accesses:
             form = address(access.index, access.buffer.strides)

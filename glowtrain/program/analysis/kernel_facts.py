@@ -33,6 +33,8 @@ from glowtrain.types import i8, i16, i32, u8, u16
 
 CHEAP = 8
 """Operations of an expression that is computed again rather than stored."""
+PARTLESS = 64
+"""Terms of a sum of floats that no backend takes in parts, so that no result has to hold parts of it."""
 INTEGERS = frozenset({i8, u8, i16, u16, i32})
 """Types of which contractions with sums in i32 are made."""
 

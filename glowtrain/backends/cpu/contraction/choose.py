@@ -289,7 +289,7 @@ def _refined(x: Candidate, kinds: Sequence[str], enough: bool) -> Iterator[Candi
         for pack_b in {x.pack_b, b_too}:
             y = replace(x, pack_a=pack_a, pack_b=pack_b)
             yield y
-            for steps in _part_sizes(y):
+            for steps in () if y.problem.source.whole else _part_sizes(y):
                 chunks = _chunks(y, kinds, steps)
                 if chunks:
                     yield replace(y, chunks=chunks)

@@ -85,6 +85,7 @@ class Contraction:
     With ``accumulate`` the sum starts from what C holds, otherwise from 0. Sums of type ``dtype`` are of products of
     that type, or for i32 of smaller integers as ``operands`` says; they wrap around. ``result`` is the type of C where
     an epilogue makes something else of the sums. In sums of floats an operand may be of bytes, whose numbers are meant.
+    With ``whole`` the epilogue stores all results, and C, which it reads, never holds a part of a sum.
     """
 
     names: tuple[str, ...]
@@ -97,6 +98,7 @@ class Contraction:
     accumulate: bool = False
     operands: tuple[Operand, Operand] | None = None
     result: str = ""
+    whole: bool = False
 
     def __post_init__(self) -> None:
         counts = {len(self.names), len(self.extents), *(len(x.strides) for x in (self.c, self.a, self.b))}

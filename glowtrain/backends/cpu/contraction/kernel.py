@@ -38,6 +38,7 @@ class Micro:
     def __init__(self, plan: ContractionPlan, variant: Variant, name: str, epilogue: Epilogue | None) -> None:
         coordinates = needed_coordinates(plan, epilogue)
         self.plan, self.variant, self.epilogue = plan, variant, epilogue if variant.last else None
+        self.whole = plan.problem.source.whole
         params = [("ptr noalias", "c"), ("ptr noalias", "a"), ("ptr noalias", "b")]
         params += [("i64", f"x{loop}") for loop in coordinates]
         params += [("i1", "first")] if variant.start == "flag" else []
@@ -68,7 +69,7 @@ class Micro:
         problem, c, far = self.plan.problem, self.of["c"], int(rates.FAR * self.plan.machine.l2)
         results = prod(problem.loops[i].extent for i in problem.outputs) * problem.bytes_of("c")
         for point, vector in product(self.tile.points, range(0, self.tile.vectors, max(1, LINE // c.type.size))):
-            if results >= far:
+            if results >= far and not self.whole:
                 place = c.shift(pointer("%c"), point.c + vector * self.variant.c.step)
                 self.f.prefetch(place, write=False)
             if self.epilogue is not None:
@@ -223,7 +224,7 @@ class Micro:
         """Finish every vector of the tile. Lanes with a stride in C go through a buffer on the stack, in a loop."""
         vectors = [(point, vector) for point in self.tile.points for vector in range(self.tile.vectors)]
         sums, buffer = self._combined(sums), None
-        if self.lanes.width > 1 and not self.plan.dots and self.variant.c.lane != 1:
+        if self.lanes.width > 1 and not self.plan.dots and self.variant.c.lane != 1 and not self.whole:
             buffer = self._reserve(len(vectors), self.of["c"])
             if self.variant.start != "zero":
                 self._exchange(buffer, vectors, store=False)
@@ -328,7 +329,8 @@ class Micro:
             value = lanes.add(self._loaded(lanes, place, exists), value)
         if self.epilogue is not None:
             value = self._applied(self.epilogue, lanes, row, vector, value, count)
-        c.wide(lanes.width).store(value, place, exists)
+        if not self.whole:
+            c.wide(lanes.width).store(value, place, exists)
 
     def _loaded(self, lanes: Lanes, place: LlvmValue, count: int) -> LlvmValue:
         """What C holds of the sum; nothing at the first part."""

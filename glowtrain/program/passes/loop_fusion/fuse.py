@@ -9,11 +9,12 @@ gradient. Sums of rows go into the loop through the rows that reads them, so tha
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from glowtrain.loops import Buffer, Expr, For, Let, Statement, Store, evaluations
-from glowtrain.program.analysis.kernel_facts import conflict, contractions
+from glowtrain.program.analysis.kernel_facts import PARTLESS, conflict, contractions
 from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, Box, Limits, fuse_pair
 from glowtrain.program.passes.loop_fusion.fuse_rows import RowLoop, fuse_rows
 from glowtrain.program.program import Instruction, Kernel, Program
@@ -227,11 +228,11 @@ class _Fusion:
 
 def _partial_sums(body: Sequence[Statement], kernel: Kernel) -> Store | None:
     """A store that nothing in the kernel reads, of the sums' type if there is one: a blocked contraction keeps its
-    partial sums there. Sums of integers are never taken in parts.
+    partial sums there. Sums of integers, and short ones, are never taken in parts.
     """
     unread = [s for s in body if isinstance(s, Store) and s.buffer not in kernel.reads]
     (total, _, _), *_ = contractions(body)
-    if not total.dtype.is_float:
+    if not total.dtype.is_float or math.prod(index.extent for index in total.indices) <= PARTLESS:
         return None
     return min(unread, key=lambda s: s.buffer.dtype != total.dtype, default=None)
 
