@@ -231,6 +231,7 @@ class FusedEpilogue:
         self.operands = further_operands(kernel, product)
         # The rest may read the operands of the sum at other places: they come again under names of their own.
         self.again = [b for b in dict.fromkeys((product.a.buffer, product.b.buffer)) if b in _read_beside(product)]
+        self.lines: dict[tuple[int, int], dict[tuple[Buffer, Affine], bool]] = {}
 
     @property
     def _result(self) -> Store | None:
@@ -286,10 +287,15 @@ class FusedEpilogue:
         return Nests(f, self.target, pointers, self.product.loop.body, outer)
 
     def fetch(self, f: LlvmFunction, coordinates: Sequence[Number], lane: int, far: int) -> None:
-        indices, e = self.product.loop.indices, self._nests(f).e
+        indices = self.product.loop.indices
+        if (lane, far) not in self.lines:
+            self.lines[lane, far] = self._lines(indices[lane], far)
+        if not self.lines[lane, far]:
+            return
+        e = self._nests(f).e
         for index, at in zip(indices, coordinates, strict=False):
             e.bind(index, i64(at))
-        for (buffer, form), written in self._lines(indices[lane], far).items():
+        for (buffer, form), written in self.lines[lane, far].items():
             f.prefetch(e.pointer(buffer, e.scalar_sum(form)), write=written)
 
     def _lines(self, lane: Index, far: int) -> dict[tuple[Buffer, Affine], bool]:
