@@ -9,7 +9,7 @@ reported as a kink and not as a failure. A failure names the node that is to bla
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,7 @@ from glowtrain.gradcheck.models.blame import INNOCENT, Blame
 from glowtrain.gradcheck.operators import ladder
 from glowtrain.gradcheck.operators.straight_through import straight_through
 from glowtrain.gradcheck.report.report import Check, GradcheckReport, Measure, Progress, Status, merged
-from glowtrain.graph import Graph, Input, Template, Value, Variable, constant, no_model
+from glowtrain.graph import Graph, Input, Node, Template, Value, Variable, constant, no_model
 from glowtrain.graph.retype import widened
 from glowtrain.losses import Attached, Loss, LossFunction, as_loss, output_of
 from glowtrain.modes.training_and_inference import make_trainable
@@ -67,15 +67,10 @@ def check(
     begin = time.perf_counter()
     if loss is not None and output is not None:
         raise InputError("give a loss or an output, not both")
-    subject = _Subject(_bound(model, inputs, dims), dict(inputs or {}), loss, output, seed)
-    told, total = progress or _silent, len(subject.names) + compiled
-    checks: list[Check] = []
-    for number, name in enumerate(subject.names, 1):
-        checks += subject.checked(name, directions)
-        told(name, number, total)
-    if compiled:
-        checks += subject.native()
-        told("native code", total, total)
+    random = np.random.default_rng(seed)
+    graph = _objective(_bound(model, inputs, dims), loss, output, seed, random)
+    subject = LossCheck(graph, inputs or {}, random)
+    checks = subject.checks(directions, compiled=compiled, progress=progress)
     return GradcheckReport(tuple(checks), seed, directions, time.perf_counter() - begin)
 
 
@@ -96,35 +91,63 @@ def _bound(
     return model.bind({**dict.fromkeys(model.symbols, EXTENT), **model.dims_for(shapes), **(dims or {})})
 
 
-class _Subject:
-    """The loss of a model in training form: as it is, and in f64."""
+def _objective(
+    model: Graph, loss: str | Loss | LossFunction | None, output: str | None, seed: int, random: np.random.Generator
+) -> Graph:
+    """The loss of a model in training form, as the only output; its targets are inputs."""
+    trained = make_trainable(model, seed=seed)
+    _refuse_integers(trained)
+    attached = _attached(trained, loss, output, random)
+    check_scalar(attached.value)
+    return Graph((*trained.inputs, *attached.targets), {"loss": attached.value}, name=model.name)
+
+
+class LossCheck:
+    """A graph whose only output is a ``loss``, as it is and in f64, at a point: data by name; what is missing is drawn.
+
+    ``places``: where nodes come from, for messages (``in layers.0 (model.py:12: h = ...)``).
+    Raises :class:`InputError` for data that do not fit, and where there is nothing to check.
+    """
 
     def __init__(
         self,
-        model: Graph,
+        graph: Graph,
         inputs: Mapping[str, Array],
-        loss: str | Loss | LossFunction | None,
-        output: str | None,
-        seed: int,
+        random: np.random.Generator,
+        places: Mapping[Node, str] | None = None,
     ) -> None:
-        self.random = np.random.default_rng(seed)
-        trained = make_trainable(model, seed=seed)
-        _refuse_integers(trained)
-        attached = _attached(trained, loss, output, self.random)
-        check_scalar(attached.value)
-        self.narrow = Graph((*trained.inputs, *attached.targets), {"loss": attached.value}, name=model.name)
-        unknown = [name for name in inputs if name not in {v.name for v in self.narrow.inputs}]
+        self.random = random
+        self.narrow = graph
+        unknown = [name for name in inputs if name not in {v.name for v in graph.inputs}]
         if unknown:
-            subject = f"{model.name} with its loss" if attached.targets else model.name
-            known = ", ".join(v.name for v in self.narrow.inputs) or "none"
-            raise InputError(f"{subject} has no input {', '.join(map(repr, unknown))}; it has {known}")
-        drawn = {v.name: _data(v.type, self.random) for v in self.narrow.inputs if v.name not in inputs}
-        self.arrays = check_inputs(self.narrow, {**inputs, **drawn})
-        self.wide = widened(self.narrow).graph
+            known = ", ".join(v.name for v in graph.inputs) or "none"
+            raise InputError(f"{graph.name} with its loss has no input {', '.join(map(repr, unknown))}; it has {known}")
+        drawn = {v.name: _data(v.type, random) for v in graph.inputs if v.name not in inputs}
+        self.arrays = check_inputs(graph, {**inputs, **drawn})
+        wide = widened(graph)
+        self.wide = wide.graph
+        told = places or {}
+        self.places = {
+            new.node: told[old.node]
+            for old, new in wide.values.items()
+            if old.node is not None and new.node is not None and old.node in told
+        }
         self.loss = self.wide.outputs["loss"]
         self.numbers = {v.name: self.arrays[v.name].astype(v.dtype.numpy) for v in self.wide.inputs}
         if not self.wanted:
-            raise InputError(f"{model.name} has no trainable parameter and no float input: there is nothing to check")
+            raise InputError(f"{graph.name} has no trainable parameter and no float input: there is nothing to check")
+
+    def checks(self, directions: int, *, compiled: bool = True, progress: Progress | None = None) -> list[Check]:
+        """All comparisons, as :func:`check` describes them."""
+        told, total = progress or _silent, len(self.names) + compiled
+        checks: list[Check] = []
+        for number, name in enumerate(self.names, 1):
+            checks += self.checked(name, directions)
+            told(name, number, total)
+        if compiled:
+            checks += self.native()
+            told("native code", total, total)
+        return checks
 
     @cached_property
     def wanted(self) -> dict[str, Value]:
@@ -156,13 +179,11 @@ class _Subject:
     def checked(self, name: str, directions: int) -> list[Check]:
         """The gradient for one parameter or input along random directions and single elements."""
         leaf = self.wanted[name]
-        point, gradient = self.values[leaf], self.gradient(name)
-        size = max(float(np.sqrt(np.mean(np.square(point)))), 1e-2)
         kind = "parameter" if isinstance(leaf, Variable) else "input"
         where = f"{kind} {leaf.type}"
         if self.rules[name] is None:
             return [self._cut(name, where)]
-        measures = [self._along(name, point, gradient, d * size) for d in self._directions(gradient, directions)]
+        measures = [self.along(name, direction) for direction in self._directions(self.gradient(name), directions)]
         checks = merged(name, [(where, measure) for measure in measures])
         return [self._blamed(c, self.blame.of(leaf)) if c.status == "failed" else c for c in checks]
 
@@ -185,7 +206,7 @@ class _Subject:
 
     @cached_property
     def blame(self) -> Blame:
-        return Blame(self.wide, self.loss, self.values, np.random.default_rng(0))
+        return Blame(self.wide, self.loss, self.values, np.random.default_rng(0), self.places)
 
     def _directions(self, gradient: Array, count: int) -> Iterator[Array]:
         """Random signs; then the element with the largest gradient and a random one."""
@@ -196,17 +217,18 @@ class _Subject:
             unit[place] = 1.0
             yield unit.reshape(gradient.shape)
 
-    def _along(self, name: str, point: Array, gradient: Array, direction: Array) -> Measure:
+    def along(self, name: str, direction: Array) -> Measure:
+        """The gradient by the rules along one direction, against differences of the loss."""
+        point, gradient = self.values[self.wanted[name]], self.gradient(name)
+        direction = direction * scale_of(point)
         expected = float(np.vdot(gradient, direction))
         natural = float(np.linalg.norm(gradient * direction))
-        slopes = []
-        for step in STEPS:
-            left, right = (self._loss_at(name, point + t * direction) for t in (-step, step))
-            slopes.append(_slope((left, float(self.values[self.loss]), right), step, expected, natural))
-            if slopes[-1].ratio <= 1:
-                return Measure("gradient", slopes[-1].error, slopes[-1].ratio)
-        before, last = slopes[-2:]
-        if last.gap > max(0.3 * before.gap, 100 * last.tolerance) and self.blame.of(self.wanted[name]) == INNOCENT:
+        here = float(self.values[self.loss])
+        slopes = slopes_along(lambda array: self._loss_at(name, array), here, point, direction, expected, natural)
+        last = slopes[-1]
+        if last.ratio <= 1:
+            return Measure("gradient", last.error, last.ratio)
+        if is_kink(slopes) and self.blame.of(self.wanted[name]) == INNOCENT:
             told = f"a kink at this point: slopes {last.left:.6g} and {last.right:.6g} on its sides"
             return Measure("gradient", detail=told, kind="kink")
         told = f"rule {expected:.9g}, differences {last.central:.9g}"
@@ -239,7 +261,7 @@ class _Subject:
 
 
 @dataclass(frozen=True)
-class _Slope:
+class Slope:
     """Slopes of the loss along a direction: at the point, to its left and right; how far the rule is from the first."""
 
     central: float
@@ -258,13 +280,40 @@ class _Slope:
         return abs(self.right - self.left)
 
 
-def _slope(loss: tuple[float, float, float], step: float, expected: float, natural: float) -> _Slope:
+def _slope(loss: tuple[float, float, float], step: float, expected: float, natural: float) -> Slope:
     """From the loss one step before the point, at it and one step after it."""
     left, right = (loss[1] - loss[0]) / step, (loss[2] - loss[1]) / step
     central = (loss[2] - loss[0]) / (2 * step)
     rounding = 1e-14 * max(abs(value) for value in loss) / step
     tolerance = TOLERANCE * max(abs(expected), natural) + rounding + 1e-12
-    return _Slope(central, left, right, abs(central - expected), tolerance)
+    return Slope(central, left, right, abs(central - expected), tolerance)
+
+
+def slopes_along(
+    loss_at: Callable[[Array], float], here: float, point: Array, direction: Array, expected: float, natural: float
+) -> list[Slope]:
+    """Slopes of a loss (``here`` at the point) by ever smaller steps, up to the first that is as expected.
+
+    ``natural``: how large a slope in this direction may well be, which tolerances go by.
+    """
+    slopes = []
+    for step in STEPS:
+        left, right = (loss_at(point + t * direction) for t in (-step, step))
+        slopes.append(_slope((left, here, right), step, expected, natural))
+        if slopes[-1].ratio <= 1:
+            break
+    return slopes
+
+
+def is_kink(slopes: Sequence[Slope]) -> bool:
+    """Whether the slopes of both sides differ, and do not come closer as the step becomes smaller."""
+    before, last = slopes[-2:]
+    return last.gap > max(0.3 * before.gap, 100 * last.tolerance)
+
+
+def scale_of(point: Array) -> float:
+    """The size of a parameter's elements, which steps are relative to."""
+    return max(float(np.sqrt(np.mean(np.square(point)))), 1e-2)
 
 
 def _refuse_integers(model: Graph) -> None:
