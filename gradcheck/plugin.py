@@ -56,6 +56,10 @@ class GradCheck:
         """Check every parameter and input of a model; ``options`` are those of :func:`glowtrain.gradcheck.check`."""
         return self._judged(check(model, inputs, **{"seed": self.seed, **options}))
 
+    def report(self, report: GradcheckReport) -> GradcheckReport:
+        """Judge a report that was made otherwise, such as :func:`glowtrain.torch.gradcheck` of a PyTorch module."""
+        return self._judged(report)
+
     def write(self, folder: Path, test: str) -> None:
         """Write what a test checked as one page of HTML."""
         if self.reports:

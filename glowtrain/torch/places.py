@@ -27,10 +27,26 @@ def source_line(node: torch.fx.Node) -> str:
     return f"{own[-1][0]}:{own[-1][1]}: {own[-1][2]}" if own else ""
 
 
+def place(node: torch.fx.Node, prefix: str) -> str:
+    """``in layers.0 (model.py:12: h = torch.tanh(x))``: the submodule within ``prefix``, and the line."""
+    path, line = module_path(node).removeprefix(prefix).removeprefix("."), source_line(node)
+    return " ".join(filter(None, (f"in {path}" if path else "", f"({line})" if line else "")))
+
+
 def innermost_line(error: BaseException) -> str:
     """`` (model.py:12: if x.sum() > 0:)``: the line outside of PyTorch that an error came through last, if any."""
-    frames: list[Any] = [each for each in traceback.extract_tb(error.__traceback__) if _is_users(each.filename)]
-    return f" ({frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line})" if frames else ""
+    line = _innermost(traceback.extract_tb(error.__traceback__))
+    return f" ({line})" if line else ""
+
+
+def present_line() -> str:
+    """``model.py:12: y = Cube.apply(x)``: the innermost line outside of PyTorch that is being run, if any."""
+    return _innermost(traceback.extract_stack())
+
+
+def _innermost(frames: traceback.StackSummary) -> str:
+    own: list[Any] = [each for each in frames if _is_users(each.filename)]
+    return f"{own[-1].filename}:{own[-1].lineno}: {own[-1].line}" if own else ""
 
 
 def _is_users(file: str) -> bool:

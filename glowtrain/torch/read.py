@@ -26,10 +26,11 @@ LISTED = 8
 
 @dataclass(frozen=True)
 class Read:
-    """A trace as graph code: the results, flat, and the new values of buffers by name."""
+    """A trace as graph code: the results, flat, and the new values of buffers by name; what each traced node became."""
 
     results: list[Any]
     updates: dict[str, Value]
+    values: dict[torch.fx.Node, Any]
 
 
 def read(trace: Trace, leaves: Mapping[str, Value], random: RandomState, prefix: str = "") -> Read:
@@ -50,6 +51,7 @@ def read(trace: Trace, leaves: Mapping[str, Value], random: RandomState, prefix:
     return Read(
         [_looked_up(result, values) for result in trace.results],
         {name: _looked_up(node, values) for name, node in trace.updates.items()},
+        values,
     )
 
 

@@ -183,7 +183,7 @@ class LossCheck:
         where = f"{kind} {leaf.type}"
         if self.rules[name] is None:
             return [self._cut(name, where)]
-        measures = [self.along(name, direction) for direction in self._directions(self.gradient(name), directions)]
+        measures = [self.along(name, direction) for direction in self.directions(self.gradient(name), directions)]
         checks = merged(name, [(where, measure) for measure in measures])
         return [self._blamed(c, self.blame.of(leaf)) if c.status == "failed" else c for c in checks]
 
@@ -208,8 +208,8 @@ class LossCheck:
     def blame(self) -> Blame:
         return Blame(self.wide, self.loss, self.values, np.random.default_rng(0), self.places)
 
-    def _directions(self, gradient: Array, count: int) -> Iterator[Array]:
-        """Random signs; then the element with the largest gradient and a random one."""
+    def directions(self, gradient: Array, count: int) -> Iterator[Array]:
+        """Random signs, ``count`` times; then the element with the largest gradient and a random one."""
         for _ in range(count):
             yield self.random.choice([-1.0, 1.0], gradient.shape)
         for place in {int(np.argmax(np.abs(gradient))), int(self.random.integers(gradient.size))}:

@@ -1,0 +1,144 @@
+"""A number made of a module's results, to differentiate: by a loss, or a weighted mean of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from glowtrain.errors import InputError
+from glowtrain.grad.training import LOSS
+from glowtrain.graph import Graph, Input, Node, Value
+from glowtrain.graph.traversal import topological
+from glowtrain.torch.aten.table import type_of_fake
+from glowtrain.torch.memory import array_of
+from glowtrain.torch.module import MODULE, Examples, check_module, held, named_inputs, placed, variables_of
+from glowtrain.torch.places import place
+from glowtrain.torch.random_state import RandomState
+from glowtrain.torch.read import Read, read
+from glowtrain.torch.trace import Computation, Trace, traced
+
+LossFunction = Callable[..., Any]
+TARGET = "target"
+"""What the loss's arguments after a module's results are called."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A scalar of a module at a point. ``loss_fn(module(*inputs), *targets)``, or a mean of all float results whose
+    elements have ``weights``. The module itself is never changed."""
+
+    module: torch.nn.Module
+    inputs: Mapping[str, Any]
+    targets: Sequence[Any]
+    loss_fn: LossFunction | None
+    weights: Sequence[torch.Tensor]
+
+    @property
+    def modules(self) -> dict[str, torch.nn.Module]:
+        """The module, and the loss if it is one, by what the names of their tensors begin with when traced."""
+        return {MODULE: self.module, **({LOSS: self.loss_fn} if isinstance(self.loss_fn, torch.nn.Module) else {})}
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All parameters and buffers, the module's under its own names."""
+        loss = held(self.loss_fn) if isinstance(self.loss_fn, torch.nn.Module) else {}
+        return held(self.module) | {f"{LOSS}.{name}": tensor for name, tensor in loss.items()}
+
+    @property
+    def examples(self) -> dict[str, Any]:
+        """Inputs and targets by name."""
+        several = len(self.targets) > 1
+        named = {f"{TARGET}{number}" if several else TARGET: value for number, value in enumerate(self.targets)}
+        return {**self.inputs, **named}
+
+    def __call__(self, *values: Any) -> torch.Tensor:
+        """The scalar, by PyTorch, from inputs and targets in order."""
+        inputs, targets = values[: len(self.inputs)], values[len(self.inputs) :]
+        results = self.module(*inputs)
+        if self.loss_fn is None:
+            return _mean(results, self.weights)
+        loss = self.loss_fn(results, *targets)
+        if not isinstance(loss, torch.Tensor) or loss.dim() or not loss.is_floating_point():
+            found = f"{loss.dtype} {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+            raise InputError(f"the loss must be a float scalar, not {found}: reduce it, for example by .mean()")
+        return loss
+
+
+def objective(
+    module: torch.nn.Module, inputs: Examples, loss_fn: LossFunction | None, targets: Any, seed: int
+) -> Objective:
+    """The objective of a module. Raises :class:`InputError` for what does not fit, and for results without floats."""
+    check_module(module)
+    if loss_fn is not None and not callable(loss_fn):
+        raise InputError(f"loss_fn must be a function or a module, not {type(loss_fn).__name__}")
+    if loss_fn is None and targets is not None:
+        raise InputError("targets are the loss's: give loss_fn as well")
+    further = () if targets is None else (targets,) if isinstance(targets, torch.Tensor) else tuple(targets)
+    named = named_inputs(module, inputs)
+    weights = () if loss_fn is not None else _weights(module, list(named.values()), seed)
+    return Objective(module, named, further, loss_fn, weights)
+
+
+def _weights(module: torch.nn.Module, inputs: Sequence[Any], seed: int) -> list[torch.Tensor]:
+    """A weight for each element of each float result, so that a loss sees all of them."""
+    buffers = {name: tensor.clone() for name, tensor in module.named_buffers()}
+    with torch.no_grad(), torch.random.fork_rng(devices=()):
+        results = _floats(torch.func.functional_call(module, buffers, tuple(inputs)))
+    if not results:
+        raise InputError(f"{type(module).__name__} returns no float tensor: pass loss_fn")
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.rand(each.shape, generator=generator) + 0.5 for each in results]
+
+
+def _mean(results: Any, weights: Sequence[torch.Tensor]) -> torch.Tensor:
+    terms = [(each * weight).mean() for each, weight in zip(_floats(results), weights, strict=True)]
+    return torch.stack(terms).sum() if len(terms) > 1 else terms[0]
+
+
+def _floats(results: Any) -> list[torch.Tensor]:
+    return [each for each in pytree.tree_leaves(results) if isinstance(each, torch.Tensor) and each.is_floating_point()]
+
+
+@dataclass(frozen=True)
+class ReadObjective:
+    """An objective as a graph with the only output ``loss``. ``places``: where its nodes come from; ``random``: whether
+    it draws random numbers."""
+
+    graph: Graph
+    places: Mapping[Node, str]
+    random: bool
+
+
+def read_objective(goal: Objective) -> ReadObjective:
+    """Trace and read an objective. Raises as :func:`~glowtrain.torch.from_torch` does."""
+    trace = traced(Computation(goal, **goal.modules), list(goal.examples.values()))
+    given = [Input(type_of_fake(value), name) for name, value in goal.examples.items() if _is_tensor(value)]
+    tensors = goal.tensors
+    arrays = {name: array_of(tensor.detach().contiguous()).copy() for name, tensor in tensors.items()}
+    variables = variables_of(trace, tensors, arrays)
+    random = RandomState(0)
+    found = read(trace, {**placed(trace, given), **variables}, random, MODULE)
+    name = type(goal.module).__name__.lower()
+    graph = Graph(tuple(given), {LOSS: found.results[0]}, name=name)
+    return ReadObjective(graph, _places(trace, found), random.used)
+
+
+def _places(trace: Trace, found: Read) -> dict[Node, str]:
+    """Where each node comes from: the traced node that it was made for, which came first of those that need it."""
+    places: dict[Node, str] = {}
+    known: set[Value] = set()
+    for traced_node in trace.graph.nodes:
+        result = found.values.get(traced_node)
+        results = result if isinstance(result, (tuple, list)) else [result]
+        for node in topological([each for each in results if isinstance(each, Value)], known):
+            places[node] = place(traced_node, MODULE)
+            known.update(node.outputs)
+    return places
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
