@@ -59,11 +59,14 @@ class _Trainable:
     updates: dict[Variable, Value] = field(default_factory=dict)
     state: dict[Value, Variable] = field(default_factory=dict)
     """The running statistics that stand for what a node read: frozen variables."""
+    given: Collection[Variable] = ()
+    """What the graph updates already."""
     streams: int = 0
     counters: tuple[Variable, Variable] | None = None
 
     def graph(self, graph: Graph) -> Graph:
         self.updates.update(graph.updates)
+        self.given = graph.updates.keys()
         self.streams = sum(isinstance(node.operator, (TrainingDropout, CounterDraw)) for node in graph.nodes)
         changed = rewrite(graph, self.node, bodies=False)
         return changed.with_(updates={**self.updates, **changed.updates})
@@ -81,7 +84,7 @@ class _Trainable:
         if self.is_frozen(node):
             return _inference_node(node)
         statistics = [self.variable(value) for value in node.inputs[3:]]
-        if None in statistics:
+        if None in statistics or (operator.training_mode and all(each in self.given for each in statistics)):
             return None
         variables = [variable for variable in statistics if variable is not None]
         form = UnbiasedBatchNormalization if self.unbiased else BatchNormalization

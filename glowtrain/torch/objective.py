@@ -11,15 +11,14 @@ from torch.utils import _pytree as pytree
 
 from glowtrain.errors import InputError
 from glowtrain.grad.training import LOSS
-from glowtrain.graph import Graph, Input, Node, Value
-from glowtrain.graph.traversal import topological
+from glowtrain.graph import Graph, Input, Node
 from glowtrain.torch.aten.table import type_of_fake
 from glowtrain.torch.memory import array_of
 from glowtrain.torch.module import MODULE, Examples, check_module, held, named_inputs, placed, variables_of
 from glowtrain.torch.places import place
 from glowtrain.torch.random_state import RandomState
-from glowtrain.torch.read import Read, read
-from glowtrain.torch.trace import Computation, Trace, traced
+from glowtrain.torch.read import read
+from glowtrain.torch.trace import Computation, traced
 
 LossFunction = Callable[..., Any]
 TARGET = "target"
@@ -124,20 +123,8 @@ def read_objective(goal: Objective) -> ReadObjective:
     found = read(trace, {**placed(trace, given), **variables}, random, MODULE)
     name = type(goal.module).__name__.lower()
     graph = Graph(tuple(given), {LOSS: found.results[0]}, name=name)
-    return ReadObjective(graph, _places(trace, found), random.used)
-
-
-def _places(trace: Trace, found: Read) -> dict[Node, str]:
-    """Where each node comes from: the traced node that it was made for, which came first of those that need it."""
-    places: dict[Node, str] = {}
-    known: set[Value] = set()
-    for traced_node in trace.graph.nodes:
-        result = found.values.get(traced_node)
-        results = result if isinstance(result, (tuple, list)) else [result]
-        for node in topological([each for each in results if isinstance(each, Value)], known):
-            places[node] = place(traced_node, MODULE)
-            known.update(node.outputs)
-    return places
+    places = {node: place(origin, MODULE) for node, origin in found.made_for.items()}
+    return ReadObjective(graph, places, random.used)
 
 
 def _is_tensor(value: Any) -> bool:

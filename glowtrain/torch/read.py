@@ -11,7 +11,9 @@ import torch
 
 from glowtrain.errors import GlowtrainError, ModelError, UnsupportedOperatorError
 from glowtrain.grad.reverse import pullback
-from glowtrain.graph import Value, constant
+from glowtrain.graph import Node, Value, constant
+from glowtrain.graph.modules import path
+from glowtrain.graph.traversal import topological
 from glowtrain.graph.value import layers
 from glowtrain.ops.tensor.move import zeros
 from glowtrain.torch.aten import TABLE, AtenCall
@@ -26,33 +28,48 @@ LISTED = 8
 
 @dataclass(frozen=True)
 class Read:
-    """A trace as graph code: the results, flat, and the new values of buffers by name; what each traced node became."""
+    """A trace as graph code: the results, flat, and the new values of buffers by name; which traced node each node was
+    made for."""
 
     results: list[Any]
     updates: dict[str, Value]
-    values: dict[torch.fx.Node, Any]
+    made_for: dict[Node, torch.fx.Node]
 
 
 def read(trace: Trace, leaves: Mapping[str, Value], random: RandomState, prefix: str = "") -> Read:
     """Graph code of a trace, from the values of its inputs, parameters and buffers by their placeholders' names.
 
-    ``prefix`` is left out of the names of layers. Raises :class:`UnsupportedOperatorError` that names all operators
-    which cannot be read, with their lines.
+    Nodes are named after the submodules and nodes of the trace, ``/layers.0/linear``, without ``prefix``. Raises
+    :class:`UnsupportedOperatorError` that names all operators which cannot be read, with their lines.
     """
     _check(trace)
     values: dict[torch.fx.Node, Any] = {}
+    made_for: dict[Node, torch.fx.Node] = {}
+    known: set[Value] = set()
     with layers() as layer:
         for node in trace.graph.nodes:
             if node.op == "placeholder":
                 values[node] = leaves[node.name] if node.name in leaves else _constant(trace, node)
             elif node.op == "call_function":
-                layer(module_path(node).removeprefix(prefix).removeprefix("."))
+                module = module_path(node).removeprefix(prefix).removeprefix(".")
+                layer(module)
                 values[node] = _called(node, values, random)
+                for made in _new(values[node], known):
+                    made.name = path(module, node.name) if module else node.name
+                    made_for[made] = node
     return Read(
         [_looked_up(result, values) for result in trace.results],
         {name: _looked_up(node, values) for name, node in trace.updates.items()},
-        values,
+        made_for,
     )
+
+
+def _new(result: Any, known: set[Value]) -> list[Node]:
+    """The nodes that a result needs beside those whose results are known, which all are from then on."""
+    results = result if isinstance(result, (tuple, list)) else [result]
+    nodes = topological([each for each in results if isinstance(each, Value)], known)
+    known.update(output for node in nodes for output in node.outputs)
+    return nodes
 
 
 def _looked_up(result: Any, values: Mapping[torch.fx.Node, Any]) -> Any:
@@ -113,8 +130,8 @@ def _check(trace: Trace) -> None:
 
 def _where(node: torch.fx.Node) -> str:
     """``fft_fft.default in layers.0 (model.py:12: y = torch.fft.fft(x))``"""
-    path, line = module_path(node), source_line(node)
-    return name_of(node.target) + (f" in {path}" if path else "") + (f" ({line})" if line else "")
+    module, line = module_path(node), source_line(node)
+    return name_of(node.target) + (f" in {module}" if module else "") + (f" ({line})" if line else "")
 
 
 def _check_type(call: AtenCall, result: Any) -> None:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
+from glowtrain.deferred import Deferred
 from glowtrain.errors import InputError
 from glowtrain.trainer.feed import Data
 from glowtrain.trainer.fit import Callback, Fit, FitOptions
 from glowtrain.trainer.graphs import DEFAULT_EPOCHS
 from glowtrain.trainer.history import History
 from glowtrain.trainer.steps import Steps
+
+if TYPE_CHECKING:
+    from glowtrain.torch import write_back as bridge
+else:
+    bridge = Deferred("glowtrain.torch.write_back")
 
 
 class Trainer(Steps):
@@ -95,6 +101,15 @@ class Trainer(Steps):
                 resumed=resume and self._restored(path),
             )
             return Fit(self, examples, validation, options).run()
+
+    def to_torch(self, module: Any) -> None:
+        """Write the present parameters and running statistics into the tensors of a PyTorch module, in place.
+
+        Names, element types and shapes must be the same, as they are for a model by :func:`glowtrain.from_torch`;
+        buffers that the model does not use stay as they are. Needs PyTorch (the extra ``torch``). Raises
+        :class:`InputError` that lists what does not fit: nothing has been written then.
+        """
+        bridge.to_torch(self, module)
 
     def _restored(self, checkpoint: Path | None) -> bool:
         """Go on from a checkpoint, if there is one. Raises :class:`InputError` where none can be."""

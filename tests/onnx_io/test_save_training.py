@@ -101,6 +101,13 @@ class TestTraining:
         assert training.updates[scale[2]] is not first.outputs[1]
         assert len(training.updates) == 2
 
+    def test_the_training_form_of_a_training_form_is_the_same(self) -> None:
+        """Statistics that a graph updates already do not move a second time."""
+        once = make_trainable(loaded(convnet(), batch=4), unbiased=True)
+        twice, inputs = make_trainable(once), random_inputs(once)
+        for name, array in interpreted(once, inputs).items():
+            np.testing.assert_array_equal(interpreted(twice, inputs)[name], array)
+
     def test_templates_are_changed_for_every_binding(self) -> None:
         template = load(convnet())
         assert isinstance(template, Template)
