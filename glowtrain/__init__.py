@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from glowtrain.outline import summary
     from glowtrain.quantization import quantize
     from glowtrain.stages import Options
-    from glowtrain.torch import from_torch
+    from glowtrain.torch import from_torch as from_torch
     from glowtrain.trainer import Trainer
     from glowtrain.types import Spec, TensorType, bf16, boolean, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 
@@ -64,6 +64,7 @@ _HOMES = {
 }
 _MODULES = ("data", "errors", "grad", "gradcheck", "losses", "nn", "onnx_io", "ops", "optim", "quantization")
 
+# Without from_torch: whoever imports * need not have PyTorch.
 __all__ = [
     "Cpu",
     "GlowtrainError",
@@ -88,7 +89,6 @@ __all__ = [
     "f16",
     "f32",
     "f64",
-    "from_torch",
     "grad",
     "gradcheck",
     "gradient_model",
@@ -131,4 +131,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_HOMES})

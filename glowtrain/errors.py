@@ -58,6 +58,10 @@ class InputError(GlowtrainError):
     """A call's inputs do not fit the function: missing, unknown, wrong shape, dtype or range."""
 
 
+class MissingExtraError(InputError, ImportError):
+    """What was asked for needs a package that is not installed; the message says which extra of ours brings it."""
+
+
 class DifferentiationError(GlowtrainError):
     """A gradient cannot be formed; the message names the operator that cuts the path."""
 

@@ -95,24 +95,24 @@ def test_version(project: dict[str, Any]) -> None:
 
 def test_every_import_is_declared(project: dict[str, Any]) -> None:
     """The package imports the standard library, its core dependencies and its gradcheck and plot extras: no peer, but
-    for PyTorch where its modules are taken."""
+    for PyTorch where its modules are taken, and Flower for its clients."""
     extras = project["project"]["optional-dependencies"]
     requirements = [*project["project"]["dependencies"], *extras["gradcheck"], *extras["plot"]]
     declared = {re.split(r"[<>=~!\[ ]", requirement, maxsplit=1)[0].lower() for requirement in requirements}
     allowed = declared | set(sys.stdlib_module_names) | {"glowtrain", "google"}  # google.protobuf
-    bridge = ROOT / "glowtrain" / "torch"
+    bridges = {"torch": ROOT / "glowtrain" / "torch", "flwr": ROOT / "glowtrain" / "flower.py"}
     found = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
         for path in source_files("glowtrain", *LINKED)
         for line, name in imported_names(path)
-        if name.split(".")[0] not in (allowed | {"torch"} if path.is_relative_to(bridge) else allowed)
+        if name.split(".")[0] not in allowed | {peer for peer, home in bridges.items() if path.is_relative_to(home)}
     ]
     assert not found
 
 
 def test_peers_are_installed_by_hand_only(project: dict[str, Any]) -> None:
     wanted = "\n".join([*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["dev"]])
-    assert not re.search(r"\b(torch|jax|jaxlib|optax)\b|peers", wanted)
+    assert not re.search(r"\b(torch|flwr|jax|jaxlib|optax)\b|peers", wanted)
 
 
 def test_typed_marker_and_licences() -> None:

@@ -5,7 +5,6 @@ The same data give the same bytes, whatever a person's own settings of matplotli
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import re
 import warnings
@@ -13,7 +12,7 @@ from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from glowtrain.errors import InputError
+from glowtrain.extras import check_extra
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,9 +41,8 @@ _NUMBERED = re.compile(r'<g id="[\w.]+_\d+">')
 
 
 def check_drawing() -> None:
-    """Raise :class:`InputError` if matplotlib is not installed."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise InputError("drawing needs matplotlib: pip install 'glowtrain[plot]'")
+    """Raise :class:`MissingExtraError` if matplotlib is not installed."""
+    check_extra("drawing", "matplotlib", "matplotlib", "plot")
 
 
 def picture(draw: Callable[[Figure], None], width: float, height: float, form: Form) -> bytes:

@@ -1,7 +1,11 @@
 """PyTorch modules, trained and checked by Glowtrain. Needs PyTorch: the extra ``torch``."""
 
-from glowtrain.torch.check import gradcheck
-from glowtrain.torch.module import from_torch
-from glowtrain.torch.step import CompiledStep, NonFiniteLossWarning, compile_step
+from glowtrain.extras import check_extra
+
+check_extra("glowtrain.torch", "PyTorch", "torch", "torch")
+
+from glowtrain.torch.check import gradcheck  # noqa: E402  what is missing is said first
+from glowtrain.torch.module import from_torch  # noqa: E402  the same
+from glowtrain.torch.step import CompiledStep, NonFiniteLossWarning, compile_step  # noqa: E402  the same
 
 __all__ = ["CompiledStep", "NonFiniteLossWarning", "compile_step", "from_torch", "gradcheck"]

@@ -1,0 +1,68 @@
+"""Packages of extras that are not installed: a clear error with what to install, wherever they are asked for."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+import glowtrain as gt
+from glowtrain import flower
+from glowtrain.errors import InputError, MissingExtraError
+from glowtrain.presentation.figures import check_drawing
+
+TOLD = r"^glowtrain.torch needs PyTorch: pip install 'glowtrain\[torch\]'$"
+
+
+@pytest.fixture
+def no_extras(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in an environment without the packages, whether they are there or not."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for name in [name for name in sys.modules if name.startswith("glowtrain.torch")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(vars(gt), "from_torch", raising=False)
+
+
+@pytest.mark.usefixtures("no_extras")
+def test_pytorch_is_asked_for_by_all_ways_in() -> None:
+    for name in ("glowtrain.torch", "glowtrain.torch.step", "glowtrain.torch.check"):
+        with pytest.raises(ImportError, match=TOLD):
+            importlib.import_module(name)
+    with pytest.raises(MissingExtraError, match=TOLD):
+        _ = gt.from_torch
+    assert "glowtrain.torch" not in sys.modules
+
+
+@pytest.mark.usefixtures("no_extras")
+def test_a_trainer_that_hands_its_parameters_to_pytorch_asks_for_it() -> None:
+    @gt.model(x=gt.f32["batch", 2])
+    def model(x: gt.Value) -> gt.Value:
+        return gt.nn.linear(x, 2)
+
+    with pytest.raises(InputError, match=TOLD):
+        gt.Trainer(model, "mse", gt.optim.SGD(lr=0.1)).to_torch(None)
+
+
+@pytest.mark.usefixtures("no_extras")
+def test_flower_and_matplotlib_are_asked_for_in_the_same_way() -> None:
+    with pytest.raises(MissingExtraError, match=r"needs Flower: pip install 'glowtrain\[flower\]'"):
+        flower.check_flower()
+    with pytest.raises(MissingExtraError, match=r"needs matplotlib: pip install 'glowtrain\[plot\]'"):
+        check_drawing()
+
+
+@pytest.mark.usefixtures("no_extras")
+def test_all_names_can_be_imported_without_extras() -> None:
+    found: dict[str, object] = {}
+    exec("from glowtrain import *", found)
+    assert {"Trainer", "load"} <= set(found)
+    assert "from_torch" in dir(gt)
+
+
+def test_the_extras_that_messages_name_exist() -> None:
+    text = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    extras = text.split("[project.optional-dependencies]")[1].split("\n[")[0]
+    assert all(f"\n{extra} = [" in extras for extra in ("torch", "flower", "plot"))
