@@ -4,7 +4,7 @@ from glowtrain.extras import check_extra
 
 check_extra("glowtrain.torch", "PyTorch", "torch", "torch")
 
-from glowtrain.torch.check import gradcheck  # noqa: E402  what is missing is said first
+from glowtrain.torch.checking.gradcheck import gradcheck  # noqa: E402  what is missing is said first
 from glowtrain.torch.module import from_torch  # noqa: E402  the same
 from glowtrain.torch.step import CompiledStep, NonFiniteLossWarning, compile_step  # noqa: E402  the same
 

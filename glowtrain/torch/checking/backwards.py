@@ -17,7 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from glowtrain.gradcheck.models.model import is_kink, scale_of, slopes_along
-from glowtrain.torch.eager import Eager, double_precision, is_float
+from glowtrain.torch.checking.eager import Eager, double_precision, is_float
 from glowtrain.torch.module import MODULE
 from glowtrain.torch.places import present_line
 from glowtrain.types import Array
@@ -27,7 +27,7 @@ DIRECTIONS = 3
 
 
 @dataclass(frozen=True)
-class Call:
+class RecordedCall:
     """A function of tensors, the operands that it was called with, and what it is called in messages."""
 
     what: str
@@ -45,10 +45,10 @@ def wrong_backward(eager: Eager) -> str:
     return ""
 
 
-def _calls(eager: Eager) -> tuple[list[Call], list[Call]]:
+def _calls(eager: Eager) -> tuple[list[RecordedCall], list[RecordedCall]]:
     """The calls of Functions and of submodules that a run makes, in the order in which they end."""
-    functions: list[Call] = []
-    modules: list[Call] = []
+    functions: list[RecordedCall] = []
+    modules: list[RecordedCall] = []
     fresh = {name: leaf.clone().requires_grad_() for name, leaf in eager.leaves.items()}
     kinds = _kinds(eager.run(fresh))
     with ExitStack() as stack:
@@ -75,7 +75,7 @@ def _kinds(loss: torch.Tensor) -> list[type]:
 
 
 @contextmanager
-def _recorded(kind: type, paths: Sequence[str], calls: list[Call]) -> Iterator[None]:
+def _recorded(kind: type, paths: Sequence[str], calls: list[RecordedCall]) -> Iterator[None]:
     """Note calls of a Function: its forward is called from C++, with or without a context, by whatever name a person's
     code has for its apply."""
     own = kind.__dict__.get("forward")
@@ -85,7 +85,7 @@ def _recorded(kind: type, paths: Sequence[str], calls: list[Call]) -> Iterator[N
         operands = args[1:] if args and isinstance(args[0], torch.autograd.function.BackwardCFunction) else args
         where = f"in {paths[-1]} ({present_line()})" if paths[-1] else f"({present_line()})"
         result = forward(*args)
-        calls.append(Call(f"the backward of {kind.__name__} {where}", kind.apply, _copied(operands)))  # type: ignore[attr-defined]
+        calls.append(RecordedCall(f"the backward of {kind.__name__} {where}", kind.apply, _copied(operands)))  # type: ignore[attr-defined]
         return result
 
     kind.forward = staticmethod(recording)  # type: ignore[attr-defined]
@@ -99,15 +99,15 @@ def _recorded(kind: type, paths: Sequence[str], calls: list[Call]) -> Iterator[N
 
 
 @contextmanager
-def _paths(eager: Eager, calls: list[Call]) -> Iterator[list[str]]:
+def _paths(eager: Eager, calls: list[RecordedCall]) -> Iterator[list[str]]:
     """The names of the submodules that are running, the innermost last; and note their calls."""
     paths = [""]
-    started: list[Call] = []
+    started: list[RecordedCall] = []
 
     def begin(path: str, operands: tuple[Any, ...], named: dict[str, Any]) -> None:
         paths.append(path)
         function = partial(eager.part, f"{MODULE}.{path}", named)
-        started.append(Call(f"the gradient of submodule {path!r}", function, _copied(operands)))
+        started.append(RecordedCall(f"the gradient of submodule {path!r}", function, _copied(operands)))
 
     def end() -> None:
         paths.pop()
@@ -133,7 +133,7 @@ def _copied(operands: tuple[Any, ...]) -> tuple[Any, ...]:
     )
 
 
-def _wrong(call: Call, seed: int) -> str:
+def _wrong(call: RecordedCall, seed: int) -> str:
     """How the backward of a call differs from differences of its forward; empty where it does not, or on a kink."""
     alone = _Alone(call, seed)
     random = np.random.default_rng(seed)
@@ -148,7 +148,7 @@ def _wrong(call: Call, seed: int) -> str:
 class _Alone:
     """A call by itself, its results weighed to a loss."""
 
-    def __init__(self, call: Call, seed: int) -> None:
+    def __init__(self, call: RecordedCall, seed: int) -> None:
         self.call = call
         self.seed = seed
         self.results = self._run(call.operands)

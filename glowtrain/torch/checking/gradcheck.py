@@ -14,11 +14,11 @@ from glowtrain.grad.training import LOSS
 from glowtrain.gradcheck.models.model import TOLERANCE, LossCheck, is_kink, scale_of, slopes_along
 from glowtrain.gradcheck.report.report import Check, GradcheckReport, Measure, Progress, merged
 from glowtrain.ops.objective.stop_gradient import StopGradient
-from glowtrain.torch.backwards import wrong_backward
-from glowtrain.torch.eager import Eager
+from glowtrain.torch.checking.backwards import wrong_backward
+from glowtrain.torch.checking.eager import Eager
+from glowtrain.torch.checking.objective import LossFunction, Objective, ReadObjective, objective, read_objective
 from glowtrain.torch.memory import array_of
 from glowtrain.torch.module import Examples
-from glowtrain.torch.objective import LossFunction, Objective, ReadObjective, objective, read_objective
 from glowtrain.torch.places import innermost_line
 from glowtrain.types import Array
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from glowtrain.torch.checking.objective import Objective
 from glowtrain.torch.module import held
-from glowtrain.torch.objective import Objective
 from glowtrain.types import Array
 
 

@@ -1,0 +1,1 @@
+"""The gradient check of PyTorch modules."""
