@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping, Sequence
 from pickle import PicklingError
 
@@ -115,3 +116,9 @@ class SharedWeightsWarning(UserWarning):
     def __init__(self, message: str, readers: Mapping[str, Sequence[str]]) -> None:
         self.readers = dict(readers)
         super().__init__(message)
+
+
+def check_extra(what: str, name: str, package: str, extra: str) -> None:
+    """Raise :class:`MissingExtraError`, which says what to install, if a package of an extra is not there."""
+    if importlib.util.find_spec(package) is None:
+        raise MissingExtraError(f"{what} needs {name}: pip install 'glowtrain[{extra}]'")

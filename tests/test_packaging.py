@@ -100,7 +100,7 @@ def test_every_import_is_declared(project: dict[str, Any]) -> None:
     requirements = [*project["project"]["dependencies"], *extras["gradcheck"], *extras["plot"]]
     declared = {re.split(r"[<>=~!\[ ]", requirement, maxsplit=1)[0].lower() for requirement in requirements}
     allowed = declared | set(sys.stdlib_module_names) | {"glowtrain", "google"}  # google.protobuf
-    bridges = {"torch": ROOT / "glowtrain" / "torch", "flwr": ROOT / "glowtrain" / "flower.py"}
+    bridges = {"torch": ROOT / "glowtrain" / "torch", "flwr": ROOT / "glowtrain" / "flower"}
     found = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
         for path in source_files("glowtrain", *LINKED)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from glowtrain.extras import check_extra
+from glowtrain.errors import check_extra
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,6 +1,6 @@
 """PyTorch modules, trained and checked by Glowtrain. Needs PyTorch: the extra ``torch``."""
 
-from glowtrain.extras import check_extra
+from glowtrain.errors import check_extra
 
 check_extra("glowtrain.torch", "PyTorch", "torch", "torch")
 
