@@ -96,7 +96,7 @@ def _masking(text: str) -> str:
 
 
 def _declared(function: str) -> str:
-    head = re.match(r"define (?:internal )?(.*) #0 \{", function)
+    head = re.match(r"define (?:internal )?(.*) #[01] \{", function)
     assert head, f"a function that is not understood: {function.splitlines()[0]}"
     return "declare " + re.sub(r" %[\w.]+", "", head[1])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -98,6 +99,27 @@ def test_contractions_of_the_same_structure_share_a_function() -> None:
     kernels = [matmul(16, 16, 32, names=(f"a{n}", f"b{n}", f"c{n}")) for n in range(3)]
     code = generate(spread(program(*kernels)), Target.host())
     assert len(code.functions) == 1
+
+
+def products_of_rows(length: int) -> Kernel:
+    """c[i, j] = sum over r of a[i, r] b[j, r]."""
+    a, b, c = (
+        Buffer(f"{name}{length}", f32[shape], kind)
+        for name, shape, kind in (("a", (64, length), "input"), ("b", (64, length), "input"), ("c", (64, 64), "output"))
+    )
+    i, j = indices_of((64, 64))
+    total = reduce("add", (length,), lambda r: Load(a, (i, r)) * Load(b, (j, r)))
+    return Kernel("products", (For((i, j), (Store(c, (i, j), total),)),))
+
+
+def test_parts_that_several_kernels_have_are_there_once() -> None:
+    """Copies that transpose blocks of other matrices are made of the same blocks."""
+    code = generate(spread(program(*map(products_of_rows, (64, 80, 96)))), Target.named("avx512"))
+    copies = re.findall(r"^define internal void @(\w+\.copy\d+)\(", code.text, re.MULTILINE)
+    squares = re.findall(r"^define internal void @(\w+\.square\d+)\(", code.text, re.MULTILINE)
+    assert len(code.functions) == len(copies) == 3
+    assert len(squares) == 1
+    assert code.text.count(f"call void @{squares[0]}(") == 3
 
 
 def test_the_step_takes_what_is_outside_of_the_arena() -> None:

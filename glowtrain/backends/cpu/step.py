@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
 
@@ -33,7 +33,7 @@ from glowtrain.backends.cpu.recognise import (
 from glowtrain.backends.cpu.table import ARENA, FIRST_SLOT, POOL, WORKSPACES
 from glowtrain.backends.cpu.tasks import PARAMS, Arguments, Invocation, Runner, Whole, Work
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.text import CALLER, LlvmFunction
 from glowtrain.backends.llvm.toolchain import module_text
 from glowtrain.backends.llvm.values import POINTER, LlvmValue, i64, pointer
 from glowtrain.errors import CodegenError
@@ -99,9 +99,11 @@ def generate(plan: Plan, target: Target, options: Options = DEFAULT, runner: Run
 
 @dataclass(frozen=True)
 class _Unit:
-    """One kernel as text with a placeholder name, and how it is called."""
+    """One kernel as text with a placeholder name, and how it is called.
 
-    text: str
+    ``functions``: name and text of each of its functions, after those that it calls; the kernel is the last."""
+
+    functions: tuple[tuple[str, str], ...]
     arguments: list[Argument]
     outer: list[Index]
     work: Work
@@ -122,7 +124,7 @@ class _Module:
         self.calls: list[Invocation] = []
         self.counted: list[CountedCall] = []
         self.target = target
-        self.texts: dict[str, str] = {}
+        self.texts: dict[tuple[tuple[str, str], ...], str] = {}
         self.units: dict[tuple[Key, tuple[tuple[bool, bool], ...]], tuple[_Unit, list[Buffer]]] = {}
         self.kernels: dict[tuple[Kernel, tuple[Index, ...]], _Unit] = {}
         self.users: dict[str, list[str]] = {}
@@ -154,7 +156,7 @@ class _Module:
                 yield from self._all_units(instruction.children, [*outer, *instruction.indices])
 
     def code(self) -> Code:
-        f = LlvmFunction(self.entry, [("ptr", "table")])
+        f = LlvmFunction(self.entry, [("ptr", "table")], attributes=CALLER)
         self.step = LlvmExpressions(f, self.target, {}, ())
         self.arena, self.own, self.pool = (self._slot(number) for number in (ARENA, WORKSPACES, POOL))
         began = self._ticks()
@@ -162,7 +164,8 @@ class _Module:
         self._note(began, 0)
         entry = f.finish()
         functions = {name: ", ".join(dict.fromkeys(users)) for name, users in self.users.items()}
-        texts = [text.replace(_NAME, name) for text, name in self.texts.items()]
+        parts = dict[str, str]()
+        texts = [text for unit, name in self.texts.items() for text in _named(unit, name, parts)]
         noting = [note_text(self.target)] if self.profile else []
         text = "\n".join([*texts, *noting, *self.runner.functions(self.workspace), entry])
         own = self.plan, self.target, self.entry, text, tuple(self.externals), self.workspace
@@ -250,11 +253,11 @@ class _Module:
             noting(self.step.f, self._noted(), STEP, began, i64(0), i64(tasks))
 
     def _function(self, unit: _Unit, kernel: Kernel) -> str:
-        """The name of the function with this text."""
-        if unit.text not in self.texts:
+        """The name of the function with these texts."""
+        if unit.functions not in self.texts:
             hint = re.sub(r"\W", "_", kernel.name)[:40]
-            self.texts[unit.text] = f"k{len(self.texts)}_{hint}"
-        name = self.texts[unit.text]
+            self.texts[unit.functions] = f"k{len(self.texts)}_{hint}"
+        name = self.texts[unit.functions]
         self.users.setdefault(name, []).append(kernel.name)
         return name
 
@@ -272,6 +275,26 @@ class _Module:
         f, size = self.step.f, self.target.pointer_bits // 8
         at = f.address(pointer("%table"), number, size)
         return f.load(POINTER, at, size)
+
+
+def _named(functions: Sequence[tuple[str, str]], name: str, parts: dict[str, str]) -> Iterator[str]:
+    """The texts of a kernel of this name; of its parts those that no kernel before had (``parts``: text to name)."""
+    *own, (_, kernel) = functions
+    names: dict[str, str] = {}
+    for part, text in own:
+        text = _renamed(text, names)
+        new = part.replace(_NAME, name)
+        names[part] = parts.setdefault(text.replace(f"@{part}(", "@("), new)
+        if names[part] == new:
+            yield text.replace(f"@{part}(", f"@{new}(")
+    yield _renamed(kernel, names).replace(_NAME, name)
+
+
+def _renamed(text: str, names: Mapping[str, str]) -> str:
+    """A function's text, with new names of those that it calls."""
+    for old, new in names.items():
+        text = text.replace(f"@{old}(", f"@{new}(")
+    return text
 
 
 def packed_constant(buffer: Buffer, packing: Packing) -> Buffer:
@@ -299,7 +322,7 @@ def _general(kernel: Kernel, target: Target, outer: list[Index]) -> _Unit:
     pointers = {buffer: pointer(f"%p{k}") for k, buffer in enumerate(operands)}
     nests = Nests(f, target, pointers, kernel.body, {t: i64(f"%t{k}") for k, t in enumerate(outer)})
     work = nests.write_tasks(kernel.body)
-    return _Unit(f.finish(), [Argument(buffer) for buffer in operands], outer, work)
+    return _Unit(((_NAME, f.finish()),), [Argument(buffer) for buffer in operands], outer, work)
 
 
 def _contraction(kernel: Kernel, product: ContractionProduct, target: Target, outer: list[Index]) -> _Unit:
@@ -310,8 +333,9 @@ def _contraction(kernel: Kernel, product: ContractionProduct, target: Target, ou
     if generated.packed is not None:
         at, packing = generated.packed
         arguments[1 + at] = Argument(arguments[1 + at].buffer, packing=packing)
+    functions = tuple(generated.functions.items())
     if product.plain:
-        return _Unit(generated.text, arguments, [], generated.work, generated.workspace)
+        return _Unit(functions, arguments, [], generated.work, generated.workspace)
     arguments += [Argument(buffer) for buffer in further_operands(kernel, product)]
     arguments += [Argument(buffer) for buffer in FusedEpilogue(kernel, product, target, outer).again]
-    return _Unit(generated.text, arguments, outer, generated.work, generated.workspace)
+    return _Unit(functions, arguments, outer, generated.work, generated.workspace)

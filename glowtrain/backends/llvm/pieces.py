@@ -20,7 +20,7 @@ from glowtrain.errors import CodegenError
 
 SIZE = 60_000
 """Characters of a piece at least: LLVM takes some 30 ms for them, a thread begins in 0.1 ms."""
-_HEAD = re.compile(r"define (?:internal |hidden )?(?P<result>\S+) @(?P<name>[\w.$]+)\((?P<parameters>.*)\) #0")
+_HEAD = re.compile(r"define (?:internal |hidden )?(?P<result>\S+) @(?P<name>[\w.$]+)\((?P<parameters>.*)\) #[01]")
 
 
 def compile_pieces(text: str, target: Target, most: int) -> tuple[bytes, ...]:

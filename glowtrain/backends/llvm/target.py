@@ -101,13 +101,15 @@ class Target:
         return max(1, self.vector_bits // COMPUTE_BITS[dtype])
 
     def attributes(self) -> str:
-        """The text ``attributes #0 = {…}`` that every function of a module refers to.
+        """The text of the attributes that the functions of a module refer to: ``#0``, and ``#1`` of those that do
+        little but call others (:data:`~glowtrain.backends.llvm.text.CALLER`).
 
         ``min-legal-vector-width`` keeps 512-bit values in one register; ``no-builtins`` keeps LLVM from turning loops
         into calls of memset and memcpy.
         """
         width = f' "min-legal-vector-width"="{self.vector_bits}"' if self.vector_bits else ""
-        return f'attributes #0 = {{ nounwind "no-builtins"{width} }}'
+        common = f'nounwind "no-builtins"{width}'
+        return f"attributes #0 = {{ {common} }}\nattributes #1 = {{ noinline optnone {common} }}"
 
 
 def target_names() -> tuple[str, ...]:

@@ -47,9 +47,9 @@ def generate(
     problem = normalise(prepared.contraction, keep_lanes=epilogue is not None, dot=prepared.dot)
     plan = choose(problem, Machine.of(target, contraction.dtype))
     nest = Nest(plan, name, epilogue, prepared)
-    text = nest.text()
+    functions = nest.functions()
     operand = 0 if prepared.turned != plan.problem.swapped else 1
     packed = (operand, nest.packing) if nest.packing and nest.ahead else None
     return ContractionKernel(
-        name, text, nest.workspace, f"{plan.describe()}; {len(nest.kernels)} kernels", nest.cut.work, packed
+        name, functions, nest.workspace, f"{plan.describe()}; {len(nest.kernels)} kernels", nest.cut.work, packed
     )

@@ -7,7 +7,7 @@ all of this form; what a loop *is* (row, column, batch, reduction) follows from 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
@@ -157,20 +157,25 @@ class Epilogue(Protocol):
 
 @dataclass(frozen=True)
 class ContractionKernel:
-    """The text of ``void @name(c, a, b, <epilogue pointers>, workspace, <epilogue indices>, begin, end)`` and of its
-    helpers.
+    """``void @name(c, a, b, <epilogue pointers>, workspace, <epilogue indices>, begin, end)``.
 
+    ``functions``: the text of each function by its name, after those that it calls; the kernel itself is the last.
     ``workspace`` is in bytes (0: the pointer is not used); ``plan`` says in one line how the nest was arranged,
     ``work`` which tasks there are (see :mod:`glowtrain.backends.cpu.tasks`).
     ``packed``: an operand (0 is A, 1 is B) that is constant and that the function wants packed.
     """
 
     name: str
-    text: str
+    functions: Mapping[str, str]
     workspace: int
     plan: str
     work: Work
     packed: tuple[int, Packing] | None = None
+
+    @property
+    def text(self) -> str:
+        """All of the functions."""
+        return "".join(self.functions.values())
 
 
 SCALARS = {"f32": ("float", 4), "f64": ("double", 8), "i32": ("i32", 4)}

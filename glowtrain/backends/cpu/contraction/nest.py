@@ -10,7 +10,7 @@ from glowtrain.backends.cpu.contraction.choose import ContractionPlan, Level, Op
 from glowtrain.backends.cpu.contraction.cut import cut
 from glowtrain.backends.cpu.contraction.describe import Epilogue
 from glowtrain.backends.cpu.contraction.kernel import Micro
-from glowtrain.backends.cpu.contraction.pack import PackMove, copy
+from glowtrain.backends.cpu.contraction.pack import PackMove, PackSource, Square, copy, in_squares, square_text
 from glowtrain.backends.cpu.contraction.packing import Packing, PackingText
 from glowtrain.backends.cpu.contraction.tile import Pattern, Variant, needed_coordinates
 from glowtrain.backends.cpu.contraction.window import WindowText
@@ -18,7 +18,7 @@ from glowtrain.backends.cpu.contraction.words import Prepared, outer_loops, pack
 from glowtrain.backends.cpu.tasks import GIVEN, PARAMS, TaskRange, plain
 from glowtrain.backends.llvm.formats import REGISTER
 from glowtrain.backends.llvm.lanes import Lanes
-from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.text import CALLER, LlvmFunction
 from glowtrain.backends.llvm.values import I1, LlvmValue, Number, i64, pointer
 
 
@@ -56,7 +56,8 @@ class Nest:
             *(epilogue.params if epilogue else ()),
         ]
         pointers = [param for param in params if param[0].startswith("ptr")]
-        self.f = LlvmFunction(name, [*pointers, ("ptr noalias", "workspace"), *params[len(pointers) :], *PARAMS])
+        params = [*pointers, ("ptr noalias", "workspace"), *params[len(pointers) :], *PARAMS]
+        self.f = LlvmFunction(name, params, attributes=CALLER)
         self.lanes = Lanes(self.f, self.problem.sums(plan.machine.width))
         self.of = {x: self.lanes.of(REGISTER[self.problem.type_of(x)]) for x in "cab"}
         self.views = views(self.problem, plan.vec, plan.machine.width)
@@ -72,10 +73,11 @@ class Nest:
         self.cut = cut(plan, self._copied_cycles())
         self.kernels: dict[Variant, str] = {}
         self.copies: dict[tuple[str, tuple[PackMove, ...], bool], str] = {}
+        self.squares: dict[Square, str] = {}
         self.workspace = self.reserved = 0
 
-    def text(self) -> str:
-        """All functions, the kernels first."""
+    def functions(self) -> dict[str, str]:
+        """All functions by name, each after those that it calls."""
         extents = {i: loop.extent for i, loop in enumerate(self.problem.loops)}
         offsets = self.problem.offsets
         (a, b), prepared = self._copied_operands(), self._prepared_texts()
@@ -83,9 +85,10 @@ class Nest:
         b = self._packed(b) if self.packing else self.of["b"].shift(b, offsets[2])
         cursor = _Cursor(c, a, b, dict.fromkeys(extents, 0), extents, self.views[1], self.views[2])
         self._level(0, cursor)
-        kernels = [Micro(self.plan, variant, name, self.epilogue).text() for variant, name in self.kernels.items()]
-        copies = [self._copy_text(name, *key) for key, name in self.copies.items()]
-        return "".join([*kernels, *copies, *prepared, self.f.finish()])
+        kernels = {name: Micro(self.plan, each, name, self.epilogue).text() for each, name in self.kernels.items()}
+        copies = {name: self._copy_text(name, *key) for key, name in self.copies.items()}
+        squares = {name: square_text(name, self.lanes.type, each) for each, name in self.squares.items()}
+        return {**squares, **kernels, **copies, **prepared, self.name: self.f.finish()}
 
     # ---- operands as the kernels read them ---------------------------------------------------------------------------
 
@@ -106,13 +109,14 @@ class Nest:
         packed = self.packing.nbytes if self.packing is not None and not self.ahead else 0
         return (packed + sum(copied.nbytes for copied in self.prepared.copies if copied is not None)) / 8
 
-    def _prepared_texts(self) -> list[str]:
+    def _prepared_texts(self) -> dict[str, str]:
         """The functions that copy and pack."""
         bits = 8 * self.problem.size * self.plan.machine.width
-        copies = enumerate(self.prepared.copies)
-        texts = [WindowText(each, f"{self.name}.window{at}", bits).text() for at, each in copies if each is not None]
+        copies = {f"{self.name}.window{at}": each for at, each in enumerate(self.prepared.copies)}
+        texts = {name: WindowText(each, name, bits).text() for name, each in copies.items() if each is not None}
         if self.packing is not None and not self.ahead:
-            texts.append(PackingText(self.packing, f"{self.name}.pack").text())
+            name = f"{self.name}.pack"
+            texts[name] = PackingText(self.packing, name).text()
         return texts
 
     def _packed_view(self, packing: Packing) -> OperandView:
@@ -302,9 +306,16 @@ class Nest:
         self.f.line(f"call void @{name}(ptr {target}, ptr {source})")
 
     def _copy_text(self, name: str, dtype: str, moves: tuple[PackMove, ...], padded: bool) -> str:
-        f = LlvmFunction(name, [("ptr noalias", "target"), ("ptr noalias", "source")], linkage="internal")
-        copy(Lanes(f, self.lanes.type), dtype, pointer("%source"), pointer("%target"), moves, padded=padded)
+        attributes = CALLER if in_squares(moves, self.lanes.width) else "#0"
+        params = [("ptr noalias", "target"), ("ptr noalias", "source")]
+        f = LlvmFunction(name, params, linkage="internal", attributes=attributes)
+        given = PackSource(Lanes(f, self.lanes.type), dtype)
+        copy(given, pointer("%source"), pointer("%target"), moves, self._square, padded=padded)
         return f.finish()
+
+    def _square(self, square: Square) -> str:
+        """The name of the function that transposes such blocks."""
+        return self.squares.setdefault(square, f"{self.name}.square{len(self.squares)}")
 
     def _tile(self, depth: int, level: Level, cursor: _Cursor) -> None:
         """Tiles of equal size and equal static clips run in one loop."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from glowtrain.backends.llvm.formats import REGISTER, SIGNED
 from glowtrain.backends.llvm.lanes import Lanes
-from glowtrain.backends.llvm.values import LlvmValue
+from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.values import LlvmType, LlvmValue, Number, i64, pointer
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class PackSource:
     lanes: Lanes
     dtype: str
 
-    def shift(self, place: LlvmValue, offset: int) -> LlvmValue:
+    def shift(self, place: LlvmValue, offset: Number) -> LlvmValue:
         return self.stored.shift(place, offset)
 
     def load(self, place: LlvmValue, lane: int, count: int) -> LlvmValue:
@@ -37,24 +38,81 @@ class PackSource:
         return self.lanes.of(REGISTER[self.dtype])
 
 
-def copy(
-    lanes: Lanes, dtype: str, source: LlvmValue, target: LlvmValue, moves: Sequence[PackMove], *, padded: bool = False
-) -> None:
-    """Write a loop nest that copies ``source``, of ``dtype``, to ``target``; exactly one loop with target stride 1 is
-    expected.
+@dataclass(frozen=True)
+class Square:
+    """A block that is transposed in registers: ``high`` rows of ``dtype``, ``wide`` elements of each. With ``padded``
+    whole vectors are written, zeros behind the rows that there are."""
 
-    Contiguous runs are copied as vectors, transpositions go through registers in square blocks, anything else by
-    elements. With ``padded`` whole vectors may be written past the end of the run of target stride 1.
+    dtype: str
+    high: int
+    wide: int
+    padded: bool
+
+
+def square_text(name: str, type_: LlvmType, square: Square) -> str:
+    """``void @name(target, source, rows, columns)``, with the strides between rows of the source and of the target.
+
+    Many copies have the same blocks, which are most of their code: with strides as arguments it is there once.
     """
-    given = PackSource(lanes, dtype)
-    run = next((move for move in moves if move.target == 1), PackMove(1, 1, 1))
-    rest = [move for move in moves if move is not run]
-    across = next((move for move in rest if move.source == 1), None)
-    if run.source == 1 or lanes.width == 1 or across is None:
+    params = [("ptr noalias", "target"), ("ptr noalias", "source"), ("i64", "rows"), ("i64", "columns")]
+    f = LlvmFunction(name, params, linkage="internal")
+    lanes = Lanes(f, type_)
+    given, width = PackSource(lanes, square.dtype), lanes.width
+    sources = _steps(given, pointer("%source"), i64("%rows"), square.high)
+    loaded = [given.load(source, 1, square.wide) for source in sources]
+    turned = lanes.transpose(loaded + [lanes.zero] * (width - square.high))
+    for column, place in zip(turned, _steps(lanes, pointer("%target"), i64("%columns"), square.wide), strict=False):
+        lanes.store(column, place, width if square.padded else square.high)
+    return f.finish()
+
+
+def _steps(memory: PackSource | Lanes, place: LlvmValue, stride: LlvmValue, count: int) -> list[LlvmValue]:
+    """So many places, each a stride after the one before."""
+    places = [place]
+    while len(places) < count:
+        places.append(memory.shift(places[-1], stride))
+    return places
+
+
+def copy(
+    given: PackSource,
+    source: LlvmValue,
+    target: LlvmValue,
+    moves: Sequence[PackMove],
+    named: Callable[[Square], str],
+    *,
+    padded: bool = False,
+) -> None:
+    """Write a loop nest that copies ``source`` to ``target``; exactly one loop with target stride 1 is expected.
+
+    Contiguous runs are copied as vectors, transpositions go through registers in square blocks, by functions that
+    ``named`` gives the names of, anything else by elements. With ``padded`` whole vectors may be written past the end
+    of the run of target stride 1.
+    """
+    run, across = _run(moves), _across(moves, given.lanes.width)
+    rest = [move for move in moves if move is not run and move is not across]
+    if across is None:
         _nest(given, source, target, rest, lambda s, t: _line(given, s, t, run, padded))
     else:
-        rest.remove(across)
-        _nest(given, source, target, rest, lambda s, t: _square(given, s, t, run, across, padded))
+        _nest(given, source, target, rest, lambda s, t: _squares(given, s, t, run, across, named, padded))
+
+
+def in_squares(moves: Sequence[PackMove], width: int) -> bool:
+    """Whether a copy transposes, so that its time goes into blocks."""
+    return _across(moves, width) is not None
+
+
+def _run(moves: Sequence[PackMove]) -> PackMove:
+    """The loop along the lanes of the target."""
+    return next((move for move in moves if move.target == 1), PackMove(1, 1, 1))
+
+
+def _across(moves: Sequence[PackMove], width: int) -> PackMove | None:
+    """The loop along neighbours in the source, where that is another one than in the target."""
+    run = _run(moves)
+    if run.source == 1 or width == 1:
+        return None
+    return next((move for move in moves if move is not run and move.source == 1), None)
 
 
 def _nest(
@@ -105,18 +163,16 @@ def _line(given: PackSource, source: LlvmValue, target: LlvmValue, run: PackMove
     _blocks(given, source, target, run, block)
 
 
-def _square(
-    given: PackSource, source: LlvmValue, target: LlvmValue, run: PackMove, across: PackMove, padded: bool
-) -> None:
-    lanes = given.lanes
+def _squares(
+    given: PackSource, source: LlvmValue, target: LlvmValue, run: PackMove, across: PackMove,
+    named: Callable[[Square], str], padded: bool,
+) -> None:  # fmt: skip
+    strides = f"i64 {run.source}, i64 {across.target}"
 
     def rows(s: LlvmValue, t: LlvmValue, high: int) -> None:
         def block(s: LlvmValue, t: LlvmValue, wide: int) -> None:
-            loaded = [given.load(given.shift(s, row * run.source), 1, wide) for row in range(high)]
-            turned = lanes.transpose(loaded + [lanes.zero] * (lanes.width - high))
-            for column in range(wide):
-                place = lanes.shift(t, column * across.target)
-                lanes.store(turned[column], place, lanes.width if padded else high)
+            name = named(Square(given.dtype, high, wide, padded and high < given.lanes.width))
+            given.lanes.f.line(f"call void @{name}({t.typed}, {s.typed}, {strides})")
 
         _blocks(given, s, t, across, block)
 

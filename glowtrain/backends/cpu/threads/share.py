@@ -14,7 +14,7 @@ from glowtrain.backends.cpu.events import noting, ticks
 from glowtrain.backends.cpu.tasks import Arguments, Invocation, Work
 from glowtrain.backends.cpu.threads.count import GRAIN
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.text import CALLER, LlvmFunction
 from glowtrain.backends.llvm.values import POINTER, LlvmValue, i64, pointer
 
 WORTH = 4
@@ -125,6 +125,7 @@ def _shared(pointers: int, indices: int, noted: list[LlvmValue]) -> str:
             *_declared(noted),
         ],
         linkage="internal",
+        attributes=CALLER,
     )
     arguments = ", ".join(value.typed for value in values)
     alone, together = f.label("alone"), f.label("together")
@@ -147,6 +148,7 @@ def _body(pointers: int, indices: int, noted: list[LlvmValue], workspace: int, t
         _named("body", pointers, indices),
         [("ptr", "context"), ("i64", "thread"), ("i64", "begin"), ("i64", "end")],
         linkage="internal",
+        attributes=CALLER,
     )
     own = _parameters(pointers, indices)
     given = enumerate((pointer("%kernel"), *own, *noted))
