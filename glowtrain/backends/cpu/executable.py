@@ -63,6 +63,7 @@ class NativeInstance(Instance):
         types = {slot.name: slot.type for slot in artifact.slots if slot.kind == "input"}
         slots = [*self._inputs, *self._scalars]
         self._wanted = [(name, types[name].shape, types[name].dtype.numpy, slot) for name, slot in slots]
+        """Inputs with shape, element type and slot."""
         self._bound = -1
         """The moves of the state's storage up to which the table points to it."""
 
@@ -110,13 +111,16 @@ class NativeInstance(Instance):
 
     def _point(self, arrays: dict[str, Any]) -> bool:
         """Point at all inputs, if they are contiguous arrays of their types."""
-        table, self._placed = self.table, {}
+        table, placed = self.table, self._placed
         try:
             for name, shape, dtype, slot in self._wanted:
                 array = arrays[name]
                 if type(array) is not np.ndarray or array.shape != shape or array.dtype != dtype:
                     return False
-                table[slot] = ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]  # as address_of
+                if shape or placed.get(name) is not array:
+                    table[slot] = ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]  # as address_of
+                    if not shape:
+                        placed[name] = array
         except (KeyError, TypeError, ValueError):  # not there, or no buffer that is contiguous and can be written to
             return False
         return True
