@@ -101,6 +101,14 @@ def test_contractions_of_the_same_structure_share_a_function() -> None:
     assert len(code.functions) == 1
 
 
+def test_a_long_step_is_in_parts(random: np.random.Generator) -> None:
+    p = chain([float(n) for n in range(90)], [10] * 90)
+    code = generate(spread(p), Target.host())
+    assert code.text.count("call void @step.part") == 3
+    assert [call.name for call in code.calls] == [f"scale {n}" for n in range(90)]
+    check(random, p, Target.host(), 0.0)
+
+
 def products_of_rows(length: int) -> Kernel:
     """c[i, j] = sum over r of a[i, r] b[j, r]."""
     a, b, c = (

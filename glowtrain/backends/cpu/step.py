@@ -47,6 +47,9 @@ from glowtrain.types import TensorType, u8
 
 ENTRY = "step"
 """The function that runs everything; ``Options.prefix`` stands before it."""
+PART = 40
+"""Instructions of a function of the step. LLVM's time for a long function grows faster than its length, and in a step
+everything is used from its beginning to its end."""
 _NAME = "KERNEL"
 _NOWHERE = Affine(0)
 
@@ -156,20 +159,39 @@ class _Module:
                 yield from self._all_units(instruction.children, [*outer, *instruction.indices])
 
     def code(self) -> Code:
-        f = LlvmFunction(self.entry, [("ptr", "table")], attributes=CALLER)
-        self.step = LlvmExpressions(f, self.target, {}, ())
-        self.arena, self.own, self.pool = (self._slot(number) for number in (ARENA, WORKSPACES, POOL))
-        began = self._ticks()
-        self._instructions(self.plan.program.instructions, [])
-        self._note(began, 0)
-        entry = f.finish()
+        step = self._step()
         functions = {name: ", ".join(dict.fromkeys(users)) for name, users in self.users.items()}
         parts = dict[str, str]()
         texts = [text for unit, name in self.texts.items() for text in _named(unit, name, parts)]
         noting = [note_text(self.target)] if self.profile else []
-        text = "\n".join([*texts, *noting, *self.runner.functions(self.workspace), entry])
+        text = "\n".join([*texts, *noting, *self.runner.functions(self.workspace), *step])
         own = self.plan, self.target, self.entry, text, tuple(self.externals), self.workspace
         return Code(*own, functions, tuple(self.calls), tuple(self.natives), tuple(self.counted))
+
+    def _step(self) -> list[str]:
+        """The functions of the step; the entry is the last."""
+        instructions = self.plan.program.instructions
+        parts: dict[str, str] = {}
+        if len(instructions) > PART:
+            for at in range(0, len(instructions), PART):
+                f = self._begin(f"{self.entry}.part{len(parts)}", "internal")
+                self._instructions(instructions[at : at + PART], [])
+                parts[f.name] = f.finish()
+        f = self._begin(self.entry)
+        began = self._ticks()
+        for name in parts:
+            f.line(f"call void @{name}(ptr %table)")
+        if not parts:
+            self._instructions(instructions, [])
+        self._note(began, 0)
+        return [*parts.values(), f.finish()]
+
+    def _begin(self, name: str, linkage: str = "") -> LlvmFunction:
+        """Begin a function that takes the table and carries out instructions."""
+        f = LlvmFunction(name, [("ptr", "table")], linkage=linkage, attributes=CALLER)
+        self.step = LlvmExpressions(f, self.target, {}, ())
+        self.arena, self.own, self.pool = (self._slot(number) for number in (ARENA, WORKSPACES, POOL))
+        return f
 
     def _instructions(self, instructions: Sequence[Instruction], outer: list[Index]) -> None:
         for instruction in instructions:
