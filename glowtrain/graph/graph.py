@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from glowtrain.errors import GraphError
-from glowtrain.graph.operator import Operator
+from glowtrain.graph.operator import Operator, field_names
 from glowtrain.graph.specialise.binding import Binding, Result, Trimmed, parts_of
 from glowtrain.graph.specialise.index_ranges import IndexUse, index_uses
 from glowtrain.graph.traversal import topological
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
+from glowtrain.once import cached_property
 from glowtrain.presentation.words import plural
 from glowtrain.types import TensorType
 
@@ -157,4 +157,9 @@ class Graph:
 
 def bodies_of(operator: Operator) -> dict[str, Graph]:
     """The graphs among an operator's attributes, by name."""
-    return {name: value for name, value in operator.field_values().items() if isinstance(value, Graph)}
+    found = {}
+    for name in field_names(type(operator)):  # type: ignore[arg-type]
+        value = getattr(operator, name)
+        if isinstance(value, Graph):
+            found[name] = value
+    return found

@@ -261,7 +261,7 @@ class Operator:
 
     def field_values(self) -> dict[str, Any]:
         """What the class's fields hold, by name: all that tells two operators of a class apart."""
-        return {name: getattr(self, name) for name in _field_names(type(self))}  # type: ignore[arg-type]
+        return {name: getattr(self, name) for name in field_names(type(self))}  # type: ignore[arg-type]
 
     def stated(self) -> dict[str, Any]:
         """The attributes that are not at their defaults: with the operator's key, all that its text says."""
@@ -300,7 +300,7 @@ class Operator:
 
 
 @cache
-def _field_names(cls: type) -> tuple[str, ...]:
+def field_names(cls: type) -> tuple[str, ...]:
     """The names of a class's attributes: asked for at every node, in every pass."""
     return tuple(field.name for field in dataclasses.fields(cls))
 

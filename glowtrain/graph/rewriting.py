@@ -53,10 +53,12 @@ class Replacements:
     def refreshed(self, node: Node, operator: Operator | None = None) -> Node:
         """The node over the operands' replacements; the same object where nothing changed."""
         same = operator is None or operator is node.operator
-        return node if same and tuple(self.operands(node)) == node.inputs else self.copied(node, operator)
+        return node if same and self.values.keys().isdisjoint(node.inputs) else self.copied(node, operator)
 
     def put(self, node: Node, results: Sequence[Value]) -> None:
         """Put ``results`` in the place of a node's outputs. Names pass to them where they are new and have none."""
+        if results is node.outputs:
+            return
         for old, new in zip(node.outputs, results, strict=True):
             if new is not old:
                 self.values[old] = new

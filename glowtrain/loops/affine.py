@@ -125,14 +125,14 @@ def combine(parts: Sequence[tuple[Affine, int]]) -> Affine:
         constant += value.constant * factor
         for atom, coefficient in value.terms:
             terms[atom] = terms.get(atom, 0) + coefficient * factor
-    terms = {atom: coefficient for atom, coefficient in terms.items() if coefficient}
-    return _recombine(Affine(constant, tuple(terms.items())))
+    if 0 in terms.values():
+        terms = {atom: coefficient for atom, coefficient in terms.items() if coefficient}
+    found = Affine(constant, tuple(terms.items()))
+    return _recombine(found) if Remainder in map(type, terms) else found
 
 
 def _recombine(value: Affine) -> Affine:
     """c*K*(e // K) + c*(e % K) = c*e."""
-    if not any(isinstance(atom, Remainder) for atom, _ in value.terms):
-        return value
     coefficients = dict(value.terms)
     for atom, coefficient in value.terms:
         if isinstance(atom, Remainder):

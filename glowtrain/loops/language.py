@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from glowtrain.loops.functions import FUNCTIONS, PREDICATES
+from glowtrain.once import cached_property
 from glowtrain.types import Array, DType, Shape, TensorType, boolean, i64
 
 Number = bool | int | float
@@ -244,7 +244,10 @@ class FlatStatement:
     @cached_property
     def nodes(self) -> tuple[Expr, ...]:
         """The operands and everything below them; what several operands share, once for each."""
-        return tuple([node for operand in self.operands for node in walk(operand)])
+        found: list[Expr] = []
+        for operand in self.operands:
+            _collect(operand, found)
+        return tuple(found)
 
     @cached_property
     def loads(self) -> tuple[Load, ...]:
@@ -299,13 +302,20 @@ Statement = For | Let | Store | Accumulate
 
 def walk(expr: Expr) -> Iterator[Expr]:
     """The expression and everything below it, each shared node once."""
+    found: list[Expr] = []
+    _collect(expr, found)
+    return iter(found)
+
+
+def _collect(expr: Expr, found: list[Expr]) -> None:
+    """Append an expression and everything below it, each shared node once."""
     seen: set[Expr] = set()
     stack = [expr]
     while stack:
         node = stack.pop()
         if node not in seen:
             seen.add(node)
-            yield node
+            found.append(node)
             stack += node.children
 
 

@@ -38,7 +38,14 @@ def rewrite(expr: Expr, change: Callable[[Expr], Expr | None], memo: dict[Expr, 
             stack.pop()
             continue
         old = node.children
-        missing = [child for child in old if child not in memo]
+        missing = []
+        for child in old:
+            if child not in memo:
+                if child.children:
+                    missing.append(child)
+                else:  # most nodes are leaves
+                    replacement = change(child)
+                    memo[child] = child if replacement is None else replacement
         if missing:
             stack += reversed(missing)
             continue

@@ -6,6 +6,7 @@ What is not exact has no rule: x + 0 turns -0 into 0, (x · a) · b rounds once 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,12 +37,17 @@ class Simplify:
 
 
 def _first(node: Node) -> Sequence[Value] | None:
-    for kinds, rule in RULES:
-        if isinstance(node.operator, kinds):
-            values = rule(node)
-            if values is not None:
-                return values
+    for rule in _rules_of(type(node.operator)):  # type: ignore[arg-type]
+        values = rule(node)
+        if values is not None:
+            return values
     return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _rules_of(operator: type) -> tuple[Change, ...]:
+    """The rules for a class of operators."""
+    return tuple(rule for kinds, rule in RULES if issubclass(operator, kinds))
 
 
 def _operand(node: Node, place: int = 0) -> Value:

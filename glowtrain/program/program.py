@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Self
 
 from glowtrain.loops import (
@@ -33,6 +32,7 @@ from glowtrain.loops import (
     writes,
 )
 from glowtrain.native import NativeFunction
+from glowtrain.once import cached_property
 
 Change = Callable[[Expr], Expr | None]
 """The replacement of an expression; ``None`` leaves it as it is."""
@@ -50,10 +50,14 @@ class Survey:
 
     @staticmethod
     def of(body: Sequence[Statement]) -> Survey:
-        found = list(evaluations(body))
-        loads = tuple([load for statement in found for load in statement.loads])
-        reductions = tuple([reduction for statement in found for reduction in statement.reductions])
-        return Survey(loads, reductions, sum([len(statement.nodes) for statement in found]))
+        loads: list[Load] = []
+        reductions: list[Reduce] = []
+        size = 0
+        for statement in evaluations(body):
+            loads += statement.loads
+            reductions += statement.reductions
+            size += len(statement.nodes)
+        return Survey(tuple(loads), tuple(reductions), size)
 
 
 class Instruction:

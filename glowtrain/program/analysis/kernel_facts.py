@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from glowtrain.loops import (
     FUNCTIONS,
@@ -28,6 +27,7 @@ from glowtrain.loops import (
     walk,
 )
 from glowtrain.loops.functions import Cost
+from glowtrain.once import cached_property
 from glowtrain.program.program import Instruction, Kernel
 from glowtrain.types import i8, i16, i32, u8, u16
 
@@ -58,7 +58,8 @@ class Definition:
     @cached_property
     def nodes(self) -> tuple[Expr, ...]:
         """The value and everything below it, each shared expression once."""
-        return tuple(walk(self.value))
+        subscripts = sum(len(list(walk(subscript))) for subscript in self.store.index)
+        return self.store.nodes[subscripts:]
 
     @property
     def loads(self) -> tuple[Load, ...]:

@@ -155,7 +155,9 @@ class _Reader:
 
     def uses(self, buffer: Buffer) -> list[_Use]:
         """The loads of a buffer. What waits is inlined first if it has some, or stands in their subscripts."""
-        if buffer in self._hidden or any(self._changes(use.load) for use in self._all_uses().get(buffer, ())):
+        if self._waiting and (
+            buffer in self._hidden or any(self._changes(use.load) for use in self._all_uses().get(buffer, ()))
+        ):
             self._instruction = self.instruction
         return self._all_uses().get(buffer, [])
 

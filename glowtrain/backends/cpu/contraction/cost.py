@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import ceil, prod
 
 from glowtrain.backends.cpu.contraction import rates
 from glowtrain.backends.cpu.contraction.describe import Problem
 from glowtrain.backends.cpu.contraction.rates import LINE, NEXT_LINES, OTHER_LINES, PAGE, THIRD_LEVEL, Machine
+from glowtrain.once import cached_property
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Candidate:
     @cached_property
     def extents(self) -> Mapping[int, int]:
         """Extents inside the chunks."""
-        return {**{i: loop.extent for i, loop in enumerate(self.problem.loops)}, **dict(self.chunks)}
+        return {**self.problem.extents, **dict(self.chunks)} if self.chunks else self.problem.extents
 
     @cached_property
     def steps(self) -> int:
@@ -88,8 +88,11 @@ class Candidate:
 def views_fit(x: Candidate) -> bool:
     """Registers: the sums, the B vectors of one step if they are used more than once, one A value at a time."""
     sums = x.points * x.vectors * x.copies
-    rows = prod(size for loop, size in x.tile if x.stride("a", loop))
-    columns = prod(size for loop, size in x.tile if x.stride("b", loop)) * x.vectors
+    a, b = x.problem.strides("a"), x.problem.strides("b")
+    rows, columns = 1, x.vectors
+    for loop, size in x.tile:
+        rows *= size if a[loop] else 1
+        columns *= size if b[loop] else 1
     return sums == 1 or sums + (columns if rows > 1 else 1) + 1 <= x.machine.registers - 1
 
 
@@ -104,19 +107,22 @@ class _Average:
 
 
 def _average(x: Candidate) -> _Average:
-    loops, width = x.problem.loops, x.machine.width
-    counts = {loop: ceil(loops[loop].extent / size) for loop, size in x.tile}
-    sizes = {loop: loops[loop].extent / count for loop, count in counts.items()}
-    groups, vectors = 1, 1.0
+    extents, vec = x.problem.extents, x.vec
+    a, b = x.problem.strides("a"), x.problem.strides("b")
+    points, moved_a, moved_b, tiles = 1.0, 1.0, 1.0, x.problem.points
+    for loop, size in x.tile:
+        count = ceil(extents[loop] / size)
+        mean = extents[loop] / count
+        points *= mean
+        moved_a *= mean if a[loop] else 1
+        moved_b *= mean if b[loop] else 1
+        tiles = tiles // extents[loop] * count
+    vectors = 1.0
     if not x.dots:
-        total = ceil(loops[x.vec].extent / width)
+        total = ceil(extents[vec] / x.machine.width)
         groups = ceil(total / x.vectors)
-        vectors = total / groups
-    moved = {operand: prod(size for loop, size in sizes.items() if x.stride(operand, loop)) for operand in "ab"}
-    for operand in "ab":
-        moved[operand] *= vectors if x.stride(operand, x.vec) else 1
-    free = prod(loops[i].extent for i in x.problem.outputs if i not in counts and i != x.vec)
-    return _Average(vectors * prod(sizes.values()), moved["a"], moved["b"], free * prod(counts.values()) * groups)
+        vectors, tiles = total / groups, tiles // extents[vec] * groups
+    return _Average(vectors * points, moved_a * (vectors if a[vec] else 1), moved_b * (vectors if b[vec] else 1), tiles)
 
 
 def compute(x: Candidate, kinds: Sequence[str]) -> tuple[float, _Average]:
@@ -187,11 +193,15 @@ def total(x: Candidate, step: float, mean: _Average, *, memory: bool) -> float:
     if memory:
         slow = traffic(x, mean)
         step = max(step, slow) + rates.BESIDE * min(step, slow)
-    return mean.tiles * parts * (x.steps * step + ends) + sum(packing(x).values())
+    packed = sum(packing(x).values()) if x.pack_a or x.pack_b else 0
+    return mean.tiles * parts * (x.steps * step + ends) + packed
 
 
 def _results(x: Candidate, mean: _Average, parts: int) -> float:
     """Cycles to write (and, if sums are taken up again, to read) a tile of C in whole cache lines."""
+    held = x.problem.result_bytes
+    if held <= x.machine.l1:
+        return 0.0
     size, width = x.problem.bytes_of("c"), x.machine.width
     run = min(mean.products, x.vectors) * width * size
     if x.stride("c", x.vec) != 1:
@@ -199,9 +209,6 @@ def _results(x: Candidate, mean: _Average, parts: int) -> float:
     times = min(max(1.0, LINE / run), rates.BLOCKED_RESULTS if x.problem.dot else LINE)
     wanted = mean.products * width * size * times
     again = 2 if parts > 1 or x.problem.source.accumulate else 1
-    held = x.footprint("c", x.problem.outputs)
-    if held <= x.machine.l1:
-        return 0.0
     if held <= x.machine.l2:
         return again * wanted / NEXT_LINES
     pages = prod(count for loop, count in x.tile if x.stride("c", loop) * size >= PAGE)

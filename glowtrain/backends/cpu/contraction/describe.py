@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING, Protocol
 
 from glowtrain.backends.cpu.contraction.dot import Dot
@@ -17,6 +17,7 @@ from glowtrain.backends.cpu.tasks import Work
 from glowtrain.backends.llvm.formats import SIZE
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmType, LlvmValue, Number, vector
+from glowtrain.once import cached_property
 
 if TYPE_CHECKING:
     from glowtrain.backends.cpu.contraction.packing import Packing
@@ -285,6 +286,23 @@ class Problem:
         """Reduction loops, outermost first: the farther an index moves the operands, the farther out."""
         found = [i for i, loop in enumerate(self.loops) if not loop.c]
         return tuple(sorted(found, key=lambda i: -abs(self.loops[i].a) - abs(self.loops[i].b)))
+
+    @cached_property
+    def extents(self) -> dict[int, int]:
+        """The extent of each loop."""
+        return {i: loop.extent for i, loop in enumerate(self.loops)}
+
+    @cached_property
+    def points(self) -> int:
+        """Results."""
+        return prod(self.loops[i].extent for i in self.outputs)
+
+    @cached_property
+    def result_bytes(self) -> int:
+        """Bytes of C from the first to the last result, or of the results alone where that is less."""
+        moving = [(self.strides("c")[i], self.loops[i].extent) for i in self.outputs]
+        reach = 1 + sum(stride * (extent - 1) for stride, extent in moving)
+        return min(self.points, reach) * self.bytes_of("c")
 
     def strides(self, operand: str) -> tuple[int, ...]:
         """The distance by which each loop moves an operand (``c``, ``a`` or ``b``), without its direction."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from glowtrain.loops import (
     Buffer,
@@ -28,6 +27,7 @@ from glowtrain.loops import (
     rewrite_body,
     unflatten,
 )
+from glowtrain.once import cached_property
 from glowtrain.program.analysis.kernel_facts import box, contraction_operands, covers, row_major
 from glowtrain.program.program import Instruction, Kernel
 from glowtrain.stages import Facts, Refused
