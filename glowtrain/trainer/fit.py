@@ -10,7 +10,6 @@ from typing import TextIO
 
 import numpy as np
 
-from glowtrain import data
 from glowtrain.errors import CheckpointError, InputError, NonFiniteError
 from glowtrain.presentation.words import plural
 from glowtrain.trainer.checkpoints.checkpoint import Position
@@ -20,8 +19,10 @@ from glowtrain.trainer.history import History, Record, TrainingLog, check_plot
 from glowtrain.trainer.interrupts import Interrupts, Terminated
 from glowtrain.trainer.pace import Pace
 from glowtrain.trainer.progress import Display
+from glowtrain.trainer.sources.cut import ArraySource
+from glowtrain.trainer.sources.source import BatchRow, EpochRows
 from glowtrain.trainer.steps import Breakable, Steps
-from glowtrain.types import Array
+from glowtrain.types import Array, Shape
 
 
 @dataclass(frozen=True)
@@ -76,19 +77,19 @@ class Fit:
     def __init__(self, trainer: Steps, examples: Data, validation: Data | None, options: FitOptions) -> None:
         self.trainer = trainer
         self.options = options
-        self.arrays = named(examples, *trainer.signature.names)
+        arrays = named(examples, *trainer.signature.names)
         self.validation = validation_of(examples, validation, *trainer.signature.names)
-        self._check_examples()
-        self.examples = data.count_examples(self.arrays)
-        self.batches = self._count_batches()
+        self._check_examples(arrays)
+        self.source = self._array_source(arrays)
+        self.batches = self.source.batches
         self._check_position()
         self._check_outputs()
         self.target = options.epochs if options.resumed else trainer.position.epoch + options.epochs
         self.log = TrainingLog(options.log, done=trainer.position.epoch if options.resumed else None)
         self.interrupts = Interrupts()
-        self.prepared: set[int] = set()
-        """Sizes of batches that the step is compiled for."""
-        self.pace = Pace(sum(array.nbytes for array in self.arrays.values()) // self.examples * options.batch_size)
+        self.prepared: set[tuple[Shape, ...]] = set()
+        """Shapes of batches that the step is compiled for."""
+        self.pace = Pace(self.source.batch_bytes)
 
     @property
     def position(self) -> Position:
@@ -121,70 +122,62 @@ class Fit:
 
     def _epoch(self, display: Display) -> None:
         """The rest of the present epoch, and what comes at its end."""
-        options, epoch = self.options, self.position.epoch
-        self.position.batch_size = options.batch_size
-        started, before = time.perf_counter(), self.position.examples
-        order = data.epoch_order(self.examples, seed=self.trainer.seed, epoch=epoch) if options.shuffle else None
-        while self.position.batch < self.batches:
-            started += self._prepare(order)
-            done, loss = self._steps(order)
-            rate = (self.position.examples - before) / max(time.perf_counter() - started, 1e-9)
-            display.batches(done, epoch + 1, self.target, loss, rate)
-            self._call(Moment(self.trainer, epoch + 1, self.position.batch, self.batches, loss))
-            self._between_batches()
-        seconds = time.perf_counter() - started
+        self.position.batch_size = self.source.batch_size
+        began, before = time.perf_counter(), self.position.examples
+        with self.source.epoch(self.position) as rows:
+            compiling = self._batches(rows, display, began)
+        seconds = time.perf_counter() - began - compiling
         record = self._record()
         record |= {"seconds": seconds, "examples_per_second": (self.position.examples - before) / max(seconds, 1e-9)}
         self._end_epoch(record, display)
 
-    def _prepare(self, order: Array | None) -> float:
-        """Compile the step for a batch of a new size; the seconds that took, which count in no epoch's."""
-        began, size = time.perf_counter(), self._size
-        if size not in self.prepared:
-            self.trainer.prepare(self._batches(order, 1))
-            self.prepared.add(size)
+    def _batches(self, rows: EpochRows, display: Display, began: float) -> float:
+        """Train on the batches of an epoch; the seconds of compiling, which count in no epoch's."""
+        epoch, before, compiling = self.position.epoch, self.position.examples, 0.0
+        while (row := rows.next(self.position.batch, self._most)) is not None:
+            compiling += self._prepare(row)
+            done, loss = self._steps(row)
+            seconds = time.perf_counter() - began - compiling
+            rate = (self.position.examples - before) / max(seconds, 1e-9)
+            display.batches(done, epoch + 1, self.target, loss, rate)
+            self._call(Moment(self.trainer, epoch + 1, self.position.batch, self.batches, loss))
+            self._between_batches()
+        return compiling
+
+    def _prepare(self, row: BatchRow) -> float:
+        """Compile the step for batches of new shapes; the seconds that took."""
+        began, first = time.perf_counter(), row.first()
+        if first.shapes not in self.prepared:
+            self.trainer.prepare(first.arrays)
+            self.prepared.add(first.shapes)
         return time.perf_counter() - began
 
-    def _steps(self, order: Array | None) -> tuple[int, float]:
+    def _steps(self, row: BatchRow) -> tuple[int, float]:
         """Train on the next batches; how many, and the loss of the last."""
-        count = self._at_once
         try:
-            return self._steps_at_once(order, count)
+            return self._steps_at_once(row)
         except InputError:
-            if count == 1:
+            if row.count == 1:
                 raise
-        return self._steps_at_once(order, 1)  # those before the bad one first, whose own error then says where it is
+        return self._steps_at_once(row.first())  # those before the bad one first, whose own error says where it is
 
-    def _steps_at_once(self, order: Array | None, count: int) -> tuple[int, float]:
-        batches, size = self._batches(order, count), self._size
+    def _steps_at_once(self, row: BatchRow) -> tuple[int, float]:
         began = time.perf_counter()
         with Breakable(self.trainer):
-            measured = self.trainer.run(batches, count)
-            self.trainer.position = self.position.after(measured.losses, measured.metrics, size)
+            measured = self.trainer.run(row.arrays, row.count)
+            self.trainer.position = self.position.after(measured.losses, measured.metrics, row.size)
         if measured.bad is not None:
             raise self.trainer.non_finite(*measured.bad)
         self.pace.went(len(measured.losses), time.perf_counter() - began)
         return len(measured.losses), measured.losses[-1]
 
     @property
-    def _size(self) -> int:
-        """Examples in the next batch."""
-        size = self.options.batch_size
-        return min(size, self.examples - self.position.batch * size)
-
-    @property
-    def _at_once(self) -> int:
-        """How many batches to run in the next call at most: of one size, up to where something else is to be done."""
-        if self.options.callbacks or self._size < self.options.batch_size:
+    def _most(self) -> int:
+        """How many batches to run in the next call at most: up to where something else is to be done."""
+        if self.options.callbacks:
             return 1
         batch, every = self.position.batch, self.options.checkpoint_every
-        left = self.examples // self.options.batch_size - batch
-        return min(left, self.pace.batches, left if every is None else every - batch % every)
-
-    def _batches(self, order: Array | None, count: int) -> dict[str, Array]:
-        """The examples of the next batches, which are of one size."""
-        start = self.position.batch * self.options.batch_size
-        return data.examples(self.arrays, order, slice(start, start + count * self._size))
+        return self.pace.batches if every is None else min(self.pace.batches, every - batch % every)
 
     def _between_batches(self) -> None:
         every = self.options.checkpoint_every
@@ -268,21 +261,22 @@ class Fit:
             return f"{where}, and {self.options.checkpoint} holds the last good checkpoint"
         return where
 
-    def _count_batches(self) -> int:
-        """Batches of an epoch. Raises :class:`InputError` if the last is short and the model cannot take it."""
-        size = self.options.batch_size
-        whole, rest = divmod(self.examples, size)
-        if self.options.drop_last:
-            if not whole:
-                raise InputError(f"fit: {self.examples} examples do not fill one batch of {size}, and drop_last=True")
-            return whole
-        return whole + (rest > 0)
+    def _array_source(self, arrays: dict[str, Array]) -> ArraySource:
+        """Batches of arrays. Raises :class:`InputError` if there are none."""
+        options = self.options
+        source = ArraySource(
+            arrays, options.batch_size, seed=self.trainer.seed, shuffle=options.shuffle, drop_last=options.drop_last
+        )
+        if not source.batches:
+            size = options.batch_size
+            raise InputError(f"fit: {source.examples} examples do not fill one batch of {size}, and drop_last=True")
+        return source
 
-    def _check_examples(self) -> None:
+    def _check_examples(self, arrays: dict[str, Array]) -> None:
         """Raise :class:`InputError` for data that the model or its loss cannot take."""
-        for arrays in (self.arrays, self.validation):
-            if arrays is not None:
-                self.trainer.signature.check_all(arrays, self.options.batch_size, drop_last=self.options.drop_last)
+        for each in (arrays, self.validation):
+            if each is not None:
+                self.trainer.signature.check_all(each, self.options.batch_size, drop_last=self.options.drop_last)
 
     def _check_position(self) -> None:
         position = self.position

@@ -1,0 +1,63 @@
+"""Batches cut out of arrays: in an order that is a function of seed and epoch, from any position on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from glowtrain import data
+from glowtrain.trainer.checkpoints.checkpoint import Position
+from glowtrain.trainer.sources.source import BatchRow, BatchSource, EpochRows
+from glowtrain.types import Array
+
+
+class ArraySource(BatchSource):
+    """Mini-batches of ``size`` examples of arrays that :func:`~glowtrain.data.check_examples` accepts.
+
+    ``drop_last`` leaves out a short last one. ``steps``: no more batches than these in an epoch.
+    """
+
+    batches: int
+
+    def __init__(
+        self,
+        arrays: Mapping[str, Array],
+        size: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        steps: int | None = None,
+    ) -> None:
+        self.arrays = arrays
+        self.batch_size = size
+        self.seed = seed
+        self.shuffle = shuffle
+        self.examples = data.count_examples(arrays)
+        whole, rest = divmod(self.examples, size)
+        self.batches = min(whole + (rest > 0 and not drop_last), steps or self.examples)
+        self.whole = min(whole, self.batches)
+        """Batches that are not short."""
+        self.batch_bytes = sum(array.nbytes for array in arrays.values()) // self.examples * size
+
+    def epoch(self, position: Position) -> ArrayRows:
+        return ArrayRows(self, position.epoch)
+
+
+class ArrayRows(EpochRows):
+    """The rows of an epoch, whose batches lie one behind the other once they are gathered."""
+
+    def __init__(self, source: ArraySource, epoch: int) -> None:
+        self.source = source
+        self.order = data.epoch_order(source.examples, seed=source.seed, epoch=epoch) if source.shuffle else None
+
+    def close(self) -> None:
+        """Nothing was begun."""
+
+    def next(self, batch: int, most: int) -> BatchRow | None:
+        source = self.source
+        if batch >= source.batches:
+            return None
+        start = batch * source.batch_size
+        size = min(source.batch_size, source.examples - start)
+        count = max(1, min(most, source.whole - batch))
+        return BatchRow(data.examples(source.arrays, self.order, slice(start, start + count * size)), count, size)
