@@ -87,6 +87,19 @@ class DataError(GlowtrainError):
     """A data set is missing or broken."""
 
 
+class BatchError(DataError):
+    """A source of batches failed, ended early, or gave a batch that does not fit.
+
+    ``batch`` is its number in the epoch, ``epoch`` that of the epoch, both from 1; None outside of training. What the
+    source raised is the cause.
+    """
+
+    def __init__(self, message: str, batch: int | None = None, epoch: int | None = None) -> None:
+        self.batch = batch
+        self.epoch = epoch
+        super().__init__(message)
+
+
 class CheckpointError(GlowtrainError):
     """A checkpoint cannot be written, read or does not belong to this training run."""
 
@@ -105,6 +118,10 @@ class QuantizationError(GlowtrainError):
 
 class CacheWarning(UserWarning):
     """Compiled code cannot be kept on disk; the message says why. It is compiled in each process then."""
+
+
+class BatchesWarning(UserWarning):
+    """A source gave another number of batches than its ``len()`` says."""
 
 
 class SharedWeightsWarning(UserWarning):

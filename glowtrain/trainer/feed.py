@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from glowtrain.data import Dataset, check_examples
 from glowtrain.errors import InputError
+from glowtrain.trainer.sources.tensors import array_of, is_array
 from glowtrain.types import Array
 
-Data = Dataset | Mapping[str, Any] | Sequence[Any]
+Data = Dataset | Mapping[str, Any] | Sequence[Any] | Iterable[Any] | Callable[..., Iterable[Any]]
+"""Arrays, or what gives batches: a loader, an iterable or a list of them, a function that returns one."""
+
+
+def comes_in_batches(data: Any) -> bool:
+    """Whether data are batches, one after the other, and not arrays.
+
+    A tuple, and a list of arrays, are arrays by place. A list is one of batches if it begins with a dict, or a tuple
+    that has an array, or if all its elements are lists of arrays.
+    """
+    if isinstance(data, (Dataset, Mapping, str, bytes, tuple, type)) or is_array(data):
+        return False
+    if isinstance(data, list):
+        return bool(data) and (_begins(data[0]) or all(map(_is_batch, data)))
+    return hasattr(data, "__iter__") or callable(data)
+
+
+def _begins(value: Any) -> bool:
+    return isinstance(value, Mapping) or (isinstance(value, tuple) and any(map(is_array, value)))
+
+
+def _is_batch(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(is_array, value))
 
 
 def sources(
@@ -41,7 +62,9 @@ def named(data: Data, inputs: Sequence[str], targets: Sequence[str]) -> dict[str
     Raises :class:`InputError` and :class:`DataError`.
     """
     part = _of_dataset(data.train, inputs, targets) if isinstance(data, Dataset) else data
-    arrays = _by_name(part, inputs, targets) if isinstance(part, Mapping) else _by_place(part, (*inputs, *targets))
+    by_keys = NamesByKeys(inputs, targets)
+    values = by_keys(part) if isinstance(part, Mapping) else by_place(part, (*inputs, *targets))
+    arrays = {name: array_of(name, value) for name, value in values.items()}
     check_examples(arrays, "data")
     return arrays
 
@@ -68,27 +91,46 @@ def _of_dataset(part: Mapping[str, Any], inputs: Sequence[str], targets: Sequenc
     return list(part.values()) if len(part) == len(inputs) + len(targets) else part
 
 
-def _by_name(data: Mapping[str, Any], inputs: Sequence[str], targets: Sequence[str]) -> dict[str, Array]:
-    names = (*inputs, *targets)
-    found = sources(data, inputs, targets)
-    if any(name not in found for name in names) or any(name not in found.values() for name in data):
-        raise InputError(_mismatch(f"data has {', '.join(map(repr, data)) or 'nothing'}", names))
-    return {name: np.asarray(data[found[name]]) for name in names}
+class NamesByKeys:
+    """Gives the values of mappings to inputs and targets, by :func:`sources`; ``inputs_only``: to inputs alone.
+
+    Raises :class:`InputError` for names that are missing, or that nothing takes.
+    """
+
+    def __init__(self, inputs: Sequence[str], targets: Sequence[str], *, inputs_only: bool = False) -> None:
+        self.inputs = inputs
+        self.targets = targets
+        self.names = (*inputs,) if inputs_only else (*inputs, *targets)
+        self._learnt: tuple[tuple[str, ...], dict[str, str]] = ((), {})
+
+    def __call__(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        keys, found = self._learnt
+        if tuple(values) != keys or not keys:
+            found = self._sources(values)
+            self._learnt = tuple(values), found
+        return {name: values[found[name]] for name in self.names}
+
+    def _sources(self, values: Mapping[str, Any]) -> dict[str, str]:
+        found = sources(values, self.inputs, self.targets)
+        if any(name not in found for name in self.names) or any(name not in found.values() for name in values):
+            raise InputError(_mismatch(f"data has {', '.join(map(repr, values)) or 'nothing'}", self.names))
+        return found
 
 
-def _by_place(data: Any, names: Sequence[str]) -> dict[str, Array]:
+def by_place(data: Any, names: Sequence[str], what: str = "data") -> dict[str, Any]:
+    """The values of a tuple or list by names in their order. Raises :class:`InputError` unless there are as many."""
     if not isinstance(data, (tuple, list)):
-        raise InputError(_mismatch(f"data is a {type(data).__name__}", names) + _streamed(data))
+        raise InputError(_mismatch(f"{what} is a {type(data).__name__}", names) + _examples_alone(data))
     if len(data) != len(names):
-        raise InputError(_mismatch(f"data has {len(data)} arrays", names))
-    return {name: np.asarray(array) for name, array in zip(names, data, strict=True)}
+        raise InputError(_mismatch(f"{what} has {len(data)} arrays", names))
+    return dict(zip(names, data, strict=True))
 
 
-def _streamed(data: Any) -> str:
-    """What to do with data that come batch by batch."""
-    if (not hasattr(data, "__iter__") and not hasattr(data, "__getitem__")) or isinstance(data, (str, np.ndarray)):
+def _examples_alone(data: Any) -> str:
+    """What to do with a data set that gives examples one by one."""
+    if hasattr(data, "__iter__") or not hasattr(data, "__getitem__"):
         return ""
-    return "; for batches that are made on the way (a generator, a DataLoader), loop over them and call trainer.step"
+    return "; if it gives examples by number, as PyTorch's data sets do, pass a DataLoader of it"
 
 
 def _mismatch(found: str, names: Sequence[str]) -> str:

@@ -10,29 +10,31 @@ from typing import TextIO
 
 import numpy as np
 
-from glowtrain.errors import CheckpointError, InputError, NonFiniteError
+from glowtrain.errors import BatchError, CheckpointError, InputError, NonFiniteError
 from glowtrain.presentation.words import plural
 from glowtrain.trainer.checkpoints.checkpoint import Position
 from glowtrain.trainer.checkpoints.files import check_writable
-from glowtrain.trainer.feed import Data, named, validation_of
+from glowtrain.trainer.feed import Data, comes_in_batches, named, validation_of
 from glowtrain.trainer.history import History, Record, TrainingLog, check_plot
 from glowtrain.trainer.interrupts import Interrupts, Terminated
 from glowtrain.trainer.pace import Pace
 from glowtrain.trainer.progress import Display
 from glowtrain.trainer.sources.cut import ArraySource
-from glowtrain.trainer.sources.source import BatchRow, EpochRows
+from glowtrain.trainer.sources.loader import READ_ONCE, LoaderSource, loader_of
+from glowtrain.trainer.sources.source import BatchRow, BatchSource, EpochRows
 from glowtrain.trainer.steps import Breakable, Steps
 from glowtrain.types import Array, Shape
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What a callback is told. ``batch`` counts from 1; at the end of an epoch, ``record`` is its record."""
+    """What a callback is told. ``batch`` counts from 1, ``batches`` is how many an epoch has, None where a source of
+    batches does not say; at the end of an epoch, ``record`` is its record."""
 
     trainer: Steps
     epoch: int
     batch: int
-    batches: int
+    batches: int | None
     loss: float
     record: Record | None = None
 
@@ -45,7 +47,9 @@ class FitOptions:
     """How to fit; see :meth:`Trainer.fit`."""
 
     epochs: int
-    batch_size: int
+    batch_size: int | None = None
+    steps_per_epoch: int | None = None
+    prefetch: int | None = None
     shuffle: bool = True
     drop_last: bool = False
     patience: int | None = None
@@ -60,9 +64,9 @@ class FitOptions:
     resumed: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "patience", "checkpoint_every"):
+        for name in ("epochs", "batch_size", "steps_per_epoch", "prefetch", "patience", "checkpoint_every"):
             value = getattr(self, name)
-            least = 0 if name == "epochs" else 1
+            least = 0 if name in ("epochs", "prefetch") else 1
             if value is not None and (not isinstance(value, (int, np.integer)) or value < least):
                 raise InputError(f"fit: {name} must be a whole number of at least {least}, not {value!r}")
         if self.restore_best and self.patience is None:
@@ -77,19 +81,18 @@ class Fit:
     def __init__(self, trainer: Steps, examples: Data, validation: Data | None, options: FitOptions) -> None:
         self.trainer = trainer
         self.options = options
-        arrays = named(examples, *trainer.signature.names)
-        self.validation = validation_of(examples, validation, *trainer.signature.names)
-        self._check_examples(arrays)
-        self.source = self._array_source(arrays)
+        self.size = trainer.signature.batch_size(options.batch_size)
+        self.interrupts = Interrupts()
+        self.target = options.epochs if options.resumed else trainer.position.epoch + options.epochs
+        self.source = self._source(examples, validation)
+        self.validation = self._validation(examples, validation)
         self.batches = self.source.batches
         self._check_position()
         self._check_outputs()
-        self.target = options.epochs if options.resumed else trainer.position.epoch + options.epochs
         self.log = TrainingLog(options.log, done=trainer.position.epoch if options.resumed else None)
-        self.interrupts = Interrupts()
         self.prepared: set[tuple[Shape, ...]] = set()
         """Shapes of batches that the step is compiled for."""
-        self.pace = Pace(self.source.batch_bytes)
+        self.pace = Pace()
 
     @property
     def position(self) -> Position:
@@ -101,11 +104,11 @@ class Fit:
 
     def run(self) -> History:
         """Train to the target epoch, until patience runs out, or until something is wrong."""
-        done = self.position.epoch * self.batches + self.position.batch
+        done = self.position.epoch * (self.batches or 0) + self.position.batch
+        total = None if self.batches is None else self.target * self.batches
         self.history.stopped = self._nothing_to_do() or _done(self.target)
-        with self.interrupts, Display(self.options.progress, self.target * self.batches, done) as display:
-            if self.options.resumed and self.history.resumed:
-                display.say(self.history.resumed)
+        with self.interrupts, Display(self.options.progress, total, done) as display:
+            self._begin(display)
             try:
                 while self.position.epoch < self.target and not self._out_of_patience():
                     self._epoch(display)
@@ -113,12 +116,28 @@ class Fit:
                 self._interrupted(display)
                 raise
             except NonFiniteError as error:
-                raise NonFiniteError(f"{error}{self._last_good()}") from None
+                where = f" (epoch {self.position.epoch + 1}, batch {self.position.batch + 1})"
+                raise NonFiniteError(f"{error}{where}; {self._last_good()}") from None
+            except BatchError as error:
+                if error.epoch is None:
+                    raise
+                raise BatchError(f"{error}; {self._last_good()}", error.batch, error.epoch) from error.__cause__
         if self.options.restore_best:
             self.trainer.use_best()
         if self.options.plot is not None:
             self.history.plot(self.options.plot)
         return self.history
+
+    def _begin(self, display: Display) -> None:
+        """Say how a restored run goes on."""
+        told = [self.history.resumed] if self.options.resumed else []
+        if isinstance(self.source, LoaderSource):
+            told.append(self.source.going_on(self.position))
+        if self.trainer.restored:
+            self.history.resumed = "; ".join(filter(None, told))
+        self.trainer.restored = False
+        for text in filter(None, told):
+            display.say(text)
 
     def _epoch(self, display: Display) -> None:
         """The rest of the present epoch, and what comes at its end."""
@@ -126,6 +145,7 @@ class Fit:
         began, before = time.perf_counter(), self.position.examples
         with self.source.epoch(self.position) as rows:
             compiling = self._batches(rows, display, began)
+            self.trainer.position.source = rows.state
         seconds = time.perf_counter() - began - compiling
         record = self._record()
         record |= {"seconds": seconds, "examples_per_second": (self.position.examples - before) / max(seconds, 1e-9)}
@@ -135,8 +155,9 @@ class Fit:
         """Train on the batches of an epoch; the seconds of compiling, which count in no epoch's."""
         epoch, before, compiling = self.position.epoch, self.position.examples, 0.0
         while (row := rows.next(self.position.batch, self._most)) is not None:
-            compiling += self._prepare(row)
-            done, loss = self._steps(row)
+            with rows.naming(self.position.batch):
+                compiling += self._prepare(row)
+                done, loss = self._steps(row)
             seconds = time.perf_counter() - began - compiling
             rate = (self.position.examples - before) / max(seconds, 1e-9)
             display.batches(done, epoch + 1, self.target, loss, rate)
@@ -150,6 +171,7 @@ class Fit:
         if first.shapes not in self.prepared:
             self.trainer.prepare(first.arrays)
             self.prepared.add(first.shapes)
+            self.pace.batch_bytes = first.nbytes
         return time.perf_counter() - began
 
     def _steps(self, row: BatchRow) -> tuple[int, float]:
@@ -165,7 +187,8 @@ class Fit:
         began = time.perf_counter()
         with Breakable(self.trainer):
             measured = self.trainer.run(row.arrays, row.count)
-            self.trainer.position = self.position.after(measured.losses, measured.metrics, row.size)
+            source = row.state_behind(len(measured.losses))
+            self.trainer.position = self.position.after(measured.losses, measured.metrics, row.size, source)
         if measured.bad is not None:
             raise self.trainer.non_finite(*measured.bad)
         self.pace.went(len(measured.losses), time.perf_counter() - began)
@@ -181,7 +204,7 @@ class Fit:
 
     def _between_batches(self) -> None:
         every = self.options.checkpoint_every
-        if every is not None and self.position.batch % every == 0 and self.position.batch < self.batches:
+        if every is not None and self.position.batch % every == 0 and self.position.batch != self.batches:
             self._checkpoint()
         self.interrupts.check()
 
@@ -191,21 +214,30 @@ class Fit:
         record |= {f"train_{name}": total / position.examples for name, total in position.metric_sums.items()}
         record["lr"] = self.trainer.scheduled_rate
         if self.validation is not None:
-            found = self.trainer.evaluate(
-                self.validation, batch_size=self.options.batch_size, drop_last=self.options.drop_last
-            )
+            found = self._validated(self.validation)
             record |= {f"val_{name}": value for name, value in found.items()}
         return record
 
+    def _validated(self, validation: dict[str, Array] | LoaderSource) -> dict[str, float]:
+        """The loss and metrics on the validation data."""
+        if not isinstance(validation, LoaderSource):
+            return self.trainer.evaluate(validation, batch_size=self.size, drop_last=self.options.drop_last)
+        try:
+            return self.trainer.mean_over(validation)
+        except BatchError as error:
+            where = f"validation of epoch {self.position.epoch + 1}"
+            raise BatchError(f"{where}, {error}", error.batch) from error.__cause__
+
     def _end_epoch(self, record: Record, display: Display) -> None:
+        batches = self.position.batch
         self.history.records.append(record)
-        self.trainer.position = Position(self.position.epoch + 1)
+        self.trainer.position = Position(self.position.epoch + 1, source=self.position.source)
         if self.options.restore_best and self.history.epochs_without_progress(self.options.min_delta) == 0:
             self.trainer.keep_best()
         self.log.add(record)
         self._checkpoint()
         display.epoch(record, self.target)
-        self._call(Moment(self.trainer, self.position.epoch, self.batches, self.batches, record["loss"], record))
+        self._call(Moment(self.trainer, self.position.epoch, batches, self.batches, record["loss"], record))
 
     def _out_of_patience(self) -> bool:
         patience = self.options.patience
@@ -234,7 +266,8 @@ class Fit:
 
     def _interrupted(self, display: Display) -> None:
         """Keep what there is: the state is whole between steps, and the checkpoint on disk is whole in any case."""
-        where = f"interrupted in epoch {self.position.epoch + 1} after batch {self.position.batch} of {self.batches}"
+        where = f"interrupted in epoch {self.position.epoch + 1} after batch {self.position.batch}"
+        where += "" if self.batches is None else f" of {self.batches}"
         self.history.stopped = where
         if self.options.checkpoint is not None and self.trainer.whole:
             self._checkpoint()
@@ -254,37 +287,76 @@ class Fit:
         return f"the checkpoint's run has {plural(done, 'epoch')} already, and {asked} asked for"
 
     def _last_good(self) -> str:
-        where = (
-            f" (epoch {self.position.epoch + 1}, batch {self.position.batch + 1}); the parameters are from before it"
-        )
+        where = "the parameters are from before it"
         if self.options.checkpoint is not None and self.options.checkpoint.exists():
             return f"{where}, and {self.options.checkpoint} holds the last good checkpoint"
         return where
 
-    def _array_source(self, arrays: dict[str, Array]) -> ArraySource:
-        """Batches of arrays. Raises :class:`InputError` if there are none."""
-        options = self.options
-        source = ArraySource(
-            arrays, options.batch_size, seed=self.trainer.seed, shuffle=options.shuffle, drop_last=options.drop_last
-        )
-        if not source.batches:
-            size = options.batch_size
-            raise InputError(f"fit: {source.examples} examples do not fill one batch of {size}, and drop_last=True")
+    def _source(self, examples: Data, validation: Data | None) -> BatchSource:
+        """The batches to train on. Raises :class:`InputError` if there are none, or they cannot be trained on."""
+        options, signature = self.options, self.trainer.signature
+        if not comes_in_batches(examples):
+            arrays = named(examples, *signature.names)
+            signature.check_all(arrays, self.size, drop_last=options.drop_last)
+            return self._cut(arrays)
+        for_arrays = validation is not None and not comes_in_batches(validation)
+        source = loader_of(
+            examples, signature, None if for_arrays else options.batch_size, steps=options.steps_per_epoch,
+            prefetch=options.prefetch, drop_last=options.drop_last, check=self.interrupts.check, training=True,
+            keeps_state=options.checkpoint is not None, restored=self.trainer.restored,
+        )  # fmt: skip
+        self._check_read_once(source, "fit", "; or say how many batches an epoch has (steps_per_epoch=)")
         return source
 
-    def _check_examples(self, arrays: dict[str, Array]) -> None:
-        """Raise :class:`InputError` for data that the model or its loss cannot take."""
-        for each in (arrays, self.validation):
-            if each is not None:
-                self.trainer.signature.check_all(each, self.options.batch_size, drop_last=self.options.drop_last)
+    def _cut(self, arrays: dict[str, Array]) -> ArraySource:
+        """Batches of arrays, as many as there are to be."""
+        options, size = self.options, self.size
+        source = ArraySource(
+            arrays, size, seed=self.trainer.seed, shuffle=options.shuffle, drop_last=options.drop_last,
+            steps=options.steps_per_epoch,
+        )  # fmt: skip
+        if not source.batches:
+            raise InputError(f"fit: {source.examples} examples do not fill one batch of {size}, and drop_last=True")
+        steps = options.steps_per_epoch or 0
+        if source.batches < steps:
+            has = f"{source.examples} examples are {source.batches} batches of {size}"
+            raise InputError(f"fit: {has}, fewer than steps_per_epoch={steps}")
+        return source
+
+    def _validation(self, examples: Data, validation: Data | None) -> dict[str, Array] | LoaderSource | None:
+        """The data to validate on. Raises :class:`InputError` for such that the model or its loss cannot take."""
+        options, signature = self.options, self.trainer.signature
+        if validation is not None and comes_in_batches(validation):
+            source = loader_of(
+                validation, signature, None, prefetch=options.prefetch, check=self.interrupts.check,
+                drop_last=options.drop_last and signature.fixed_batch is not None,
+            )  # fmt: skip
+            self._check_read_once(source, "validation")
+            return source
+        arrays = validation_of(examples, validation, *signature.names)
+        if arrays is not None:
+            signature.check_all(arrays, self.size, drop_last=options.drop_last)
+        return arrays
+
+    def _check_read_once(self, source: LoaderSource, what: str, otherwise: str = "") -> None:
+        """Raise :class:`InputError` for a generator that would have to be read in several epochs."""
+        epochs = self.target - self.position.epoch
+        if source.read_once and source.steps is None and epochs > 1:
+            raise InputError(
+                f"{what}: a {type(source.data).__name__} can be read once only, but there are {epochs} epochs: "
+                f"{READ_ONCE}{otherwise}"
+            )
 
     def _check_position(self) -> None:
-        position = self.position
-        if position.batch and position.batch_size != self.options.batch_size:
-            raise CheckpointError(
-                f"the checkpoint is from the middle of an epoch in batches of {position.batch_size}; "
-                f"go on with batch_size={position.batch_size}, not {self.options.batch_size}"
-            )
+        """Raise :class:`CheckpointError` for a position in the middle of an epoch of other batches."""
+        before, now = self.position.batch_size, self.source.batch_size
+        if not self.position.batch or before == now:
+            return
+        where = "the checkpoint is from the middle of an epoch"
+        if before and now:
+            raise CheckpointError(f"{where} in batches of {before}; go on with batch_size={before}, not {now}")
+        kinds = f"arrays in batches of {before}" if before else "a loader's batches"
+        raise CheckpointError(f"{where} over {kinds}; go on with {'these' if before else 'such'}")
 
     def _check_outputs(self) -> None:
         """Find out before training whether the files can be written."""

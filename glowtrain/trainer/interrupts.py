@@ -23,13 +23,19 @@ class Interrupts:
     """While active, the first Ctrl-C or SIGTERM only asks to stop; :meth:`check` obeys between steps.
 
     A second one acts at once, and one that no :meth:`check` obeyed acts at the end. A program that handles SIGTERM
-    itself goes on doing so. Outside the main thread, where signals cannot be caught, this does nothing.
+    itself goes on doing so. Outside the main thread, where signals cannot be caught, this does nothing. In a child of
+    fork, as of a loader's, signals act as they did before.
     """
 
     def __init__(self) -> None:
         self.requested: int | None = None
         """The signal that was received and not obeyed yet."""
         self._before: dict[int, Any] = {}
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """In a child of fork nobody checks: one that is ended by a signal must end."""
+        self._restore()
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():

@@ -14,7 +14,7 @@ MEMORY = 1 << 20
 class Pace:
     """The number of batches to run in the next call, for batches of so many bytes."""
 
-    batch_bytes: int
+    batch_bytes: int = 0
     batches: int = 1
 
     def went(self, batches: int, seconds: float) -> None:

@@ -19,21 +19,23 @@ ROOMY = 80
 
 
 class Display:
-    """A line for each epoch, and on a terminal a progress bar, in a stream; nothing where ``progress`` is False.
+    """A line for each epoch, and on a terminal a progress bar, in a stream; nothing where ``progress`` is False. The
+    bar counts the batches that are done, without ``total`` no more than that.
 
     Without a stream they go to standard error, beside what a program prints, but in notebooks, which show that in red.
     """
 
-    def __init__(self, progress: bool | TextIO | None, total: int, done: int) -> None:
+    def __init__(self, progress: bool | TextIO | None, total: int | None, done: int) -> None:
         self.console = _console(None if progress is None or isinstance(progress, bool) else progress)
         self.visible = progress is not False
         bar = self.visible and self.console.is_terminal
+        self.left = "" if total is None else "  left"
         columns = (
             bars.TextColumn("{task.description}"),
             bars.BarColumn(),
             bars.MofNCompleteColumn(),
             bars.TextColumn("{task.fields[state]}"),
-            bars.TimeRemainingColumn(compact=True),
+            *((bars.TimeRemainingColumn(compact=True),) if self.left else ()),
         )
         self.progress = bars.Progress(*columns, console=self.console, disable=not bar, transient=True)
         self.task = self.progress.add_task("compiling", total=total, completed=done, state="")
@@ -52,7 +54,7 @@ class Display:
         if self.progress.disable:
             return
         speed = f"  {rate:,.0f} examples/s" if self.console.width >= ROOMY else ""
-        state = f"loss {loss:.4f}{speed}  left"
+        state = f"loss {loss:.4f}{speed}{self.left}"
         self.progress.update(self.task, advance=count, description=f"epoch {epoch}/{epochs}", state=state)
 
     def epoch(self, record: Record, epochs: int) -> None:

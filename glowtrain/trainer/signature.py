@@ -15,6 +15,7 @@ from glowtrain.graph.specialise.index_ranges import index_problems
 from glowtrain.presentation.words import page
 from glowtrain.trainer.arrays import converted, mismatch, with_unit_axes
 from glowtrain.trainer.graphs import TrainerGraphs, default_batch, fixed_batch
+from glowtrain.trainer.sources.tensors import array_of
 from glowtrain.types import Array, Spec
 
 
@@ -50,7 +51,7 @@ class BatchSignature:
         self.graphs.loss.check(self.graphs.example, arrays)
         return arrays
 
-    def arrays(self, inputs: Mapping[str, Any], names: Sequence[str]) -> dict[str, Array]:
+    def arrays(self, inputs: Any, names: Sequence[str]) -> dict[str, Array]:
         """Values for all of ``names``, and nothing else, as arrays. Raises :class:`InputError`."""
         if isinstance(inputs, dict) and self._fits(inputs, names):
             return dict(inputs)
@@ -84,7 +85,7 @@ class BatchSignature:
         spec = targets[name] if name in targets else self.graphs.specs[name]
         if isinstance(value, (list, tuple, int, float)) and name not in targets:
             return np.asarray(value, spec.dtype.numpy)
-        array = converted(name, np.asarray(value), spec.dtype)
+        array = converted(name, array_of(name, value), spec.dtype)
         return with_unit_axes(array, spec) if name in targets else array
 
     def check_all(self, arrays: Mapping[str, Array], size: int, *, drop_last: bool = False) -> None:

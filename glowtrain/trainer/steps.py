@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from glowtrain import data
 from glowtrain.backends.base import Backend, Batches
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.interpreter import evaluate
@@ -33,13 +32,18 @@ from glowtrain.trainer.checkpoints.checkpoint import Checkpoint, Position
 from glowtrain.trainer.checkpoints.copies import Progress, Settings, check_settings, made_anew
 from glowtrain.trainer.checkpoints.fingerprint import fingerprint
 from glowtrain.trainer.diagnose import first_bad
-from glowtrain.trainer.feed import Data, held_out, named
+from glowtrain.trainer.feed import Data, comes_in_batches, held_out, named
 from glowtrain.trainer.graphs import Trainable, TrainerGraphs
 from glowtrain.trainer.history import History
 from glowtrain.trainer.hyper import Hyper
 from glowtrain.trainer.interrupts import Alone
 from glowtrain.trainer.predict import Predictor
 from glowtrain.trainer.signature import BatchSignature
+from glowtrain.trainer.sources.cut import ArraySource
+from glowtrain.trainer.sources.loader import loader_of
+from glowtrain.trainer.sources.results import means, predictions
+from glowtrain.trainer.sources.source import BatchSource
+from glowtrain.trainer.sources.tensors import is_array
 from glowtrain.types import Array, f64, type_of
 
 
@@ -112,6 +116,8 @@ class Steps:
         self._alone = Alone(_IN_USE)
         self.whole = True
         """False while a step runs, and after one that was broken off."""
+        self.restored = False
+        """True from :meth:`restore` to the next epoch of ``fit``."""
         self.measured: dict[str, float] = {}
         """The metrics of the last step's batch, from before the update, where ``metrics`` asks for them."""
         step = self.graphs.step()
@@ -207,7 +213,9 @@ class Steps:
         :meth:`step` does, for what is wrong with any of the batches, before the first.
         """
         arrays = self.signature.checked(inputs)
-        batches = Batches(count, arrays, self.hyper.inputs, LOSS)
+        rows = {name: array for name, array in arrays.items() if array.ndim}
+        shared = {name: array for name, array in arrays.items() if not array.ndim}
+        batches = Batches(count, rows, {**shared, **self.hyper.inputs}, LOSS)
         outputs = self._step.run_many(batches)
         numbers = {name: array.astype(np.float64).tolist() for name, array in outputs.items()}
         losses, bad = numbers.pop(LOSS), None
@@ -228,13 +236,19 @@ class Steps:
         """The gradient of the loss on one batch for each trained parameter, by name; nothing is updated."""
         return self._gradients(self.signature.checked(inputs))
 
-    def predict(self, inputs: Mapping[str, Any] | Array, *, batch_size: int | None = None) -> dict[str, Array]:
-        """The outputs of the inference form with the present parameters. An array stands for the only input.
+    def predict(
+        self, inputs: Data | Array, *, batch_size: int | None = None, prefetch: int | None = None
+    ) -> dict[str, Array]:
+        """The outputs of the inference form with the present parameters. An array stands for the only input; of a
+        loader's batches (see :meth:`Trainer.fit`) the first arrays, or those of the inputs' names, are taken.
 
         More than ``batch_size`` examples (64, or what the model is fixed to) are run in batches of that size, where the
         outputs are one for each example and do not depend on the others; see :mod:`glowtrain.trainer.predict`.
         """
-        if isinstance(inputs, np.ndarray):
+        if comes_in_batches(inputs):
+            source = loader_of(inputs, self.signature, batch_size, prefetch=prefetch, inputs_only=True)
+            return predictions(self._predict, source)
+        if is_array(inputs):
             names = tuple(self.graphs.specs)
             if len(names) != 1:
                 raise InputError(f"the model has {len(names)} inputs ({', '.join(names)}): pass a dict")
@@ -262,23 +276,28 @@ class Steps:
 
     # --- whole data sets ---------------------------------------------------------------------------------------------
 
-    def evaluate(self, examples: Data, *, batch_size: int | None = None, drop_last: bool = False) -> dict[str, float]:
+    def evaluate(
+        self, examples: Data, *, batch_size: int | None = None, drop_last: bool = False, prefetch: int | None = None
+    ) -> dict[str, float]:
         """Means over examples of the loss and its metrics (``accuracy``), by the inference form.
 
         Of a :class:`~glowtrain.data.Dataset` the validation part is measured, if it has one: ``dataset.train`` is the
-        other. ``drop_last`` leaves out a last, short batch that a model with a fixed batch cannot take.
+        other. ``drop_last`` leaves out a last, short batch that a model with a fixed batch cannot take. Batches of a
+        loader, and ``prefetch``, are as in :meth:`Trainer.fit`.
         """
+        if comes_in_batches(examples):
+            drops = drop_last and self.signature.fixed_batch is not None
+            return self.mean_over(loader_of(examples, self.signature, batch_size, prefetch=prefetch, drop_last=drops))
         arrays = named(held_out(examples), *self.signature.names)
         size = self.signature.batch_size(batch_size)
         self.signature.check_all(arrays, size, drop_last=drop_last)
         if drop_last:
             arrays = self.signature.whole_batches(arrays, size)
-        sums: dict[str, float] = {}
-        for batch in data.batches(arrays, size, seed=0, epoch=0, shuffle=False):
-            count = data.count_examples(batch)
-            for name, value in self._evaluate(self.signature.checked(batch)).items():
-                sums[name] = sums.get(name, 0.0) + float(value) * count
-        return {name: value / data.count_examples(arrays) for name, value in sums.items()}
+        return self.mean_over(ArraySource(arrays, size))
+
+    def mean_over(self, source: BatchSource) -> dict[str, float]:
+        """What :meth:`evaluate` gives, of a source."""
+        return means(lambda batch: self._evaluate(self.signature.checked(batch)), source)
 
     # --- results -----------------------------------------------------------------------------------------------------
 
@@ -355,7 +374,7 @@ class Steps:
         self.history.resumed = _going_on(found, changed)
         self.position = found.position
         self._best = found.best
-        self.whole = True
+        self.whole = self.restored = True
 
     def _check_hyper(self, hyper: Mapping[str, float], path: Path) -> None:
         try:

@@ -49,6 +49,8 @@ class Trainer(Steps):
         batch_size: int | None = None,
         validation: Data | None = None,
         *,
+        steps_per_epoch: int | None = None,
+        prefetch: int | None = None,
         shuffle: bool = True,
         drop_last: bool = False,
         patience: int | None = None,
@@ -65,28 +67,33 @@ class Trainer(Steps):
         """Train for ``epochs`` more epochs, in mini-batches of ``batch_size`` (64, or what the model is fixed to).
 
         ``examples`` and ``validation``: (x, y), arrays by input name, or a :class:`~glowtrain.data.Dataset`, whose own
-        validation part is the default. Training stops early after ``patience`` epochs in which the validation loss did
-        not fall by more than ``min_delta``; ``restore_best`` then takes the best epoch's parameters. ``checkpoint`` is
-        written after each epoch, every ``checkpoint_every`` batches, and on Ctrl-C or SIGTERM, which take effect after
-        the present step (of short steps, after those of the present call: some 20 ms). With ``resume``, an existing
-        checkpoint is restored first and ``epochs`` is the total number, so the same call finishes an interrupted run,
-        to the same bits. ``drop_last`` leaves out the last, short batch of an epoch, and of validation data where the
-        model's batch is fixed. ``log``: a file of JSON lines; ``plot``: a picture of them (``.png`` or ``.svg``). Each
-        epoch is reported in a line on standard error (on standard output in a notebook), with a progress bar on
-        terminals: ``progress`` may be another stream, or False. Callbacks get a
-        :class:`~glowtrain.trainer.fit.Moment` after each batch and each epoch.
+        validation part is the default; or batches of such: a PyTorch ``DataLoader``, another iterable, a function that
+        returns one for each epoch. A thread makes ``prefetch`` of these ahead while the step runs (0: no thread). An
+        epoch ends where they do, or after ``steps_per_epoch``. Training stops early after ``patience`` epochs in which
+        the validation loss did not fall by more than ``min_delta``; ``restore_best`` then takes the best epoch's
+        parameters. ``checkpoint`` is written after each epoch, every ``checkpoint_every`` batches, and on Ctrl-C or
+        SIGTERM, which take effect after the present step (of short steps, after those of the present call: some 20 ms).
+        With ``resume``, an existing checkpoint is restored first and ``epochs`` is the total number, so the same call
+        finishes an interrupted run, to the same bits where the data can be read from any batch on. ``drop_last`` leaves
+        out the last, short batch of an epoch, and of validation data where the model's batch is fixed. ``log``: a file
+        of JSON lines; ``plot``: a picture of them (``.png`` or ``.svg``). Each epoch is reported in a line on standard
+        error (on standard output in a notebook), with a progress bar on terminals: ``progress`` may be another stream,
+        or False. Callbacks get a :class:`~glowtrain.trainer.fit.Moment` after each batch and each epoch.
 
         Short steps run many in one native call, to the bits of :meth:`step` for each; with callbacks, one by one.
 
         Raises :class:`InputError`, :class:`DataError`, :class:`CheckpointError` before training where the fault can be
-        found there, and :class:`NonFiniteError` with the parameters from before the bad step. A trainer is in one call
-        of fit at a time: another one is an :class:`InputError`.
+        found there; :class:`NonFiniteError` and :class:`BatchError`, of batches that cannot be made or do not fit, with
+        the parameters from before that batch. A trainer is in one call of fit at a time: another one is an
+        :class:`InputError`.
         """
         with self._alone:
             path = None if checkpoint is None else Path(checkpoint)
             options = FitOptions(
                 epochs=epochs,
-                batch_size=self.signature.batch_size(batch_size),
+                batch_size=batch_size,
+                steps_per_epoch=steps_per_epoch,
+                prefetch=prefetch,
                 shuffle=shuffle,
                 drop_last=drop_last,
                 patience=patience,

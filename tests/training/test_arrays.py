@@ -176,6 +176,13 @@ def test_a_data_set_is_evaluated_on_its_validation_part(mlp: gt.Template, points
     assert trainer.evaluate(Dataset("d", both.train)) == trainer.evaluate((x[:16], y[:16]))
 
 
-def test_batches_that_are_made_on_the_way_go_to_step(mlp: gt.Template, points: Points) -> None:
-    with pytest.raises(InputError, match="data is a generator.*loop over them and call trainer.step"):
-        trainer_of(mlp).fit(points for _ in range(3))  # type: ignore[arg-type]
+def test_a_data_set_of_single_examples_is_no_data(mlp: gt.Template, points: Points) -> None:
+    class Examples:
+        def __len__(self) -> int:
+            return 22
+
+        def __getitem__(self, number: int) -> tuple[np.ndarray, np.int64]:
+            return points[0][number], points[1][number]
+
+    with pytest.raises(InputError, match="data is a Examples.*gives examples by number.*pass a DataLoader of it"):
+        trainer_of(mlp).fit(Examples())  # type: ignore[arg-type]

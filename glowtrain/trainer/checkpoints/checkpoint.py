@@ -42,7 +42,11 @@ PLAIN = "variable:"
 
 @dataclass
 class Position:
-    """How far training is: whole epochs, batches in the present one, and the sums for that epoch's means."""
+    """How far training is: whole epochs, batches in the present one, and the sums for that epoch's means.
+
+    ``source``: what the source of batches needs to go on from here, if it has a state of its own
+    (:mod:`glowtrain.trainer.sources.states`).
+    """
 
     epoch: int = 0
     batch: int = 0
@@ -50,8 +54,11 @@ class Position:
     loss_sum: float = 0.0
     batch_size: int = 0
     metric_sums: dict[str, float] = field(default_factory=dict)
+    source: Any = None
 
-    def after(self, losses: Sequence[float], metrics: Mapping[str, Sequence[float]], count: int) -> Position:
+    def after(
+        self, losses: Sequence[float], metrics: Mapping[str, Sequence[float]], count: int, source: Any = None
+    ) -> Position:
         """The position after further batches of ``count`` examples each, by their losses and metrics. Metrics do not
         count if earlier batches of the epoch were not measured."""
         counted = metrics if losses and (self.examples == 0 or self.metric_sums) else {}
@@ -62,6 +69,7 @@ class Position:
             loss_sum=_added(self.loss_sum, losses, count),
             metric_sums={**self.metric_sums}
             | {name: _added(self.metric_sums.get(name, 0.0), values, count) for name, values in counted.items()},
+            source=source,
         )
 
 
@@ -97,7 +105,7 @@ def write(path: Path, checkpoint: Checkpoint) -> None:
     about = {
         "format": FORMAT,
         "seed": checkpoint.seed,
-        "position": {name: value for name, value in asdict(checkpoint.position).items() if value != {}},
+        "position": {name: value for name, value in asdict(checkpoint.position).items() if value not in ({}, None)},
         "hyper": checkpoint.hyper,
         "began": checkpoint.began,
         "history": checkpoint.history,
@@ -172,10 +180,10 @@ def _is_table(value: Any, fits: Callable[[Any], bool]) -> bool:
 
 
 def _is_position(value: Any) -> bool:
-    counts = {item.name for item in fields(Position)} - {"loss_sum", "metric_sums"}
+    counts = {item.name for item in fields(Position)} - {"loss_sum", "metric_sums", "source"}
     return (
         isinstance(value, dict)
-        and value.keys() - {"metric_sums"} == {*counts, "loss_sum"}
+        and value.keys() - {"metric_sums", "source"} == {*counts, "loss_sum"}
         and _is_table(value.get("metric_sums", {}), _is_number)
         and all(_is_whole(value[name]) and value[name] >= 0 for name in counts)
         and _is_number(value["loss_sum"])

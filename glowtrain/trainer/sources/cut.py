@@ -37,7 +37,6 @@ class ArraySource(BatchSource):
         self.batches = min(whole + (rest > 0 and not drop_last), steps or self.examples)
         self.whole = min(whole, self.batches)
         """Batches that are not short."""
-        self.batch_bytes = sum(array.nbytes for array in arrays.values()) // self.examples * size
 
     def epoch(self, position: Position) -> ArrayRows:
         return ArrayRows(self, position.epoch)

@@ -8,8 +8,10 @@ A source of arrays can begin at any batch. One of a loader begins an epoch anew,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
 from glowtrain.trainer.checkpoints.checkpoint import Position
 from glowtrain.types import Array, Shape
@@ -17,17 +19,31 @@ from glowtrain.types import Array, Shape
 
 @dataclass(frozen=True)
 class BatchRow:
-    """``count`` batches of ``size`` examples each, one behind the other in arrays by input name."""
+    """``count`` batches of ``size`` examples each, one behind the other in arrays by input name.
+
+    ``states``: what the source needs to go on behind each, if it has a state (:attr:`Position.source`).
+    """
 
     arrays: dict[str, Array]
     count: int
     size: int
+    states: tuple[Any, ...] = ()
 
     def first(self) -> BatchRow:
         """The first batch alone."""
         if self.count == 1:
             return self
-        return BatchRow({name: array[: len(array) // self.count] for name, array in self.arrays.items()}, 1, self.size)
+        arrays = {name: array[: len(array) // self.count] for name, array in self.arrays.items()}
+        return BatchRow(arrays, 1, self.size, self.states[:1])
+
+    def state_behind(self, batches: int) -> Any:
+        """The source's state behind so many of them."""
+        return self.states[batches - 1] if self.states and batches else None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one batch."""
+        return sum(array.nbytes for array in self.arrays.values()) // self.count
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -36,7 +52,12 @@ class BatchRow:
 
 
 class EpochRows(ABC):
-    """The batches of an epoch, from where it was begun; ``with`` ends what makes them."""
+    """The batches of an epoch, from where it was begun; ``with`` ends what makes them.
+
+    ``state`` is what the source needs to begin the next epoch, if it has a state, once there are no more rows.
+    """
+
+    state: Any = None
 
     def __enter__(self) -> EpochRows:
         return self
@@ -54,20 +75,24 @@ class EpochRows(ABC):
     def next(self, batch: int, most: int) -> BatchRow | None:
         """The row that begins with batch number ``batch`` (from 0), of at most ``most`` batches; None at the end.
 
-        ``batch`` is the number after the batches that were trained on, in order.
+        ``batch`` is that of the call before, or one of the following up to the end of its row. Raises
+        :class:`BatchError` for a batch that cannot be made, or that does not fit.
         """
+
+    def naming(self, batch: int) -> AbstractContextManager[None]:
+        """Errors in this block (``with``) that a batch is at fault for say which, where they would not otherwise."""
+        return nullcontext()
 
 
 class BatchSource(ABC):
-    """What gives the same kind of batches, epoch after epoch.
+    """What gives batches of the same kind, epoch after epoch.
 
     ``batches``: how many an epoch has, None where that is not known before it ends. ``batch_size``: of all batches but
-    a shorter last one; 0 where they come as they are. ``batch_bytes``: of the arrays of a batch, 0 if unknown.
+    a shorter last one; 0 where they come as they are.
     """
 
     batches: int | None
     batch_size: int
-    batch_bytes: int
 
     @abstractmethod
     def epoch(self, position: Position) -> EpochRows:

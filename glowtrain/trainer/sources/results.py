@@ -1,0 +1,58 @@
+"""What a model gives over all batches of a source: means of scalars, and outputs one behind the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from glowtrain.errors import InputError
+from glowtrain.trainer.checkpoints.checkpoint import Position
+from glowtrain.trainer.predict import Predictor
+from glowtrain.trainer.sources.source import BatchRow, BatchSource
+from glowtrain.types import Array
+
+
+def means(function: Callable[[Mapping[str, Any]], Mapping[str, Any]], source: BatchSource) -> dict[str, float]:
+    """The means over examples of a function's scalar outputs, by name. Raises :class:`BatchError`."""
+    sums: dict[str, float] = {}
+    examples = 0
+    for row, outputs in _results(source, lambda row: function(row.arrays)):
+        examples += row.size
+        for name, value in outputs.items():
+            sums[name] = sums.get(name, 0.0) + float(value) * row.size
+    return {name: value / examples for name, value in sums.items()}
+
+
+def predictions(predictor: Predictor, source: BatchSource) -> dict[str, Array]:
+    """Outputs by name, those of all batches one behind the other. Raises :class:`BatchError`."""
+    parts: dict[str, list[Array]] = {}
+    for _, outputs in _results(source, lambda row: _joinable(predictor, row)):
+        for name, array in outputs.items():
+            parts.setdefault(name, []).append(array)
+    return {name: np.concatenate(arrays) for name, arrays in parts.items()}
+
+
+def _results(
+    source: BatchSource, call: Callable[[BatchRow], Mapping[str, Any]]
+) -> Iterator[tuple[BatchRow, Mapping[str, Any]]]:
+    with source.epoch(Position()) as rows:
+        done = 0
+        while (row := rows.next(done, 1)) is not None:
+            with rows.naming(done):
+                outputs = call(row)
+            yield row, outputs
+            done += 1
+
+
+def _joinable(predictor: Predictor, row: BatchRow) -> Mapping[str, Array]:
+    """The outputs of a batch, which must be one for each example."""
+    outputs = predictor(row.arrays, None if predictor.fixed is not None else row.size)
+    for name, value in outputs.items():
+        if not isinstance(value, np.ndarray) or value.shape[:1] != (row.size,):
+            raise InputError(
+                f"output {name!r} is not one for each of {row.size} examples, so those of several batches cannot be "
+                "joined: call predict for each batch"
+            )
+    return outputs
