@@ -348,7 +348,10 @@ class Fit:
             )
 
     def _check_position(self) -> None:
-        """Raise :class:`CheckpointError` for a position in the middle of an epoch of other batches."""
+        """Raise :class:`CheckpointError` for a checkpoint from the middle of an epoch of other batches.
+
+        In the same process, an epoch that was stopped over arrays begins anew over a loader, and the other way round.
+        """
         before, now = self.position.batch_size, self.source.batch_size
         if not self.position.batch or before == now:
             return
@@ -356,7 +359,9 @@ class Fit:
         if before and now:
             raise CheckpointError(f"{where} in batches of {before}; go on with batch_size={before}, not {now}")
         kinds = f"arrays in batches of {before}" if before else "a loader's batches"
-        raise CheckpointError(f"{where} over {kinds}; go on with {'these' if before else 'such'}")
+        if self.trainer.restored:
+            raise CheckpointError(f"{where} over {kinds}; go on with {'these' if before else 'such'}")
+        self.trainer.position = Position(self.position.epoch)
 
     def _check_outputs(self) -> None:
         """Find out before training whether the files can be written."""

@@ -216,6 +216,22 @@ def test_a_checkpoint_of_other_batches(mlp: gt.Template, points: Points, tmp_pat
         path.unlink()
 
 
+def test_an_epoch_begins_anew_over_data_of_another_kind(mlp: gt.Template, points: Points) -> None:
+    """In the same process: who stopped a run over a loader is free to train on arrays."""
+    for first, size, second, other in ((points, 4, cut(points), None), (cut(points), None, points, 4)):
+        trainer, stepped = trainer_of(mlp), trainer_of(mlp)
+        with pytest.raises(KeyboardInterrupt):
+            trainer.fit(first, 1, size, callbacks=[Stop(2)], shuffle=False, progress=False)
+        history = trainer.fit(second, 1, other, shuffle=False, progress=False)
+        for x, y in cut(points)[:2]:
+            stepped.step({"x": x, "labels": y})
+        assert history.loss == pytest.approx(
+            [sum(stepped.step({"x": x, "labels": y}) * len(y) for x, y in cut(points)) / 22]
+        )
+        assert bits(trainer) == bits(stepped)
+        assert trainer.position == Position(1)
+
+
 def test_a_source_that_is_shorter_than_it_was(mlp: gt.Template, points: Points, tmp_path: Path) -> None:
     path = tmp_path / "run.safetensors"
     with pytest.raises(KeyboardInterrupt):

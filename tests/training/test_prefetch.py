@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import multiprocessing
 import os
 import signal
@@ -92,10 +94,9 @@ def test_an_error_comes_after_the_items_before_it() -> None:
     source = Prefetched(items(), 5, 5, never)  # type: ignore[arg-type]
     assert source.take(1) == [1]
     assert source.take(1) == [2]
-    for _ in range(2):
-        with pytest.raises(KeyError) as told:
-            source.take(1)
-        assert told.value is error
+    with pytest.raises(KeyError) as told:
+        source.take(1)
+    assert told.value is error
     source.close()
 
 
@@ -251,6 +252,39 @@ def test_a_generator_of_fits_own_is_closed_and_let_go(mlp: gt.Template, points: 
     assert closed == ["fit's"]
     assert held[0]() is None
     assert len(next(own)[0]) in (2, 4)
+
+
+def test_a_loader_that_raised_is_let_go_with_its_error(mlp: gt.Template, points: Points) -> None:
+    """At once, without waiting for the garbage collector: processes of a loader end with its iterator."""
+
+    class Reading:
+        left = 2
+
+        def __iter__(self) -> Reading:
+            return self
+
+        def __next__(self) -> Batch:
+            self.left -= 1
+            if not self.left:
+                raise OSError("no file")
+            return cut(points)[0]
+
+    held: list[weakref.ref[Reading]] = []
+
+    class Loader:
+        def __iter__(self) -> Reading:
+            reading = Reading()
+            held.append(weakref.ref(reading))
+            return reading
+
+    gc.disable()
+    try:
+        for prefetch in (0, None):
+            with contextlib.suppress(BatchError):
+                trainer_of(mlp).fit(Loader(), 1, prefetch=prefetch, progress=False)
+            assert held[-1]() is None
+    finally:
+        gc.enable()
 
 
 def test_a_source_that_never_gives_its_batch(

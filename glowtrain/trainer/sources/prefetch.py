@@ -66,8 +66,14 @@ class Prefetched(Generic[T]):
                 return [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
         self._check()
         if self._error is not None:
-            raise self._error
+            raise self._error_once()
         return []
+
+    def _error_once(self) -> BaseException:
+        """The error, which is not kept: through its frames it would keep this object, and all that makes items."""
+        error, self._error = self._error, None
+        assert error is not None
+        return error
 
     def close(self) -> None:
         """End the thread, which closes the generator.
