@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import glowtrain as gt
 from glowtrain.errors import BatchError, CheckpointError, DataError
+from glowtrain.trainer import pace
 from glowtrain.trainer.checkpoints.checkpoint import Position, read
 from glowtrain.trainer.fit import Moment
 from glowtrain.trainer.sources.states import decode, encode
@@ -201,6 +202,27 @@ def test_the_order_of_a_run_that_goes_on_is_the_loaders(mlp: gt.Template, points
     assert decode(position.source)["done"] == position.batch == 2
     trainer_of(mlp).fit(StatefulLoader(cut(points)), 1, checkpoint=path, progress=False)
     assert decode(read(path).position.source)["order"] is None
+
+
+@pytest.mark.parametrize("prefetch", [None, 3])
+def test_the_state_behind_a_row_of_many(
+    mlp: gt.Template, points: Points, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefetch: int | None
+) -> None:
+    """Short steps run many in a call: the state is that behind the last of them."""
+    monkeypatch.setattr(pace, "SECONDS", 1e3)
+    saved: list[tuple[int, int]] = []
+    real = gt.Trainer.save
+
+    def save(self: gt.Trainer, path: Path) -> None:
+        if self.position.batch:
+            saved.append((decode(self.position.source)["done"], self.position.batch))
+        real(self, path)
+
+    monkeypatch.setattr(gt.Trainer, "save", save)
+    source = StatefulLoader(cut(points)[:5] * 20)
+    settings = {"checkpoint": tmp_path / "run", "checkpoint_every": 30, "prefetch": prefetch, "progress": False}
+    trainer_of(mlp).fit(source, 1, **settings)
+    assert saved == [(30, 30), (60, 60), (90, 90)]
 
 
 def test_a_checkpoint_of_other_batches(mlp: gt.Template, points: Points, tmp_path: Path) -> None:
