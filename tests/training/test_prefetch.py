@@ -100,6 +100,27 @@ def test_an_error_comes_after_the_items_before_it() -> None:
     source.close()
 
 
+def test_what_ends_a_wait_comes_before_an_error() -> None:
+    """An interrupt can be why the generator failed."""
+
+    class Interrupted(Exception):
+        pass
+
+    def items() -> Iterator[int]:
+        yield 1
+        raise KeyError
+
+    def check() -> None:
+        raise Interrupted
+
+    source = Prefetched(items(), 5, 5, check)  # type: ignore[arg-type]
+    source._thread.join(30)
+    assert source.take(1) == [1]
+    with pytest.raises(Interrupted):
+        source.take(1)
+    source.close()
+
+
 def test_settings_of_the_callers_context_hold_in_the_thread() -> None:
     def items() -> Iterator[Any]:
         yield np.geterr()["over"]
