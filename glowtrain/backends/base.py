@@ -150,6 +150,16 @@ class Instance(ABC):
         raise BackendError(f"{type(self).__name__} takes no times of kernels; use backend cpu")
 
 
+class PlacedInstance(ABC):
+    """An executable with memory for activations of its own, while inputs, variables and outputs lie where each call
+    says. It must not be called from two threads at once."""
+
+    @abstractmethod
+    def run(self, addresses: Sequence[int]) -> None:
+        """One run over memory at ``addresses``, in the order that :meth:`Executable.placed` was given: row-major, of
+        the graph's types exactly. Outputs must not overlap with anything else."""
+
+
 @dataclass(frozen=True)
 class View:
     """Another text of a stage's result, for readers. ``says``: what it shows, in a few words."""
@@ -168,6 +178,12 @@ class Executable(ABC):
     @abstractmethod
     def bind(self, state: State) -> Instance:
         """An instance over a state that holds all variables."""
+
+    def placed(self, names: Sequence[str]) -> PlacedInstance:
+        """An instance over memory that each call names, by addresses in the order of ``names``: those of all inputs,
+        variables and outputs, no two of them the same; compiled with ``Options(row_major_variables=True)``. Raises
+        :class:`BackendError` where the backend has no addresses."""
+        raise BackendError(f"{type(self).__name__} does not run on addresses; use backend cpu")
 
 
 class Backend(ABC):

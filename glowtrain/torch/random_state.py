@@ -6,20 +6,17 @@ from itertools import count
 
 import numpy as np
 
-from glowtrain.graph import Value, Variable
+from glowtrain.graph import Input, Value, Variable, constant
 from glowtrain.modes.training_and_inference import COUNTER, SEED
+from glowtrain.types import TensorType, i64
 
 
-class RandomState:
-    """The variables that random operators read, and a stream of its own for each of them.
+class Draws:
+    """A stream of its own for each random operator, under one ``seed`` and ``counter``."""
 
-    The seed is PyTorch's (``torch.manual_seed``), the counter counts steps.
-    """
-
-    def __init__(self, seed: int) -> None:
-        # PyTorch's seeds have 64 bits, with or without sign
-        self.seed = Variable(SEED, np.array(seed & (1 << 64) - 1, np.uint64).view(np.int64), trainable=False)
-        self.counter = Variable(COUNTER, np.array(0, np.int64), trainable=False)
+    def __init__(self, seed: Value, counter: Value) -> None:
+        self.seed = seed
+        self.counter = counter
         self._streams = count()
         self.used = False
 
@@ -28,7 +25,28 @@ class RandomState:
         self.used = True
         return next(self._streams)
 
+
+class RandomState(Draws):
+    """The variables that random operators read, and a stream of its own for each of them.
+
+    The seed is PyTorch's (``torch.manual_seed``), the counter counts steps.
+    """
+
+    def __init__(self, seed: int) -> None:
+        # PyTorch's seeds have 64 bits, with or without sign
+        bits = np.array(seed & (1 << 64) - 1, np.uint64).view(np.int64)
+        self._counter = Variable(COUNTER, np.array(0, np.int64), trainable=False)
+        super().__init__(Variable(SEED, bits, trainable=False), self._counter)
+
     @property
     def updates(self) -> dict[Variable, Value]:
         """What a step changes: the next one draws other numbers."""
-        return {self.counter: self.counter + 1} if self.used else {}
+        return {self._counter: self._counter + 1} if self.used else {}
+
+
+class RandomKey(Draws):
+    """Random numbers under a seed that each call is given, as ``key``."""
+
+    def __init__(self) -> None:
+        self.key = Input(TensorType(i64), "key")
+        super().__init__(self.key, constant(0, i64))

@@ -19,7 +19,7 @@ from glowtrain.ops.tensor.move import zeros
 from glowtrain.torch.aten import TABLE, AtenCall
 from glowtrain.torch.memory import array_of
 from glowtrain.torch.places import module_path, source_line
-from glowtrain.torch.random_state import RandomState
+from glowtrain.torch.random_state import Draws
 from glowtrain.torch.trace import GRADIENT, Trace, name_of
 
 LISTED = 8
@@ -36,7 +36,7 @@ class Read:
     made_for: dict[Node, torch.fx.Node]
 
 
-def read(trace: Trace, leaves: Mapping[str, Value], random: RandomState, prefix: str = "") -> Read:
+def read(trace: Trace, leaves: Mapping[str, Value], random: Draws, prefix: str = "") -> Read:
     """Graph code of a trace, from the values of its inputs, parameters and buffers by their placeholders' names.
 
     Nodes are named after the submodules and nodes of the trace, ``/layers.0/linear``, without ``prefix``. Raises
@@ -82,7 +82,7 @@ def _constant(trace: Trace, node: torch.fx.Node) -> Value | None:
     return None if tensor is None else constant(array_of(tensor).copy())
 
 
-def _called(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any], random: RandomState) -> Any:
+def _called(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any], random: Draws) -> Any:
     args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
     if node.target is operator.getitem:
         return args[0][args[1]]

@@ -10,6 +10,7 @@ Source of the method: PyTorch's documentation of torch.export (training IR, ``ru
 
 from __future__ import annotations
 
+import operator
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._higher_order_ops.wrap import wrap_with_set_grad_enabled
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 from torch.overrides import TorchFunctionMode
@@ -98,7 +100,8 @@ class Trace:
     """A functional graph. ``tensors``: the parameters, buffers and constants that placeholders stand for, by the
     placeholder's name; ``names``: what parameters and buffers are called in the module. ``inputs``: the placeholders of
     inputs that are tensors, in order; ``results``: the nodes (or plain values) of the outputs, flat, and ``structure``
-    how they make up what the function returns; ``updates``: the new values of buffers by name."""
+    how they make up what the function returns; ``updates``: the new values of buffers by name, ``mutations`` those of
+    inputs by placeholder."""
 
     graph: torch.fx.Graph
     tensors: Mapping[str, torch.Tensor]
@@ -107,20 +110,26 @@ class Trace:
     results: Sequence[Any]
     structure: pytree.TreeSpec
     updates: Mapping[str, Any] = field(default_factory=dict)
+    mutations: Mapping[str, Any] = field(default_factory=dict)
 
 
-def traced(computation: Computation, examples: Sequence[Any]) -> Trace:
-    """Trace a computation for inputs like ``examples``: their shapes hold for the graph.
+def traced(computation: Computation, examples: Sequence[Any], *, mutable: bool = False) -> Trace:
+    """Trace a computation for inputs like ``examples``: their shapes hold for the graph. It may change inputs in place
+    if they are ``mutable``.
 
     Raises :class:`ModelError` for what cannot be traced: control flow that depends on elements, calls out of PyTorch.
     """
     program = _exported(computation, tuple(examples))
+    _cut_where_no_grad(program.graph)
     missing = _missing(program)
     table = torch.export.default_decompositions()
-    wanted = {operator: table[operator] for operator in missing if operator in table}
+    wanted = {each: table[each] for each in missing if each in table}
     with _Quiet():
         program = program.run_decompositions(wanted)
-    return _trace(program)
+    trace = _trace(program)
+    if trace.mutations and not mutable:
+        raise ModelError(f"the module changes {next(iter(trace.mutations))!r} in place, which is one of its inputs")
+    return trace
 
 
 def _exported(computation: Computation, examples: tuple[Any, ...]) -> ExportedProgram:
@@ -158,9 +167,21 @@ def _untraceable(error: Exception) -> str:
     )
 
 
+def _cut_where_no_grad(graph: torch.fx.Graph) -> None:
+    """Detach what is computed under ``torch.no_grad``: decompositions forget where that was."""
+    regions = [node for node in graph.nodes if node.target is wrap_with_set_grad_enabled and node.args[0] is False]
+    for region in regions:
+        for result in [user for user in region.users if user.target is operator.getitem]:
+            with graph.inserting_after(result):
+                cut = graph.call_function(torch.ops.aten.detach.default, (result,))
+            cut.meta.update(result.meta)
+            result.replace_all_uses_with(cut, lambda user, cut=cut: user is not cut)
+
+
 def _missing(program: ExportedProgram) -> set[Any]:
     """Operators of a program that cannot be read as they are."""
-    targets = {node.target for node in program.graph.nodes if node.op == "call_function"}
+    parts = [part for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
+    targets = {node.target for part in parts for node in part.graph.nodes if node.op == "call_function"}
     return {target for target in targets if isinstance(target, torch._ops.OpOverload) and name_of(target) not in TABLE}
 
 
@@ -190,13 +211,15 @@ def _trace(program: ExportedProgram) -> Trace:
         tensors[spec.arg.name] = held[spec.target]
         if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
             names[spec.arg.name] = spec.target
-    results, updates = [], {}
+    results, updates, mutations = [], {}, {}
     (outputs,) = (node.args[0] for node in program.graph.nodes if node.op == "output")
     for spec, node in zip(signature.output_specs, outputs, strict=True):
         if spec.kind == OutputKind.USER_OUTPUT:
             results.append(node)
         elif spec.kind == OutputKind.BUFFER_MUTATION:
             updates[spec.target] = node
+        elif spec.kind == OutputKind.USER_INPUT_MUTATION:
+            mutations[spec.target] = node
         else:
-            raise ModelError(f"the module changes {spec.target!r} in place, which is one of its inputs or parameters")
-    return Trace(program.graph, tensors, names, inputs, results, program.call_spec.out_spec, updates)
+            raise ModelError(f"the module changes {spec.target!r} in place, which is one of its parameters")
+    return Trace(program.graph, tensors, names, inputs, results, program.call_spec.out_spec, updates, mutations)

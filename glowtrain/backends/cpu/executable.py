@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +15,7 @@ from glowtrain.backends.cache.folder import Cache
 from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.cpu.driver import Driver, driving
 from glowtrain.backends.cpu.event_log import EventLog
+from glowtrain.backends.cpu.placed import PlacedNative
 from glowtrain.backends.cpu.table import ARENA, FIRST_SLOT, POOL, WORKSPACES
 from glowtrain.backends.cpu.threads.pool import pool_of
 from glowtrain.backends.llvm import toolchain
@@ -38,6 +39,9 @@ class NativeExecutable(Executable):
 
     def bind(self, state: State) -> NativeInstance:
         return NativeInstance(self, state)
+
+    def placed(self, names: Sequence[str]) -> PlacedNative:
+        return PlacedNative(self.artifact, self.step, self.pool, self.threads, names)
 
 
 class NativeInstance(Instance):

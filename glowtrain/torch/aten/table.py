@@ -17,7 +17,7 @@ import torch
 from glowtrain.graph import Value, constant
 from glowtrain.ops.elementwise.logic import Cast
 from glowtrain.torch.dtypes import from_torch_dtype
-from glowtrain.torch.random_state import RandomState
+from glowtrain.torch.random_state import Draws
 from glowtrain.types import DType, Shape, TensorType
 
 Reading = Callable[..., Any]
@@ -45,7 +45,7 @@ class AtenCall:
     """One call of an operator: ``node`` as PyTorch has traced it, and where random numbers come from."""
 
     node: torch.fx.Node
-    random: RandomState
+    random: Draws
 
     @property
     def types(self) -> tuple[TensorType | None, ...]:

@@ -1,0 +1,172 @@
+"""``torch.compile(module, backend="glowtrain")``: what Dynamo captures, forward and backward compiled by us.
+
+Dynamo looks this up by the entry point ``torch_dynamo_backends``. Its graphs may have symbolic shapes; each shape that
+is met is compiled for itself, and a bounded number of them is kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from threading import RLock
+from typing import Any
+
+import torch
+
+from glowtrain.backends.discovery import backend_of
+from glowtrain.errors import GlowtrainError, ModelError
+from glowtrain.forks import renew_in_children
+from glowtrain.torch.capture import Captured, captured, check_apart
+from glowtrain.torch.differentiable import Formula, Inference, Training, compiled
+
+SHAPES = 32
+"""Shapes of arguments for which a captured graph is kept compiled; the one that was used longest ago goes first."""
+
+OWN = "_buffers_"
+"""What Dynamo's names of a module's buffers have in them."""
+
+torch._dynamo.config.allow_rnn = True  # LSTM, GRU and RNN would break graphs otherwise
+
+
+class FallbackWarning(UserWarning):
+    """Something that torch.compile captured is computed by PyTorch, as it cannot be compiled."""
+
+
+def glowtrain(module: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+    """The backend: a captured module as one function of its arguments.
+
+    What cannot be compiled is left to PyTorch, and a :class:`FallbackWarning` names operator and line, once.
+    """
+    return CapturedFunction(module, examples).call
+
+
+class CapturedFunction:
+    """A captured module, compiled for each shape of its arguments, and for calls with gradients and without."""
+
+    def __init__(self, module: torch.fx.GraphModule, examples: Sequence[Any]) -> None:
+        self.module = module
+        placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+        self._open = [n for n, node in enumerate(placeholders) if _is_open(node, examples[n])]
+        self._kept: OrderedDict[Any, Specialised] = OrderedDict()
+        self._compute = self._refused if torch.is_autocast_enabled("cpu") else self._compiled
+        self.renew()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """The lock, free of threads that a child of fork does not have."""
+        self._lock = RLock()
+
+    def call(self, *arguments: Any) -> Any:
+        """The module's results."""
+        return self._compute(arguments)
+
+    def _compiled(self, arguments: Sequence[Any]) -> Any:
+        key = (torch.is_grad_enabled(), *[_shape(arguments[number]) for number in self._open])
+        special = self._kept.get(key)
+        if special is None:
+            special = self._specialised(key, arguments)
+        elif self._open:
+            self._used(key)
+        if special is None:
+            return self._eager(arguments)
+        if special.foreign:
+            try:
+                special.check(arguments)
+            except GlowtrainError as error:
+                self._refuse(error)
+                return self._eager(arguments)
+        return special(arguments)
+
+    def _used(self, key: Any) -> None:
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+
+    def _specialised(self, key: Any, arguments: Sequence[Any]) -> Specialised | None:
+        with self._lock:
+            if key in self._kept:
+                return self._kept[key]
+            try:
+                special = Specialised(self.module, arguments)
+            except GlowtrainError as error:
+                self._refuse(error)
+                return None
+            self._kept[key] = special
+            while len(self._kept) > SHAPES:
+                self._kept.popitem(last=False)
+            return special
+
+    def _refused(self, arguments: Sequence[Any]) -> Any:
+        self._refuse(ModelError("it runs under autocast; convert the module instead, with .to(torch.bfloat16)"))
+        return self._eager(arguments)
+
+    def _refuse(self, error: GlowtrainError) -> None:
+        """Leave all calls to PyTorch, and say so."""
+        self._compute = self._eager
+        self._kept.clear()
+        message = f'backend "glowtrain" leaves a part of the module to PyTorch: {error}'
+        warnings.warn(message, FallbackWarning, stacklevel=5)
+
+    def _eager(self, arguments: Sequence[Any]) -> Any:
+        return self.module.forward(*arguments)
+
+
+def _is_open(node: torch.fx.Node, example: Any) -> bool:
+    """Whether an argument differs from call to call in more than its elements: a number, or the shape of a tensor."""
+    if not isinstance(example, torch.Tensor):
+        return True
+    described = node.meta.get("example_value", example)
+    return any(isinstance(extent, torch.SymInt) for extent in (*described.shape, *described.stride()))
+
+
+def _shape(argument: Any) -> Any:
+    return argument.shape if isinstance(argument, torch.Tensor) else argument
+
+
+class Specialised:
+    """A captured module for arguments of some shapes."""
+
+    def __init__(self, module: torch.fx.GraphModule, arguments: Sequence[Any]) -> None:
+        found = captured(module, arguments)
+        tensors = [n for n, argument in enumerate(arguments) if isinstance(argument, torch.Tensor)]
+        changed = {leaf.name for leaf in found.updates}
+        self._function = _function(found, [arguments[number] for number in tensors])
+        self._tensors = tensors
+        self._rearranged = [at for at, number in enumerate(tensors) if not arguments[number].is_contiguous()]
+        self._changed = [at for at, leaf in enumerate(found.leaves) if leaf.name in changed]
+        names = [str(node.target) for node in module.graph.nodes if node.op == "placeholder"]
+        self.foreign = [at for at in self._changed if OWN not in names[tensors[at]]]
+        """The tensors that are changed in place and are no buffers of the module."""
+        self._draws = found.draws
+        self._returned = None if found.is_plain else found.returned
+
+    def check(self, arguments: Sequence[Any]) -> None:
+        """Raise :class:`ModelError` where a call changes a tensor that shares memory with another one: Dynamo does not
+        look at that."""
+        tensors = [arguments[number] for number in self._tensors]
+        for at, other in itertools.product(self.foreign, tensors):
+            check_apart(tensors[at], other)
+
+    def __call__(self, arguments: Sequence[Any]) -> Any:
+        tensors = given = [arguments[number] for number in self._tensors]
+        if self._rearranged:
+            tensors = given.copy()
+        for at in self._rearranged:
+            tensors[at] = tensors[at].contiguous()
+        if self._draws:
+            # from PyTorch's generator, so that its seeds and saved states give the same numbers again
+            tensors.append(torch.empty_strided((), (), dtype=torch.int64).random_())
+        computed = self._function(tensors)
+        if self._changed:
+            torch.autograd.graph.increment_version([tensors[at] for at in self._changed])
+        if self._returned is None:
+            return computed
+        return [each.of(given, computed) for each in self._returned]
+
+
+def _function(found: Captured, tensors: Sequence[torch.Tensor]) -> Inference | Training:
+    """What computes, with gradients if some are wanted."""
+    wanted = [n for n, tensor in enumerate(tensors) if tensor.requires_grad] if torch.is_grad_enabled() else []
+    return compiled(Formula("captured", found.leaves, found.computed, found.updates, wanted, backend_of("cpu")))

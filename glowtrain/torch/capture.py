@@ -1,0 +1,218 @@
+"""What Dynamo captured, as graph code: what is computed, what is changed in place, and how results lie in memory."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.fx.traceback import preserve_node_meta
+from torch.utils import _pytree as pytree
+
+from glowtrain.errors import ModelError
+from glowtrain.graph import Input, Value, Variable
+from glowtrain.torch.aten.table import type_of_fake
+from glowtrain.torch.memory import check_memory
+from glowtrain.torch.random_state import RandomKey
+from glowtrain.torch.read import read
+from glowtrain.torch.trace import Computation, Trace, traced
+
+Tensors = Sequence[torch.Tensor]
+View = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Returned:
+    """A result: a plain ``value``; or ``views``, one after the other, of an argument that is a tensor or of what is
+    ``computed``, by number."""
+
+    value: Any = None
+    argument: int | None = None
+    computed: int | None = None
+    views: tuple[View, ...] = ()
+
+    def of(self, arguments: Tensors, computed: Tensors) -> Any:
+        """The result of a call."""
+        if self.argument is None and self.computed is None:
+            return self.value
+        result = arguments[self.argument] if self.argument is not None else computed[self.computed or 0]
+        for view in self.views:
+            result = view(result)
+        return result
+
+
+@dataclass(frozen=True)
+class Captured:
+    """``leaves`` stand for the arguments that are tensors, and last for the key of random numbers if ``draws``;
+    variables for those that are changed in place, by ``updates``."""
+
+    leaves: list[Input | Variable]
+    computed: list[Value]
+    returned: list[Returned]
+    updates: dict[Variable, Value]
+    draws: bool
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the results are what is computed, in order."""
+        return self.returned == [Returned(computed=number) for number in range(len(self.computed))]
+
+
+def captured(module: torch.fx.GraphModule, arguments: Sequence[Any]) -> Captured:
+    """A captured module for arguments like these: tensors, and numbers that hold for the graph.
+
+    Raises :class:`ModelError` for what cannot be traced, or is changed in place where that is not possible, and
+    :class:`UnsupportedOperatorError` that names operators with their lines.
+    """
+    for number, argument in enumerate(arguments):
+        _check(argument, number)
+    trace = traced(Computation(_run(module), module=module), [_plain(each) for each in arguments], mutable=True)
+    if trace.updates:
+        raise ModelError(f"{next(iter(trace.updates))!r} is changed in place, and belongs to what was captured")
+    tensors = dict(zip(trace.inputs, filter(_is_tensor, arguments), strict=True))
+    _check_mutated([tensors[name] for name in trace.mutations], list(tensors.values()))
+    leaves = {name: _leaf(tensor, name, name in trace.mutations) for name, tensor in tensors.items()}
+    computed, returned = _returned(trace)
+    random = RandomKey()
+    wanted = [*computed, *trace.mutations.values()]
+    found = read(replace(trace, results=wanted), leaves, random).results
+    changed = [leaf for leaf in leaves.values() if isinstance(leaf, Variable)]
+    updates = {leaf: found[wanted.index(trace.mutations[leaf.name])] for leaf in changed}
+    keys = [random.key] if random.used else []
+    return Captured([*leaves.values(), *keys], found[: len(computed)], returned, updates, random.used)
+
+
+def _run(module: torch.fx.GraphModule) -> Callable[..., Any]:
+    """The module node by node, so that each traced operator knows the line that it comes from."""
+
+    def run(*arguments: Any) -> Any:
+        with preserve_node_meta():
+            return torch.fx.Interpreter(module).run(*arguments)
+
+    return run
+
+
+def _plain(argument: Any) -> Any:
+    """An argument as it is traced: numbers hold for the graph, and memory is row-major as it will be in calls."""
+    return argument.detach().contiguous() if _is_tensor(argument) else argument
+
+
+def _is_tensor(argument: Any) -> bool:
+    return isinstance(argument, torch.Tensor)
+
+
+def _leaf(tensor: torch.Tensor, name: str, changes: bool) -> Input | Variable:
+    type_ = type_of_fake(tensor)
+    if changes:
+        return Variable(name, np.zeros(type_.shape, type_.dtype.numpy), trainable=False)
+    return Input(type_, name)
+
+
+def _check(argument: Any, number: int) -> None:
+    if not _is_tensor(argument):
+        if not isinstance(argument, (int, float, bool)):
+            raise ModelError(f"argument {number} is {type(argument).__name__}, neither a tensor nor a number")
+    elif type(argument) not in (torch.Tensor, torch.nn.Parameter):
+        raise ModelError(f"argument {number} is {type(argument).__name__}, which computes in ways of its own")
+    elif argument.numel():
+        check_memory(argument.detach().contiguous(), f"argument {number}")
+
+
+def _check_mutated(mutated: Tensors, tensors: Tensors) -> None:
+    for tensor in mutated:
+        if tensor.requires_grad:
+            raise ModelError("a tensor that requires a gradient is changed in place: make a new one of it")
+        if not tensor.is_contiguous():
+            raise ModelError(f"a tensor with strides {tensor.stride()} is changed in place: make it contiguous")
+    for tensor, other in itertools.product(mutated, tensors):
+        check_apart(tensor, other)
+
+
+def check_apart(changed: torch.Tensor, other: torch.Tensor) -> None:
+    """Raise :class:`ModelError` where a tensor that is changed in place has elements in common with another one."""
+    if changed is not other and overlap(changed, other):
+        raise ModelError("a tensor is changed in place that shares memory with another argument")
+
+
+def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors may have elements in common."""
+    if not one.numel() or not other.numel():
+        return False
+    (first, last), (begin, end) = _span(one), _span(other)
+    return first < end and begin < last
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """The addresses of the first byte, and behind the last."""
+    steps = sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (steps + 1) * tensor.element_size()
+
+
+def _returned(trace: Trace) -> tuple[list[torch.fx.Node], list[Returned]]:
+    """The nodes that are computed, and how each result is made of them.
+
+    Results that share memory in PyTorch do so here: they are views, by PyTorch itself, of an argument or of one thing
+    that is computed; so are those that do not lie row-major.
+    """
+    chains = [_chain(result) for result in trace.results]
+    arguments = {node: trace.inputs.index(node.name) for node in trace.graph.nodes if node.name in trace.inputs}
+    by_name = {node.name: number for node, number in arguments.items()}
+    arguments.update({node: by_name[name] for name, node in trace.mutations.items() if not _is_leaf(node)})
+    shared = Counter(chain[0] for chain in chains if chain)
+    computed: dict[torch.fx.Node, int] = {}
+    returned = []
+    for result, chain in zip(trace.results, chains, strict=True):
+        if not chain:
+            returned.append(Returned(value=result))
+        elif chain[0] in arguments:
+            returned.append(Returned(argument=arguments[chain[0]], views=_views(chain)))
+        elif shared[chain[0]] > 1 or not result.meta["val"].is_contiguous():
+            number = computed.setdefault(chain[0], len(computed))
+            returned.append(Returned(computed=number, views=_views(chain)))
+        else:
+            returned.append(Returned(computed=computed.setdefault(result, len(computed))))
+    return list(computed), returned
+
+
+def _is_leaf(node: torch.fx.Node) -> bool:
+    return bool(node.op == "placeholder")
+
+
+def _chain(result: Any) -> list[torch.fx.Node]:
+    """What a result is a view of, and the nodes that lead from there to it; [] for what is no tensor."""
+    if not isinstance(result, torch.fx.Node):
+        return []
+    chain = [result]
+    while _is_view(chain[-1]):
+        chain.append(chain[-1].args[0])
+    return chain[::-1]
+
+
+def _is_view(node: torch.fx.Node) -> bool:
+    """Whether PyTorch gives a view of the first operand: an operator of its own that computes nothing."""
+    if node.target is operator.getitem:
+        return _is_view(node.args[0])
+    given = (*node.args[1:], *node.kwargs.values())
+    fixed = not any(isinstance(each, torch.fx.Node) for each in pytree.tree_leaves(given))
+    return bool(isinstance(node.target, torch._ops.OpOverload) and node.target.is_view and node.args and fixed)
+
+
+def _views(chain: Sequence[torch.fx.Node]) -> tuple[View, ...]:
+    return tuple(_View(node.target, node.args[1:], dict(node.kwargs)) for node in chain[1:])
+
+
+@dataclass(frozen=True, eq=False)
+class _View:
+    """An operator of PyTorch with all but its first operand."""
+
+    target: Callable[..., Any]
+    rest: tuple[Any, ...]
+    named: dict[str, Any]
+
+    def __call__(self, viewed: Any) -> Any:
+        return self.target(viewed, *self.rest, **self.named)

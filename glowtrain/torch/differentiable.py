@@ -1,0 +1,284 @@
+"""Functions of tensors from graph code, which PyTorch's autograd differentiates by calling ours.
+
+apply --> forward half, with residuals --> results
+backward: residuals, inputs and cotangents --> backward half --> gradients
+backward of the backward: the gradients are such a function themselves, made when they are first differentiated
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import accumulate
+from operator import itemgetter
+from typing import Any
+
+import torch
+
+from glowtrain.backends.base import Backend
+from glowtrain.compiler.placed import PlacedFunction
+from glowtrain.compiler.walk import WALK, arrive, select
+from glowtrain.errors import DifferentiationError
+from glowtrain.grad.halves import Halves, halves
+from glowtrain.grad.reverse import pullback
+from glowtrain.graph import Graph, Input, Value, Variable, topological
+from glowtrain.stages import Options
+from glowtrain.torch.dtypes import THEIRS
+from glowtrain.types import TensorType
+
+Tensors = Sequence[torch.Tensor]
+Leaf = Input | Variable
+address = torch.Tensor.data_ptr
+ALIGNMENT = 64
+"""Bytes at a multiple of which each residual begins."""
+
+
+class Formula:
+    """Results and updates of variables as graph code, of ``leaves``; ``wanted``: those of them that get gradients."""
+
+    def __init__(
+        self, name: str, leaves: Sequence[Leaf], results: Sequence[Value], updates: Mapping[Variable, Value],
+        wanted: Sequence[int], backend: Backend,
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.leaves = tuple(leaves)
+        self.results = tuple(results)
+        self.updates = dict(updates)
+        self.wanted = tuple(wanted)
+        self.backend = backend
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The results alone."""
+        return Graph(self.inputs, self.named_results, self.updates, self.name)
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        return tuple(leaf for leaf in self.leaves if isinstance(leaf, Input))
+
+    @property
+    def named_results(self) -> dict[str, Value]:
+        return {f"result{number}": value for number, value in enumerate(self.results)}
+
+    @cached_property
+    def cotangents(self) -> dict[int, Input]:
+        """The cotangents of the results, by number, that depend on what gets gradients by a differentiable path."""
+        return {n: self._all_cotangents[n] for n, value in enumerate(self.results) if n in self._reached}
+
+    @cached_property
+    def _all_cotangents(self) -> dict[int, Input]:
+        floats = {n: value for n, value in enumerate(self.results) if value.dtype.is_float}
+        return {n: Input(value.type, f"cotangent{n}.{self.name}") for n, value in floats.items()}
+
+    @cached_property
+    def _reached(self) -> frozenset[int]:
+        wrt = [self.leaves[number] for number in self.wanted]
+        seeds = self._all_cotangents
+        return frozenset(n for n in seeds if any(g is not None for g in pullback([self.results[n]], [seeds[n]], wrt)))
+
+    @cached_property
+    def gradients(self) -> dict[int, Value]:
+        """The gradients that there are, by the number of the leaf."""
+        wrt = [self.leaves[number] for number in self.wanted]
+        results = [self.results[number] for number in self.cotangents]
+        found = pullback(results, list(self.cotangents.values()), wrt)
+        return {n: value for n, value in zip(self.wanted, found, strict=True) if value is not None}
+
+    @property
+    def halves(self) -> Halves:
+        """The results with residuals, and the gradients: cut where operators are written out and simplified, so that
+        both have what they share once."""
+        gradients = {f"gradient{number}": value for number, value in self.gradients.items()}
+        names = {value.name for value in self.cotangents.values()}
+        inputs = (*self.inputs, *self.cotangents.values())
+        joint = Graph(inputs, {**self.named_results, **gradients}, self.updates, self.name)
+        options = Options(facts=self.backend.facts, row_major_variables=True)
+        stages = select("integers", "expanded", "optimized", stages=self.backend.stages(WALK))
+        simple: Graph = arrive(joint, options, stages)
+        return halves(simple, list(gradients), [value for value in simple.inputs if value.name in names])
+
+    @property
+    def derivative(self) -> Formula:
+        """The gradients, of the same leaves and the cotangents. Raises :class:`DifferentiationError` where they read
+        what a call changes in place."""
+        leaves = (*self.leaves, *self.cotangents.values())
+        nodes = topological(self.gradients.values())
+        changed = {value.name for node in nodes for value in node.inputs if value in self.updates}
+        if changed:
+            raise DifferentiationError(
+                f"{self.name}: {', '.join(changed)} is read by the gradient, and changed in place"
+            )
+        wanted = (*self.wanted, *range(len(self.leaves), len(leaves)))
+        return Formula(f"{self.name}.gradient", leaves, list(self.gradients.values()), {}, wanted, self.backend)
+
+
+class Allocation:
+    """New tensors of some types, for each call."""
+
+    def __init__(self, types: Sequence[TensorType]) -> None:
+        self._all = [(type_.shape, _strides(type_.shape), THEIRS[type_.dtype]) for type_ in types]
+
+    def __call__(self) -> list[torch.Tensor]:
+        # twice as fast as torch.empty
+        return [torch.empty_strided(shape, strides, dtype=dtype) for shape, strides, dtype in self._all]
+
+
+def _strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Those of row-major memory, as PyTorch counts them: an empty axis counts as one of extent 1."""
+    return tuple(accumulate([1, *(max(extent, 1) for extent in reversed(shape[1:]))], int.__mul__))[::-1][: len(shape)]
+
+
+class Block:
+    """Where tensors of some types lie in one block of memory."""
+
+    def __init__(self, types: Sequence[TensorType]) -> None:
+        sizes = [-(-type_.nbytes // ALIGNMENT) * ALIGNMENT for type_ in types]
+        *self.offsets, self.size = accumulate(sizes, initial=0)
+
+    def allocate(self) -> torch.Tensor:
+        """New memory for them."""
+        return torch.empty_strided((self.size,), (1,), dtype=torch.uint8)
+
+    def addresses(self, block: torch.Tensor) -> list[int]:
+        """Where each of them lies."""
+        first = block.data_ptr()
+        return [first + offset for offset in self.offsets]
+
+
+class Inference:
+    """A formula compiled for calls of which no gradient is wanted."""
+
+    def __init__(self, formula: Formula) -> None:
+        leaves = [leaf.name for leaf in formula.leaves]
+        self._run = PlacedFunction(formula.graph, formula.backend, [*leaves, *formula.named_results])
+        self._results = Allocation([value.type for value in formula.results])
+
+    def __call__(self, tensors: Tensors) -> list[torch.Tensor]:
+        """The results, in memory of their own. The tensors are the formula's leaves, row-major."""
+        results = self._results()
+        self._run([*map(address, tensors), *map(address, results)])
+        return results
+
+
+class Training:
+    """A formula compiled for calls whose results autograd differentiates: as often as is wanted."""
+
+    def __init__(self, formula: Formula) -> None:
+        self.formula = formula
+        parts = formula.halves
+        leaves = [leaf.name for leaf in formula.leaves]
+        own = [name for name in parts.forward.outputs if name not in formula.named_results]
+        self._results = Allocation([value.type for value in formula.results])
+        self._block = Block([parts.forward.outputs[name].type for name in own])
+        self._forward = PlacedFunction(parts.forward, formula.backend, [*leaves, *formula.named_results, *own])
+        read = {value.name for value in parts.backward.inputs}
+        self._read_leaves = [number for number, name in enumerate(leaves) if name in read]
+        self._other_leaves = [number for number, name in enumerate(leaves) if name not in read]
+        self._read_results = [number for number, name in enumerate(formula.named_results) if name in read]
+        names = [
+            *(value.name for value in formula.cotangents.values()),
+            *(leaves[number] for number in self._read_leaves),
+            *(f"result{number}" for number in self._read_results),
+            *own,
+        ]
+        self._backward = PlacedFunction(parts.backward, formula.backend, [*names, *parts.backward.outputs])
+        self._gradients = Allocation([value.type for value in formula.gradients.values()])
+        order = {number: at for at, number in enumerate(formula.gradients)}
+        missing = len(order)
+        self._by_argument = itemgetter(missing, *(order.get(number, missing) for number in range(len(leaves))))
+        self._constant = [n for n in range(len(formula.results)) if n not in formula.cotangents]
+        self._cotangents = list(formula.cotangents)
+
+    def __call__(self, tensors: Tensors) -> Tensors:
+        """The results, in memory of their own. The tensors are the formula's leaves, row-major."""
+        results: Tensors = _apply(self, *tensors)
+        return results
+
+    def forward(self, context: Any, tensors: Tensors) -> tuple[torch.Tensor, ...]:
+        """The results; what backward reads is kept in ``context``, which belongs to the call."""
+        results = self._results()
+        kept = [tensors[n] for n in self._read_leaves]
+        kept += [results[n] for n in self._read_results]
+        places = [*map(address, tensors), *map(address, results)]
+        if self._block.offsets:
+            block = self._block.allocate()
+            places += self._block.addresses(block)
+            kept.append(block)
+        self._forward(places)
+        context.training = self
+        if kept:
+            context.save_for_backward(*kept)
+        context.set_materialize_grads(False)
+        if self._other_leaves:
+            context.others = [(tensor := tensors[n], tensor._version) for n in self._other_leaves]
+        if self._constant:
+            context.mark_non_differentiable(*[results[n] for n in self._constant])
+        return tuple(results)
+
+    def backward(self, context: Any, given: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+        """The gradients by leaf, after None for the formula."""
+        kept = context.saved_tensors
+        cotangents = [self._cotangent(number, given[number]) for number in self._cotangents]
+        if torch.is_grad_enabled():
+            gradients = self.derivative([*self._leaves(context, kept), *cotangents])
+        else:
+            gradients = self._gradients()
+            self._backward(self._places(cotangents, kept, gradients))
+        by_argument: Sequence[torch.Tensor | None] = self._by_argument((*gradients, None))
+        return by_argument
+
+    def _places(self, cotangents: Tensors, kept: Tensors, gradients: Tensors) -> list[int]:
+        """The addresses that the backward half is called with."""
+        places = [*map(address, cotangents), *map(address, kept)]
+        if self._block.offsets:
+            places[-1:] = self._block.addresses(kept[-1])
+        places += map(address, gradients)
+        return places
+
+    def _cotangent(self, number: int, given: torch.Tensor | None) -> torch.Tensor:
+        return self._zeros[number] if given is None else given if given.is_contiguous() else given.contiguous()
+
+    @cached_property
+    def _zeros(self) -> dict[int, torch.Tensor]:
+        types = {number: value.type for number, value in self.formula.cotangents.items()}
+        return {number: torch.zeros(type_.shape, dtype=THEIRS[type_.dtype]) for number, type_ in types.items()}
+
+    def _leaves(self, context: Any, kept: Tensors) -> list[torch.Tensor]:
+        """All leaves of a call. Raises :class:`RuntimeError`, as PyTorch does, where one was changed since."""
+        found: dict[int, torch.Tensor] = dict(zip(self._read_leaves, kept, strict=False))
+        others = context.others if self._other_leaves else ()
+        for number, (tensor, version) in zip(self._other_leaves, others, strict=True):
+            if tensor._version != version and self.formula.leaves[number] not in self.formula.updates:
+                raise RuntimeError(
+                    "a tensor that the gradient's gradient needs was changed by an inplace operation: "
+                    f"{tuple(tensor.shape)} is at version {tensor._version}, expected version {version}"
+                )
+            found[number] = tensor
+        return [found[number] for number in range(len(self.formula.leaves))]
+
+    @cached_property
+    def derivative(self) -> Inference | Training:
+        """The gradients as a function that can be differentiated again."""
+        return compiled(self.formula.derivative)
+
+
+def compiled(formula: Formula) -> Inference | Training:
+    """A formula for calls that autograd differentiates, if there is anything to differentiate."""
+    return Training(formula) if formula.wanted and formula.gradients else Inference(formula)
+
+
+class _Call(torch.autograd.Function):
+    """One call of a formula."""
+
+    @staticmethod
+    def forward(context: Any, training: Training, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return training.forward(context, tensors)
+
+    @staticmethod
+    def backward(context: Any, *cotangents: torch.Tensor | None) -> Any:
+        return context.training.backward(context, cotangents)
+
+
+_apply = super(torch.autograd.Function, _Call).apply
+"""What ``_Call.apply`` calls in the end, without looking for transforms of functorch before: there are none in what
+Dynamo runs."""
