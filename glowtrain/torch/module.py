@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import inspect
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
-from glowtrain.errors import InputError
+from glowtrain.errors import InputError, ModelError
 from glowtrain.graph import Binding, Graph, Input, Template, Value, Variable
 from glowtrain.torch.aten.table import type_of_fake
-from glowtrain.torch.dtypes import THEIRS
-from glowtrain.torch.memory import array_of
+from glowtrain.torch.dtypes import OURS, THEIRS
+from glowtrain.torch.memory import array_of, check_device
 from glowtrain.torch.random_state import RandomState
 from glowtrain.torch.read import read
-from glowtrain.torch.trace import Computation, Trace, traced
+from glowtrain.torch.trace import MODULE, Computation, Trace, traced
 from glowtrain.types import Array, Spec
 
-MODULE = "module"
-"""What the module is called within a traced computation."""
 BATCH = "batch"
 """The dimension that the first axes of all inputs share, unless something else is said."""
 
 Examples = Any
-"""A tensor, a sequence of a module's arguments, or a mapping of them by name."""
+"""A tensor, a tuple of a module's arguments, or a mapping of them by name. Arguments may hold tensors within dicts,
+tuples and lists."""
 
 
 def from_torch(
@@ -34,7 +36,8 @@ def from_torch(
 ) -> Graph | Template:
     """A module as a graph, with its parameters' present values, under its own names.
 
-    ``example``: one input, a tuple of inputs, or inputs by name; their element types and shapes count. ``dims`` names
+    ``example``: one input, a tuple of inputs, or inputs by name; their element types and shapes count. Tensors within
+    dicts and tuples are inputs of their own, ``batch.image``; what is no tensor is part of the model. ``dims`` names
     the axes that stay open, by input: ``{"x": ("batch", "time", None)}``; by default the first axis of all inputs is
     ``batch``, if they agree in it. ``{}`` leaves none open, and gives a graph in place of a template. The module is
     traced as it is: in training mode (``module.train()``) with dropout and the batch's statistics, after
@@ -44,12 +47,10 @@ def from_torch(
     which cannot be read, with their lines.
     """
     check_module(module)
-    inputs = named_inputs(module, example)
-    specs = _specs(inputs, dims)
-    arrays = {name: array_of(tensor.detach().contiguous()).copy() for name, tensor in held(module).items()}
-    build = _Build(module, inputs, specs, arrays)
-    name = type(module).__name__.lower()
-    template = Template(name, {name: spec for name, spec in specs.items() if spec is not None}, build)
+    arguments = arguments_of(module, example)
+    specs = _specs(arguments.tensors, dims)
+    arrays = {name: _copied(name, tensor) for name, tensor in held(module).items()}
+    template = Template(type(module).__name__.lower(), specs, _Build(module, arguments, specs, arrays))
     return template if template.symbols else template.bind({})
 
 
@@ -57,6 +58,11 @@ def check_module(module: Any) -> None:
     """Raise :class:`InputError` for what is no module."""
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"a torch.nn.Module is wanted, not {type(module).__name__}")
+    if isinstance(module, torch.jit.ScriptModule):
+        raise InputError("a torch.jit.ScriptModule cannot be traced: give the module that it was made of")
+    lazy = [name for name, tensor in held(module).items() if is_lazy(tensor)]
+    if lazy:
+        raise InputError(f"{lazy[0]} has no shape yet: call the module once, so that its lazy layers get theirs")
 
 
 def held(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -65,25 +71,80 @@ def held(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {**parameters, **dict(module.named_buffers(remove_duplicate=False))}
 
 
-def named_inputs(module: torch.nn.Module, example: Examples) -> dict[str, Any]:
-    """Inputs by the names of the module's arguments. Raises :class:`InputError` where they do not fit."""
+def _copied(name: str, tensor: torch.Tensor) -> Array:
+    """The elements of a parameter or buffer. Raises :class:`InputError` that names it, if they cannot be had."""
+    check_device(tensor, name)
+    if tensor.dtype not in OURS:
+        raise InputError(f"{name} has elements of {tensor.dtype}, which nothing computes with here")
+    return array_of(tensor.detach().contiguous()).copy()
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What a module is called with: ``leaves``, by name, make up the arguments of its signature as ``structure`` says.
+
+    Leaves within others have both names, ``batch.image``, ``states.0``; those of ``*inputs`` are ``inputs0``, ...
+    """
+
+    signature: inspect.Signature
+    structure: pytree.TreeSpec
+    leaves: Mapping[str, Any]
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        return {name: leaf for name, leaf in self.leaves.items() if isinstance(leaf, torch.Tensor)}
+
+    def bound(self, leaves: Sequence[Any]) -> inspect.BoundArguments:
+        """The arguments that other leaves make up."""
+        return inspect.BoundArguments(self.signature, OrderedDict(pytree.tree_unflatten(leaves, self.structure)))
+
+    def call(self, module: torch.nn.Module, leaves: Sequence[Any]) -> Any:
+        """The module's result for other leaves."""
+        bound = self.bound(leaves)
+        return module(*bound.args, **bound.kwargs)
+
+
+def arguments_of(module: torch.nn.Module, example: Examples) -> Arguments:
+    """The arguments that an example is. Raises :class:`InputError` where they do not fit the module, or are none."""
     signature = inspect.signature(module.forward)
-    given: dict[str, Any] = dict(example) if isinstance(example, Mapping) else {}
-    positional = () if given else (example,) if isinstance(example, torch.Tensor) else tuple(example)
+    if not isinstance(example, (torch.Tensor, Mapping, tuple, list)):
+        raise InputError(
+            "an example is a tensor, a tuple of the module's arguments, or a mapping of them by name, "
+            f"not {type(example).__name__}"
+        )
+    named = dict(example) if isinstance(example, Mapping) else {}
+    positional = (example,) if isinstance(example, torch.Tensor) else () if named else tuple(example)
     try:
-        bound = signature.bind(*positional, **given)
+        bound = signature.bind(*positional, **named)
     except TypeError as error:
         raise InputError(f"the example does not fit {type(module).__name__}.forward{signature}: {error}") from None
-    named: dict[str, Any] = {}
-    for name, value in bound.arguments.items():
-        several = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
-        named.update({f"{name}{i}": each for i, each in enumerate(value)} if several else {name: value})
-    return named
+    pairs, structure = pytree.tree_flatten_with_path(dict(bound.arguments))
+    arguments = Arguments(signature, structure, {_leaf_name(signature, path): leaf for path, leaf in pairs})
+    _check_leaves(arguments)
+    return arguments
 
 
-def _specs(inputs: Mapping[str, Any], dims: Mapping[str, Sequence[str | None]] | None) -> dict[str, Spec | None]:
-    """The types of the inputs that are tensors; None for others, which are part of the model."""
-    tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+def _leaf_name(signature: inspect.Signature, path: Sequence[Any]) -> str:
+    first, *rest = (str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path)
+    kind = signature.parameters[first].kind
+    if kind is inspect.Parameter.VAR_POSITIONAL:
+        return ".".join((first + rest[0], *rest[1:]))
+    return ".".join(rest if kind is inspect.Parameter.VAR_KEYWORD else (first, *rest))
+
+
+def _check_leaves(arguments: Arguments) -> None:
+    """Raise :class:`InputError` for examples without tensors, with arrays, or with tensors that are elsewhere."""
+    for name, leaf in arguments.leaves.items():
+        if isinstance(leaf, np.ndarray):
+            raise InputError(f"{name} is an array of NumPy: give torch.from_numpy of it")
+        if isinstance(leaf, torch.Tensor):
+            check_device(leaf, name)
+    if not arguments.tensors:
+        raise InputError("the example has no tensor: a module is traced for inputs of certain types and shapes")
+
+
+def _specs(tensors: Mapping[str, torch.Tensor], dims: Mapping[str, Sequence[str | None]] | None) -> dict[str, Spec]:
+    """The types of the inputs that are tensors; others are part of the model."""
     if dims is None:
         shared = {tensor.shape[0] if tensor.dim() else None for tensor in tensors.values()}
         dims = dict.fromkeys(tensors, (BATCH,)) if len(shared) == 1 and None not in shared else {}
@@ -92,7 +153,7 @@ def _specs(inputs: Mapping[str, Any], dims: Mapping[str, Sequence[str | None]] |
         raise InputError(
             f"dims: {', '.join(unknown)} is not an input that is a tensor; there are: {', '.join(tensors)}"
         )
-    return {name: _spec(name, tensors[name], dims.get(name, ())) if name in tensors else None for name in inputs}
+    return {name: _spec(name, tensor, dims.get(name, ())) for name, tensor in tensors.items()}
 
 
 def _spec(name: str, tensor: torch.Tensor, symbols: Sequence[str | None]) -> Spec:
@@ -108,17 +169,17 @@ class _Build:
     """Builds the graphs of a module: each binding is traced anew, so that Python code that looks at shapes holds."""
 
     module: torch.nn.Module
-    inputs: Mapping[str, Any]
-    specs: Mapping[str, Spec | None]
+    arguments: Arguments
+    specs: Mapping[str, Spec]
     arrays: Mapping[str, Array]
 
     def __call__(self, binding: Binding) -> Graph:
-        types = {name: spec.bind(dict(binding.dims)) for name, spec in self.specs.items() if spec is not None}
+        types = {name: spec.bind(dict(binding.dims)) for name, spec in self.specs.items()}
         examples = [
             torch.zeros(types[name].shape, dtype=THEIRS[types[name].dtype]) if name in types else value
-            for name, value in self.inputs.items()
+            for name, value in self.arguments.leaves.items()
         ]
-        trace = traced(Computation(self.module, **{MODULE: self.module}), examples)
+        trace = traced(Computation(self._called, **{MODULE: self.module}), examples)
         given = {name: Input(type_, name) for name, type_ in types.items()}
         variables = variables_of(trace, held(self.module), self.arrays)
         leaves = {**placed(trace, list(given.values())), **variables}
@@ -127,7 +188,12 @@ class _Build:
         updates = {variables[_placeholder(trace, name)]: value for name, value in found.updates.items()}
         name = type(self.module).__name__.lower()
         outputs = named_results(trace.structure, found.results)
+        if not outputs:
+            raise ModelError(f"{type(self.module).__name__}.forward returns no tensor")
         return Graph(tuple(given.values()), outputs, {**updates, **random.updates}, name)
+
+    def _called(self, *leaves: Any) -> Any:
+        return self.arguments.call(self.module, leaves)
 
 
 def variables_of(trace: Trace, tensors: Mapping[str, torch.Tensor], arrays: Mapping[str, Array]) -> dict[str, Variable]:

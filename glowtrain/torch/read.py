@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from glowtrain.errors import GlowtrainError, ModelError, UnsupportedOperatorError
 from glowtrain.grad.reverse import pullback
@@ -17,11 +18,14 @@ from glowtrain.graph.traversal import topological
 from glowtrain.graph.value import layers
 from glowtrain.ops.tensor.move import zeros
 from glowtrain.torch.aten import TABLE, AtenCall
+from glowtrain.torch.dtypes import OURS
 from glowtrain.torch.memory import array_of
 from glowtrain.torch.places import module_path, source_line
 from glowtrain.torch.random_state import Draws
-from glowtrain.torch.trace import GRADIENT, Trace, name_of
+from glowtrain.torch.trace import FIXED, GRADIENT, Trace, name_of
 
+SAID = {"_local_scalar_dense.default": ".item()"}
+"""What a module calls, by the operator that it becomes, where one does not tell the other."""
 LISTED = 8
 """Unsupported operators that a message names."""
 
@@ -42,7 +46,7 @@ def read(trace: Trace, leaves: Mapping[str, Value], random: Draws, prefix: str =
     Nodes are named after the submodules and nodes of the trace, ``/layers.0/linear``, without ``prefix``. Raises
     :class:`UnsupportedOperatorError` that names all operators which cannot be read, with their lines.
     """
-    _check(trace)
+    _check(trace, prefix)
     values: dict[torch.fx.Node, Any] = {}
     made_for: dict[Node, torch.fx.Node] = {}
     known: set[Value] = set()
@@ -51,14 +55,14 @@ def read(trace: Trace, leaves: Mapping[str, Value], random: Draws, prefix: str =
             if node.op == "placeholder":
                 values[node] = leaves[node.name] if node.name in leaves else _constant(trace, node)
             elif node.op == "call_function":
-                module = module_path(node).removeprefix(prefix).removeprefix(".")
+                module = _layer(node, prefix)
                 layer(module)
-                values[node] = _called(node, values, random)
+                values[node] = _called(node, values, random, prefix)
                 for made in _new(values[node], known):
                     made.name = path(module, node.name) if module else node.name
                     made_for[made] = node
     return Read(
-        [_looked_up(result, values) for result in trace.results],
+        [_looked_up(result, values) if isinstance(result, torch.fx.Node) else result for result in trace.results],
         {name: _looked_up(node, values) for name, node in trace.updates.items()},
         made_for,
     )
@@ -72,8 +76,15 @@ def _new(result: Any, known: set[Value]) -> list[Node]:
     return nodes
 
 
-def _looked_up(result: Any, values: Mapping[torch.fx.Node, Any]) -> Any:
-    return values[result] if isinstance(result, torch.fx.Node) else result
+def _looked_up(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
+    """The value of a node. Raises :class:`ModelError` for a tensor that the table does not compute."""
+    if values[node] is None and isinstance(node.meta.get("val"), torch.Tensor):
+        raise ModelError(f"{_where(node.args[0], '')}: its result {node.args[1]} is not supported, others are")
+    return values[node]
+
+
+def _layer(node: torch.fx.Node, prefix: str) -> str:
+    return module_path(node).removeprefix(prefix).removeprefix(".")
 
 
 def _constant(trace: Trace, node: torch.fx.Node) -> Value | None:
@@ -82,16 +93,16 @@ def _constant(trace: Trace, node: torch.fx.Node) -> Value | None:
     return None if tensor is None else constant(array_of(tensor).copy())
 
 
-def _called(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any], random: Draws) -> Any:
-    args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
+def _called(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any], random: Draws, prefix: str) -> Any:
+    args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), lambda each: _looked_up(each, values))
     if node.target is operator.getitem:
         return args[0][args[1]]
     call = AtenCall(node, random)
     try:
         result = _reading(node)(call, *args, **kwargs)
     except GlowtrainError as error:
-        raise ModelError(f"{_where(node)}: {error}") from error
-    _check_type(call, result)
+        raise ModelError(f"{_where(node, prefix)}: {error}") from error
+    _check_type(call, result, prefix)
     return result
 
 
@@ -111,15 +122,19 @@ def _differentiated(
     return [zeros(value.type) if gradient is None else gradient for value, gradient in zip(inputs, found, strict=True)]
 
 
-def _check(trace: Trace) -> None:
-    """Raise :class:`UnsupportedOperatorError` if operators cannot be read."""
+def _check(trace: Trace, prefix: str) -> None:
+    """Raise :class:`UnsupportedOperatorError` if operators cannot be read, :class:`ModelError` where shapes depend on
+    elements."""
+    for node in trace.graph.nodes:
+        if node.op == "call_function" and any(map(_depends_on_elements, _facts(node))):
+            raise ModelError(f"{_where(node, prefix)}: what it gives, or its shape, depends on elements. {FIXED}")
     found: dict[str, torch.fx.Node] = {}
     for node in trace.graph.nodes:
         known = node.target is operator.getitem or _is_gradient(node.target) or name_of(node.target) in TABLE
         if node.op == "call_function" and not known:
             found.setdefault(name_of(node.target), node)
     if found:
-        named = [f"{_where(node)}" for node in list(found.values())[:LISTED]]
+        named = [f"{_where(node, prefix)}{_not_computed(node)}" for node in list(found.values())[:LISTED]]
         more = f"\n  - and {len(found) - LISTED} more" if len(found) > LISTED else ""
         raise UnsupportedOperatorError(
             "the module uses operators of PyTorch that are not supported:"
@@ -128,15 +143,35 @@ def _check(trace: Trace) -> None:
         )
 
 
-def _where(node: torch.fx.Node) -> str:
+def _facts(node: torch.fx.Node) -> list[Any]:
+    """What is known of a node's results."""
+    leaves: list[Any] = pytree.tree_leaves(node.meta.get("val"))
+    return leaves
+
+
+def _depends_on_elements(fact: Any) -> bool:
+    """Whether a number, or an extent of a tensor, is a symbol: those of inputs are known."""
+    numbers = fact.shape if isinstance(fact, torch.Tensor) else (fact,)
+    return any(isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool)) for number in numbers)
+
+
+def _not_computed(node: torch.fx.Node) -> str:
+    """Of results in element types that nothing computes with, complex numbers say."""
+    found = {fact.dtype for fact in _facts(node) if isinstance(fact, torch.Tensor) and fact.dtype not in OURS}
+    return f": there is no {', '.join(map(str, found))}" if found else ""
+
+
+def _where(node: torch.fx.Node, prefix: str) -> str:
     """``fft_fft.default in layers.0 (model.py:12: y = torch.fft.fft(x))``"""
-    module, line = module_path(node), source_line(node)
-    return name_of(node.target) + (f" in {module}" if module else "") + (f" ({line})" if line else "")
+    module, line, name = _layer(node, prefix), source_line(node), name_of(node.target)
+    return SAID.get(name, name) + (f" in {module}" if module else "") + (f" ({line})" if line else "")
 
 
-def _check_type(call: AtenCall, result: Any) -> None:
+def _check_type(call: AtenCall, result: Any, prefix: str) -> None:
     """Raise :class:`ModelError` where graph code is of another type than PyTorch's result: a fault in the table."""
     results = result if isinstance(result, (tuple, list)) else (result,)
     for ours, theirs in zip(results, call.types, strict=False):
         if isinstance(ours, Value) and theirs is not None and ours.type != theirs:
-            raise ModelError(f"{_where(call.node)} was read as {ours.type}, PyTorch gives {theirs}: please report it")
+            raise ModelError(
+                f"{_where(call.node, prefix)} was read as {ours.type}, PyTorch gives {theirs}: please report it"
+            )

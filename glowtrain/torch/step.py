@@ -24,11 +24,11 @@ from glowtrain.presentation.words import kind_of
 from glowtrain.stages import Options
 from glowtrain.torch.aten.table import type_of_fake
 from glowtrain.torch.memory import array_of, check_device, tensor_of
-from glowtrain.torch.module import MODULE, check_module, placed, variables_of
+from glowtrain.torch.module import check_module, placed, variables_of
 from glowtrain.torch.optimizers import GroupedUpdates
 from glowtrain.torch.random_state import RandomState
 from glowtrain.torch.read import read
-from glowtrain.torch.trace import Computation, traced
+from glowtrain.torch.trace import MODULE, Computation, traced
 from glowtrain.torch.watch import Watch
 from glowtrain.types import Array
 

@@ -15,20 +15,24 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
-from torch._higher_order_ops.wrap import wrap_with_set_grad_enabled
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
+from torch.export.graph_signature import InputKind, OutputKind, OutputSpec, TensorArgument
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from glowtrain.errors import GlowtrainError, ModelError
 from glowtrain.torch.aten import TABLE
 from glowtrain.torch.places import innermost_line
+from glowtrain.torch.quiet import quiet
+from glowtrain.torch.substitutes import INSTEAD, REFUSED, traceable
 
 GRADIENT = "glowtrain::gradient"
+MODULE = "module"
+"""What the module is called within a traced computation."""
 
 
 @torch.library.custom_op(GRADIENT, mutates_args=())
@@ -45,12 +49,27 @@ def _(outputs: Any, inputs: Any, cotangents: Any) -> list[torch.Tensor]:
 
 
 class _Gradients(TorchFunctionMode):
-    """Calls of ``torch.autograd.grad`` become calls of our operator."""
+    """Calls of ``torch.autograd.grad`` become calls of our operator, and those of ``instead`` are replaced.
+
+    A trace forgets where ``torch.no_grad()`` was: what is computed there is detached.
+    """
+
+    def __init__(self, instead: Mapping[Any, Callable[..., Any]]) -> None:
+        super().__init__()
+        self.instead = instead
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
         if function is torch.autograd.grad:
-            return _asked(*args, **(kwargs or {}))
-        return function(*args, **(kwargs or {}))
+            return _asked(*args, **kwargs)
+        if function is torch._C._set_grad_enabled:
+            with torch._C.DisableTorchFunction():  # PyTorch's own mode would record it
+                return function(*args, **kwargs)
+        result = self.instead.get(function, function)(*args, **kwargs)
+        if torch.is_grad_enabled():
+            return result
+        written = args[0] if args else None  # what is changed in place stays the tensor that it is
+        return pytree.tree_map_only(torch.Tensor, lambda y: y if y is written else y.detach(), result)
 
 
 def _asked(outputs: Any, inputs: Any, grad_outputs: Any = None, *_: Any, **__: Any) -> tuple[torch.Tensor, ...]:
@@ -65,18 +84,33 @@ def _listed(tensors: Any) -> list[Any]:
     return [tensors] if isinstance(tensors, torch.Tensor) or tensors is None else list(tensors)
 
 
-class Computation(torch.nn.Module):
-    """What is traced: a function of a module, and of others that have parameters too (a loss)."""
+WRITING = ("batch_norm.default", "instance_norm.default")
+"""Operators that write running statistics without saying so in their schema."""
+ELEMENTS_WANTED = ("data-dependent", ".numpy() is not supported", "got FakeTensor")
+"""What PyTorch's messages say where a module looks at elements."""
+FIXED = (
+    "A compiled module computes the same way, in the same shapes, for all inputs: use torch.where in place of if on "
+    "tensors and of masks as indices, and leave .item(), .tolist() and .numpy() out of it"
+)
 
-    def __init__(self, function: Callable[..., Any], **modules: torch.nn.Module) -> None:
+
+class Computation(torch.nn.Module):
+    """What is traced: a function of a module, and of others that have parameters too (a loss).
+
+    What says how gradients are computed (``torch.autograd.Function``, hooks of tensors) is refused, unless the
+    computation is wanted ``forward_only``: then it is passed over.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, forward_only: bool = False, **modules: torch.nn.Module) -> None:
         super().__init__()
+        self.forward_only = forward_only
         self._function = (function,)  # in a tuple, so that a function which is a module is not registered twice
         for name, module in modules.items():
             self.add_module(name, module)
 
     def forward(self, *inputs: Any) -> Any:
         before = list(self._buffers_in_place())
-        with _Gradients():
+        with _Gradients(INSTEAD if self.forward_only else INSTEAD | REFUSED):
             results = self._function[0](*inputs)
         for owner, name, buffer in before:
             self._write_back(owner, name, buffer)
@@ -119,30 +153,36 @@ def traced(computation: Computation, examples: Sequence[Any], *, mutable: bool =
 
     Raises :class:`ModelError` for what cannot be traced: control flow that depends on elements, calls out of PyTorch.
     """
-    program = _exported(computation, tuple(examples))
-    _cut_where_no_grad(program.graph)
-    missing = _missing(program)
-    table = torch.export.default_decompositions()
-    wanted = {each: table[each] for each in missing if each in table}
-    with _Quiet():
-        program = program.run_decompositions(wanted)
+    try:
+        with quiet(), traceable(forward_only=computation.forward_only):
+            program = _exported(computation, tuple(examples))
+            if not _is_functional(program) or _missing(program):
+                program = program.run_decompositions(_decompositions())
+    except GlowtrainError as error:
+        raise ModelError(f"the module cannot be traced{innermost_line(error)}: {error}") from None
+    except Exception as error:  # noqa: BLE001  (a module may raise anything, and PyTorch does)
+        raise ModelError(_untraceable(error)) from None
     trace = _trace(program)
     if trace.mutations and not mutable:
-        raise ModelError(f"the module changes {next(iter(trace.mutations))!r} in place, which is one of its inputs")
+        raise ModelError(
+            "the module changes one of its inputs in place: compute a new tensor, or change a clone of the input"
+        )
     return trace
 
 
 def _exported(computation: Computation, examples: tuple[Any, ...]) -> ExportedProgram:
-    try:
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            program = torch.export.export(computation, examples, strict=False)
-        _check_attributes(program, " ".join(str(warning.message) for warning in said))
-        return program
-    except GlowtrainError:
-        raise
-    except Exception as error:
-        raise ModelError(_untraceable(error)) from error
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        program = torch.export.export(computation, examples, strict=False)
+    _check_attributes(program, " ".join(str(warning.message) for warning in said))
+    return program
+
+
+@cache
+def _decompositions() -> dict[Any, Callable[..., Any]]:
+    """PyTorch's decompositions of all operators that the table lacks, also of those that others decompose to."""
+    known = torch.export.default_decompositions()
+    return {operator: rule for operator, rule in known.items() if name_of(operator) not in TABLE}
 
 
 def _check_attributes(program: ExportedProgram, said: str) -> None:
@@ -159,45 +199,52 @@ def _check_attributes(program: ExportedProgram, said: str) -> None:
 
 def _untraceable(error: Exception) -> str:
     """What export could not do, and where in the module."""
-    first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return (
-        f"the module cannot be traced{innermost_line(error)}: {first.strip()}. A traced module computes the same way "
-        "for all inputs: use torch.where in place of if on elements of tensors, and leave .item(), .tolist() and "
-        ".numpy() out of it"
-    )
+    first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__).strip()
+    failed = f"the module cannot be traced{innermost_line(error)}"
+    if any(sign in str(error) for sign in ELEMENTS_WANTED):
+        return f"{failed}: it asks for the elements of a tensor, which has none yet in a trace. {FIXED}"
+    if "exported program constant" in first:
+        return f"{failed}: use .detach() in place of .data, and torch.autograd.grad in place of .backward()"
+    if first.startswith("aten."):
+        return f"{failed}: PyTorch has no rule for the type of what {first.removeprefix('aten.')} gives"
+    return f"{failed}: {first.rstrip('.')}"
 
 
-def _cut_where_no_grad(graph: torch.fx.Graph) -> None:
-    """Detach what is computed under ``torch.no_grad``: decompositions forget where that was."""
-    regions = [node for node in graph.nodes if node.target is wrap_with_set_grad_enabled and node.args[0] is False]
-    for region in regions:
-        for result in [user for user in region.users if user.target is operator.getitem]:
-            with graph.inserting_after(result):
-                cut = graph.call_function(torch.ops.aten.detach.default, (result,))
-            cut.meta.update(result.meta)
-            result.replace_all_uses_with(cut, lambda user, cut=cut: user is not cut)
+def _changed(spec: OutputSpec) -> str:
+    """What is written in place that is neither a buffer nor an input."""
+    name = str(spec.target).removeprefix(f"{MODULE}.")
+    return f"the module changes its parameter {name!r} in place: make a buffer of what it keeps (register_buffer)"
+
+
+def _is_functional(program: ExportedProgram) -> bool:
+    """Whether nothing is written in place. Asking first saves the decomposition, 0.2 s of every trace."""
+    return not any(map(_writes, _targets(program)))
+
+
+def _writes(target: Any) -> bool:
+    """Whether a call may write: calls of whole graphs may, and operators that say so, or that are known to do it."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return target is not operator.getitem
+    return bool(target._schema.is_mutable) or name_of(target) in WRITING
+
+
+def _targets(program: ExportedProgram) -> set[Any]:
+    return {node.target for node in program.graph.nodes if node.op == "call_function"}
 
 
 def _missing(program: ExportedProgram) -> set[Any]:
     """Operators of a program that cannot be read as they are."""
-    parts = [part for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
-    targets = {node.target for part in parts for node in part.graph.nodes if node.op == "call_function"}
-    return {target for target in targets if isinstance(target, torch._ops.OpOverload) and name_of(target) not in TABLE}
+    return {
+        target
+        for target in _targets(program)
+        if isinstance(target, torch._ops.OpOverload) and name_of(target) not in TABLE
+    }
 
 
 def name_of(target: Any) -> str:
     """``add.Tensor``: an operator and its overload, with the library's name where that is not ATen."""
     name = str(target)
     return name.removeprefix("aten.")
-
-
-class _Quiet(warnings.catch_warnings):
-    """Without PyTorch's warnings on what it does inside."""
-
-    def __enter__(self) -> Any:
-        entered = super().__enter__()
-        warnings.simplefilter("ignore")
-        return entered
 
 
 def _trace(program: ExportedProgram) -> Trace:
@@ -221,5 +268,5 @@ def _trace(program: ExportedProgram) -> Trace:
         elif spec.kind == OutputKind.USER_INPUT_MUTATION:
             mutations[spec.target] = node
         else:
-            raise ModelError(f"the module changes {spec.target!r} in place, which is one of its parameters")
+            raise ModelError(_changed(spec))
     return Trace(program.graph, tensors, names, inputs, results, program.call_spec.out_spec, updates, mutations)

@@ -25,7 +25,7 @@ def scaled_dot_product_attention(
 ) -> Any:  # fmt: skip
     """Our attention; with dropout on the probabilities, which ours does not have, its parts."""
     q, k, v = (_four_axes(x) for x in (query, key, value))
-    mask = _four_axes(attn_mask) if attn_mask is not None and attn_mask.rank > 4 else attn_mask
+    mask = None if attn_mask is None else _mask(attn_mask, query)
     if dropout_p:
         return reshape(_with_dropout(call, q, k, v, mask, dropout_p, is_causal, scale), call.shape)
     operands = (q, k, v) if mask is None else (q, k, v, mask)
@@ -40,6 +40,14 @@ def _four_axes(x: Value) -> Value:
     if x.rank < 4:
         return reshape(x, (*[1] * (4 - x.rank), *x.shape))
     return reshape(x, (math.prod(x.shape[:-3]), *x.shape[-3:]))
+
+
+def _mask(mask: Value, query: Value) -> Value:
+    """As it broadcasts to four axes."""
+    if mask.rank <= 4:
+        return mask
+    front = np.broadcast_shapes(mask.shape[:-3], query.shape[:-3])
+    return _four_axes(Expand(shape=(*front, *mask.shape[-3:]))(mask))
 
 
 def _with_dropout(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from glowtrain.errors import ModelError
-from glowtrain.graph import Value
+from glowtrain.graph import Value, constant
 from glowtrain.ops.convolution.convolution import Conv, ConvTranspose
+from glowtrain.ops.elementwise.arithmetic import Mod
 from glowtrain.ops.pooling.max_pool import MaxPool
 from glowtrain.ops.pooling.pooling import AveragePool
 from glowtrain.ops.reduce.reduction import ReduceMax, ReduceMean
@@ -94,26 +96,7 @@ def max_pool(
     call: AtenCall, x: Value, kernel_size: Extents, stride: Extents = (), padding: Extents = 0, dilation: Extents = 1,
     ceil_mode: bool = False,
 ) -> Any:  # fmt: skip
-    return reshape(_max_pool(call, x, kernel_size, stride, padding, dilation, ceil_mode), call.shape)
-
-
-def _max_pool(
-    call: AtenCall,
-    x: Value,
-    kernel_size: Extents,
-    stride: Extents,
-    padding: Extents,
-    dilation: Extents,
-    ceil_mode: bool,
-) -> Value:
-    rank = _pooled_axes(call)
-    kernel, pads = _spread(kernel_size, rank), _spread(padding, rank)
-    result = MaxPool(
-        kernel_shape=kernel, strides=_spread(stride, rank) if stride else kernel, pads=(*pads, *pads),
-        dilations=_spread(dilation, rank), ceil_mode=ceil_mode,
-    )(_batched(x, rank))  # fmt: skip
-    pooled: Value = result[0] if isinstance(result, tuple) else result
-    return pooled
+    return max_pool_with_indices(call, x, kernel_size, stride, padding, dilation, ceil_mode)[0]
 
 
 def _pooled_axes(call: AtenCall) -> int:
@@ -127,9 +110,16 @@ def max_pool_with_indices(
     call: AtenCall, x: Value, kernel_size: Extents, stride: Extents = (), padding: Extents = 0, dilation: Extents = 1,
     ceil_mode: bool = False,
 ) -> Any:  # fmt: skip
-    """The maxima; indices, which only PyTorch's own gradient reads, are not computed."""
-    pooled = reshape(_max_pool(call, x, kernel_size, stride, padding, dilation, ceil_mode), call.shape)
-    return pooled, None
+    """The maxima and their positions: PyTorch's count within an image, ours within all."""
+    rank = _pooled_axes(call)
+    kernel, pads = _spread(kernel_size, rank), _spread(padding, rank)
+    image = _batched(x, rank)
+    pooled, positions = MaxPool(
+        kernel_shape=kernel, strides=_spread(stride, rank) if stride else kernel, pads=(*pads, *pads),
+        dilations=_spread(dilation, rank), ceil_mode=ceil_mode,
+    )(image)  # fmt: skip
+    within = Mod()(positions, constant(math.prod(image.shape[2:])))
+    return reshape(pooled, call.shape), reshape(within, call.shape)
 
 
 @aten("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default")
@@ -139,13 +129,14 @@ def avg_pool(
 ) -> Any:  # fmt: skip
     rank = _pooled_axes(call)
     kernel, pads = _spread(kernel_size, rank), _spread(padding, rank)
-    if divisor_override is not None:
-        raise ModelError("divisor_override is not supported; multiply the result")
+    if divisor_override is not None and ceil_mode:
+        raise ModelError("divisor_override is not supported with ceil_mode; multiply the result")
     pooled = AveragePool(
         kernel_shape=kernel, strides=_spread(stride, rank) if stride else kernel, pads=(*pads, *pads),
-        ceil_mode=ceil_mode, count_include_pad=count_include_pad,
+        ceil_mode=ceil_mode, count_include_pad=count_include_pad or divisor_override is not None,
     )(_batched(x, rank))  # fmt: skip
-    return reshape(pooled, call.shape)
+    factor = 1.0 if divisor_override is None else math.prod(kernel) / divisor_override
+    return reshape(pooled if factor == 1 else pooled * factor, call.shape)
 
 
 @aten("adaptive_avg_pool1d.default", "adaptive_avg_pool2d.default", "adaptive_avg_pool3d.default")
@@ -187,27 +178,36 @@ def _parts(call: AtenCall, x: Value, axis: int, size: int, whole: Any) -> Value:
 
 @aten("upsample_nearest1d.vec", "upsample_nearest2d.vec", "upsample_nearest3d.vec")
 @aten("upsample_nearest1d.default", "upsample_nearest2d.default", "upsample_nearest3d.default")
-def upsample_nearest(call: AtenCall, x: Value, *_: Any) -> Any:
-    return _resized(call, x, mode="nearest", nearest_mode="floor", coordinate_transformation_mode="asymmetric")
+def upsample_nearest(call: AtenCall, x: Value, output_size: Any, *scales: Any) -> Any:
+    how = {"mode": "nearest", "nearest_mode": "floor", "coordinate_transformation_mode": "asymmetric"}
+    return _resized(call, x, scales, **how)
 
 
 @aten("upsample_linear1d.vec", "upsample_bilinear2d.vec", "upsample_trilinear3d.vec")
 @aten("upsample_linear1d.default", "upsample_bilinear2d.default", "upsample_trilinear3d.default")
-def upsample_linear(call: AtenCall, x: Value, output_size: Any, align_corners: bool, *_: Any) -> Any:
-    return _resized(call, x, mode="linear", coordinate_transformation_mode=_coordinates(align_corners))
+def upsample_linear(call: AtenCall, x: Value, output_size: Any, align_corners: bool, *scales: Any) -> Any:
+    return _resized(call, x, scales, mode="linear", coordinate_transformation_mode=_coordinates(align_corners))
 
 
 @aten("upsample_bicubic2d.vec", "upsample_bicubic2d.default")
-def upsample_bicubic(call: AtenCall, x: Value, output_size: Any, align_corners: bool, *_: Any) -> Any:
-    return _resized(call, x, mode="cubic", coordinate_transformation_mode=_coordinates(align_corners))
+def upsample_bicubic(call: AtenCall, x: Value, output_size: Any, align_corners: bool, *scales: Any) -> Any:
+    return _resized(call, x, scales, mode="cubic", coordinate_transformation_mode=_coordinates(align_corners))
 
 
 def _coordinates(align_corners: bool) -> str:
     return "align_corners" if align_corners else "half_pixel"
 
 
-def _resized(call: AtenCall, x: Value, **how: Any) -> Value:
-    result: Value = Resize(sizes=call.shape, **how)(x)
+def _resized(call: AtenCall, x: Value, scales: Sequence[Any], **how: Any) -> Value:
+    """By the scales, if there are any: where they are fractions, they say other coordinates than the extents do.
+
+    They are one list, or one number for each axis, which overloads without a list have.
+    """
+    given = scales[0] if len(scales) == 1 and isinstance(scales[0], (list, tuple)) else scales
+    if given and None not in given and how["coordinate_transformation_mode"] != "align_corners":
+        result: Value = Resize(scales=(1.0, 1.0, *map(float, given)), **how)(x)
+        return result
+    result = Resize(sizes=call.shape, **how)(x)
     return result
 
 

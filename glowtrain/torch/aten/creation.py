@@ -29,8 +29,9 @@ def ones(call: AtenCall, *_: Any, **__: Any) -> Any:
 
 
 @aten("full.default", "full_like.default", "new_full.default")
-def full(call: AtenCall, like: Any, fill_value: Any, **__: Any) -> Any:
-    return _filled(call, fill_value)
+def full(call: AtenCall, *given: Any, **__: Any) -> Any:
+    """Of a size, of a tensor's, or both; the number stands last."""
+    return _filled(call, given[-1])
 
 
 @aten("scalar_tensor.default")
@@ -57,6 +58,16 @@ def linspace(call: AtenCall, start: float, end: float, steps: int, **__: Any) ->
 @aten("eye.default", "eye.m")
 def eye(call: AtenCall, n: int, m: int | None = None, **__: Any) -> Any:
     return constant(np.eye(n, m, dtype=call.dtype.numpy))
+
+
+@aten("tril_indices.default")
+def tril_indices(call: AtenCall, row: int, col: int, offset: int = 0, **__: Any) -> Any:
+    return constant(np.stack(np.tril_indices(row, offset, col)).astype(call.dtype.numpy))
+
+
+@aten("triu_indices.default")
+def triu_indices(call: AtenCall, row: int, col: int, offset: int = 0, **__: Any) -> Any:
+    return constant(np.stack(np.triu_indices(row, offset, col)).astype(call.dtype.numpy))
 
 
 @aten("tril.default")

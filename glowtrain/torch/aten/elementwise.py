@@ -140,7 +140,7 @@ def _trunc(x: Value) -> Value:
     return result
 
 
-@aten("remainder.Tensor", "remainder.Scalar")
+@aten("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
 def remainder(call: AtenCall, x: Any, y: Any) -> Any:
     x, y = call.cast(x), call.cast(y)
     return x - arithmetic.Floor()(x / y) * y if call.dtype.is_float else arithmetic.Mod()(x, y)
@@ -215,9 +215,43 @@ def logaddexp(call: AtenCall, x: Value, y: Value) -> Any:
     return Max()(x, y) + activation.Softplus()(-arithmetic.Abs()(x - y))
 
 
-@aten("logsigmoid.default", "log_sigmoid.default", "log_sigmoid_forward.default")
+@aten("log_sigmoid.default")
 def log_sigmoid(call: AtenCall, x: Value) -> Any:
     return -activation.Softplus()(-x)
+
+
+@aten("log_sigmoid_forward.default")
+def log_sigmoid_forward(call: AtenCall, x: Value) -> Any:
+    """And nothing for what only PyTorch's own gradient reads."""
+    return log_sigmoid(call, x), None
+
+
+@aten("hypot.default")
+def hypot(call: AtenCall, x: Value, y: Value) -> Any:
+    x, y = call.cast(x), call.cast(y)
+    return arithmetic.Sqrt()(x * x + y * y)
+
+
+@aten("copysign.Tensor", "copysign.Scalar")
+def copysign(call: AtenCall, x: Value, y: Any) -> Any:
+    """The sign of y, which zeros have too: that of their reciprocal."""
+    size, y = arithmetic.Abs()(call.cast(x)), call.cast(y)
+    zero = logic.Equal()(y, call.cast(0))
+    negative = logic.Where()(zero, 1.0 / y, y) < 0
+    return logic.Where()(negative, -size, size)
+
+
+@aten("fmax.default")
+def fmax(call: AtenCall, x: Value, y: Value) -> Any:
+    """The larger one, or the one that is a number."""
+    x, y = call.cast(x), call.cast(y)
+    return logic.Where()(logic.IsNaN()(x), y, logic.Where()(logic.IsNaN()(y), x, Max()(x, y)))
+
+
+@aten("fmin.default")
+def fmin(call: AtenCall, x: Value, y: Value) -> Any:
+    x, y = call.cast(x), call.cast(y)
+    return logic.Where()(logic.IsNaN()(x), y, logic.Where()(logic.IsNaN()(y), x, Min()(x, y)))
 
 
 @aten("gelu.default")
@@ -257,11 +291,6 @@ def softplus(call: AtenCall, x: Value, beta: float = 1, threshold: float = 20) -
     scaled = x if beta == 1 else x * float(beta)
     result = activation.Softplus()(scaled)
     return result if beta == 1 else result * (1.0 / beta)
-
-
-@aten("softsign.default")
-def softsign(call: AtenCall, x: Value) -> Any:
-    return activation.Softsign()(x)
 
 
 @aten("hardtanh.default")
@@ -407,23 +436,38 @@ def atan2(call: AtenCall, y: Value, x: Value) -> Any:
 
 
 @aten(
-    "to.dtype", "to.dtype_layout", "to.device", "_to_copy.default", "to.other", "type_as.default", "float.default",
-    "double.default", "half.default", "long.default", "int.default", "bool.default",
-    "prims::convert_element_type.default",
+    "to.dtype", "to.dtype_layout", "to.device", "_to_copy.default", "type_as.default",
+    "prims.convert_element_type.default",
 )  # fmt: skip
 def convert(call: AtenCall, x: Value, *_: Any, **__: Any) -> Any:
     return call.cast(x)
 
 
 @aten(
-    "clone.default", "contiguous.default", "alias.default", "lift_fresh_copy.default", "lift_fresh.default",
-    "_assert_tensor_metadata.default", "positive.default",
+    "clone.default", "contiguous.default", "alias.default", "lift_fresh_copy.default",
+    "positive.default",
 )  # fmt: skip
 def identity(call: AtenCall, x: Value, *_: Any, **__: Any) -> Any:
     return x
 
 
-@aten("detach.default", "detach_.default")
+@aten("_assert_tensor_metadata.default")
+def checked(call: AtenCall, x: Value, *_: Any, **__: Any) -> None:
+    """Types and shapes, which a trace fixes."""
+
+
+@aten("__lshift__.Scalar", "__lshift__.Tensor", "bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar")
+def left_shift(call: AtenCall, x: Value, bits: Any) -> Any:
+    return call.cast(x) * arithmetic.Pow()(call.cast(2), call.cast(bits))
+
+
+@aten("__rshift__.Scalar", "__rshift__.Tensor", "bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar")
+def right_shift(call: AtenCall, x: Value, bits: Any) -> Any:
+    """Towards minus infinity, as shifts of numbers in two's complement are."""
+    return floor_divide(call, x, arithmetic.Pow()(call.cast(2), call.cast(bits)))
+
+
+@aten("detach.default")
 def detach(call: AtenCall, x: Value) -> Any:
     """A constant to differentiation; what is no float is one anyway."""
     return StopGradient()(x) if x.dtype.is_float else x

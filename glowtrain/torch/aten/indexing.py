@@ -7,15 +7,20 @@ from typing import Any
 
 import numpy as np
 
+from glowtrain.errors import ModelError
 from glowtrain.graph import Value, constant
-from glowtrain.ops.elementwise.logic import Equal, Where
+from glowtrain.ops.elementwise.extrema import Max
+from glowtrain.ops.elementwise.logic import Equal, Less, LessOrEqual, Where
 from glowtrain.ops.indexing.gather import Gather, GatherElements, GatherND
 from glowtrain.ops.indexing.scatter import ScatterElements, ScatterND
 from glowtrain.ops.indexing.top_k import TopK
 from glowtrain.ops.objective.stop_gradient import StopGradient
+from glowtrain.ops.reduce.reduction import ReduceSum
 from glowtrain.ops.tensor.move import Concat, Expand, Transpose, reshape
+from glowtrain.torch.aten.elementwise import div_mode
+from glowtrain.torch.aten.shapes import slice_
 from glowtrain.torch.aten.table import AtenCall, as_type, aten
-from glowtrain.types import i64
+from glowtrain.types import Shape, boolean, i64
 
 
 @aten("embedding.default")
@@ -29,6 +34,36 @@ def embedding(
     rows = Gather(axis=0)(weight, indices)
     padding = Equal()(reshape(indices, (*indices.shape, 1)), constant(padding_idx, indices.dtype))
     return Where()(padding, StopGradient()(rows), rows)
+
+
+@aten("_embedding_bag.default", "_embedding_bag_forward_only.default")
+def embedding_bag(
+    call: AtenCall, weight: Value, indices: Value, offsets: Value, scale_grad_by_freq: bool = False, mode: int = 0,
+    sparse: bool = False, per_sample_weights: Value | None = None, include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> Any:  # fmt: skip
+    """Sums, means or maxima of the rows in each bag, and nothing for what only PyTorch's gradient reads.
+
+    Bags begin at the offsets. What is padding belongs to no bag: it goes to a last one, which is dropped.
+    """
+    bags, count = call.shape[0], indices.shape[0]
+    starts = as_type(offsets, i64)[:bags]
+    at = LessOrEqual()(reshape(starts, (1, bags)), constant(np.arange(count)[:, None]))
+    bag = ReduceSum(axes=(1,), keepdims=False)(as_type(at, i64)) - 1
+    if padding_idx >= 0:
+        bag = Where()(Equal()(indices, constant(padding_idx, indices.dtype)), constant(bags), bag)
+    rows = Gather(axis=0)(weight, indices)
+    if per_sample_weights is not None:
+        rows = rows * reshape(per_sample_weights, (count, 1))
+    return _bagged(call, bag, rows, ("sum", "mean", "amax")[mode]), None, None, None
+
+
+def _bagged(call: AtenCall, bag: Value, rows: Value, reduce: str) -> Value:
+    """Rows by the number of their bag; empty ones are 0."""
+    bags, size = call.shape
+    empty = constant(np.zeros((bags + 1, size), rows.dtype.numpy))
+    joined: Value = index_reduce(call, empty, 0, bag, rows, reduce, include_self=False)
+    return joined[:bags]
 
 
 @aten("index_select.default")
@@ -45,7 +80,15 @@ def gather(call: AtenCall, x: Value, dim: int, index: Value, sparse_grad: bool =
 def take_along_dim(call: AtenCall, x: Value, indices: Value, dim: int | None = None) -> Any:
     if dim is None:
         return GatherElements(axis=0)(reshape(x, (x.type.size,)), reshape(indices, (indices.type.size,)))
-    return GatherElements(axis=dim % x.rank)(x, indices)
+    axis = dim % x.rank
+    rest = [1 if i == axis else extent for i, extent in enumerate(call.shape)]
+    wide = np.broadcast_shapes(x.shape, tuple(rest))
+    return GatherElements(axis=axis)(_expanded(x, wide), _expanded(indices, call.shape))
+
+
+@aten("take.default")
+def take(call: AtenCall, x: Value, index: Value) -> Any:
+    return Gather(axis=0)(reshape(x, (x.type.size,)), index)
 
 
 @aten("scatter.src", "scatter.value")
@@ -63,9 +106,55 @@ def index_add(call: AtenCall, x: Value, dim: int, index: Value, source: Value, a
     """Slices along an axis, added where the index says."""
     axis = dim % x.rank
     wide = reshape(index, (index.type.size, *[1] * (x.rank - axis - 1)))
-    places = Expand(shape=source.shape)(wide)
     scaled = source if alpha == 1 else source * as_type(alpha, x.dtype)
-    return ScatterElements(axis=axis, reduction="add")(x, places, scaled)
+    return ScatterElements(axis=axis, reduction="add")(x, _expanded(wide, source.shape), scaled)
+
+
+@aten("scatter.reduce", "scatter.value_reduce")
+def scatter_with(call: AtenCall, x: Value, dim: int, index: Value, source: Any, *, reduce: str) -> Any:
+    operators = {"add": "sum", "multiply": "prod"}
+    return scatter_reduce(call, x, dim, index, _sources(x, index, source), operators[reduce])
+
+
+@aten("index_reduce.default")
+def index_reduce(
+    call: AtenCall, x: Value, dim: int, index: Value, source: Value, reduce: str, *, include_self: bool = True
+) -> Any:
+    axis = dim % x.rank
+    wide = reshape(index, (index.type.size, *[1] * (x.rank - axis - 1)))
+    return scatter_reduce(call, x, dim, _expanded(wide, source.shape), source, reduce, include_self=include_self)
+
+
+@aten("scatter_reduce.two")
+def scatter_reduce(
+    call: AtenCall, x: Value, dim: int, index: Value, source: Value, reduce: str, *, include_self: bool = True
+) -> Any:
+    """Without ``include_self``, elements that others meet begin as the operation's neutral element."""
+    axis, source = dim % x.rank, _sources(x, index, source)
+    if not include_self:
+        x = ScatterElements(axis=axis)(x, index, _sources(x, index, _neutral(x, reduce)))
+    operators = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}
+    met = ScatterElements(axis=axis, reduction=operators[reduce])(x, index, source)
+    if reduce != "mean":
+        return met
+    none = constant(np.full(x.shape, 1 if include_self else 0, x.dtype.numpy))
+    counts = ScatterElements(axis=axis, reduction="add")(none, index, _sources(x, index, 1))
+    rounding = None if x.dtype.is_float else "floor"
+    return div_mode(call, met, Max()(counts, call.cast(1)), rounding)
+
+
+def _neutral(x: Value, reduce: str) -> Any:
+    if reduce in ("sum", "mean", "prod"):
+        return 1 if reduce == "prod" else 0
+    if x.dtype.is_float:
+        return float("-inf") if reduce == "amax" else float("inf")
+    limits = np.iinfo(x.dtype.numpy)
+    return limits.min if reduce == "amax" else limits.max
+
+
+def _expanded(x: Value, shape: Shape) -> Value:
+    result: Value = x if x.shape == tuple(shape) else Expand(shape=tuple(shape))(x)
+    return result
 
 
 def _sources(x: Value, index: Value, source: Any) -> Value:
@@ -75,7 +164,7 @@ def _sources(x: Value, index: Value, source: Any) -> Value:
     return source if source.shape == index.shape else source[tuple(slice(extent) for extent in index.shape)]
 
 
-@aten("index.Tensor")
+@aten("index.Tensor", "_unsafe_index.Tensor")
 def index(call: AtenCall, x: Value, indices: Sequence[Value | None]) -> Any:
     """Advanced indexing, as NumPy has it: indices broadcast together, and stand where the first of them stood, or in
     front where others stand between them."""
@@ -86,20 +175,17 @@ def index(call: AtenCall, x: Value, indices: Sequence[Value | None]) -> Any:
     rest = [axis for axis in range(x.rank) if axis not in axes]
     tuples = _tuples(chosen)
     found = GatherND()(Transpose(perm=(*axes, *rest))(x), tuples)
-    beside = axes == list(range(axes[0], axes[0] + len(axes)))
-    if not beside or axes[0] == 0:
+    if not _beside(axes) or axes[0] == 0:
         return found
-    count = tuples.rank - 1
-    front = [count + i for i in range(axes[0])]
-    behind = range(count + axes[0], found.rank)
-    return Transpose(perm=(*front, *range(count), *behind))(found)
+    order = np.argsort(_to_front(found.rank, axes[0], tuples.rank - 1))
+    return Transpose(perm=tuple(int(axis) for axis in order))(found)
 
 
 def _tuples(indices: Sequence[Value]) -> Value:
     """Indices that broadcast together, as tuples along a last axis."""
     shape = np.broadcast_shapes(*(each.shape for each in indices))
-    columns = [each if each.shape == shape else Expand(shape=shape)(each) for each in indices]
-    result: Value = Concat(axis=len(shape))(*(reshape(column, (*shape, 1)) for column in columns))
+    columns = [reshape(_expanded(each, shape), (*shape, 1)) for each in indices]
+    result: Value = Concat(axis=len(shape))(*columns) if len(columns) > 1 else columns[0]
     return result
 
 
@@ -107,15 +193,43 @@ def _tuples(indices: Sequence[Value]) -> Value:
 def index_put(
     call: AtenCall, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
 ) -> Any:
-    """Elements set, or added to, at tuples of indices into some axes."""
+    """Elements set, or added to, at tuples of indices into some axes, or where a mask says."""
     axes = [axis for axis, each in enumerate(indices) if each is not None]
+    chosen = [each for each in indices if each is not None]
+    if any(each.dtype == boolean for each in chosen):
+        return _put_masked(x, indices, values, accumulate)
+    tuples = _tuples([as_type(each, i64) for each in chosen])
     order = (*axes, *(axis for axis in range(x.rank) if axis not in axes))
-    tuples = _tuples([as_type(each, i64) for each in indices if each is not None])
-    front = x if order == tuple(range(x.rank)) else Transpose(perm=order)(x)
-    shape = (*tuples.shape[:-1], *front.shape[len(axes) :])
-    updates = values if values.shape == shape else Expand(shape=shape)(values)
+    front = Transpose(perm=order)(x)
+    count, rest = tuples.rank - 1, front.shape[len(axes) :]
+    before = axes[0] if _beside(axes) else 0
+    updates = _expanded(values, (*rest[:before], *tuples.shape[:-1], *rest[before:]))
+    updates = Transpose(perm=_to_front(updates.rank, before, count))(updates)
     result = ScatterND(reduction="add" if accumulate else "none")(front, tuples, updates)
-    return result if front is x else Transpose(perm=tuple(int(axis) for axis in np.argsort(order)))(result)
+    return Transpose(perm=tuple(int(axis) for axis in np.argsort(order)))(result)
+
+
+def _beside(axes: Sequence[int]) -> bool:
+    return list(axes) == list(range(axes[0], axes[0] + len(axes)))
+
+
+def _to_front(rank: int, before: int, count: int) -> tuple[int, ...]:
+    """The permutation that brings ``count`` axes from behind ``before`` others to the front."""
+    return (*range(before, before + count), *range(before), *range(before + count, rank))
+
+
+def _put_masked(x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool) -> Value:
+    """One number wherever a mask of the first axes is true: how many elements that are plays no part."""
+    mask = indices[0]
+    if len(indices) > 1 or mask is None or values.type.size != 1:
+        raise ModelError(
+            "a mask of booleans chooses as many elements as its own say, and shapes must not depend on elements: "
+            "choose between two tensors by torch.where"
+        )
+    wide = reshape(mask, (*mask.shape, *[1] * (x.rank - mask.rank)))
+    number = reshape(as_type(values, x.dtype), ())
+    result: Value = Where()(wide, x + number if accumulate else number, x)
+    return result
 
 
 @aten("topk.default")
@@ -135,6 +249,48 @@ def sort(call: AtenCall, x: Value, *given: Any, **named: Any) -> Any:
 def argsort(call: AtenCall, x: Value, dim: int = -1, descending: bool = False, **named: Any) -> Any:
     dim = named.get("dim", dim)
     return TopK(axis=dim % x.rank, largest=named.get("descending", descending), k=x.shape[dim])(x)[1]
+
+
+@aten("kthvalue.default")
+def kthvalue(call: AtenCall, x: Value, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+    """The k-th smallest, and its index."""
+    if not x.rank:
+        return x, constant(0)
+    axis = dim % x.rank
+    found = TopK(axis=axis, largest=False, k=k)(x)
+    types = (type_.shape for type_ in call.types if type_ is not None)
+    return [reshape(slice_(call, each, axis, k - 1, k), shape) for each, shape in zip(found, types, strict=True)]
+
+
+@aten("median.dim")
+def median_along(call: AtenCall, x: Value, dim: int = -1, keepdim: bool = False) -> Any:
+    """The lower one of two in the middle."""
+    return kthvalue(call, x, (x.shape[dim] + 1) // 2 if x.rank else 1, dim, keepdim)
+
+
+@aten("median.default")
+def median(call: AtenCall, x: Value) -> Any:
+    flat = reshape(x, (x.type.size,))
+    half = (x.type.size + 1) // 2
+    return reshape(slice_(call, TopK(axis=0, largest=False, k=half)(flat)[0], 0, half - 1, half), ())
+
+
+@aten("bucketize.Tensor")
+def bucketize(call: AtenCall, x: Value, boundaries: Value, *, out_int32: bool = False, right: bool = False) -> Any:
+    return searchsorted(call, boundaries, x, right=right)
+
+
+@aten("searchsorted.Tensor")
+def searchsorted(
+    call: AtenCall, sorted: Value, x: Value, *, out_int32: bool = False, right: bool = False, side: str | None = None,
+    sorter: Value | None = None,
+) -> Any:  # fmt: skip
+    """How many elements of a list, or of x's own row of lists, are less; or less or equal."""
+    rows = sorted if sorter is None else GatherElements(axis=sorted.rank - 1)(sorted, sorter)
+    within = reshape(rows, (*rows.shape[:-1], *([1] if rows.rank > 1 else []), rows.shape[-1]))
+    beyond = reshape(x, (*x.shape, 1))
+    met = LessOrEqual()(within, beyond) if right or side == "right" else Less()(within, beyond)
+    return call.cast(ReduceSum(axes=(-1,), keepdims=False)(as_type(met, i64)))
 
 
 @aten("one_hot.default")

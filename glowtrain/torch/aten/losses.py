@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from glowtrain.graph import Value, constant
 from glowtrain.ops.elementwise.activation import Softplus
 from glowtrain.ops.elementwise.arithmetic import Abs
 from glowtrain.ops.elementwise.extrema import Clip, Max
 from glowtrain.ops.elementwise.logic import Equal, Less, Where
 from glowtrain.ops.elementwise.transcendental import Exp, Log
+from glowtrain.ops.indexing.gather import GatherElements
 from glowtrain.ops.objective.loss import NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss
-from glowtrain.ops.reduce.reduction import ReduceMean, ReduceSum
+from glowtrain.ops.reduce.reduction import ReduceMean, ReduceMin, ReduceSum
 from glowtrain.ops.reduce.softmax import LogSoftmax
 from glowtrain.ops.tensor.move import reshape
 from glowtrain.torch.aten.table import AtenCall, as_type, aten
@@ -99,16 +102,16 @@ def _smoothed(
     losses = own * (1 - smoothing) + uniform * (smoothing / classes)
     if reduction != MEAN:
         return reduced(losses, reduction)
-    total = reduced(_label_weights(x, target, weight, counted), SUM)
+    total = reduced(_label_weights(x, target, weight, counted, ignore_index), SUM)
     return reduced(losses, SUM) / total
 
 
-def _label_weights(x: Value, target: Value, weight: Value | None, counted: Value) -> Value:
+def _label_weights(x: Value, target: Value, weight: Value | None, counted: Value, ignore_index: int) -> Value:
     """What each sample counts in a mean: the weight of its class (the loss of log-probabilities of -1), or 1."""
     if weight is None:
         return as_type(counted, x.dtype)
     ones = x * 0.0 - 1.0
-    return _of_classes(NegativeLogLikelihoodLoss, ones, target, weight, NONE, -100)
+    return _of_classes(NegativeLogLikelihoodLoss, ones, target, weight, NONE, ignore_index)
 
 
 @aten("mse_loss.default")
@@ -161,6 +164,25 @@ def binary_cross_entropy_with_logits(
     rising = soft if pos_weight is None else soft * (1.0 + (pos_weight - 1.0) * target)
     losses = (1.0 - target) * x + rising
     return reduced(losses if weight is None else losses * weight, reduction)
+
+
+@aten("multilabel_margin_loss_forward.default")
+def multilabel_margin_loss(call: AtenCall, x: Value, target: Value, reduction: int = MEAN) -> Any:
+    """By how much each label's score does not exceed each other class's by 1, over the classes; and nothing for what
+    only PyTorch's own gradient reads. Labels are those before the first -1."""
+    classes = x.shape[-1]
+    scores, labels = (reshape(each, (each.type.size // classes, classes)) for each in (x, target))
+    places = constant(np.arange(classes))
+    ends = Where()(Less()(labels, constant(0)), places, constant(classes))
+    valid = Less()(places, ReduceMin(axes=(1,), keepdims=True)(ends))
+    named = Where()(valid, labels, constant(-1))
+    own = GatherElements(axis=1)(scores, Where()(valid, labels, constant(0)))
+    is_label = Equal()(named[:, :, None], places)
+    others = ReduceSum(axes=(1,), keepdims=True)(as_type(is_label, x.dtype))
+    short = Clip()(1.0 - own[:, :, None] + scores[:, None, :], call.cast(0))
+    counted = as_type(valid, x.dtype)[:, :, None] * (1.0 - others)
+    losses = ReduceSum(axes=(1, 2), keepdims=False)(short * counted) * (1 / classes)
+    return reshape(reduced(losses, reduction), call.shape), None
 
 
 @aten("kl_div.default")

@@ -45,20 +45,6 @@ def batch_norm_training(
     return y, None, None, new_mean, new_variance
 
 
-@aten("batch_norm.default")
-def batch_norm(
-    call: AtenCall, x: Value, weight: Value | None, bias: Value | None, mean: Value | None, variance: Value | None,
-    training: bool, momentum: float, eps: float, cudnn_enabled: bool = False,
-) -> Any:  # fmt: skip
-    """Without running statistics, or with those alone."""
-    channels = x.shape[1:2]
-    scale, shift = _affine(x, weight, bias, channels)
-    if mean is not None and variance is not None and not training:
-        return BatchNormalization(epsilon=eps)(x, scale, shift, mean, variance)
-    zeros, ones = _filled(0, channels, scale.dtype), _filled(1, channels, scale.dtype)
-    return BatchNormalization(epsilon=eps, training_mode=True)(x, scale, shift, zeros, ones)[0]
-
-
 @aten("_native_batch_norm_legit_no_training.default")
 def batch_norm_inference(
     call: AtenCall, x: Value, weight: Value | None, bias: Value | None, mean: Value, variance: Value, momentum: float,
@@ -72,7 +58,10 @@ def batch_norm_inference(
 def batch_norm_without_statistics(
     call: AtenCall, x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, eps: float
 ) -> Any:
-    return batch_norm(call, x, weight, bias, None, None, True, momentum, eps), None, None
+    channels = x.shape[1:2]
+    scale, shift = _affine(x, weight, bias, channels)
+    zeros, ones = _filled(0, channels, scale.dtype), _filled(1, channels, scale.dtype)
+    return BatchNormalization(epsilon=eps, training_mode=True)(x, scale, shift, zeros, ones)[0], None, None
 
 
 @aten("layer_norm.default")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,14 +10,17 @@ from glowtrain.graph import Value
 from glowtrain.ops.contraction.linear_algebra import Det, Inverse
 from glowtrain.ops.contraction.products import Einsum, Gemm, MatMul
 from glowtrain.ops.reduce.reduction import ReduceSum
-from glowtrain.ops.tensor.move import Transpose, reshape
+from glowtrain.ops.tensor.move import reshape
 from glowtrain.torch.aten.table import AtenCall, aten
 
 
 @aten("linear.default")
 def linear(call: AtenCall, x: Value, weight: Value, bias: Value | None = None) -> Any:
     """x W' + b over the last axis: one product of matrices, whatever axes stand before."""
-    rows = reshape(x, (x.type.size // x.shape[-1], x.shape[-1]))
+    if weight.rank == 1:
+        product = MatMul()(x, weight)
+        return product if bias is None else product + bias
+    rows = reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))
     operands = (rows, weight) if bias is None else (rows, weight, bias)
     return reshape(Gemm(transB=True)(*operands), call.shape)
 
@@ -26,16 +30,32 @@ def matmul(call: AtenCall, x: Value, y: Value) -> Any:
     return MatMul()(x, y)
 
 
-@aten("dot.default", "vdot.default", "inner.default")
+@aten("dot.default", "vdot.default")
 def dot(call: AtenCall, x: Value, y: Value) -> Any:
-    if x.rank == y.rank == 1:
-        return ReduceSum(axes=(0,), keepdims=False)(x * y)
-    return MatMul()(x, Transpose(perm=(*range(y.rank - 2), y.rank - 1, y.rank - 2))(y) if y.rank > 1 else y)
+    return ReduceSum(axes=(0,), keepdims=False)(x * y)
+
+
+@aten("inner.default")
+def inner(call: AtenCall, x: Value, y: Value) -> Any:
+    """All rows of one with all rows of the other; a scalar multiplies."""
+    if not x.rank or not y.rank:
+        return x * y
+    rows, others = (reshape(each, (math.prod(each.shape[:-1]), each.shape[-1])) for each in (x, y))
+    return reshape(Gemm(transB=True)(rows, others), call.shape)
 
 
 @aten("addmm.default", "addmv.default", "baddbmm.default")
 def addmm(call: AtenCall, x: Value, first: Value, second: Value, beta: Any = 1, alpha: Any = 1) -> Any:
-    product = MatMul()(first, second)
+    return _sum_of(call, x, MatMul()(first, second), beta, alpha)
+
+
+@aten("addbmm.default")
+def addbmm(call: AtenCall, x: Value, first: Value, second: Value, beta: Any = 1, alpha: Any = 1) -> Any:
+    """The products' sum."""
+    return _sum_of(call, x, Einsum(equation="bij,bjk->ik")(first, second), beta, alpha)
+
+
+def _sum_of(call: AtenCall, x: Value, product: Value, beta: Any, alpha: Any) -> Value:
     scaled = product if alpha == 1 else product * call.cast(alpha)
     return scaled if beta == 0 else scaled + (x if beta == 1 else x * call.cast(beta))
 

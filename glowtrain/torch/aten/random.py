@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from glowtrain.graph import Value, constant
-from glowtrain.ops.elementwise.logic import Less
+from glowtrain.ops.elementwise.arithmetic import Floor
+from glowtrain.ops.elementwise.logic import Less, Where
+from glowtrain.ops.elementwise.transcendental import Log
+from glowtrain.ops.indexing.top_k import TopK
 from glowtrain.ops.random.philox import Normal, TrainingDropout, Uniform
 from glowtrain.ops.reduce.reduction import as_dtype
 from glowtrain.ops.tensor.move import Expand
@@ -43,6 +46,39 @@ def _uniform(call: AtenCall) -> Value:
     random, dtype = call.random, f64 if call.dtype == f64 else f32
     drawn: Value = Uniform(call.shape, stream=random.stream(), dtype=dtype)(random.seed, random.counter)
     return drawn
+
+
+@aten("randint.default", "randint.low", "randint_like.default", "randint_like.low_dtype")
+def randint(call: AtenCall, *given: Any, **__: Any) -> Any:
+    """Whole numbers from the first bound (0, if there is one bound) to below the second."""
+    bounds = [each for each in given if isinstance(each, int)]
+    low, high = (0, *bounds) if len(bounds) == 1 else bounds
+    random = call.random
+    drawn = Uniform(call.shape, stream=random.stream(), dtype=f64)(random.seed, random.counter)
+    return call.cast(Floor()(drawn * (high - low)) + low)
+
+
+@aten("randperm.default")
+def randperm(call: AtenCall, n: int, **__: Any) -> Any:
+    """The order of random numbers."""
+    random = call.random
+    drawn = Uniform((n,), stream=random.stream(), dtype=f64)(random.seed, random.counter)
+    return call.cast(TopK(axis=0, k=n)(drawn)[1])
+
+
+@aten("exponential.default")
+def exponential(call: AtenCall, x: Value, lambd: float = 1.0, generator: Any = None) -> Any:
+    return call.cast(Log()(1.0 - _uniform(call)) * (-1.0 / lambd))
+
+
+@aten("rrelu_with_noise_functional.default")
+def rrelu(
+    call: AtenCall, x: Value, noise: Value, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
+    generator: Any = None,
+) -> Any:  # fmt: skip
+    """The slope of negative elements is drawn in training, and the mean of its bounds otherwise."""
+    slope = _uniform(call) * (upper - lower) + lower if training else constant((lower + upper) / 2, x.dtype)
+    return Where()(x < 0, x * call.cast(slope), x), None
 
 
 @aten("rand.default", "rand_like.default")

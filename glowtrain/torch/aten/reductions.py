@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from glowtrain.graph import Value, constant
 from glowtrain.ops.elementwise.arithmetic import Abs, Pow, Sqrt
-from glowtrain.ops.elementwise.logic import Cast, Greater
+from glowtrain.ops.elementwise.logic import Cast, Equal, Greater
 from glowtrain.ops.indexing.arg_extrema import ArgMax, ArgMin, CumSum
+from glowtrain.ops.indexing.gather import Gather
 from glowtrain.ops.reduce import reduction
 from glowtrain.ops.reduce.scans import CumProd
 from glowtrain.ops.reduce.softmax import LogSoftmax, Softmax
@@ -106,14 +109,24 @@ def all_(call: AtenCall, x: Value, dim: Dims = None, keepdim: bool = False) -> A
     return Greater()(counted, constant(0.5, f32))
 
 
-@aten("var.correction", "var.dim", "var.default")
-def var(call: AtenCall, x: Value, dim: Any = None, correction: Any = 1, keepdim: bool = False) -> Any:
-    return _variance(x, dim if not isinstance(dim, bool) else None, _correction(correction), keepdim)
+@aten("var.correction", "var.dim")
+def var(call: AtenCall, x: Value, dim: Dims = None, correction: Any = 1, keepdim: bool = False) -> Any:
+    return _variance(x, dim, _correction(correction), keepdim)
 
 
-@aten("std.correction", "std.dim", "std.default")
-def std(call: AtenCall, x: Value, dim: Any = None, correction: Any = 1, keepdim: bool = False) -> Any:
+@aten("std.correction", "std.dim")
+def std(call: AtenCall, x: Value, dim: Dims = None, correction: Any = 1, keepdim: bool = False) -> Any:
     return Sqrt()(var(call, x, dim, correction, keepdim))
+
+
+@aten("var.default")
+def var_of_all(call: AtenCall, x: Value, unbiased: bool = True) -> Any:
+    return var(call, x, None, unbiased)
+
+
+@aten("std.default")
+def std_of_all(call: AtenCall, x: Value, unbiased: bool = True) -> Any:
+    return std(call, x, None, unbiased)
 
 
 @aten("var_mean.correction")
@@ -140,6 +153,24 @@ def logsumexp(call: AtenCall, x: Value, dim: Dims, keepdim: bool = False) -> Any
     return reduced(reduction.ReduceLogSumExp, call.cast(x), dim, keepdim)
 
 
+@aten("dist.default")
+def dist(call: AtenCall, x: Value, y: Value, p: Any = 2) -> Any:
+    return vector_norm(call, x - y, p)
+
+
+@aten("_cdist_forward.default")
+def cdist(call: AtenCall, x: Value, y: Value, p: float, compute_mode: int | None = None) -> Any:
+    """The norms of the differences of all rows of one and all rows of the other."""
+    return vector_norm(call, x[..., :, None, :] - y[..., None, :, :], p, -1)
+
+
+@aten("_pdist_forward.default")
+def pdist(call: AtenCall, x: Value, p: float = 2) -> Any:
+    """The norms of the differences of rows, each pair once."""
+    first, second = (constant(rows) for rows in np.triu_indices(x.shape[0], 1))
+    return vector_norm(call, Gather(axis=0)(x, first) - Gather(axis=0)(x, second), p, -1)
+
+
 @aten("norm.Scalar", "norm.ScalarOpt_dim", "linalg_vector_norm.default")
 def vector_norm(
     call: AtenCall, x: Value, p: Any = 2, dim: Dims = None, keepdim: bool = False, dtype: Any = None
@@ -149,27 +180,35 @@ def vector_norm(
         return reduced(reduction.ReduceL2, x, dim, keepdim)
     if order == 1:
         return reduced(reduction.ReduceL1, x, dim, keepdim)
+    if order == 0:
+        return reduced(reduction.ReduceSum, as_type(~Equal()(x, call.cast(0)), x.dtype), dim, keepdim)
     if order in (float("inf"), float("-inf")):
         return reduced(reduction.ReduceMax if order > 0 else reduction.ReduceMin, Abs()(x), dim, keepdim)
     powers = reduced(reduction.ReduceSum, Pow()(Abs()(x), call.cast(order)), dim, keepdim)
     return Pow()(powers, call.cast(1 / order))
 
 
+def _along(operator: Callable[[int], Callable[[Value], Any]], x: Value, dim: int) -> Value:
+    """An operator along an axis; a scalar is one element along one."""
+    rows = x if x.rank else reshape(x, (1,))
+    return reshape(operator(dim % rows.rank)(rows), x.shape)
+
+
 @aten("cumsum.default")
 def cumsum(call: AtenCall, x: Value, dim: int, dtype: Any = None) -> Any:
-    return CumSum(axis=dim % max(1, x.rank))(call.cast(x))
+    return _along(lambda axis: CumSum(axis=axis), call.cast(x), dim)
 
 
 @aten("cumprod.default")
 def cumprod(call: AtenCall, x: Value, dim: int, dtype: Any = None) -> Any:
-    return CumProd(axis=dim % max(1, x.rank))(call.cast(x))
+    return _along(lambda axis: CumProd(axis=axis), call.cast(x), dim)
 
 
 @aten("softmax.int", "_softmax.default")
 def softmax(call: AtenCall, x: Value, dim: int, *_: Any, **__: Any) -> Any:
-    return Softmax(axis=dim)(call.cast(x))
+    return _along(lambda axis: Softmax(axis=axis), call.cast(x), dim)
 
 
 @aten("log_softmax.int", "_log_softmax.default")
 def log_softmax(call: AtenCall, x: Value, dim: int, *_: Any, **__: Any) -> Any:
-    return LogSoftmax(axis=dim)(call.cast(x))
+    return _along(lambda axis: LogSoftmax(axis=axis), call.cast(x), dim)

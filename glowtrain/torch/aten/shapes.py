@@ -6,7 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from glowtrain.graph import Value
+import numpy as np
+
+from glowtrain.graph import Value, constant
+from glowtrain.ops.indexing.gather import Gather
 from glowtrain.ops.tensor.move import Concat, Expand, Slice, Transpose, reshape
 from glowtrain.ops.tensor.pad import Pad, Tile
 from glowtrain.torch.aten.table import AtenCall, as_type, aten
@@ -170,6 +173,17 @@ def _without(x: Value, dim: int) -> tuple[int, ...]:
     return (*x.shape[:axis], *x.shape[axis + 1 :])
 
 
+@aten("unfold.default")
+def unfold(call: AtenCall, x: Value, dimension: int, size: int, step: int) -> Any:
+    """Windows along an axis, whose elements lie along a last one."""
+    if not x.rank:
+        return reshape(x, call.shape)
+    axis = dimension % x.rank
+    first = np.arange(0, x.shape[axis] - size + 1, step)
+    windows = Gather(axis=axis)(x, constant(first[:, None] + np.arange(size)))
+    return movedim(call, windows, axis + 1, -1)
+
+
 @aten("flip.default")
 def flip(call: AtenCall, x: Value, dims: Sequence[int]) -> Any:
     axes = tuple(dim % x.rank for dim in dims)
@@ -218,7 +232,7 @@ def pixel_shuffle(call: AtenCall, x: Value, upscale_factor: int) -> Any:
     return reshape(Transpose(perm=order)(blocks), call.shape)
 
 
-@aten("diagonal.default")
+@aten("diagonal.default", "diagonal_copy.default")
 def diagonal(call: AtenCall, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     """Of the matrices flat, every (columns + 1)-th element."""
     rest = [axis for axis in range(x.rank) if axis not in (dim1 % x.rank, dim2 % x.rank)]

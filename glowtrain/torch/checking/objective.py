@@ -14,11 +14,11 @@ from glowtrain.grad.training import LOSS
 from glowtrain.graph import Graph, Input, Node
 from glowtrain.torch.aten.table import type_of_fake
 from glowtrain.torch.memory import array_of
-from glowtrain.torch.module import MODULE, Examples, check_module, held, named_inputs, placed, variables_of
+from glowtrain.torch.module import Arguments, Examples, arguments_of, check_module, held, placed, variables_of
 from glowtrain.torch.places import place
 from glowtrain.torch.random_state import RandomState
 from glowtrain.torch.read import read
-from glowtrain.torch.trace import Computation, traced
+from glowtrain.torch.trace import MODULE, Computation, traced
 
 LossFunction = Callable[..., Any]
 TARGET = "target"
@@ -31,7 +31,7 @@ class Objective:
     elements have ``weights``. The module itself is never changed."""
 
     module: torch.nn.Module
-    inputs: Mapping[str, Any]
+    arguments: Arguments
     targets: Sequence[Any]
     loss_fn: LossFunction | None
     weights: Sequence[torch.Tensor]
@@ -52,12 +52,13 @@ class Objective:
         """Inputs and targets by name."""
         several = len(self.targets) > 1
         named = {f"{TARGET}{number}" if several else TARGET: value for number, value in enumerate(self.targets)}
-        return {**self.inputs, **named}
+        return {**self.arguments.leaves, **named}
 
     def __call__(self, *values: Any) -> torch.Tensor:
         """The scalar, by PyTorch, from inputs and targets in order."""
-        inputs, targets = values[: len(self.inputs)], values[len(self.inputs) :]
-        results = self.module(*inputs)
+        count = len(self.arguments.leaves)
+        leaves, targets = values[:count], values[count:]
+        results = self.arguments.call(self.module, leaves)
         if self.loss_fn is None:
             return _mean(results, self.weights)
         loss = self.loss_fn(results, *targets)
@@ -77,16 +78,17 @@ def objective(
     if loss_fn is None and targets is not None:
         raise InputError("targets are the loss's: give loss_fn as well")
     further = () if targets is None else (targets,) if isinstance(targets, torch.Tensor) else tuple(targets)
-    named = named_inputs(module, inputs)
-    weights = () if loss_fn is not None else _weights(module, list(named.values()), seed)
-    return Objective(module, named, further, loss_fn, weights)
+    arguments = arguments_of(module, inputs)
+    weights = () if loss_fn is not None else _weights(module, arguments, seed)
+    return Objective(module, arguments, further, loss_fn, weights)
 
 
-def _weights(module: torch.nn.Module, inputs: Sequence[Any], seed: int) -> list[torch.Tensor]:
+def _weights(module: torch.nn.Module, arguments: Arguments, seed: int) -> list[torch.Tensor]:
     """A weight for each element of each float result, so that a loss sees all of them."""
     buffers = {name: tensor.clone() for name, tensor in module.named_buffers()}
+    bound = arguments.bound(list(arguments.leaves.values()))
     with torch.no_grad(), torch.random.fork_rng(devices=()):
-        results = _floats(torch.func.functional_call(module, buffers, tuple(inputs)))
+        results = _floats(torch.func.functional_call(module, buffers, bound.args, bound.kwargs))
     if not results:
         raise InputError(f"{type(module).__name__} returns no float tensor: pass loss_fn")
     generator = torch.Generator().manual_seed(seed)
@@ -114,7 +116,7 @@ class ReadObjective:
 
 def read_objective(goal: Objective) -> ReadObjective:
     """Trace and read an objective. Raises as :func:`~glowtrain.torch.from_torch` does."""
-    trace = traced(Computation(goal, **goal.modules), list(goal.examples.values()))
+    trace = traced(Computation(goal, forward_only=True, **goal.modules), list(goal.examples.values()))
     given = [Input(type_of_fake(value), name) for name, value in goal.examples.items() if _is_tensor(value)]
     tensors = goal.tensors
     arrays = {name: array_of(tensor.detach().contiguous()).copy() for name, tensor in tensors.items()}

@@ -1,0 +1,87 @@
+"""What a trace does in place of PyTorch's functions that it cannot follow.
+
+Some ask for the elements of tensors, and do as well without: ``nn.Transformer`` and its parts compare a mask with the
+causal one, to name it so to faster kernels; ``gaussian_nll_loss`` refuses negative variances. Others say how gradients
+are computed, which a trace of the forward computation would lose: they are refused.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.autograd import function
+from torch.nn.modules import transformer
+
+from glowtrain.errors import ModelError
+
+
+@contextmanager
+def traceable(*, forward_only: bool) -> Iterator[None]:
+    """Within, transformers believe what their callers say of masks, and gradients of one's own are refused, unless
+    the computation is wanted ``forward_only``."""
+    before = transformer._detect_is_causal_mask, function._is_setup_context_defined
+    asked = before[1] if forward_only else _refused
+    transformer._detect_is_causal_mask, function._is_setup_context_defined = _said_to_be_causal, asked
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask, function._is_setup_context_defined = before
+
+
+def _said_to_be_causal(mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
+    return is_causal is True
+
+
+def _refused(setup: Any) -> bool:
+    """Called in place of what ``torch.autograd.Function.apply`` asks first, of its class.
+
+    ``apply`` itself may have been taken long before, ``rounded = Rounded.apply``, so that another one in its place
+    would not be called. Functions that PyTorch makes to call operators are not a person's.
+    """
+    caller = inspect.currentframe()
+    cls = caller.f_back.f_locals["cls"] if caller and caller.f_back else torch.autograd.Function
+    if cls.__module__.startswith("torch._"):
+        return bool(setup != function._SingleLevelFunction.setup_context)
+    raise ModelError(
+        f"the gradient of {cls.__qualname__}, a torch.autograd.Function, is not followed: write what it does by "
+        "operators, x + (f(x) - x).detach() for a result f(x) with the gradient of x"
+    )
+
+
+def _hooked(tensor: torch.Tensor, *_: Any) -> Any:
+    raise ModelError("hooks of tensors (register_hook) are not followed: change the gradient by operators")
+
+
+def gaussian_nll_loss(
+    mean: torch.Tensor, target: torch.Tensor, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
+) -> torch.Tensor:
+    """torch.nn.functional.gaussian_nll_loss, which does not look for negative variances: (log v + (x - y)² / v) / 2,
+    where v is ``eps`` at least, which gradients pass as if it were not."""
+    variance = _variances(mean, var)
+    raised = variance + (variance.clamp(min=eps) - variance).detach()
+    losses = 0.5 * (raised.log() + (mean - target) ** 2 / raised)
+    if full:
+        losses = losses + 0.5 * torch.log(torch.tensor(2 * torch.pi, dtype=losses.dtype))
+    reductions: dict[str, Callable[[], torch.Tensor]] = {"none": lambda: losses, "mean": losses.mean, "sum": losses.sum}
+    if reduction not in reductions:
+        raise ModelError(f"gaussian_nll_loss has no reduction {reduction!r}; there are {', '.join(reductions)}")
+    return reductions[reduction]()
+
+
+def _variances(mean: torch.Tensor, var: Any) -> torch.Tensor:
+    """One for all, one for each element, or one for each row."""
+    if not isinstance(var, torch.Tensor):
+        return torch.full_like(mean, var)
+    return var.unsqueeze(-1) if var.shape != mean.shape and var.shape == mean.shape[:-1] else var
+
+
+INSTEAD: dict[Any, Callable[..., Any]] = {
+    torch.nn.functional.gaussian_nll_loss: gaussian_nll_loss,
+}
+"""What is traced in place of functions."""
+REFUSED: dict[Any, Callable[..., Any]] = {torch.Tensor.register_hook: _hooked}
+"""Functions that say how gradients are computed."""
