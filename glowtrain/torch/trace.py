@@ -24,7 +24,7 @@ from torch.export.graph_signature import InputKind, OutputKind, OutputSpec, Tens
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from glowtrain.errors import GlowtrainError, ModelError
+from glowtrain.errors import GlowtrainError, InputError, ModelError
 from glowtrain.torch.aten import TABLE
 from glowtrain.torch.places import innermost_line
 from glowtrain.torch.quiet import quiet
@@ -57,16 +57,19 @@ class _Gradients(TorchFunctionMode):
     def __init__(self, instead: Mapping[Any, Callable[..., Any]]) -> None:
         super().__init__()
         self.instead = instead
+        self.enabled = True
+        """Whether gradients flow, as far as the traced code says it."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if function is torch.autograd.grad:
             return _asked(*args, **kwargs)
         if function is torch._C._set_grad_enabled:
+            self.enabled = bool(args[0])
             with torch._C.DisableTorchFunction():  # PyTorch's own mode would record it
                 return function(*args, **kwargs)
         result = self.instead.get(function, function)(*args, **kwargs)
-        if torch.is_grad_enabled():
+        if self.enabled:
             return result
         written = args[0] if args else None  # what is changed in place stays the tensor that it is
         return pytree.tree_map_only(torch.Tensor, lambda y: y if y is written else y.detach(), result)
@@ -158,6 +161,8 @@ def traced(computation: Computation, examples: Sequence[Any], *, mutable: bool =
             program = _exported(computation, tuple(examples))
             if not _is_functional(program) or _missing(program):
                 program = program.run_decompositions(_decompositions())
+    except InputError:
+        raise
     except GlowtrainError as error:
         raise ModelError(f"the module cannot be traced{innermost_line(error)}: {error}") from None
     except Exception as error:  # noqa: BLE001  (a module may raise anything, and PyTorch does)
