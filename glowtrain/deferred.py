@@ -1,4 +1,4 @@
-"""Modules that are imported when something of theirs is first used.
+"""What is there when it is first used: modules, and attributes of objects.
 
 What only compiling needs must not cost a process anything that finds its code compiled on disk. The plain import
 stands beside, for type checkers and the import linter::
@@ -11,8 +11,11 @@ stands beside, for type checkers and the import linter::
 
 from __future__ import annotations
 
+import functools
 from importlib import import_module
-from typing import Any
+from typing import Any, Self, TypeVar, overload
+
+T_co = TypeVar("T_co", covariant=True)
 
 
 class Deferred:
@@ -26,3 +29,25 @@ class Deferred:
 
     def __repr__(self) -> str:
         return f"<{self.__module}, when it is used>"
+
+
+class cached_property(functools.cached_property[T_co]):
+    """The standard library's, without the lock around the computation that it has before Python 3.12.
+
+    Passes ask hundreds of thousands of objects for such attributes, most of them once. Two threads that ask at the same
+    time compute the same.
+    """
+
+    @overload
+    def __get__(self, instance: None, owner: type[Any] | None = None) -> Self: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> T_co: ...
+
+    def __get__(self, instance: object | None, owner: type[Any] | None = None) -> Self | T_co:
+        if instance is None:
+            return self
+        assert self.attrname is not None
+        value: T_co = self.func(instance)
+        instance.__dict__[self.attrname] = value
+        return value

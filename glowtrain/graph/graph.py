@@ -12,13 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from glowtrain.deferred import cached_property
 from glowtrain.errors import GraphError
 from glowtrain.graph.operator import Operator, field_names
 from glowtrain.graph.specialise.binding import Binding, Result, Trimmed, parts_of
 from glowtrain.graph.specialise.index_ranges import IndexUse, index_uses
 from glowtrain.graph.traversal import topological
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
-from glowtrain.once import cached_property
 from glowtrain.presentation.words import plural
 from glowtrain.types import TensorType
 

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from glowtrain.deferred import cached_property
 from glowtrain.loops.functions import FUNCTIONS, PREDICATES
-from glowtrain.once import cached_property
 from glowtrain.types import Array, DType, Shape, TensorType, boolean, i64
 
 Number = bool | int | float

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+from glowtrain.deferred import cached_property
 from glowtrain.loops import (
     Accumulate,
     Buffer,
@@ -32,7 +33,6 @@ from glowtrain.loops import (
     writes,
 )
 from glowtrain.native import NativeFunction
-from glowtrain.once import cached_property
 
 Change = Callable[[Expr], Expr | None]
 """The replacement of an expression; ``None`` leaves it as it is."""

@@ -20,7 +20,7 @@ from glowtrain.torch.aten.table import type_of_fake
 from glowtrain.torch.memory import check_memory
 from glowtrain.torch.random_state import RandomKey
 from glowtrain.torch.read import read
-from glowtrain.torch.trace import Computation, Trace, traced
+from glowtrain.torch.tracing.trace import Computation, Trace, traced
 
 Tensors = Sequence[torch.Tensor]
 View = Callable[[torch.Tensor], torch.Tensor]

@@ -20,7 +20,7 @@ from glowtrain.torch.dtypes import OURS, THEIRS
 from glowtrain.torch.memory import array_of, check_device
 from glowtrain.torch.random_state import RandomState
 from glowtrain.torch.read import read
-from glowtrain.torch.trace import MODULE, Computation, Trace, traced
+from glowtrain.torch.tracing.trace import MODULE, Computation, Trace, traced
 from glowtrain.types import Array, Spec
 
 BATCH = "batch"
@@ -80,7 +80,7 @@ def _copied(name: str, tensor: torch.Tensor) -> Array:
 
 
 @dataclass(frozen=True)
-class Arguments:
+class ModuleArguments:
     """What a module is called with: ``leaves``, by name, make up the arguments of its signature as ``structure`` says.
 
     Leaves within others have both names, ``batch.image``, ``states.0``; those of ``*inputs`` are ``inputs0``, ...
@@ -104,7 +104,7 @@ class Arguments:
         return module(*bound.args, **bound.kwargs)
 
 
-def arguments_of(module: torch.nn.Module, example: Examples) -> Arguments:
+def arguments_of(module: torch.nn.Module, example: Examples) -> ModuleArguments:
     """The arguments that an example is. Raises :class:`InputError` where they do not fit the module, or are none."""
     signature = inspect.signature(module.forward)
     if not isinstance(example, (torch.Tensor, Mapping, tuple, list)):
@@ -119,7 +119,7 @@ def arguments_of(module: torch.nn.Module, example: Examples) -> Arguments:
     except TypeError as error:
         raise InputError(f"the example does not fit {type(module).__name__}.forward{signature}: {error}") from None
     pairs, structure = pytree.tree_flatten_with_path(dict(bound.arguments))
-    arguments = Arguments(signature, structure, {_leaf_name(signature, path): leaf for path, leaf in pairs})
+    arguments = ModuleArguments(signature, structure, {_leaf_name(signature, path): leaf for path, leaf in pairs})
     _check_leaves(arguments)
     return arguments
 
@@ -132,7 +132,7 @@ def _leaf_name(signature: inspect.Signature, path: Sequence[Any]) -> str:
     return ".".join(rest if kind is inspect.Parameter.VAR_KEYWORD else (first, *rest))
 
 
-def _check_leaves(arguments: Arguments) -> None:
+def _check_leaves(arguments: ModuleArguments) -> None:
     """Raise :class:`InputError` for examples without tensors, with arrays, or with tensors that are elsewhere."""
     for name, leaf in arguments.leaves.items():
         if isinstance(leaf, np.ndarray):
@@ -169,7 +169,7 @@ class _Build:
     """Builds the graphs of a module: each binding is traced anew, so that Python code that looks at shapes holds."""
 
     module: torch.nn.Module
-    arguments: Arguments
+    arguments: ModuleArguments
     specs: Mapping[str, Spec]
     arrays: Mapping[str, Array]
 

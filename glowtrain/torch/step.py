@@ -28,7 +28,7 @@ from glowtrain.torch.module import check_module, placed, variables_of
 from glowtrain.torch.optimizers import GroupedUpdates
 from glowtrain.torch.random_state import RandomState
 from glowtrain.torch.read import read
-from glowtrain.torch.trace import MODULE, Computation, traced
+from glowtrain.torch.tracing.trace import MODULE, Computation, traced
 from glowtrain.torch.watch import Watch
 from glowtrain.types import Array
 

@@ -109,14 +109,14 @@ LOWERING = [
     Mistake(
         "last step of a scan in the wrong slot",
         lower,
-        constant("Const(X % 2, i64)", 0),
+        rewrite("copy(A.at(B), C)", "copy(A.at(B - 1), C)"),
         operator("Scan", "evaluator", 9),
     ),
     Mistake("scan stack written backwards", lower._step, swap("X if _ else Y"), operator("Scan", "evaluator", 9)),
     Mistake(
         "state of a scan overwritten while it is read",
         lower,
-        rewrite("_parity(A + 1)", "_parity(A)"),
+        rewrite("A.at(B + 1)", "A.at(B)"),
         operator("Scan", "evaluator", 9),
     ),
     Mistake(

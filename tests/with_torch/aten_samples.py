@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 import glowtrain as gt
 import glowtrain.torch.read as reading
-from glowtrain.torch.trace import name_of
+from glowtrain.torch.tracing.trace import name_of
 
 Draw = Callable[[torch.Generator], torch.Tensor]
 

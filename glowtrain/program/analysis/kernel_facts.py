@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from glowtrain.deferred import cached_property
 from glowtrain.loops import (
     FUNCTIONS,
     Apply,
@@ -27,7 +28,6 @@ from glowtrain.loops import (
     walk,
 )
 from glowtrain.loops.functions import Cost
-from glowtrain.once import cached_property
 from glowtrain.program.program import Instruction, Kernel
 from glowtrain.types import i8, i16, i32, u8, u16
 

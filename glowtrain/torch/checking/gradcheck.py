@@ -19,7 +19,7 @@ from glowtrain.torch.checking.eager import Eager
 from glowtrain.torch.checking.objective import LossFunction, Objective, ReadObjective, objective, read_objective
 from glowtrain.torch.memory import array_of
 from glowtrain.torch.module import Examples
-from glowtrain.torch.places import innermost_line
+from glowtrain.torch.tracing.places import innermost_line
 from glowtrain.types import Array
 
 AUTOGRAD, FORWARD = "autograd", "forward"

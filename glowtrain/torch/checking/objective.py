@@ -14,11 +14,11 @@ from glowtrain.grad.training import LOSS
 from glowtrain.graph import Graph, Input, Node
 from glowtrain.torch.aten.table import type_of_fake
 from glowtrain.torch.memory import array_of
-from glowtrain.torch.module import Arguments, Examples, arguments_of, check_module, held, placed, variables_of
-from glowtrain.torch.places import place
+from glowtrain.torch.module import Examples, ModuleArguments, arguments_of, check_module, held, placed, variables_of
 from glowtrain.torch.random_state import RandomState
 from glowtrain.torch.read import read
-from glowtrain.torch.trace import MODULE, Computation, traced
+from glowtrain.torch.tracing.places import place
+from glowtrain.torch.tracing.trace import MODULE, Computation, traced
 
 LossFunction = Callable[..., Any]
 TARGET = "target"
@@ -31,7 +31,7 @@ class Objective:
     elements have ``weights``. The module itself is never changed."""
 
     module: torch.nn.Module
-    arguments: Arguments
+    arguments: ModuleArguments
     targets: Sequence[Any]
     loss_fn: LossFunction | None
     weights: Sequence[torch.Tensor]
@@ -83,7 +83,7 @@ def objective(
     return Objective(module, arguments, further, loss_fn, weights)
 
 
-def _weights(module: torch.nn.Module, arguments: Arguments, seed: int) -> list[torch.Tensor]:
+def _weights(module: torch.nn.Module, arguments: ModuleArguments, seed: int) -> list[torch.Tensor]:
     """A weight for each element of each float result, so that a loss sees all of them."""
     buffers = {name: tensor.clone() for name, tensor in module.named_buffers()}
     bound = arguments.bound(list(arguments.leaves.values()))

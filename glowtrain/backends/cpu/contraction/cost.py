@@ -13,7 +13,7 @@ from math import ceil, prod
 from glowtrain.backends.cpu.contraction import rates
 from glowtrain.backends.cpu.contraction.describe import Problem
 from glowtrain.backends.cpu.contraction.rates import LINE, NEXT_LINES, OTHER_LINES, PAGE, THIRD_LEVEL, Machine
-from glowtrain.once import cached_property
+from glowtrain.deferred import cached_property
 
 
 @dataclass(frozen=True)

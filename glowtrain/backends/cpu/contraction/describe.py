@@ -17,7 +17,7 @@ from glowtrain.backends.cpu.tasks import Work
 from glowtrain.backends.llvm.formats import SIZE
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmType, LlvmValue, Number, vector
-from glowtrain.once import cached_property
+from glowtrain.deferred import cached_property
 
 if TYPE_CHECKING:
     from glowtrain.backends.cpu.contraction.packing import Packing

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from glowtrain.deferred import cached_property
 from glowtrain.loops import (
     Buffer,
     Const,
@@ -27,7 +28,6 @@ from glowtrain.loops import (
     rewrite_body,
     unflatten,
 )
-from glowtrain.once import cached_property
 from glowtrain.program.analysis.kernel_facts import box, contraction_operands, covers, row_major
 from glowtrain.program.program import Instruction, Kernel
 from glowtrain.stages import Facts, Refused

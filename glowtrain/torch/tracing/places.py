@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 _LIBRARY = str(Path(torch.__file__).parent)
-_OWN = str(Path(__file__).parent)
+_OWN = str(Path(__file__).parents[1])
 
 
 def module_path(node: torch.fx.Node) -> str:

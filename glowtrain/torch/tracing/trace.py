@@ -26,9 +26,9 @@ from torch.utils import _pytree as pytree
 
 from glowtrain.errors import GlowtrainError, InputError, ModelError
 from glowtrain.torch.aten import TABLE
-from glowtrain.torch.places import innermost_line
-from glowtrain.torch.quiet import quiet
-from glowtrain.torch.substitutes import INSTEAD, REFUSED, traceable
+from glowtrain.torch.tracing.places import innermost_line
+from glowtrain.torch.tracing.quiet import quiet
+from glowtrain.torch.tracing.substitutes import INSTEAD, REFUSED, traceable
 
 GRADIENT = "glowtrain::gradient"
 MODULE = "module"

@@ -1,0 +1,1 @@
+"""From modules to functional graphs of ATen operators, and where these come from."""
