@@ -12,6 +12,7 @@ from glowtrain.graph import Graph, Input, Value
 from glowtrain.losses.base import Attached, Loss, LossFunction, output_of, scalar
 from glowtrain.losses.classification import bce_with_logits, nll, softmax_cross_entropy
 from glowtrain.losses.regression import huber, l1, mse
+from glowtrain.presentation.words import kind_of
 from glowtrain.types import Spec, TensorType
 
 
@@ -109,6 +110,10 @@ def as_loss(loss: str | Loss | LossFunction) -> Loss:
         return by_name(loss)
     if callable(loss):
         _refuse_maker(loss)
+        if hasattr(loss, "state_dict"):
+            raise InputError(
+                f"{kind_of(loss)} is a module of PyTorch: use one of gt.losses, or glowtrain.torch.compile_step"
+            )
         return Custom(loss, {})
     raise InputError(f"loss must be one of gt.losses, the name of one or of an output, or a function, not {loss!r}")
 

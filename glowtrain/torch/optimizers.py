@@ -21,6 +21,7 @@ from glowtrain.graph import Input, Value, Variable, constant
 from glowtrain.ops.indexing.gather import Gather
 from glowtrain.optim import HYPER, SGD, Adagrad, Adam, AdamW, Optimizer, RMSProp
 from glowtrain.optim.optimizer import clipped, widest
+from glowtrain.presentation.words import kind_of
 from glowtrain.types import Array
 
 COUNT = "step"
@@ -95,7 +96,7 @@ def kind_of_optimizer(optimizer: Any) -> Kind:
     if kind is None:
         names = ", ".join(cls.__name__ for cls in KINDS)
         raise InputError(
-            f"{type(optimizer).__name__} is not an optimizer that can be compiled: use one of torch.optim's {names}; "
+            f"{kind_of(optimizer)} is not an optimizer that can be compiled: use one of torch.optim's {names}; "
             "or torch.compile(module, backend='glowtrain') with a loop and optimizer of your own"
         )
     for group in optimizer.param_groups:

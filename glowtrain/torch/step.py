@@ -7,6 +7,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from glowtrain.errors import InputError
 from glowtrain.grad.training import LOSS, training_graph
 from glowtrain.graph import Graph, Input, Value
 from glowtrain.optim import HYPER
-from glowtrain.presentation.words import kind_of
+from glowtrain.presentation.words import kind_of, plural
 from glowtrain.stages import Options
 from glowtrain.torch.aten.table import type_of_fake
 from glowtrain.torch.memory import array_of, check_device, tensor_of
@@ -75,6 +76,8 @@ def compile_step(
     cannot be traced and :class:`UnsupportedOperatorError` that names operators with their lines.
     """
     check_module(module)
+    if isinstance(loss_fn, type):
+        raise InputError(f"loss_fn must be a loss, not a class of losses: create one, {loss_fn.__name__}()")
     if not callable(loss_fn):
         raise InputError(f"loss_fn must be a function or a module, not {type(loss_fn).__name__}")
     if targets < 0:
@@ -99,7 +102,7 @@ class CompiledStep:
         self.targets = targets
         self.clips = clips
         self.recompile()
-        optimizer.register_load_state_dict_post_hook(lambda _: self.recompile())
+        optimizer.register_load_state_dict_post_hook(_Recompiling(self))
 
     def recompile(self) -> None:
         """Look at the module and the optimizer anew, and compile when next called.
@@ -134,6 +137,8 @@ class CompiledStep:
 
     def _for(self, batch: Sequence[Any]) -> tuple[_Compiled, Sequence[Any]]:
         """The step for batches like this one, and the batch's tensors and numbers."""
+        if torch.is_autocast_enabled("cpu"):
+            raise InputError("a step does not run under autocast: convert the module instead, with .to(torch.bfloat16)")
         if not self.watch.unchanged:
             self.recompile()
         leaves, structure = _flat(batch)
@@ -142,11 +147,17 @@ class CompiledStep:
         if compiled is not None and not compiled.updates.kept:
             self.recompile()
             compiled = None
-        return compiled or self._compile(key, batch), leaves
+        if compiled is None:
+            return self._compile(key, batch), leaves
+        self._compiled.move_to_end(key)
+        return compiled, leaves
 
     def _compile(self, key: Any, batch: Sequence[Any]) -> _Compiled:
-        if len(batch) < self.targets:
-            raise InputError(f"the step takes at least {self.targets} arguments, those of the loss; not {len(batch)}")
+        if len(batch) <= self.targets and self.targets:
+            raise InputError(
+                f"a step takes the module's arguments and then {plural(self.targets, 'target')} for the loss, not "
+                f"{plural(len(batch), 'argument')} in all; targets= says how many go to the loss alone"
+            )
         for number, value in enumerate(batch):
             for leaf in pytree.tree_leaves(value):
                 _check_input(f"argument {number} of the step", leaf)
@@ -235,6 +246,18 @@ class _Compiled:
         if len(self.results) == 1:
             return tensor_of(loss)
         return pytree.tree_unflatten([tensor_of(outputs[name]) for name in self.results], self.structure)
+
+
+class _Recompiling:
+    """Recompiles a step that somebody still has."""
+
+    def __init__(self, step: CompiledStep) -> None:
+        self.step = ref(step)
+
+    def __call__(self, optimizer: torch.optim.Optimizer) -> None:
+        step = self.step()
+        if step is not None:
+            step.recompile()
 
 
 def _step_graph(step: CompiledStep, batch: Sequence[Any], updates: GroupedUpdates) -> tuple[Graph, pytree.TreeSpec]:

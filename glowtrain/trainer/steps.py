@@ -25,7 +25,7 @@ from glowtrain.losses import Loss, LossFunction, as_loss
 from glowtrain.modes.training_and_inference import inference
 from glowtrain.modes.variables import with_values
 from glowtrain.optim import Optimizer
-from glowtrain.presentation.words import plural, unknown
+from glowtrain.presentation.words import kind_of, plural, unknown
 from glowtrain.trainer.arrays import converted
 from glowtrain.trainer.checkpoints import checkpoint as checkpoints
 from glowtrain.trainer.checkpoints.checkpoint import Checkpoint, Position
@@ -102,7 +102,9 @@ class Steps:
         if not isinstance(model, (Graph, Template)):
             raise InputError(f"Trainer takes a graph or a template, {no_model(model)}")
         if not isinstance(optimizer, Optimizer):
-            raise InputError(f"optimizer must be one of gt.optim, such as gt.optim.Adam(lr=1e-3), not {optimizer!r}")
+            raise InputError(
+                f"optimizer must be one of gt.optim, such as gt.optim.Adam(lr=1e-3), not {kind_of(optimizer)}"
+            )
         self.seed = seed
         self.backend = backend if threads is None else backend_of(backend, threads)
         self.loss = as_loss(loss)

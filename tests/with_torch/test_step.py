@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import gc
 import resource
+import sys
 import warnings
+import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -422,6 +424,48 @@ def test_shapes_are_bounded() -> None:
     assert len(step._compiled) == 32
 
 
+def test_the_shape_that_was_used_longest_ago_goes_first() -> None:
+    module = nn.Linear(2, 1)
+    step = gtt.compile_step(module, mse_loss, torch.optim.SGD(module.parameters(), 1e-3), backend="interpreter")
+    step(torch.zeros(7, 2), torch.zeros(7, 1))
+    kept = step._for((torch.zeros(7, 2), torch.zeros(7, 1)))[0]
+    for size in range(10, 50):
+        step(torch.zeros(size, 2), torch.zeros(size, 1))
+        step(torch.zeros(7, 2), torch.zeros(7, 1))
+    assert step._for((torch.zeros(7, 2), torch.zeros(7, 1)))[0] is kept
+
+
+def test_a_step_that_nobody_has_is_gone() -> None:
+    module = net()
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    step = weakref.ref(gtt.compile_step(module, cross_entropy, optimizer))
+    gc.collect()
+    assert step() is None
+    optimizer.load_state_dict(optimizer.state_dict())
+
+
+def test_what_a_module_warns_of_is_heard(capsys: pytest.CaptureFixture[str]) -> None:
+    class Loud(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(6, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            warnings.warn("my own words", stacklevel=1)
+            print("and these", file=sys.stderr)
+            return self.linear(x)
+
+    module = Loud()
+    step = gtt.compile_step(module, nn.MSELoss(), torch.optim.SGD(module.parameters(), 0.1))
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        step(torch.zeros(4, 6), torch.zeros(4))
+    own, operands = sorted(str(each.message) for each in heard)[::-1]
+    assert own == "my own words"
+    assert "target size" in operands
+    assert "and these" in capsys.readouterr().err
+
+
 def test_memory_stays_over_many_steps() -> None:
     def resident() -> int:
         """Bytes."""
@@ -504,6 +548,7 @@ def test_an_optimizer_of_other_parameters() -> None:
 def test_losses_that_are_no_loss() -> None:
     ((x, y),) = data(1)
     assert "must be a function or a module, not str" in refusal(lambda: compiled(net(), "mse"))
+    assert "create one, CrossEntropyLoss()" in refusal(lambda: compiled(net(), nn.CrossEntropyLoss))
     unreduced = compiled(net(), lambda scores, target: cross_entropy(scores, target, reduction="none"))
     assert "must be a float scalar, not f32[16]: reduce it" in refusal(lambda: unreduced(x, y))
     assert "must be a float scalar, not i64[]" in refusal(lambda: compiled(net(), lambda s, t: s.argmax(1).sum())(x, y))
@@ -557,7 +602,9 @@ def test_batches_that_do_not_fit() -> None:
     assert "to_dense" in refusal(lambda: step(x.to_sparse(), y))
     assert "torch.from_numpy" in refusal(lambda: step(x.numpy(), y))
     assert "0 to 2" in refusal(lambda: step(x, y + 1))
-    assert "at least 1 arguments" in refusal(step)
+    assert "the module's arguments and then 1 target for the loss, not 1 argument in all" in refusal(lambda: step(x))
+    with torch.autocast("cpu"):
+        assert "does not run under autocast" in refusal(lambda: step(x, y))
 
 
 def test_a_wrong_shape_names_the_module_and_the_line() -> None:

@@ -34,6 +34,8 @@ def whole_extents(name: str, dims: Mapping[str, Any]) -> dict[str, int]:
 def no_model(given: object) -> str:
     """``not Quantized; give its .model``: what was given in place of a graph or a template, and what to give."""
     inner, advice = getattr(given, "model", None), "see gt.load, gt.model"
+    if hasattr(given, "state_dict"):
+        advice = "make a model of PyTorch's module: gt.from_torch(module, example)"
     if isinstance(inner, (Graph, Template)):
         advice = "give its .model"
     elif isinstance(inner, MethodType):

@@ -206,6 +206,7 @@ def log10(call: AtenCall, x: Value) -> Any:
 
 @aten("erfc.default")
 def erfc(call: AtenCall, x: Value) -> Any:
+    """1 - erf(x), which loses the digits of results near 0: those of x above 4 or so."""
     return 1.0 - transcendental.Erf()(call.cast(x))
 
 
@@ -288,19 +289,22 @@ def celu(call: AtenCall, x: Value, alpha: float = 1.0) -> Any:
 
 @aten("softplus.default")
 def softplus(call: AtenCall, x: Value, beta: float = 1, threshold: float = 20) -> Any:
+    """x itself beyond the threshold, where one is set below PyTorch's usual 20: there both are the same number."""
     scaled = x if beta == 1 else x * float(beta)
-    result = activation.Softplus()(scaled)
-    return result if beta == 1 else result * (1.0 / beta)
+    result = activation.Softplus()(scaled) if beta == 1 else activation.Softplus()(scaled) * (1.0 / beta)
+    return result if threshold >= 20 else logic.Where()(scaled > call.cast(threshold), x, result)
 
 
 @aten("hardtanh.default")
 def hardtanh(call: AtenCall, x: Value, min_val: float = -1, max_val: float = 1) -> Any:
-    return clamp(call, x, min_val, max_val)
+    """The gradient at the bounds is 0, that of clamp is not."""
+    within = (x > call.cast(min_val)) & (x < call.cast(max_val))
+    return logic.Where()(within, x, clamp(call, StopGradient()(x), min_val, max_val))
 
 
 @aten("relu6.default")
 def relu6(call: AtenCall, x: Value) -> Any:
-    return clamp(call, x, 0, 6)
+    return hardtanh(call, x, 0, 6)
 
 
 @aten("hardsigmoid.default")

@@ -29,11 +29,17 @@ def embedding(
     sparse: bool = False,
 ) -> Any:  # fmt: skip
     """Rows of a table; the row of ``padding_idx`` gets no gradient."""
+    _refuse_frequencies(scale_grad_by_freq)
     if padding_idx < 0:
         return Gather(axis=0)(weight, indices)
     rows = Gather(axis=0)(weight, indices)
     padding = Equal()(reshape(indices, (*indices.shape, 1)), constant(padding_idx, indices.dtype))
     return Where()(padding, StopGradient()(rows), rows)
+
+
+def _refuse_frequencies(scaled: bool) -> None:
+    if scaled:
+        raise ModelError("scale_grad_by_freq is not supported: gradients are not divided by how often a row is read")
 
 
 @aten("_embedding_bag.default", "_embedding_bag_forward_only.default")
@@ -46,6 +52,7 @@ def embedding_bag(
 
     Bags begin at the offsets. What is padding belongs to no bag: it goes to a last one, which is dropped.
     """
+    _refuse_frequencies(scale_grad_by_freq)
     bags, count = call.shape[0], indices.shape[0]
     starts = as_type(offsets, i64)[:bags]
     at = LessOrEqual()(reshape(starts, (1, bags)), constant(np.arange(count)[:, None]))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from glowtrain.errors import ModelError
 from glowtrain.graph import Value, constant
 from glowtrain.ops.normalize.batch_and_layer import (
     BatchNormalization,
@@ -115,6 +116,8 @@ def instance_norm(
     use_input_stats: bool, momentum: float, eps: float, cudnn_enabled: bool = True,
 ) -> Any:  # fmt: skip
     scale, shift = _affine(x, weight, bias, x.shape[1:2])
+    if use_input_stats and mean is not None:
+        raise ModelError("its running statistics are not kept: make it with track_running_stats=False")
     if use_input_stats or mean is None or variance is None:
         return InstanceNormalization(epsilon=eps)(x, scale, shift)
     return BatchNormalization(epsilon=eps)(x, scale, shift, mean, variance)

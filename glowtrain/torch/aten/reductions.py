@@ -9,7 +9,7 @@ import numpy as np
 
 from glowtrain.graph import Value, constant
 from glowtrain.ops.elementwise.arithmetic import Abs, Pow, Sqrt
-from glowtrain.ops.elementwise.logic import Cast, Equal, Greater
+from glowtrain.ops.elementwise.logic import Cast, Equal, Greater, Where
 from glowtrain.ops.indexing.arg_extrema import ArgMax, ArgMin, CumSum
 from glowtrain.ops.indexing.gather import Gather
 from glowtrain.ops.reduce import reduction
@@ -185,7 +185,8 @@ def vector_norm(
     if order in (float("inf"), float("-inf")):
         return reduced(reduction.ReduceMax if order > 0 else reduction.ReduceMin, Abs()(x), dim, keepdim)
     powers = reduced(reduction.ReduceSum, Pow()(Abs()(x), call.cast(order)), dim, keepdim)
-    return Pow()(powers, call.cast(1 / order))
+    zero = Equal()(powers, call.cast(0))  # where the root's slope has no end, the norm's gradient is 0
+    return Where()(zero, call.cast(0), Pow()(Where()(zero, call.cast(1), powers), call.cast(1 / order)))
 
 
 def _along(operator: Callable[[int], Callable[[Value], Any]], x: Value, dim: int) -> Value:

@@ -120,12 +120,9 @@ def slice_scatter(
 
 def _strided_scatter(x: Value, source: Value, axis: int, places: range) -> Value:
     """Slices along an axis, each from the source or from x."""
-    before = (slice(None),) * axis
-    pieces = [
-        source[(*before, slice(places.index(i), places.index(i) + 1))] if i in places else x[(*before, slice(i, i + 1))]
-        for i in range(x.shape[axis])
-    ]
-    result: Value = Concat(axis=axis)(*pieces)
+    chosen = np.arange(x.shape[axis])
+    chosen[list(places)] = x.shape[axis] + np.arange(len(places))
+    result: Value = Gather(axis=axis)(Concat(axis=axis)(x, source), chosen)
     return result
 
 

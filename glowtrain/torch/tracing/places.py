@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-_LIBRARY = str(Path(torch.__file__).parent)
+LIBRARY = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parents[1])
 
 
@@ -23,7 +23,7 @@ def module_path(node: torch.fx.Node) -> str:
 def source_line(node: torch.fx.Node) -> str:
     """``model.py:12: h = torch.fft.fft(x)``: the innermost line outside of PyTorch that made a node, if it is known."""
     found = re.findall(r'File "(.+)", line (\d+), in \S+\n\s*(.*)', node.meta.get("stack_trace") or "")
-    own = [each for each in found if _is_users(each[0])] or found
+    own = [each for each in found if _is_users(each[0])] or [each for each in found if not each[0].startswith(_OWN)]
     return f"{own[-1][0]}:{own[-1][1]}: {own[-1][2]}" if own else ""
 
 
@@ -50,4 +50,4 @@ def _innermost(frames: traceback.StackSummary) -> str:
 
 
 def _is_users(file: str) -> bool:
-    return not file.startswith((_LIBRARY, _OWN, "<"))
+    return not file.startswith((LIBRARY, _OWN, "<"))

@@ -4,20 +4,42 @@ from __future__ import annotations
 
 import io
 import logging
+import os
+import sys
+import sysconfig
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 
+from glowtrain.torch.tracing.places import LIBRARY
+
+LAYERS = os.path.join(LIBRARY, "nn", "")
+STANDARD = sysconfig.get_path("stdlib")
 ABOVE_ALL = logging.CRITICAL + 1
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Within, PyTorch says nothing: what fails raises an error, which says it once."""
-    # torch.export prints the graph of what it could not trace, besides
-    with warnings.catch_warnings(), _without_logs(), redirect_stderr(io.StringIO()):
-        warnings.simplefilter("ignore")
-        yield
+def quiet() -> Iterator[list[warnings.WarningMessage]]:
+    """Within, PyTorch says nothing of what it does; what fails raises an error, which says it once.
+
+    What a module warns of or prints itself is heard afterwards, and what PyTorch's layers and functions say of their
+    operands. Gives the list of all warnings, as it grows.
+    """
+    printed = io.StringIO()  # torch.export prints the graph of what it could not trace, besides
+    with warnings.catch_warnings(record=True) as said, _without_logs(), redirect_stderr(printed):
+        warnings.simplefilter("always")
+        yield said
+    sys.stderr.write(printed.getvalue())
+    for each in said:
+        if _is_heard(each.filename):
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+
+
+def _is_heard(file: str) -> bool:
+    """Whether a warning is on the module: not of what PyTorch and Python do inside for a trace."""
+    if file.startswith(LIBRARY):
+        return file.startswith(LAYERS)
+    return not file.startswith(STANDARD) or "site-packages" in file
 
 
 @contextmanager

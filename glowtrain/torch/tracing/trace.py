@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import operator
 import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -157,8 +156,9 @@ def traced(computation: Computation, examples: Sequence[Any], *, mutable: bool =
     Raises :class:`ModelError` for what cannot be traced: control flow that depends on elements, calls out of PyTorch.
     """
     try:
-        with quiet(), traceable(forward_only=computation.forward_only):
-            program = _exported(computation, tuple(examples))
+        with quiet() as said, traceable(forward_only=computation.forward_only):
+            program = torch.export.export(computation, tuple(examples), strict=False)
+            _check_attributes(program, " ".join(str(warning.message) for warning in said))
             if not _is_functional(program) or _missing(program):
                 program = program.run_decompositions(_decompositions())
     except InputError:
@@ -173,14 +173,6 @@ def traced(computation: Computation, examples: Sequence[Any], *, mutable: bool =
             "the module changes one of its inputs in place: compute a new tensor, or change a clone of the input"
         )
     return trace
-
-
-def _exported(computation: Computation, examples: tuple[Any, ...]) -> ExportedProgram:
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        program = torch.export.export(computation, examples, strict=False)
-    _check_attributes(program, " ".join(str(warning.message) for warning in said))
-    return program
 
 
 @cache
