@@ -13,7 +13,9 @@ from contextlib import contextmanager, redirect_stderr
 
 from glowtrain.torch.tracing.places import LIBRARY
 
-LAYERS = os.path.join(LIBRARY, "nn", "")
+CALLERS = tuple(os.path.join(LIBRARY, folder, "") for folder in ("nn", "_export"))
+"""Where functions are called that warn of their operands: PyTorch's layers, and its tracer on behalf of a module."""
+ABOUT_TRACE = "assigned during export"
 STANDARD = sysconfig.get_path("stdlib")
 ABOVE_ALL = logging.CRITICAL + 1
 
@@ -31,14 +33,15 @@ def quiet() -> Iterator[list[warnings.WarningMessage]]:
         yield said
     sys.stderr.write(printed.getvalue())
     for each in said:
-        if _is_heard(each.filename):
+        if _is_heard(each):
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
 
-def _is_heard(file: str) -> bool:
-    """Whether a warning is on the module: not of what PyTorch and Python do inside for a trace."""
+def _is_heard(warning: warnings.WarningMessage) -> bool:
+    """Whether a warning is on the module: not on what PyTorch and Python do inside for a trace."""
+    file = warning.filename
     if file.startswith(LIBRARY):
-        return file.startswith(LAYERS)
+        return file.startswith(CALLERS) and ABOUT_TRACE not in str(warning.message)
     return not file.startswith(STANDARD) or "site-packages" in file
 
 
