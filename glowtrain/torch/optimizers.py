@@ -109,6 +109,14 @@ def kind_of_optimizer(optimizer: Any) -> Kind:
     return kind
 
 
+FORM = ("nesterov", "maximize", "centered", "decoupled_weight_decay", "amsgrad")
+"""Settings that decide what a step computes."""
+
+
+def _form(settings: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(settings.get(name) for name in FORM)
+
+
 _VECTORS: WeakKeyDictionary[torch.optim.Optimizer, dict[str, torch.Tensor]] = WeakKeyDictionary()
 """The counts of an optimizer's updates, by the prefix of the group."""
 
@@ -117,13 +125,14 @@ _VECTORS: WeakKeyDictionary[torch.optim.Optimizer, dict[str, torch.Tensor]] = We
 class ParameterGroup:
     """A group of an optimizer. ``settings``: the entry of ``param_groups``; ``rule``: our optimizer, by the settings
     when it was made; ``names`` those of the parameters; ``counts``: the variable that says how often each was updated;
-    ``prefix`` begins the names of the group's inputs and variables."""
+    ``prefix`` begins the names of the group's inputs and variables; ``form``: the settings of :data:`FORM`."""
 
     settings: dict[str, Any]
     rule: Optimizer
     names: Sequence[str]
     counts: Variable
     prefix: str
+    form: tuple[Any, ...]
 
 
 class GroupedUpdates:
@@ -141,13 +150,14 @@ class GroupedUpdates:
         self.bounds = {CLIP_NORM: clip_norm, CLIP_VALUE: clip_value}
         self.groups = [self._group(number, entry, names) for number, entry in enumerate(optimizer.param_groups)]
         self._witnesses: list[tuple[torch.Tensor, str, torch.Tensor]] = []
-        """Parameters, what is kept for them, and the tensor: the first of each group."""
+        """Parameters, what is kept for them, and the tensor: one for each parameter."""
+        self._sizes = [len(group.names) for group in self.groups]
 
     def _group(self, number: int, settings: dict[str, Any], names: Mapping[int, str]) -> ParameterGroup:
         counts = np.array([self._count(parameter) for parameter in settings["params"]], np.float32)
         variable = Variable(f"{number}.{COUNT}", counts, trainable=False)
         own = [names[id(parameter)] for parameter in settings["params"]]
-        return ParameterGroup(settings, self.kind.make(settings), own, variable, f"{number}.")
+        return ParameterGroup(settings, self.kind.make(settings), own, variable, f"{number}.", _form(settings))
 
     def _count(self, parameter: torch.Tensor) -> float:
         """How often a parameter has been updated; where that is not kept, whether it was."""
@@ -188,10 +198,10 @@ class GroupedUpdates:
         found = {HYPER + name: bound for name, bound in self.bounds.items() if bound is not None}
         for group in self.groups:
             present = self.kind.make(group.settings).hyper()
-            if present.keys() != group.rule.hyper().keys():
+            if present.keys() != group.rule.hyper().keys() or _form(group.settings) != group.form:
                 raise InputError(
-                    f"{type(self.optimizer).__name__}: momentum was turned on or off after the step was compiled; "
-                    "call its recompile()"
+                    f"{type(self.optimizer).__name__}: {', '.join(('momentum', *FORM))} are part of a compiled step: "
+                    "call its recompile() after turning one of them on or off"
                 )
             found.update({f"{HYPER}{group.prefix}{name}": value for name, value in present.items()})
         return found
@@ -214,7 +224,7 @@ class GroupedUpdates:
         return found
 
     def _witness(self, parameter: torch.Tensor, key: str, tensor: torch.Tensor) -> None:
-        if len(self._witnesses) < len(self.groups):
+        if not self._witnesses or self._witnesses[-1][0] is not parameter:
             self._witnesses.append((parameter, key, tensor))
 
     def _counts(self, group: ParameterGroup) -> torch.Tensor:
@@ -232,7 +242,11 @@ class GroupedUpdates:
 
     @property
     def kept(self) -> bool:
-        """Whether the optimizer still has the state that a step works on: it was neither cleared nor replaced."""
+        """Whether the optimizer still has the groups, and the state that a step works on: neither was cleared or
+        replaced."""
+        entries = self.optimizer.param_groups
+        if [len(entry["params"]) for entry in entries] != self._sizes:
+            return False
         return all(self.optimizer.state.get(p, {}).get(key) is tensor for p, key, tensor in self._witnesses)
 
     def _slot(self, parameter: torch.Tensor, key: str, initial: Array, name: str) -> torch.Tensor:

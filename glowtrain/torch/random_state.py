@@ -29,13 +29,13 @@ class Draws:
 class RandomState(Draws):
     """The variables that random operators read, and a stream of its own for each of them.
 
-    The seed is PyTorch's (``torch.manual_seed``), the counter counts steps.
+    The seed is PyTorch's (``torch.manual_seed``), the counter counts steps, from ``draws`` on.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, draws: int = 0) -> None:
         # PyTorch's seeds have 64 bits, with or without sign
         bits = np.array(seed & (1 << 64) - 1, np.uint64).view(np.int64)
-        self._counter = Variable(COUNTER, np.array(0, np.int64), trainable=False)
+        self._counter = Variable(COUNTER, np.array(draws, np.int64), trainable=False)
         super().__init__(Variable(SEED, bits, trainable=False), self._counter)
 
     @property

@@ -17,9 +17,10 @@ from glowtrain.backends.base import Backend
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.state import State
 from glowtrain.compiler.specialisation import Specialisation
-from glowtrain.errors import InputError
+from glowtrain.errors import InputError, UnpicklableError
 from glowtrain.grad.training import LOSS, training_graph
-from glowtrain.graph import Graph, Input, Value
+from glowtrain.graph import Graph, Input, Value, Variable
+from glowtrain.modes.training_and_inference import COUNTER
 from glowtrain.optim import HYPER
 from glowtrain.presentation.words import kind_of, plural
 from glowtrain.stages import Options
@@ -29,7 +30,7 @@ from glowtrain.torch.module import check_module, placed, variables_of
 from glowtrain.torch.optimizers import GroupedUpdates
 from glowtrain.torch.random_state import RandomState
 from glowtrain.torch.read import read
-from glowtrain.torch.tracing.trace import MODULE, Computation, traced
+from glowtrain.torch.tracing.trace import MODULE, Computation, Trace, traced
 from glowtrain.torch.watch import Watch
 from glowtrain.types import Array
 
@@ -101,6 +102,9 @@ class CompiledStep:
         self.backend = backend
         self.targets = targets
         self.clips = clips
+        self.state = State({})
+        self.draws = 0
+        """How many steps have drawn random numbers, before it was last compiled anew."""
         self.recompile()
         optimizer.register_load_state_dict_post_hook(_Recompiling(self))
 
@@ -114,6 +118,9 @@ class CompiledStep:
         self.names = _names(self.optimizer, watch)
         GroupedUpdates(self.optimizer, self.names, *self.clips)
         self.watch = watch
+        self._outside: dict[int, str] = {}
+        self._others: dict[str, torch.Tensor] = {}
+        self.draws = int(self.state.read(COUNTER)) if COUNTER in self.state else self.draws
         self.state = State({})
         self._compiled: OrderedDict[Any, _Compiled] = OrderedDict()
 
@@ -121,6 +128,10 @@ class CompiledStep:
     def modules(self) -> dict[str, torch.nn.Module]:
         """The module, and the loss if it is one, by what the names of their tensors begin with."""
         return {"": self.module, **({LOSS: self.loss_fn} if isinstance(self.loss_fn, torch.nn.Module) else {})}
+
+    def __reduce__(self) -> Any:
+        """Raises :class:`UnpicklableError`: a step works in the memory of one module."""
+        raise UnpicklableError("a compiled step is neither copied nor pickled: make one for the copy of the module")
 
     def __call__(self, *batch: Any) -> Any:
         """Train on one batch: the loss from before the update, and what else the loss function returns.
@@ -139,10 +150,12 @@ class CompiledStep:
         """The step for batches like this one, and the batch's tensors and numbers."""
         if torch.is_autocast_enabled("cpu"):
             raise InputError("a step does not run under autocast: convert the module instead, with .to(torch.bfloat16)")
+        if torch.is_inference_mode_enabled():
+            raise InputError("a step trains, which inference_mode() forbids: call it outside")
         if not self.watch.unchanged:
             self.recompile()
         leaves, structure = _flat(batch)
-        key = (self.watch.flags, structure, *map(_key, leaves))
+        key = (self.watch.flags, torch.get_default_dtype(), structure, *map(_key, leaves))
         compiled = self._compiled.get(key)
         if compiled is not None and not compiled.updates.kept:
             self.recompile()
@@ -173,10 +186,21 @@ class CompiledStep:
         inputs, targets = batch[: -self.targets], batch[-self.targets :]
         return self.loss_fn(self.module(*inputs), *targets)
 
+    def outside(self, trace: Trace) -> dict[str, Variable]:
+        """Variables for the float tensors of nobody's module that the loss reads, another network's weights say: they
+        are read where they lie, so that what others make of them counts."""
+        found = {}
+        for placeholder, tensor in trace.tensors.items():
+            if placeholder not in trace.names and tensor.is_floating_point():
+                name = self._outside.setdefault(tensor.data_ptr(), f"outside{len(self._outside)}")
+                self._others[name] = tensor.contiguous()
+                found[placeholder] = Variable(name, array_of(self._others[name]), trainable=False)
+        return found
+
     def borrow(self, graph: Graph, updates: GroupedUpdates) -> list[torch.Tensor]:
         """Keep a step's variables in the tensors of the module and of the optimizer. Those that it changes."""
         variables = {variable.name: variable for variable in graph.variables}
-        tensors = {**self.watch.tensors, **updates.state(variables)}
+        tensors = {**self.watch.tensors, **self._others, **updates.state(variables)}
         for name in variables.keys() & tensors.keys():
             self.state.borrow(name, array_of(tensors[name]))
         return [tensors[variable.name] for variable in graph.updates if variable.name in tensors]
@@ -196,6 +220,7 @@ class _Compiled:
         names = [value.name for value in graph.inputs if not value.name.startswith(HYPER)]
         self.tensors = list(zip(names, numbers, strict=True))
         """The inputs that are tensors, and which leaves of a batch they are."""
+        self.memory = {tensor.untyped_storage().data_ptr() for tensor in self.changed}
         self.results = list(graph.outputs)
         types = graph.input_types
         self.numbers = {name: np.zeros((), types[name].dtype.numpy) for name in self.updates.numbers() if name in types}
@@ -225,7 +250,9 @@ class _Compiled:
         self._set_numbers()
         inputs = self.numbers.copy()
         for name, number in self.tensors:
-            inputs[name] = array_of(leaves[number].contiguous())
+            tensor = leaves[number].contiguous()
+            own = tensor.untyped_storage().data_ptr() in self.memory  # which the step writes, perhaps before it reads
+            inputs[name] = array_of(tensor.clone() if own else tensor)
         return inputs
 
     def _set_numbers(self) -> None:
@@ -268,8 +295,8 @@ def _step_graph(step: CompiledStep, batch: Sequence[Any], updates: GroupedUpdate
     inputs = [Input(type_of_fake(tensor), f"input{number}") for number, tensor in enumerate(tensors)]
     arrays = {name: array_of(tensor) for name, tensor in step.watch.tensors.items()}
     variables = variables_of(trace, step.watch.tensors, arrays)
-    random = RandomState(torch.initial_seed())
-    found = read(trace, {**placed(trace, inputs), **variables}, random, MODULE)
+    random = RandomState(torch.initial_seed(), step.draws)
+    found = read(trace, {**placed(trace, inputs), **variables, **step.outside(trace)}, random, MODULE)
     loss = _loss(found.results)
     by_name = {full: variables[placeholder] for placeholder, full in trace.names.items()}
     state = {by_name[name]: value for name, value in found.updates.items()}
@@ -319,7 +346,7 @@ def _key(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.shape, value.dtype, value.requires_grad
     _check_input("an argument of the step", value)
-    return type(value), value
+    return type(value), repr(value)  # -0.0 is no 0.0
 
 
 def _check_input(what: str, value: Any) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from operator import is_
+from typing import Any
 
 import torch
 
@@ -21,19 +23,26 @@ class Watch:
         self.tensors = {
             _joined(prefix, name): tensor for prefix, module in modules.items() for name, tensor in held(module).items()
         }
-        self._places = list(_places(modules))
         self._parts = [part for module in modules.values() for part in module.modules()]
-        self._all = [tensor for _, _, tensor in self._places]
+        self._places = list(_places(self._parts))
+        self._hooks = list(_hooks(self._parts))
+        self._hooked = self._count_hooks()
+        self._all = [each for _, values in self._places for each in values if isinstance(each, torch.Tensor)]
         self._addresses = [tensor.data_ptr() for tensor in self._all]
         self._memory = [tensor.untyped_storage() for tensor in self._all]
 
     @property
     def unchanged(self) -> bool:
-        """Whether every name still has the tensor that it had, at the same address."""
-        for tensors, name, tensor in self._places:
-            if tensors.get(name) is not tensor:
+        """Whether every name still has the tensor or submodule that it had, tensors at the same address, and there are
+        as many hooks."""
+        for named, values in self._places:
+            if len(named) != len(values) or not all(map(is_, named.values(), values)):
                 return False
-        return [tensor.data_ptr() for tensor in self._all] == self._addresses
+        same = [tensor.data_ptr() for tensor in self._all] == self._addresses
+        return same and self._count_hooks() == self._hooked
+
+    def _count_hooks(self) -> int:
+        return sum(map(len, self._hooks))
 
     @property
     def flags(self) -> Flags:
@@ -72,11 +81,17 @@ def _check_hooks(name: str, tensor: torch.Tensor) -> None:
         raise InputError(f"parameter {name!r} has hooks on its gradient, which a step would not call: remove them")
 
 
-def _places(modules: Mapping[str, torch.nn.Module]) -> Iterator[tuple[dict[str, torch.Tensor], str, torch.Tensor]]:
-    for module in modules.values():
-        for part in module.modules():
-            for tensors in (part._parameters, part._buffers):
-                yield from ((tensors, name, tensor) for name, tensor in tensors.items() if tensor is not None)
+def _places(parts: Sequence[torch.nn.Module]) -> Iterator[tuple[dict[str, Any], list[Any]]]:
+    """Where modules keep tensors and submodules, and which."""
+    for part in parts:
+        for named in (part._parameters, part._buffers, part._modules):
+            if named:
+                yield named, list(named.values())
+
+
+def _hooks(parts: Sequence[torch.nn.Module]) -> Iterator[dict[int, Any]]:
+    for part in parts:
+        yield from (part._forward_pre_hooks, part._forward_hooks, part._backward_hooks, part._backward_pre_hooks)
 
 
 def _joined(prefix: str, name: str) -> str:

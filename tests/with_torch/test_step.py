@@ -9,6 +9,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -508,6 +509,123 @@ def test_names_of_layers() -> None:
     assert "0.weight" in {variable.name for variable in compiled.special.graph.variables}
 
 
+def test_a_network_that_the_loss_reads_is_read_where_it_lies() -> None:
+    """A teacher that follows its student: what is made of its weights between steps counts."""
+    student, teacher = net(), net().eval().requires_grad_(False)
+    other, their_teacher = copy.deepcopy((student, teacher))
+
+    def follow(model: nn.Module, mean: nn.Module) -> None:
+        with torch.no_grad():
+            for ours, own in zip(mean.parameters(), model.parameters(), strict=True):
+                ours.mul_(0.5).add_(own, alpha=0.5)
+
+    optimizer, theirs = (torch.optim.SGD(each.parameters(), 0.1) for each in (student, other))
+    step = gtt.compile_step(student, lambda y, x: mse_loss(y, teacher(x)), optimizer)
+    for x, _ in data(5):
+        expected = eager_step(other, lambda y, x: mse_loss(y, their_teacher(x)), theirs, (x, x))
+        assert float(step(x, x)) == pytest.approx(float(expected), abs=1e-6)
+        follow(student, teacher)
+        follow(other, their_teacher)
+    assert differences(student.state_dict(), other.state_dict()) < 1e-6
+
+
+def test_groups_that_are_added_train() -> None:
+    module, optimizer, other, theirs = twins(net(), lambda ps: torch.optim.Adam(list(ps)[:2], 1e-2))
+    step = gtt.compile_step(module, cross_entropy, optimizer)
+    for number, batch in enumerate(data(6)):
+        if number == 3:
+            optimizer.add_param_group({"params": list(module[3].parameters()), "lr": 1e-3})
+            theirs.add_param_group({"params": list(other[3].parameters()), "lr": 1e-3})
+        expected = eager_step(other, cross_entropy, theirs, batch)
+        assert float(step(*batch)) == pytest.approx(float(expected), abs=1e-5)
+    assert differences(module.state_dict(), other.state_dict()) < 1e-4
+
+
+def test_submodules_that_are_exchanged_are_noticed() -> None:
+    ((x, y),) = data(1)
+    module = net()
+    step = compiled(module)
+    step(x, y)
+    module[1] = nn.ReLU()
+    expected = cross_entropy(module(x), y)
+    assert float(step(x, y)) == pytest.approx(expected.item(), abs=1e-6)
+    module[3] = nn.Linear(16, 3)
+    assert "2 of the optimizer's parameters are not the module's" in refusal(lambda: step(x, y))
+    other = net()
+    hooked = compiled(other)
+    hooked(x, y)
+    other[0].register_full_backward_hook(lambda *_: None)
+    assert "'0' has backward hooks" in refusal(lambda: hooked(x, y))
+
+
+def test_the_state_of_one_parameter_may_be_reset() -> None:
+    module, optimizer, other, theirs = twins(net(), lambda ps: torch.optim.Adam(ps, 1e-2))
+    step = gtt.compile_step(module, cross_entropy, optimizer)
+    for number, batch in enumerate(data(6)):
+        if number == 3:
+            del optimizer.state[module[3].weight], theirs.state[other[3].weight]
+        expected = eager_step(other, cross_entropy, theirs, batch)
+        assert float(step(*batch)) == pytest.approx(float(expected), abs=1e-5)
+    assert differences(state_of(optimizer), state_of(theirs)) < 1e-5
+
+
+def test_a_batch_may_be_a_parameter() -> None:
+    make: Make = lambda ps: torch.optim.Adam(ps, 0.1)  # noqa: E731
+    module, optimizer, other, theirs = twins(nn.Linear(6, 6), make)
+    step = gtt.compile_step(module, mse_loss, optimizer)
+    for _ in range(3):
+        expected = eager_step(other, mse_loss, theirs, (other.weight.detach().clone(), torch.ones(6, 6)))
+        loss = step(module.weight.detach(), torch.ones(6, 6))
+        assert float(loss) == pytest.approx(float(expected), abs=1e-5)
+    assert differences(module.state_dict(), other.state_dict()) < 1e-5
+
+
+def test_what_a_step_computes_is_not_turned_around_silently() -> None:
+    module = net()
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    step = gtt.compile_step(module, cross_entropy, optimizer)
+    (batch,) = data(1)
+    step(*batch)
+    optimizer.param_groups[0]["maximize"] = True
+    assert "maximize" in refusal(lambda: step(*batch))
+    step.recompile()
+    before = float(step(*batch))
+    assert float(step(*batch)) > before
+
+
+def test_random_numbers_go_on_after_compiling_anew() -> None:
+    module = nn.Sequential(nn.Linear(6, 64), nn.Dropout(0.5), nn.Linear(64, 3))
+    step = gtt.compile_step(module, cross_entropy, torch.optim.SGD(module.parameters(), 0.0))
+    (batch,) = data(1)
+    losses = []
+    for _ in range(4):
+        losses.append(float(step(*batch)))
+        step.recompile()
+    assert len(set(losses)) == 4
+
+
+def test_steps_of_several_threads() -> None:
+    def trained(number: int) -> float:
+        torch.manual_seed(number)
+        module = nn.Sequential(nn.Linear(6, 8 + number), nn.Tanh(), nn.Linear(8 + number, 3))
+        step = gtt.compile_step(module, cross_entropy, torch.optim.SGD(module.parameters(), 0.1))
+        return [float(step(*batch)) for batch in data(5)][-1]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(loss > 0 for loss in pool.map(trained, range(4)))
+
+
+def test_numbers_are_told_apart() -> None:
+    module = nn.Linear(6, 3)
+
+    def signed(scores: torch.Tensor, target: torch.Tensor, number: float) -> torch.Tensor:
+        return cross_entropy(scores, target) + (1.0 if str(number).startswith("-") else 0.0)
+
+    step = gtt.compile_step(module, signed, torch.optim.SGD(module.parameters(), 0.0), targets=2)
+    ((x, y),) = data(1)
+    assert float(step(x, y, -0.0)) == pytest.approx(float(step(x, y, 0.0)) + 1, abs=1e-5)
+
+
 # --- bad input -------------------------------------------------------------------------------------------------------
 
 
@@ -583,6 +701,13 @@ def test_state_between_calls() -> None:
     said = refusal(lambda: compiled(Stateful(registered=False))(*data(1)[0]))
     assert "reads and assigns module.last" in said
     assert "register_buffer" in said
+
+
+def test_a_step_is_not_copied() -> None:
+    step = compiled(net())
+    assert "make one for the copy of the module" in refusal(lambda: copy.deepcopy(step))
+    with torch.inference_mode():
+        assert "inference_mode" in refusal(lambda: step(*data(1)[0]))
 
 
 def test_nothing_to_train() -> None:

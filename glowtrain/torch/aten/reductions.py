@@ -116,7 +116,10 @@ def var(call: AtenCall, x: Value, dim: Dims = None, correction: Any = 1, keepdim
 
 @aten("std.correction", "std.dim")
 def std(call: AtenCall, x: Value, dim: Dims = None, correction: Any = 1, keepdim: bool = False) -> Any:
-    return Sqrt()(var(call, x, dim, correction, keepdim))
+    """Where nothing varies the gradient is 0, as PyTorch has it."""
+    variance = var(call, x, dim, correction, keepdim)
+    none = Equal()(variance, call.cast(0))
+    return Where()(none, call.cast(0), Sqrt()(Where()(none, call.cast(1), variance)))
 
 
 @aten("var.default")

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from threading import RLock
 from typing import Any
 
 import torch
@@ -149,6 +150,10 @@ class Trace:
     mutations: Mapping[str, Any] = field(default_factory=dict)
 
 
+_ALONE = RLock()
+"""PyTorch traces for one thread at a time."""
+
+
 def traced(computation: Computation, examples: Sequence[Any], *, mutable: bool = False) -> Trace:
     """Trace a computation for inputs like ``examples``: their shapes hold for the graph. It may change inputs in place
     if they are ``mutable``.
@@ -156,7 +161,7 @@ def traced(computation: Computation, examples: Sequence[Any], *, mutable: bool =
     Raises :class:`ModelError` for what cannot be traced: control flow that depends on elements, calls out of PyTorch.
     """
     try:
-        with quiet() as said, traceable(forward_only=computation.forward_only):
+        with _ALONE, quiet() as said, traceable(forward_only=computation.forward_only):
             program = torch.export.export(computation, tuple(examples), strict=False)
             _check_attributes(program, " ".join(str(warning.message) for warning in said))
             if not _is_functional(program) or _missing(program):
