@@ -17,7 +17,7 @@ from glowtrain.ops.normalize.batch_and_layer import (
 )
 from glowtrain.ops.normalize.group import GroupNormalization, InstanceNormalization
 from glowtrain.ops.tensor.move import reshape
-from glowtrain.torch.aten.table import AtenCall, aten
+from glowtrain.torch.aten.table import AtenCall, as_type, aten
 from glowtrain.types import DType
 
 
@@ -42,8 +42,9 @@ def batch_norm_training(
     if not training:
         return BatchNormalization(epsilon=eps)(x, scale, shift, mean, variance), None, None, mean, variance
     operator = UnbiasedBatchNormalization(epsilon=eps, momentum=1 - momentum)
-    y, new_mean, new_variance = operator(x, scale, shift, mean, variance)
-    return y, None, None, new_mean, new_variance
+    y, *running = operator(x, scale, shift, mean, variance)
+    types = [type_ for type_ in call.types[3:] if type_ is not None]  # f32 for halves, which PyTorch then converts
+    return y, None, None, *(as_type(each, type_.dtype) for each, type_ in zip(running, types, strict=True))
 
 
 @aten("_native_batch_norm_legit_no_training.default")
