@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import is_
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -149,8 +150,10 @@ class GroupedUpdates:
         self.kind = kind_of_optimizer(optimizer)
         self.bounds = {CLIP_NORM: clip_norm, CLIP_VALUE: clip_value}
         self.groups = [self._group(number, entry, names) for number, entry in enumerate(optimizer.param_groups)]
-        self._witnesses: list[tuple[torch.Tensor, str, torch.Tensor]] = []
-        """Parameters, what is kept for them, and the tensor: one for each parameter."""
+        self._states: list[dict[str, Any]] = []
+        """What the optimizer keeps for its parameters."""
+        self._witnesses: list[tuple[dict[str, Any], str, torch.Tensor]] = []
+        """Of each of them one tensor, by its name."""
         self._sizes = [len(group.names) for group in self.groups]
 
     def _group(self, number: int, settings: dict[str, Any], names: Mapping[int, str]) -> ParameterGroup:
@@ -221,11 +224,13 @@ class GroupedUpdates:
                         self._witness(parameter, theirs, found[variable.name])
             if self.kind.counts and group.counts.name in variables:
                 found[group.counts.name] = self._counts(group)
+        self._states = list(self.optimizer.state.values())
         return found
 
     def _witness(self, parameter: torch.Tensor, key: str, tensor: torch.Tensor) -> None:
-        if not self._witnesses or self._witnesses[-1][0] is not parameter:
-            self._witnesses.append((parameter, key, tensor))
+        state = self.optimizer.state[parameter]
+        if not self._witnesses or self._witnesses[-1][0] is not state:
+            self._witnesses.append((state, key, tensor))
 
     def _counts(self, group: ParameterGroup) -> torch.Tensor:
         """The vector whose views are the counts of what has state: that of other steps, or a new one."""
@@ -244,10 +249,12 @@ class GroupedUpdates:
     def kept(self) -> bool:
         """Whether the optimizer still has the groups, and the state that a step works on: neither was cleared or
         replaced."""
-        entries = self.optimizer.param_groups
-        if [len(entry["params"]) for entry in entries] != self._sizes:
+        entries, states = self.optimizer.param_groups, self.optimizer.state
+        if [len(entry["params"]) for entry in entries] != self._sizes or len(states) < len(self._states):
             return False
-        return all(self.optimizer.state.get(p, {}).get(key) is tensor for p, key, tensor in self._witnesses)
+        if not all(map(is_, states.values(), self._states)):
+            return False
+        return all(state.get(key) is tensor for state, key, tensor in self._witnesses)
 
     def _slot(self, parameter: torch.Tensor, key: str, initial: Array, name: str) -> torch.Tensor:
         state = self.optimizer.state[parameter]

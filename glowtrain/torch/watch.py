@@ -25,24 +25,20 @@ class Watch:
         }
         self._parts = [part for module in modules.values() for part in module.modules()]
         self._places = list(_places(self._parts))
-        self._hooks = list(_hooks(self._parts))
-        self._hooked = self._count_hooks()
-        self._all = [each for _, values in self._places for each in values if isinstance(each, torch.Tensor)]
+        self._held = [each for named in self._places for each in named.values()]
+        self._hooks = [hooks for part in self._parts for hooks in (part._backward_hooks, part._backward_pre_hooks)]
+        self._all = [each for each in self._held if isinstance(each, torch.Tensor)]
         self._addresses = [tensor.data_ptr() for tensor in self._all]
         self._memory = [tensor.untyped_storage() for tensor in self._all]
 
     @property
     def unchanged(self) -> bool:
         """Whether every name still has the tensor or submodule that it had, tensors at the same address, and there are
-        as many hooks."""
-        for named, values in self._places:
-            if len(named) != len(values) or not all(map(is_, named.values(), values)):
-                return False
-        same = [tensor.data_ptr() for tensor in self._all] == self._addresses
-        return same and self._count_hooks() == self._hooked
-
-    def _count_hooks(self) -> int:
-        return sum(map(len, self._hooks))
+        no backward hooks."""
+        held = [each for named in self._places for each in named.values()]
+        if len(held) != len(self._held) or not all(map(is_, held, self._held)) or any(self._hooks):
+            return False
+        return [tensor.data_ptr() for tensor in self._all] == self._addresses
 
     @property
     def flags(self) -> Flags:
@@ -81,17 +77,10 @@ def _check_hooks(name: str, tensor: torch.Tensor) -> None:
         raise InputError(f"parameter {name!r} has hooks on its gradient, which a step would not call: remove them")
 
 
-def _places(parts: Sequence[torch.nn.Module]) -> Iterator[tuple[dict[str, Any], list[Any]]]:
-    """Where modules keep tensors and submodules, and which."""
+def _places(parts: Sequence[torch.nn.Module]) -> Iterator[dict[str, Any]]:
+    """Where modules keep tensors and submodules by name."""
     for part in parts:
-        for named in (part._parameters, part._buffers, part._modules):
-            if named:
-                yield named, list(named.values())
-
-
-def _hooks(parts: Sequence[torch.nn.Module]) -> Iterator[dict[int, Any]]:
-    for part in parts:
-        yield from (part._forward_pre_hooks, part._forward_hooks, part._backward_hooks, part._backward_pre_hooks)
+        yield from (part._parameters, part._buffers, part._modules)
 
 
 def _joined(prefix: str, name: str) -> str:
