@@ -16,7 +16,7 @@ import pytest
 import glowtrain as gt
 from glowtrain.graph import Graph, Template
 from glowtrain.models import build
-from glowtrain.onnx_io.checks.other_runtimes import outside_run
+from glowtrain.onnx_io.checks.other_runtimes import EXACT_WEIGHTS, outside_run
 from glowtrain.quantization import Quantized, Recipe, Scheme
 from glowtrain.quantization.improve.sensitivity import decibels
 from glowtrain.types import Array, i4, i8, i16, u4, u8, u16
@@ -66,6 +66,7 @@ def onnx_runtime(graph: Graph, x: Array, folder: Path, opset: int | None = None)
     options.log_severity_level = 3
     options.optimized_model_filepath = str(optimized)
     options.add_session_config_entry("session.x64quantprecision", "1")  # exact sums on processors without VNNI
+    options.add_session_config_entry(EXACT_WEIGHTS, "1")
     session = ort.InferenceSession(str(path), options)
     names = [output.name for output in session.get_outputs()]
     results = dict(zip(names, session.run(None, {"x": x}), strict=True))

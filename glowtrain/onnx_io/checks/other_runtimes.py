@@ -15,6 +15,8 @@ from glowtrain.types import Array
 
 EXACT_BYTES = "session.x64quantprecision"
 """The setting by which ONNX Runtime's products of bytes are exact on x86 without VNNI, and not saturated in 16 bits."""
+EXACT_WEIGHTS = "session.qdq_matmulnbits_accuracy_level"
+"""With 1, ONNX Runtime multiplies quantized weights with activations as they are; version 1.32 rounds these to 8 bits."""
 
 DEQUANTIZES = 19
 """The operator set from which on ONNX's reference evaluator has DequantizeLinear."""
@@ -39,6 +41,7 @@ def outside_run(path: str | os.PathLike[str], inputs: Mapping[str, Array]) -> tu
     runtime = importlib.import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.add_session_config_entry(EXACT_BYTES, "1")
+    options.add_session_config_entry(EXACT_WEIGHTS, "1")
     session = runtime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
     names = [value.name for value in session.get_outputs()]
     return "ONNX Runtime", dict(zip(names, session.run(names, dict(inputs)), strict=True))
