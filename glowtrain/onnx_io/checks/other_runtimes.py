@@ -16,7 +16,7 @@ from glowtrain.types import Array
 EXACT_BYTES = "session.x64quantprecision"
 """The setting by which ONNX Runtime's products of bytes are exact on x86 without VNNI, and not saturated in 16 bits."""
 EXACT_WEIGHTS = "session.qdq_matmulnbits_accuracy_level"
-"""With 1, ONNX Runtime multiplies quantized weights with activations as they are; version 1.32 rounds these to 8 bits."""
+"""With 1, ONNX Runtime takes activations beside quantized weights as they are; version 1.32 rounds them to 8 bits."""
 
 DEQUANTIZES = 19
 """The operator set from which on ONNX's reference evaluator has DequantizeLinear."""
