@@ -3,7 +3,6 @@ never in the middle of one."""
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from types import FrameType, TracebackType
@@ -32,7 +31,6 @@ class Interrupts:
         self.requested: int | None = None
         """The signal that was received and not obeyed yet."""
         self._before: dict[int, Any] = {}
-        self._process = os.getpid()
         renew_in_children(self)
 
     def renew(self) -> None:
@@ -65,11 +63,8 @@ class Interrupts:
         self._before[number] = signal.signal(number, self._request)
 
     def _request(self, number: int, frame: FrameType | None) -> None:
+        self.requested = number
         self._restore()
-        if os.getpid() != self._process:  # a child of fork that has not come to renew() yet
-            signal.raise_signal(number)
-        else:
-            self.requested = number
 
     def _restore(self) -> None:
         while self._before:
