@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -401,18 +402,25 @@ def test_a_systemexit_of_the_source_ends_fit(mlp: gt.Template, points: Points) -
     assert told.value.code == 3
 
 
-def _sleep() -> None:
+def _sleep(began: Connection) -> None:
+    began.send(None)
     time.sleep(600)
 
 
 @pytest.mark.parametrize("inline", [0, None])
 def test_processes_that_a_source_forks_can_be_ended(mlp: gt.Template, points: Points, inline: int | None) -> None:
-    """They do not inherit that fit only notes the first SIGTERM: ``terminate`` and ``join`` would wait for ever."""
+    """They do not inherit that fit only notes the first SIGTERM: ``terminate`` and ``join`` would wait for ever.
+
+    It is sent once they have begun: Python forgets signals that come while a child of fork is being set up.
+    """
     statuses: list[int | None] = []
 
     def source() -> Iterator[Batch]:
-        process = multiprocessing.get_context("fork").Process(target=_sleep, daemon=True)
+        context = multiprocessing.get_context("fork")
+        here, there = context.Pipe()
+        process = context.Process(target=_sleep, args=(there,), daemon=True)
         process.start()
+        here.recv()
         yield from cut(points)
         process.terminate()
         process.join(30)
