@@ -1,4 +1,4 @@
-"""torch.compile(module, backend="glowtrain") beside eager PyTorch: forward and backward of thirty modules on one core.
+"""torch.compile(module, backend="glowtrain") beside eager PyTorch: forward and backward of a zoo of modules, on a core.
 
     python benchmarks/torch_compile.py [NAME ...] [--repeats 300] [--json FILE]
 

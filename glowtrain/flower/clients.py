@@ -41,7 +41,7 @@ def client(
 class Client:
     """A trainer and its data, as Flower's clients are asked: by lists of arrays.
 
-    ``data``: what ``trainer.fit`` takes, or an iterable of batches, such as a DataLoader. ``validation``: the same, to
+    ``data``: a data set or arrays, or an iterable of batches, such as a DataLoader. ``validation``: the same, to
     evaluate on; by default the data set's own validation part, else ``data``. ``epochs`` and ``batch_size`` hold where
     the server's ``config`` says nothing. The optimizer keeps its state from round to round.
     """

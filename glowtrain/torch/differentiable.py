@@ -119,7 +119,7 @@ class Allocation:
         self._all = [(type_.shape, _strides(type_.shape), THEIRS[type_.dtype]) for type_ in types]
 
     def __call__(self) -> list[torch.Tensor]:
-        # twice as fast as torch.empty
+        # quicker than torch.empty, which works strides out
         return [torch.empty_strided(shape, strides, dtype=dtype) for shape, strides, dtype in self._all]
 
 

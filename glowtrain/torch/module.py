@@ -40,8 +40,8 @@ def from_torch(
     dicts and tuples are inputs of their own, ``batch.image``; what is no tensor is part of the model. ``dims`` names
     the axes that stay open, by input: ``{"x": ("batch", "time", None)}``; by default the first axis of all inputs is
     ``batch``, if they agree in it. ``{}`` leaves none open, and gives a graph in place of a template. The module is
-    traced as it is: in training mode (``module.train()``) with dropout and the batch's statistics, after
-    ``module.eval()`` without.
+    traced when shapes are bound, in the mode that it has then: in training mode (``module.train()``) with dropout and
+    the batch's statistics, after ``module.eval()`` without.
 
     Raises :class:`ModelError` for what cannot be traced, and :class:`UnsupportedOperatorError` that names operators
     which cannot be read, with their lines.

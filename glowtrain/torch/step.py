@@ -27,7 +27,7 @@ from glowtrain.stages import Options
 from glowtrain.torch.aten.table import type_of_fake
 from glowtrain.torch.memory import array_of, check_device, tensor_of
 from glowtrain.torch.module import check_module, placed, variables_of
-from glowtrain.torch.optimizers import GroupedUpdates
+from glowtrain.torch.optimizers import GroupedUpdates, kind_of_optimizer
 from glowtrain.torch.random_state import RandomState
 from glowtrain.torch.read import read
 from glowtrain.torch.tracing.trace import MODULE, Computation, Trace, traced
@@ -116,7 +116,7 @@ class CompiledStep:
         watch = Watch(self.modules)
         watch.check()
         self.names = _names(self.optimizer, watch)
-        GroupedUpdates(self.optimizer, self.names, *self.clips)
+        kind_of_optimizer(self.optimizer)
         self.watch = watch
         self._outside: dict[int, str] = {}
         self._others: dict[str, torch.Tensor] = {}

@@ -48,34 +48,22 @@ def lstm(
     return y, *finals
 
 
-@aten("gru.input")
-def gru(
-    call: AtenCall, x: Value, state: Value, params: Sequence[Value], has_biases: bool, num_layers: int, dropout: float,
-    train: bool, bidirectional: bool, batch_first: bool,
-) -> Any:  # fmt: skip
-    layers = _Layers(call, GRU_STACK, params, has_biases, num_layers, dropout if train else 0.0, bidirectional)
-    y, finals = layers.run(x, [state], batch_first)
-    return y, *finals
+def _enter(name: str, stack: Stack) -> None:
+    """Enter a kind of layers that has one state."""
+
+    def reading(
+        call: AtenCall, x: Value, state: Value, params: Sequence[Value], has_biases: bool, num_layers: int,
+        dropout: float, train: bool, bidirectional: bool, batch_first: bool,
+    ) -> Any:  # fmt: skip
+        layers = _Layers(call, stack, params, has_biases, num_layers, dropout if train else 0.0, bidirectional)
+        y, finals = layers.run(x, [state], batch_first)
+        return y, *finals
+
+    aten(f"{name}.input")(reading)
 
 
-@aten("rnn_tanh.input")
-def rnn_tanh(
-    call: AtenCall, x: Value, state: Value, params: Sequence[Value], has_biases: bool, num_layers: int, dropout: float,
-    train: bool, bidirectional: bool, batch_first: bool,
-) -> Any:  # fmt: skip
-    layers = _Layers(call, TANH_STACK, params, has_biases, num_layers, dropout if train else 0.0, bidirectional)
-    y, finals = layers.run(x, [state], batch_first)
-    return y, *finals
-
-
-@aten("rnn_relu.input")
-def rnn_relu(
-    call: AtenCall, x: Value, state: Value, params: Sequence[Value], has_biases: bool, num_layers: int, dropout: float,
-    train: bool, bidirectional: bool, batch_first: bool,
-) -> Any:  # fmt: skip
-    layers = _Layers(call, RELU_STACK, params, has_biases, num_layers, dropout if train else 0.0, bidirectional)
-    y, finals = layers.run(x, [state], batch_first)
-    return y, *finals
+for _name, _stack in (("gru", GRU_STACK), ("rnn_tanh", TANH_STACK), ("rnn_relu", RELU_STACK)):
+    _enter(_name, _stack)
 
 
 @dataclass(frozen=True)
