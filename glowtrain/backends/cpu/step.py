@@ -97,7 +97,25 @@ def generate(plan: Plan, target: Target, options: Options = DEFAULT, runner: Run
     ``runner``: how calls are run, by default by the thread that runs the step. With ``options.profile`` the times of
     calls are noted in a log (see :mod:`glowtrain.backends.cpu.event_log`), whose address is the table's last entry.
     """
-    return _Module(plan, target, options, runner or Whole()).code()
+    (code,) = generate_together({options.prefix: plan}, target, options, runner).values()
+    return code
+
+
+def generate_together(
+    plans: Mapping[str, Plan], target: Target, options: Options = DEFAULT, runner: Runner | None = None
+) -> dict[str, Code]:
+    """Planned programs as one module, by the prefixes of their steps; kernels that they share are there once.
+
+    The text of the whole module is that of each. Raises :class:`CodegenError` as :func:`generate` does.
+    """
+    runner = runner or Whole()
+    kernels = _Kernels(target)
+    steps = {prefix: _Step(plan, kernels, replace(options, prefix=prefix), runner) for prefix, plan in plans.items()}
+    written = [line for step in steps.values() for line in step.text()]
+    workspace = max(step.workspace for step in steps.values())
+    noting = [note_text(target)] if options.profile else []
+    text = "\n".join([*kernels.texts(), *noting, *runner.functions(workspace), *written])
+    return {prefix: step.code(text, workspace) for prefix, step in steps.items()}
 
 
 @dataclass(frozen=True)
@@ -118,21 +136,60 @@ class _Unit:
         return replace(self, arguments=[replace(each, buffer=new[each.buffer]) for each in self.arguments])
 
 
-class _Module:
-    def __init__(self, plan: Plan, target: Target, options: Options, runner: Runner) -> None:
+class _Kernels:
+    """The functions of a module's kernels: each structure is written once, equal texts are one function."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.users: dict[str, list[str]] = {}
+        self._names: dict[tuple[tuple[str, str], ...], str] = {}
+        self._units: dict[tuple[Key, tuple[tuple[bool, bool], ...]], tuple[_Unit, list[Buffer]]] = {}
+        self._smalls: dict[Buffer, bool] = {}
+
+    def unit(self, kernel: Kernel, outer: list[Index]) -> _Unit:
+        """The code of a kernel's structure, over its own buffers."""
+        known = tuple((buffer.kind == "constant", self._small(buffer)) for buffer in kernel.operands)
+        key = structure(kernel, outer), known
+        if key not in self._units:
+            self._units[key] = _unit(kernel, self.target, outer), kernel.operands
+        unit, operands = self._units[key]
+        return unit.on(operands, kernel.operands)
+
+    def _small(self, buffer: Buffer) -> bool:
+        if buffer not in self._smalls:
+            self._smalls[buffer] = is_small(buffer)
+        return self._smalls[buffer]
+
+    def function(self, unit: _Unit, kernel: Kernel) -> str:
+        """The name of the function with these texts."""
+        if unit.functions not in self._names:
+            hint = re.sub(r"\W", "_", kernel.name)[:40]
+            self._names[unit.functions] = f"k{len(self._names)}_{hint}"
+        name = self._names[unit.functions]
+        self.users.setdefault(name, []).append(kernel.name)
+        return name
+
+    def texts(self) -> Iterator[str]:
+        """All functions; parts that are equal are there once."""
+        parts = dict[str, str]()
+        for unit, name in self._names.items():
+            yield from _named(unit, name, parts)
+
+
+class _Step:
+    """One planned program: the functions that call its kernels."""
+
+    def __init__(self, plan: Plan, functions: _Kernels, options: Options, runner: Runner) -> None:
         self.plan = plan
+        self.functions = functions
+        self.target = functions.target
         self.runner = runner
         self.profile = options.profile
         self.entry = f"{options.prefix}{ENTRY}"
         self.calls: list[Invocation] = []
         self.counted: list[CountedCall] = []
-        self.target = target
-        self.texts: dict[tuple[tuple[str, str], ...], str] = {}
-        self.units: dict[tuple[Key, tuple[tuple[bool, bool], ...]], tuple[_Unit, list[Buffer]]] = {}
         self.kernels: dict[tuple[Kernel, tuple[Index, ...]], _Unit] = {}
-        self.users: dict[str, list[str]] = {}
         self.workspace = 0
-        self.smalls: dict[Buffer, bool] = {}
         self.packed: dict[tuple[Buffer, Packing], Buffer] = {}
         called = (leaf.native for leaf in plan.program.leaves)
         self.natives = list(dict.fromkeys(function for function in called if function is not None))
@@ -158,17 +215,13 @@ class _Module:
             elif instruction.trips:
                 yield from self._all_units(instruction.children, [*outer, *instruction.indices])
 
-    def code(self) -> Code:
-        step = self._step()
-        functions = {name: ", ".join(dict.fromkeys(users)) for name, users in self.users.items()}
-        parts = dict[str, str]()
-        texts = [text for unit, name in self.texts.items() for text in _named(unit, name, parts)]
-        noting = [note_text(self.target)] if self.profile else []
-        text = "\n".join([*texts, *noting, *self.runner.functions(self.workspace), *step])
-        own = self.plan, self.target, self.entry, text, tuple(self.externals), self.workspace
+    def code(self, text: str, workspace: int) -> Code:
+        """What a module of this text, whose threads need so many bytes each, is for this program."""
+        functions = {name: ", ".join(dict.fromkeys(users)) for name, users in self.functions.users.items()}
+        own = self.plan, self.target, self.entry, text, tuple(self.externals), workspace
         return Code(*own, functions, tuple(self.calls), tuple(self.natives), tuple(self.counted))
 
-    def _step(self) -> list[str]:
+    def text(self) -> list[str]:
         """The functions of the step; the entry is the last."""
         instructions = self.plan.program.instructions
         parts: dict[str, str] = {}
@@ -212,7 +265,7 @@ class _Module:
     @_instruction.register
     def _kernel(self, kernel: Kernel, outer: list[Index]) -> None:
         unit = self._unit(kernel, outer)
-        name = self._function(unit, kernel)
+        name = self.functions.function(unit, kernel)
         self.workspace = max(self.workspace, -(-unit.workspace // ALIGNMENT) * ALIGNMENT)
         pointers = tuple(self._pointer(argument) for argument in unit.arguments)
         indices = tuple(self.step.emit(index) for index in unit.outer)
@@ -241,21 +294,8 @@ class _Module:
     def _unit(self, kernel: Kernel, outer: list[Index]) -> _Unit:
         """A kernel's code, written once for all kernels of one structure."""
         if (kernel, tuple(outer)) not in self.kernels:
-            self.kernels[kernel, tuple(outer)] = self._alike(kernel, outer)
+            self.kernels[kernel, tuple(outer)] = self.functions.unit(kernel, outer)
         return self.kernels[kernel, tuple(outer)]
-
-    def _alike(self, kernel: Kernel, outer: list[Index]) -> _Unit:
-        known = tuple((buffer.kind == "constant", self._small(buffer)) for buffer in kernel.operands)
-        key = structure(kernel, outer), known
-        if key not in self.units:
-            self.units[key] = _unit(kernel, self.target, outer), kernel.operands
-        unit, operands = self.units[key]
-        return unit.on(operands, kernel.operands)
-
-    def _small(self, buffer: Buffer) -> bool:
-        if buffer not in self.smalls:
-            self.smalls[buffer] = is_small(buffer)
-        return self.smalls[buffer]
 
     def _add(self, call: Invocation, outer: list[Index], ranges: int) -> None:
         self.calls.append(call)
@@ -273,15 +313,6 @@ class _Module:
         """Note what began then, with so many tasks, and ends here."""
         if began is not None:
             noting(self.step.f, self._noted(), STEP, began, i64(0), i64(tasks))
-
-    def _function(self, unit: _Unit, kernel: Kernel) -> str:
-        """The name of the function with these texts."""
-        if unit.functions not in self.texts:
-            hint = re.sub(r"\W", "_", kernel.name)[:40]
-            self.texts[unit.functions] = f"k{len(self.texts)}_{hint}"
-        name = self.texts[unit.functions]
-        self.users.setdefault(name, []).append(kernel.name)
-        return name
 
     def _pointer(self, argument: Argument) -> LlvmValue:
         buffer, f = argument.buffer, self.step.f
