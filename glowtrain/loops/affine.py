@@ -58,6 +58,11 @@ class Affine:
         """Only loop indices occur."""
         return all(isinstance(atom, Index) for atom, _ in self.terms)
 
+    @property
+    def of_indices(self) -> bool:
+        """Only loop indices occur, also in quotients and remainders."""
+        return all(_without(atom, frozenset()) for atom, _ in self.terms)
+
     def linear_in(self, indices: Set[Index]) -> bool:
         """Whether these indices occur linearly or not at all; others may also occur in quotients and remainders."""
         return all(isinstance(atom, Index) or _without(atom, indices) for atom, _ in self.terms)

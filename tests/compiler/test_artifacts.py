@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
@@ -54,9 +55,20 @@ def test_pointers_have_the_width_of_the_target(target: str) -> None:
     assert not [line for line in llvm_text(target).splitlines() if "load ptr" in line and "align 8" in line]
 
 
-def llvm_text(target: str) -> str:
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("target", [name for name in target_names() if Target.named(name).pointer_bits == 32])
+def test_indices_have_the_width_of_the_target(target: str, name: str) -> None:
+    """Counters of loops, bounds of tasks and steps of addresses; what data decides stays i64 until it is one of them:
+    labels are loaded as they are."""
+    text = llvm_text(target, name)
+    wide = re.findall(r".*(?:phi i64|getelementptr [^\n]*, i64 |add nuw nsw i64|i64 %(?:begin|end|t\d|x\d)).*", text)
+    assert not wide, "\n".join(wide[:10])
+    assert "load i64" in text
+
+
+def llvm_text(target: str, name: str = "mlp") -> str:
     cpu = gt.Cpu(target)
-    stages = {arrival.stage.name: arrival.result for arrival in walk(STEPS["mlp"][0], stages=cpu.stages(WALK))}
+    stages = {arrival.stage.name: arrival.result for arrival in walk(STEPS[name][0], stages=cpu.stages(WALK))}
     return str(stages["llvm"].text)
 
 

@@ -12,7 +12,7 @@ from glowtrain.backends.cpu.tasks import Arguments, Invocation
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build
-from glowtrain.backends.llvm.values import I1, I64, POINTER, i64, pointer
+from glowtrain.backends.llvm.values import I1, I64, POINTER, integer, pointer
 from glowtrain.stages import Options
 from tests.cpu.native_program import Native
 
@@ -44,7 +44,7 @@ class Told:
             at = f.address(row, f.op("mul", loop.index, 2), 8)
             begin, end = (f.load(I64, f.address(at, 1 + edge, 8)) for edge in range(2))
             f.line(f"call void @poison(ptr {arguments.workspace}, i64 {loop.index})")
-            f.line(f"call void @{call.function}({arguments.over(begin, end)})")
+            f.line(f"call void @{call.function}({arguments.over(f, begin, end)})")
         return 0
 
     def functions(self, workspace: int) -> list[str]:
@@ -55,7 +55,7 @@ def poison_text(size: int) -> str:
     """A function that fills a workspace: with bytes 0xFF, or with quiet NaNs in f32."""
     f = LlvmFunction("poison", [("ptr", "workspace"), ("i64", "number")], linkage="internal")
     odd = f.value("trunc i64 %number to i1", I1)
-    pattern = f.select(odd, i64(0x7FC000007FC00000), -1)
+    pattern = f.select(odd, integer(0x7FC000007FC00000, I64), -1)
     if size:
         with f.loop(size, step=8) as loop:
             f.store(pattern, f.address(pointer("%workspace"), loop.index, 1))

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from glowtrain.backends.cpu.event_log import FIELDS, LINE
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import LlvmFunction
-from glowtrain.backends.llvm.values import I64, LlvmValue, Number, i64, pointer
+from glowtrain.backends.llvm.text import INDEX, LlvmFunction
+from glowtrain.backends.llvm.values import I64, LlvmValue, Number, pointer
 
 NOTE = "note"
 """The function that appends an event."""
@@ -22,22 +22,28 @@ def ticks(f: LlvmFunction, target: Target) -> LlvmValue:
 
 def note_text(target: Target) -> str:
     """``void note(log, lane, call, begin, first, behind)``, which appends an event that ends now."""
-    names = "lane", "call", "begin", "first", "behind"
-    f = LlvmFunction(NOTE, [("ptr", "log"), *(("i64", name) for name in names)], linkage="internal")
+    params = [("ptr", "log"), (INDEX, "lane"), (INDEX, "call"), ("i64", "begin"), (INDEX, "first"), (INDEX, "behind")]
+    f = LlvmFunction(NOTE, params, linkage="internal", index_type=target.index_type)
     end = ticks(f, target)
-    lane = f.op("mul", i64("%lane"), f.load(I64, pointer("%log"), 8))
+    call, first, behind = (f.widened(f.index(name), "i64", signed=False) for name in ("%call", "%first", "%behind"))
+    lane = f.op("mul", f.index("%lane"), _index(f, f.load(I64, pointer("%log"), 8)))
     at = f.address(f.address(pointer("%log"), LINE, 8), lane, 1)
     count, room = f.load(I64, at, 8), f.load(I64, f.address(pointer("%log"), 1, 8), 8)
     with f.when(f.compare("ult", count, room)):
         f.store(f.op("add", count, 1), at, 8)
-        event = f.address(f.address(at, LINE, 8), f.op("mul", count, FIELDS), 8)
-        for place, field in enumerate((i64("%call"), i64("%begin"), end, i64("%first"), i64("%behind"))):
+        event = f.address(f.address(at, LINE, 8), _index(f, f.op("mul", count, FIELDS)), 8)
+        for place, field in enumerate((call, LlvmValue("%begin", I64), end, first, behind)):
             f.store(field, f.address(event, place, 8), 8)
     return f.finish()
+
+
+def _index(f: LlvmFunction, number: LlvmValue) -> LlvmValue:
+    """An i64 of the log as an index."""
+    return f.convert("trunc", number, f.index_type.scalar)
 
 
 def noting(f: LlvmFunction, noted: Sequence[LlvmValue], lane: Number, begin: LlvmValue, *tasks: LlvmValue) -> None:
     """Append an event, with the first of its tasks and the one behind the last, to a lane of the log."""
     log, call = noted
-    arguments = ", ".join(value.typed for value in (log, i64(lane), call, begin, *tasks))
+    arguments = ", ".join(value.typed for value in (log, f.index(lane), call, begin, *tasks))
     f.line(f"call void @{NOTE}({arguments})")

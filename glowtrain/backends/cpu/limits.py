@@ -21,13 +21,11 @@ from glowtrain.backends.cpu.threads.pool import pool_of
 from glowtrain.backends.limits import FUNCTIONS, MachineLimits, MemoryLevel
 from glowtrain.backends.llvm import toolchain, vector_math
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import LlvmFunction
+from glowtrain.backends.llvm.text import INDEX, LlvmFunction
 from glowtrain.backends.llvm.values import (
-    I64,
     POINTER,
     LlvmType,
     LlvmValue,
-    i64,
     in_all_lanes,
     number,
     pointer,
@@ -55,7 +53,7 @@ BLOCK = 4096
 """Bytes of which a task's are a whole number."""
 SINK = 128
 """Bytes for what a thread leaves."""
-PARAMS = ("ptr", "context"), ("i64", "thread"), ("i64", "begin"), ("i64", "end")
+PARAMS = ("ptr", "context"), (INDEX, "thread"), (INDEX, "begin"), (INDEX, "end")
 
 
 @dataclass(frozen=True)
@@ -134,9 +132,9 @@ def _function(target: Target, type_: LlvmType, name: str) -> RegisterLoop:
 
 def _register_text(loop: RegisterLoop) -> str:
     f = LlvmFunction(loop.name, PARAMS)
-    trips, sink = _field(f, "trips", I64), _sink(f)
+    trips, sink = _field(f, "trips", f.index_type), _sink(f)
     start = number(0.5, loop.type) if loop.type.floats else in_all_lanes("1", loop.type)
-    count = f.op("mul", f.op("sub", i64("%end"), i64("%begin")), trips)
+    count = f.op("mul", f.op("sub", f.index("%end"), f.index("%begin")), trips)
     with f.loop(count, [start] * CHAINS) as trip:
         values = trip.carried
         for _ in range(UNROLLED):
@@ -175,11 +173,11 @@ STREAMS = {"read": (_read, 1), "update": (_update, 2)}
 def _stream_text(name: str, type_: LlvmType) -> str:
     """One of :data:`STREAMS` over the parts of some tasks."""
     f = LlvmFunction(name, PARAMS)
-    base = f.address(_field(f, "data", POINTER), f.op("mul", i64("%thread"), _field(f, "thread", I64)), 1)
-    with f.loop(i64("%end"), begin=i64("%begin")) as task:
-        data = f.address(base, f.op("mul", task.index, _field(f, "task", I64)), 1)
-        with f.loop(_field(f, "trips", I64)):
-            STREAMS[name][0](f, type_, data, _field(f, "bytes", I64))
+    base = f.address(_field(f, "data", POINTER), f.op("mul", f.index("%thread"), _field(f, "thread", f.index_type)), 1)
+    with f.loop(f.index("%end"), begin=f.index("%begin")) as task:
+        data = f.address(base, f.op("mul", task.index, _field(f, "task", f.index_type)), 1)
+        with f.loop(_field(f, "trips", f.index_type)):
+            STREAMS[name][0](f, type_, data, _field(f, "bytes", f.index_type))
     return f.finish()
 
 
@@ -189,7 +187,7 @@ def _field(f: LlvmFunction, name: str, type_: LlvmType) -> LlvmValue:
 
 def _sink(f: LlvmFunction) -> LlvmValue:
     """Where a thread leaves results that nobody wants, so that they are computed."""
-    return f.address(_field(f, "sink", POINTER), f.op("mul", i64("%thread"), SINK), 1)
+    return f.address(_field(f, "sink", POINTER), f.op("mul", f.index("%thread"), SINK), 1)
 
 
 # -- running them

@@ -19,8 +19,8 @@ from glowtrain.backends.cpu.loop_nest.scope import Context
 from glowtrain.backends.cpu.loop_nest.writer import Nests
 from glowtrain.backends.llvm.formats import MEMORY, REGISTER, SIZE, as_stored
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import LlvmFunction
-from glowtrain.backends.llvm.values import LlvmValue, Number, i64, pointer
+from glowtrain.backends.llvm.text import INDEX, LlvmFunction
+from glowtrain.backends.llvm.values import LlvmValue, Number, pointer
 from glowtrain.loops import (
     Affine,
     Buffer,
@@ -241,7 +241,7 @@ class FusedEpilogue:
     @property
     def params(self) -> list[tuple[str, str]]:
         pointers = [("ptr", f"e{k}") for k in range(len(self.operands) + len(self.again))]
-        return pointers + [("i64", f"t{k}") for k in range(len(self.outer))]
+        return pointers + [(INDEX, f"t{k}") for k in range(len(self.outer))]
 
     def length(self, lane: int, width: int) -> int:
         """About how many instructions a vector takes, with ``width`` lanes along loop ``lane`` (-1: a single one)."""
@@ -268,10 +268,10 @@ class FusedEpilogue:
         along = indices[lane] if 0 <= lane < len(indices) and value.width > 1 else None
         for index, at in zip(indices, coordinates, strict=False):
             if index is not along:
-                e.bind(index, i64(at))
+                e.bind(index, f.index(at))
         with e.along(Context(along, value.width, mask)):
             if along is not None:
-                e.scopes.set(("start", along), i64(coordinates[lane]))
+                e.scopes.set(("start", along), f.index(coordinates[lane]))
             e.scopes.set(self.product.total, value)
             result = value
             for statement in body:
@@ -283,7 +283,7 @@ class FusedEpilogue:
 
     def _nests(self, f: LlvmFunction) -> Nests:
         pointers = {buffer: pointer(f"%e{k}") for k, buffer in enumerate((*self.operands, *self.again))}
-        outer = {t: i64(f"%t{k}") for k, t in enumerate(self.outer)}
+        outer = {t: f.index(f"%t{k}") for k, t in enumerate(self.outer)}
         return Nests(f, self.target, pointers, self.product.loop.body, outer)
 
     def fetch(self, f: LlvmFunction, coordinates: Sequence[Number], lane: int, far: int) -> None:
@@ -294,7 +294,7 @@ class FusedEpilogue:
             return
         e = self._nests(f).e
         for index, at in zip(indices, coordinates, strict=False):
-            e.bind(index, i64(at))
+            e.bind(index, f.index(at))
         for (buffer, form), written in self.lines[lane, far].items():
             f.prefetch(e.pointer(buffer, e.scalar_sum(form)), write=written)
 

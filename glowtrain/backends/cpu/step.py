@@ -33,9 +33,9 @@ from glowtrain.backends.cpu.recognise import (
 from glowtrain.backends.cpu.table import ARENA, FIRST_SLOT, POOL, WORKSPACES
 from glowtrain.backends.cpu.tasks import PARAMS, Arguments, Invocation, Runner, Whole, Work
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import CALLER, LlvmFunction
+from glowtrain.backends.llvm.text import CALLER, INDEX, LlvmFunction
 from glowtrain.backends.llvm.toolchain import module_text
-from glowtrain.backends.llvm.values import POINTER, LlvmValue, i64, pointer
+from glowtrain.backends.llvm.values import POINTER, LlvmValue, pointer
 from glowtrain.errors import CodegenError
 from glowtrain.loops import Affine, Buffer, Index, Load, Store
 from glowtrain.native import NativeFunction
@@ -241,7 +241,8 @@ class _Step:
 
     def _begin(self, name: str, linkage: str = "") -> LlvmFunction:
         """Begin a function that takes the table and carries out instructions."""
-        f = LlvmFunction(name, [("ptr", "table")], linkage=linkage, attributes=CALLER)
+        index_type = self.target.index_type
+        f = LlvmFunction(name, [("ptr", "table")], linkage=linkage, index_type=index_type, attributes=CALLER)
         self.step = LlvmExpressions(f, self.target, {}, ())
         self.arena, self.own, self.pool = (self._slot(number) for number in (ARENA, WORKSPACES, POOL))
         return f
@@ -268,7 +269,7 @@ class _Step:
         name = self.functions.function(unit, kernel)
         self.workspace = max(self.workspace, -(-unit.workspace // ALIGNMENT) * ALIGNMENT)
         pointers = tuple(self._pointer(argument) for argument in unit.arguments)
-        indices = tuple(self.step.emit(index) for index in unit.outer)
+        indices = tuple(self.step.trip(index) for index in unit.outer)
         call = Invocation(kernel.name, name, unit.work)
         began = self._ticks()
         noted = () if began is None else self._noted()
@@ -307,19 +308,20 @@ class _Step:
 
     def _noted(self) -> tuple[LlvmValue, ...]:
         """The log, and the number of the call that is being written; or of the step, after the last one."""
-        return self._slot(FIRST_SLOT + len(self.externals) + len(self.natives)), i64(len(self.calls))
+        return self._slot(FIRST_SLOT + len(self.externals) + len(self.natives)), self.step.f.index(len(self.calls))
 
     def _note(self, began: LlvmValue | None, tasks: int) -> None:
         """Note what began then, with so many tasks, and ends here."""
         if began is not None:
-            noting(self.step.f, self._noted(), STEP, began, i64(0), i64(tasks))
+            noting(self.step.f, self._noted(), STEP, began, *map(self.step.f.index, (0, tasks)))
 
     def _pointer(self, argument: Argument) -> LlvmValue:
         buffer, f = argument.buffer, self.step.f
         if argument.packing is not None:
             buffer = self.packed[buffer, argument.packing]
         if buffer in self.plan.offsets:
-            base = f.value(f"getelementptr inbounds i8, ptr {self.arena}, i64 {self.plan.offsets[buffer]}", POINTER)
+            offset = f.index(self.plan.offsets[buffer])
+            base = f.value(f"getelementptr inbounds i8, ptr {self.arena}, {offset.typed}", POINTER)
         else:
             base = self._slot(FIRST_SLOT + self.slots[buffer])
         return f.address(base, self.step.scalar_sum(argument.offset), buffer.dtype.size)
@@ -370,10 +372,10 @@ def _unit(kernel: Kernel, target: Target, outer: list[Index]) -> _Unit:
 def _general(kernel: Kernel, target: Target, outer: list[Index]) -> _Unit:
     operands = kernel.operands
     params = [*(("ptr noalias", f"p{k}") for k in range(len(operands))), ("ptr noalias", "workspace")]
-    params += [("i64", f"t{k}") for k in range(len(outer))]
-    f = LlvmFunction(_NAME, [*params, *PARAMS], linkage="internal")
+    params += [(INDEX, f"t{k}") for k in range(len(outer))]
+    f = LlvmFunction(_NAME, [*params, *PARAMS], linkage="internal", index_type=target.index_type)
     pointers = {buffer: pointer(f"%p{k}") for k, buffer in enumerate(operands)}
-    nests = Nests(f, target, pointers, kernel.body, {t: i64(f"%t{k}") for k, t in enumerate(outer)})
+    nests = Nests(f, target, pointers, kernel.body, {t: f.index(f"%t{k}") for k, t in enumerate(outer)})
     work = nests.write_tasks(kernel.body)
     return _Unit(((_NAME, f.finish()),), [Argument(buffer) for buffer in operands], outer, work)
 

@@ -1,10 +1,10 @@
 """Tasks: the pieces of a kernel's work that can run in any order, on any thread, and give the same bits.
 
-A kernel is a function ``(pointers..., workspace, outer indices..., i64 begin, i64 end)`` that runs the tasks from
-``begin`` to before ``end``, at least one. Tasks are trips of loops that the kernel has anyway, its *task loops*: with
-several, tasks are numbered through all of them, and the trips of an outer one that lie in a range are cut at both ends.
-No task reads what another one writes, and sums are cut by shapes alone. The workspace belongs to whoever runs the
-range: it holds nothing before, and nothing in it is used after.
+A kernel is a function ``(pointers..., workspace, outer indices..., begin, end)`` that runs the tasks from ``begin`` to
+before ``end``, at least one; indices are as wide as pointers. Tasks are trips of loops that the kernel has anyway, its
+*task loops*: with several, tasks are numbered through all of them, and the trips of an outer one that lie in a range
+are cut at both ends. No task reads what another one writes, and sums are cut by shapes alone. The workspace belongs to
+whoever runs the range: it holds nothing before, and nothing in it is used after.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from glowtrain.backends.llvm.text import LlvmFunction
-from glowtrain.backends.llvm.values import LlvmValue, Number, i64
+from glowtrain.backends.llvm.text import INDEX, LlvmFunction
+from glowtrain.backends.llvm.values import LlvmValue, Number
 
 WANTED = 32
 """Tasks of a kernel from which on no further loop is cut: enough for threads to finish at about the same time."""
-PARAMS = (("i64", "begin"), ("i64", "end"))
+PARAMS = ((INDEX, "begin"), (INDEX, "end"))
 """The last parameters of every kernel."""
 
 
@@ -65,10 +65,10 @@ class Arguments:
     noted: tuple[LlvmValue, ...] = ()
     """The log (see :mod:`glowtrain.backends.cpu.event_log`) and the call's number, or nothing."""
 
-    def over(self, begin: Number, end: Number) -> str:
+    def over(self, f: LlvmFunction, begin: Number, end: Number) -> str:
         """The argument list for a range of tasks."""
-        pointers = ", ".join(f"ptr {pointer}" for pointer in (*self.pointers, self.workspace))
-        return ", ".join([pointers, *(f"i64 {number}" for number in (*self.indices, begin, end))])
+        values = *self.pointers, self.workspace, *self.indices, f.index(begin), f.index(end)
+        return ", ".join(value.typed for value in values)
 
 
 class Runner(Protocol):
@@ -86,7 +86,7 @@ class Whole:
     """All tasks in one range, by the thread that runs the step."""
 
     def run(self, f: LlvmFunction, call: Invocation, arguments: Arguments) -> int:
-        f.line(f"call void @{call.function}({arguments.over(0, call.work.tasks)})")
+        f.line(f"call void @{call.function}({arguments.over(f, 0, call.work.tasks)})")
         return 0
 
     def functions(self, workspace: int) -> list[str]:
@@ -95,10 +95,15 @@ class Whole:
 
 @dataclass(frozen=True)
 class TaskRange:
-    """Tasks from ``begin`` to before ``end``, i64 values; or trips of a loop."""
+    """Tasks from ``begin`` to before ``end``; or trips of a loop."""
 
     begin: LlvmValue
     end: LlvmValue
+
+    @staticmethod
+    def given(f: LlvmFunction) -> TaskRange:
+        """The range that a kernel is called with."""
+        return TaskRange(f.index("%begin"), f.index("%end"))
 
     @property
     def bounds(self) -> tuple[LlvmValue, LlvmValue]:
@@ -116,29 +121,25 @@ class TaskRange:
     def inside(self, f: LlvmFunction, trip: Number, each: int) -> TaskRange:
         """What the range has of one trip's tasks, counted from the first of them."""
         if each == 1:
-            return TaskRange(i64(0), i64(1))
+            return TaskRange(f.index(0), f.index(1))
         first = trip * each if isinstance(trip, int) else f.op("mul nuw nsw", trip, each)
         begin, end = (f.op("sub nsw", edge, first) for edge in (self.begin, self.end))
-        low = f.intrinsic("smax", begin, i64(0))
-        return TaskRange(plain(f, low), plain(f, f.intrinsic("smin", end, i64(each))))
+        low = f.intrinsic("smax", begin, f.index(0))
+        return TaskRange(plain(f, low), plain(f, f.intrinsic("smin", end, f.index(each))))
 
     def between(self, f: LlvmFunction, first: int, last: int | None) -> TaskRange:
         """The part from ``first`` to before ``last`` (``None``: to the end); perhaps empty, with begin >= end."""
         low, high = self.bounds
         if first:
-            low = plain(f, f.intrinsic("smax", low, i64(first)))
+            low = plain(f, f.intrinsic("smax", low, f.index(first)))
         if last is not None:
-            high = plain(f, f.intrinsic("smin", high, i64(last)))
+            high = plain(f, f.intrinsic("smin", high, f.index(last)))
         return TaskRange(low, high)
 
 
 def plain(f: LlvmFunction, number: LlvmValue) -> LlvmValue:
-    """The same i64, about which analyses of loops know nothing; no instruction. LLVM took longer over how the bounds of
-    task loops come about than over what is in them; and over addresses that move with two such loops, whose first trips
-    it does not know, several times as long as over all else in a kernel.
+    """The same index, about which analyses of loops know nothing; no instruction. LLVM took longer over how the bounds
+    of task loops come about than over what is in them; and over addresses that move with two such loops, whose first
+    trips it does not know, several times as long as over all else in a kernel.
     """
     return f.value(f"freeze {number.typed}", number.type)
-
-
-GIVEN = TaskRange(i64("%begin"), i64("%end"))
-"""The range that a kernel is called with."""

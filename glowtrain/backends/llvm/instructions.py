@@ -16,7 +16,6 @@ from glowtrain.backends.llvm.values import (
     LlvmValue,
     Number,
     first_lanes,
-    i64,
     in_all_lanes,
     vector,
 )
@@ -27,10 +26,14 @@ made = tuple.__new__
 
 
 class Instructions:
-    """Appends instructions to the lines of a function."""
+    """Appends instructions to the lines of a function.
 
-    def __init__(self, name: str) -> None:
+    ``index_type`` is the integer of the width of a pointer, with which the function counts and reaches into memory.
+    """
+
+    def __init__(self, name: str, index_type: LlvmType = I64) -> None:
         self.name = name
+        self.index_type = index_type
         self._lines: list[str] = []
         self._count = 0
 
@@ -44,6 +47,10 @@ class Instructions:
     def line(self, text: str) -> None:
         """Append an instruction without a result."""
         self._lines.append(f"  {text}")
+
+    def index(self, number: Number | str) -> LlvmValue:
+        """An index as an operand; a text is a name like ``%begin``."""
+        return number if isinstance(number, LlvmValue) else made(LlvmValue, (str(number), self.index_type))
 
     def mismatch(self, instruction: str, *operands: LlvmValue) -> CodegenError:
         """The error that operands do not go together."""
@@ -135,13 +142,16 @@ class Instructions:
 
     def extract(self, value: LlvmValue, lane: Number) -> LlvmValue:
         """One lane."""
-        return self.value(f"extractelement {value.typed}, i64 {lane}", value.type.one)
+        return self.value(f"extractelement {value.typed}, {self._lane(lane)}", value.type.one)
 
     def insert(self, value: LlvmValue, one: LlvmValue, lane: Number) -> LlvmValue:
         """The value with another lane in a place."""
         if one.type is not value.type.one:
             raise self.mismatch("insertelement", value, one)
-        return self.value(f"insertelement {value.typed}, {one.typed}, i64 {lane}", value.type)
+        return self.value(f"insertelement {value.typed}, {one.typed}, {self._lane(lane)}", value.type)
+
+    def _lane(self, lane: Number) -> str:
+        return lane.typed if isinstance(lane, LlvmValue) else f"i64 {lane}"
 
     def shuffle(self, a: LlvmValue, b: LlvmValue | None, order: Iterable[int]) -> LlvmValue:
         """Lanes of a, counted on into b, in another order."""
@@ -181,10 +191,10 @@ class Instructions:
         """The address ``base + offset`` elements; it may lie outside of what ``base`` points into."""
         if offset == 0:
             return base
-        if base.type is not POINTER or not (isinstance(offset, int) or offset.type is I64):
-            raise self.mismatch("getelementptr", base, i64(offset))
-        by = offset if isinstance(offset, int) else offset.text
-        return self.value(f"getelementptr {element}, ptr {base.text}, i64 {by}", POINTER)
+        by = self.index(offset)
+        if base.type is not POINTER or by.type is not self.index_type:
+            raise self.mismatch("getelementptr", base, by)
+        return self.value(f"getelementptr {element}, ptr {base.text}, {by.typed}", POINTER)
 
     def load(self, type_: LlvmType, address: LlvmValue, align: int = 0, mask: LlvmValue | None = None) -> LlvmValue:
         """Read a value; lanes where ``mask`` is off are 0 and not read. ``align`` 0: as the type wants it."""

@@ -14,6 +14,7 @@ from dataclasses import astuple, dataclass, replace
 
 import llvmlite.binding as llvm
 
+from glowtrain.backends.llvm.values import LlvmType, vector
 from glowtrain.errors import CodegenError
 
 COMPUTE_BITS: Mapping[str, int] = {
@@ -84,6 +85,11 @@ class Target:
     def runs_here(self) -> bool:
         """Whether the processor this process runs on can execute this target's code."""
         return self.triple.split("-")[0] == _host().triple.split("-")[0] and _enabled(self) <= _enabled(_host())
+
+    @property
+    def index_type(self) -> LlvmType:
+        """The integer with which code counts and reaches into memory: it has the width of a pointer."""
+        return vector(f"i{self.pointer_bits}")
 
     @property
     def hosted(self) -> bool:

@@ -11,11 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from glowtrain.backends.llvm.instructions import Instructions
-from glowtrain.backends.llvm.values import I64, POINTER, LlvmValue, Number
+from glowtrain.backends.llvm.values import I64, POINTER, LlvmType, LlvmValue, Number, vector
 
 CALLER = "#1"
 """The attributes of a function whose time goes into the functions that it calls: LLVM selects its instructions one by
 one and looks for nothing better, in a third of the time."""
+INDEX = "index"
+"""The type of a parameter that is an index or a count."""
 
 
 @dataclass
@@ -35,7 +37,8 @@ class Loop:
 class LlvmFunction(Instructions):
     """One LLVM function under construction.
 
-    ``params`` are (type, name) pairs, e.g. ``("ptr noalias", "c")``; inside, the value is ``%c``.
+    ``params`` are (type, name) pairs, e.g. ``("ptr noalias", "c")`` or ``(INDEX, "begin")``; inside, the value is
+    ``%c``.
     """
 
     def __init__(
@@ -44,16 +47,24 @@ class LlvmFunction(Instructions):
         params: Sequence[tuple[str, str]],
         *,
         linkage: str = "",
+        index_type: LlvmType = I64,
         attributes: str = "#0",
         result: str = "void",
     ) -> None:
-        super().__init__(name)
-        arguments = ", ".join(f"{type_} %{argument}" for type_, argument in params)
+        super().__init__(name, index_type)
+        arguments = ", ".join(f"{self._spelled(type_)} %{argument}" for type_, argument in params)
         self._lines = [
             f"define {linkage + ' ' if linkage else ''}{result} @{name}({arguments}) {attributes} {{",
             "entry:",
         ]
         self._block = "entry"
+
+    def parameter(self, type_: str, name: str) -> LlvmValue:
+        """A parameter as a value, perhaps of another function that it is handed on to."""
+        return LlvmValue(f"%{name}", vector(self._spelled(type_).split()[0]))
+
+    def _spelled(self, type_: str) -> str:
+        return self.index_type.text if type_ == INDEX else type_
 
     @property
     def block(self) -> str:
@@ -92,8 +103,7 @@ class LlvmFunction(Instructions):
         step: int = 1,
         hint: str = "loop",
     ) -> Iterator[Loop]:
-        """``for index in range(begin, extent, step)`` with an i64 index; runs at least once (check for zero trips
-        outside).
+        """``for index in range(begin, extent, step)``; runs at least once (check for zero trips outside).
 
         ``carried`` gives the initial value of each loop-carried value. The body sets ``loop.next`` to their new
         values. The index and carried pointers are hidden from LLVM's loop strength reduction: the text is in its final
@@ -102,7 +112,8 @@ class LlvmFunction(Instructions):
         label, before = self.label(hint), self._block
         self.branch(label)
         self.start(label)
-        index = self.value("", I64)
+        type_ = self.index_type
+        index = self.value("", type_)
         first = len(self._lines) - 1
         phis = [self.value("", initial.type) for initial in carried]
         loop = Loop(index, [self._hidden(phi) if phi.type is POINTER else phi for phi in phis])
@@ -110,12 +121,12 @@ class LlvmFunction(Instructions):
         assert len(loop.next) == len(phis), (
             f"loop in {self.name}: {len(phis)} carried values, {len(loop.next)} next values"
         )
-        counted = self.value(f"freeze i64 {index}", I64)  # no instruction, but no recurrence for analyses either
-        following = self.value(f"add nuw nsw i64 {counted}, {step}", I64)
+        counted = self.value(f"freeze {index.typed}", type_)  # no instruction, but no recurrence for analyses either
+        following = self.value(f"add nuw nsw {counted.typed}, {step}", type_)
         more = self.compare("slt", following, extent)
         latch, done = self._block, self.label("done")
         self.branch_if(more, label, done)
-        self._lines[first] = f"  {index.text} = phi i64 [ {begin}, %{before} ], [ {following.text}, %{latch} ]"
+        self._lines[first] = f"  {index.text} = phi {type_} [ {begin}, %{before} ], [ {following.text}, %{latch} ]"
         for at, (phi, initial, new) in enumerate(zip(phis, carried, loop.next, strict=True), first + 1):
             if new.type is not phi.type:
                 raise self.mismatch("phi", initial, new)

@@ -98,7 +98,7 @@ class LlvmValue(NamedTuple):
 
 
 Number = LlvmValue | int
-"""An i64: a value of the function, or a number that is known while it is written."""
+"""An index or a count: a value of the function, or a number that is known while it is written."""
 
 POINTER, I64, I32, I1 = (vector(scalar) for scalar in ("ptr", "i64", "i32", "i1"))
 
@@ -106,11 +106,6 @@ POINTER, I64, I32, I1 = (vector(scalar) for scalar in ("ptr", "i64", "i32", "i1"
 def pointer(name: str) -> LlvmValue:
     """A parameter or other named pointer, e.g. ``%table``."""
     return LlvmValue(name, POINTER)
-
-
-def i64(number: Number | str) -> LlvmValue:
-    """A number as an operand; a text is a name like ``%begin``."""
-    return number if isinstance(number, LlvmValue) else LlvmValue(str(number), I64)
 
 
 def in_all_lanes(text: str, type_: LlvmType) -> LlvmValue:

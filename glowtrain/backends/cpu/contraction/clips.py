@@ -8,7 +8,7 @@ from glowtrain.backends.cpu.contraction.choose import clipped
 from glowtrain.backends.cpu.contraction.tile import Cursor, Point, RegisterTile, TileStep
 from glowtrain.backends.llvm.lanes import Lanes
 from glowtrain.backends.llvm.text import LlvmFunction
-from glowtrain.backends.llvm.values import LlvmValue, Number, i64, vector
+from glowtrain.backends.llvm.values import LlvmValue, Number, vector
 
 
 def affine(f: LlvmFunction, constant: int, terms: Sequence[tuple[int, Number]]) -> Number:
@@ -27,7 +27,7 @@ def affine(f: LlvmFunction, constant: int, terms: Sequence[tuple[int, Number]]) 
 
 def extreme(f: LlvmFunction, which: str, left: Number, right: Number) -> LlvmValue:
     """``smin`` or ``smax`` of two numbers."""
-    return f.intrinsic(which, i64(left), i64(right))
+    return f.intrinsic(which, f.index(left), f.index(right))
 
 
 class Clipping:
@@ -49,15 +49,15 @@ class Clipping:
 
     def _terms(self, clip: int) -> list[tuple[int, Number]]:
         loops = self.tile.problem.loops
-        return [(loops[i].clips[clip], i64(f"%x{i}")) for i in self.coordinates if loops[i].clips[clip]]
+        return [(loops[i].clips[clip], self.f.index(f"%x{i}")) for i in self.coordinates if loops[i].clips[clip]]
 
     def _range(self, clip: int, reduction: int) -> tuple[Number, Number]:
         """Solve ``0 <= start + factor * r < extent`` for r."""
         bound, factor = self.tile.problem.bounds[clip], self.tile.problem.loops[reduction].clips[clip]
         start = affine(self.f, bound.offset, self._terms(clip))
         if factor == 0:
-            inside = self.f.compare("ult", i64(start), bound.extent)
-            return 0, self.f.select(inside, i64(self.tile.extents[reduction]), 0)
+            inside = self.f.compare("ult", self.f.index(start), bound.extent)
+            return 0, self.f.select(inside, self.f.index(self.tile.extents[reduction]), 0)
         if factor > 0:
             to_zero, to_end = affine(self.f, 0, [(-1, start)]), affine(self.f, bound.extent, [(-1, start)])
             return self._ceil(to_zero, factor), self._ceil(to_end, factor)
@@ -70,7 +70,7 @@ class Clipping:
             return value
         if isinstance(value, int):
             return -(-value // by)
-        return self.f.op("sdiv", i64(affine(self.f, by - 1, [(1, value)])), by)
+        return self.f.op("sdiv", self.f.index(affine(self.f, by - 1, [(1, value)])), by)
 
     def guard(self, point: Point, vector: int, cursor: Cursor, step: TileStep) -> LlvmValue:
         """The lanes (for width 1, the truth) of a product that no guarded clip drops."""
@@ -90,8 +90,8 @@ class Clipping:
     def _inside(self, value: Number, factor: int, extent: int) -> LlvmValue:
         width = self.lanes.width
         if width == 1:
-            return self.f.compare("ult", i64(value), extent)
-        narrow = self.f.convert("trunc", i64(value), "i32")
+            return self.f.compare("ult", self.f.index(value), extent)
+        narrow = self.f.convert("trunc", self.f.index(value), "i32")
         steps = "<" + ", ".join(f"i32 {factor * lane}" for lane in range(width)) + ">"
         places = self.f.op("add", self.f.splat(narrow, width), LlvmValue(steps, vector("i32", width)))
         return self.f.compare("ult", places, extent)

@@ -148,7 +148,7 @@ class Epilogue(Protocol):
     ) -> LlvmValue:
         """Return what is stored to C for ``value``, lanes of finished sums.
 
-        ``coordinates[l]`` is the index of loop ``l`` at lane 0 (an i64 value or a number; 0 for reduction loops),
+        ``coordinates[l]`` is the index of loop ``l`` at lane 0 (a value or a number; 0 for reduction loops),
         ``lane`` the loop that runs along the lanes (-1 if none), ``mask`` the lanes that exist (None: all).
         """
 

@@ -16,8 +16,8 @@ from glowtrain.backends.cpu.contraction.rates import LINE
 from glowtrain.backends.cpu.contraction.tile import Cursor, Point, RegisterTile, TileStep, Variant, needed_coordinates
 from glowtrain.backends.llvm.formats import REGISTER
 from glowtrain.backends.llvm.lanes import Lanes
-from glowtrain.backends.llvm.text import LlvmFunction
-from glowtrain.backends.llvm.values import I1, POINTER, LlvmValue, Number, i64, integer, pointer
+from glowtrain.backends.llvm.text import INDEX, LlvmFunction
+from glowtrain.backends.llvm.values import I1, POINTER, LlvmValue, Number, integer, pointer
 
 LONGEST_END = 320
 """Instructions of an epilogue that are written out for all vectors of a tile, at most; more go into a loop."""
@@ -40,10 +40,10 @@ class Micro:
         self.plan, self.variant, self.epilogue = plan, variant, epilogue if variant.last else None
         self.whole = plan.problem.source.whole
         params = [("ptr noalias", "c"), ("ptr noalias", "a"), ("ptr noalias", "b")]
-        params += [("i64", f"x{loop}") for loop in coordinates]
+        params += [(INDEX, f"x{loop}") for loop in coordinates]
         params += [("i1", "first")] if variant.start == "flag" else []
         params += list(self.epilogue.params) if self.epilogue else []
-        self.f = LlvmFunction(name, params, linkage="internal")
+        self.f = LlvmFunction(name, params, linkage="internal", index_type=plan.machine.index_type)
         self.lanes = Lanes(self.f, plan.problem.sums(plan.machine.width))
         self.of = {x: self.lanes.of(REGISTER[getattr(variant, x).dtype]) for x in "cab"}
         self.tile = RegisterTile(plan, variant)
@@ -147,9 +147,9 @@ class Micro:
         loop, unroll = self.body.rolled[depth], self._unroll(depth)
         low, high = self.ranges[loop]
         if unroll > 1:
-            many = extreme(self.f, "smax", self.f.op("sub", i64(high), low), 0)
+            many = extreme(self.f, "smax", self.f.op("sub", self.f.index(high), low), 0)
             whole = self.f.op("sub", many, self.f.op("urem", many, unroll))
-            middle = self.f.op("add", i64(low), whole)
+            middle = self.f.op("add", self.f.index(low), whole)
             begin = self._shifted(loop, low, cursor)
             sums = self._trips(depth, low, middle, unroll, active, begin, sums, guarded=True)
             low = middle
@@ -192,7 +192,7 @@ class Micro:
         """``for at in range(low, high, step)``; ``guarded``: perhaps no trip."""
         enter, skip, before = self.f.label("enter"), self.f.label("skip"), self.f.block
         if guarded:
-            self.f.branch_if(self.f.compare("slt", i64(low), high), enter, skip)
+            self.f.branch_if(self.f.compare("slt", self.f.index(low), high), enter, skip)
             self.f.start(enter)
         with self.f.loop(high, carried, begin=low, step=step, hint="sum") as loop:
             loop.next = body(loop.index, loop.carried)
@@ -363,10 +363,10 @@ class Micro:
         coordinates: list[Number] = [0] * len(problem.source.extents)
         for loop in problem.outputs:
             start = row.get(loop, vector * self.lanes.width if loop == vec else 0)
-            index = affine(self.f, 0, [(1, start), (1, i64(f"%x{loop}"))])
+            index = affine(self.f, 0, [(1, start), (1, self.f.index(f"%x{loop}"))])
             for part in reversed(problem.loops[loop].parts):
                 extent = problem.source.extents[part]
                 outer = part != problem.loops[loop].parts[0]
-                coordinates[part] = self.f.op("urem", i64(index), extent) if outer else index
-                index = self.f.op("udiv", i64(index), extent) if outer else index
+                coordinates[part] = self.f.op("urem", self.f.index(index), extent) if outer else index
+                index = self.f.op("udiv", self.f.index(index), extent) if outer else index
         return coordinates

@@ -15,11 +15,11 @@ from glowtrain.backends.cpu.contraction.packing import Packing, PackingText
 from glowtrain.backends.cpu.contraction.tile import Pattern, Variant, needed_coordinates
 from glowtrain.backends.cpu.contraction.window import WindowText
 from glowtrain.backends.cpu.contraction.words import Prepared, outer_loops, packing, panels
-from glowtrain.backends.cpu.tasks import GIVEN, PARAMS, TaskRange, plain
+from glowtrain.backends.cpu.tasks import PARAMS, TaskRange, plain
 from glowtrain.backends.llvm.formats import REGISTER
 from glowtrain.backends.llvm.lanes import Lanes
 from glowtrain.backends.llvm.text import CALLER, LlvmFunction
-from glowtrain.backends.llvm.values import I1, LlvmValue, Number, i64, pointer
+from glowtrain.backends.llvm.values import I1, LlvmValue, Number, pointer
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class _Cursor:
     extents: dict[int, int]
     view_a: OperandView
     view_b: OperandView
+    tasks: TaskRange
     sizes: tuple[int, ...] = ()
     patterns: tuple[tuple[Pattern, ...], ...] = ()
     lanes: int = 0
     first: LlvmValue | None = None
     last: bool = True
-    tasks: TaskRange = GIVEN
 
 
 class Nest:
@@ -57,7 +57,8 @@ class Nest:
         ]
         pointers = [param for param in params if param[0].startswith("ptr")]
         params = [*pointers, ("ptr noalias", "workspace"), *params[len(pointers) :], *PARAMS]
-        self.f = LlvmFunction(name, params, attributes=CALLER)
+        self.index_type = plan.machine.index_type
+        self.f = LlvmFunction(name, params, index_type=self.index_type, attributes=CALLER)
         self.lanes = Lanes(self.f, self.problem.sums(plan.machine.width))
         self.of = {x: self.lanes.of(REGISTER[self.problem.type_of(x)]) for x in "cab"}
         self.views = views(self.problem, plan.vec, plan.machine.width)
@@ -83,11 +84,13 @@ class Nest:
         (a, b), prepared = self._copied_operands(), self._prepared_texts()
         c, a = self.of["c"].shift(pointer("%c"), offsets[0]), self.of["a"].shift(a, offsets[1])
         b = self._packed(b) if self.packing else self.of["b"].shift(b, offsets[2])
-        cursor = _Cursor(c, a, b, dict.fromkeys(extents, 0), extents, self.views[1], self.views[2])
+        given = TaskRange.given(self.f)
+        cursor = _Cursor(c, a, b, dict.fromkeys(extents, 0), extents, self.views[1], self.views[2], given)
         self._level(0, cursor)
         kernels = {name: Micro(self.plan, each, name, self.epilogue).text() for each, name in self.kernels.items()}
         copies = {name: self._copy_text(name, *key) for key, name in self.copies.items()}
-        squares = {name: square_text(name, self.lanes.type, each) for each, name in self.squares.items()}
+        types = self.lanes.type, self.index_type
+        squares = {name: square_text(name, each, *types) for each, name in self.squares.items()}
         return {**squares, **kernels, **copies, **prepared, self.name: self.f.finish()}
 
     # ---- operands as the kernels read them ---------------------------------------------------------------------------
@@ -111,12 +114,12 @@ class Nest:
 
     def _prepared_texts(self) -> dict[str, str]:
         """The functions that copy and pack."""
-        bits = 8 * self.problem.size * self.plan.machine.width
+        own = 8 * self.problem.size * self.plan.machine.width, self.index_type
         copies = {f"{self.name}.window{at}": each for at, each in enumerate(self.prepared.copies)}
-        texts = {name: WindowText(each, name, bits).text() for name, each in copies.items() if each is not None}
+        texts = {name: WindowText(each, name, *own).text() for name, each in copies.items() if each is not None}
         if self.packing is not None and not self.ahead:
             name = f"{self.name}.pack"
-            texts[name] = PackingText(self.packing, name).text()
+            texts[name] = PackingText(self.packing, name, self.index_type).text()
         return texts
 
     def _packed_view(self, packing: Packing) -> OperandView:
@@ -193,7 +196,7 @@ class Nest:
         moved = replace(cursor, c=far[0], a=far[1], b=far[2])
         index = self._times(by, width)
         before = cursor.index[loop]
-        index = index if before == 0 else self.f.op("add", i64(before), index)
+        index = index if before == 0 else self.f.op("add", self.f.index(before), index)
         return replace(moved, index={**cursor.index, loop: index})
 
     def _times(self, value: Number, factor: int) -> Number:
@@ -308,7 +311,7 @@ class Nest:
     def _copy_text(self, name: str, dtype: str, moves: tuple[PackMove, ...], padded: bool) -> str:
         attributes = CALLER if in_squares(moves, self.lanes.width) else "#0"
         params = [("ptr noalias", "target"), ("ptr noalias", "source")]
-        f = LlvmFunction(name, params, linkage="internal", attributes=attributes)
+        f = LlvmFunction(name, params, linkage="internal", index_type=self.index_type, attributes=attributes)
         given = PackSource(Lanes(f, self.lanes.type), dtype)
         copy(given, pointer("%source"), pointer("%target"), moves, self._square, padded=padded)
         return f.finish()
@@ -356,8 +359,8 @@ class Nest:
         variant = Variant(cursor.sizes, cursor.patterns, cursor.lanes, extents, start, last, *views)
         name = self.kernels.setdefault(variant, f"{self.name}.tile{len(self.kernels)}")
         arguments = [f"ptr {cursor.c}", f"ptr {cursor.a}", f"ptr {cursor.b}"]
-        arguments += [f"i64 {cursor.index[loop]}" for loop in self.coordinates]
+        arguments += [self.f.index(cursor.index[loop]).typed for loop in self.coordinates]
         arguments += [f"i1 {cursor.first}"] if start == "flag" else []
         if self.epilogue is not None and last:
-            arguments += [f"{type_.split()[0]} %{name}" for type_, name in self.epilogue.params]
+            arguments += [self.f.parameter(*param).typed for param in self.epilogue.params]
         self.f.line(f"call void @{name}({', '.join(arguments)})")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from glowtrain.backends.llvm.formats import REGISTER, SIGNED
 from glowtrain.backends.llvm.lanes import Lanes
-from glowtrain.backends.llvm.text import LlvmFunction
-from glowtrain.backends.llvm.values import LlvmType, LlvmValue, Number, i64, pointer
+from glowtrain.backends.llvm.text import INDEX, LlvmFunction
+from glowtrain.backends.llvm.values import LlvmType, LlvmValue, Number, pointer
 
 
 @dataclass(frozen=True)
@@ -49,19 +49,19 @@ class Square:
     padded: bool
 
 
-def square_text(name: str, type_: LlvmType, square: Square) -> str:
+def square_text(name: str, square: Square, type_: LlvmType, index_type: LlvmType) -> str:
     """``void @name(target, source, rows, columns)``, with the strides between rows of the source and of the target.
 
     Many copies have the same blocks, which are most of their code: with strides as arguments it is there once.
     """
-    params = [("ptr noalias", "target"), ("ptr noalias", "source"), ("i64", "rows"), ("i64", "columns")]
-    f = LlvmFunction(name, params, linkage="internal")
+    params = [("ptr noalias", "target"), ("ptr noalias", "source"), (INDEX, "rows"), (INDEX, "columns")]
+    f = LlvmFunction(name, params, linkage="internal", index_type=index_type)
     lanes = Lanes(f, type_)
     given, width = PackSource(lanes, square.dtype), lanes.width
-    sources = _steps(given, pointer("%source"), i64("%rows"), square.high)
+    sources = _steps(given, pointer("%source"), f.index("%rows"), square.high)
     loaded = [given.load(source, 1, square.wide) for source in sources]
     turned = lanes.transpose(loaded + [lanes.zero] * (width - square.high))
-    for column, place in zip(turned, _steps(lanes, pointer("%target"), i64("%columns"), square.wide), strict=False):
+    for column, place in zip(turned, _steps(lanes, pointer("%target"), f.index("%columns"), square.wide), strict=False):
         lanes.store(column, place, width if square.padded else square.high)
     return f.finish()
 
@@ -167,7 +167,7 @@ def _squares(
     given: PackSource, source: LlvmValue, target: LlvmValue, run: PackMove, across: PackMove,
     named: Callable[[Square], str], padded: bool,
 ) -> None:  # fmt: skip
-    strides = f"i64 {run.source}, i64 {across.target}"
+    strides = ", ".join(given.lanes.f.index(stride).typed for stride in (run.source, across.target))
 
     def rows(s: LlvmValue, t: LlvmValue, high: int) -> None:
         def block(s: LlvmValue, t: LlvmValue, wide: int) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from glowtrain.backends.cpu.contraction.dot import Dot
 from glowtrain.backends.llvm.formats import REGISTER, SIZE
 from glowtrain.backends.llvm.text import LlvmFunction
-from glowtrain.backends.llvm.values import LlvmValue, in_all_lanes, pointer, vector, zero
+from glowtrain.backends.llvm.values import LlvmType, LlvmValue, in_all_lanes, pointer, vector, zero
 from glowtrain.types import Array
 
 Parts = tuple[tuple[int, int], ...]
@@ -118,10 +118,11 @@ class PackingText:
     Every loop must be one loop of the source.
     """
 
-    def __init__(self, packing: Packing, name: str) -> None:
+    def __init__(self, packing: Packing, name: str, index_type: LlvmType) -> None:
         self.packing, self.width, self.group = packing, packing.width, packing.group
         self.element = REGISTER[packing.source]
-        self.f = LlvmFunction(name, [("ptr noalias", "target"), ("ptr noalias", "source")], linkage="internal")
+        params = [("ptr noalias", "target"), ("ptr noalias", "source")]
+        self.f = LlvmFunction(name, params, linkage="internal", index_type=index_type)
 
     def text(self) -> str:
         """The whole function."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.llvm.values import LlvmType
 
 SCALAR_REGISTERS = 16
 """Registers for floats that a processor has, where its target says that no vectors are wanted."""
@@ -20,7 +21,7 @@ SCALAR_REGISTERS = 16
 @dataclass(frozen=True)
 class Machine:
     """A processor as choosing sees it: lanes of the element type, vector registers, whether multiply-adds are fused,
-    and cache sizes in bytes.
+    cache sizes in bytes, and the type of indices.
     """
 
     width: int
@@ -28,13 +29,14 @@ class Machine:
     fused: bool
     l1: int
     l2: int
+    index_type: LlvmType
 
     @staticmethod
     def of(target: Target, dtype: str) -> Machine:
         """A target that computes in ``dtype``."""
         scalar = target.vector_bits == 0
         registers = max(SCALAR_REGISTERS, target.vector_registers) if scalar else target.vector_registers
-        return Machine(target.width(dtype), registers, target.has_fma, target.l1, target.l2)
+        return Machine(target.width(dtype), registers, target.has_fma, target.l1, target.l2, target.index_type)
 
 
 # -- the core

@@ -13,7 +13,7 @@ from math import gcd, prod
 from glowtrain.backends.cpu.contraction.describe import Operand, OperandAccess
 from glowtrain.backends.llvm.formats import REGISTER, SIGNED, SIZE
 from glowtrain.backends.llvm.text import LlvmFunction
-from glowtrain.backends.llvm.values import LlvmValue, pointer, vector
+from glowtrain.backends.llvm.values import LlvmType, LlvmValue, pointer, vector
 
 SLACK = 64
 """Bytes behind a copy that may be read."""
@@ -104,9 +104,10 @@ class WindowText:
     ``bits``: of a vector register.
     """
 
-    def __init__(self, window: Window, name: str, bits: int) -> None:
+    def __init__(self, window: Window, name: str, bits: int, index_type: LlvmType) -> None:
         self.window, self.spans = window, _joined(window.spans)
-        self.f = LlvmFunction(name, [("ptr noalias", "target"), ("ptr noalias", "source")], linkage="internal")
+        params = [("ptr noalias", "target"), ("ptr noalias", "source")]
+        self.f = LlvmFunction(name, params, linkage="internal", index_type=index_type)
         self.width = max(1, bits // 8 // SIZE[window.dtype])
 
     def text(self) -> str:

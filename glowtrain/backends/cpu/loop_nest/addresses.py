@@ -1,7 +1,8 @@
-"""Addresses: affine expressions as i64 values, scalar or along vector lanes.
+"""Addresses: affine expressions as indices of pointer width, scalar or along vector lanes.
 
 Terms are summed in the order in which their indices were bound, so what outer loops give is summed once, outside of
-the inner ones.
+the inner ones. The loop language knows i64 alone: where pointers are narrower, what data decides is computed in i64
+before it becomes an index.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from glowtrain.backends.cpu.loop_nest.scope import Context, Scopes
 from glowtrain.backends.llvm import scalar
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
-from glowtrain.backends.llvm.values import POINTER, LlvmType, LlvmValue, Number, i64, in_all_lanes, zero
+from glowtrain.backends.llvm.values import I64, POINTER, LlvmType, LlvmValue, Number, in_all_lanes, zero
 from glowtrain.loops import Affine, Buffer, Expr, Index, Load, address, affine
-from glowtrain.loops.affine import Atom, Quotient, Remainder
+from glowtrain.loops.affine import Atom, Quotient, Remainder, expression
 
 _UNBOUND = 1 << 30
 
@@ -83,7 +84,7 @@ class Addresses:
         if offset.text == "0":
             return base
         element = f"i{8 * buffer.dtype.size}"
-        return self._value(f"getelementptr inbounds {element}, ptr {base.text}, i64 {offset.text}", POINTER)
+        return self._value(f"getelementptr inbounds {element}, ptr {base.text}, {offset.typed}", POINTER)
 
     def lane_pointers(
         self, buffer: Buffer, form: Affine, count: int, mask: LlvmValue | None = None
@@ -92,7 +93,7 @@ class Addresses:
         step, lane = self.step(form), self.context.index
         if step and mask is None:
             first = self.sum(self.scalar_sum(form, lane), self.times(self.start(), step))
-            yield from (self.pointer(buffer, self.sum(first, i64(at * step))) for at in range(count))
+            yield from (self.pointer(buffer, self.sum(first, self.f.index(at * step))) for at in range(count))
             return
         offsets = self.lanes(self.affine_value(form))
         if mask is not None:
@@ -125,13 +126,13 @@ class Addresses:
         return start
 
     def scalar_sum(self, form: Affine, *skipped: Index | None) -> LlvmValue:
-        """An affine expression as an i64 value, without the terms of some indices, summed in the order in which its
+        """An affine expression as an index, without the terms of some indices, summed in the order in which its
         atoms were bound, so that prefixes are shared.
         """
         terms = sorted(
             ((atom, c) for atom, c in form.terms if atom not in skipped), key=lambda term: self._level(term[0])
         )
-        total = i64(form.constant)
+        total = self.f.index(form.constant)
         for atom, coefficient in terms:
             total = self.sum(total, self.times(self._atom(atom), coefficient))
         return total
@@ -140,44 +141,64 @@ class Addresses:
         return max((self.levels.get(name, _UNBOUND) for name in self.free.of_atom(atom)), default=-1)
 
     def _atom(self, atom: Atom) -> LlvmValue:
-        if isinstance(atom, Quotient):
-            return self._divided("div", atom)
-        if isinstance(atom, Remainder):
-            return self._divided("mod", atom)
-        value = self.emit(atom)
+        if isinstance(atom, (Quotient, Remainder)):
+            return self._divided(atom)
+        value = self.index(atom)
         assert value.width == 1, f"{atom} varies along the lanes"
         return value
 
-    def _divided(self, function: str, atom: Quotient | Remainder) -> LlvmValue:
+    def index(self, expr: Expr) -> LlvmValue:
+        """The value of an expression as an index."""
+        if isinstance(expr, Index):
+            return self.trip(expr)
+        return self._narrow(self.emit(expr))
+
+    def trip(self, index: Index) -> LlvmValue:
+        """The trip that a loop is at, or those of all lanes."""
+        raise NotImplementedError
+
+    def _narrow(self, value: LlvmValue) -> LlvmValue:
+        """An i64 as an index."""
+        type_ = value.type.of(self.f.index_type.scalar)
+        return value if value.type is type_ else self._value(f"trunc {value.typed} to {type_}", type_)
+
+    def _counted(self, form: Affine) -> bool:
+        """Whether an index holds an affine expression: i64 does, others what loops alone decide."""
+        return self.f.index_type is I64 or form.of_indices
+
+    def _divided(self, atom: Quotient | Remainder) -> LlvmValue:
+        if not self._counted(atom.dividend):
+            return self.index(expression(Affine(0, ((atom, 1),))))
+        function = "div" if isinstance(atom, Quotient) else "mod"
         dividend, divisor = self.scalar_sum(atom.dividend), atom.divisor
         if dividend.is_constant:
             value = int(dividend.text)
-            return i64(value // divisor if function == "div" else value % divisor)
+            return self.f.index(value // divisor if function == "div" else value % divisor)
         low, _ = atom.dividend.range()
         operation = {("div", True): "udiv", ("mod", True): "urem"}.get((function, low >= 0))
         if operation is None:
-            return self._remember(function, dividend, i64(divisor))
+            return self._remember(function, dividend, self.f.index(divisor))
         return self._op(operation, dividend, divisor)
 
     def _remember(self, function: str, a: LlvmValue, b: LlvmValue) -> LlvmValue:
-        key = ("i64", function, a.text, b.text)
+        key = ("index", function, a.text, b.text)
         known = self.scopes.get(key)
         if known is None:
-            known = self.scopes.set(key, scalar.apply(self.f, function, [a, b], "i64", self.target))
+            known = self.scopes.set(key, scalar.apply(self.f, function, [a, b], self.f.index_type.scalar, self.target))
         return known
 
     def sum(self, a: LlvmValue, b: LlvmValue) -> LlvmValue:
-        """The sum of two i64 values."""
+        """The sum of two indices."""
         if a.is_constant and b.is_constant:
-            return i64(int(a.text) + int(b.text))
+            return self.f.index(int(a.text) + int(b.text))
         if a.text == "0" or b.text == "0":
             return b if a.text == "0" else a
         return self._op("add", a, b)
 
     def times(self, a: LlvmValue, factor: int) -> LlvmValue:
-        """An i64 value times a number."""
+        """An index times a number."""
         if a.is_constant:
-            return i64(int(a.text) * factor)
+            return self.f.index(int(a.text) * factor)
         return a if factor == 1 else self._op("mul", a, factor)
 
     def _op(self, operation: str, a: LlvmValue, b: Number) -> LlvmValue:
@@ -194,7 +215,8 @@ class Addresses:
 
     def position(self, subscript: Expr) -> LlvmValue:
         """A subscript's value, through its affine expression where that is simpler."""
-        return self.affine_value(affine(subscript))
+        form = affine(subscript)
+        return self.affine_value(form) if self._counted(form) else self.emit(subscript)
 
     def affine_value(self, form: Affine) -> LlvmValue:
         """An affine expression on lanes, or scalar where all lanes agree."""
@@ -208,10 +230,12 @@ class Addresses:
 
     def _lane_atom(self, atom: Atom) -> LlvmValue:
         if not isinstance(atom, (Quotient, Remainder)):
-            return self.lanes(self.emit(atom))
+            return self.lanes(self.index(atom))
+        if not self._counted(atom.dividend):
+            return self.lanes(self.index(expression(Affine(0, ((atom, 1),)))))
         dividend = self.affine_value(atom.dividend)
         function = "div" if isinstance(atom, Quotient) else "mod"
         if atom.dividend.range()[0] >= 0:
             return self._op("udiv" if function == "div" else "urem", dividend, atom.divisor)
         divisor = in_all_lanes(str(atom.divisor), dividend.type)
-        return scalar.apply(self.f, function, [dividend, divisor], "i64", self.target)
+        return scalar.apply(self.f, function, [dividend, divisor], self.f.index_type.scalar, self.target)

@@ -14,7 +14,7 @@ from glowtrain.backends.cpu.loop_nest.saturation import saturation
 from glowtrain.backends.llvm import scalar
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
-from glowtrain.backends.llvm.values import LlvmValue, i64
+from glowtrain.backends.llvm.values import LlvmValue
 from glowtrain.loops import (
     Accumulate,
     Affine,
@@ -48,6 +48,8 @@ class LlvmExpressions(Loads):
 
     def emit(self, expr: Expr) -> LlvmValue:
         """The value of an expression."""
+        if isinstance(expr, Index):
+            return self._wide(self.trip(expr))
         known = self.scopes.get(expr)
         if known is not None:
             return known
@@ -81,11 +83,24 @@ class LlvmExpressions(Loads):
                 return self.load(expr)
             case Reduce():
                 return self.reduce([expr])[0]
-            case Index() if expr is self.context.index:
-                return self._lane_index()
-            case Index(extent=1):
-                return i64(0)
         raise AssertionError(f"{expr} is used outside of its scope in {self.f.name}")
+
+    def trip(self, index: Index) -> LlvmValue:
+        known = self.scopes.get(index)
+        if known is not None:
+            return known
+        if index is self.context.index:
+            return self.scopes.set(index, self._lane_index())
+        if index.extent != 1:
+            raise AssertionError(f"{index} is used outside of its scope in {self.f.name}")
+        return self.scopes.set(index, self.f.index(0))
+
+    def _wide(self, trip: LlvmValue) -> LlvmValue:
+        """A trip as the i64 that it is in the loop language."""
+        type_ = trip.type.of("i64")
+        if trip.type is type_:
+            return trip
+        return LlvmValue(trip.text, type_) if trip.is_constant else self._value(f"zext {trip.typed} to {type_}", type_)
 
     def _apply(self, expr: Apply) -> LlvmValue:
         if expr.function == "bitcast":
@@ -114,7 +129,7 @@ class LlvmExpressions(Loads):
     def _lane_index(self) -> LlvmValue:
         """The index that runs along the lanes, on lanes."""
         width = self.context.width
-        numbers = ", ".join(f"i64 {lane}" for lane in range(width))
+        numbers = ", ".join(self.f.index(lane).typed for lane in range(width))
         start = self.f.splat(self.start(), width)
         return self._op("add", start, LlvmValue(f"<{numbers}>", start.type))
 

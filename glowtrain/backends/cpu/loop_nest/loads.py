@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from glowtrain.backends.cpu.loop_nest.addresses import Addresses
 from glowtrain.backends.llvm import scalar
-from glowtrain.backends.llvm.values import I64, LlvmValue, poison
+from glowtrain.backends.llvm.values import LlvmValue, poison
 from glowtrain.loops import Affine, Expr, Load, affine, within
 
 
@@ -52,7 +52,7 @@ class Loads(Addresses):
 
     def _or_first(self, condition: LlvmValue, offset: LlvmValue) -> LlvmValue:
         """The offset, or 0 where the condition does not hold."""
-        return self._value(f"select {condition.typed}, {offset.typed}, i64 0", I64)
+        return self._value(f"select {condition.typed}, {offset.typed}, {offset.type} 0", offset.type)
 
     def _load_contiguous(self, load: Load, form: Affine, guards: Sequence[LlvmValue]) -> LlvmValue:
         dtype, width = load.buffer.dtype.name, self.context.width

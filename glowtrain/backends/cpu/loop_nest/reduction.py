@@ -17,7 +17,7 @@ from glowtrain.backends.cpu.loop_nest.analysis import loop_order, reduction_step
 from glowtrain.backends.cpu.loop_nest.expressions import LlvmExpressions, reached
 from glowtrain.backends.cpu.loop_nest.scope import Context
 from glowtrain.backends.llvm import scalar
-from glowtrain.backends.llvm.values import LlvmValue, first_lanes, i64
+from glowtrain.backends.llvm.values import LlvmValue, first_lanes
 from glowtrain.loops import Apply, Expr, Index, Let, Reduce, Ref, Statement, substitute
 from glowtrain.types import DType, boolean
 
@@ -142,7 +142,7 @@ class _Job:
         for point in itertools.product(*(range(index.extent) for index in self.indices)):
             with e.scopes.inner():
                 for index, at in zip(self.indices, point, strict=True):
-                    e.bind(index, i64(at))
+                    e.bind(index, e.f.index(at))
                 sums = self.point(sums)
         return sums
 
@@ -233,7 +233,7 @@ class _Job:
     def _masked_rest(self, lane: Index, sums: list[LlvmValue], start: int, width: int, rest: int) -> list[LlvmValue]:
         mask = first_lanes(width, rest)
         with self.e.along(Context(lane, width, mask)):
-            self.e.scopes.set(("start", lane), i64(start))
+            self.e.scopes.set(("start", lane), self.e.f.index(start))
             return self.point(sums, mask)
 
     def _scalar_rest(self, lane: Index, sums: list[LlvmValue], start: int, width: int, rest: int) -> list[LlvmValue]:
@@ -241,7 +241,7 @@ class _Job:
         e = self.e
         for at in range(rest):
             with e.along(Context()):
-                e.bind(lane, i64(start + at))
+                e.bind(lane, e.f.index(start + at))
                 old = [e.f.extract(total, at) for total in sums]
                 new = self.point(old)
             sums = [e.f.insert(total, value, at) for total, value in zip(sums, new, strict=True)]
@@ -256,14 +256,14 @@ class _Job:
         step = stride * count
         whole = extent // step * step
         if whole == step:
-            sums = self._trip(index, sums, i64(0), count, width, stride)
+            sums = self._trip(index, sums, e.f.index(0), count, width, stride)
         elif whole:
             with e.f.loop(whole, sums, step=step) as loop:
                 loop.next = self._trip(index, loop.carried, loop.index, count, width, stride)
             sums = loop.results
         rest = (extent - whole) // stride
         if rest:
-            part = self._trip(index, sums[: rest * len(self.group)], i64(whole), rest, width, stride)
+            part = self._trip(index, sums[: rest * len(self.group)], e.f.index(whole), rest, width, stride)
             sums = [*part, *sums[len(part) :]]
         return sums
 
@@ -275,7 +275,7 @@ class _Job:
         for k in range(count):
             context = Context(index, width) if stride > 1 else e.context
             with e.along(context):
-                at = e.sum(start, i64(k * stride))
+                at = e.sum(start, e.f.index(k * stride))
                 if stride > 1:
                     e.scopes.set(("start", index), at)
                 else:

@@ -14,7 +14,7 @@ from glowtrain.backends.cpu.loop_nest.analysis import Free, accesses, reductions
 from glowtrain.backends.cpu.loop_nest.reduction import Reducing
 from glowtrain.backends.llvm import scalar
 from glowtrain.backends.llvm.lanes import Lanes
-from glowtrain.backends.llvm.values import LlvmValue, i64
+from glowtrain.backends.llvm.values import LlvmValue
 from glowtrain.loops import Accumulate, For, Index, Load, Statement, Store, address, loads, writes
 
 MOST = 2
@@ -39,7 +39,7 @@ class Squares:
         form, width, dtype = e.offset_of(load), e.context.width, load.buffer.dtype.name
         step = form.coefficient(self.lane)
         corner = e.sum(e.scalar_sum(form, self.lane, self.across), e.sum(e.times(e.start(), step), first))
-        places = (e.pointer(load.buffer, e.sum(corner, i64(row * step))) for row in range(width))
+        places = (e.pointer(load.buffer, e.sum(corner, e.f.index(row * step))) for row in range(width))
         rows = [scalar.load(e.f, place, dtype, width, e.target) for place in places]
         return Lanes(e.f, rows[0].type).transpose(rows)
 

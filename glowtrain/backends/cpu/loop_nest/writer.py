@@ -31,12 +31,12 @@ from glowtrain.backends.cpu.loop_nest.saturation import saturation
 from glowtrain.backends.cpu.loop_nest.scope import Context
 from glowtrain.backends.cpu.loop_nest.squares import Squares, squares
 from glowtrain.backends.cpu.loop_nest.statements import StatementWriter
-from glowtrain.backends.cpu.tasks import GIVEN, Work, plain
+from glowtrain.backends.cpu.tasks import TaskRange, Work, plain
 from glowtrain.backends.llvm import scalar
 from glowtrain.backends.llvm.formats import MEMORY, REGISTER
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
-from glowtrain.backends.llvm.values import LlvmValue, first_lanes, i64
+from glowtrain.backends.llvm.values import LlvmValue, first_lanes
 from glowtrain.loops import (
     Accumulate,
     Buffer,
@@ -82,7 +82,7 @@ class Nests(StatementWriter):
         for index, value in (outer or {}).items():
             self.e.bind(index, value)
         self.cut = NOTHING
-        self.tasks = GIVEN
+        self.tasks = TaskRange.given(f)
 
     def write_tasks(self, body: Sequence[Statement]) -> Work:
         """All statements of a kernel, of whose tasks the range that the function is given is run."""
@@ -197,11 +197,11 @@ class Nests(StatementWriter):
             return
         index, rest = indices[0], indices[1:]
         if index.extent == 1:
-            self.e.bind(index, i64(0))
+            self.e.bind(index, self.f.index(0))
             self._nested(rest, body, inner)
             return
         tasks, each = self.tasks, self.cut.each.get(index)
-        begin, end = (i64(0), i64(index.extent)) if each is None else tasks.trips(self.f, each).bounds
+        begin, end = (0, index.extent) if each is None else tasks.trips(self.f, each).bounds
         with self.f.loop(end, begin=begin) as loop, self.e.scopes.inner():
             trip = loop.index if each is None else plain(self.f, loop.index)
             self.e.bind(index, trip)
@@ -214,12 +214,13 @@ class Nests(StatementWriter):
 
     def _width(self, body: Sequence[Statement]) -> int:
         """Lanes of a vector: by the widest float that is computed with (by the widest type if there is none), but at
-        most four registers of i64: positions are i64 wherever lanes do not lie side by side.
+        most four registers of indices, which are in registers wherever lanes do not lie side by side.
         """
         dtypes = [e.dtype for s in statements(body) for top in expressions_of_value(s) for e in computed(top)]
         floats: list[DType] = [dtype for dtype in dtypes if dtype.is_float]
         widths = [self.target.width(dtype.name) for dtype in floats or dtypes]
-        return min([*widths, 4 * self.target.width("i64")]) if widths and self.target.vector_bits else 1
+        most = 4 * self.target.width(self.f.index_type.scalar)
+        return min([*widths, most]) if widths and self.target.vector_bits else 1
 
     def _lane(self, loop: For, width: int) -> Index | None:
         """The loop to run along the lanes, or ``None`` if reductions (or nothing) should."""
@@ -303,7 +304,7 @@ class Nests(StatementWriter):
         """What is left of the lanes' loop: less than a vector."""
         rest = lane.extent - start
         if rest and self.target.masked:
-            self._at(Context(lane, width, first_lanes(width, rest)), i64(start), body)
+            self._at(Context(lane, width, first_lanes(width, rest)), self.f.index(start), body)
         elif rest:
             self._scalar_rest(lane, body, start)
 
@@ -313,7 +314,7 @@ class Nests(StatementWriter):
         """Vectors from ``start`` on, and the rest."""
         for count, size in runs:
             if count == 1:
-                self._at(Context(lane, size), i64(start), body)
+                self._at(Context(lane, size), self.f.index(start), body)
             else:
                 with self.f.loop(start + count * size, begin=start, step=size) as loop:
                     self._at(Context(lane, size), loop.index, body)
@@ -343,7 +344,7 @@ class Nests(StatementWriter):
     def _bands(self, found: Squares, body: Sequence[Statement], width: int, count: int) -> None:
         """Bands of as many trips of the other index as there are lanes, then its last trips."""
         across, cut = found.across, found.across in self.cut.each
-        begin, end = self.tasks.bounds if cut else (i64(0), i64(count))
+        begin, end = self.tasks.bounds if cut else (0, count)
         with self.f.loop(end, begin=begin) as loop, self.e.scopes.inner():
             self._band(found, body, width, self.e.times(loop.index, width))
         if count * width < across.extent:
@@ -368,7 +369,7 @@ class Nests(StatementWriter):
         rows = found.rows(self.e, first)
         for trip in range(self.e.context.width):
             with self.e.scopes.inner():
-                self.e.bind(found.across, self.e.sum(first, i64(trip)))
+                self.e.bind(found.across, self.e.sum(first, self.f.index(trip)))
                 for load, vectors in rows.items():
                     self.e.scopes.set(load, vectors[trip])
                 for statement in body:
@@ -395,7 +396,7 @@ class Nests(StatementWriter):
         whole = lane.extent // width * width
         cut = lane in self.cut.each
         if whole:
-            begin, end = (self.e.times(edge, width) for edge in self.tasks.bounds) if cut else (i64(0), i64(whole))
+            begin, end = (self.e.times(edge, width) for edge in self.tasks.bounds) if cut else (0, whole)
             with self.f.loop(end, begin=begin, step=width) as loop, self.e.along(Context(lane, width)):
                 self.e.scopes.set(("start", lane), loop.index)
                 self._store_interleaved(lane, planes, body)
@@ -410,7 +411,7 @@ class Nests(StatementWriter):
         first: LlvmValue | None = None
         for plane in range(planes.extent):
             with self.e.scopes.inner():
-                self.e.bind(planes, i64(plane))
+                self.e.bind(planes, self.f.index(plane))
                 for statement in lets:
                     self.statement(statement)
                 vectors.append(self.e.full(store.value))

@@ -2,7 +2,8 @@
 
 A pool is memory that begins with the address of ``void run(pool, body, context, tasks, each, wake)`` (see ``pool.ll``),
 which calls ``void body(context, thread, begin, end)`` until all tasks have been in some range, and returns when they
-have been done; ``thread`` is below the number of workspaces. Whoever has no pool passes a null pointer.
+have been done; ``thread`` is below the number of workspaces. Numbers are as wide as pointers. Whoever has no pool
+passes a null pointer.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from dataclasses import dataclass, field
 
 from glowtrain.backends.cpu.event_log import FIRST_THREAD
 from glowtrain.backends.cpu.events import noting, ticks
-from glowtrain.backends.cpu.tasks import Arguments, Invocation, Work
+from glowtrain.backends.cpu.tasks import PARAMS, Arguments, Invocation, Work
 from glowtrain.backends.cpu.threads.count import GRAIN
 from glowtrain.backends.llvm.target import Target
-from glowtrain.backends.llvm.text import CALLER, LlvmFunction
-from glowtrain.backends.llvm.values import POINTER, LlvmValue, i64, pointer
+from glowtrain.backends.llvm.text import CALLER, INDEX, LlvmFunction
+from glowtrain.backends.llvm.values import POINTER, LlvmType, pointer
 
 WORTH = 4
 """Chunks of a call, of that size, from which on it is shared: telling another thread and waiting for it takes 0.2 µs
@@ -72,29 +73,29 @@ class Shared:
     grain: int = GRAIN
     target: Target | None = None
     """The processor, where threads note the times of their ranges."""
-    used: dict[tuple[int, int], None] = field(default_factory=dict)
-    """How many pointers (without the workspace) and indices the kernels have that are shared out."""
+    used: dict[tuple[int, int], LlvmType] = field(default_factory=dict)
+    """How many pointers (without the workspace) and indices the kernels have that are shared out; the indices' type."""
 
     def run(self, f: LlvmFunction, call: Invocation, arguments: Arguments) -> int:
         work = call.work
         each = chunk_of(work, self.grain)
         if work.total < WORTH * self.grain or each >= work.tasks:
-            f.line(f"call void @{call.function}({arguments.over(0, work.tasks)})")
+            f.line(f"call void @{call.function}({arguments.over(f, 0, work.tasks)})")
             return 0
         shape = len(arguments.pointers), len(arguments.indices)
-        self.used[shape] = None
-        wake = int(work.total >= WAKE)
-        given = f"ptr @{call.function}, {arguments.over(work.tasks, each)}, ptr {arguments.pool}, i64 {wake}"
+        self.used[shape] = f.index_type
+        wake = f.index(int(work.total >= WAKE))
+        given = f"ptr @{call.function}, {arguments.over(f, work.tasks, each)}, ptr {arguments.pool}, {wake.typed}"
         noted = "".join(f", {value.typed}" for value in arguments.noted)
         f.line(f"call void @{_named('shared', *shape)}({given}{noted})")
         return -(-work.tasks // each)
 
     def functions(self, workspace: int) -> list[str]:
-        noted = [] if self.target is None else [pointer("%log"), i64("%call")]
+        noted = [] if self.target is None else [("ptr", "log"), (INDEX, "call")]
         return [
             text
-            for shape in self.used
-            for text in (_shared(*shape, noted), _body(*shape, noted, workspace, self.target))
+            for shape, index_type in self.used.items()
+            for text in (_shared(*shape, noted, index_type), _body(*shape, noted, index_type, workspace, self.target))
         ]
 
 
@@ -103,61 +104,65 @@ def _named(role: str, pointers: int, indices: int) -> str:
     return f"{role}.p{pointers}.t{indices}"
 
 
-def _parameters(pointers: int, indices: int) -> list[LlvmValue]:
+def _parameters(pointers: int, indices: int) -> list[tuple[str, str]]:
     """The kernel's, without the range."""
-    names = [*(f"%p{at}" for at in range(pointers)), "%workspace"]
-    return [*map(pointer, names), *(i64(f"%t{at}") for at in range(indices))]
+    names = [*(f"p{at}" for at in range(pointers)), "workspace"]
+    return [*(("ptr", name) for name in names), *((INDEX, f"t{at}") for at in range(indices))]
 
 
-def _declared(values: list[LlvmValue]) -> list[tuple[str, str]]:
-    return [(value.type.text, value.text[1:]) for value in values]
-
-
-def _shared(pointers: int, indices: int, noted: list[LlvmValue]) -> str:
+def _shared(pointers: int, indices: int, noted: list[tuple[str, str]], index_type: LlvmType) -> str:
     """What the step calls: a kernel and its arguments in a context, and the pool's run; without a pool, the kernel."""
-    values = _parameters(pointers, indices)
+    own = _parameters(pointers, indices)
+    told = (INDEX, "tasks"), (INDEX, "each"), ("ptr", "pool"), (INDEX, "wake")
     f = LlvmFunction(
         _named("shared", pointers, indices),
-        [
-            ("ptr", "kernel"),
-            *_declared(values),
-            *(("i64", "tasks"), ("i64", "each"), ("ptr", "pool"), ("i64", "wake")),
-            *_declared(noted),
-        ],
+        [("ptr", "kernel"), *own, *told, *noted],
         linkage="internal",
+        index_type=index_type,
         attributes=CALLER,
     )
-    arguments = ", ".join(value.typed for value in values)
+    arguments = ", ".join(f.parameter(*each).typed for each in own)
+    tasks, each, wake = (f.index(name).typed for name in ("%tasks", "%each", "%wake"))
     alone, together = f.label("alone"), f.label("together")
     f.branch_if(f.compare("eq", pointer("%pool"), pointer("null")), alone, together)
     f.start(alone)
-    f.line(f"call void %kernel({arguments}, i64 0, i64 %tasks)")
+    f.line(f"call void %kernel({arguments}, {f.index(0).typed}, {tasks})")
     f.line("ret void")
     f.start(together)
-    context = f.value(f"alloca [{len(values) + len(noted) + 1} x i64], align 8", POINTER)
-    for at, value in enumerate((pointer("%kernel"), *values, *noted)):
-        f.store(value, f.address(context, at, 8), 8)
-    run, body = f.load(POINTER, pointer("%pool"), 8), _named("body", pointers, indices)
-    f.line(f"call void {run}(ptr %pool, ptr @{body}, ptr {context}, i64 %tasks, i64 %each, i64 %wake)")
+    held, size = [("ptr", "kernel"), *own, *noted], index_type.size
+    context = f.value(f"alloca [{len(held)} x {index_type}], align {size}", POINTER)
+    for at, one in enumerate(held):
+        f.store(f.parameter(*one), f.address(context, at, size), size)
+    run, body = f.load(POINTER, pointer("%pool"), size), _named("body", pointers, indices)
+    f.line(f"call void {run}(ptr %pool, ptr @{body}, ptr {context}, {tasks}, {each}, {wake})")
     return f.finish()
 
 
-def _body(pointers: int, indices: int, noted: list[LlvmValue], workspace: int, target: Target | None) -> str:
+def _body(
+    pointers: int,
+    indices: int,
+    noted: list[tuple[str, str]],
+    index_type: LlvmType,
+    workspace: int,
+    target: Target | None,
+) -> str:
     """What the pool calls: the kernel over a range, with the thread's own workspace; its times are noted."""
     f = LlvmFunction(
         _named("body", pointers, indices),
-        [("ptr", "context"), ("i64", "thread"), ("i64", "begin"), ("i64", "end")],
+        [("ptr", "context"), (INDEX, "thread"), *PARAMS],
         linkage="internal",
+        index_type=index_type,
         attributes=CALLER,
     )
-    own = _parameters(pointers, indices)
-    given = enumerate((pointer("%kernel"), *own, *noted))
-    kernel, *values = [f.load(value.type, f.address(pointer("%context"), at, 8), 8) for at, value in given]
-    values[pointers] = f.address(values[pointers], f.op("mul", i64("%thread"), workspace), 1)
+    own, size = _parameters(pointers, indices), index_type.size
+    types = [f.parameter(*each).type for each in (("ptr", "kernel"), *own, *noted)]
+    held = [f.load(type_, f.address(pointer("%context"), at, size), size) for at, type_ in enumerate(types)]
+    kernel, *values = held
+    values[pointers] = f.address(values[pointers], f.op("mul", f.index("%thread"), workspace), 1)
     values, log = values[: len(own)], values[len(own) :]
-    arguments = ", ".join(value.typed for value in values)
+    arguments = ", ".join(value.typed for value in (*values, *(f.parameter(*each) for each in PARAMS)))
     began = None if target is None else ticks(f, target)
-    f.line(f"call void {kernel}({arguments}, i64 %begin, i64 %end)")
+    f.line(f"call void {kernel}({arguments})")
     if began is not None:
-        noting(f, log, f.op("add", i64("%thread"), FIRST_THREAD), began, i64("%begin"), i64("%end"))
+        noting(f, log, f.op("add", f.index("%thread"), FIRST_THREAD), began, *(f.parameter(*each) for each in PARAMS))
     return f.finish()
