@@ -16,7 +16,7 @@ from glowtrain.backends.cpu.contraction import Contraction, EpilogueClip, Operan
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build
-from glowtrain.backends.llvm.values import LlvmType, LlvmValue, Number, i64, number, pointer, zero
+from glowtrain.backends.llvm.values import LlvmType, LlvmValue, Number, number, pointer, zero
 
 WIDTHS = {
     "512": replace(Target.host(), vector_bits=512, vector_registers=32),
@@ -381,10 +381,10 @@ class Bias:
         self, f: LlvmFunction, value: LlvmValue, coordinates: Sequence[Number], lane: int, mask: LlvmValue | None
     ) -> LlvmValue:
         kind = value.type
-        bias = self._read(f, "%bias", i64(coordinates[self.loop]), kind, int(self.loop == lane), mask)
-        place = i64(self.access.offset)
+        bias = self._read(f, "%bias", f.index(coordinates[self.loop]), kind, int(self.loop == lane), mask)
+        place = f.index(self.access.offset)
         for coordinate, stride in zip(coordinates, self.access.strides, strict=True):
-            place = f.op("add", place, f.op("mul", i64(coordinate), stride))
+            place = f.op("add", place, f.op("mul", f.index(coordinate), stride))
         residual = self._read(f, "%residual", place, kind, self.access.strides[lane] if lane >= 0 else 0, mask)
         total = f.intrinsic("maxnum", f.op("fadd", value, bias), number(0.0, kind))
         return f.op("fadd", total, f.op("fmul", residual, number(1000.0, kind)))
