@@ -75,6 +75,10 @@ class ArtifactError(GlowtrainError):
     """Compiled code cannot be read or loaded: damaged, of another version, or for another processor."""
 
 
+class BundleError(GlowtrainError):
+    """A bundle cannot be made, read or called: what is open or too large, what a target cannot do, an error code."""
+
+
 class BackendError(GlowtrainError):
     """A package that offers a backend cannot be imported, or what it offers is not one."""
 

@@ -102,16 +102,24 @@ def generate(plan: Plan, target: Target, options: Options = DEFAULT, runner: Run
 
 
 def generate_together(
-    plans: Mapping[str, Plan], target: Target, options: Options = DEFAULT, runner: Runner | None = None
+    plans: Mapping[str, Plan],
+    target: Target,
+    options: Options = DEFAULT,
+    runner: Runner | None = None,
+    *,
+    exported: bool = True,
 ) -> dict[str, Code]:
     """Planned programs as one module, by the prefixes of their steps; kernels that they share are there once.
 
-    The text of the whole module is that of each. Raises :class:`CodegenError` as :func:`generate` does.
+    The text of the whole module is that of each; more text may stand behind it, which alone sees the steps unless they
+    are ``exported``. Raises :class:`CodegenError` as :func:`generate` does.
     """
     runner = runner or Whole()
     kernels = _Kernels(target)
     steps = {prefix: _Step(plan, kernels, replace(options, prefix=prefix), runner) for prefix, plan in plans.items()}
-    written = [line for step in steps.values() for line in step.text()]
+    written = [text for step in steps.values() for text in step.text()]
+    if not exported:
+        written = [*map(internal, written)]
     workspace = max(step.workspace for step in steps.values())
     noting = [note_text(target)] if options.profile else []
     text = "\n".join([*kernels.texts(), *noting, *runner.functions(workspace), *written])
@@ -342,7 +350,12 @@ def _named(functions: Sequence[tuple[str, str]], name: str, parts: dict[str, str
         names[part] = parts.setdefault(text.replace(f"@{part}(", "@("), new)
         if names[part] == new:
             yield text.replace(f"@{part}(", f"@{new}(")
-    yield _renamed(kernel, names).replace(_NAME, name)
+    yield internal(_renamed(kernel, names).replace(_NAME, name))
+
+
+def internal(function: str) -> str:
+    """A function's text as what the module keeps to itself."""
+    return function if function.startswith("define internal ") else function.replace("define ", "define internal ", 1)
 
 
 def _renamed(text: str, names: Mapping[str, str]) -> str:

@@ -3,13 +3,13 @@
 Operators state the layouts they like (a convolution: activations channels-last, weights with output channels last;
 then a register tile runs along channels and no im2col is needed, see oneDNN's nhwc and XNNPACK). Buffers that a
 kernel accesses at the same place form a group and share one layout, so that elementwise neighbours stream. Inputs and
-outputs are row-major: they belong to the caller, and so may variables.
+outputs are row-major: they belong to the caller, and so may variables; or these lie as another program has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from glowtrain.loops import Buffer, Expr, Load, Store, loads, statements, walk
 from glowtrain.program.program import Kernel, Program
@@ -21,19 +21,24 @@ Layout = tuple[int, ...]
 class AssignLayouts:
     """The pass: layouts as operators prefer them, or with ``preferred`` False all row-major.
 
-    With ``variables`` False variables stay row-major, and so does what shares a layout with them.
+    With ``variables`` False variables stay row-major, and so does what shares a layout with them; those in ``given``,
+    by name, have the layout that it says.
     """
 
     preferred: bool = True
     variables: bool = True
+    given: Mapping[str, Layout] = field(default_factory=dict)
 
     def run(self, program: Program) -> Program:
         """The program with layouts."""
-        return assign_layouts(program, variables=self.variables) if self.preferred else program
+        return assign_layouts(program, variables=self.variables, given=self.given) if self.preferred else program
 
 
-def assign_layouts(program: Program, *, variables: bool = True) -> Program:
+def assign_layouts(
+    program: Program, *, variables: bool = True, given: Mapping[str, Layout] | None = None
+) -> Program:
     """The program with every buffer in the layout that the preferences and the groups give it."""
+    decided = {program.variables[name]: layout for name, layout in (given or {}).items() if name in program.variables}
     groups = _Groups()
     pinned = frozenset[Buffer]().union(*(instruction.row_major for instruction in program.instructions))
     if not variables:
@@ -50,6 +55,7 @@ def assign_layouts(program: Program, *, variables: bool = True) -> Program:
         shared = chosen.get(groups.find(buffer), buffer.layout)
         if shared != buffer.layout and _free(buffer) and buffer not in pinned and len(shared) == buffer.type.rank:
             new[buffer] = replace(buffer, layout=shared)
+    new.update((buffer, replace(buffer, layout=layout)) for buffer, layout in decided.items())
     return program.with_buffers(new) if new else program
 
 

@@ -1,0 +1,114 @@
+"""What a bundle computes: graphs of one model that share its variables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from glowtrain.errors import BundleError
+from glowtrain.graph import Constant, Graph, Template, Variable, substituted
+from glowtrain.modes.training_and_inference import SEED, inference
+from glowtrain.modes.variables import with_values
+from glowtrain.trainer.graphs import DEFAULT_BATCH, TrainerGraphs
+from glowtrain.types import Array
+
+STEP, PREDICT = "step", "predict"
+"""The names of functions."""
+
+Role = Literal["parameter", "statistic", "state"]
+"""What a variable is: trained, or of the model but not trained by gradients, or of training alone."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Graphs by the names of functions, every dimension bound; ``roles`` of their variables by name, and ``hyper``: the
+    hyperparameters of a step and what they are at the start."""
+
+    name: str
+    graphs: Mapping[str, Graph]
+    roles: Mapping[str, Role]
+    hyper: Mapping[str, float]
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """All variables, each once: those of the step first."""
+        found: dict[str, Variable] = {}
+        for graph in self.graphs.values():
+            for variable in graph.variables:
+                found.setdefault(variable.name, variable)
+        return tuple(found.values())
+
+    def fixed(self) -> Contents:
+        """The same with what no function updates as constants; seeds stay, which devices had better choose."""
+        updated = {variable.name for graph in self.graphs.values() for variable in graph.updates}
+        graphs = {name: _with_constants(graph, updated | {SEED}) for name, graph in self.graphs.items()}
+        left = {variable.name for graph in graphs.values() for variable in graph.variables}
+        roles = {name: role for name, role in self.roles.items() if name in left}
+        return Contents(self.name, graphs, roles, self.hyper)
+
+
+def inference_of(model: Graph | Template, dims: Mapping[str, int], name: str | None) -> Contents:
+    """A model that predicts only."""
+    bound = bound_model(model, dims)
+    graph = inference(bound)
+    return Contents(identifier(name or model.name), {PREDICT: graph}, _roles(graph, graph, ()), {})
+
+
+def training_of(
+    graphs: TrainerGraphs, hyper: Mapping[str, float], values: Mapping[str, Array], dims: Mapping[str, int],
+    name: str | None,
+) -> Contents:  # fmt: skip
+    """A step, with these hyperparameters at the start, and the prediction; variables begin with ``values``."""
+    model = bound_model(graphs.model, dims)
+    step = _present(graphs.step_of(model), values)
+    predict = _present(inference(model), values)
+    roles = _roles(step, predict, graphs.parameters)
+    return Contents(identifier(name or model.name), {STEP: step, PREDICT: predict}, roles, dict(hyper))
+
+
+def bound_model(model: Graph | Template, dims: Mapping[str, int]) -> Graph:
+    """The model with every dimension bound: to ``dims``, and a batch that these leave open to the usual one.
+
+    Raises :class:`BundleError` where another dimension is open, and :class:`BindingError` for unknown ones.
+    """
+    if isinstance(model, Graph):
+        if dims:
+            raise BundleError(f"{model.name} has no open dimension, so none can be bound to {_listed(dims)}")
+        return model
+    open_ones = [symbol for symbol in model.symbols if symbol not in dims]
+    if len(open_ones) > 1 or model.structures:
+        names = ", ".join((*open_ones, *model.structures))
+        raise BundleError(f"a bundle's memory is planned, so {model.name} needs values for {names}: dims={{...}}")
+    return model.bind({**dims, **dict.fromkeys(open_ones, DEFAULT_BATCH)})
+
+
+def identifier(name: str) -> str:
+    """A name as it can stand in C: letters, digits and _ , no digit first."""
+    found = re.sub(r"\W", "_", name, flags=re.ASCII)
+    return found if found[:1].isalpha() else f"m_{found}"
+
+
+def _roles(step: Graph, predict: Graph, parameters: tuple[str, ...]) -> dict[str, Role]:
+    own = {variable.name for variable in predict.variables}
+    trained = {variable.name for variable in step.updates} & set(parameters) if parameters else own
+    return {v.name: _role(v.name, trained, own) for v in (*step.variables, *predict.variables)}
+
+
+def _role(name: str, trained: set[str], own: set[str]) -> Role:
+    return "parameter" if name in trained else "statistic" if name in own else "state"
+
+
+def _present(graph: Graph, values: Mapping[str, Array]) -> Graph:
+    names = {variable.name for variable in graph.variables}
+    return with_values(graph, {name: array for name, array in values.items() if name in names})
+
+
+def _with_constants(graph: Graph, kept: set[str]) -> Graph:
+    constants = {v: Constant(v.initial, v.name) for v in graph.variables if v.name not in kept}
+    return substituted(graph, constants) if constants else graph
+
+
+def _listed(dims: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={extent}" for name, extent in dims.items())

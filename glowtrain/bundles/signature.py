@@ -1,0 +1,106 @@
+"""The functions of a bundle as their callers see them: names, element types and shapes of what they take and give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from glowtrain.backends.cpu.artifact import NativeArtifact, Slot
+from glowtrain.backends.cpu.step import Code
+from glowtrain.bundles.contents import STEP, identifier
+from glowtrain.errors import BundleError
+from glowtrain.grad.training import LOSS
+from glowtrain.optim import HYPER
+from glowtrain.types import Array, DType, TensorType
+
+C_TYPES: Mapping[str, str] = {
+    "f64": "double", "f32": "float", "f16": "uint16_t", "bf16": "uint16_t", "bool": "uint8_t",
+    "i64": "int64_t", "i32": "int32_t", "i16": "int16_t", "i8": "int8_t", "i4": "int8_t", "i2": "int8_t",
+    "u64": "uint64_t", "u32": "uint32_t", "u16": "uint16_t",
+}  # fmt: skip
+"""C's types of elements; those of 8 bits and less that are not here are ``uint8_t``."""
+RESERVED = frozenset("self hyper loss double float int long short char void const static if else for while do".split())
+
+
+def c_type(dtype: DType) -> str:
+    """The C type of an element; 16-bit floats are passed as their bits."""
+    return C_TYPES.get(dtype.name, "uint8_t")
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or output: its name in C and in the model, and its type."""
+
+    name: str
+    source: str
+    type: TensorType
+
+
+@dataclass(frozen=True)
+class BundleFunction:
+    """A function: its inputs (without hyperparameters) and outputs in the order of its parameters, its code, and what
+    its table of pointers holds."""
+
+    name: str
+    inputs: tuple[Tensor, ...]
+    hyper: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    code: Code
+
+    @property
+    def trains(self) -> bool:
+        """Whether it updates variables, and checks its loss."""
+        return self.name == STEP
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """What the table of pointers holds, after arena, workspaces and pool."""
+        return self._artifact.slots
+
+    @property
+    def constants(self) -> Mapping[str, Array]:
+        """Constants as the code reads them, by the names of their slots."""
+        return self._artifact.constants
+
+    @property
+    def layouts(self) -> dict[str, tuple[int, ...]]:
+        """The order of each variable's axes in memory."""
+        return {slot.name: slot.layout for slot in self.slots if slot.kind == "variable"}
+
+    @property
+    def _artifact(self) -> NativeArtifact:
+        return NativeArtifact.of((), self.code)
+
+
+def function_of(name: str, code: Code) -> BundleFunction:
+    """The function that a planned program is in a bundle. Raises :class:`BundleError` for two inputs or outputs whose
+    names are the same in C."""
+    program = code.plan.program
+    given = {name: buffer.type for name, buffer in program.inputs.items()}
+    hyper = {source: type_ for source, type_ in given.items() if source.startswith(HYPER)}
+    inputs = {source: type_ for source, type_ in given.items() if source not in hyper}
+    outputs = {name: buffer.type for name, buffer in program.outputs.items()}
+    taken = set[str]()
+    return BundleFunction(
+        name,
+        tuple(_tensors(inputs, taken)),
+        tuple(Tensor(identifier(s.removeprefix(HYPER)), s, type_) for s, type_ in hyper.items()),
+        tuple(_tensors(outputs, taken)),
+        code,
+    )
+
+
+def _tensors(types: Mapping[str, TensorType], taken: set[str]) -> Iterable[Tensor]:
+    for source, type_ in types.items():
+        name = identifier(source)
+        if name in RESERVED and source != LOSS:
+            name = f"{name}_"
+        if name in taken:
+            raise BundleError(f"{source} is called {name} in C, as another input or output is; rename one of them")
+        taken.add(name)
+        yield Tensor(name, source, type_)
+
+
+def hyper_of(functions: Sequence[BundleFunction]) -> tuple[Tensor, ...]:
+    """The hyperparameters of the function that trains."""
+    return next((function.hyper for function in functions if function.trains), ())
