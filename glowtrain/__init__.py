@@ -14,6 +14,7 @@ from glowtrain.version import __version__ as __version__
 if TYPE_CHECKING:
     from glowtrain import data, errors, grad, gradcheck, losses, nn, onnx_io, ops, optim, quantization
     from glowtrain.backends.cpu.backend import Cpu
+    from glowtrain.bundles import bundle
     from glowtrain.compiler import compile
     from glowtrain.errors import GlowtrainError
     from glowtrain.grad import gradient_model, gradients, jvp, stop_gradient
@@ -49,6 +50,7 @@ _HOMES = {
     "GlowtrainError": "glowtrain.errors",
     "NativeFunction": "glowtrain.native",
     "Trainer": "glowtrain.trainer",
+    "bundle": "glowtrain.bundles",
     "compile": "glowtrain.compiler",
     "from_torch": "glowtrain.torch",
     "gradient_model": "glowtrain.grad",
@@ -82,6 +84,7 @@ __all__ = [
     "attribute",
     "bf16",
     "boolean",
+    "bundle",
     "compile",
     "constant",
     "data",

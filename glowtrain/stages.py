@@ -66,10 +66,10 @@ class Options:
     ``fixed_point``: sums of quantized products are rescaled by integers alone. ``prefix`` begins every symbol that
     compiled code exports. ``profile``: compiled code notes the times of its calls. ``linkable``: compiled
     code is one object, which a linker takes; a backend may make several at the same time otherwise.
-    ``row_major_variables``: variables lie row-major, for memory that belongs to somebody else; ``variable_layouts``: some
-    lie as said here, by name: the order of their axes in memory. ``check``: the verifier of each stage runs on what it
-    made; ``explain`` is told, with the stage's name, what passes leave as it is and why (both change nothing that is
-    compiled). Raises :class:`InputError` for a prefix that is not the beginning of
+    ``row_major_variables``: variables lie row-major, for memory that belongs to somebody else; ``variable_layouts``:
+    some lie as said here, by name: the order of their axes in memory. ``check``: the verifier of each stage runs on
+    what it made; ``explain`` is told, with the stage's name, what passes leave as it is and why (both change nothing
+    that is compiled). Raises :class:`InputError` for a prefix that is not the beginning of
     a C identifier, and for facts that are no :class:`Facts`.
     """
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from glowtrain.errors import BundleError
-from glowtrain.graph import Constant, Graph, Template, Variable, substituted
+from glowtrain.graph import Constant, Graph, Template, Value, Variable, substituted
 from glowtrain.modes.training_and_inference import SEED, inference
 from glowtrain.modes.variables import with_values
 from glowtrain.trainer.graphs import DEFAULT_BATCH, TrainerGraphs
@@ -106,7 +106,7 @@ def _present(graph: Graph, values: Mapping[str, Array]) -> Graph:
 
 
 def _with_constants(graph: Graph, kept: set[str]) -> Graph:
-    constants = {v: Constant(v.initial, v.name) for v in graph.variables if v.name not in kept}
+    constants: dict[Value, Value] = {v: Constant(v.initial, v.name) for v in graph.variables if v.name not in kept}
     return substituted(graph, constants) if constants else graph
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from glowtrain.bundles.contents import Role
+from glowtrain.bundles.weights import in_file_order
 from glowtrain.graph import Variable
 from glowtrain.types import Array, TensorType
 
@@ -44,7 +45,8 @@ class Place:
 @dataclass(frozen=True)
 class VariableMemory:
     """The memory of all variables: first those that begin with what ``image`` says, then those that begin with zeros,
-    then those that nobody knows before they are set or loaded: their bytes are all ones, which is NaN in floats."""
+    then those that nobody knows before they are set or loaded: their bytes are all ones, which is NaN in floats.
+    ``places`` are in the order of files."""
 
     places: tuple[Place, ...]
     image: bytes
@@ -78,9 +80,12 @@ def placed(
     image = [v for v in rest if v not in zeros]
     places: list[Place] = []
     ends = [_place(group, roles, layouts, alignment, places) for group in (image, zeros, unknown)]
-    first = places[: len(image)]
+    first, ordered = places[: len(image)], in_file_order({place.name: place.type for place in places})
     sizes = [after - before for before, after in zip((0, *ends), ends, strict=False)]
-    return VariableMemory(tuple(places), _image(first, ends[0]), sizes[1], sizes[2], alignment)
+    by_name = {place.name: place for place in places}
+    return VariableMemory(
+        tuple(by_name[name] for name in ordered), _image(first, ends[0]), sizes[1], sizes[2], alignment
+    )
 
 
 def _place(

@@ -19,7 +19,27 @@ C_TYPES: Mapping[str, str] = {
     "u64": "uint64_t", "u32": "uint32_t", "u16": "uint16_t",
 }  # fmt: skip
 """C's types of elements; those of 8 bits and less that are not here are ``uint8_t``."""
-RESERVED = frozenset("self hyper loss double float int long short char void const static if else for while do".split())
+RESERVED = frozenset(
+    [
+        "handle",
+        "hyper",
+        "loss",
+        "double",
+        "float",
+        "int",
+        "long",
+        "short",
+        "char",
+        "void",
+        "const",
+        "static",
+        "if",
+        "else",
+        "for",
+        "while",
+        "do",
+    ]
+)
 
 
 def c_type(dtype: DType) -> str:

@@ -7,13 +7,12 @@ parser. Source of the format: https://github.com/huggingface/safetensors (format
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from safetensors.numpy import save
 
-from glowtrain.bundles.memory import Place
-from glowtrain.types import Array
+from glowtrain.types import Array, TensorType
 
 FORMAT = {"format": "glowtrain.bundle"}
 
@@ -23,13 +22,13 @@ def file_of(arrays: Mapping[str, Array]) -> bytes:
     return save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, FORMAT)
 
 
-def header_of(places: Sequence[Place]) -> bytes:
-    """What a file of these variables begins with, up to the first tensor."""
-    data = file_of({place.name: np.zeros(place.type.shape, place.type.dtype.numpy) for place in places})
+def header_of(types: Mapping[str, TensorType]) -> bytes:
+    """What a file of variables of these types begins with, up to the first tensor."""
+    data = file_of({name: np.zeros(type_.shape, type_.dtype.numpy) for name, type_ in types.items()})
     return data[: 8 + int.from_bytes(data[:8], "little")]
 
 
-def in_file_order(places: Sequence[Place]) -> list[Place]:
-    """Variables in the order in which they follow one another in a file."""
-    entries = json.loads(header_of(places)[8:])
-    return sorted(places, key=lambda place: (entries[place.name]["data_offsets"], place.name))
+def in_file_order(types: Mapping[str, TensorType]) -> list[str]:
+    """The names of variables in the order in which they follow one another in a file."""
+    entries = json.loads(header_of(types)[8:])
+    return sorted(types, key=lambda name: (entries[name]["data_offsets"], name))

@@ -47,7 +47,9 @@ def _expanded(options: Options) -> Pass:
 
 
 def _layout(options: Options) -> Pass:
-    return AssignLayouts(options.facts.preferred_layouts, not options.row_major_variables, dict(options.variable_layouts))
+    return AssignLayouts(
+        options.facts.preferred_layouts, not options.row_major_variables, dict(options.variable_layouts)
+    )
 
 
 def _inlined(options: Options) -> Pass:

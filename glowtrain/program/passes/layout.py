@@ -34,9 +34,7 @@ class AssignLayouts:
         return assign_layouts(program, variables=self.variables, given=self.given) if self.preferred else program
 
 
-def assign_layouts(
-    program: Program, *, variables: bool = True, given: Mapping[str, Layout] | None = None
-) -> Program:
+def assign_layouts(program: Program, *, variables: bool = True, given: Mapping[str, Layout] | None = None) -> Program:
     """The program with every buffer in the layout that the preferences and the groups give it."""
     decided = {program.variables[name]: layout for name, layout in (given or {}).items() if name in program.variables}
     groups = _Groups()

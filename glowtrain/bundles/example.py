@@ -1,0 +1,239 @@
+"""The worked example of a bundle: a C program that runs every function on made-up batches, and what it prints.
+
+Batches are numbers that every processor makes alike, so that what the program prints is the same bits everywhere: each
+loss, and a checksum of all variables or outputs after it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from glowtrain.backends.base import Backend
+from glowtrain.backends.state import State
+from glowtrain.bundles.contents import STEP, Contents
+from glowtrain.bundles.module import BundleModule
+from glowtrain.bundles.signature import BundleFunction, Tensor, c_type
+from glowtrain.bundles.weights import file_of
+from glowtrain.compiler import Function
+from glowtrain.graph import Graph
+from glowtrain.optim import HYPER
+from glowtrain.types import Array, TensorType
+
+STEPS = 5
+"""Batches that the example trains on."""
+MULTIPLIER, INCREMENT = 1664525, 1013904223
+"""Of the congruential generator modulo 2**32 (Press et al., Numerical Recipes), whose upper bits are used."""
+
+
+class Words:
+    """The words of which batches are made, one after another."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def batch(self, type_: TensorType) -> Array:
+        """Multiples of 1/64 from -2 up to 2; integers are 0 or 1."""
+        words = np.fromiter(self._next(type_.size), np.uint32, type_.size) >> 24
+        numbers = (words.astype(np.float64) - 128) / 64 if type_.dtype.is_float else words & 1
+        return numbers.astype(type_.dtype.numpy).reshape(type_.shape)
+
+    def _next(self, count: int) -> Iterator[int]:
+        for _ in range(count):
+            self._last = (self._last * MULTIPLIER + INCREMENT) & 0xFFFFFFFF
+            yield self._last
+
+
+def expected(contents: Contents, backend: Backend, steps: int = STEPS) -> str:
+    """What the example prints, computed by a backend here: the steps, then the other functions."""
+    state = State({variable.name: variable.initial for variable in contents.variables})
+    words, lines = Words(), list[str]()
+    for name, graph in contents.graphs.items():
+        function = Function(graph, backend, state)
+        hyper = {
+            value.name: _hyper(contents, value.name, value.type) for value in graph.inputs if _is_hyper(value.name)
+        }
+        for number in range(1, (steps if name == STEP else 1) + 1):
+            batch = {v.name: words.batch(v.type) for v in graph.inputs if v.name not in hyper}
+            outputs = function({**batch, **hyper})
+            lines += _lines(name, number, graph, outputs, state)
+    return "\n".join([*lines, ""])
+
+
+def _is_hyper(name: str) -> bool:
+    return name.startswith(HYPER)
+
+
+def _hyper(contents: Contents, name: str, type_: TensorType) -> Array:
+    return np.asarray(contents.hyper[name.removeprefix(HYPER)], type_.dtype.numpy)
+
+
+def _lines(name: str, number: int, graph: Graph, outputs: Mapping[str, Array], state: State) -> Iterator[str]:
+    if name == STEP:
+        variables = zlib.crc32(file_of({variable: state.read(variable) for variable in state.names}))
+        (loss,) = outputs.values()
+        yield f"step {number}: loss {_bits(loss)}, variables {variables:08x}"
+        return
+    for output in graph.outputs:
+        yield f"{name}: {output} {zlib.crc32(np.ascontiguousarray(outputs[output]).tobytes()):08x}"
+
+
+def _bits(loss: Array) -> str:
+    return np.asarray(loss).astype(f">{loss.dtype.str[1:]}").tobytes().hex()
+
+
+def program(module: BundleModule, steps: int = STEPS) -> str:
+    """The text of ``main.c``."""
+    return _PROGRAM.format(
+        name=module.name,
+        big=module.name.upper(),
+        variables=max(module.memory.size, 1),
+        buffers="\n".join(_buffers(module.functions)),
+        fills="\n".join(_fills(module.functions)),
+        trained=_TRAINED.format() if module.memory.places else "",
+        locals="  uint32_t state;\n" if module.memory.places else "",
+        calls="\n".join(_call(module, function, steps) for function in module.functions),
+        multiplier=MULTIPLIER,
+        increment=INCREMENT,
+    )
+
+
+def _buffers(functions: Sequence[BundleFunction]) -> Iterator[str]:
+    for function in functions:
+        for each in (*function.inputs, *function.outputs):
+            yield f"static {c_type(each.type.dtype)} {_buffer(function, each)}[{max(each.type.size, 1)}];"
+
+
+def _buffer(function: BundleFunction, tensor: Tensor) -> str:
+    return f"{function.name}_{tensor.name}"
+
+
+def _call(module: BundleModule, function: BundleFunction, steps: int) -> str:
+    fills = [f"fill_{_kind(e)}({_buffer(function, e)}, {e.type.size});" for e in function.inputs]
+    hyper = ["NULL"] if function.hyper else []
+    arguments = ", ".join(
+        [
+            "&handle",
+            *(_buffer(function, e) for e in function.inputs),
+            *hyper,
+            *(_buffer(function, e) for e in function.outputs),
+        ]
+    )
+    call = f'check("{function.name}", {module.name}_{function.name}({arguments}));'
+    if not function.trains:
+        return "\n".join(f"  {line}" for line in (*fills, call, *(_printed(function, e) for e in function.outputs)))
+    loss = function.outputs[0]
+    body = [
+        *fills,
+        call,
+        "state = ~0u;",
+        f'check("save", {module.name}_save(&handle, add, &state));',
+        'printf("step %d: loss ", number);',
+        f"bits({_buffer(function, loss)}, sizeof {_buffer(function, loss)});",
+        'printf(", variables %08x\\n", (unsigned)~state);',
+    ]
+    inner = "\n".join(f"    {line}" for line in body)
+    return f"  for (int number = 1; number <= {steps}; number++) {{\n{inner}\n  }}"
+
+
+def _printed(function: BundleFunction, output: Tensor) -> str:
+    buffer = _buffer(function, output)
+    sum_ = f"(unsigned)~checksum(~0u, {buffer}, sizeof {buffer})"
+    return f'printf("{function.name}: {output.source} %08x\\n", {sum_});'
+
+
+def _kind(tensor: Tensor) -> str:
+    return tensor.type.dtype.name
+
+
+def _fills(functions: Sequence[BundleFunction]) -> Iterator[str]:
+    """The functions that make batches, of each element type that is needed."""
+    dtypes = {each.type.dtype for function in functions for each in function.inputs}
+    if any(dtype.name in ("f16", "bf16") for dtype in dtypes):
+        yield _FLOAT_BITS
+    for dtype in sorted(dtypes, key=str):
+        number = "((int)(word() >> 24) - 128) / 64.0f" if dtype.is_float else "word() >> 24 & 1"
+        value = {"f16": f"half({number})", "bf16": f"(uint16_t)(float_bits({number}) >> 16)"}.get(dtype.name, number)
+        type_ = c_type(dtype)
+        yield (
+            f"static void fill_{dtype}({type_} *data, size_t count) {{\n"
+            f"  for (size_t at = 0; at < count; at++) data[at] = ({type_})({value});\n}}\n"
+        )
+
+
+_FLOAT_BITS = """static uint32_t float_bits(float number) {
+  union { float number; uint32_t bits; } both = {number};
+  return both.bits;
+}
+
+static inline uint16_t half(float number) { /* of numbers that are halves */
+  uint32_t bits = float_bits(number);
+  if (!(bits & 0x7fffffff)) return 0;
+  return (uint16_t)((bits >> 16 & 0x8000) | ((bits >> 13 & 0x3fc00) - ((127 - 15) << 10)) | (bits >> 13 & 0x3ff));
+}
+"""
+_TRAINED = """
+/* What NAME_save hands its bytes to: they are only counted in. */
+static size_t add(void *state, const void *data, size_t bytes) {{
+  *(uint32_t *)state = checksum(*(uint32_t *)state, data, bytes);
+  return bytes;
+}}
+
+static void bits(const void *number, size_t bytes) {{
+  uint64_t all = 0;
+  for (size_t at = 0; at < bytes; at++) all |= (uint64_t)((const unsigned char *)number)[at] << (8 * at);
+  if (bytes > 4) printf("%08x", (unsigned)(all >> 32));
+  printf("%0*x", (int)(bytes > 4 ? 8 : 2 * bytes), (unsigned)all);
+}}
+"""
+_PROGRAM = """/* Runs {name} on made-up batches and prints what comes out, as bits; expected.txt holds them. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "{name}.h"
+
+/* Memory is the caller's: here it is static. */
+static _Alignas({big}_ALIGNMENT) unsigned char variables[{variables}];
+static _Alignas({big}_ALIGNMENT) unsigned char arena[{big}_ARENA_BYTES + 1];
+{buffers}
+
+/* Batches: the upper bits of a congruential generator. */
+static uint32_t last;
+
+static uint32_t word(void) {{
+  last = last * {multiplier}u + {increment}u;
+  return last;
+}}
+
+{fills}
+/* CRC-32, begun with ~0 and inverted at the end. */
+static uint32_t checksum(uint32_t state, const void *data, size_t bytes) {{
+  for (size_t at = 0; at < bytes; at++) {{
+    state ^= ((const unsigned char *)data)[at];
+    for (int bit = 0; bit < 8; bit++) state = state >> 1 ^ (0xedb88320u & -(state & 1));
+  }}
+  return state;
+}}
+{trained}
+static void check(const char *what, uint32_t code) {{
+  if (code == {big}_OK) return;
+  printf("%s: %s\\n", what, {name}_error(code));
+  exit(1);
+}}
+
+int main(void) {{
+  {name}_handle handle;
+  {name}_memory memory = {{
+      .version = {big}_VERSION,
+      .variables = variables,
+      .variables_bytes = sizeof variables,
+      .arena = arena,
+      .arena_bytes = sizeof arena,
+  }};
+{locals}  check("init", {name}_init(&handle, &memory));
+{calls}
+  return 0;
+}}
+"""

@@ -1,0 +1,53 @@
+"""``NAME.json``: what is inside of a bundle, for programs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from glowtrain.bundles.interface import VERSION
+from glowtrain.bundles.module import BundleModule
+from glowtrain.bundles.signature import BundleFunction, Tensor
+from glowtrain.version import __version__
+
+
+def manifest(module: BundleModule, files: Mapping[str, bytes]) -> str:
+    """The text: name, target, sizes in bytes, functions, variables, and SHA-256 of the other files."""
+    said = {
+        "name": module.name,
+        "glowtrain": __version__,
+        "interface": VERSION,
+        "version": module.version,
+        "target": {"name": module.target.name, "triple": module.target.triple, "cpu": module.target.cpu},
+        "needs": module.target.needs,
+        "alignment": module.memory.alignment,
+        "variables_bytes": module.memory.size,
+        "arena_bytes": module.interface.arena,
+        "pointer_bytes": module.target.pointer_bits // 8,
+        "threads": module.threads,
+        "hyper": [{**_tensor(each), "default": module.hyper[each.name]} for f in module.functions for each in f.hyper],
+        "functions": {function.name: _function(function) for function in module.functions},
+        "variables": [
+            {"name": p.name, "dtype": str(p.type.dtype), "shape": p.type.shape, "role": p.role, "offset": p.offset}
+            for p in module.memory.places
+        ],
+        "files": {
+            name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()
+        },
+    }
+    return json.dumps(said, indent=1) + "\n"
+
+
+def _function(function: BundleFunction) -> dict[str, Any]:
+    return {"inputs": [*map(_tensor, function.inputs)], "outputs": [*map(_tensor, function.outputs)]}
+
+
+def _tensor(tensor: Tensor) -> dict[str, Any]:
+    return {
+        "name": tensor.name,
+        "source": tensor.source,
+        "dtype": str(tensor.type.dtype),
+        "shape": tensor.type.shape,
+    }

@@ -1,0 +1,107 @@
+"""From what a bundle computes to one object file."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from glowtrain.backends.cpu.step import generate_together
+from glowtrain.backends.cpu.tasks import Runner, Whole
+from glowtrain.backends.cpu.threads.count import GRAIN
+from glowtrain.backends.cpu.threads.share import Shared
+from glowtrain.backends.llvm import toolchain
+from glowtrain.backends.llvm.target import Target
+from glowtrain.bundles.contents import Contents
+from glowtrain.bundles.interface import VERSION, Interface
+from glowtrain.bundles.memory import VariableMemory, placed
+from glowtrain.bundles.signature import BundleFunction, function_of, hyper_of
+from glowtrain.compiler.walk import planned
+from glowtrain.program.memory.plan import ALIGNMENT, Plan
+from glowtrain.stages import Options
+
+WORD_ALIGNED = 8
+"""Bytes to which memory is aligned where there are no vectors."""
+
+
+@dataclass(frozen=True)
+class BundleModule:
+    """Everything that a bundle's files are written from."""
+
+    contents: Contents
+    target: Target
+    functions: tuple[BundleFunction, ...]
+    memory: VariableMemory
+    threads: int
+
+    @property
+    def name(self) -> str:
+        return self.contents.name
+
+    @property
+    def hyper(self) -> dict[str, float]:
+        """The defaults of the hyperparameters, by their names in C."""
+        return {each.name: self.contents.hyper[each.source.partition(".")[2]] for each in hyper_of(self.functions)}
+
+    @cached_property
+    def version(self) -> int:
+        """A number for the interface and all that the header says."""
+        return zlib.crc32(json.dumps([VERSION, self._said], sort_keys=True).encode()) or 1
+
+    @property
+    def _said(self) -> Sequence[Any]:
+        signatures = [[f.name, *(str(t) for t in (*f.inputs, *f.hyper, *f.outputs))] for f in self.functions]
+        places = [[place.name, str(place.type), place.offset, place.layout] for place in self.memory.places]
+        return [self.name, self.target.name, signatures, places, self.memory.size, self.threads]
+
+    @cached_property
+    def interface(self) -> Interface:
+        return Interface(
+            self.name, self.target, self.functions, self.memory, self.version, tuple(self.hyper.values()), self.threads
+        )
+
+    @cached_property
+    def code(self) -> bytes:
+        """The object file."""
+        return toolchain.compile_text(self.text, self.target)
+
+    @cached_property
+    def text(self) -> str:
+        """The LLVM text of everything."""
+        return f"{self.functions[0].code.text}\n{self.interface.text()}"
+
+
+def module_of(contents: Contents, target: Target, options: Options, *, known: bool, threads: int = 1) -> BundleModule:
+    """Compile what a bundle computes up to LLVM text. ``known``: the object holds the weights.
+
+    Raises :class:`CodegenError` for what the target cannot run.
+    """
+    contents = contents.fixed() if known else contents
+    plans = _plans(contents, options)
+    runner: Runner = Shared(GRAIN) if threads > 1 else Whole()
+    prefixes = {name: f"{contents.name}__{name}_" for name in plans}
+    codes = generate_together(
+        {prefixes[name]: plan for name, plan in plans.items()}, target, options, runner, exported=False
+    )
+    functions = tuple(function_of(name, codes[prefixes[name]]) for name in plans)
+    layouts = {name: layout for function in functions for name, layout in function.layouts.items()}
+    memory = placed(contents.variables, contents.roles, layouts, alignment_of(target), known=known)
+    return BundleModule(contents, target, functions, memory, threads)
+
+
+def alignment_of(target: Target) -> int:
+    """Bytes at a multiple of which memory begins."""
+    return ALIGNMENT if target.vector_bits else WORD_ALIGNED
+
+
+def _plans(contents: Contents, options: Options) -> Mapping[str, Plan]:
+    """The plan of each function. Variables lie in memory as the first function has them."""
+    plans: dict[str, Plan] = {}
+    layouts: dict[str, tuple[int, ...]] = {}
+    for name, graph in contents.graphs.items():
+        plans[name] = planned(graph, replace(options, variable_layouts=tuple(sorted(layouts.items()))))
+        layouts = {v: buffer.layout for v, buffer in plans[name].program.variables.items()} | layouts
+    return plans

@@ -1,0 +1,123 @@
+"""``glowtrain bundle``: a model as an object file with a C interface, for any processor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from glowtrain import bundles, losses
+from glowtrain.backends.cpu.threads.count import MOST
+from glowtrain.backends.llvm.target import target_names
+from glowtrain.bundles.writing import Weights
+from glowtrain.cli.arguments import options
+from glowtrain.cli.arguments.completion import names
+from glowtrain.cli.arguments.imports import import_modules
+from glowtrain.cli.arguments.models import open_model, parse_dims
+from glowtrain.cli.arguments.training import optimizer_of
+from glowtrain.cli.terminal.console import command, out
+from glowtrain.errors import InputError
+from glowtrain.graph import Graph, Template
+
+TARGETS = ("host", *target_names())
+
+
+@command
+def bundle(
+    model: options.Model,
+    out_path: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for the files.")],
+    train: Annotated[bool, typer.Option("--train", help="A bundle that trains, with --loss and --optimizer.")] = False,
+    target: Annotated[
+        list[str],
+        typer.Option(
+            metavar="T",
+            help=f"Repeatable, each in a folder of its own then: {', '.join(TARGETS)}.",
+            autocompletion=names(TARGETS),
+        ),
+    ] = ["host"],  # noqa: B006  typer's way to say what is given
+    batch: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Examples in a batch, where the model leaves it open.")
+    ] = None,
+    dims: options.Dims = [],  # noqa: B006
+    open_batch: options.OpenBatch = False,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="What symbols and files begin with.")] = None,
+    weights: Annotated[
+        str, typer.Option(metavar="W", help="In the object file (object), beside it (file), or left out (none).")
+    ] = "object",
+    threads: Annotated[
+        int, typer.Option(min=1, max=MOST, metavar="N", help="Threads that a host may share a step out to.")
+    ] = 1,
+    fixed_point: Annotated[
+        bool, typer.Option("--fixed-point", help="Quantized models in integers alone, without floats.")
+    ] = False,
+    seed: options.Seed = 0,
+    loss: options.Loss = "softmax_cross_entropy",
+    output: options.LossOutput = None,
+    trainable: options.Trainable = [],  # noqa: B006
+    freeze_statistics: options.FreezeStatistics = False,
+    untie: options.Untie = [],  # noqa: B006
+    optimizer: options.OptimizerChoice = "adam",
+    lr: options.LearningRate = None,
+    momentum: options.Momentum = None,
+    nesterov: options.Nesterov = False,
+    weight_decay: options.WeightDecay = None,
+    no_decay: options.NoDecay = [],  # noqa: B006
+    clip_norm: options.ClipNorm = None,
+    clip_value: options.ClipValue = None,
+    accumulate: options.Accumulate = 1,
+    modules: options.Modules = [],  # noqa: B006
+) -> None:
+    """Write a model as files that run, and with --train also train, without Glowtrain, Python or any library.
+
+    Out come an object file, its C header, a description in JSON, and a program that uses it with what it prints:
+    make -C DIR check builds and compares that.
+
+    Examples:
+
+    glowtrain bundle model.onnx --out predicts --batch 1
+
+    glowtrain bundle cnn --train --optimizer sgd --momentum 0.9 --batch 32 --target aarch64 --out trains
+    """
+    import_modules(modules)
+    network = open_model(model, parse_dims(dims), open_batch=open_batch, untie=untie, training=train)
+    rule = optimizer_of(
+        optimizer, lr=lr, momentum=momentum, nesterov=nesterov or None, weight_decay=weight_decay,
+        no_decay=tuple(no_decay) or None, clip_norm=clip_norm, clip_value=clip_value, accumulate=accumulate,
+    )  # fmt: skip
+    for each in target:
+        made = bundles.bundle(
+            network,
+            out_path / each if len(target) > 1 else out_path,
+            loss=losses.by_name(loss, output) if train else None,
+            optimizer=rule if train else None,
+            trainable=(trainable or None) if train else None,
+            freeze_statistics=freeze_statistics,
+            dims=batch_of(network, batch),
+            target=each,
+            name=name,
+            weights=weights_of(weights),
+            threads=threads,
+            fixed_point=fixed_point,
+            seed=seed,
+        )
+        out.print(str(made))
+
+
+def weights_of(choice: str) -> Weights:
+    """Where weights go, by name. Raises :class:`InputError`."""
+    for known in ("object", "file", "none"):
+        if choice == known:
+            return known
+    raise InputError(f"--weights {choice}: choose object, file or none")
+
+
+def batch_of(model: Graph | Template, batch: int | None) -> dict[str, int]:
+    """What ``--batch`` binds: the one dimension that is open. Raises :class:`InputError` where there is no such."""
+    if batch is None:
+        return {}
+    symbols = model.symbols if isinstance(model, Template) else ()
+    if len(symbols) != 1:
+        found = ", ".join(symbols) or "none"
+        raise InputError(f"--batch binds the only open dimension; {model.name} has {found}: use --dims NAME=N")
+    return {symbols[0]: batch}
