@@ -79,7 +79,7 @@ const char *{name}_error(uint32_t code); /* the text above */
 def _memory(module: BundleModule) -> str:
     name, big = module.name, module.name.upper()
     return f"""/* Runs body(context, thread, begin, end) for ranges that together are 0 ... tasks, of about `each`, and
- * returns when all have been done; `thread` is below {big}_THREADS, and no two run at the same time with the same one. */
+ * returns when all have been done; `thread` is below {big}_THREADS, and no two run with the same one at a time. */
 typedef void (*{name}_parallel_for)(
     void *own, void (*body)(void *context, size_t thread, size_t begin, size_t end), void *context, size_t tasks,
     size_t each);

@@ -97,6 +97,11 @@ class Target:
         return "-none-" not in self.triple
 
     @property
+    def needs(self) -> str:
+        """What a program must be linked with, in words; nothing for code that calls nothing."""
+        return ""
+
+    @property
     def fingerprint(self) -> str:
         """A short hash of everything that changes the code; part of cache keys."""
         families = ",".join(sorted(self.families))
