@@ -15,8 +15,8 @@ from glowtrain.cli.arguments.feed import stored
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_graph, parse_dims
 from glowtrain.cli.arguments.training import training_step
-from glowtrain.cli.commands.summary import refusals, shared_parameters, summary
 from glowtrain.cli.terminal.console import command
+from glowtrain.cli.terminal.summary import refusals, shared_parameters, summary
 from glowtrain.compiler import walk
 from glowtrain.compiler.walk import WALK, arrive, until
 from glowtrain.graph import Graph

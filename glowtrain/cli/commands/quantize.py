@@ -11,7 +11,7 @@ from glowtrain.cli.arguments.cache import kept
 from glowtrain.cli.arguments.feed import Fed, Stored, feed, stored
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_model, parse_dims
-from glowtrain.cli.commands.quantizing import (
+from glowtrain.cli.arguments.quantizing import (
     Finetuning,
     QuantizeFiles,
     Run,
