@@ -15,7 +15,7 @@ from glowtrain.backends.base import Backend
 from glowtrain.backends.state import State
 from glowtrain.bundles.contents import STEP, Contents
 from glowtrain.bundles.module import BundleModule
-from glowtrain.bundles.signature import BundleFunction, Tensor, c_type
+from glowtrain.bundles.signature import BundleFunction, BundleTensor, c_type
 from glowtrain.bundles.weights import file_of
 from glowtrain.compiler import Function
 from glowtrain.graph import Graph
@@ -106,7 +106,7 @@ def _buffers(functions: Sequence[BundleFunction]) -> Iterator[str]:
             yield f"static {c_type(each.type.dtype)} {_buffer(function, each)}[{max(each.type.size, 1)}];"
 
 
-def _buffer(function: BundleFunction, tensor: Tensor) -> str:
+def _buffer(function: BundleFunction, tensor: BundleTensor) -> str:
     return f"{function.name}_{tensor.name}"
 
 
@@ -138,13 +138,13 @@ def _call(module: BundleModule, function: BundleFunction, steps: int) -> str:
     return f"  for (int number = 1; number <= {steps}; number++) {{\n{inner}\n  }}"
 
 
-def _printed(function: BundleFunction, output: Tensor) -> str:
+def _printed(function: BundleFunction, output: BundleTensor) -> str:
     buffer = _buffer(function, output)
     sum_ = f"(unsigned)~checksum(~0u, {buffer}, sizeof {buffer})"
     return f'printf("{function.name}: {output.source} %08x\\n", {sum_});'
 
 
-def _kind(tensor: Tensor) -> str:
+def _kind(tensor: BundleTensor) -> str:
     return tensor.type.dtype.name
 
 

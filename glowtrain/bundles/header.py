@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.module import BundleModule
-from glowtrain.bundles.signature import BundleFunction, Tensor, c_type, hyper_of
+from glowtrain.bundles.signature import BundleFunction, BundleTensor, c_type, hyper_of
 from glowtrain.version import __version__
 
 ROLE_NAMES = ("PARAMETER", "STATISTIC", "STATE")
@@ -181,7 +181,7 @@ uint32_t {name}_{function.name}({parameters});
 """
 
 
-def _pointers(tensors: Sequence[Tensor], qualifier: str = "") -> Iterator[str]:
+def _pointers(tensors: Sequence[BundleTensor], qualifier: str = "") -> Iterator[str]:
     return (f"{qualifier}{c_type(each.type.dtype)} *{each.name}" for each in tensors)
 
 

@@ -20,7 +20,7 @@ from glowtrain.backends.llvm.values import I32, POINTER, LlvmType, LlvmValue, in
 from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.data import Constants, structured
 from glowtrain.bundles.memory import Place, VariableMemory
-from glowtrain.bundles.signature import BundleFunction, Tensor, hyper_of
+from glowtrain.bundles.signature import BundleFunction, BundleTensor, hyper_of
 from glowtrain.bundles.structs import CFunction, Struct
 from glowtrain.bundles.weights import header_of
 
@@ -441,10 +441,10 @@ class Interface:
                 found[each.source] = f.select(f.compare("eq", f.of[each.name], NULL), room, f.of[each.name])
         return found
 
-    def _slot_of(self, function: BundleFunction, output: Tensor) -> int:
+    def _slot_of(self, function: BundleFunction, output: BundleTensor) -> int:
         return next(n for n, slot in enumerate(function.slots, FIRST_SLOT) if slot.name == output.source)
 
-    def _check_loss(self, f: CFunction, loss: Tensor, at: LlvmValue) -> None:
+    def _check_loss(self, f: CFunction, loss: BundleTensor, at: LlvmValue) -> None:
         """An error for NaN and infinity, whose exponents are all ones."""
         mask = exponent(loss.type)
         bits = f.load(vector(f"i{8 * loss.type.dtype.size}"), at)

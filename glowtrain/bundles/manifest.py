@@ -9,7 +9,7 @@ from typing import Any
 
 from glowtrain.bundles.interface import VERSION
 from glowtrain.bundles.module import BundleModule
-from glowtrain.bundles.signature import BundleFunction, Tensor
+from glowtrain.bundles.signature import BundleFunction, BundleTensor
 from glowtrain.version import __version__
 
 
@@ -44,7 +44,7 @@ def _function(function: BundleFunction) -> dict[str, Any]:
     return {"inputs": [*map(_tensor, function.inputs)], "outputs": [*map(_tensor, function.outputs)]}
 
 
-def _tensor(tensor: Tensor) -> dict[str, Any]:
+def _tensor(tensor: BundleTensor) -> dict[str, Any]:
     return {
         "name": tensor.name,
         "source": tensor.source,

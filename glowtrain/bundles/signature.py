@@ -48,7 +48,7 @@ def c_type(dtype: DType) -> str:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class BundleTensor:
     """An input or output: its name in C and in the model, and its type."""
 
     name: str
@@ -62,9 +62,9 @@ class BundleFunction:
     its table of pointers holds."""
 
     name: str
-    inputs: tuple[Tensor, ...]
-    hyper: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[BundleTensor, ...]
+    hyper: tuple[BundleTensor, ...]
+    outputs: tuple[BundleTensor, ...]
     code: Code
 
     @property
@@ -104,13 +104,13 @@ def function_of(name: str, code: Code) -> BundleFunction:
     return BundleFunction(
         name,
         tuple(_tensors(inputs, taken)),
-        tuple(Tensor(identifier(s.removeprefix(HYPER)), s, type_) for s, type_ in hyper.items()),
+        tuple(BundleTensor(identifier(s.removeprefix(HYPER)), s, type_) for s, type_ in hyper.items()),
         tuple(_tensors(outputs, taken)),
         code,
     )
 
 
-def _tensors(types: Mapping[str, TensorType], taken: set[str]) -> Iterable[Tensor]:
+def _tensors(types: Mapping[str, TensorType], taken: set[str]) -> Iterable[BundleTensor]:
     for source, type_ in types.items():
         name = identifier(source)
         if name in RESERVED and source != LOSS:
@@ -118,9 +118,9 @@ def _tensors(types: Mapping[str, TensorType], taken: set[str]) -> Iterable[Tenso
         if name in taken:
             raise BundleError(f"{source} is called {name} in C, as another input or output is; rename one of them")
         taken.add(name)
-        yield Tensor(name, source, type_)
+        yield BundleTensor(name, source, type_)
 
 
-def hyper_of(functions: Sequence[BundleFunction]) -> tuple[Tensor, ...]:
+def hyper_of(functions: Sequence[BundleFunction]) -> tuple[BundleTensor, ...]:
     """The hyperparameters of the function that trains."""
     return next((function.hyper for function in functions if function.trains), ())

@@ -16,7 +16,7 @@ from rich.table import Table
 from glowtrain import data, losses, models, optim, quantization
 from glowtrain.backends.discovery import backend_of
 from glowtrain.cli.arguments.files import check_writable
-from glowtrain.cli.commands import summary
+from glowtrain.cli.terminal import summary
 from glowtrain.cli.terminal.console import command, nbytes, out, seconds
 from glowtrain.compiler import compile
 from glowtrain.errors import VerificationError
