@@ -6,7 +6,7 @@ import ctypes
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import llvmlite.binding as llvm
@@ -16,6 +16,7 @@ import pytest
 import glowtrain as gt
 from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.llvm import toolchain
+from glowtrain.backends.llvm.symbols import symbols_of
 from glowtrain.backends.llvm.target import Target, target_names
 from glowtrain.backends.state import aligned
 from glowtrain.compiler import compile_artifact
@@ -25,7 +26,23 @@ from glowtrain.types import Array
 from tests.compiler.networks import steps
 
 STEPS = steps()
-MAGIC = {"elf64": b"\x7fELF\x02\x01", "elf32": b"\x7fELF\x01\x01"}
+MAGIC = {
+    "elf64": b"\x7fELF\x02\x01", "elf32": b"\x7fELF\x01\x01", "wasm": b"\0asm\1", "macho": b"\xcf\xfa\xed\xfe",
+    "coff": b"\x64\x86",
+}  # fmt: skip
+"""What objects begin with."""
+ROUTINE = re.compile(
+    r"__(?:(?:add|sub|mul|div|eq|ne|lt|le|gt|ge|unord)(?P<of>[sd])f[23]|(?:extendsf|truncdf)(?P<both>[sd])f2"
+    r"|fix(?:uns)?(?P<from>[sd])fsi|float(?:un)?si(?P<to>[sd])f)"
+)
+"""Routines for arithmetic in single and in double, as the compilers' libraries name them."""
+SINGLES_AND_DOUBLES = {"s": "f32", "d": "f64"}
+
+
+def container(target: Target) -> str:
+    """The format of a target's objects."""
+    named = {"windows": "coff", "macos": "macho"}.get(target.system)
+    return "wasm" if target.triple.startswith("wasm") else named or f"elf{target.pointer_bits}"
 
 
 def artifact_of(name: str, target: str, prefix: str = "") -> NativeArtifact:
@@ -39,7 +56,7 @@ def artifact_of(name: str, target: str, prefix: str = "") -> NativeArtifact:
 def test_training_steps_compile_for_every_target(name: str, target: str) -> None:
     artifact = artifact_of(name, target, prefix=f"{name}_")
     machine = Target.named(target)
-    assert artifact.code.startswith(MAGIC[f"elf{machine.pointer_bits}"])
+    assert artifact.code.startswith(MAGIC[container(machine)])
     assert f"{name}_step".encode() in artifact.code
     assert artifact.target == machine
     kinds = {slot.kind for slot in artifact.slots}
@@ -47,11 +64,33 @@ def test_training_steps_compile_for_every_target(name: str, target: str) -> None
     assert NativeArtifact.from_bytes(artifact.to_bytes()).slots == artifact.slots
 
 
+ELF = [name for name in target_names() if container(Target.named(name)).startswith("elf")]
+
+
+@pytest.mark.parametrize("target", ELF)
+@pytest.mark.parametrize("name", STEPS)
+def test_steps_define_one_symbol_and_need_none(name: str, target: str) -> None:
+    """But for routines of the arithmetic that a processor has no instructions for, where the target says so."""
+    found = symbols_of(artifact_of(name, target, prefix="one_").code)
+    soft = Target.named(target).soft
+    assert found.defined == ("one_step",)
+    assert not [name for name in found.needed if not routine_of(name, soft)]
+    assert bool(Target.named(target).needs) is bool(soft)
+
+
+def routine_of(name: str, soft: Sequence[str]) -> bool:
+    """Whether a symbol is a routine that computes with one of these types."""
+    match = ROUTINE.fullmatch(name)
+    if match is None:
+        return False
+    letter = "d" if match["both"] else next(letter for letter in match.groups() if letter)
+    return SINGLES_AND_DOUBLES[letter] in soft
+
+
 @pytest.mark.parametrize("target", [name for name in target_names() if Target.named(name).pointer_bits == 32])
 def test_pointers_have_the_width_of_the_target(target: str) -> None:
     """Slots of the table lie four bytes apart: offset 12 is the first after arena, workspace and pool."""
-    code = toolchain.assembly(llvm_text(target), Target.named(target))
-    assert "ldr" in code
+    assert "load ptr, ptr" in llvm_text(target)
     assert not [line for line in llvm_text(target).splitlines() if "load ptr" in line and "align 8" in line]
 
 
@@ -61,7 +100,7 @@ def test_indices_have_the_width_of_the_target(target: str, name: str) -> None:
     """Counters of loops, bounds of tasks and steps of addresses; what data decides stays i64 until it is one of them:
     labels are loaded as they are."""
     text = llvm_text(target, name)
-    wide = re.findall(r".*(?:phi i64|getelementptr [^\n]*, i64 |add nuw nsw i64|i64 %(?:begin|end|t\d|x\d)).*", text)
+    wide = re.findall(r".*(?:getelementptr [^\n]*, i64 |add nuw nsw i64|i64 %(?:begin|end|t\d|x\d)).*", text)
     assert not wide, "\n".join(wide[:10])
     assert "load i64" in text
 

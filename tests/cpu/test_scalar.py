@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -209,7 +210,24 @@ def _cast_expected(x: Array, to: str) -> Array:
     return _wrapped([one(float(value)) for value in x], np.zeros(0, numpy_type))
 
 
-@pytest.mark.parametrize("target", [HOST, *cpu_kernels.runnable("generic")], ids=lambda target: target.name)
+NARROW = replace(HOST, name="32 bits", pointer_bits=32)
+"""This processor as if it divided and converted integers of 32 bits at most."""
+
+
+@pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.parametrize("name", ["div", "mod", "fmod"])
+@pytest.mark.parametrize("dtype", ["i64", "u64"])
+def test_division_of_long_integers_without_instructions(dtype: str, name: str, width: int) -> None:
+    long = np.random.default_rng(0).integers(0, 2**64, 400, np.uint64)
+    long >>= np.arange(400, dtype=np.uint64) % np.uint64(64)
+    edges = np.array([0, 1, 2, 3, 2**31, 2**32, 2**63 - 1, 2**63, 2**64 - 1], np.uint64)
+    values = np.concatenate([long, edges]).view(DTYPES[dtype].numpy)
+    pairs = [values, np.random.default_rng(1).permutation(values)]
+    native, written = (cpu_kernels.apply(name, pairs, dtype, width, target) for target in (HOST, NARROW))
+    assert np.array_equal(native, written)
+
+
+@pytest.mark.parametrize("target", [HOST, NARROW, *cpu_kernels.runnable("generic")], ids=lambda target: target.name)
 @pytest.mark.parametrize("to", COMPUTED)
 @pytest.mark.parametrize("source", COMPUTED)
 def test_cast(source: str, to: str, target: Target) -> None:

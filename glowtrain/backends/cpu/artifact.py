@@ -126,7 +126,8 @@ class NativeArtifact(Artifact):
 
     @classmethod
     def _from(cls, arrays: dict[str, Array], facts: dict[str, Any]) -> NativeArtifact:
-        target = Target(**{**facts["target"], "families": frozenset(facts["target"]["families"])})
+        own = facts["target"]
+        target = Target(**{**own, "families": frozenset(own["families"]), "soft": tuple(own["soft"])})
         slots = tuple(Slot(kind, name, parse_type(text), tuple(layout)) for kind, name, text, layout in facts["slots"])
         outputs = {name: parse_type(text) for name, text in facts["outputs"].items()}
         constants = {slot.name: aligned(arrays[slot.name]) for slot in slots if slot.kind == "constant"}

@@ -149,7 +149,7 @@ def contraction_text(
     elif {product.a.dtype, product.b.dtype} != {product.total.dtype}:
         contraction = replace(contraction, operands=(_operand(product.a, inner), _operand(product.b, inner)))
     epilogue = None if product.plain else FusedEpilogue(kernel, product, target, outer)
-    return generate(contraction, name, target, epilogue)
+    return generate(contraction, name, target, epilogue, "internal")
 
 
 def outer_offset(access: Store | Load, inner: Sequence[Index]) -> Affine:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from glowtrain.backends.llvm import small_formats
+from glowtrain.backends.llvm.conversions import to_float, to_integer
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmType, LlvmValue, in_all_lanes, integer, number, vector
@@ -189,13 +190,13 @@ def _to_odd(f: LlvmFunction, value: LlvmValue) -> LlvmValue:
 
 def _float_to_integer(f: LlvmFunction, value: LlvmValue, to_dtype: str, target: Target) -> LlvmValue:
     if to_dtype == "u64":
-        return _float_to_u64(f, value)
+        return _float_to_u64(f, value, target)
     via = "i64" if to_dtype in ("i64", "u32") else "i32"
     native = native_conversion(value.width, target)
     if native is not None and (value.type.scalar, via) == ("float", "i32"):
         whole = native.in_pieces(f, value, native.truncating)
     else:
-        whole = _truncate(f, value, via)
+        whole = _truncate(f, value, via, target)
     return f.convert("trunc", whole, REGISTER[to_dtype])
 
 
@@ -242,7 +243,7 @@ def native_conversion(width: int, target: Target) -> NativeConversion | None:
     return next((n for n in _NATIVE if n.family in target.families and width % n.lanes == 0), None)
 
 
-def _truncate(f: LlvmFunction, value: LlvmValue, to: str) -> LlvmValue:
+def _truncate(f: LlvmFunction, value: LlvmValue, to: str, target: Target) -> LlvmValue:
     """Truncation with the smallest integer where the value does not fit, without undefined cases."""
     least = -(1 << (int(to[1:]) - 1))
     if value.type.scalar == "float" or to == "i64":  # the number below the least one is no number of the type
@@ -251,23 +252,21 @@ def _truncate(f: LlvmFunction, value: LlvmValue, to: str) -> LlvmValue:
         above = f.compare("ogt", value, number(float(least) - 1.0, value.type))
     fits = f.op("and", above, f.compare("olt", value, number(-float(least), value.type)))
     safe = f.select(fits, value, number(0.0, value.type))
-    return f.select(fits, f.convert("fptosi", safe, to), least)
+    return f.select(fits, to_integer(f, safe, to, target), least)
 
 
-def _float_to_u64(f: LlvmFunction, value: LlvmValue) -> LlvmValue:
+def _float_to_u64(f: LlvmFunction, value: LlvmValue, target: Target) -> LlvmValue:
     """Below 2**63 as i64 (negative numbers wrap); above, 2**63 is taken off first and put back."""
     half = number(2.0**63, value.type)
     large = f.compare("oge", value, half)
     rest = f.select(large, f.op("fsub", value, half), value)
-    whole = _truncate(f, rest, "i64")
+    whole = _truncate(f, rest, "i64", target)
     return f.select(large, f.op("xor", whole, -(1 << 63)), whole)
 
 
 def _integer_to_float(f: LlvmFunction, value: LlvmValue, from_dtype: str, to_dtype: str, target: Target) -> LlvmValue:
-    operation = "sitofp" if from_dtype in SIGNED else "uitofp"
-    if to_dtype in ("f64", "f32"):
-        return f.convert(operation, value, REGISTER[to_dtype])
-    return round_to(f, f.convert(operation, value, "float"), to_dtype, target)
+    whole = to_float(f, value, REGISTER[to_dtype], target, signed=from_dtype in SIGNED)
+    return whole if to_dtype in ("f64", "f32") else round_to(f, whole, to_dtype, target)
 
 
 def load(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from glowtrain.backends.llvm.conversions import divided
 from glowtrain.backends.llvm.lanes import IntegerLanes
 from glowtrain.backends.llvm.values import LlvmValue, in_all_lanes
 
@@ -30,7 +31,7 @@ def _divide(m: IntegerLanes, a: LlvmValue, b: LlvmValue, operation: str) -> Llvm
         overflow = m.both(m.compare("eq", a, m.smallest), m.compare("eq", b, -1))
         unsafe = m.either(zero, overflow)
     safe = m.select(unsafe, m.constant(1), b)
-    return m.select(zero, m.constant(0), m.f.op(("s" if m.signed else "u") + operation, a, safe))
+    return m.select(zero, m.constant(0), divided(m.f, ("s" if m.signed else "u") + operation, a, safe, m.widest))
 
 
 def div(m: IntegerLanes, a: LlvmValue, b: LlvmValue) -> LlvmValue:

@@ -169,9 +169,10 @@ class Lanes:
 
 @dataclass(frozen=True)
 class IntegerLanes(Lanes):
-    """Lanes of integers, whose sign LLVM's types do not tell."""
+    """Lanes of integers, whose sign LLVM's types do not tell; ``widest`` are those that the processor divides."""
 
     signed: bool
+    widest: int = 64
 
     @property
     def smallest(self) -> int:

@@ -89,7 +89,7 @@ def apply(f: LlvmFunction, name: str, args: Sequence[LlvmValue], dtype: str, tar
         return _compare(f, name, args, dtype)
     if dtype in FLOATS:
         return _float(f, name, args, dtype, target)
-    integers = IntegerLanes(f, args[0].type, dtype in SIGNED)
+    integers = IntegerLanes(f, args[0].type, dtype in SIGNED, target.integer_bits)
     if name == "mulhi_u32":
         return mulhi_u32(integers, *args)
     return (BOOL if dtype == "bool" else INTEGER)[name](integers, *args)

@@ -44,7 +44,8 @@ class Target:
     wanted; ``masked`` says whether masked loads and stores are cheap (elsewhere a scalar tail loop is better);
     ``has_half`` whether conversions between f16 and f32 are instructions; ``has_rounding`` whether rounding to
     integers (floor, ceil) is; ``families`` names the groups of target intrinsics that may be used; ``abi`` is LLVM's
-    ABI name where the triple does not imply it; ``pointer_bits`` the width of addresses.
+    ABI name where the triple does not imply it; ``pointer_bits`` the width of addresses. ``soft`` names the float types
+    that the processor has no arithmetic for: LLVM calls routines, which a program must be linked with (:attr:`needs`).
 
     ``l1`` and ``l2`` are the bytes of the first-level data cache and of the second-level cache that a core can count
     on: what is typical of its class, for the host as well. They decide how loops are blocked, and with it the code and
@@ -64,6 +65,7 @@ class Target:
     families: frozenset[str] = frozenset()
     abi: str = ""
     pointer_bits: int = 64
+    soft: tuple[str, ...] = ()
     l1: int = _CACHES[0]
     l2: int = _CACHES[1]
 
@@ -74,17 +76,27 @@ class Target:
 
     @staticmethod
     def named(name: str) -> Target:
-        """A target by name: ``host``, one of :func:`target_names`. Raises :class:`CodegenError` for an unknown name."""
+        """A target by name: ``host``, one of :func:`target_names`, or one of :data:`ALIASES`. Raises
+        :class:`CodegenError` for an unknown name."""
         if name == "host":
             return _host()
-        if name not in _NAMED:
-            raise CodegenError(f"target {name!r} is unknown; use host or one of {', '.join(_NAMED)}")
-        return _NAMED[name]
+        known = _NAMED.get(ALIASES.get(name, name))
+        if known is None:
+            raise CodegenError(f"target {name!r} is unknown; use host or one of {', '.join([*_NAMED, *ALIASES])}")
+        return known
 
     @property
     def runs_here(self) -> bool:
         """Whether the processor this process runs on can execute this target's code."""
-        return self.triple.split("-")[0] == _host().triple.split("-")[0] and _enabled(self) <= _enabled(_host())
+        host = _host()
+        same = self.triple.split("-")[0] == host.triple.split("-")[0] and self.system == host.system
+        return same and _enabled(self) <= _enabled(host)
+
+    @property
+    def system(self) -> str:
+        """``windows``, ``macos``, ``none``, or ``linux``, which stands for all whose objects are like Linux's."""
+        parts = (("windows", "windows"), ("apple", "macos"), ("-none-", "none"), ("wasm", "none"))
+        return next((system for part, system in parts if part in self.triple), "linux")
 
     @property
     def index_type(self) -> LlvmType:
@@ -94,12 +106,27 @@ class Target:
     @property
     def hosted(self) -> bool:
         """Whether an operating system runs below, which has threads."""
-        return "-none-" not in self.triple
+        return self.system != "none"
+
+    @property
+    def integer_bits(self) -> int:
+        """The widest integers that the processor divides and converts to floats."""
+        return 32 if self.pointer_bits == 32 and not self.triple.startswith("wasm") else 64
 
     @property
     def needs(self) -> str:
         """What a program must be linked with, in words; nothing for code that calls nothing."""
-        return ""
+        if not self.soft:
+            return ""
+        return f"routines for arithmetic in {' and '.join(self.soft)}, as libgcc and compiler-rt have them"
+
+    def fuses(self, dtype: str) -> bool:
+        """Whether multiplying and adding numbers of a float type, rounded once, is an instruction."""
+        return self.has_fma and dtype not in self.soft
+
+    def rounds(self, dtype: str) -> bool:
+        """Whether rounding numbers of a float type to integers is an instruction."""
+        return self.has_rounding and dtype not in self.soft
 
     @property
     def fingerprint(self) -> str:
@@ -192,7 +219,10 @@ _V4 = f"{_V3},+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl"
 
 
 def _table() -> dict[str, Target]:
+    avx2 = _x86("avx2", "x86-64-v3", _V3, 256, 16, "avx2")
     a64 = Target("neon", "aarch64-unknown-linux-gnu", "generic", "+neon,+fp-armv8", 128, 32, False, True, True)
+    dot = "+neon,+fp-armv8,+dotprod,+i8mm"
+    windows = replace(avx2, name="x86-64-windows", triple="x86_64-pc-windows-gnu")
     all_of = [
         _x86("avx512", "x86-64-v4", f"{_V4},-prefer-256-bit", 512, 32, "avx2 avx512f", caches=_SERVER_CACHES),
         _x86(
@@ -204,30 +234,55 @@ def _table() -> dict[str, Target]:
             "avx2 avx512f avx512vnni avx512bf16",
             caches=_SERVER_CACHES,
         ),
-        _x86("avx2", "x86-64-v3", _V3, 256, 16, "avx2"),
+        avx2,
         _x86("avxvnni", "x86-64-v3", f"{_V3},+avxvnni", 256, 16, "avx2 avxvnni"),
         _x86("sse4", "x86-64-v2", _V2, 128, 16, "sse2", masked=False, modern=False),
         _x86("scalar", "x86-64-v3", _V3, 0, 16, masked=False),
         a64,
-        replace(
-            a64, name="neon-dot", features="+neon,+fp-armv8,+dotprod,+i8mm", families=frozenset({"dotprod", "i8mm"})
-        ),
-        Target(
-            "riscv64",
-            "riscv64-unknown-linux-gnu",
-            "generic-rv64",
-            "+m,+a,+f,+d,+c",
-            0,
-            32,
-            False,
-            True,
-            False,
-            abi="lp64d",
-        ),
-        Target("cortex-m7", "thumbv7em-none-eabihf", "cortex-m7", "", 0, 16, False, True, True, pointer_bits=32),
+        replace(a64, name="neon-dot", features=dot, families=frozenset({"dotprod", "i8mm"})),
+        *_riscv(),
+        *_arm_of_32_bits(),
+        _wasm(),
+        windows,
+        replace(avx2, name="x86-64-macos", triple="x86_64-apple-macosx11.0.0"),
+        replace(a64, name="aarch64-macos", triple="arm64-apple-macosx11.0.0", cpu="apple-m1", features=""),
         Target("generic", "x86_64-unknown-linux-gnu", "", "", 0, 16, False, False, False, False),
     ]
     return {target.name: target for target in all_of}
 
 
+def _riscv() -> list[Target]:
+    """With the general extensions; with vectors of 128 bits, in registers that may be wider; and a microcontroller
+    without floats, such as the ESP32-C3."""
+    triple, features = "riscv64-unknown-linux-gnu", "+m,+a,+f,+d,+c"
+    scalar = Target("riscv64", triple, "generic-rv64", features, 0, 32, False, True, False, abi="lp64d")
+    vectors = replace(scalar, name="riscv64-v", features=f"{features},+v", vector_bits=128, masked=True)
+    own = "riscv32-unknown-none-elf", "generic-rv32", "+m,+c", 0, 16, False, False, False, False
+    small = Target("riscv32imc", *own, abi="ilp32", pointer_bits=32, soft=("f32", "f64"))
+    return [scalar, vectors, small]
+
+
+def _arm_of_32_bits() -> list[Target]:
+    """Linux on ARMv7-A with VFPv4 (Cortex-A5, A7 and later), whose vectors flush denormals and are not used; and
+    microcontrollers: those of ARMv7E-M and ARMv8-M with a unit for f32, or for f64 as well."""
+    vfp4 = "+vfp4,+fp16,+d32,-neon,+hwdiv,+hwdiv-arm"
+    a7 = Target(
+        "armv7", "armv7-unknown-linux-gnueabihf", "generic", vfp4, 0, 16, False, True, True, False, pointer_bits=32
+    )
+    m7 = replace(a7, name="cortex-m7", triple="thumbv7em-none-eabihf", cpu="cortex-m7", features="", has_rounding=True)
+    m4 = replace(m7, name="cortex-m4", cpu="cortex-m4", has_rounding=False, soft=("f64",))
+    m33 = replace(m7, name="cortex-m33", triple="thumbv8m.main-none-eabihf", cpu="cortex-m33", soft=("f64",))
+    return [a7, m4, m7, m33]
+
+
+def _wasm() -> Target:
+    """WebAssembly with vectors: it has no fused multiply-add, and as many registers as the processor below."""
+    own = "wasm32-unknown-unknown", "generic", "+simd128,+bulk-memory,+sign-ext,+nontrapping-fptoint", 128, 16
+    return Target("wasm32", *own, False, False, False, pointer_bits=32)
+
+
 _NAMED = _table()
+ALIASES: Mapping[str, str] = {
+    "x86-64-v2": "sse4", "x86-64-v3": "avx2", "x86-64-v4": "avx512", "aarch64": "neon", "wasm": "wasm32",
+}  # fmt: skip
+"""Names that compilers have for targets of ours."""

@@ -165,7 +165,7 @@ def machine(target: Target) -> llvm.TargetMachine:
     if target.triple.startswith(("x86_64", "amd64", "i686")):  # LLVM without x86 does not know the option
         _keep_masks()
     model = "medium" if target.triple.startswith("riscv") else "default"
-    reloc = "static" if "-none-" in target.triple else "pic"
+    reloc = "pic" if target.hosted else "static"
     made = llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu, features=target.features, opt=OPTIMIZATION, reloc=reloc, codemodel=model, abiname=target.abi
     )

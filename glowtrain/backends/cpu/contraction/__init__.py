@@ -35,18 +35,18 @@ __all__ = [
 
 
 def generate(
-    contraction: Contraction, name: str, target: Target, epilogue: Epilogue | None = None
+    contraction: Contraction, name: str, target: Target, epilogue: Epilogue | None = None, linkage: str = ""
 ) -> ContractionKernel:
     """The text of ``void @name(c, a, b, <epilogue pointers>, workspace, <epilogue indices>, begin, end)``, which runs a
     range of tasks, and its helpers.
 
     All functions have the attributes ``#0`` of the target; helpers are internal and named ``name.*``. The buffers
-    must not overlap. ``workspace`` must be aligned to 64 bytes.
+    must not overlap. ``workspace`` must be aligned to 64 bytes. ``linkage`` is the function's own.
     """
     prepared = prepare(contraction, target)
     problem = normalise(prepared.contraction, keep_lanes=epilogue is not None, dot=prepared.dot)
     plan = choose(problem, Machine.of(target, contraction.dtype))
-    nest = Nest(plan, name, epilogue, prepared)
+    nest = Nest(plan, name, epilogue, prepared, linkage)
     functions = nest.functions()
     operand = 0 if prepared.turned != plan.problem.swapped else 1
     packed = (operand, nest.packing) if nest.packing and nest.ahead else None

@@ -46,7 +46,9 @@ class _Cursor:
 class Nest:
     """Writes the function of a plan and the kernels that it calls."""
 
-    def __init__(self, plan: ContractionPlan, name: str, epilogue: Epilogue | None, prepared: Prepared) -> None:
+    def __init__(
+        self, plan: ContractionPlan, name: str, epilogue: Epilogue | None, prepared: Prepared, linkage: str = ""
+    ) -> None:
         self.plan, self.problem, self.name, self.epilogue = plan, plan.problem, name, epilogue
         self.prepared = prepared
         params = [
@@ -58,7 +60,7 @@ class Nest:
         pointers = [param for param in params if param[0].startswith("ptr")]
         params = [*pointers, ("ptr noalias", "workspace"), *params[len(pointers) :], *PARAMS]
         self.index_type = plan.machine.index_type
-        self.f = LlvmFunction(name, params, index_type=self.index_type, attributes=CALLER)
+        self.f = LlvmFunction(name, params, linkage=linkage, index_type=self.index_type, attributes=CALLER)
         self.lanes = Lanes(self.f, self.problem.sums(plan.machine.width))
         self.of = {x: self.lanes.of(REGISTER[self.problem.type_of(x)]) for x in "cab"}
         self.views = views(self.problem, plan.vec, plan.machine.width)

@@ -36,7 +36,7 @@ class Machine:
         """A target that computes in ``dtype``."""
         scalar = target.vector_bits == 0
         registers = max(SCALAR_REGISTERS, target.vector_registers) if scalar else target.vector_registers
-        return Machine(target.width(dtype), registers, target.has_fma, target.l1, target.l2, target.index_type)
+        return Machine(target.width(dtype), registers, target.fuses(dtype), target.l1, target.l2, target.index_type)
 
 
 # -- the core

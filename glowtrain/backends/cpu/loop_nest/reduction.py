@@ -128,7 +128,7 @@ class _Job:
         if self.partials:
             fused = dtype == "f32"  # where there is no such instruction in f64: the same bits, but slow
         else:
-            fused = dtype in ("f32", "f64") and e.target.has_fma and e.scopes.get(body) is None
+            fused = dtype in ("f32", "f64") and e.target.fuses(dtype) and e.scopes.get(body) is None
         if fused and reduction.op == "add" and isinstance(body, Apply) and body.function == "mul":
             operation, operands = "fma", [*(e.full(argument) for argument in body.arguments), total]
         else:

@@ -6,6 +6,7 @@ operations, selects), so that a lane has the same bits on every target, at every
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -102,24 +103,70 @@ class FloatLanes(Lanes):
         return self.f.intrinsic("fabs", a)
 
     def sqrt(self, a: LlvmValue) -> LlvmValue:
-        return self.f.intrinsic("sqrt", a)
+        return self._root(a) if self.format.code in self.target.soft else self.f.intrinsic("sqrt", a)
+
+    def _root(self, a: LlvmValue) -> LlvmValue:
+        """The square root in integers, a bit in each trip, rounded correctly: between two numbers is never exactly half
+        (fdlibm's way, Sun Microsystems 1993)."""
+        form, f = self.format, self.f
+        small, far = self.compare("olt", a, self.number(form.smallest)), 2 * (form.mantissa // 2 + 1)
+        bits = self.bits(self.select(small, self.mul(a, self.number(2.0**far)), a))
+        power = self.sub(self.shift_right(bits, form.mantissa), self.integer(form.bias))
+        rest = self.either(self.both(bits, (1 << form.mantissa) - 1), 1 << form.mantissa)
+        odd = self.compare("ne", self.both(power, 1), 0)
+        rest = self.shift_left(self.select(odd, self.shift_left(rest, 1), rest), 1)
+        start = [rest, self.integer(0), self.integer(0), self.integer(2 << form.mantissa)]
+        with f.loop(form.mantissa + 2, start, hint="root") as loop:
+            rest, root, twice, bit = loop.carried
+            tried = self.add(twice, bit)
+            fits = self.compare("sle", tried, rest)
+            left = self.select(fits, self.sub(rest, tried), rest)
+            found = self.select(fits, self.add(root, bit), root)
+            doubled = self.select(fits, self.add(tried, bit), twice)
+            loop.next = [self.shift_left(left, 1), found, doubled, self.shift_right(bit, 1)]
+        root = self.shift_right(self.add(loop.results[1], self.both(loop.results[1], 1)), 1)
+        half = self.f.op("ashr", power, 1)
+        half = self.select(small, self.sub(half, far // 2), half)
+        scaled = self.add(root, self.shift_left(self.add(half, form.bias - 1), form.mantissa))
+        usual = self.both(self.compare("ogt", a, self.number(0.0)), self.compare("olt", a, self.number(math.inf)))
+        special = self.select(self.compare("olt", a, self.number(0.0)), self.number(math.nan), a)
+        return self.select(usual, self.from_bits(scaled), special)
 
     def copysign(self, magnitude: LlvmValue, sign: LlvmValue) -> LlvmValue:
         return self.f.intrinsic("copysign", magnitude, sign)
 
     def fma(self, a: LlvmValue, b: LlvmValue, c: LlvmValue) -> LlvmValue:
         """a * b + c, rounded once where the target can, else twice (other bits there, at most 1 ulp of each term)."""
-        return self.multiply_add(a, b, c, fused=self.target.has_fma)
+        return self.multiply_add(a, b, c, fused=self.target.fuses(self.format.code))
 
     def fused(self, a: LlvmValue, b: LlvmValue, c: LlvmValue) -> LlvmValue:
         """a * b + c where the product must not be rounded, on every target: for argument reduction and error terms."""
-        if self.target.has_fma:
+        if self.target.fuses(self.format.code):
             return self.f.intrinsic("fma", a, b, c)
         if self.format is SINGLE:
             wide = self.wider()
-            return self.narrow(wide.add(wide.mul(self.extend(a), self.extend(b)), self.extend(c)))
-        product, error = self._dekker(a, b)
-        return self.add(self.add(product, c), error)
+            return self.narrow(wide.to_odd(wide.mul(self.extend(a), self.extend(b)), self.extend(c)))
+        return self._fused_double(a, b, c)
+
+    def _fused_double(self, a: LlvmValue, b: LlvmValue, c: LlvmValue) -> LlvmValue:
+        """Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to
+        odd", 2008; where a part overflows, which leaves a NaN, rounded twice."""
+        (high, low), plain = self._dekker(a, b), self.add(self.mul(a, b), c)
+        middle, lost = self.sum(c, low)
+        whole, rest = self.sum(high, middle)
+        result = self.add(whole, self.to_odd(lost, rest))
+        return self.select(self.is_nan(result), plain, result)
+
+    def to_odd(self, a: LlvmValue, b: LlvmValue) -> LlvmValue:
+        """a + b, where it is inexact the neighbour whose last bit is set: rounding that once more to a shorter number
+        is as if it had been rounded once."""
+        near, error = self.sum(a, b)
+        inexact = self.compare("one", error, self.number(0.0))
+        bits = self.bits(near)
+        outwards = self.compare("sge", self.f.op("xor", self.bits(error), bits), 0)
+        even = self.compare("eq", self.both(bits, 1), 0)
+        moved = self.select(outwards, self.add(bits, 1), self.sub(bits, 1))
+        return self.from_bits(self.select(self.both(inexact, even), moved, bits))
 
     def _dekker(self, a: LlvmValue, b: LlvmValue) -> tuple[LlvmValue, LlvmValue]:
         """a * b as an unevaluated sum.
@@ -141,7 +188,7 @@ class FloatLanes(Lanes):
 
     def product(self, a: LlvmValue, b: LlvmValue) -> tuple[LlvmValue, LlvmValue]:
         """a * b as a rounded product and its exact error."""
-        if not self.target.has_fma:
+        if not self.target.fuses(self.format.code):
             return self._dekker(a, b)
         high = self.mul(a, b)
         return high, self.fma(a, b, self.neg(high))
@@ -162,7 +209,7 @@ class FloatLanes(Lanes):
 
     def rounded(self, mode: str, x: LlvmValue) -> LlvmValue:
         """x rounded to an integer: ``floor``, ``ceil``, ``trunc`` or ``roundeven``; -0 and the sign are kept."""
-        if self.target.has_rounding:
+        if self.target.rounds(self.format.code):
             return self.f.intrinsic(mode, x)
         bound = self.number(2.0**self.format.mantissa)
         magnitude = self.abs(x)

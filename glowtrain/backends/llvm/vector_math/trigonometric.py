@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 
-from glowtrain.backends.llvm.values import I1, LlvmValue, vector
+from glowtrain.backends.llvm.conversions import to_float
+from glowtrain.backends.llvm.values import LlvmValue, vector
 from glowtrain.backends.llvm.vector_math import coefficients as c
 from glowtrain.backends.llvm.vector_math.float_lanes import SINGLE, FloatLanes
 
@@ -73,13 +74,40 @@ def _payne_hanek(m: FloatLanes, x: LlvmValue) -> tuple[LlvmValue, LlvmValue]:
     shift = m.sub(m.integer(known - fraction + form.bias + form.mantissa), field)
     shift = m.select(m.compare("ult", shift, m.integer(known)), shift, 0)
     digits = LlvmValue(str(_TWO_OVER_PI >> (1280 - known)), vector(f"i{known}"))
-    window = f.op("lshr", digits, f.convert("zext", shift, f"i{known}"))
-    factor = f.convert("zext", significand, long)
-    product = f.op("mul", f.convert("trunc", window, long), factor)
+    product = _product(m, _window(m, digits, shift, fraction + 2), significand, long)
     product = _negated_where(m, m.compare("slt", bits, 0), product)
     turned = f.op("lshr", f.op("add", product, 1 << (fraction - 1)), fraction)
     rest = f.op("sub", product, f.op("shl", turned, fraction))
     return _fraction_to_angle(m, rest, fraction), f.convert("trunc", turned, form.integer)
+
+
+def _window(m: FloatLanes, digits: LlvmValue, shift: LlvmValue, bits: int) -> LlvmValue:
+    """So many bits of a long constant from ``shift`` on: moved by powers of two, of which each leaves fewer bits that
+    may be wanted."""
+    f = m.f
+    for power in reversed(range((digits.type.bits - 1).bit_length())):
+        far = m.compare("ne", m.both(shift, 1 << power), 0)
+        moved = f.select(far, f.op("lshr", digits, 1 << power), digits)
+        digits = f.convert("trunc", moved, f"i{min(digits.type.bits, bits + (1 << power) - 1)}")
+    return digits
+
+
+def _product(m: FloatLanes, window: LlvmValue, significand: LlvmValue, long: str) -> LlvmValue:
+    """The product modulo the size of ``long``, of words of 32 bits: no processor multiplies numbers so wide."""
+    f, word = m.f, 32
+    factors = [_word(m, significand, at) for at in range(0, m.format.mantissa, word)]
+    total = LlvmValue("0", vector(long))
+    for at in range(0, total.type.bits, word):
+        part = _word(m, window, at)
+        for place, factor in enumerate(factors[: (total.type.bits - at) // word]):
+            term = f.convert("zext", f.op("mul", part, factor), long)
+            total = f.op("add", total, f.op("shl", term, at + place * word))
+    return total
+
+
+def _word(m: FloatLanes, number: LlvmValue, at: int) -> LlvmValue:
+    """The 32 bits from ``at`` on, as an i64."""
+    return m.f.convert("zext", m.f.convert("trunc", m.f.op("lshr", number, at), "i32"), "i64")
 
 
 def _negated_where(m: FloatLanes, negative: LlvmValue, number: LlvmValue) -> LlvmValue:
@@ -91,15 +119,24 @@ def _fraction_to_angle(m: FloatLanes, rest: LlvmValue, fraction: int) -> LlvmVal
     f, bits, integer = m.f, m.format.bits, m.format.integer
     negative = m.compare("slt", rest, 0)
     size = m.either(_negated_where(m, negative, rest), 1)
-    zeros = f.call(f"llvm.ctlz.{rest.type}", rest.type, size, LlvmValue("true", I1))
-    aligned = f.op("shl", size, zeros)
+    aligned, zeros = _aligned(m, size)
     top = f.convert("trunc", f.op("lshr", aligned, fraction + 3 - bits), integer)
-    leading = f.convert("sitofp", top, m.format.scalar)
-    exponent = m.sub(m.integer(m.format.bias + 3 - bits), f.convert("trunc", zeros, integer))
+    leading = to_float(f, top, m.format.scalar, m.target, signed=True)
+    exponent = m.sub(m.integer(m.format.bias + 3 - bits), zeros)
     turns = m.mul(leading, m.power_of_two(exponent))
     high, low, _ = _constants(m).half_pi
     angle = m.fma(turns, m.number(high), m.mul(turns, m.number(low)))
     return m.select(negative, m.neg(angle), angle)
+
+
+def _aligned(m: FloatLanes, size: LlvmValue) -> tuple[LlvmValue, LlvmValue]:
+    """A number that is not 0 moved until its first bit is set, and by how much."""
+    f, zeros = m.f, m.integer(0)
+    for power in reversed(range((size.type.bits - 1).bit_length())):
+        small = m.compare("ult", size, 1 << (size.type.bits - (1 << power)))
+        size = f.select(small, f.op("shl", size, 1 << power), size)
+        zeros = m.add(zeros, f.select(small, m.integer(1 << power), m.integer(0)))
+    return size, zeros
 
 
 def _sin_cos(m: FloatLanes, r: LlvmValue) -> tuple[LlvmValue, LlvmValue]:
