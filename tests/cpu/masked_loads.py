@@ -90,13 +90,13 @@ def text_of(graph: Graph, target: Target) -> str:
 
 
 def _masking(text: str) -> str:
-    """The functions with masked loads, and declarations of the others."""
-    functions = re.split(r"^(?=define )", text, flags=re.MULTILINE)
+    """The functions with masked loads, visible so that none is left out, and declarations of the others."""
+    functions = re.split(r"^(?=define )", text.replace("define internal ", "define "), flags=re.MULTILINE)
     return "\n".join(f if "@llvm.masked.load" in f or not f.startswith("define") else _declared(f) for f in functions)
 
 
 def _declared(function: str) -> str:
-    head = re.match(r"define (?:internal )?(.*) #[01] \{", function)
+    head = re.match(r"define (.*) #[01] \{", function)
     assert head, f"a function that is not understood: {function.splitlines()[0]}"
     return "declare " + re.sub(r" %[\w.]+", "", head[1])
 
@@ -137,13 +137,13 @@ def _listing(text: str, target: Target) -> str:
 
 
 def _functions(listing: str) -> dict[str, list[str]]:
-    """The lines of each function."""
+    """The lines of each function; Mach-O puts an underscore before its name."""
     found: dict[str, list[str]] = {}
     lines: list[str] = []
     for line in listing.splitlines():
         label = re.match(r'^"?([\w.$\-]+)"?:', line)
         if label and not label[1].startswith(".L"):
-            lines = found.setdefault(label[1], [])
+            lines = found.setdefault(label[1].removeprefix("_"), [])
         else:
             lines.append(line.strip())
     return found

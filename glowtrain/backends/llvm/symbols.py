@@ -20,14 +20,14 @@ _RECORDS: Mapping[bytes, np.dtype[np.void]] = {b"\x7fELF\x02\x01": _WIDE, b"\x7f
 
 
 @dataclass(frozen=True)
-class Symbols:
+class ObjectSymbols:
     """Names that an object has for a linker, in the order of its table."""
 
     defined: tuple[str, ...]
     needed: tuple[str, ...]
 
 
-def symbols_of(code: bytes) -> Symbols:
+def symbols_of(code: bytes) -> ObjectSymbols:
     """The global symbols of an ELF object. Raises :class:`ArtifactError` for another kind of file."""
     record = _RECORDS.get(code[:6])
     if record is None:
@@ -38,7 +38,7 @@ def symbols_of(code: bytes) -> Symbols:
     table = [entry for entry in np.frombuffer(sections[b".symtab"], record) if entry["info"] >> 4]
     named = [(names[entry["name"] : names.index(b"\0", entry["name"])].decode(), entry["section"]) for entry in table]
     defined = tuple(name for name, section in named if section)
-    return Symbols(defined, tuple(name for name, section in named if not section))
+    return ObjectSymbols(defined, tuple(name for name, section in named if not section))
 
 
 _TABLES = (b".symtab", b".strtab")
