@@ -18,10 +18,10 @@ from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import I32, POINTER, LlvmType, LlvmValue, integer, number, pointer, vector
 from glowtrain.bundles.codes import ErrorCode
-from glowtrain.bundles.data import Constants, structured
+from glowtrain.bundles.interface.constants import Constants, structured
+from glowtrain.bundles.interface.structs import CFunction, Struct
 from glowtrain.bundles.memory import Place, VariableMemory
 from glowtrain.bundles.signature import BundleFunction, BundleTensor, hyper_of
-from glowtrain.bundles.structs import CFunction, Struct
 from glowtrain.bundles.weights import header_of
 
 VERSION = 1
