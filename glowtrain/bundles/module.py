@@ -16,7 +16,7 @@ from glowtrain.backends.cpu.threads.share import Shared
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.target import Target
 from glowtrain.bundles.contents import Contents
-from glowtrain.bundles.interface import VERSION, Interface
+from glowtrain.bundles.interface import VERSION, Interface, interface_text
 from glowtrain.bundles.memory import VariableMemory, placed
 from glowtrain.bundles.signature import BundleFunction, function_of, hyper_of
 from glowtrain.compiler.walk import planned
@@ -71,7 +71,7 @@ class BundleModule:
     @cached_property
     def text(self) -> str:
         """The LLVM text of everything."""
-        return f"{self.functions[0].code.text}\n{self.interface.text()}"
+        return f"{self.functions[0].code.text}\n{interface_text(self.interface)}"
 
 
 def module_of(contents: Contents, target: Target, options: Options, *, known: bool, threads: int = 1) -> BundleModule:

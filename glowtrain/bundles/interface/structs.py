@@ -70,6 +70,10 @@ class CFunction(LlvmFunction):
         """Set a field of a struct."""
         self.store(value, self.address(base, struct.offset(field), 1))
 
+    def run(self, function: str, *operands: LlvmValue) -> None:
+        """Call a function that returns nothing."""
+        self.line(f"call void @{function}({', '.join(each.typed for each in operands)})")
+
     def succeeded(self) -> str:
         """The text, ended by returning success."""
         return self.finish(integer(ErrorCode.OK, I32))

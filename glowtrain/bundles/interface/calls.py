@@ -1,0 +1,119 @@
+"""The bundle's own functions, as C calls them: they fill the table of pointers that compiled code is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from glowtrain.backends.cpu.driver import exponent
+from glowtrain.backends.cpu.table import ARENA, POOL, WORKSPACES
+from glowtrain.backends.llvm.values import I32, POINTER, LlvmValue, pointer, vector
+from glowtrain.bundles.codes import ErrorCode
+from glowtrain.bundles.interface.interface import Interface
+from glowtrain.bundles.interface.structs import CFunction
+from glowtrain.bundles.interface.variables import NULL
+from glowtrain.bundles.signature import BundleFunction, BundleTensor
+
+
+def call(interface: Interface, function: BundleFunction) -> str:
+    """``NAME_step``, ``NAME_predict``, ..."""
+    hyper = {"hyper": POINTER} if function.hyper else {}
+    f = interface.function(
+        function.name,
+        handle=POINTER,
+        **{each.name: POINTER for each in function.inputs},
+        **hyper,
+        **{each.name: POINTER for each in function.outputs},
+    )
+    f.passed(f.call("ready", I32, f.of["handle"]))
+    f.present(*(each.name for each in function.inputs))
+    if not function.trains:
+        f.present(*(each.name for each in function.outputs))
+    outputs = _outputs(f, function)
+    _run(interface, f, function, outputs)
+    if function.trains:
+        loss = function.outputs[0]
+        _check_loss(f, loss, outputs[loss.source])
+    return f.succeeded()
+
+
+def run(interface: Interface) -> str:
+    """What the pool of a step runs: the caller's own way to share out work.
+
+    The pool is the handle's last field, which holds the address of this function.
+    """
+    usize = interface.usize
+    f, (pool, body, context, tasks, each, _) = interface.helper(
+        "run", pool=POINTER, body=POINTER, context=POINTER, tasks=usize, each=usize, wake=usize
+    )
+    own = f.address(pool, -interface.handle.offset("run"), 1)
+    parallel, user = (f.load(POINTER, f.address(own, interface.handle.offset(n), 1)) for n in ("parallel", "context"))
+    arguments = ", ".join(value.typed for value in (user, body, context, tasks, each))
+    f.line(f"call void {parallel}({arguments})")
+    return f.finish()
+
+
+def _outputs(f: CFunction, function: BundleFunction) -> dict[str, LlvmValue]:
+    """Where outputs go, by their names in the model; those of a step may be null."""
+    places = {each.source: f.of[each.name] for each in function.outputs}
+    if function.trains:
+        for each in function.outputs:
+            room = f.value(f"alloca [{each.type.nbytes} x i8], align 8", POINTER)
+            places[each.source] = f.select(f.compare("eq", f.of[each.name], NULL), room, f.of[each.name])
+    return places
+
+
+def _run(interface: Interface, f: CFunction, function: BundleFunction, outputs: Mapping[str, LlvmValue]) -> None:
+    pointers = [*_memory(interface, f), *_slots(interface, f, function, outputs)]
+    word = interface.handle.word
+    table = f.value(f"alloca [{len(pointers)} x ptr], align {word}", POINTER)
+    for at, value in enumerate(pointers):
+        f.store(value, f.address(table, at, word))
+    f.line(f"call void @{function.code.entry}({table.typed})")
+
+
+def _memory(interface: Interface, f: CFunction) -> list[LlvmValue]:
+    """The first entries of the table."""
+    arena = f.get(interface.handle, f.of["handle"], "arena")
+    first = {ARENA: arena, WORKSPACES: f.address(arena, interface.activations, 1), POOL: _pool(interface, f)}
+    return [first[at] for at in sorted(first)]
+
+
+def _pool(interface: Interface, f: CFunction) -> LlvmValue:
+    if interface.threads == 1:
+        return NULL
+    alone = f.compare("eq", f.get(interface.handle, f.of["handle"], "parallel"), NULL)
+    return f.select(alone, NULL, f.address(f.of["handle"], interface.handle.offset("run"), 1))
+
+
+def _slots(
+    interface: Interface, f: CFunction, function: BundleFunction, outputs: Mapping[str, LlvmValue]
+) -> list[LlvmValue]:
+    """What lies outside of the arena."""
+    given = {**{each.source: f.of[each.name] for each in function.inputs}, **_hyper(interface, f, function), **outputs}
+    places, slots = interface.memory.by_name, list[LlvmValue]()
+    variables = f.get(interface.handle, f.of["handle"], "variables")
+    for slot in function.slots:
+        if slot.kind == "constant":
+            data = function.constants[slot.name].tobytes()
+            slots.append(pointer(interface.constants.data(data, interface.memory.alignment)))
+        elif slot.kind == "variable":
+            slots.append(f.address(variables, places[slot.name].offset, 1))
+        else:
+            slots.append(NULL if slot.kind == "unused" else given[slot.name])
+    return slots
+
+
+def _hyper(interface: Interface, f: CFunction, function: BundleFunction) -> dict[str, LlvmValue]:
+    """Where hyperparameters lie: in the caller's struct, or in the defaults."""
+    if not function.hyper:
+        return {}
+    defaults = pointer(f"@{interface.name}_defaults")
+    base = f.select(f.compare("eq", f.of["hyper"], NULL), defaults, f.of["hyper"])
+    return {e.source: f.address(base, interface.hyper_struct.offset(e.name), 1) for e in function.hyper}
+
+
+def _check_loss(f: CFunction, loss: BundleTensor, at: LlvmValue) -> None:
+    """An error for NaN and infinity, whose exponents are all ones."""
+    mask = exponent(loss.type)
+    bits = f.load(vector(f"i{8 * loss.type.dtype.size}"), at)
+    f.require(f.compare("ne", f.op("and", bits, mask), mask), ErrorCode.NOT_FINITE)
