@@ -1,100 +1,39 @@
 """The worked example of a bundle: a C program that runs every function on made-up batches, and what it prints.
 
-Batches are numbers that every processor makes alike, so that what the program prints is the same bits everywhere: each
-loss, and a checksum of all variables or outputs after it.
+What it prints is the same bits on every processor: each loss, and a checksum of all variables or outputs after it.
 """
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
-
-import numpy as np
+from collections.abc import Iterator, Sequence
 
 from glowtrain.backends.base import Backend
-from glowtrain.backends.state import State
-from glowtrain.bundles.contents import STEP, Contents
+from glowtrain.bundles.contents import Contents
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.signature import BundleFunction, BundleTensor, c_type
-from glowtrain.bundles.weights import file_of
-from glowtrain.compiler import Function
-from glowtrain.graph import Graph
-from glowtrain.optim import HYPER
-from glowtrain.types import Array, TensorType
+from glowtrain.bundles.verify.trace import INCREMENT, MULTIPLIER, printable, trace_of
 
 STEPS = 5
 """Batches that the example trains on."""
-MULTIPLIER, INCREMENT = 1664525, 1013904223
-"""Of the congruential generator modulo 2**32 (Press et al., Numerical Recipes), whose upper bits are used."""
-
-
-class Words:
-    """The words of which batches are made, one after another."""
-
-    def __init__(self) -> None:
-        self._last = 0
-
-    def batch(self, type_: TensorType) -> Array:
-        """Multiples of 1/64 from -2 up to 2; integers are 0 or 1."""
-        words = np.fromiter(self._next(type_.size), np.uint32, type_.size) >> 24
-        numbers = (words.astype(np.float64) - 128) / 64 if type_.dtype.is_float else words & 1
-        return numbers.astype(type_.dtype.numpy).reshape(type_.shape)
-
-    def _next(self, count: int) -> Iterator[int]:
-        for _ in range(count):
-            self._last = (self._last * MULTIPLIER + INCREMENT) & 0xFFFFFFFF
-            yield self._last
 
 
 def expected(contents: Contents, backend: Backend, steps: int = STEPS) -> str:
     """What the example prints, computed by a backend here: the steps, then the other functions."""
-    state = State({variable.name: variable.initial for variable in contents.variables})
-    words, lines = Words(), list[str]()
-    for name, graph in contents.graphs.items():
-        function = Function(graph, backend, state)
-        hyper = {
-            value.name: _hyper(contents, value.name, value.type) for value in graph.inputs if _is_hyper(value.name)
-        }
-        for number in range(1, (steps if name == STEP else 1) + 1):
-            batch = {v.name: words.batch(v.type) for v in graph.inputs if v.name not in hyper}
-            outputs = function({**batch, **hyper})
-            lines += _lines(name, number, graph, outputs, state)
-    return "\n".join([*lines, ""])
+    return str(trace_of(contents, backend, steps))
 
 
-def _is_hyper(name: str) -> bool:
-    return name.startswith(HYPER)
-
-
-def _hyper(contents: Contents, name: str, type_: TensorType) -> Array:
-    return np.asarray(contents.hyper[name.removeprefix(HYPER)], type_.dtype.numpy)
-
-
-def _lines(name: str, number: int, graph: Graph, outputs: Mapping[str, Array], state: State) -> Iterator[str]:
-    if name == STEP:
-        variables = zlib.crc32(file_of({variable: state.read(variable) for variable in state.names}))
-        (loss,) = outputs.values()
-        yield f"step {number}: loss {_bits(loss)}, variables {variables:08x}"
-        return
-    for output in graph.outputs:
-        yield f"{name}: {output} {zlib.crc32(np.ascontiguousarray(outputs[output]).tobytes()):08x}"
-
-
-def _bits(loss: Array) -> str:
-    return np.asarray(loss).astype(f">{loss.dtype.str[1:]}").tobytes().hex()
-
-
-def program(module: BundleModule, steps: int = STEPS) -> str:
-    """The text of ``main.c``."""
+def program(module: BundleModule, steps: int = STEPS, seed: int = 0, *, every_variable: bool = False) -> str:
+    """The text of ``main.c``. With ``every_variable`` it prints a checksum of each, by number, after each step."""
     return _PROGRAM.format(
         name=module.name,
         big=module.name.upper(),
         variables=max(module.memory.size, 1),
         buffers="\n".join(_buffers(module.functions)),
         fills="\n".join(_fills(module.functions)),
-        trained=_TRAINED.format() if module.memory.places else "",
-        locals="  uint32_t state;\n" if module.memory.places else "",
-        calls="\n".join(_call(module, function, steps) for function in module.functions),
+        trained=_trained(module, every_variable),
+        locals="  uint32_t state;\n" if _trains(module) else "",
+        calls="\n".join(_call(module, function, steps, every_variable) for function in module.functions),
+        seeded=f" = {seed}u" if seed else "",
         multiplier=MULTIPLIER,
         increment=INCREMENT,
     )
@@ -110,7 +49,20 @@ def _buffer(function: BundleFunction, tensor: BundleTensor) -> str:
     return f"{function.name}_{tensor.name}"
 
 
-def _call(module: BundleModule, function: BundleFunction, steps: int) -> str:
+def _trains(module: BundleModule) -> bool:
+    return any(function.trains for function in module.functions)
+
+
+def _trained(module: BundleModule, every_variable: bool) -> str:
+    """The functions that print what a step has made."""
+    if not _trains(module):
+        return ""
+    largest = max(place.type.nbytes for place in module.memory.places)
+    names = {"name": module.name, "big": module.name.upper(), "largest": max(largest, 1)}
+    return _TRAINED.format(**names) + (_VARIABLES.format(**names) if every_variable else "")
+
+
+def _call(module: BundleModule, function: BundleFunction, steps: int, every_variable: bool) -> str:
     fills = [f"fill_{_kind(e)}({_buffer(function, e)}, {e.type.size});" for e in function.inputs]
     hyper = ["NULL"] if function.hyper else []
     arguments = ", ".join(
@@ -133,6 +85,7 @@ def _call(module: BundleModule, function: BundleFunction, steps: int) -> str:
         'printf("step %d: loss ", number);',
         f"bits({_buffer(function, loss)}, sizeof {_buffer(function, loss)});",
         'printf(", variables %08x\\n", (unsigned)~state);',
+        *(["print_variables(&handle);"] if every_variable else []),
     ]
     inner = "\n".join(f"    {line}" for line in body)
     return f"  for (int number = 1; number <= {steps}; number++) {{\n{inner}\n  }}"
@@ -141,7 +94,13 @@ def _call(module: BundleModule, function: BundleFunction, steps: int) -> str:
 def _printed(function: BundleFunction, output: BundleTensor) -> str:
     buffer = _buffer(function, output)
     sum_ = f"(unsigned)~checksum(~0u, {buffer}, sizeof {buffer})"
-    return f'printf("{function.name}: {output.source} %08x\\n", {sum_});'
+    return f'printf("{function.name}: %s %08x\\n", {_quoted(printable(output.source))}, {sum_});'
+
+
+def _quoted(text: str) -> str:
+    """Printable ASCII as a string of C; ?? begins a trigraph."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("?", "\\?")
+    return f'"{escaped}"'
 
 
 def _kind(tensor: BundleTensor) -> str:
@@ -188,6 +147,16 @@ static void bits(const void *number, size_t bytes) {{
   printf("%0*x", (int)(bytes > 4 ? 8 : 2 * bytes), (unsigned)all);
 }}
 """
+_VARIABLES = """
+static void print_variables({name}_handle *handle) {{
+  static unsigned char data[{largest}];
+  for (uint32_t number = 0; number < {big}_VARIABLES; number++) {{
+    size_t bytes = {name}_variables[number].elements * {name}_variables[number].size;
+    {name}_get(handle, number, data, bytes);
+    printf("variable %u: %08x\\n", (unsigned)number, (unsigned)~checksum(~0u, data, bytes));
+  }}
+}}
+"""
 _PROGRAM = """/* Runs {name} on made-up batches and prints what comes out, as bits; expected.txt holds them. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -200,7 +169,7 @@ static _Alignas({big}_ALIGNMENT) unsigned char arena[{big}_ARENA_BYTES + 1];
 {buffers}
 
 /* Batches: the upper bits of a congruential generator. */
-static uint32_t last;
+static uint32_t last{seeded};
 
 static uint32_t word(void) {{
   last = last * {multiplier}u + {increment}u;

@@ -168,7 +168,7 @@ extern const {name}_hyper {name}_defaults;
 def _function(name: str, function: BundleFunction) -> str:
     step = "One step of training on a batch; `hyper` may be null (the defaults), and so may `loss`."
     what = step if function.trains else "Predictions for a batch."
-    lines = "\n".join(f" *   {each.name}: {each.type}" for each in (*function.inputs, *function.outputs))
+    lines = _commented("\n".join(f"   {_told(each)}" for each in (*function.inputs, *function.outputs)))
     hyper = [f"const {name}_hyper *hyper"] if function.hyper else []
     parameters = ", ".join(
         [f"{name}_handle *handle", *_pointers(function.inputs, "const "), *hyper, *_pointers(function.outputs)]
@@ -181,9 +181,16 @@ uint32_t {name}_{function.name}({parameters});
 """
 
 
+def _told(tensor: BundleTensor) -> str:
+    """An input or output, with its name in the model where that is another."""
+    source = f" ({tensor.source})" if tensor.source != tensor.name else ""
+    return f"{tensor.name}: {tensor.type}{source}"
+
+
 def _pointers(tensors: Sequence[BundleTensor], qualifier: str = "") -> Iterator[str]:
     return (f"{qualifier}{c_type(each.type.dtype)} *{each.name}" for each in tensors)
 
 
 def _commented(text: str) -> str:
-    return "\n".join(f" *{line}" for line in text.splitlines())
+    """Lines of a comment, which names in them do not end."""
+    return "\n".join(f" *{line}" for line in text.replace("*/", "* /").replace("/*", "/ *").splitlines())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from glowtrain.backends.cpu.step import generate_together
+from glowtrain.backends.cpu.step import Code, generate_together
 from glowtrain.backends.cpu.tasks import Runner, Whole
 from glowtrain.backends.cpu.threads.count import GRAIN
 from glowtrain.backends.cpu.threads.share import Shared
@@ -20,6 +20,7 @@ from glowtrain.bundles.interface import VERSION, Interface, interface_text
 from glowtrain.bundles.memory import VariableMemory, placed
 from glowtrain.bundles.signature import BundleFunction, function_of, hyper_of
 from glowtrain.compiler.walk import planned
+from glowtrain.errors import BundleError
 from glowtrain.program.memory.plan import ALIGNMENT, Plan
 from glowtrain.stages import Options
 
@@ -77,7 +78,8 @@ class BundleModule:
 def module_of(contents: Contents, target: Target, options: Options, *, known: bool, threads: int = 1) -> BundleModule:
     """Compile what a bundle computes up to LLVM text. ``known``: the object holds the weights.
 
-    Raises :class:`CodegenError` for what the target cannot run.
+    Raises :class:`CodegenError` for what the target cannot run, :class:`BundleError` for operators that are native
+    functions of this process.
     """
     contents = contents.fixed() if known else contents
     plans = _plans(contents, options)
@@ -86,6 +88,7 @@ def module_of(contents: Contents, target: Target, options: Options, *, known: bo
     codes = generate_together(
         {prefixes[name]: plan for name, plan in plans.items()}, target, options, runner, exported=False
     )
+    _check_natives(contents.name, codes.values())
     functions = tuple(function_of(name, codes[prefixes[name]]) for name in plans)
     layouts = {name: layout for function in functions for name, layout in function.layouts.items()}
     memory = placed(contents.variables, contents.roles, layouts, alignment_of(target), known=known)
@@ -95,6 +98,15 @@ def module_of(contents: Contents, target: Target, options: Options, *, known: bo
 def alignment_of(target: Target) -> int:
     """Bytes at a multiple of which memory begins."""
     return ALIGNMENT if target.vector_bits else WORD_ALIGNED
+
+
+def _check_natives(name: str, codes: Iterable[Code]) -> None:
+    natives = {function.name for code in codes for function in code.natives}
+    if natives:
+        raise BundleError(
+            f"{name} calls native functions of this process ({', '.join(sorted(natives))}), which no other program "
+            "has; leave native() out of their operators, so that they are compiled from decompose() or lower()"
+        )
 
 
 def _plans(contents: Contents, options: Options) -> Mapping[str, Plan]:

@@ -19,27 +19,17 @@ C_TYPES: Mapping[str, str] = {
     "u64": "uint64_t", "u32": "uint32_t", "u16": "uint16_t",
 }  # fmt: skip
 """C's types of elements; those of 8 bits and less that are not here are ``uint8_t``."""
-RESERVED = frozenset(
-    [
-        "handle",
-        "hyper",
-        "loss",
-        "double",
-        "float",
-        "int",
-        "long",
-        "short",
-        "char",
-        "void",
-        "const",
-        "static",
-        "if",
-        "else",
-        "for",
-        "while",
-        "do",
-    ]
+_WORDS = (
+    "handle hyper loss int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t uint64_t size_t "
+    "auto break case char const continue default do double else enum extern float for goto if inline int long register "
+    "restrict return short signed sizeof static struct switch typedef union unsigned void volatile while "
+    "alignas alignof and asm bool catch class const_cast constexpr decltype delete dynamic_cast explicit export false "
+    "friend mutable namespace new noexcept not nullptr operator or private protected public reinterpret_cast requires "
+    "static_assert static_cast template this thread_local throw true try typeid typename using virtual wchar_t xor "
+    "concept main NULL"
 )
+RESERVED = frozenset(_WORDS.split())
+"""Parameters of the interface, types, and keywords of C and C++: no input or output is called so."""
 
 
 def c_type(dtype: DType) -> str:

@@ -33,10 +33,11 @@ class Canaries:
     """All pieces in one array, with known bytes between them."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
-        self.memory = np.full(sum(size + 2 * GAP for size in sizes) + 64, CANARY, np.uint8)
+        whole = np.full(sum(size + 2 * GAP for size in sizes) + 64, CANARY, np.uint8)
+        self.memory = whole[-whole.ctypes.data % 64 :]
         self.free = np.ones(len(self.memory), np.bool_)
         self.pieces: list[Array] = []
-        end = -self.memory.ctypes.data % 64
+        end = 0
         for size in sizes:
             start = end + GAP
             self.pieces.append(self.memory[start : start + size])

@@ -1,20 +1,38 @@
-"""``glowtrain verify``: a model up the ladder of ever more compiled forms."""
+"""``glowtrain verify``: a model up the ladder of ever more compiled forms, and on other processors."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from glowtrain import losses
+from glowtrain.backends.cpu.backend import Cpu
+from glowtrain.backends.llvm.target import Target, target_names
+from glowtrain.bundles.contents import Contents
+from glowtrain.bundles.module import module_of
+from glowtrain.bundles.verify.elsewhere import PROGRAM, Runner
+from glowtrain.bundles.verify.record import Record, check_against, record_of, require_same
+from glowtrain.bundles.verify.trace import Trace, trace_of
+from glowtrain.bundles.writing import contents_of
 from glowtrain.cli.arguments import options
+from glowtrain.cli.arguments.completion import names
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_graph, parse_dims
-from glowtrain.cli.arguments.training import training_step
+from glowtrain.cli.arguments.training import optimizer_of, training_step
 from glowtrain.cli.terminal.console import command, out
 from glowtrain.cli.terminal.progress import waiting
+from glowtrain.errors import InputError
+from glowtrain.presentation.words import plural
+from glowtrain.stages import Options
 from glowtrain.verification import ladder, random_inputs
 
 BATCH = 4
+STEPS = 5
+TARGETS = ("host", *target_names())
+ELSEWHERE = "Other processors"
+"""The panel of the options that compare with them."""
 
 
 @command
@@ -31,23 +49,101 @@ def verify(
     untie: options.Untie = [],  # noqa: B006
     optimizer: options.OptimizerChoice = "adam",
     momentum: options.Momentum = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="T",
+            help=f"Compare with a bundle for another processor: {', '.join(TARGETS)}.",
+            autocompletion=names(TARGETS),
+            rich_help_panel=ELSEWHERE,
+        ),
+    ] = None,
+    compiler: Annotated[
+        str, typer.Option("--cc", metavar="C", help="The C compiler for it.", rich_help_panel=ELSEWHERE)
+    ] = "cc",
+    run: Annotated[
+        str, typer.Option(metavar="R", help="What runs its programs, {} being one.", rich_help_panel=ELSEWHERE)
+    ] = PROGRAM,
+    steps: Annotated[int, typer.Option(min=1, metavar="N", help="Of training.", rich_help_panel=ELSEWHERE)] = STEPS,
+    record: Annotated[
+        Path | None,
+        typer.Option(metavar="F", help="Write what this machine computes.", rich_help_panel=ELSEWHERE),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="F", help="Compare with what another machine recorded.", rich_help_panel=ELSEWHERE),
+    ] = None,
     modules: options.Modules = [],  # noqa: B006
 ) -> None:
     """Run a model in every form that the compiler gives it, and compare each with the reference in double precision.
 
-    Names the first form that differs, and the operator or kernel at which it begins to.
+    Names the first form that differs, and the operator or kernel at which it begins to. With --target the last form is
+    a bundle that another compiler builds and --run runs, and the bits of some steps are compared; --record and
+    --against do so for two machines that never meet. The first step, function and variable that differ are named.
 
     Examples:
 
     glowtrain verify model.onnx
 
     glowtrain verify model.onnx --train --optimizer sgd --momentum 0.9 --dims batch=8
+
+    glowtrain verify mlp --train --target aarch64 --cc "aarch64-linux-gnu-gcc -static" --run "qemu-aarch64 {}"
+
+    glowtrain verify mlp --train --record here.json
     """
     import_modules(modules)
     graph = open_graph(model, parse_dims(dims), batch=BATCH, open_batch=open_batch, untie=untie)
+    if target or record or against:
+        contents = contents_of(
+            graph,
+            losses.by_name(loss, output) if train else None,
+            optimizer_of(optimizer, momentum=momentum) if train else None,
+            (trainable or None) if train else None,
+            {},
+            None,
+        ).fixed()
+        _compare_bits(contents, target, Runner(compiler, run), steps, seed, record, against)
+        return
+    if compiler != "cc" or run != PROGRAM:
+        raise InputError("--cc and --run are for a bundle: name its --target")
     if train:
         graph = training_step(graph, loss, output, trainable, optimizer, momentum)
     with waiting("verifying") as progress:
         report = ladder(graph, random_inputs(graph, seed), backend=backend, progress=progress)
     out.print(report)
     report.require()
+
+
+def _compare_bits(
+    contents: Contents,
+    target: str | None,
+    runner: Runner,
+    steps: int,
+    seed: int,
+    record: Path | None,
+    against: Path | None,
+) -> None:
+    with waiting("computing here"):
+        trace = trace_of(contents, Cpu(cache=None), steps, seed)
+    mine = record_of(contents, trace, seed)
+    if record:
+        mine.write(record)
+        out.print(f"{record}: {_what(trace)}")
+    if against:
+        check_against(Record.read(against), mine)
+        out.print(f"{contents.name}: {_what(trace)}: the bits of {against}")
+    if target:
+        with waiting(f"computing for {target}"):
+            there = _elsewhere(contents, Target.named(target), runner, steps, seed)
+        require_same(contents.name, trace, there, f"{target} ({runner.command})")
+        out.print(f"{contents.name}: {_what(trace)}: the same bits on {target} ({runner.command}) as here")
+
+
+def _elsewhere(contents: Contents, target: Target, runner: Runner, steps: int, seed: int) -> Trace:
+    options_ = Options(facts=Cpu(target, cache=None).facts)
+    return runner.trace(module_of(contents, target, options_, known=True), steps, seed)
+
+
+def _what(trace: Trace) -> str:
+    functions = [*([plural(len(trace.steps), "step")] if trace.steps else []), *trace.outputs]
+    return " and ".join(functions)

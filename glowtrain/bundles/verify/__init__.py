@@ -1,0 +1,1 @@
+"""Whether a bundle computes the same bits on another processor."""

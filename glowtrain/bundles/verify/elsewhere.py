@@ -1,0 +1,79 @@
+"""A bundle's example built and run by other programs, perhaps for another processor: a C compiler and an emulator."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from glowtrain.bundles.example import program
+from glowtrain.bundles.header import header
+from glowtrain.bundles.module import BundleModule
+from glowtrain.bundles.verify.trace import StepTrace, Trace
+from glowtrain.errors import BundleError
+
+PROGRAM = "{}"
+"""What stands for the program in the command that runs it."""
+_STEP = re.compile(r"step \d+: loss (\w+), variables (\w+)")
+_VARIABLE = re.compile(r"variable (\d+): (\w+)")
+
+
+@dataclass(frozen=True)
+class Runner:
+    """How programs are made and run: a C compiler, as on a shell, and the command that runs a program, in which ``{}``
+    stands for it."""
+
+    compiler: str = "cc"
+    command: str = PROGRAM
+
+    def trace(self, module: BundleModule, steps: int, seed: int = 0) -> Trace:
+        """What the module computes there. Raises :class:`BundleError` for what cannot be built or run."""
+        with TemporaryDirectory(prefix="glowtrain-") as folder:
+            return parsed(self._printed(module, Path(folder), steps, seed), module)
+
+    def _printed(self, module: BundleModule, folder: Path, steps: int, seed: int) -> str:
+        name, made = module.name, folder / "example"
+        (folder / f"{name}.o").write_bytes(module.code)
+        (folder / f"{name}.h").write_text(header(module))
+        (folder / "main.c").write_text(program(module, steps, seed, every_variable=True))
+        sources = [str(folder / each) for each in ("main.c", f"{name}.o")]
+        _output([*shlex.split(self.compiler), "-std=c11", "-O1", *sources, "-o", str(made)])
+        words = shlex.split(self.command)
+        if not any(PROGRAM in word for word in words):
+            raise BundleError(f"{self.command!r} does not say where the program stands: qemu-aarch64 {PROGRAM}")
+        return _output([word.replace(PROGRAM, str(made)) for word in words])
+
+
+def parsed(printed: str, module: BundleModule) -> Trace:
+    """What an example has printed, with a checksum of every variable. Raises :class:`BundleError` for anything else."""
+    names = [place.name for place in module.memory.places]
+    steps, outputs = list[StepTrace](), dict[str, dict[str, str]]()
+    for line in printed.splitlines():
+        if step := _STEP.fullmatch(line):
+            steps.append(StepTrace(step[1], step[2], {}))
+        elif variable := _VARIABLE.fullmatch(line):
+            last = steps[-1]
+            steps[-1] = StepTrace(last.loss, last.saved, {**last.variables, names[int(variable[1])]: variable[2]})
+        else:
+            function, _, rest = line.partition(": ")
+            name, _, bits = rest.rpartition(" ")
+            if not name:
+                raise BundleError(f"the program printed {line!r}, which is no result: has it ended early?")
+            outputs.setdefault(function, {})[name] = bits
+    return Trace(tuple(steps), outputs)
+
+
+def _output(command: Sequence[str]) -> str:
+    """What a command prints. Raises :class:`BundleError` where it cannot be run or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise BundleError(f"{command[0]} cannot be run: {error.strerror}") from error
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip() or "it printed nothing").splitlines()
+        raise BundleError(f"{shlex.join(command)} failed with status {done.returncode}:\n" + "\n".join(said[-10:]))
+    return done.stdout
