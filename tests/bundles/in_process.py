@@ -46,14 +46,18 @@ class Loaded:
         self.module = module
         functions = ["init", "error", *(f.name for f in module.functions)]
         if module.memory.places:
-            functions += ["reset", "find", "get", "set", "save", "load"]
+            functions += ["reset", "find", "get", "set", "save", "load", "variables"]
         self._library = toolchain.load([module.code], [f"{module.name}_{name}" for name in functions])
 
     def call(self, name: str, *arguments: Any, result: Any = ctypes.c_uint32) -> Any:
         """Call a function with pointers and integers that ctypes has made, or addresses."""
-        address = self._library.address(f"{self.module.name}_{name}")
+        address = self.exported(name)
         types = [ctypes.c_void_p if a is None or isinstance(a, int) else type(a) for a in arguments]
         return ctypes.CFUNCTYPE(result, *types)(address)(*arguments)
+
+    def exported(self, name: str) -> int:
+        """The address of an exported symbol."""
+        return self._library.address(f"{self.module.name}_{name}")
 
     def instance(self, memory: Sizes = Canaries, **changes: Any) -> Instance:
         """A handle with memory of its own, made ready."""

@@ -1,0 +1,38 @@
+"""Object files of bundles: they need nothing, hold nothing that is written, and export what begins with their name."""
+
+from __future__ import annotations
+
+import pytest
+
+from glowtrain.backends.llvm.target import Target, target_names
+from glowtrain.bundles.module import BundleModule
+from tests.bundles.elf import sections, symbols
+from tests.bundles.in_process import compiled, contents
+from tests.bundles.networks import BATCH, CASES
+
+TARGETS = [
+    name for name in ("host", *target_names()) if not Target.named(name).needs and Target.named(name).pointer_bits == 64
+]
+
+
+def module_of(name: str, target: str, threads: int) -> BundleModule:
+    trainer = CASES[name]().trainer
+    what = contents(trainer, dims={"batch": BATCH} if trainer.graphs.template else {})
+    return compiled(what, threads=threads, target=Target.named(target))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("name", "threads"), [("cnn", 2), ("several", 1), ("f16", 1)])
+def test_an_object_needs_nothing_and_holds_nothing_that_is_written(name: str, threads: int, target: str) -> None:
+    module = module_of(name, target, threads)
+    exported = {symbol.name for symbol in symbols(module.code) if symbol.exported}
+    assert not [symbol.name for symbol in symbols(module.code) if not symbol.defined]
+    assert exported == {f"{module.name}_{name}" for name in names(module)}
+    assert not [section.name for section in sections(module.code) if section.variable]
+
+
+def names(module: BundleModule) -> list[str]:
+    """What headers declare."""
+    variables = ["find", "get", "set", "reset", "save", "load", "variables"] if module.memory.places else []
+    hyper = ["defaults"] if module.hyper else []
+    return ["init", "error", "sizes", *variables, *hyper, *(function.name for function in module.functions)]
