@@ -38,7 +38,7 @@ _TEXTS = {
     ErrorCode.NOT_FINITE: "the loss is NaN or infinite; no variable has changed",
     ErrorCode.NO_SUCH_VARIABLE: "there is no variable of that number",
     ErrorCode.WRONG_SIZE: "the variable has another number of bytes",
-    ErrorCode.READ_FAILED: "reading failed or ended early; variables have changed only if it did at a second look",
+    ErrorCode.READ_FAILED: "reading failed or ended early; variables have changed only if it did so the second time",
     ErrorCode.WRITE_FAILED: "writing failed; what was written is incomplete",
     ErrorCode.OTHER_WEIGHTS: "the file holds the weights of another model",
 }

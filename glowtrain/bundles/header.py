@@ -138,8 +138,8 @@ uint32_t {name}_set({name}_handle *handle, uint32_t variable, const void *data, 
 /* All variables as they are at the start{_unknown(module)}. */
 uint32_t {name}_reset({name}_handle *handle);
 
-/* All variables to and from a file (safetensors). Callbacks return how many bytes they wrote or read. A file is looked
- * at first, and changes nothing if it is of another model or ends early. */
+/* All variables to and from a file (safetensors). Callbacks return how many bytes they wrote or read. A file is read
+ * twice, and changes nothing if it is of another model or if it cannot be read the first time. */
 typedef size_t (*{name}_write)(void *own, const void *data, size_t bytes);
 typedef size_t (*{name}_read)(void *own, size_t offset, void *data, size_t bytes);
 uint32_t {name}_save({name}_handle *handle, {name}_write write, void *own);

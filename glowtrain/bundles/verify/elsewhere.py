@@ -20,6 +20,7 @@ PROGRAM = "{}"
 """What stands for the program in the command that runs it."""
 _STEP = re.compile(r"step \d+: loss (\w+), variables (\w+)")
 _VARIABLE = re.compile(r"variable (\d+): (\w+)")
+_OUTPUT = re.compile(r"(\w+): (.*) ([0-9a-f]{8})")
 
 
 @dataclass(frozen=True)
@@ -58,12 +59,10 @@ def parsed(printed: str, module: BundleModule) -> Trace:
         elif variable := _VARIABLE.fullmatch(line):
             last = steps[-1]
             steps[-1] = StepTrace(last.loss, last.saved, {**last.variables, names[int(variable[1])]: variable[2]})
+        elif output := _OUTPUT.fullmatch(line):
+            outputs.setdefault(output[1], {})[output[2]] = output[3]
         else:
-            function, _, rest = line.partition(": ")
-            name, _, bits = rest.rpartition(" ")
-            if not name:
-                raise BundleError(f"the program printed {line!r}, which is no result: has it ended early?")
-            outputs.setdefault(function, {})[name] = bits
+            raise BundleError(f"the program printed {line!r}, which is no result: has it ended early?")
     return Trace(tuple(steps), outputs)
 
 

@@ -1,0 +1,175 @@
+"""``glowtrain verify`` on other processors and against other machines: what differs is named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import glowtrain as gt
+from glowtrain.backends.cpu.backend import Cpu
+from glowtrain.bundles.verify.elsewhere import Runner, parsed
+from glowtrain.bundles.verify.record import Record, check_against, difference, record_of, require_same
+from glowtrain.bundles.verify.trace import Words, trace_of
+from glowtrain.cli import app
+from glowtrain.errors import BundleError, VerificationError
+from tests.bundles.in_process import compiled, contents
+from tests.bundles.networks import BATCH, CASES
+
+HERE = Cpu(cache=None)
+MLP = contents(CASES["mlp"]().trainer, dims={"batch": BATCH}).fixed()
+
+
+def test_batches_are_words_of_the_generator() -> None:
+    words, last, expected = Words(7), 7, []
+    for _ in range(24):
+        last = (last * 1664525 + 1013904223) % 2**32
+        expected.append(last >> 24)
+    first, second = words.batch(gt.f32[3, 4]), words.batch(gt.i64[12])
+    assert first.ravel().tolist() == [(word - 128) / 64 for word in expected[:12]]
+    assert second.tolist() == [word & 1 for word in expected[12:]]
+    assert words.batch(gt.f32[0]).size == 0
+
+
+def test_what_a_program_prints_is_read_back() -> None:
+    trace = trace_of(MLP, HERE, 2)
+    module = compiled(MLP)
+    numbers = {place.name: number for number, place in enumerate(module.memory.places)}
+    lines = []
+    for line, step in zip(str(trace).splitlines(), (*trace.steps, None), strict=True):
+        lines.append(line)
+        lines += [f"variable {numbers[name]}: {bits}" for name, bits in (step.variables if step else {}).items()]
+    assert parsed("\n".join(lines), module) == trace
+    with pytest.raises(BundleError, match="the program printed 'init: too small', which is no result"):
+        parsed("init: too small", module)
+
+
+def test_a_record_comes_back(tmp_path: Path) -> None:
+    record = record_of(MLP, trace_of(MLP, HERE, 2, seed=3), 3)
+    record.write(tmp_path / "record.json")
+    assert Record.read(tmp_path / "record.json") == record
+    check_against(record, record)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "glowtrain.trace.1"}', '{"format": "other"}', "\x00"])
+def test_what_is_no_record_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "record.json").write_text(content)
+    with pytest.raises(BundleError, match="is no record of glowtrain verify --record"):
+        Record.read(tmp_path / "record.json")
+
+
+def test_records_that_cannot_be_read_or_written(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="cannot be read: No such file"):
+        Record.read(tmp_path / "none.json")
+    with pytest.raises(BundleError, match="cannot be written"):
+        record_of(MLP, trace_of(MLP, HERE, 1), 0).write(tmp_path)
+
+
+def test_the_first_difference_is_named() -> None:
+    here = trace_of(MLP, HERE, 3)
+    assert difference(here, here) == ""
+    first, second, third = here.steps
+    name = sorted(second.variables)[1]
+    other = replace(second, variables={**second.variables, name: "0"}, saved="0")
+    changed = replace(here, steps=(first, other, replace(third, loss="0")))
+    assert difference(here, changed) == f"function step, step 2: variable {name} differs after it"
+    changed = replace(here, steps=(first, second, replace(third, loss="ff")))
+    assert difference(here, changed) == f"function step, step 3: the loss is {third.loss} here, ff there"
+    assert difference(here, replace(here, steps=(first, second))) == "step 3 is missing there"
+    bits = here.outputs["predict"]["output"]
+    changed = replace(here, outputs={"predict": {"output": "0"}})
+    assert difference(here, changed) == f"function predict, output output: {bits} here, 0 there"
+    with pytest.raises(VerificationError, match="mlp: there computes other bits than this machine: function predict"):
+        require_same("mlp", here, changed, "there")
+
+
+def test_a_record_of_another_model_seed_or_length_is_refused() -> None:
+    record = record_of(MLP, trace_of(MLP, HERE, 2), 0)
+    other = contents(CASES["lstm"]().trainer, dims={"batch": BATCH}).fixed()
+    with pytest.raises(BundleError, match="the record is of mlp .* this is lstm"):
+        check_against(record, record_of(other, trace_of(other, HERE, 2), 0))
+    with pytest.raises(BundleError, match="with seed 0, this is mlp .* with seed 1"):
+        check_against(record, record_of(MLP, trace_of(MLP, HERE, 2, 1), 1))
+    with pytest.raises(BundleError, match="the record has 2 steps: --steps 2"):
+        check_against(record, record_of(MLP, trace_of(MLP, HERE, 3), 0))
+
+
+def test_values_at_the_start_count_in_a_record() -> None:
+    trainer = CASES["mlp"]().trainer
+    trainer.set_variables({name: np.zeros_like(array) for name, array in trainer.parameters().items()})
+    zeros = contents(trainer, dims={"batch": BATCH}).fixed()
+    with pytest.raises(BundleError, match="give the same model and options"):
+        check_against(record_of(MLP, trace_of(MLP, HERE, 1), 0), record_of(zeros, trace_of(zeros, HERE, 1), 0))
+
+
+# ---- programs that are built and run
+
+
+def test_what_cannot_be_built_or_run() -> None:
+    module = compiled(MLP)
+    with pytest.raises(BundleError, match="no-such-compiler cannot be run: No such file"):
+        Runner("no-such-compiler").trace(module, 1)
+    with pytest.raises(BundleError, match="false .* failed with status 1"):
+        Runner("false").trace(module, 1)
+    with pytest.raises(BundleError, match="does not say where the program stands"):
+        Runner("true", "emulator").trace(module, 1)
+    with pytest.raises(BundleError, match="cannot be run|No such file"):
+        Runner("true", "{}").trace(module, 1)
+
+
+COMPILER = shutil.which("cc")
+"""Python's own tests need none; on machines that have one the program is run."""
+
+
+def test_a_program_built_here_computes_what_python_does() -> None:
+    if COMPILER is not None:
+        there = Runner(COMPILER).trace(compiled(MLP), 3, seed=5)
+        assert difference(trace_of(MLP, HERE, 3, seed=5), there) == ""
+
+
+# ---- the command
+
+
+def verify(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["verify", *map(str, arguments)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, " ".join(result.output.split())
+
+
+def test_a_machine_records_and_another_compares(tmp_path: Path) -> None:
+    file = tmp_path / "record.json"
+    assert verify("mlp", "--train", "--steps", 2, "--record", file) == (
+        0, f"not bound: batch; taking batch=4 (--dims batch=N for another) {file}: 2 steps and predict"
+    )  # fmt: skip
+    status, said = verify("mlp", "--train", "--steps", 2, "--against", file)
+    assert status == 0
+    assert said.endswith(f"mlp: 2 steps and predict: the bits of {file}")
+    record = json.loads(file.read_text())
+    name = next(iter(record["trace"]["steps"][1]["variables"]))
+    record["trace"]["steps"][1]["variables"][name] = "00000000"
+    file.write_text(json.dumps(record))
+    status, said = verify("mlp", "--train", "--steps", 2, "--against", file)
+    assert status == 1
+    assert f"function step, step 2: variable {name} differs after it" in said
+    assert record["machine"] in said
+
+
+def test_a_target_needs_a_compiler_and_options_need_a_target() -> None:
+    status, said = verify("mlp", "--target", "host", "--cc", "no-such-compiler")
+    assert (status, "no-such-compiler cannot be run" in said) == (1, True)
+    status, said = verify("mlp", "--target", "z80")
+    assert (status, "target 'z80' is unknown" in said) == (1, True)
+    status, said = verify("mlp", "--run", "qemu {}")
+    assert (status, "--cc and --run are for a bundle: name its --target" in said) == (1, True)
+
+
+def test_a_target_is_compared_with_this_machine() -> None:
+    if COMPILER is not None:
+        status, said = verify("mlp", "--train", "--target", "host", "--cc", COMPILER, "--steps", 2)
+        assert status == 0
+        assert said.endswith("mlp: 2 steps and predict: the same bits on host ({}) as here")

@@ -1,0 +1,230 @@
+"""``gt.bundle`` and ``glowtrain bundle``: the files, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load as load_safetensors
+from typer.testing import CliRunner
+
+import glowtrain as gt
+from glowtrain.backends.llvm.target import Target
+from glowtrain.bundles.codes import ErrorCode
+from glowtrain.bundles.contents import identifier
+from glowtrain.bundles.example import program
+from glowtrain.bundles.header import header
+from glowtrain.bundles.signature import RESERVED
+from glowtrain.cli import app
+from glowtrain.errors import BundleError, CodegenError, GlowtrainError, InputError
+from glowtrain.graph import Graph, Input, Value
+from glowtrain.native import NativeFunction
+from tests.bundles.in_process import compiled, contents
+from tests.bundles.networks import BATCH, CASES
+from tests.compiler.networks import cnn, mlp
+
+Golden = Callable[[str, str], None]
+MSE = "mse"
+
+
+@gt.model(x=gt.f32[2, 3])
+def tiny(x: Value) -> Value:
+    return gt.nn.linear(x, 2, name="layer")
+
+
+def read(path: Path) -> dict[str, Any]:
+    said: dict[str, Any] = json.loads(path.read_text())
+    return said
+
+
+def test_files_and_what_the_description_says(tmp_path: Path) -> None:
+    made = gt.bundle(tiny, tmp_path / "new" / "folder", loss=MSE, optimizer=gt.optim.SGD(0.25))
+    files = {path.name: path.read_bytes() for path in made.path.iterdir()}
+    assert set(files) == {"tiny.o", "tiny.h", "tiny.json", "main.c", "Makefile", "expected.txt"}
+    assert {name: len(data) for name, data in files.items()} == dict(made.files)
+    said = read(made.path / "tiny.json")
+    for name, facts in said["files"].items():
+        assert facts == {"bytes": len(files[name]), "sha256": hashlib.sha256(files[name]).hexdigest()}
+    assert set(said["functions"]) == {"step", "predict"}
+    assert [hyper["default"] for hyper in said["hyper"]] == [0.25, 0.0]
+    assert said["variables_bytes"] == made.module.memory.size
+    assert "tiny for host" in str(made)
+
+
+def test_the_text_of_a_small_header_and_program(golden: Golden) -> None:
+    trainer = gt.Trainer(tiny, MSE, gt.optim.SGD(0.25, momentum=0.5))
+    module = compiled(contents(trainer), target=Target.named("generic"))
+    golden("bundle.h", header(module))
+    golden("bundle.c", program(module))
+
+
+@pytest.mark.parametrize("weights", ["file", "none"])
+def test_weights_beside_the_object_or_nowhere(weights: Any, tmp_path: Path) -> None:
+    made = gt.bundle(mlp, tmp_path, loss="softmax_cross_entropy", weights=weights, dims={"batch": BATCH})
+    assert ("mlp.safetensors" in made.files) == (weights == "file")
+    assert made.module.memory.unknown > 0
+    if weights == "file":
+        arrays = load_safetensors((tmp_path / "mlp.safetensors").read_bytes())
+        assert set(arrays) == {place.name for place in made.module.memory.places}
+
+
+def test_the_example_prints_what_is_expected_with_any_names(tmp_path: Path) -> None:
+    """Where there is a C compiler: names end no comment and no string of C."""
+    compiler = shutil.which("cc")
+    made = gt.bundle(CASES["several"]().trainer, tmp_path)
+    assert made.module.name == "two_sides_of_1"
+    assert "*/ %d" not in (tmp_path / "two_sides_of_1.h").read_text()
+    if compiler is not None:
+        flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-Wpedantic"]
+        sources = ["main.c", "two_sides_of_1.o", "-o", "example"]
+        subprocess.run([compiler, *flags, *sources], cwd=tmp_path, check=True)
+        printed = subprocess.run(["./example"], cwd=tmp_path, check=True, capture_output=True).stdout
+        assert printed == (tmp_path / "expected.txt").read_bytes()
+
+
+def test_names_in_c() -> None:
+    assert identifier("a-b.c/d") == "a_b_c_d"
+    assert identifier("1st") == "m_1st"
+    assert identifier("") == "m_"
+    assert identifier("é") == "m__"
+    module = compiled(contents(CASES["several"]().trainer))
+    for function in module.functions:
+        names = [each.name for each in (*function.inputs, *function.outputs)]
+        assert len(set(names)) == len(names)
+        assert not RESERVED.intersection(set(names) - {"loss"})
+    assert {each.name for each in module.functions[1].outputs} == {"the__loss___s_____", "m_1st", "class_"}
+
+
+def test_codes_have_numbers_in_a_row() -> None:
+    assert [code.value for code in ErrorCode] == list(range(len(ErrorCode)))
+    assert all(code.text for code in ErrorCode)
+
+
+# ---- what is refused
+
+
+@gt.model(x=gt.f32["batch", "length", 4])
+def open_twice(x: Value) -> Value:
+    return gt.nn.linear(x, 2)
+
+
+def same_names() -> Graph:
+    x, y = Input(gt.f32[2], "a b"), Input(gt.f32[2], "a-b")
+    return Graph((x, y), {"sum": x + y}, {}, name="same")
+
+
+@gt.operator
+@dataclass(frozen=True)
+class Doubled(gt.Operator):
+    """2 x, by a function of this process."""
+
+    domain = "test.bundles"
+
+    def infer(self, x: Any) -> Any:
+        return x
+
+    def reference(self, x: Any) -> Any:
+        return x + x
+
+    def native(self, x: Any) -> NativeFunction:
+        return NativeFunction("doubled", 1)
+
+    def decompose(self, x: Value) -> Value:
+        return x + x
+
+
+def native() -> Graph:
+    x = Input(gt.f32[2], "x")
+    return Graph((x,), {"y": Doubled()(x)}, {}, name="native")
+
+
+REFUSED: dict[str, tuple[Any, dict[str, Any], type[GlowtrainError], str]] = {
+    "target": (tiny, {"target": "z80"}, CodegenError, "target 'z80' is unknown; use host or one of"),
+    "weights": (tiny, {"weights": "flash"}, BundleError, "weights='flash': choose object, file or none"),
+    "open": (open_twice, {}, BundleError, "open_twice needs values for batch, length: dims="),
+    "no such dimension": (tiny, {"dims": {"rows": 3}}, GlowtrainError, "rows"),
+    "threads": (tiny, {"threads": 0}, GlowtrainError, "threads"),
+    "no loss": (tiny, {"optimizer": gt.optim.SGD(0.1)}, BundleError, "a bundle that trains needs a loss"),
+    "unknown loss": (tiny, {"loss": "mee"}, InputError, "there is no loss 'mee'"),
+    "no model": ("tiny.onnx", {}, BundleError, "bundle takes a graph, a template or a trainer"),
+    "same names": (same_names(), {}, BundleError, "a-b is called a_b in C, as another input or output is"),
+    "native": (native(), {}, BundleError, r"native calls native functions of this process \(doubled\)"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused_writes_nothing(case: str, tmp_path: Path) -> None:
+    model, settings, error, said = REFUSED[case]
+    with pytest.raises(error, match=said):
+        gt.bundle(model, tmp_path / "out", **settings)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_trainer_has_its_own_settings(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="a trainer has its loss, its optimizer and what it trains: give it alone"):
+        gt.bundle(CASES["mlp"]().trainer, tmp_path, loss=MSE)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BundleError, match="file: cannot be written"):
+        gt.bundle(tiny, tmp_path / "file")
+
+
+# ---- the command
+
+
+def called(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.output
+
+
+def test_the_command_writes_a_folder_for_each_target(tmp_path: Path) -> None:
+    arguments = "--train", "--optimizer", "sgd", "--momentum", 0.9, "--batch", 2, "--name", "digits"
+    status, said = called("bundle", "mlp", "--out", tmp_path, "--target", "avx2", "--target", "neon", *arguments)
+    assert status == 0, said
+    assert "digits for neon" in said
+    for target in ("avx2", "neon"):
+        assert read(tmp_path / target / "digits.json")["target"]["name"] == target
+    both = [(tmp_path / target / "expected.txt").read_text() for target in ("avx2", "neon")]
+    assert all(text.startswith("step 1: loss ") for text in both)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("mlp", "--target", "z80"), "target 'z80' is unknown"),
+        (("mlp", "--weights", "flash"), "--weights flash: choose object, file or none"),
+        (("nowhere.onnx",), "nowhere.onnx"),
+        (("mlp", "--train", "--optimizer", "sdg"), "there is no optimizer 'sdg'"),
+        (("mlp", "--train", "--loss", "no"), "there is no loss 'no'"),
+        (("mlp", "--batch", 2, "--dims", "batch=3"), "--batch binds the only open dimension; mlp has none"),
+    ],
+)
+def test_what_the_command_refuses(arguments: tuple[object, ...], said: str, tmp_path: Path) -> None:
+    status, printed = called("bundle", *arguments, "--out", tmp_path / "out")
+    assert status == 1
+    assert said in printed
+    assert "Traceback" not in printed
+    assert not (tmp_path / "out").exists()
+
+
+def test_dropout_differs_from_step_to_step_and_not_from_run_to_run(tmp_path: Path) -> None:
+    one, two = (
+        gt.bundle(cnn, tmp_path / name, loss="softmax_cross_entropy", dims={"batch": BATCH}, seed=seed)
+        for name, seed in (("one", 1), ("two", 2))
+    )
+    texts = [(made.path / "expected.txt").read_text() for made in (one, two)]
+    assert texts[0] != texts[1]
+    again = gt.bundle(cnn, tmp_path / "again", loss="softmax_cross_entropy", dims={"batch": BATCH}, seed=1)
+    assert (again.path / "expected.txt").read_text() == texts[0]
+    assert np.all([(again.path / name).read_bytes() == (one.path / name).read_bytes() for name in one.files])
