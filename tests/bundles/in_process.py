@@ -15,7 +15,7 @@ from glowtrain.backends.llvm.target import Target
 from glowtrain.bundles.contents import Contents
 from glowtrain.bundles.interface.structs import Struct
 from glowtrain.bundles.module import BundleModule, module_of
-from glowtrain.bundles.signature import BundleFunction, Tensor
+from glowtrain.bundles.signature import BundleFunction, BundleTensor
 from glowtrain.bundles.writing import contents_of
 from glowtrain.stages import Options
 from glowtrain.types import Array
@@ -208,6 +208,6 @@ def _split(pieces: Sequence[Array], inputs: int) -> tuple[list[Array], Array, li
     return list(pieces[:inputs]), pieces[inputs], list(pieces[inputs + 1 :])
 
 
-def _array(tensor: Tensor, piece: Array) -> Array:
+def _array(tensor: BundleTensor, piece: Array) -> Array:
     array: Array = piece.view(tensor.type.dtype.numpy).reshape(tensor.type.shape).copy()
     return array

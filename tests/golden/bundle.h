@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define TINY_VERSION 1388510971u /* this header's; goes into tiny_memory */
+#define TINY_VERSION 1149176182u /* this header's; goes into tiny_memory */
 #define TINY_ALIGNMENT 8
 #define TINY_VARIABLES_BYTES 72
 #define TINY_ARENA_BYTES 256
