@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from glowtrain.backends.base import Backend
-from glowtrain.bundles.contents import Contents
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.signature import BundleFunction, BundleTensor, c_type
 from glowtrain.bundles.verify.trace import INCREMENT, MULTIPLIER, printable, trace_of
@@ -17,9 +16,9 @@ STEPS = 5
 """Batches that the example trains on."""
 
 
-def expected(contents: Contents, backend: Backend, steps: int = STEPS) -> str:
+def expected(module: BundleModule, backend: Backend, steps: int = STEPS) -> str:
     """What the example prints, computed by a backend here: the steps, then the other functions."""
-    return str(trace_of(contents, backend, steps))
+    return str(trace_of(module.contents, backend, steps, fixed_point=module.fixed_point))
 
 
 def program(module: BundleModule, steps: int = STEPS, seed: int = 0, *, every_variable: bool = False) -> str:

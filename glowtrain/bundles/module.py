@@ -37,6 +37,7 @@ class BundleModule:
     functions: tuple[BundleFunction, ...]
     memory: VariableMemory
     threads: int
+    fixed_point: bool = False
 
     @property
     def name(self) -> str:
@@ -92,7 +93,7 @@ def module_of(contents: Contents, target: Target, options: Options, *, known: bo
     functions = tuple(function_of(name, codes[prefixes[name]]) for name in plans)
     layouts = {name: layout for function in functions for name, layout in function.layouts.items()}
     memory = placed(contents.variables, contents.roles, layouts, alignment_of(target), known=known)
-    return BundleModule(contents, target, functions, memory, threads)
+    return BundleModule(contents, target, functions, memory, threads, options.fixed_point)
 
 
 def alignment_of(target: Target) -> int:

@@ -146,7 +146,7 @@ def files_of(module: BundleModule, weights: Weights) -> dict[str, bytes]:
     if weights == "object":
         files["main.c"] = program(module).encode()
         files["Makefile"] = makefile(module).encode()
-        files["expected.txt"] = expected(module.contents, _here(module.target)).encode()
+        files["expected.txt"] = expected(module, _here(module.target)).encode()
     files[f"{name}.json"] = manifest(module, files).encode()
     return files
 

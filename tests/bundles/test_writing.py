@@ -23,6 +23,7 @@ from glowtrain.bundles.contents import identifier
 from glowtrain.bundles.example import program
 from glowtrain.bundles.header import header
 from glowtrain.bundles.signature import RESERVED
+from glowtrain.bundles.verify.trace import trace_of
 from glowtrain.cli import app
 from glowtrain.errors import BundleError, CodegenError, GlowtrainError, InputError
 from glowtrain.graph import Graph, Input, Value
@@ -30,6 +31,7 @@ from glowtrain.native import NativeFunction
 from tests.bundles.in_process import compiled, contents
 from tests.bundles.networks import BATCH, CASES
 from tests.compiler.networks import cnn, mlp
+from tests.optimize.test_fixed_point import network
 
 Golden = Callable[[str, str], None]
 MSE = "mse"
@@ -228,3 +230,11 @@ def test_dropout_differs_from_step_to_step_and_not_from_run_to_run(tmp_path: Pat
     again = gt.bundle(cnn, tmp_path / "again", loss="softmax_cross_entropy", dims={"batch": BATCH}, seed=1)
     assert (again.path / "expected.txt").read_text() == texts[0]
     assert np.all([(again.path / name).read_bytes() == (one.path / name).read_bytes() for name in one.files])
+
+
+def test_a_model_in_integers_alone_is_compared_with_integers_alone(tmp_path: Path) -> None:
+    graph = network(np.random.default_rng(1))
+    made = gt.bundle(graph, tmp_path, fixed_point=True)
+    texts = [str(trace_of(made.module.contents, gt.Cpu(cache=None), 1, fixed_point=fixed)) for fixed in (True, False)]
+    assert (tmp_path / "expected.txt").read_text() == texts[0]
+    assert texts[0] != texts[1]

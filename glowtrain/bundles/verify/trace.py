@@ -18,6 +18,7 @@ from glowtrain.bundles.weights import file_of
 from glowtrain.compiler import Function
 from glowtrain.graph import Graph
 from glowtrain.optim import HYPER
+from glowtrain.stages import Options
 from glowtrain.types import Array, TensorType
 
 MULTIPLIER, INCREMENT = 1664525, 1013904223
@@ -72,12 +73,13 @@ class Trace:
         return "\n".join([*lines, ""])
 
 
-def trace_of(contents: Contents, backend: Backend, steps: int, seed: int = 0) -> Trace:
+def trace_of(contents: Contents, backend: Backend, steps: int, seed: int = 0, *, fixed_point: bool = False) -> Trace:
     """What a backend computes here: the steps, if there are any to train, then the other functions once."""
+    options = Options(facts=backend.facts, fixed_point=fixed_point)
     state = State({variable.name: variable.initial for variable in contents.variables})
     words, trained, outputs = Words(seed), list[StepTrace](), dict[str, Mapping[str, str]]()
     for name, graph in contents.graphs.items():
-        runs = _runs(contents, graph, backend, state, words)
+        runs = _runs(contents, graph, Function(graph, backend, state, options), words)
         if name == STEP:
             trained = [_step(graph, next(runs), state) for _ in range(steps)]
         else:
@@ -95,11 +97,8 @@ def printable(name: str) -> str:
     return name.encode("unicode_escape").decode()
 
 
-def _runs(
-    contents: Contents, graph: Graph, backend: Backend, state: State, words: Words
-) -> Iterator[Mapping[str, Array]]:
+def _runs(contents: Contents, graph: Graph, function: Function, words: Words) -> Iterator[Mapping[str, Array]]:
     """The outputs of a function for one batch after the other, in the graph's order."""
-    function = Function(graph, backend, state)
     hyper = {
         value.name: np.asarray(contents.hyper[value.name.removeprefix(HYPER)], value.dtype.numpy)
         for value in graph.inputs
