@@ -14,7 +14,7 @@ from glowtrain.version import __version__ as __version__
 if TYPE_CHECKING:
     from glowtrain import data, errors, grad, gradcheck, losses, nn, onnx_io, ops, optim, quantization
     from glowtrain.backends.cpu.backend import Cpu
-    from glowtrain.bundles import bundle
+    from glowtrain.bundles import bundle, load_bundle, save_bundle_weights
     from glowtrain.compiler import compile
     from glowtrain.errors import GlowtrainError
     from glowtrain.grad import gradient_model, gradients, jvp, stop_gradient
@@ -51,6 +51,8 @@ _HOMES = {
     "NativeFunction": "glowtrain.native",
     "Trainer": "glowtrain.trainer",
     "bundle": "glowtrain.bundles",
+    "load_bundle": "glowtrain.bundles",
+    "save_bundle_weights": "glowtrain.bundles",
     "compile": "glowtrain.compiler",
     "from_torch": "glowtrain.torch",
     "gradient_model": "glowtrain.grad",
@@ -102,6 +104,7 @@ __all__ = [
     "i64",
     "jvp",
     "load",
+    "load_bundle",
     "losses",
     "model",
     "nn",
@@ -113,6 +116,7 @@ __all__ = [
     "quantization",
     "quantize",
     "save",
+    "save_bundle_weights",
     "stop_gradient",
     "summary",
     "u8",

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.interface import VERSION
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.signature import BundleFunction, BundleTensor
@@ -27,6 +28,7 @@ def manifest(module: BundleModule, files: Mapping[str, bytes]) -> str:
         "arena_bytes": module.interface.arena,
         "pointer_bytes": module.target.pointer_bits // 8,
         "threads": module.threads,
+        "errors": [code.name for code in ErrorCode],
         "hyper": [{**_tensor(each), "default": module.hyper[each.name]} for f in module.functions for each in f.hyper],
         "functions": {function.name: _function(function) for function in module.functions},
         "variables": [

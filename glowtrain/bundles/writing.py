@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,6 +12,8 @@ from glowtrain.backends.cpu.threads.count import checked
 from glowtrain.backends.llvm.target import Target
 from glowtrain.bundles.contents import Contents, inference_of, training_of
 from glowtrain.bundles.example import expected, program
+from glowtrain.bundles.faces.cpp import cpp
+from glowtrain.bundles.faces.extras import Extras
 from glowtrain.bundles.header import header
 from glowtrain.bundles.makefile import makefile
 from glowtrain.bundles.manifest import manifest
@@ -66,6 +68,10 @@ def bundle(
     threads: int = 1,
     fixed_point: bool = False,
     seed: int = 0,
+    archive: bool = False,
+    shared: bool = False,
+    linker: str | None = None,
+    faces: Sequence[str] = (),
 ) -> Bundle:
     """Write a model into the folder ``out`` as files that need neither Python nor a library.
 
@@ -78,21 +84,26 @@ def bundle(
     ``weights``: in the object file, in a file of their own (``NAME.safetensors``) or nowhere. ``threads``: how many the
     caller's ``parallel_for`` may use at most; one needs none. ``fixed_point``: see :class:`~glowtrain.stages.Options`.
 
-    Written are ``NAME.o``, ``NAME.h``, ``NAME.json`` and a program that runs it, with what it prints. Files of these
-    names that were there are replaced, after everything has been compiled.
+    Written are ``NAME.o``, ``NAME.h``, ``NAME.hpp``, ``NAME.json`` and a program that runs it, with what it prints;
+    with ``archive`` also ``libNAME.a``, with ``shared`` a shared library and ``NAME.py``, which loads it.
+    ``linker`` is the command that links it: by default a C compiler for this system, or Zig for another one. ``faces``
+    adds folders for other languages: ``rust``, ``fortran``. Files of these names that were there are replaced, after
+    everything has been compiled.
 
     Raises :class:`BundleError` for open dimensions, unknown choices and a folder that cannot be written,
     :class:`CodegenError` for an unknown target and for operators that it cannot run.
     """
     if weights not in ("object", "file", "none"):
         raise BundleError(f"weights={weights!r}: choose object, file or none")
+    extras = Extras(archive, shared, linker, tuple(faces))
     contents = contents_of(
         model, loss, optimizer, trainable, dims or {}, name, freeze_statistics=freeze_statistics, seed=seed
     )
     resolved = Target.named(target) if isinstance(target, str) else target
+    extras.check(resolved)
     options = Options(facts=Cpu(resolved, cache=None).facts, fixed_point=fixed_point)
     module = module_of(contents, resolved, options, known=weights == "object", threads=checked(threads))
-    return written(module, Path(out), weights)
+    return written(module, Path(out), weights, extras)
 
 
 def contents_of(
@@ -124,22 +135,27 @@ def contents_of(
     return training_of(graphs, rule.hyper(), {}, dims, name)
 
 
-def written(module: BundleModule, out: Path, weights: Weights) -> Bundle:
+def written(module: BundleModule, out: Path, weights: Weights, extras: Extras) -> Bundle:
     """Write all files of a module. Raises :class:`BundleError` where the folder cannot be written."""
-    files = files_of(module, weights)
+    files = files_of(module, weights, extras)
     try:
-        out.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
             write_atomically(out / name, data)
     except OSError as error:
         raise BundleError(f"{out}: cannot be written: {error.strerror or error}") from error
     return Bundle(out, module, {name: len(data) for name, data in files.items()})
 
 
-def files_of(module: BundleModule, weights: Weights) -> dict[str, bytes]:
+def files_of(module: BundleModule, weights: Weights, extras: Extras) -> dict[str, bytes]:
     """The files of a bundle, by name."""
     name = module.name
-    files = {f"{name}.o": module.code, f"{name}.h": header(module).encode()}
+    files = {
+        f"{name}.o": module.code,
+        f"{name}.h": header(module).encode(),
+        f"{name}.hpp": cpp(module).encode(),
+        **extras.files(module, example=weights == "object"),
+    }
     if weights == "file":
         values = {variable.name: variable.initial for variable in module.contents.variables}
         files[f"{name}.safetensors"] = file_of(values)

@@ -10,6 +10,7 @@ import typer
 from glowtrain import bundles, losses
 from glowtrain.backends.cpu.threads.count import MOST
 from glowtrain.backends.llvm.target import target_names
+from glowtrain.bundles.faces.extras import FACES
 from glowtrain.bundles.writing import Weights
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.completion import names
@@ -51,6 +52,17 @@ def bundle(
     fixed_point: Annotated[
         bool, typer.Option("--fixed-point", help="Quantized models in integers alone, without floats.")
     ] = False,
+    archive: Annotated[bool, typer.Option("--archive", help="libNAME.a as well, a static library.")] = False,
+    shared: Annotated[
+        bool, typer.Option("--shared", help="A shared library as well, and NAME.py, which needs NumPy alone.")
+    ] = False,
+    linker: Annotated[
+        str | None, typer.Option("--cc", metavar="COMMAND", help="The C compiler that links the shared library.")
+    ] = None,
+    face: Annotated[
+        list[str],
+        typer.Option(metavar="F", help=f"Repeatable: {', '.join(FACES)}.", autocompletion=names(tuple(FACES))),
+    ] = [],  # noqa: B006
     seed: options.Seed = 0,
     loss: options.Loss = "softmax_cross_entropy",
     output: options.LossOutput = None,
@@ -100,6 +112,10 @@ def bundle(
             threads=threads,
             fixed_point=fixed_point,
             seed=seed,
+            archive=archive,
+            shared=shared,
+            linker=linker,
+            faces=face,
         )
         out.print(str(made))
 

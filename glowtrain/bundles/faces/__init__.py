@@ -1,0 +1,1 @@
+"""Other languages over the C interface of a bundle."""

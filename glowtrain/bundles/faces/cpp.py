@@ -1,0 +1,230 @@
+"""C++17 over the C interface: a class that owns its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from glowtrain.bundles.faces.words import named, words
+from glowtrain.bundles.module import BundleModule
+from glowtrain.bundles.signature import BundleFunction, BundleTensor, c_type
+
+KEYWORDS = words(
+    """
+    alignas alignof and asm auto bool break case catch char class concept const constexpr continue decltype default
+    delete do double else enum explicit export extern false float for friend goto if inline int long main mutable
+    namespace new noexcept not nullptr operator or private protected public register requires return short signed
+    sizeof static std struct switch template this throw true try typedef typeid typename union unsigned using
+    virtual void volatile while xor
+    """
+)
+
+
+def cpp(module: BundleModule) -> str:
+    """The text of ``NAME.hpp``."""
+    name, big = module.name, module.name.upper()
+    variables = _VARIABLES.format(name=name, big=big) if module.memory.places else ""
+    calls = "\n".join(_call(module, function) for function in module.functions)
+    return _TEXT.format(name=name, big=big, space=named(name, KEYWORDS), calls=calls, variables=variables)
+
+
+def _call(module: BundleModule, function: BundleFunction) -> str:
+    taken = {"hyper", "loss"}
+    inputs = [(named(e.name, KEYWORDS | taken), e) for e in function.inputs]
+    outputs = [(named(e.name, KEYWORDS | (set() if function.trains else taken)), e) for e in function.outputs]
+    checks = "\n".join(
+        f"    if ({name}.size() != {e.type.size}) return failed({module.name.upper()}_WRONG_SIZE);"
+        for name, e in (*inputs, *(() if function.trains else outputs))
+    )
+    parameters, arguments = _lists(module, function, inputs, outputs)
+    shapes = "\n".join(f"  //   {name}: {e.type}" for name, e in (*inputs, *outputs))
+    what = "One step of training on a batch." if function.trains else "Predictions for a batch."
+    return f"""  // {what} Arrays are row-major, and checked for their sizes.
+{shapes}
+  Result {function.name}({", ".join(parameters)}) {{
+{checks}
+    return done({module.name}_{function.name}({", ".join(["&handle_", *arguments])}));
+  }}
+"""
+
+
+def _lists(
+    module: BundleModule,
+    function: BundleFunction,
+    inputs: Sequence[tuple[str, BundleTensor]],
+    outputs: Sequence[tuple[str, BundleTensor]],
+) -> tuple[list[str], list[str]]:
+    """Parameters and what C is given for them: the hyperparameters come last, as they have defaults."""
+    arguments = [f"{name}.data()" for name, _ in inputs]
+    parameters = [*_views(inputs, "const ")]
+    if not function.trains:
+        return [*parameters, *_views(outputs)], [*arguments, *(f"{name}.data()" for name, _ in outputs)]
+    ((name, loss),) = outputs
+    parameters.append(f"{c_type(loss.type.dtype)} &{name}")
+    if function.hyper:
+        parameters.append(f"const {module.name}_hyper &hyper = {module.name}_defaults")
+        arguments.append("&hyper")
+    return parameters, [*arguments, f"&{name}"]
+
+
+def _views(tensors: Sequence[tuple[str, BundleTensor]], qualifier: str = "") -> Iterator[str]:
+    return (f"View<{qualifier}{c_type(e.type.dtype)}> {name}" for name, e in tensors)
+
+
+_TEXT = """/* {name}.h as a class. C++17; nothing but the object file is linked.
+ *
+ * Failures are exceptions (Error). With {big}_RETURN_CODES defined before this header is included there are none:
+ * functions return the codes of {name}.h, and status() has what came of the beginning.
+ */
+#ifndef {big}_HPP
+#define {big}_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <iterator>
+#include <new>
+#include <utility>
+#ifndef {big}_RETURN_CODES
+#include <stdexcept>
+#endif
+
+#include "{name}.h"
+
+namespace {space} {{
+
+#ifdef {big}_RETURN_CODES
+using Result = std::uint32_t;
+inline Result done(std::uint32_t code) {{ return code; }}
+#else
+using Result = void;
+
+class Error : public std::runtime_error {{
+ public:
+  explicit Error(std::uint32_t code) : std::runtime_error({name}_error(code)), code_(code) {{}}
+  std::uint32_t code() const noexcept {{ return code_; }}
+
+ private:
+  std::uint32_t code_;
+}};
+
+inline Result done(std::uint32_t code) {{
+  if (code != {big}_OK) throw Error(code);
+}}
+#endif
+inline Result failed(std::uint32_t code) {{ return done(code); }}
+
+// Elements that lie somewhere else: those of a vector or an array, or {{pointer, count}}.
+template <class Element>
+class View {{
+ public:
+  View(Element *data, std::size_t size) : data_(data), size_(size) {{}}
+  template <class Container, class = decltype(std::data(std::declval<Container &>()))>
+  View(Container &&all) : data_(std::data(all)), size_(std::size(all)) {{}}
+
+  Element *data() const noexcept {{ return data_; }}
+  std::size_t size() const noexcept {{ return size_; }}
+
+ private:
+  Element *data_;
+  std::size_t size_;
+}};
+
+// An instance: it owns variables and arena, or uses the caller's, which must outlive it. It can be moved, not copied.
+class Model {{
+ public:
+  explicit Model({name}_parallel_for parallel_for = nullptr, void *own = nullptr) : owned_(allocate()) {{
+    {name}_memory memory{{}};
+    memory.version = {big}_VERSION;
+    memory.variables = owned_;
+    memory.variables_bytes = {big}_VARIABLES_BYTES;
+    memory.arena = owned_ == nullptr ? nullptr : owned_ + {big}_VARIABLES_BYTES;
+    memory.arena_bytes = {big}_ARENA_BYTES;
+    memory.parallel_for = parallel_for;
+    memory.own = own;
+    begin(memory);
+  }}
+
+  explicit Model(const {name}_memory &memory) {{ begin(memory); }}
+
+  Model(Model &&other) noexcept
+      : handle_(std::exchange(other.handle_, {{}})),
+        owned_(std::exchange(other.owned_, nullptr)),
+        status_(std::exchange(other.status_, {big}_NOT_INITIALISED)) {{}}
+
+  Model &operator=(Model &&other) noexcept {{
+    std::swap(handle_, other.handle_);
+    std::swap(owned_, other.owned_);
+    std::swap(status_, other.status_);
+    return *this;
+  }}
+
+  ~Model() {{ release(); }}
+
+{calls}{variables}
+  // For what is only in C.
+  {name}_handle *handle() noexcept {{ return &handle_; }}
+  std::uint32_t status() const noexcept {{ return status_; }}
+
+ private:
+  static constexpr std::align_val_t alignment{{{big}_ALIGNMENT}};
+  static constexpr std::size_t owned_bytes = {big}_VARIABLES_BYTES + {big}_ARENA_BYTES;
+
+  static unsigned char *allocate() {{
+#ifdef {big}_RETURN_CODES
+    return static_cast<unsigned char *>(::operator new(owned_bytes, alignment, std::nothrow));
+#else
+    return static_cast<unsigned char *>(::operator new(owned_bytes, alignment));
+#endif
+  }}
+
+  void begin(const {name}_memory &memory) {{
+    status_ = {name}_init(&handle_, &memory);
+#ifndef {big}_RETURN_CODES
+    if (status_ != {big}_OK) {{
+      release();
+      throw Error(status_);
+    }}
+#endif
+  }}
+
+  void release() noexcept {{ ::operator delete(owned_, alignment); }}
+
+  {name}_handle handle_{{}};
+  unsigned char *owned_ = nullptr;
+  std::uint32_t status_ = {big}_NOT_INITIALISED;
+}};
+
+}}  // namespace {space}
+
+#endif  // {big}_HPP
+"""
+_VARIABLES = """
+  // A variable's elements, row-major, by name.
+  template <class Container>
+  Result get(const char *variable, Container &&to) {{
+    const std::size_t size = std::size(to) * sizeof *std::data(to);
+    return done({name}_get(&handle_, {name}_find(variable), std::data(to), size));
+  }}
+  template <class Container>
+  Result set(const char *variable, const Container &from) {{
+    const std::size_t size = std::size(from) * sizeof *std::data(from);
+    return done({name}_set(&handle_, {name}_find(variable), std::data(from), size));
+  }}
+
+  // All variables as they are at the start, or to and from an open file.
+  Result reset() {{ return done({name}_reset(&handle_)); }}
+  Result save(std::FILE *file) {{ return done({name}_save(&handle_, write, file)); }}
+  Result load(std::FILE *file) {{ return done({name}_load(&handle_, read, file)); }}
+
+ private:
+  static std::size_t write(void *file, const void *data, std::size_t bytes) noexcept {{
+    return std::fwrite(data, 1, bytes, static_cast<std::FILE *>(file));
+  }}
+  static std::size_t read(void *file, std::size_t offset, void *data, std::size_t bytes) noexcept {{
+    auto *from = static_cast<std::FILE *>(file);
+    if (std::fseek(from, static_cast<long>(offset), SEEK_SET) != 0) return 0;
+    return std::fread(data, 1, bytes, from);
+  }}
+
+ public:
+"""

@@ -1,0 +1,56 @@
+"""What a bundle has on request: a static archive, a shared library with Python's loader, and other languages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from glowtrain.backends.llvm.target import Target
+from glowtrain.bundles.faces.fortran.module import fortran
+from glowtrain.bundles.faces.python import loader
+from glowtrain.bundles.faces.rust.crate import rust
+from glowtrain.bundles.libraries.archive import archive, exported
+from glowtrain.bundles.libraries.linking import library_name, linker_for, shared_library
+from glowtrain.bundles.module import BundleModule
+from glowtrain.errors import BundleError
+
+Face = Callable[[BundleModule, bytes, bool], Mapping[str, bytes]]
+"""The files of a language, from a module, its archive, and whether there is an example with what it prints."""
+FACES: Mapping[str, Face] = {"fortran": fortran, "rust": rust}
+
+
+@dataclass(frozen=True)
+class Extras:
+    """``linker`` is the command that makes the shared library, where it is not the one that is found."""
+
+    archive: bool = False
+    shared: bool = False
+    linker: str | None = None
+    faces: tuple[str, ...] = ()
+
+    def check(self, target: Target) -> None:
+        """Raise :class:`BundleError` for what cannot be made, before anything is compiled."""
+        for face in self.faces:
+            if face not in FACES:
+                raise BundleError(f"a bundle has no face for {face!r}: choose {' or '.join(FACES)}")
+        if self.linker is not None and not self.shared:
+            raise BundleError("a linker makes the shared library: ask for that, too (--shared)")
+        if self.shared:
+            library_name("", target)
+            if self.linker is None:
+                linker_for(target)
+
+    def files(self, module: BundleModule, *, example: bool) -> dict[str, bytes]:
+        """The files by name. Raises :class:`BundleError` where linking fails."""
+        name, files = module.name, dict[str, bytes]()
+        packed = archive(module.code, f"{name}.o", exported(module.text), module.target)
+        if self.archive:
+            files[f"lib{name}.a"] = packed
+        if self.shared:
+            library = shared_library(module.code, name, module.target, self.linker)
+            files[library_name(name, module.target)] = library
+            files[f"{name}.py"] = Path(loader.__file__).read_bytes()
+        for face in dict.fromkeys(self.faces):
+            files |= FACES[face](module, packed, example)
+        return files

@@ -1,0 +1,1 @@
+"""Fortran over the C interface of a bundle."""

@@ -1,0 +1,55 @@
+"""Names, types and lines in Fortran."""
+
+from __future__ import annotations
+
+from glowtrain.bundles.faces.words import named
+from glowtrain.bundles.signature import BundleFunction, BundleTensor
+from glowtrain.types import DType, TensorType
+
+ELEMENTS = {
+    "f64": "real(c_double)", "f32": "real(c_float)", "f16": "integer(c_int16_t)", "bf16": "integer(c_int16_t)",
+    "i64": "integer(c_int64_t)", "i32": "integer(c_int32_t)", "i16": "integer(c_int16_t)",
+    "u64": "integer(c_int64_t)", "u32": "integer(c_int32_t)", "u16": "integer(c_int16_t)",
+}  # fmt: skip
+"""Fortran's types of elements, which has no unsigned ones; those that are not here are ``integer(c_int8_t)``."""
+MOST_AXES = 15
+LONGEST_LINE, LONGEST_NAME = 120, 40
+"""Fortran's lines have 132 characters at most and names 63, of which the module adds some."""
+
+
+def element(dtype: DType) -> str:
+    """The Fortran type of an element; unsigned integers are passed as signed ones, 16-bit floats as their bits."""
+    return ELEMENTS.get(dtype.name, "integer(c_int8_t)")
+
+
+def dummies(function: BundleFunction) -> dict[str, BundleTensor | None]:
+    """Dummy arguments by name, which Fortran does not tell apart by case; None for the hyperparameters."""
+    given: list[tuple[str, BundleTensor | None]] = [(each.name, each) for each in function.inputs]
+    given += [("hyper", None)] if function.hyper else []
+    given += [(each.name, each) for each in function.outputs]
+    found: dict[str, BundleTensor | None] = {}
+    taken = {"handle", "code", f"{function.name}"}
+    for name, tensor in given:
+        free = named(name.lower(), taken)
+        taken.add(free)
+        found[free] = tensor
+    return found
+
+
+def extents(type_: TensorType) -> str:
+    """The shape of an array, the last axis first; those of too many axes are flat, scalars have none."""
+    if not type_.shape:
+        return ""
+    shape = type_.shape if type_.rank <= MOST_AXES else (type_.size,)
+    return f"({', '.join(map(str, reversed(shape)))})"
+
+
+def wrapped(line: str) -> list[str]:
+    """A line, continued at its commas where it is too long."""
+    lines = [""]
+    for piece in line.replace(", ", ",\0").split("\0"):
+        if len(lines[-1]) + len(piece) > LONGEST_LINE:
+            lines[-1] += " &"
+            lines.append("        ")
+        lines[-1] += piece if not lines[-1].strip() else f" {piece}"
+    return lines

@@ -1,0 +1,1 @@
+"""Python over the C interface of a bundle, with NumPy alone."""

@@ -1,0 +1,431 @@
+"""A bundle in Python: its functions over NumPy arrays, without a compiler.
+
+This file needs Python and NumPy and nothing else. A bundle with a shared library holds a copy of it, named like the
+bundle, which loads the library beside it::
+
+    from cnn import load
+
+    network = load()
+    loss = network.step(x=images, labels=digits, lr=0.01)
+    scores = network.predict(x=images)["scores"]
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+INTERFACE = 1
+"""Version of the C interface that this file calls."""
+LIBRARIES = ("lib{}.so", "lib{}.dylib", "{}.dll")
+STEP, PREDICT = "step", "predict"
+NUMPY = {
+    "f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": np.uint16, "bool": np.bool_,
+    "i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8, "i4": np.int8, "i2": np.int8,
+    "u64": np.uint64, "u32": np.uint32, "u16": np.uint16,
+}  # fmt: skip
+"""NumPy's types of elements; those that it does not have are passed as their bits."""
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class CallError(Exception):
+    """A bundle cannot be loaded or called. ``code`` is the name of the C interface's error code, where it gave one."""
+
+    code = ""
+
+
+class LoadedCode(Protocol):
+    """Machine code that is loaded."""
+
+    def address(self, name: str) -> int:
+        """Where a function or constant lies."""
+
+
+class SharedLibrary:
+    """The symbols of a shared library. Raises ``OSError`` where it cannot be loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self._library = ctypes.CDLL(str(path.resolve()))
+
+    def address(self, name: str) -> int:
+        return ctypes.addressof(ctypes.c_char.in_dll(self._library, name))
+
+
+def load(folder: str | Path | None = None, name: str | None = None, *, threads: int = 1) -> BundleInstance:
+    """An instance of a bundle that has a shared library.
+
+    ``folder`` is where this file lies if it is not given; ``name`` is needed where a folder holds several bundles.
+    ``threads``: see :class:`BundleInstance`. Raises :class:`CallError`.
+    """
+    here = Path(__file__)
+    if folder is None:
+        folder, name = here.parent, name or here.stem
+    manifest = read_manifest(Path(folder), name)
+    return BundleInstance(manifest, shared_library(Path(folder), manifest), threads=threads)
+
+
+def read_manifest(folder: Path, name: str | None = None, error: type[CallError] = CallError) -> dict[str, Any]:
+    """What a bundle says of itself. Raises ``error`` where there is none, or several and no ``name``."""
+    paths = [folder / f"{name}.json"] if name else sorted(folder.glob("*.json"))
+    manifests = [manifest for path in paths if (manifest := _read(path)) is not None]
+    if len(manifests) != 1:
+        names = ", ".join(str(manifest["name"]) for manifest in manifests)
+        raise error(f"{folder} holds several bundles, {names}: say which" if names else f"{folder} holds no bundle")
+    (manifest,) = manifests
+    if manifest["interface"] != INTERFACE:
+        raise error(f"{manifest['name']} has version {manifest['interface']} of the interface, not {INTERFACE}")
+    return manifest
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """A manifest, or None for another file."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and {"name", "interface", "functions"} <= set(found) else None
+
+
+def library_of(manifest: Mapping[str, Any]) -> str | None:
+    """The name of a bundle's shared library, if it has one."""
+    names = [each.format(manifest["name"]) for each in LIBRARIES]
+    return next((name for name in names if name in manifest["files"]), None)
+
+
+def shared_library(folder: Path, manifest: Mapping[str, Any], error: type[CallError] = CallError) -> SharedLibrary:
+    """The shared library of a bundle. Raises ``error`` where it has none, or one for another machine."""
+    name = manifest["name"]
+    found = library_of(manifest)
+    if found is None:
+        raise error(f"{name} has no shared library: bundle it with --shared")
+    path = folder / found
+    try:
+        return SharedLibrary(path)
+    except OSError as reason:
+        raise error(f"{path}, for {manifest['target']['name']}, cannot be loaded: {reason}") from reason
+
+
+class NamedTensor:
+    """An input, output, hyperparameter or variable: its name, and what its elements and shape are."""
+
+    def __init__(self, said: Mapping[str, Any], dtypes: Mapping[str, Any]) -> None:
+        self.name: str = said["name"]
+        self.source: str = said.get("source", self.name)
+        self.shape = tuple(said["shape"])
+        self.element: str = said["dtype"]
+        self.dtype = np.dtype(dtypes.get(self.element, np.uint8))
+
+    def __str__(self) -> str:
+        return f"{self.element}[{','.join(map(str, self.shape))}]"
+
+    def empty(self) -> Array:
+        """An array of this type."""
+        return np.empty(self.shape, self.dtype)
+
+    def taken(self, value: Any, of: str, error: type[CallError]) -> Array:
+        """An array or numbers as an array of this type. Raises ``error`` for another shape or dtype."""
+        try:
+            array = np.asarray(value) if hasattr(value, "dtype") else np.asarray(value, self.dtype)
+        except (TypeError, ValueError, OverflowError) as reason:
+            raise error(f"{of}: {self.source!r} must be {self}: {reason}") from reason
+        if array.dtype != self.dtype or array.shape != self.shape:
+            raise error(f"{of}: {self.source!r} must be {self}, not {array.dtype}{list(array.shape)}")
+        return np.ascontiguousarray(array).reshape(self.shape)
+
+
+class Signature:
+    """The inputs and outputs of a function of a bundle."""
+
+    def __init__(self, said: Mapping[str, Any], dtypes: Mapping[str, Any]) -> None:
+        self.inputs = [NamedTensor(each, dtypes) for each in said["inputs"]]
+        self.outputs = [NamedTensor(each, dtypes) for each in said["outputs"]]
+
+    def __str__(self) -> str:
+        taken, given = (", ".join(f"{e.source}: {e}" for e in side) for side in (self.inputs, self.outputs))
+        return f"({taken}) -> ({given})"
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = [
+        ("version", ctypes.c_uint32), ("variables", ctypes.c_void_p), ("variables_bytes", ctypes.c_size_t),
+        ("arena", ctypes.c_void_p), ("arena_bytes", ctypes.c_size_t), ("parallel_for", ctypes.c_void_p),
+        ("own", ctypes.c_void_p),
+    ]  # fmt: skip
+
+
+class _Handle(ctypes.Structure):
+    _fields_ = [
+        ("version", ctypes.c_uint32), ("variables", ctypes.c_void_p), ("arena", ctypes.c_void_p),
+        ("parallel_for", ctypes.c_void_p), ("own", ctypes.c_void_p), ("run", ctypes.c_void_p),
+    ]  # fmt: skip
+
+
+_BODY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_size_t)
+_PARALLEL_FOR = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t
+)
+_WRITE = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_READ = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t)
+
+
+class _Pool:
+    """Threads that share the work of calls. They make the calls, too: a signal's exception is raised in the main
+    thread, and would leave work undone there."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="bundle")
+        self.parallel_for = _PARALLEL_FOR(self._share)
+
+    def call(self, function: Callable[[], int]) -> int:
+        return self._executor.submit(function).result()
+
+    def _share(self, _own: int, body: int, context: int, tasks: int, each: int) -> None:
+        ranges, taking, run = iter(range(0, tasks, max(each, 1))), threading.Lock(), _BODY(body)
+
+        def work(thread: int) -> None:
+            while True:
+                with taking:
+                    begin = next(ranges, None)
+                if begin is None:
+                    return
+                run(context, thread, begin, min(begin + each, tasks))
+
+        helpers = [self._executor.submit(work, thread) for thread in range(1, self.threads)]
+        work(0)
+        for helper in helpers:
+            if not helper.cancel():
+                helper.result()
+
+
+class Variables(Mapping[str, Array]):
+    """The variables of an instance by name: what is got is a copy, what is set is written at once."""
+
+    def __init__(self, instance: BundleInstance, tensors: Sequence[NamedTensor], roles: Sequence[str]) -> None:
+        self._instance = instance
+        self._tensors = {tensor.name: tensor for tensor in tensors}
+        self._numbers = {tensor.name: number for number, tensor in enumerate(tensors)}
+        self.roles = {tensor.name: role for tensor, role in zip(tensors, roles, strict=True)}
+        """``parameter``, ``statistic`` or ``state``, by name."""
+
+    def __getitem__(self, name: str) -> Array:
+        array = self._tensors[name].empty()
+        self._instance._move("get", self._numbers[name], array)
+        return array
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.update({name: value})
+
+    def update(self, values: Mapping[str, Any]) -> None:
+        """Set several. Raises :class:`CallError` for unknown names and other types; nothing has been set then."""
+        own, error = self._instance, self._instance.error
+        for name in values:
+            if name not in self._tensors:
+                like = get_close_matches(name, self._tensors, n=1)
+                raise error(f"{own.name} has no variable {name!r}{f'; did you mean {like[0]!r}?' if like else ''}")
+        arrays = {name: self._tensors[name].taken(value, own.name, error) for name, value in values.items()}
+        for name, array in arrays.items():
+            own._move("set", self._numbers[name], array)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{self.roles[name]:<9}  {name}: {tensor}" for name, tensor in self._tensors.items())
+
+
+class BundleInstance:
+    """A bundle with variables and an arena of its own. Several instances of one bundle do not touch each other.
+
+    Inputs are arrays of exactly the type that the bundle was made for, or numbers and lists. ``hyper`` holds the
+    hyperparameters of steps and may be changed between them. ``threads`` share out the work of a call, as many as the
+    bundle was made for at most; what comes out is the same bits for any number. Calls from several threads take turns.
+
+    Raises :class:`CallError`, with the name of the error code where the bundle gave one.
+    """
+
+    error: type[CallError] = CallError
+    dtypes: Mapping[str, Any] = NUMPY
+
+    def __init__(self, manifest: Mapping[str, Any], symbols: LoadedCode, *, threads: int = 1) -> None:
+        self.manifest = manifest
+        self.name: str = manifest["name"]
+        self._symbols = symbols
+        self._lock = threading.Lock()
+        self._pool = self._pool_of(threads)
+        self.functions = {name: Signature(said, self.dtypes) for name, said in manifest["functions"].items()}
+        """What each function takes and gives."""
+        self._hyper = [NamedTensor({**each, "source": each["name"]}, self.dtypes) for each in manifest["hyper"]]
+        self.hyper: dict[str, float] = {each["name"]: each["default"] for each in manifest["hyper"]}
+        tensors = [NamedTensor(each, self.dtypes) for each in manifest["variables"]]
+        self.variables = Variables(self, tensors, [each["role"] for each in manifest["variables"]])
+        self._handle = _Handle()
+        self._begin()
+
+    def another(self) -> BundleInstance:
+        """One more instance of the same bundle, with variables as they are at the start."""
+        threads = self._pool.threads if self._pool else 1
+        return type(self)(self.manifest, self._symbols, threads=threads)
+
+    def step(self, /, **given: Any) -> float:
+        """One step of training on a batch of inputs by name; hyperparameters by name are for this step alone.
+
+        The loss. Raises :class:`CallError` where it is NaN or infinite: no variable has changed then.
+        """
+        (loss,) = self._run(STEP, given).values()
+        return float(loss)
+
+    def predict(self, /, **given: Any) -> dict[str, Array]:
+        """Outputs by name for a batch of inputs by name."""
+        return self._run(PREDICT, given)
+
+    def reset(self) -> None:
+        """All variables as they are at the start."""
+        self._call("reset")
+
+    def save(self, path: str | Path) -> None:
+        """Write all variables into a file (safetensors)."""
+        data = bytearray()
+
+        def write(_own: int, at: int, count: int) -> int:
+            data.extend(ctypes.string_at(at, count))
+            return count
+
+        self._call("save", _WRITE(write), None)
+        try:
+            _write_whole(Path(path), data)
+        except OSError as reason:
+            raise self.error(f"{path}: cannot be written: {reason.strerror or reason}") from reason
+
+    def load(self, path: str | Path) -> None:
+        """Take all variables from a file that this bundle has written, here or elsewhere."""
+        try:
+            data = Path(path).read_bytes()
+        except OSError as reason:
+            raise self.error(f"{path}: cannot be read: {reason.strerror or reason}") from reason
+
+        def read(_own: int, offset: int, to: int, count: int) -> int:
+            part = data[offset : offset + count]
+            ctypes.memmove(to, part, len(part))
+            return len(part)
+
+        self._call("load", _READ(read), None, of=str(path))
+
+    def __repr__(self) -> str:
+        functions = "".join(f"\n  {name}{signature}" for name, signature in self.functions.items())
+        return f"{self.name} for {self.manifest['target']['name']}, {len(self.variables)} variables{functions}"
+
+    # -- calls
+
+    def _pool_of(self, threads: int) -> _Pool | None:
+        most = self.manifest["threads"]
+        if not 1 <= threads <= most:
+            raise self.error(f"{self.name} was made for {most} threads at most, not {threads}: bundle with --threads")
+        return _Pool(threads) if threads > 1 else None
+
+    def _begin(self) -> None:
+        """Check that description and code are of one bundle, and initialise memory."""
+        said = self.manifest
+        version = ctypes.c_uint32.from_address(self._symbols.address(f"{self.name}_sizes")).value
+        if version != said["version"]:
+            raise self.error(f"{self.name}.json is of another bundle or version than the machine code")
+        self._variables, variables = _aligned(said["variables_bytes"], said["alignment"])
+        self._arena, arena = _aligned(said["arena_bytes"], said["alignment"])
+        parallel = ctypes.cast(self._pool.parallel_for, ctypes.c_void_p).value if self._pool else None
+        memory = _Memory(version, variables, said["variables_bytes"], arena, said["arena_bytes"], parallel, None)
+        self._call("init", ctypes.byref(memory))
+
+    def _run(self, name: str, given: Mapping[str, Any]) -> dict[str, Array]:
+        if name not in self.functions:
+            raise self.error(f"{self.name} has no {name}; it has {' and '.join(self.functions)}")
+        signature = self.functions[name]
+        rest = dict(given)
+        of = f"{self.name}.{name}"
+        inputs = [tensor.taken(self._input(of, tensor, rest), of, self.error) for tensor in signature.inputs]
+        hyper = [self._struct(rest)] if name == STEP and self._hyper else []
+        if rest:
+            known = ", ".join([*(t.source for t in signature.inputs), *(self.hyper if hyper else ())])
+            raise self.error(f"{of}: unknown {', '.join(map(repr, rest))}; it takes {known}")
+        outputs = {tensor.source: tensor.empty() for tensor in signature.outputs}
+        self._call(name, *inputs, *hyper, *outputs.values())
+        return outputs
+
+    def _input(self, of: str, tensor: NamedTensor, rest: dict[str, Any]) -> Any:
+        """An input, by the model's name for it or by its name in C, taken out of what was given."""
+        for name in (tensor.source, tensor.name):
+            if name in rest:
+                return rest.pop(name)
+        raise self.error(f"{of}: input {tensor.source!r} is missing, {tensor}")
+
+    def _struct(self, rest: dict[str, Any]) -> Array:
+        """The hyperparameters as C's struct: those given, which are taken out, and ``self.hyper``."""
+        values = {name: rest.pop(name, value) for name, value in self.hyper.items()}
+        struct = np.zeros((), np.dtype([(each.name, each.dtype) for each in self._hyper], align=True))
+        for each in self._hyper:
+            if each.name not in values:
+                raise self.error(f"{self.name}: hyperparameter {each.name!r} is missing")
+            struct[each.name] = each.taken(values[each.name], f"{self.name}.{STEP}", self.error)
+        return struct
+
+    def _move(self, name: str, number: int, array: Array) -> None:
+        self._call(name, ctypes.c_uint32(number), array, ctypes.c_size_t(array.nbytes))
+
+    def _call(self, name: str, *arguments: Any, of: str = "") -> None:
+        """Call a function with this instance's handle; raise what its error code says.
+
+        Arrays stay with the call, which may outlast the wait for it.
+        """
+        prototype = ctypes.CFUNCTYPE(ctypes.c_uint32)
+        function = prototype(self._symbols.address(f"{self.name}_{name}"))
+
+        def run() -> int:
+            with self._lock:
+                return int(function(ctypes.byref(self._handle), *map(_argument, arguments)))
+
+        code = self._pool.call(run) if self._pool else run()
+        if code:
+            failure = self.error(f"{of or self.name}: {self._names(code)}: {self._text(code)}")
+            failure.code = self._names(code)
+            raise failure
+
+    def _names(self, code: int) -> str:
+        names: Sequence[str] = self.manifest["errors"]
+        return names[code] if code < len(names) else str(code)
+
+    def _text(self, code: int) -> str:
+        prototype = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_uint32)
+        text: bytes = prototype(self._symbols.address(f"{self.name}_error"))(code)
+        return text.decode()
+
+
+def _argument(value: Any) -> Any:
+    return ctypes.c_void_p(value.ctypes.data) if isinstance(value, np.ndarray) else value
+
+
+def _aligned(count: int, alignment: int) -> tuple[Array, int]:
+    """Memory, and the address in it of bytes that lie at a multiple of ``alignment``."""
+    memory = np.empty(count + alignment, np.uint8)
+    return memory, -(-memory.ctypes.data // alignment) * alignment
+
+
+def _write_whole(path: Path, data: bytearray) -> None:
+    """Write a file by way of one beside it, so that it appears whole or not at all."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    try:
+        beside.write_bytes(data)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)

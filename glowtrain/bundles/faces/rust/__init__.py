@@ -1,0 +1,1 @@
+"""Rust over the C interface of a bundle."""

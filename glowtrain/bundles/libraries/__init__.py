@@ -1,0 +1,1 @@
+"""A bundle as files that linkers and loaders take."""

@@ -1,0 +1,92 @@
+"""Shared libraries of a bundle, by the linker that is installed."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from glowtrain.backends.llvm.target import Target
+from glowtrain.errors import BundleError
+
+COMPILERS = ("cc", "clang", "gcc")
+"""Commands that link for the system that they run on."""
+_ZIG_ARCHITECTURES = {"armv7": "arm", "arm64": "aarch64"}
+
+
+def library_name(name: str, target: Target) -> str:
+    """The file name of a shared library: one that Python does not take for a module of its own.
+
+    Raises :class:`BundleError` for targets that have none.
+    """
+    if not target.hosted or target.triple.startswith("wasm"):
+        raise BundleError(f"{target.name} has no shared libraries; an archive (--archive) can be linked into programs")
+    if "windows" in target.triple:
+        return f"{name}.dll"
+    return f"lib{name}.dylib" if "apple" in target.triple else f"lib{name}.so"
+
+
+def shared_library(code: bytes, name: str, target: Target, command: str | None = None) -> bytes:
+    """A shared library of one object. ``command`` links; by default what is installed and links for ``target``.
+
+    Raises :class:`BundleError` where there is no linker, and for what it says.
+    """
+    library = library_name(name, target)
+    linker = shlex.split(command) if command else linker_for(target)
+    with tempfile.TemporaryDirectory(prefix="glowtrain-") as folder:
+        (Path(folder) / f"{name}.o").write_bytes(code)
+        _run([*linker, "-shared", "-nostdlib", *_options(library, target), "-o", library, f"{name}.o"], folder)
+        return (Path(folder) / library).read_bytes()
+
+
+def linker_for(target: Target) -> list[str]:
+    """The command that links for a target. Raises :class:`BundleError` that says what to install."""
+    own = next(filter(None, map(shutil.which, COMPILERS)), None)
+    if own and _same_system(target):
+        return [own]
+    if find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "cc", "-target", zig_target(target)]
+    own = "a C compiler, " if _same_system(target) else ""
+    raise BundleError(
+        f"a shared library for {target.name} needs a linker: install {own}Zig (pip install ziglang), "
+        f"or name a compiler for {target.triple} with --cc COMMAND"
+    )
+
+
+def zig_target(target: Target) -> str:
+    """What Zig calls a target's processor and system."""
+    architecture, _, rest = target.triple.partition("-")
+    architecture = _ZIG_ARCHITECTURES.get(architecture, architecture)
+    if "apple" in rest:
+        return f"{architecture}-macos"
+    if "windows" in rest:
+        return f"{architecture}-windows-gnu"
+    return f"{architecture}-{rest.partition('-')[2]}"
+
+
+def _same_system(target: Target) -> bool:
+    """Whether programs for a target are made by compilers of this system."""
+    return zig_target(target) == zig_target(Target.host())
+
+
+def _options(library: str, target: Target) -> list[str]:
+    if "apple" in target.triple:
+        return [f"-Wl,-install_name,@rpath/{library}"]
+    if "windows" in target.triple:
+        return ["-Wl,--no-entry"]
+    return ["-Wl,-z,defs", f"-Wl,-soname,{library}"]
+
+
+def _run(command: Sequence[str], folder: str) -> None:
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise BundleError(f"{command[0]}: cannot be run: {error.strerror or error}") from error
+    if done.returncode:
+        said = "\n".join((done.stderr or done.stdout).strip().splitlines()[-5:])
+        raise BundleError(f"{shlex.join(command)} failed:\n{said}")
