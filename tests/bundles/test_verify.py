@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import glowtrain as gt
 from glowtrain.backends.cpu.backend import Cpu
-from glowtrain.bundles.verify.elsewhere import Runner, parsed
+from glowtrain.bundles.verify.elsewhere import ExampleRunner, parsed
 from glowtrain.bundles.verify.record import Record, check_against, difference, record_of, require_same
 from glowtrain.bundles.verify.trace import Words, trace_of
 from glowtrain.cli import app
@@ -113,13 +113,13 @@ def test_values_at_the_start_count_in_a_record() -> None:
 def test_what_cannot_be_built_or_run() -> None:
     module = compiled(MLP)
     with pytest.raises(BundleError, match="no-such-compiler cannot be run: No such file"):
-        Runner("no-such-compiler").trace(module, 1)
+        ExampleRunner("no-such-compiler").trace(module, 1)
     with pytest.raises(BundleError, match="false .* failed with status 1"):
-        Runner("false").trace(module, 1)
+        ExampleRunner("false").trace(module, 1)
     with pytest.raises(BundleError, match="does not say where the program stands"):
-        Runner("true", "emulator").trace(module, 1)
+        ExampleRunner("true", "emulator").trace(module, 1)
     with pytest.raises(BundleError, match="cannot be run|No such file"):
-        Runner("true", "{}").trace(module, 1)
+        ExampleRunner("true", "{}").trace(module, 1)
 
 
 COMPILER = shutil.which("cc")
@@ -128,7 +128,7 @@ COMPILER = shutil.which("cc")
 
 def test_a_program_built_here_computes_what_python_does() -> None:
     if COMPILER is not None:
-        there = Runner(COMPILER).trace(compiled(MLP), 3, seed=5)
+        there = ExampleRunner(COMPILER).trace(compiled(MLP), 3, seed=5)
         assert difference(trace_of(MLP, HERE, 3, seed=5), there) == ""
 
 

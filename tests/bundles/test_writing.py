@@ -50,7 +50,7 @@ def read(path: Path) -> dict[str, Any]:
 def test_files_and_what_the_description_says(tmp_path: Path) -> None:
     made = gt.bundle(tiny, tmp_path / "new" / "folder", loss=MSE, optimizer=gt.optim.SGD(0.25))
     files = {path.name: path.read_bytes() for path in made.path.iterdir()}
-    assert set(files) == {"tiny.o", "tiny.h", "tiny.json", "main.c", "Makefile", "expected.txt"}
+    assert set(files) == {"tiny.o", "tiny.h", "tiny.hpp", "tiny.json", "main.c", "Makefile", "expected.txt"}
     assert {name: len(data) for name, data in files.items()} == dict(made.files)
     said = read(made.path / "tiny.json")
     for name, facts in said["files"].items():

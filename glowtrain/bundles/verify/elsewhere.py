@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from glowtrain.bundles.example import program
 from glowtrain.bundles.header import header
 from glowtrain.bundles.module import BundleModule
-from glowtrain.bundles.verify.trace import StepTrace, Trace
+from glowtrain.bundles.verify.trace import BitTrace, StepTrace
 from glowtrain.errors import BundleError
 
 PROGRAM = "{}"
@@ -24,14 +24,14 @@ _OUTPUT = re.compile(r"(\w+): (.*) ([0-9a-f]{8})")
 
 
 @dataclass(frozen=True)
-class Runner:
+class ExampleRunner:
     """How programs are made and run: a C compiler, as on a shell, and the command that runs a program, in which ``{}``
     stands for it."""
 
     compiler: str = "cc"
     command: str = PROGRAM
 
-    def trace(self, module: BundleModule, steps: int, seed: int = 0) -> Trace:
+    def trace(self, module: BundleModule, steps: int, seed: int = 0) -> BitTrace:
         """What the module computes there. Raises :class:`BundleError` for what cannot be built or run."""
         with TemporaryDirectory(prefix="glowtrain-") as folder:
             return parsed(self._printed(module, Path(folder), steps, seed), module)
@@ -49,7 +49,7 @@ class Runner:
         return _output([word.replace(PROGRAM, str(made)) for word in words])
 
 
-def parsed(printed: str, module: BundleModule) -> Trace:
+def parsed(printed: str, module: BundleModule) -> BitTrace:
     """What an example has printed, with a checksum of every variable. Raises :class:`BundleError` for anything else."""
     names = [place.name for place in module.memory.places]
     steps, outputs = list[StepTrace](), dict[str, dict[str, str]]()
@@ -63,7 +63,7 @@ def parsed(printed: str, module: BundleModule) -> Trace:
             outputs.setdefault(output[1], {})[output[2]] = output[3]
         else:
             raise BundleError(f"the program printed {line!r}, which is no result: has it ended early?")
-    return Trace(tuple(steps), outputs)
+    return BitTrace(tuple(steps), outputs)
 
 
 def _output(command: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.toolchain import version
 from glowtrain.bundles.contents import Contents
-from glowtrain.bundles.verify.trace import StepTrace, Trace
+from glowtrain.bundles.verify.trace import BitTrace, StepTrace
 from glowtrain.bundles.weights import file_of
 from glowtrain.errors import BundleError, VerificationError
 from glowtrain.files import write_atomically
@@ -33,7 +33,7 @@ class Record:
     seed: int
     machine: str
     versions: Mapping[str, str]
-    trace: Trace
+    trace: BitTrace
 
     def write(self, path: Path) -> None:
         """Write the file. Raises :class:`BundleError` where it cannot be written."""
@@ -54,7 +54,7 @@ class Record:
             raise BundleError(f"{path}: is no record of glowtrain verify --record") from error
 
 
-def record_of(contents: Contents, trace: Trace, seed: int) -> Record:
+def record_of(contents: Contents, trace: BitTrace, seed: int) -> Record:
     """The record of what this machine computed."""
     host = Target.host()
     versions = {"glowtrain": __version__, "compiler": version()}
@@ -69,12 +69,12 @@ def digest_of(contents: Contents) -> str:
     return hasher.hexdigest()
 
 
-def difference(here: Trace, there: Trace) -> str:
+def difference(here: BitTrace, there: BitTrace) -> str:
     """Where two traces begin to differ, in words; empty where they do not."""
     return next(_differences(here, there), "")
 
 
-def require_same(model: str, here: Trace, there: Trace, where: str) -> None:
+def require_same(model: str, here: BitTrace, there: BitTrace, where: str) -> None:
     """Raise :class:`VerificationError` with the first difference."""
     if found := difference(here, there):
         raise VerificationError(f"{model}: {where} computes other bits than this machine: {found}")
@@ -97,7 +97,7 @@ def check_against(record: Record, mine: Record) -> None:
     require_same(mine.model, mine.trace, record.trace, f"the other machine ({record.machine}; {others})")
 
 
-def _differences(here: Trace, there: Trace) -> Iterator[str]:
+def _differences(here: BitTrace, there: BitTrace) -> Iterator[str]:
     for number, (mine, other) in enumerate(zip_longest(here.steps, there.steps), 1):
         if mine is None or other is None:
             yield f"step {number} is missing {'here' if mine is None else 'there'}"
@@ -129,4 +129,4 @@ def _record(said: Mapping[str, Any]) -> Record:
     steps = tuple(StepTrace(**step) for step in trace["steps"])
     outputs = {function: dict(all_) for function, all_ in trace["outputs"].items()}
     rest = {name: said[name] for name in ("model", "digest", "seed", "machine", "versions")}
-    return Record(**rest, trace=Trace(steps, outputs))
+    return Record(**rest, trace=BitTrace(steps, outputs))

@@ -58,7 +58,7 @@ class StepTrace:
 
 
 @dataclass(frozen=True)
-class Trace:
+class BitTrace:
     """All steps, and checksums of the outputs of the other functions, by their names."""
 
     steps: tuple[StepTrace, ...]
@@ -73,7 +73,7 @@ class Trace:
         return "\n".join([*lines, ""])
 
 
-def trace_of(contents: Contents, backend: Backend, steps: int, seed: int = 0, *, fixed_point: bool = False) -> Trace:
+def trace_of(contents: Contents, backend: Backend, steps: int, seed: int = 0, *, fixed_point: bool = False) -> BitTrace:
     """What a backend computes here: the steps, if there are any to train, then the other functions once."""
     options = Options(facts=backend.facts, fixed_point=fixed_point)
     state = State({variable.name: variable.initial for variable in contents.variables})
@@ -84,7 +84,7 @@ def trace_of(contents: Contents, backend: Backend, steps: int, seed: int = 0, *,
             trained = [_step(graph, next(runs), state) for _ in range(steps)]
         else:
             outputs[name] = {printable(output): checksum(array) for output, array in next(runs).items()}
-    return Trace(tuple(trained), outputs)
+    return BitTrace(tuple(trained), outputs)
 
 
 def checksum(array: Array) -> str:

@@ -12,9 +12,9 @@ from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.llvm.target import Target, target_names
 from glowtrain.bundles.contents import Contents
 from glowtrain.bundles.module import module_of
-from glowtrain.bundles.verify.elsewhere import PROGRAM, Runner
+from glowtrain.bundles.verify.elsewhere import PROGRAM, ExampleRunner
 from glowtrain.bundles.verify.record import Record, check_against, record_of, require_same
-from glowtrain.bundles.verify.trace import Trace, trace_of
+from glowtrain.bundles.verify.trace import BitTrace, trace_of
 from glowtrain.bundles.writing import contents_of
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.completion import names
@@ -102,7 +102,7 @@ def verify(
             {},
             None,
         ).fixed()
-        _compare_bits(contents, target, Runner(compiler, run), steps, seed, record, against)
+        _compare_bits(contents, target, ExampleRunner(compiler, run), steps, seed, record, against)
         return
     if compiler != "cc" or run != PROGRAM:
         raise InputError("--cc and --run are for a bundle: name its --target")
@@ -117,7 +117,7 @@ def verify(
 def _compare_bits(
     contents: Contents,
     target: str | None,
-    runner: Runner,
+    runner: ExampleRunner,
     steps: int,
     seed: int,
     record: Path | None,
@@ -139,11 +139,11 @@ def _compare_bits(
         out.print(f"{contents.name}: {_what(trace)}: the same bits on {target} ({runner.command}) as here")
 
 
-def _elsewhere(contents: Contents, target: Target, runner: Runner, steps: int, seed: int) -> Trace:
+def _elsewhere(contents: Contents, target: Target, runner: ExampleRunner, steps: int, seed: int) -> BitTrace:
     options_ = Options(facts=Cpu(target, cache=None).facts)
     return runner.trace(module_of(contents, target, options_, known=True), steps, seed)
 
 
-def _what(trace: Trace) -> str:
+def _what(trace: BitTrace) -> str:
     functions = [*([plural(len(trace.steps), "step")] if trace.steps else []), *trace.outputs]
     return " and ".join(functions)

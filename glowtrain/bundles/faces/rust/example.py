@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 
-from glowtrain.bundles.example import INCREMENT, MULTIPLIER, STEPS
+from glowtrain.bundles.example import STEPS
 from glowtrain.bundles.faces.rust.names import CRATES, argument, element
 from glowtrain.bundles.faces.words import named
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.signature import BundleFunction, BundleTensor
+from glowtrain.bundles.verify.trace import INCREMENT, MULTIPLIER
 from glowtrain.types import DType
 
 
