@@ -58,6 +58,7 @@ class LlvmFunction(Instructions):
             "entry:",
         ]
         self._block = "entry"
+        self._buffers: list[str] = []
 
     def parameter(self, type_: str, name: str) -> LlvmValue:
         """A parameter as a value, perhaps of another function that it is handed on to."""
@@ -148,7 +149,14 @@ class LlvmFunction(Instructions):
         self.branch(after)
         self.start(after)
 
+    def buffer(self, count: int, type_: LlvmType) -> LlvmValue:
+        """Memory on the stack for so many values, made once, wherever it is asked for."""
+        name = f"%buffer{len(self._buffers)}"
+        self._buffers.append(f"  {name} = alloca [{count * type_.width} x {type_.scalar}], align 64")
+        return LlvmValue(name, POINTER)
+
     def finish(self, result: LlvmValue | None = None) -> str:
         """Return the whole text, ended with ``ret``."""
         self.line(f"ret {result.typed}" if result else "ret void")
-        return "\n".join([*self._lines, "}", ""])
+        head, entry, *rest = self._lines
+        return "\n".join([head, entry, *self._buffers, *rest, "}", ""])

@@ -7,6 +7,7 @@ compared with what its operands are at no cost.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -136,8 +137,13 @@ def poison(type_: LlvmType) -> LlvmValue:
 
 def first_lanes(width: int, count: int) -> LlvmValue:
     """The constant mask of the first ``count`` lanes."""
-    text = "<" + ", ".join(f"i1 {'true' if lane < count else 'false'}" for lane in range(width)) + ">"
-    return LlvmValue(text, vector("i1", width))
+    return mask_of([lane < count for lane in range(width)])
+
+
+def mask_of(lanes: Sequence[bool]) -> LlvmValue:
+    """A constant mask."""
+    text = "<" + ", ".join(f"i1 {'true' if lane else 'false'}" for lane in lanes) + ">"
+    return LlvmValue(text, vector("i1", len(lanes)))
 
 
 def float_constant(value: float, scalar: str = "float") -> str:

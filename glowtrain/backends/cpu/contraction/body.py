@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from glowtrain.backends.cpu.contraction import rates
@@ -56,10 +57,10 @@ class ContractionBody:
     def _unroll(self) -> int:
         """Trips of the innermost loop that are written one after another: for two dozen multiply-adds or more."""
         tile, written = self.tile, [(i, self.tile.trips(i)) for i in self.written]
-        if tile.guards or not self.rolled:
+        if tile.guards or not self.rolled or tile.plan.passes > 1:
             return tile.copies
         size = tile.sums // tile.copies * prod(extent for _, extent in written)
-        unroll = max(tile.copies, min(4, max(1, 32 // size)))
+        unroll = max(tile.copies, min(4, max(1, 32 // size)) // tile.copies * tile.copies)
         while unroll > tile.copies and not self._live([*written, (self.rolled[-1], unroll)]):
             unroll //= 2
         return max(unroll, tile.copies)
@@ -70,8 +71,8 @@ class ContractionBody:
         """The sums after the products of ``steps`` at the ``active`` points.
 
         Where steps share values they are ordered by the address of the operand that has more of them, so that each of
-        those dies early. The fence, which is no instruction, keeps LLVM from holding values for another body that would
-        not fit.
+        those dies early, if that leaves the order of every sum. The fence, which is no instruction, keeps LLVM from
+        holding values for another body that would not fit.
         """
         if self.apart:
             self.f.line('fence syncscope("singlethread") acquire')
@@ -80,7 +81,7 @@ class ContractionBody:
         loaded: dict[tuple[str, int, int], LlvmValue] = {}
         for s, p in self._ordered(todo, steps):
             for v in range(self.tile.vectors):
-                at = (p * self.tile.vectors + v) * self.tile.copies + s % self.tile.copies
+                at = (p * self.tile.vectors + v) * self.tile.copies + steps[s].partial
                 sums[at] = self._product(self.tile.points[p], v, cursor, sums[at], steps[s], loaded)
         return sums
 
@@ -95,6 +96,7 @@ class ContractionBody:
                     step.b + b[loop] * at,
                     {**step.index, loop: at},
                     min(step.count, extent - at) if size > 1 else step.count,
+                    at // size % self.tile.copies if loop == self.tile.along else step.partial,
                 )
                 for step in steps
                 for at in range(0, extent, size)
@@ -108,7 +110,8 @@ class ContractionBody:
         if all(len(set(at.values())) == len(each) for at, each in zip(places, alone, strict=True)):
             return todo
         window = max(places, key=lambda at: len(set(at.values())))
-        return sorted(todo, key=lambda pair: window[pair])
+        up, down = sorted(todo, key=lambda pair: window[pair]), sorted(todo, key=lambda pair: -window[pair])
+        return next((order for order in (up, down) if _in_steps(order)), todo)
 
     def _has(self, point: Point, step: TileStep) -> bool:
         return all(low <= step.index[i] < high for i, (low, high) in point.ranges.items() if i in self.written)
@@ -230,3 +233,13 @@ class ContractionBody:
         """An address that can be read whatever the guard says: that of the tile in C if no lane exists."""
         some = guard if guard.width == 1 else self.f.call(f"llvm.vector.reduce.or.{guard.type.suffix}", I1, guard)
         return self.f.select(some, place, pointer("%c"))
+
+
+def _in_steps(order: Sequence[tuple[int, int]]) -> bool:
+    """Whether the products (step, point) of each point are in the order of the steps."""
+    last = dict[int, int]()
+    for step, point in order:
+        if last.get(point, -1) > step:
+            return False
+        last[point] = step
+    return True

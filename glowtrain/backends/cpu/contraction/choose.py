@@ -16,6 +16,7 @@ from glowtrain.backends.cpu.contraction.cost import (
     Candidate,
     compute,
     inner_reduction,
+    kept_partials,
     packing,
     stream,
     total,
@@ -23,6 +24,7 @@ from glowtrain.backends.cpu.contraction.cost import (
     views_fit,
 )
 from glowtrain.backends.cpu.contraction.describe import Problem
+from glowtrain.backends.cpu.contraction.order import CHAIN
 from glowtrain.backends.cpu.contraction.rates import Machine
 
 
@@ -57,8 +59,9 @@ class Level:
 
 @dataclass(frozen=True)
 class ContractionPlan:
-    """The arrangement of one problem. ``vec`` is the loop along the lanes, a reduction if ``dots``; ``cost`` is in
-    cycles, ``packing`` the part of it for each operand that levels pack. ``ahead``: B is packed when code is generated.
+    """The arrangement of one problem. ``vec`` is the loop along the lanes, a reduction if ``dots``; ``copies`` are the
+    vectors of partial sums that a tile keeps for each vector of results, in each of ``passes``; ``cost`` is in cycles,
+    ``packing`` the part of it for each operand that levels pack. ``ahead``: B is packed when code is generated.
     """
 
     problem: Problem
@@ -71,6 +74,7 @@ class ContractionPlan:
     reductions: tuple[int, ...]
     levels: tuple[Level, ...]
     copies: int
+    passes: int
     cost: float
     packing: dict[str, float]
     ahead: bool
@@ -190,8 +194,14 @@ def _panels(problem: Problem) -> Iterator[tuple[int, bool]]:
 
 def _axes(problem: Problem, machine: Machine) -> Iterator[tuple[int, bool]]:
     """Loops that may run along the lanes, with packing of B if they need it; only the best classes of contiguity."""
+    order = problem.order
+    if order is not None and order.lanes:
+        yield order.along, False
+        return
     ranked: dict[int, list[tuple[int, bool]]] = {}
     for i, loop in enumerate(problem.loops):
+        if loop.reduces and order is not None:
+            continue
         if loop.reduces:
             near = (abs(loop.a) == 1 and abs(loop.b) == 1) or not problem.outputs
             ranked.setdefault(0 if near else 3, []).append((i, False))
@@ -244,8 +254,9 @@ def _tiles(problem: Problem, machine: Machine, vec: int, vectors: int) -> Iterat
     """
     loops = [i for i in problem.outputs if i != vec]
     loops.sort(key=lambda i: (problem.loops[i].a == 0, abs(problem.loops[i].a) or abs(problem.loops[i].b)))
-    limit = max(1, (machine.registers - 2) // vectors)
     dots = problem.loops[vec].reduces
+    kept = 1 if problem.order is None else kept_partials(problem.order, machine)
+    limit = max(1, (machine.registers - 2) // (vectors * kept))
     yield ()
     for i in loops:
         yield from (((i, size),) for size in _largest(problem, i, limit))
@@ -289,10 +300,15 @@ def _refined(x: Candidate, kinds: Sequence[str], enough: bool) -> Iterator[Candi
         for pack_b in {x.pack_b, b_too}:
             y = replace(x, pack_a=pack_a, pack_b=pack_b)
             yield y
-            for steps in () if y.problem.source.whole else _part_sizes(y):
+            for steps in _part_sizes(y) if _continues(y.problem) else ():
                 chunks = _chunks(y, kinds, steps)
                 if chunks:
                     yield replace(y, chunks=chunks)
+
+
+def _continues(problem: Problem) -> bool:
+    """Whether a sum may go on from what C holds of it: one chain may, and its order is that of the whole one."""
+    return not problem.source.whole and problem.order == CHAIN
 
 
 def _part_sizes(x: Candidate) -> Iterator[int]:
@@ -333,7 +349,8 @@ def _complete(x: Candidate, kinds: tuple[str, ...], cost: float) -> ContractionP
         order = (*(i for i in order if i != last), last)
     levels = tuple(_levels(x))
     chosen = x.problem, x.machine, x.vec, x.dots, x.vectors, x.tile
-    return ContractionPlan(*chosen, kinds, order, levels, x.copies, cost, packing(x), x.ahead)
+    sums = x.copies, x.partials // x.copies
+    return ContractionPlan(*chosen, kinds, order, levels, *sums, cost, packing(x), x.ahead)
 
 
 def _levels(x: Candidate) -> Iterator[Level]:

@@ -8,7 +8,7 @@ from glowtrain.backends.cpu.contraction.choose import clipped
 from glowtrain.backends.cpu.contraction.tile import Cursor, Point, RegisterTile, TileStep
 from glowtrain.backends.llvm.lanes import Lanes
 from glowtrain.backends.llvm.text import LlvmFunction
-from glowtrain.backends.llvm.values import LlvmValue, Number, vector
+from glowtrain.backends.llvm.values import LlvmValue, Number, mask_of, vector
 
 
 def affine(f: LlvmFunction, constant: int, terms: Sequence[tuple[int, Number]]) -> Number:
@@ -91,6 +91,8 @@ class Clipping:
         width = self.lanes.width
         if width == 1:
             return self.f.compare("ult", self.f.index(value), extent)
+        if isinstance(value, int):
+            return mask_of([0 <= value + factor * lane < extent for lane in range(width)])
         narrow = self.f.convert("trunc", self.f.index(value), "i32")
         steps = "<" + ", ".join(f"i32 {factor * lane}" for lane in range(width)) + ">"
         places = self.f.op("add", self.f.splat(narrow, width), LlvmValue(steps, vector("i32", width)))

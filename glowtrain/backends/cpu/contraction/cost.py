@@ -12,6 +12,7 @@ from math import ceil, prod
 
 from glowtrain.backends.cpu.contraction import rates
 from glowtrain.backends.cpu.contraction.describe import Problem
+from glowtrain.backends.cpu.contraction.order import FEW_PARTIALS, SumOrder
 from glowtrain.backends.cpu.contraction.rates import LINE, NEXT_LINES, OTHER_LINES, PAGE, THIRD_LEVEL, Machine
 from glowtrain.deferred import cached_property
 
@@ -46,8 +47,20 @@ class Candidate:
         return prod(size for _, size in self.tile)
 
     @cached_property
+    def partials(self) -> int:
+        """Vectors of partial sums that each output has."""
+        order = self.problem.order
+        return self._independent if order is None else vectors_of_partials(order, self.machine)
+
+    @cached_property
     def copies(self) -> int:
-        """Sums kept for each output, so that independent ones hide the latency of the multiply-add."""
+        """Those of them that are kept at once: all, or as many as registers allow."""
+        order = self.problem.order
+        return self.partials if order is None else kept_partials(order, self.machine)
+
+    @cached_property
+    def _independent(self) -> int:
+        """Sums of integers for each output, so that independent ones hide the latency of an addition."""
         count, products = 1, self.points * self.vectors
         if self.problem.dot and not self.problem.dot.adds:
             return count
@@ -83,6 +96,18 @@ class Candidate:
         strides = self.problem.strides(operand)
         moving = [(strides[i], extents[i]) for i in loops if strides[i]]
         return min(prod(e for _, e in moving), 1 + sum(s * (e - 1) for s, e in moving)) * self.problem.bytes_of(operand)
+
+
+def vectors_of_partials(order: SumOrder, machine: Machine) -> int:
+    """Vectors of partial sums of an output, or of a vector of outputs."""
+    return max(1, order.partials // machine.width) if order.lanes else order.partials
+
+
+def kept_partials(order: SumOrder, machine: Machine) -> int:
+    """Those that are kept at once. Where lanes are few, one pass over the operands after another sums some of them: the
+    more there are at once, the fewer outputs share what is loaded.
+    """
+    return min(vectors_of_partials(order, machine), max(FEW_PARTIALS, machine.registers // 4))
 
 
 def views_fit(x: Candidate) -> bool:

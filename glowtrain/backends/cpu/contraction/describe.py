@@ -13,6 +13,7 @@ from math import prod
 from typing import TYPE_CHECKING, Protocol
 
 from glowtrain.backends.cpu.contraction.dot import Dot
+from glowtrain.backends.cpu.contraction.order import SumOrder, sum_order
 from glowtrain.backends.cpu.tasks import Work
 from glowtrain.backends.llvm.formats import SIZE
 from glowtrain.backends.llvm.text import LlvmFunction
@@ -286,6 +287,11 @@ class Problem:
         """Reduction loops, outermost first: the farther an index moves the operands, the farther out."""
         found = [i for i, loop in enumerate(self.loops) if not loop.c]
         return tuple(sorted(found, key=lambda i: -abs(self.loops[i].a) - abs(self.loops[i].b)))
+
+    @cached_property
+    def order(self) -> SumOrder | None:
+        """The order in which floats are summed; integers have any."""
+        return None if self.source.sums_integers else sum_order(self)
 
     @cached_property
     def extents(self) -> dict[int, int]:

@@ -54,9 +54,10 @@ class Micro:
     def text(self) -> str:
         """The whole function."""
         self._fetch()
-        sums = self._start()
-        sums = self._reduce(0, list(range(len(self.tile.points))), Cursor(pointer("%a"), pointer("%b"), {}), sums)
-        self._finish_all(sums)
+        self.buffer = self._strided_results()
+        points, begin = list(range(len(self.tile.points))), Cursor(pointer("%a"), pointer("%b"), {})
+        sums = [self._reduce(0, points, begin, self._start(), number) for number in range(self.plan.passes)]
+        self._finish_all(self._combined(sums))
         return self.f.finish()
 
     def _fetch(self) -> None:
@@ -75,28 +76,55 @@ class Micro:
             if self.epilogue is not None:
                 self.epilogue.fetch(self.f, self._coordinates(point.index, vector), self._lane, far)
 
+    def _strided_results(self) -> LlvmValue | None:
+        """A buffer on the stack for results whose lanes are apart in C, with what C holds of sums that go on."""
+        if self.lanes.width == 1 or self.plan.dots or self.variant.c.lane == 1 or self.whole:
+            return None
+        buffer = self._reserve(len(self.tile.points) * self.tile.vectors, self.of["c"])
+        if self.variant.start != "zero":
+            self._exchange(buffer, self._vectors, store=False)
+        return buffer
+
+    @property
+    def _vectors(self) -> list[tuple[Point, int]]:
+        """The vectors of the tile."""
+        return list(product(self.tile.points, range(self.tile.vectors)))
+
     def _start(self) -> list[LlvmValue]:
-        """What the sums begin with: 0, or what precedes the words of B."""
+        """What the sums begin with: 0, what precedes the words of B, or what C holds of them."""
         sums, dot = [self.lanes.zero] * self.tile.sums, self.plan.problem.dot
-        if dot is None or not dot.correction:
-            return sums
-        before = -self.lanes.width * dot.group
-        for at, (point, vector) in enumerate(product(self.tile.points, range(self.tile.vectors))):
-            place = self.of["b"].shift(pointer("%b"), point.b + vector * self.variant.b.step + before)
-            sums[at * self.tile.copies] = self.f.load(self.lanes.type, place, 4)
+        for at, (point, vector) in enumerate(self._vectors):
+            if dot is not None and dot.correction:
+                before = vector * self.variant.b.step - self.lanes.width * dot.group
+                place = self.of["b"].shift(pointer("%b"), point.b + before)
+                sums[at * self.tile.copies] = self.f.load(self.lanes.type, place, 4)
+            if self.variant.start != "zero" and not self.plan.dots:
+                held = self._held(point, vector, at)
+                begun = sums[at * self.tile.copies]
+                sums[at * self.tile.copies] = held if begun is self.lanes.zero else self.lanes.add(held, begun)
         return sums
+
+    def _held(self, point: Point, vector: int, at: int) -> LlvmValue:
+        """What C holds of a vector of sums."""
+        slot = self._slot(self.buffer, at)
+        if slot is not None:
+            return self._loaded(self.lanes, slot, self.lanes.width)
+        place = self.of["c"].shift(pointer("%c"), point.c + vector * self.variant.c.step)
+        return self._loaded(self.lanes, place, self.tile.count(vector))
 
     # ---- the loops of the sum ----------------------------------------------------------------------------------------
 
-    def _reduce(self, depth: int, active: list[int], cursor: Cursor, sums: list[LlvmValue]) -> list[LlvmValue]:
-        """The sums after all trips of the reduction loops from ``depth`` on, at the ``active`` points."""
+    def _reduce(
+        self, depth: int, active: list[int], cursor: Cursor, sums: list[LlvmValue], number: int
+    ) -> list[LlvmValue]:
+        """The sums after all trips of the reduction loops from ``depth`` on, at the ``active`` points, of one pass."""
         if depth == len(self.body.rolled):
             return self.body.products(active, cursor, sums, [TileStep(0, 0, {}, self.tile.full)])
         loop = self.body.rolled[depth]
         if loop in self.ranges:
-            return self._dynamic(depth, active, cursor, sums)
+            return self._dynamic(depth, active, cursor, sums, number)
         for low, high, some in self._segments(loop, active):
-            sums = self._static(depth, low, high, some, cursor, sums)
+            sums = self._static(depth, low, high, some, cursor, sums, number)
         return sums
 
     def _segments(self, loop: int, active: list[int]) -> list[tuple[int, int, list[int]]]:
@@ -115,34 +143,38 @@ class Micro:
         return self.body.unroll if depth == len(self.body.rolled) - 1 else 1
 
     def _static(
-        self, depth: int, low: int, high: int, active: list[int], cursor: Cursor, sums: list[LlvmValue]
+        self, depth: int, low: int, high: int, active: list[int], cursor: Cursor, sums: list[LlvmValue], number: int
     ) -> list[LlvmValue]:
-        """Trips ``low`` to ``high``: a loop of unrolled ones, the rest of them, the last lanes of a dot product."""
-        loop = self.body.rolled[depth]
-        step = self._advance(loop)
-        unroll = self._unroll(depth)
-        count, tail = divmod(high - low, step)
-        trips, rest = divmod(count, unroll)
+        """Trips ``low`` to ``high``: a loop of unrolled ones, the rest of them, the last lanes of a dot product.
+
+        Of several passes over partial sums each takes its own part of every trip of the loop.
+        """
+        loop, unroll = self.body.rolled[depth], self._unroll(depth)
+        step, parted = self._advance(loop), loop == self.tile.along
+        block = unroll * step
+        every, low = (block * self.plan.passes, low + number * block) if parted else (block, low)
+        trips = (high - low + number * block * parted) // every
         begin = self._shifted(loop, low, cursor)
-        end = low + trips * unroll * step
+        end = low + trips * every
         if trips > 1:
-            sums = self._trips(depth, low, end, unroll, active, begin, sums)
+            sums = self._trips(depth, low, end, unroll, active, begin, sums, number, every=every)
         elif trips == 1:
-            sums = self._straight(depth, unroll, active, self._at(begin, loop, low), sums)
+            sums = self._straight(depth, unroll, active, self._at(begin, loop, low), sums, number)
+        rest, tail = divmod(min(max(high - end, 0), block), step)
+        place = self._shifted(loop, end - low, begin)
         if rest:
-            place = self._shifted(loop, end - low, begin)
-            sums = self._straight(depth, rest, active, self._at(place, loop, end), sums)
+            sums = self._straight(depth, rest, active, self._at(place, loop, end), sums, number)
         if tail:
-            place = self._shifted(loop, count * step, begin)
-            sums = self.body.products(
-                active, self._at(place, loop, low + count * step), sums, [TileStep(0, 0, {}, tail)]
-            )
+            place = self._at(self._shifted(loop, rest * step, place), loop, end + rest * step)
+            sums = self.body.products(active, place, sums, [TileStep(0, 0, {}, tail, rest % self.tile.copies)])
         return sums
 
     def _at(self, cursor: Cursor, loop: int, index: Number) -> Cursor:
         return replace(cursor, index={**cursor.index, loop: index})
 
-    def _dynamic(self, depth: int, active: list[int], cursor: Cursor, sums: list[LlvmValue]) -> list[LlvmValue]:
+    def _dynamic(
+        self, depth: int, active: list[int], cursor: Cursor, sums: list[LlvmValue], number: int
+    ) -> list[LlvmValue]:
         """Trips whose bounds are known when the kernel runs: a loop of unrolled trips, then one of single trips."""
         loop, unroll = self.body.rolled[depth], self._unroll(depth)
         low, high = self.ranges[loop]
@@ -151,9 +183,9 @@ class Micro:
             whole = self.f.op("sub", many, self.f.op("urem", many, unroll))
             middle = self.f.op("add", self.f.index(low), whole)
             begin = self._shifted(loop, low, cursor)
-            sums = self._trips(depth, low, middle, unroll, active, begin, sums, guarded=True)
+            sums = self._trips(depth, low, middle, unroll, active, begin, sums, number, guarded=True)
             low = middle
-        return self._trips(depth, low, high, 1, active, self._shifted(loop, low, cursor), sums, guarded=True)
+        return self._trips(depth, low, high, 1, active, self._shifted(loop, low, cursor), sums, number, guarded=True)
 
     def _shifted(self, loop: int, by: Number, cursor: Cursor) -> Cursor:
         """The cursor moved by some trips of a loop."""
@@ -165,17 +197,17 @@ class Micro:
 
     def _trips(
         self, depth: int, low: Number, high: Number, unroll: int, active: list[int], cursor: Cursor,
-        sums: list[LlvmValue], *, guarded: bool = False,
+        sums: list[LlvmValue], number: int, *, every: int = 0, guarded: bool = False,
     ) -> list[LlvmValue]:  # fmt: skip
         """A loop over one reduction, carrying both addresses and the sums of the active points."""
         loop, per_point = self.body.rolled[depth], self.tile.vectors * self.tile.copies
-        step = unroll * self._advance(loop)
+        step = every or unroll * self._advance(loop)
         own = [point * per_point + i for point in active for i in range(per_point)]
         carried = [cursor.a, cursor.b, *(sums[at] for at in own)]
 
         def body(at: LlvmValue, values: list[LlvmValue]) -> list[LlvmValue]:
             here = Cursor(values[0], values[1], {**cursor.index, loop: at})
-            inner = self._straight(depth, unroll, active, here, self._with(sums, own, values[2:]))
+            inner = self._straight(depth, unroll, active, here, self._with(sums, own, values[2:]), number)
             after = self._shifted(loop, step, here)
             return [after.a, after.b, *(inner[place] for place in own)]
 
@@ -204,30 +236,26 @@ class Micro:
         return [self.f.phi(old, before, new, leave) for old, new in zip(carried, loop.results, strict=True)]
 
     def _straight(
-        self, depth: int, count: int, active: list[int], cursor: Cursor, sums: list[LlvmValue]
+        self, depth: int, count: int, active: list[int], cursor: Cursor, sums: list[LlvmValue], number: int
     ) -> list[LlvmValue]:
         """``count`` trips of a reduction without a loop."""
         loop = self.body.rolled[depth]
         step = self._advance(loop)
         if depth == len(self.body.rolled) - 1:
             a, b = self.variant.a.strides[loop] * step, self.variant.b.strides[loop] * step
-            steps = [TileStep(a * i, b * i, {loop: i * step}, self.tile.full) for i in range(count)]
+            copies = self.tile.copies if loop == self.tile.along else 1
+            steps = [TileStep(a * i, b * i, {loop: i * step}, self.tile.full, i % copies) for i in range(count)]
             return self.body.products(active, cursor, sums, steps)
         for i in range(count):
             here = self._at(self._shifted(loop, i, cursor), loop, affine(self.f, i, [(1, cursor.index[loop])]))
-            sums = self._reduce(depth + 1, active, here, sums)
+            sums = self._reduce(depth + 1, active, here, sums, number)
         return sums
 
     # ---- results -----------------------------------------------------------------------------------------------------
 
     def _finish_all(self, sums: list[LlvmValue]) -> None:
         """Finish every vector of the tile. Lanes with a stride in C go through a buffer on the stack, in a loop."""
-        vectors = [(point, vector) for point in self.tile.points for vector in range(self.tile.vectors)]
-        sums, buffer = self._combined(sums), None
-        if self.lanes.width > 1 and not self.plan.dots and self.variant.c.lane != 1 and not self.whole:
-            buffer = self._reserve(len(vectors), self.of["c"])
-            if self.variant.start != "zero":
-                self._exchange(buffer, vectors, store=False)
+        vectors, buffer = self._vectors, self.buffer
         if (
             self.epilogue is not None
             and self.epilogue.length(self._lane, self.lanes.width) * len(vectors) > LONGEST_END
@@ -259,13 +287,16 @@ class Micro:
             at += count
         return groups
 
-    def _combined(self, sums: list[LlvmValue]) -> list[LlvmValue]:
-        """The partial sums of each vector added up, neighbours first."""
-        count = self.tile.copies
-        while count > 1:
-            pairs = zip(sums[::2], sums[1::2], strict=True)
-            sums, count = [self.lanes.add(left, right) for left, right in pairs], count // 2
-        return sums
+    def _combined(self, passes: list[list[LlvmValue]]) -> list[LlvmValue]:
+        """The partial sums of each vector, which passes have left, added up half with half."""
+        result, count = [], self.tile.copies
+        for first in range(0, self.tile.sums, count):
+            parts = [each for sums in passes for each in sums[first : first + count]]
+            while len(parts) > 1:
+                halves = zip(parts[: len(parts) // 2], parts[len(parts) // 2 :], strict=True)
+                parts = [self.lanes.add(left, right) for left, right in halves]
+            result += parts
+        return result
 
     def _reserve(self, vectors: int, lanes: Lanes) -> LlvmValue:
         return self.f.value(f"alloca [{vectors * lanes.width} x {lanes.type.scalar}], align 64", POINTER)
@@ -325,7 +356,7 @@ class Micro:
             count = sum(self.tile.count(vector + i) for i in range(vectors))
         place = slot or c.shift(row.c, row.offset + (0 if self.plan.dots else vector * self.variant.c.step))
         exists = count if slot is None else lanes.width
-        if self.variant.start != "zero":
+        if self.variant.start != "zero" and self.plan.dots:
             value = lanes.add(self._loaded(lanes, place, exists), value)
         if self.epilogue is not None:
             value = self._applied(self.epilogue, lanes, row, vector, value, count)

@@ -48,13 +48,14 @@ class Point:
 @dataclass(frozen=True)
 class TileStep:
     """One trip of straight-line code: offsets in A and B, place in each reduction loop, lanes that exist (of words:
-    elements that exist).
+    elements that exist), and the number of the partial sum that its products go to.
     """
 
     a: int
     b: int
     index: Mapping[int, int]
     count: int
+    partial: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ class RegisterTile:
         self.points = [self._point(place) for place in product(*(range(size) for size in variant.sizes))]
         self.extents = dict(zip(plan.reductions, variant.extents, strict=True))
         self.full = plan.problem.dot.group if plan.problem.dot else self.width
+        order = plan.problem.order
+        self.along = plan.reductions[-1] if order is None else order.along
         self.guards = [k for k, kind in enumerate(plan.kinds) if kind == "guard"]
 
     def _point(self, place: tuple[int, ...]) -> Point:

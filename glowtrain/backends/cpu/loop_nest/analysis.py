@@ -169,6 +169,12 @@ def computed(expr: Expr) -> Iterator[Expr]:
             stack.extend(() if isinstance(node, Load) else node.children)
 
 
+def expressions_of_value(statement: Statement) -> tuple[Expr, ...]:
+    """What a statement computes, without its subscripts."""
+    found = expressions(statement)
+    return found[-1:] if isinstance(statement, (Store, Accumulate)) else found
+
+
 def reductions(body: Sequence[Statement]) -> Iterator[Reduce]:
     """The outermost reductions in flat statements."""
     seen: set[Expr] = set()

@@ -1,34 +1,47 @@
 """Reductions: several over one box in one pass, with a fixed order of accumulation.
 
-Along lanes of an outer loop each lane sums for itself; otherwise the reduction itself runs along lanes, which are
-combined half with half at the end. A few partial accumulators hide the latency of additions. Nothing depends on
-addresses or threads, so the bits are the same from run to run; they depend on the width of vectors, unless the
-reduction says its number of partial sums: then both ways give the same.
+The order is that of :mod:`glowtrain.backends.cpu.loop_nest.order`. Partial results are accumulators: for each lane of a
+loop around them, or the lanes of a few vectors, which are combined half with half at the end. Where there are too many
+for the registers they lie on the stack.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from glowtrain.backends.cpu.loop_nest.analysis import loop_order, reduction_step_cost, reductions
+from glowtrain.backends.cpu.loop_nest.analysis import reductions
 from glowtrain.backends.cpu.loop_nest.expressions import LlvmExpressions, reached
+from glowtrain.backends.cpu.loop_nest.order import PARTIALS, UNROLLED, ReductionOrder, reduction_order
 from glowtrain.backends.cpu.loop_nest.scope import Context
 from glowtrain.backends.llvm import scalar
+from glowtrain.backends.llvm.target import Target
+from glowtrain.backends.llvm.text import LlvmFunction, Loop
 from glowtrain.backends.llvm.values import LlvmValue, first_lanes
-from glowtrain.loops import Apply, Expr, Index, Let, Reduce, Ref, Statement, substitute
+from glowtrain.loops import Apply, Buffer, Expr, Index, Let, Reduce, Ref, Statement, substitute
 from glowtrain.types import DType, boolean
-
-UNROLLED = 16
-"""Boxes of at most this many points are written out."""
-PARTIALS = 4
-"""Independent accumulators."""
 
 
 class Reducing(LlvmExpressions):
-    """Expressions that may hold reductions."""
+    """Expressions that may hold reductions. ``lane``: the loop around them that vectors of the reference size would run
+    along, whether or not this target has any.
+    """
+
+    def __init__(
+        self, f: LlvmFunction, target: Target, pointers: dict[Buffer, LlvmValue], written: Iterable[Buffer]
+    ) -> None:
+        super().__init__(f, target, pointers, written)
+        self.lane: Index | None = None
+
+    @contextmanager
+    def in_lane(self, lane: Index | None) -> Iterator[None]:
+        """Write what a loop along the lanes has inside, or with ``None`` what there is none around."""
+        self.lane, before = lane, self.lane
+        yield
+        self.lane = before
 
     def reduce(self, group: Sequence[Reduce]) -> list[LlvmValue]:
         job = _Job.of(self, group)
@@ -36,13 +49,12 @@ class Reducing(LlvmExpressions):
         if trips == 0:
             return [scalar.constant(identity(r.op, r.dtype), r.dtype.name, 1) for r in group]
         self.hoist(job.statements)
-        if self.context.index is None and trips > 1:
-            lane = _lane_index(job)
-            if lane is not None:
-                return job.across_lanes(lane)
-        if trips == 1 or (trips <= UNROLLED and not job.partials):
+        if trips == 1 or (trips <= UNROLLED and job.order.partials == 1):
             return job.unrolled()
-        return job.looped()
+        if not job.order.lanes:
+            return job.looped(self.context.width)
+        with self.in_lane(job.last):
+            return job.looped(self.context.width) if self.context.index is not None else job.along_lanes()
 
     def hoist(self, body: Sequence[Statement]) -> None:
         self.reduce_together(list(reductions(list(reached(body)))))
@@ -52,10 +64,11 @@ class Reducing(LlvmExpressions):
         """Compute those reductions that can be computed here, equal boxes in one pass, and remember them."""
         ready = [reduction for reduction in dict.fromkeys(found) if self._ready(reduction)]
         inner = {reduction: self._inner(reduction) for reduction in ready}
-        groups: dict[tuple[int, ...], list[Reduce]] = {}
+        groups: dict[tuple[ReductionOrder, tuple[int, ...]], list[Reduce]] = {}
         for reduction in ready:
             if not inner[reduction]:
-                groups.setdefault((reduction.partials, *(i.extent for i in reduction.indices)), []).append(reduction)
+                key = reduction_order(reduction, self.lane, self.free), tuple(i.extent for i in reduction.indices)
+                groups.setdefault(key, []).append(reduction)
         for group in groups.values():
             for reduction, value in zip(group, self.reduce(group), strict=True):
                 self.scopes.set(reduction, value)
@@ -91,24 +104,30 @@ def identity(op: str, dtype: DType) -> bool | int | float:
 
 @dataclass
 class _Job:
-    """Reductions over one box: the bodies are in terms of the first one's indices."""
+    """Reductions over one box in one order: the bodies are in terms of the first one's indices."""
 
-    e: LlvmExpressions
+    e: Reducing
     group: Sequence[Reduce]
     indices: tuple[Index, ...]
     bodies: list[Expr]
+    order: ReductionOrder
 
     @staticmethod
-    def of(e: LlvmExpressions, group: Sequence[Reduce]) -> _Job:
+    def of(e: Reducing, group: Sequence[Reduce]) -> _Job:
         indices = group[0].indices
         bodies = [group[0].body]
         bodies += [substitute(r.body, dict(zip(r.indices, indices, strict=True))) for r in group[1:]]
-        return _Job(e, group, indices, bodies)
+        return _Job(e, group, indices, bodies, reduction_order(group[0], e.lane, e.free))
 
     @property
-    def partials(self) -> int:
-        """The number of partial sums, where the program says it."""
-        return self.group[0].partials
+    def last(self) -> Index:
+        """The index that partial results divide."""
+        return self.indices[self.order.places[-1]]
+
+    @property
+    def outer(self) -> list[Index]:
+        """The loops around it."""
+        return [self.indices[place] for place in self.order.places[:-1]]
 
     @property
     def statements(self) -> list[Statement]:
@@ -125,10 +144,7 @@ class _Job:
 
     def _accumulate(self, reduction: Reduce, body: Expr, total: LlvmValue, mask: LlvmValue | None) -> LlvmValue:
         e, dtype = self.e, reduction.dtype.name
-        if self.partials:
-            fused = dtype == "f32"  # where there is no such instruction in f64: the same bits, but slow
-        else:
-            fused = dtype in ("f32", "f64") and e.target.fuses(dtype) and e.scopes.get(body) is None
+        fused = dtype == "f32" or (dtype == "f64" and not reduction.partials)
         if fused and reduction.op == "add" and isinstance(body, Apply) and body.function == "mul":
             operation, operands = "fma", [*(e.full(argument) for argument in body.arguments), total]
         else:
@@ -146,42 +162,108 @@ class _Job:
                 sums = self.point(sums)
         return sums
 
-    def looped(self) -> list[LlvmValue]:
-        """Loops over the box; with an outer loop along the lanes each lane reduces for itself."""
-        e, width = self.e, self.e.context.width
-        order = loop_order([i for i in self.indices if i.extent > 1], self.statements, e.free)
-        count = self.partials or (PARTIALS if order[-1].extent >= 2 * PARTIALS else 1)
-        sums = self._nest(order, self.identities(width) * count, count)
-        return self._combined(sums, count)
+    def looped(self, width: int) -> list[LlvmValue]:
+        """Loops over the box, for each lane of a loop around it or for a single result."""
+        count = self._used(1)
+        if self._held(count):
+            return self._combined(self._nest(self.outer, self.identities(width) * count, count, width, 1), count)
+        return self._on_stack(count, width, 1)
 
-    def across_lanes(self, lane: Index) -> list[LlvmValue]:
-        """The index ``lane`` runs along vector lanes, the others in loops around it."""
+    def along_lanes(self) -> list[LlvmValue]:
+        """The last index runs along vector lanes, as many as there are; the others in loops around it."""
+        width = min(lane_width(self.e, [r.dtype for r in self.group]), self.order.partials)
+        if width == 1:
+            return self.looped(1)
+        count = self._used(width)
+        if self._held(count):
+            sums = self._nest(self.outer, self.identities(width) * count, count, width, width)
+            values = self._combined(sums, count)
+        else:
+            values = self._on_stack(count, width, width)
+        return [self._horizontal(r, v) for r, v in zip(self.group, values, strict=True)]
+
+    def _used(self, stride: int) -> int:
+        """Vectors of partial results. Those that no element goes into would change nothing, and are left out: as many
+        are left as are combined half with half.
+        """
+        vectors = -(-self.last.extent // stride)
+        return min(self.order.partials // stride, 1 << (vectors - 1).bit_length())
+
+    def _held(self, count: int) -> bool:
+        """Whether so many vectors for each reduction are kept in registers, and the steps written out."""
+        return count <= PARTIALS or count * len(self.group) <= self.e.target.vector_registers // 2
+
+    def _on_stack(self, count: int, width: int, stride: int) -> list[LlvmValue]:
+        """The same with accumulators on the stack: several at a time, in loops."""
+        memory = PartialResults(self.e, self.identities(width), count)
+        if self.outer or self.last.extent < stride * count:
+            memory.clear()
+        self._stack_nest(self.outer, memory, stride)
+        return self._combined(memory.folded(self._both, PARTIALS), PARTIALS)
+
+    def _stack_nest(self, order: Sequence[Index], memory: PartialResults, stride: int) -> None:
+        if not order:
+            self._stack_steps(memory, stride)
+            return
+        with self._opened(order[0]):
+            self._stack_nest(order[1:], memory, stride)
+
+    def _stack_steps(self, memory: PartialResults, stride: int) -> None:
+        """Rounds over all accumulators, the first of them from nothing; then over those for which there are elements
+        left.
+        """
+        e, index, n = self.e, self.last, len(self.group)
+        every = stride * memory.count
+        whole = index.extent // every * every
+        begin = 0 if self.outer else every
+        if begin and whole:
+            self._round(memory, e.f.index(0), stride, [*memory.identities] * PARTIALS)
+        if begin < whole:
+            with e.f.loop(whole, begin=begin, step=every) as trips:
+                self._round(memory, trips.index, stride)
+        vectors, rest = divmod(index.extent - whole, stride)
+        if vectors:
+            with e.f.loop(vectors) as loop:
+                sums = memory.load(loop.index, 1)
+                start = e.sum(e.f.index(whole), e.times(loop.index, stride))
+                memory.store(loop.index, self._trip(index, sums, start, 1, stride))
+        if rest:
+            sums = memory.load(e.f.index(vectors), 1)
+            memory.store(e.f.index(vectors), self._rest(index, sums[:n], whole + vectors * stride, stride, rest))
+
+    def _round(
+        self, memory: PartialResults, first: LlvmValue, stride: int, begun: list[LlvmValue] | None = None
+    ) -> None:
+        """A step for every accumulator, from what it holds or from what they all begin with."""
         e = self.e
-        width = lane_width(e, [r.dtype for r in self.group])
-        others = [i for i in self.indices if i is not lane and i.extent > 1]
-        order = loop_order(others, self.statements, e.free)
-        count = PARTIALS if lane.extent >= PARTIALS * width else 1
-        if self.partials:
-            width = min(width, self.partials)
-            count = self.partials // width
-        sums = self._lanes_nest(order, lane, self.identities(width) * count, count, width)
-        return [self._horizontal(r, v) for r, v in zip(self.group, self._combined(sums, count), strict=True)]
+        with e.f.loop(memory.count, step=PARTIALS) as loop:
+            sums = begun or memory.load(loop.index, PARTIALS)
+            start = e.sum(first, e.times(loop.index, stride))
+            memory.store(loop.index, self._trip(self.last, sums, start, PARTIALS, stride))
+
+    @contextmanager
+    def _opened(self, index: Index, sums: Sequence[LlvmValue] = ()) -> Iterator[Loop]:
+        """A loop over one of the indices."""
+        e = self.e
+        with e.f.loop(index.extent, sums) as loop, e.scopes.inner():
+            e.bind(index, loop.index)
+            e.hoist(self.statements)
+            yield loop
 
     def _combined(self, sums: list[LlvmValue], count: int) -> list[LlvmValue]:
         """Partial accumulators combined half with half."""
-        e, n = self.e, len(self.group)
+        n = len(self.group)
         parts = [sums[k * n : (k + 1) * n] for k in range(count)]
         while len(parts) > 1:
             half = len(parts) // 2
-            pairs = zip(parts[:half], parts[half:], strict=True)
-            parts = [
-                [
-                    scalar.apply(e.f, r.op, [a, b], r.dtype.name, e.target)
-                    for r, a, b in zip(self.group, x, y, strict=True)
-                ]
-                for x, y in pairs
-            ]
+            parts = [self._both(x, y) for x, y in zip(parts[:half], parts[half:], strict=True)]
         return parts[0]
+
+    def _both(self, left: Sequence[LlvmValue], right: Sequence[LlvmValue]) -> list[LlvmValue]:
+        """One partial result of each reduction, combined with another one."""
+        f, target = self.e.f, self.e.target
+        triples = zip(self.group, left, right, strict=True)
+        return [scalar.apply(f, r.op, [a, b], r.dtype.name, target) for r, a, b in triples]
 
     def _horizontal(self, reduction: Reduce, value: LlvmValue) -> LlvmValue:
         """The lanes of a vector combined, halves with halves."""
@@ -192,43 +274,41 @@ class _Job:
             value = scalar.apply(f, reduction.op, halves, reduction.dtype.name, self.e.target)
         return value
 
-    def _nest(self, order: Sequence[Index], sums: list[LlvmValue], count: int) -> list[LlvmValue]:
-        e, width = self.e, self.e.context.width
-        index, rest = order[0], order[1:]
-        if not rest:
-            return self._steps(index, sums, count, width, 1)
-        with e.f.loop(index.extent, sums) as loop, e.scopes.inner():
-            e.bind(index, loop.index)
-            e.hoist(self.statements)
-            loop.next = self._nest(rest, loop.carried, count)
-        return loop.results
-
-    def _lanes_nest(
-        self, order: Sequence[Index], lane: Index, sums: list[LlvmValue], count: int, width: int
+    def _nest(
+        self, order: Sequence[Index], sums: list[LlvmValue], count: int, width: int, stride: int
     ) -> list[LlvmValue]:
-        e = self.e
         if not order:
-            return self._lane_steps(lane, sums, count, width)
-        index, rest = order[0], order[1:]
-        with e.f.loop(index.extent, sums) as loop, e.scopes.inner():
-            e.bind(index, loop.index)
-            e.hoist(self.statements)
-            loop.next = self._lanes_nest(rest, lane, loop.carried, count, width)
+            return self._steps(sums, count, width, stride)
+        with self._opened(order[0], sums) as loop:
+            loop.next = self._nest(order[1:], loop.carried, count, width, stride)
         return loop.results
 
-    def _lane_steps(self, lane: Index, sums: list[LlvmValue], count: int, width: int) -> list[LlvmValue]:
-        """Whole vectors, then a masked rest (or one by one where masks are expensive)."""
-        e = self.e
-        whole = lane.extent // width * width
-        if whole:
-            sums = self._steps(lane, sums, count, width, width, whole)
-        rest = lane.extent - whole
-        if not rest:
-            return sums
-        at, n = whole // width % count, len(self.group)  # the accumulator whose turn it is
-        tail = self._masked_rest if e.target.masked else self._scalar_rest
-        sums[at * n : (at + 1) * n] = tail(lane, sums[at * n : (at + 1) * n], whole, width, rest)
+    def _steps(self, sums: list[LlvmValue], count: int, width: int, stride: int) -> list[LlvmValue]:
+        """Steps of ``stride`` along the last index, ``count`` of them a trip; then what is left."""
+        e, index, n = self.e, self.last, len(self.group)
+        step = stride * count
+        whole = index.extent // step * step
+        if whole == step:
+            sums = self._trip(index, sums, e.f.index(0), count, stride)
+        elif whole:
+            with e.f.loop(whole, sums, step=step) as loop:
+                loop.next = self._trip(index, loop.carried, loop.index, count, stride)
+            sums = loop.results
+        vectors, rest = divmod(index.extent - whole, stride)
+        if vectors:
+            sums = [
+                *self._trip(index, sums[: vectors * n], e.f.index(whole), vectors, stride),
+                *sums[vectors * n :],
+            ]
+        if rest:
+            mine = slice(vectors * n, (vectors + 1) * n)
+            sums[mine] = self._rest(index, sums[mine], whole + vectors * stride, width, rest)
         return sums
+
+    def _rest(self, lane: Index, sums: list[LlvmValue], start: int, width: int, rest: int) -> list[LlvmValue]:
+        """The last elements: a masked vector, or one by one where masks are expensive."""
+        tail = self._masked_rest if self.e.target.masked else self._scalar_rest
+        return tail(lane, sums, start, width, rest)
 
     def _masked_rest(self, lane: Index, sums: list[LlvmValue], start: int, width: int, rest: int) -> list[LlvmValue]:
         mask = first_lanes(width, rest)
@@ -247,33 +327,14 @@ class _Job:
             sums = [e.f.insert(total, value, at) for total, value in zip(sums, new, strict=True)]
         return sums
 
-    def _steps(
-        self, index: Index, sums: list[LlvmValue], count: int, width: int, stride: int, extent: int | None = None
-    ) -> list[LlvmValue]:
-        """Steps of ``stride`` along ``index`` up to ``extent``, ``count`` of them a trip."""
-        e = self.e
-        extent = index.extent if extent is None else extent
-        step = stride * count
-        whole = extent // step * step
-        if whole == step:
-            sums = self._trip(index, sums, e.f.index(0), count, width, stride)
-        elif whole:
-            with e.f.loop(whole, sums, step=step) as loop:
-                loop.next = self._trip(index, loop.carried, loop.index, count, width, stride)
-            sums = loop.results
-        rest = (extent - whole) // stride
-        if rest:
-            part = self._trip(index, sums[: rest * len(self.group)], e.f.index(whole), rest, width, stride)
-            sums = [*part, *sums[len(part) :]]
-        return sums
-
     def _trip(
-        self, index: Index, sums: Sequence[LlvmValue], start: LlvmValue, count: int, width: int, stride: int
+        self, index: Index, sums: Sequence[LlvmValue], start: LlvmValue, count: int, stride: int
     ) -> list[LlvmValue]:
+        """``count`` steps, each for accumulators of its own."""
         e, n = self.e, len(self.group)
         result: list[LlvmValue] = []
         for k in range(count):
-            context = Context(index, width) if stride > 1 else e.context
+            context = Context(index, stride) if stride > 1 else e.context
             with e.along(context):
                 at = e.sum(start, e.f.index(k * stride))
                 if stride > 1:
@@ -290,11 +351,42 @@ def lane_width(e: LlvmExpressions, dtypes: Sequence[DType]) -> int:
     return min(e.target.width(dtype.name) for dtype in floats)
 
 
-def _lane_index(job: _Job) -> Index | None:
-    """The reduction index that is best run along the lanes; ``None`` where scalar code is as good."""
-    e = job.e
-    width = lane_width(e, [r.dtype for r in job.group])
-    candidates = [index for index in job.indices if index.extent > 1]
-    if width == 1 or not candidates:
-        return None
-    return min(candidates, key=lambda index: reduction_step_cost(job.bodies, index, width, e.free))
+class PartialResults:
+    """Accumulators on the stack: ``count`` vectors for each of some reductions, whose identities are given."""
+
+    def __init__(self, e: Reducing, identities: Sequence[LlvmValue], count: int) -> None:
+        self.f, self.count, self.identities = e.f, count, identities
+        self.types = [value.type for value in identities]
+        self.memory = [e.f.buffer(count, type_) for type_ in self.types]
+
+    def clear(self) -> None:
+        """Set all to the identities."""
+        with self.f.loop(self.count) as loop:
+            self.store(loop.index, self.identities)
+
+    def load(self, first: LlvmValue, count: int) -> list[LlvmValue]:
+        """Vector after vector from ``first`` on, of each all reductions."""
+        places = (self._place(at, first, k) for k in range(count) for at in range(len(self.types)))
+        return [self.f.load(type_, place, type_.size) for place, type_ in zip(places, self.types * count, strict=True)]
+
+    def store(self, first: LlvmValue, values: Sequence[LlvmValue]) -> None:
+        """Write what :meth:`load` gives."""
+        for number, value in enumerate(values):
+            k, at = divmod(number, len(self.types))
+            self.f.store(value, self._place(at, first, k), value.type.size)
+
+    def folded(
+        self, both: Callable[[Sequence[LlvmValue], Sequence[LlvmValue]], list[LlvmValue]], most: int
+    ) -> list[LlvmValue]:
+        """Halves combined until at most so many vectors are left."""
+        while self.count > most:
+            self.count //= 2
+            with self.f.loop(self.count) as loop:
+                other = self.f.op("add", loop.index, self.count)
+                self.store(loop.index, both(self.load(loop.index, 1), self.load(other, 1)))
+        return self.load(self.f.index(0), self.count)
+
+    def _place(self, at: int, first: LlvmValue, k: int) -> LlvmValue:
+        type_ = self.types[at]
+        offset = self.f.op("mul", self.f.op("add", first, k) if k else first, type_.width)
+        return self.f.shift(self.memory[at], offset, type_.scalar)

@@ -16,8 +16,8 @@ from glowtrain.backends.cpu.loop_nest.analysis import (
     NestOperations,
     accesses,
     computed,
+    expressions_of_value,
     loop_order,
-    reduction_cost,
     reductions,
     slope,
     vector_cost,
@@ -26,6 +26,7 @@ from glowtrain.backends.cpu.loop_nest.byte_packs import packs
 from glowtrain.backends.cpu.loop_nest.chains import carried, recurrence
 from glowtrain.backends.cpu.loop_nest.collapse import collapse
 from glowtrain.backends.cpu.loop_nest.cut import NOTHING, cut, operations
+from glowtrain.backends.cpu.loop_nest.order import best_lane, computed_types, reference_lane
 from glowtrain.backends.cpu.loop_nest.reduction import Reducing
 from glowtrain.backends.cpu.loop_nest.saturation import saturation
 from glowtrain.backends.cpu.loop_nest.scope import Context
@@ -42,7 +43,6 @@ from glowtrain.loops import (
     Buffer,
     Cast,
     Const,
-    Expr,
     For,
     Index,
     Let,
@@ -50,13 +50,9 @@ from glowtrain.loops import (
     Statement,
     Store,
     address,
-    affine,
-    expressions,
     statements,
-    within,
     writes,
 )
-from glowtrain.types import DType
 
 JAM = 4
 """Neighbouring vectors that are computed at once: around a reduction, so that cache lines are used while they are
@@ -127,6 +123,11 @@ class Nests(StatementWriter):
             self._nested(loop.indices, loop.body, lambda: self.write(loop.body))
             return
         loop = collapse(loop, self.e.free)
+        with self.e.in_lane(reference_lane(loop, self.e.free)):
+            self._flat(loop, whole=whole)
+
+    def _flat(self, loop: For, *, whole: bool) -> None:
+        """Loops around statements that have none inside."""
         self.e.hoist(loop.body)
         width = self._width(loop.body)
         found = squares(loop, width, self.e.free)
@@ -216,37 +217,15 @@ class Nests(StatementWriter):
         """Lanes of a vector: by the widest float that is computed with (by the widest type if there is none), but at
         most four registers of indices, which are in registers wherever lanes do not lie side by side.
         """
-        dtypes = [e.dtype for s in statements(body) for top in expressions_of_value(s) for e in computed(top)]
-        floats: list[DType] = [dtype for dtype in dtypes if dtype.is_float]
-        widths = [self.target.width(dtype.name) for dtype in floats or dtypes]
+        widths = [self.target.width(dtype.name) for dtype in computed_types(body)]
         most = 4 * self.target.width(self.f.index_type.scalar)
         return min([*widths, most]) if widths and self.target.vector_bits else 1
 
     def _lane(self, loop: For, width: int) -> Index | None:
         """The loop to run along the lanes, or ``None`` if reductions (or nothing) should."""
-        candidates = [index for index in loop.indices if index.extent > 1 and self._may_run_along_lanes(index, loop)]
-        if width == 1 or not candidates:
-            return None
-        free, work = self.e.free, NestOperations.of(loop.body)
-        costs = {index: vector_cost(work, index, width, free) for index in candidates}
-        best = min(candidates, key=costs.__getitem__)
-        return best if costs[best] < reduction_cost(work, width, free) else None
-
-    def _may_run_along_lanes(self, index: Index, loop: For) -> bool:
-        targets = [statement for statement in loop.body if isinstance(statement, Accumulate)]
-        last = [other for other in loop.indices if other.extent > 1][-1]
-        return all(self._accumulates_along(index, target, index is last) for target in targets)
-
-    def _accumulates_along(self, index: Index, target: Accumulate, innermost: bool) -> bool:
-        """Accumulation needs distinct elements on the lanes, all of them inside, and each element's order kept: the
-        loop is the innermost one anyway, or an element's subscript tells the lane.
-        """
-        free = self.e.free
-        if slope(address(target.index, target.buffer.strides), index, free) != 1:
-            return False
-        pairs = [(affine(i), n) for i, n in zip(target.index, target.buffer.shape, strict=True) if index in free.of(i)]
-        alone = len(pairs) == 1 and [atom for atom, _ in pairs[0][0].terms] == [index]
-        return (innermost or alone) and all(within(form, extent) for form, extent in pairs)
+        if width == 1 or any(True for _ in reductions(loop.body)):
+            return self.e.lane if width > 1 else None
+        return best_lane(loop, width, self.e.free)
 
     def _lanes(self, lane: Index, body: Sequence[Statement], width: int) -> None:
         """Whole vectors (several at a time around reductions, and for bytes), then the rest."""
@@ -421,9 +400,3 @@ class Nests(StatementWriter):
         offset = self.e.sum(first, self.e.times(self.e.start(), len(vectors)))
         pointer = self.e.pointer(store.buffer, offset)
         scalar.store(self.f, self.f.interleaved(vectors), pointer, store.buffer.dtype.name, self.target)
-
-
-def expressions_of_value(statement: Statement) -> tuple[Expr, ...]:
-    """What a statement computes, without its subscripts."""
-    found = expressions(statement)
-    return found[-1:] if isinstance(statement, (Store, Accumulate)) else found
