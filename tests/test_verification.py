@@ -38,7 +38,7 @@ from glowtrain.verification import Rung, VerificationReport, ladder, random_inpu
 from glowtrain.verification.exact import distance, results_of, run_in_both
 
 CHECKED = Options(check=True)
-NAMES = ("reference", "interpreter", "optimized", "lowered", "program", "plan", "compiled", "threads")
+NAMES = ("reference", "interpreter", "optimized", "lowered", "program", "plan", "compiled", "threads", "targets")
 
 
 def step() -> Graph:

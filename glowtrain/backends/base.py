@@ -211,6 +211,11 @@ class Backend(ABC):
         caching nothing."""
         return self.on(threads)
 
+    def alike(self) -> Mapping[str, Backend]:
+        """For checks: backends that run here too and whose code must give the same bits as this one's, by what they are
+        for, in words; the least alike last. They cache nothing."""
+        return {}
+
     def uncached(self) -> Backend:
         """The same backend, keeping nothing and taking nothing that is kept."""
         return self

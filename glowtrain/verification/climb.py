@@ -1,14 +1,15 @@
 """The ladder: a graph at ever later stages of the compiler, each compared with the one in double precision.
 
     reference (f64) - interpreter - [integers] - optimized - lowered - program - plan (in the arena) - compiled
-    - threads
+    - threads - targets
 
 The rungs after the second are the stages of the walk (:mod:`glowtrain.compiler.walk`) that change something; minor ones
 are looked at where the next one differs. Where a quantized graph can be computed in integers, that graph is a rung, and
 the reference of those after it: a sum of integers is exact, so what is dequantized from a wrong integer is far outside
 of what rounding explains.
 
-On several threads, over which whatever can be shared out is, code must give the very bits that it gives on one.
+On several threads, over which whatever can be shared out is, code must give the very bits that it gives on one; and so
+must code for another kind of processor that runs here (:meth:`Backend.alike`).
 
 A result may be as far from the reference as the interpreter's own rounding explains, and a few roundings more for
 another order of summation. The report names the first rung that differs, and the node or instruction where it begins
@@ -49,6 +50,7 @@ from glowtrain.verification.exact import (
     ordered,
     results_of,
     run_in_both,
+    same_bits,
 )
 from glowtrain.verification.native import in_arena, run_loaded, unshared
 from glowtrain.verification.report import Rung, VerificationReport
@@ -226,6 +228,9 @@ class _Climb:
             self._compare(arrival.stage.name, _named(outputs, variables), partial(self._first_native, instance))
         if self.backend.threaded and self.rungs[-1].ok:
             self._threads()
+        if self.rungs[-1].ok:
+            for words, other in list(self.backend.alike().items())[-1:]:
+                self._target(words, other)
 
     def _threads(self) -> None:
         """The same code on one thread and on several."""
@@ -240,6 +245,22 @@ class _Climb:
         other = [name for name in one if one[name].tobytes() != several[name].tobytes()]
         problem = f"{other[0]} has other bits on {THREADS} threads than on one" if other else ""
         self.rungs.append(Rung("threads", time.perf_counter() - started, problem=problem))
+
+    def _target(self, words: str, other: Backend) -> None:
+        """Code for another kind of processor."""
+        self.begins("targets")
+        started = time.perf_counter()
+        found = self._try("targets", lambda: (self._run(self.backend), self._run(other)))
+        if found is None:
+            return
+        own, others = found
+        differs = [name for name in own if not same_bits(own[name], others[name])]
+        problem = f"{differs[0]} has other bits in code for {words}" if differs else ""
+        self.rungs.append(Rung("targets", time.perf_counter() - started, problem=problem))
+
+    def _run(self, backend: Backend) -> Arrays:
+        """What a backend's code leaves."""
+        return _named(*run_loaded(backend, self._artifact(backend), self.graph, self.inputs, self.state)[:2])
 
     def _artifact(self, backend: Backend) -> Artifact:
         """What a backend makes of the plan, or of the graph where there is none."""

@@ -126,6 +126,12 @@ def bound(natural: Array, exact: Array, length: float, scale: float = 0.0) -> Ro
     return RoundingBound(expected, tolerance)
 
 
+def same_bits(one: Array, other: Array) -> bool:
+    """Whether two arrays of a type have the same bits; which NaN it is does not count."""
+    bits = [np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}") for array in (one, other)]
+    return bool(np.all((bits[0] == bits[1]) | ((one != one) & (other != other))))
+
+
 def distance(found: Array, natural: Array, exact: Array, length: float) -> float:
     """How far ``found`` is from what is expected, over what :func:`bound` allows; NaN if shapes or types differ."""
     if found.shape != natural.shape or found.dtype != natural.dtype:

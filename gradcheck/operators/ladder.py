@@ -10,9 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from glowtrain.backends.base import Backend
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.interpreter import evaluate
-from glowtrain.compiler.walk import WALK, arrive, select
+from glowtrain.compiler.walk import WALK, after, arrive, select
 from glowtrain.errors import VerificationError
 from glowtrain.gradcheck.operators.differences import compared
 from glowtrain.gradcheck.report.report import Measure
@@ -21,7 +22,7 @@ from glowtrain.program.interpret.evaluate import evaluate as run_program
 from glowtrain.program.memory.plan import Plan
 from glowtrain.stages import Options
 from glowtrain.types import Array
-from glowtrain.verification.exact import Arrays, RoundingBound, bound, finite_size, longest_reduction
+from glowtrain.verification.exact import Arrays, RoundingBound, bound, finite_size, longest_reduction, same_bits
 from glowtrain.verification.native import run_loaded
 
 EXACT = 16.0
@@ -57,6 +58,27 @@ def run_compiled(graph: Graph, inputs: Arrays) -> Arrays:
             if {**again, **after}[name].tobytes() != array.tobytes():
                 raise VerificationError(f"{name} has other bits on {threads} threads than on one")
     return outputs
+
+
+def run_on_targets(graph: Graph, inputs: Arrays) -> Arrays:
+    """Outputs of the native code. Raises :class:`VerificationError` where code for another kind of processor has other
+    bits."""
+    own = backend_of("cpu")
+    plan: Plan = arrive(graph, Options(facts=own.facts))
+    wanted = _on(own, plan, graph, inputs)
+    for words, other in own.alike().items():
+        for name, array in _on(other, plan, graph, inputs).items():
+            if not same_bits(wanted[name], array):
+                raise VerificationError(f"{name} has other bits in code for {words}")
+    return wanted
+
+
+def _on(backend: Backend, plan: Plan, graph: Graph, inputs: Arrays) -> dict[str, Array]:
+    """What a backend's code gives and leaves."""
+    artifact = arrive(plan, Options(facts=backend.facts), after("plan", backend.stages(WALK)))
+    state = {variable.name: variable.initial for variable in graph.variables}
+    outputs, variables, _ = run_loaded(backend, artifact, graph, inputs, state)
+    return {**outputs, **variables}
 
 
 def same_in_f64(oracle: str, run: Runner, graph: Graph, inputs: Arrays) -> Iterator[Measure]:

@@ -197,6 +197,12 @@ def compiled(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
     yield from _narrow("compiled", use, f32, random, gradients=use.operator.differentiable)
 
 
+def targets(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
+    """Native code for other kinds of processors in f32 (results and gradients): the same bits."""
+    run = ladder.run_on_targets
+    yield from _narrow("targets", use, f32, random, gradients=use.operator.differentiable, run=run)
+
+
 def compiled_f16(use: Applied, random: np.random.Generator) -> Iterator[Measure]:
     """Native code in f16 (results)."""
     yield from _narrow("compiled f16", use, f16, random, gradients=False)
@@ -266,6 +272,7 @@ ORACLES: dict[str, Oracle] = {
     "evaluator": evaluator,
     "planned": plan,
     "compiled": compiled,
+    "targets": targets,
     "compiled f64": compiled_f64,
     "compiled f16": compiled_f16,
     "compiled bf16": compiled_bf16,

@@ -39,6 +39,7 @@ from glowtrain.verification.exact import (
     RoundingBound,
     bound,
     longest_reduction,
+    same_bits,
 )
 
 THREADS = (2, 3, 7)
@@ -269,6 +270,17 @@ def _threads(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
                 yield Measure("threads", 0.0, error, f"{name} after step {number} on {threads} threads")
 
 
+def _targets(rungs: Rungs, random: np.random.Generator) -> Iterator[Measure]:
+    """Steps of native code for other kinds of processors that run here: the same bits."""
+    wanted = _steps(rungs.backend, rungs.at("compiled"), rungs)
+    for words, other in rungs.backend.alike().items():
+        artifact = arrive(rungs.plan, rungs.options, after("plan", other.stages(WALK)))
+        for number, (own, others) in enumerate(zip(wanted, _steps(other, artifact, rungs), strict=True), 1):
+            for name, array in own.items():
+                error = 0.0 if same_bits(others[name], array) else np.inf
+                yield Measure("targets", 0.0, error, f"{name} after step {number} in code for {words}")
+
+
 def _steps(backend: Backend, artifact: Artifact, rungs: Rungs) -> list[dict[str, Array]]:
     """What each of some steps gives, and leaves in the variables."""
     run = _stepping(backend, artifact, rungs)
@@ -284,5 +296,6 @@ PROGRAM_ORACLES: dict[str, Callable[[Rungs, np.random.Generator], Iterator[Measu
     "plan": _planned,
     "compiled": _compiled,
     "threads": _threads,
+    "targets": _targets,
 }
 """The oracles for random programs: the gradient, and every rung."""

@@ -133,7 +133,7 @@ def test_a_graph_that_a_stage_broke_is_refused_with_its_name() -> None:
 def test_every_backend_climbs(backend: str) -> None:
     report = ladder(graph(), random_inputs(graph()), backend=backend)
     report.require()
-    assert report.rungs[-1].name == ("threads" if backend == "cpu" else "compiled")
+    assert report.rungs[-1].name == ("targets" if backend == "cpu" else "compiled")
 
 
 class TestExplain:

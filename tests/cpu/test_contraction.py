@@ -17,6 +17,7 @@ from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build
 from glowtrain.backends.llvm.values import LlvmType, LlvmValue, Number, number, pointer, zero
+from glowtrain.loops.functions import fused_multiply_add
 
 WIDTHS = {
     "512": replace(Target.host(), vector_bits=512, vector_registers=32),
@@ -213,6 +214,29 @@ def test_random_bytes(contraction: Contraction, how: str, width: str) -> None:
     check(of_bytes(contraction, how), WIDTHS[width])
 
 
+AVX2 = Target.named("avx2")
+FUSED = {
+    "512": WIDTHS["512"],
+    "256": AVX2,
+    "128": replace(AVX2, vector_bits=128, vector_registers=32, families=frozenset(), l1=4 << 10, l2=16 << 10),
+    "scalar": WIDTHS["scalar"],
+}
+"""Targets of all widths of vectors with fused multiply-add; one has small caches."""
+
+
+def check_bits(contraction: Contraction) -> None:
+    """All targets give the same bits: those of one order, whatever they block, pack and keep in registers."""
+    buffers = Buffers(contraction)
+    found = {name: execute(contraction, target, buffers).tobytes() for name, target in FUSED.items()}
+    assert not [name for name in found if found[name] != found["scalar"]], contraction
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(contraction=contractions())
+def test_random_on_every_target(contraction: Contraction) -> None:
+    check_bits(contraction)
+
+
 def matmul(m: int, n: int, k: int, form: str = "NN", **options: object) -> Contraction:
     """C[m, n] = A[m, k] B[k, n], with A stored as [k, m] for T?, B as [n, k] for ?T."""
     a = (k, 0, 1) if form[0] == "N" else (1, 0, m)
@@ -324,6 +348,35 @@ SHAPES = {
 @pytest.mark.parametrize("shape", sorted(SHAPES))
 def test_shapes(shape: str, width: str) -> None:
     check(SHAPES[shape], WIDTHS[width])
+
+
+@pytest.mark.parametrize("shape", sorted(SHAPES))
+def test_shapes_on_every_target(shape: str) -> None:
+    check_bits(SHAPES[shape])
+
+
+@pytest.mark.parametrize("form", ["NN", "NT"])
+@pytest.mark.parametrize(("m", "n"), [(1, 1), (3, 5), (4, 4), (1, 40), (5, 300)])
+def test_few_rows_on_every_target(m: int, n: int, form: str) -> None:
+    """Sums along the lanes, several sums for each of few results, and how each of them ends."""
+    for k in (15, 16, 17, 40, 300):
+        check_bits(matmul(m, n, k, form))
+
+
+def test_sums_have_the_order_that_shapes_say() -> None:
+    """One after another; in 16 partial sums where no loop over results finds neighbours; in 4 for few results."""
+    for contraction, partials in ((matmul(20, 30, 100), 1), (matmul(2, 30, 100, "NT"), 16), (matmul(2, 5, 100), 4)):
+        buffers = Buffers(contraction)
+        m, n, k = contraction.extents
+        a, b = buffers.a.reshape(m, k), buffers.b.reshape((k, n) if contraction.b.strides[1] == 1 else (n, k))
+        b = b if contraction.b.strides[1] == 1 else b.T
+        sums = np.zeros((partials, m, n), np.float32)
+        for at in range(k):
+            sums[at % partials] = fused_multiply_add(a[:, at, None], b[None, at], sums[at % partials])
+        while len(sums) > 1:
+            sums = sums[: len(sums) // 2] + sums[len(sums) // 2 :]
+        result = execute(contraction, WIDTHS["scalar"], buffers)[: m * n].reshape(m, n)
+        np.testing.assert_array_equal(result, sums[0])
 
 
 @pytest.mark.parametrize("width", sorted(WIDTHS))

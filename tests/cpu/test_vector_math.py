@@ -207,6 +207,56 @@ def test_products_that_must_not_be_rounded_are_fused_everywhere(size: type) -> N
     assert cpu_kernels.same(native, written).all()
 
 
+@pytest.mark.parametrize(("dtype", "size"), [("f32", np.float32), ("f64", np.float64)])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_same_bits_without_fused_arithmetic(name: str, dtype: str, size: type) -> None:
+    """Whether or not a processor has instructions for it."""
+    args = [np.concatenate([_samples(size, 3, 60), _samples(size, 4, 60)])]
+    if name in vector_math.BINARY:
+        args.append(np.random.default_rng(5).permutation(args[0]))
+    targets = [replace(target, fused=False) for target in cpu_kernels.runnable("generic", "sse4", "scalar", "avx2")]
+    first, *others = (cpu_kernels.apply(name, args, dtype, 4, target) for target in targets)
+    for target, got in zip(targets[1:], others, strict=True):
+        different = ~cpu_kernels.same(got, first)
+        assert not different.any(), f"{target.name}: {[a[different][:3] for a in args]}"
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("f32", np.float32), ("f64", np.float64)])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_fused_arithmetic_without_instructions(name: str, dtype: str, size: type) -> None:
+    """The emulation is exact for what the recipes compute."""
+    args = [_samples(size, 3, 60)]
+    if name in vector_math.BINARY:
+        args.append(np.random.default_rng(5).permutation(args[0]))
+    with_instructions, *without = cpu_kernels.runnable("scalar", "generic", "sse4")
+    expected = cpu_kernels.apply(name, args, dtype, 4, with_instructions)
+    for target in without:
+        got = cpu_kernels.apply(name, args, dtype, 4, replace(target, fused=True))
+        different = ~cpu_kernels.same(got, expected)
+        assert not different.any(), f"{target.name}: {[a[different][:3] for a in args]}"
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("f32", np.float32), ("f64", np.float64)])
+def test_fused_multiply_add_without_instructions_is_exact(dtype: str, size: type) -> None:
+    """Also where nearly everything cancels, and in f32 over the whole range."""
+    random, low = np.random.default_rng(0), -140 if dtype == "f32" else -400
+    a, b = (np.ldexp(random.normal(size=5000), random.integers(low, 120, 5000)).astype(size) for _ in range(2))
+    near = (-a * b * (1 + random.integers(-4, 5, 5000) * np.finfo(size).eps)).astype(size)
+    far = np.ldexp(random.normal(size=5000), random.integers(low, 120, 5000)).astype(size)
+    own, *others = cpu_kernels.runnable("scalar", "generic", "sse4")
+
+    def fused(target: Target, *operands: Any) -> Any:
+        def body(f: Any, args: list[LlvmValue]) -> LlvmValue:
+            return vector_math.FloatLanes(f, args[0].type, target).fused(*args)
+
+        return cpu_kernels.run(body, operands, [dtype] * 3, dtype, 4, target)
+
+    for c in (near, far):
+        for target in others:
+            same = cpu_kernels.same(fused(replace(target, fused=True), a, b, c), fused(own, a, b, c))
+            assert same.all()
+
+
 @pytest.mark.parametrize("target_name", target_names())
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_compiles_for_every_target_without_calls(target_name: str, name: str) -> None:

@@ -227,6 +227,12 @@ CODE = [
         operator("ReduceProd", "compiled", 12),
     ),
     Mistake(
+        "as many partial sums as two vectors hold",
+        reduction._Job._used,
+        result(lambda count: min(count, 2)),
+        operator("ReduceSum", "targets", 12),
+    ),
+    Mistake(
         "first product beside the padding left out",
         tile.RegisterTile,
         off_by_one("max(_, _[0])"),

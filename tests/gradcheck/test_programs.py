@@ -34,7 +34,8 @@ def failures(case: Case, *oracles: str) -> list[str]:
     return [f"{m.oracle}: {m.detail}\n{case}" for m in check_case(case, oracles) if m.status == "failed"]
 
 
-RUNGS = tuple(oracle for oracle in PROGRAM_ORACLES if oracle != "compiled")
+NATIVE = "compiled", "targets"
+RUNGS = tuple(oracle for oracle in PROGRAM_ORACLES if oracle not in NATIVE)
 
 
 @settings(max_examples=30)
@@ -46,7 +47,7 @@ def test_every_rung(case: Case) -> None:
 @settings(max_examples=12)
 @given(case=cases())
 def test_native_code(case: Case) -> None:
-    assert not failures(case, "compiled")
+    assert not failures(case, *NATIVE)
 
 
 @pytest.mark.parametrize("start", range(0, 60, 20))
@@ -58,7 +59,7 @@ def test_seeded_programs(start: int) -> None:
 @pytest.mark.parametrize("start", range(0, 24, 8))
 def test_seeded_programs_as_native_code(start: int) -> None:
     for example in range(start, start + 8):
-        assert not failures(drawn_case(1, example), "compiled")
+        assert not failures(drawn_case(1, example), *NATIVE)
 
 
 def test_steps_are_well_formed() -> None:

@@ -79,6 +79,12 @@ def test_compiled(key: str) -> None:
 
 
 @EVERY
+def test_the_same_bits_on_every_kind_of_processor(key: str) -> None:
+    sample = drawn(operator_of(key), 2, 1)
+    assert not bad(sample, ("targets",)), described(sample)
+
+
+@EVERY
 def test_compiled_in_other_types(key: str) -> None:
     sample = drawn(operator_of(key), 1, 1)
     oracles = ("compiled f64", "compiled f16", "compiled bf16")

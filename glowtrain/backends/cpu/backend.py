@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from glowtrain.backends.base import Artifact, Backend, Executable, View
@@ -37,6 +38,10 @@ class Cpu(Backend):
     code and its results are the same for any number. ``grain`` is how many cycles of work a thread takes at least
     before it comes back for more; with 0 all that can be shared is, however small.
 
+    ``fused`` says whether multiply-adds are rounded once (:attr:`Target.fused`; by default as the target has it). Code
+    for all processors computes the same bits where it is the same: with False those that processors without fused
+    multiply-add compute, such as a browser's.
+
     Raises :class:`InputError` for threads that are no number from 1 to 1024.
     """
 
@@ -50,22 +55,34 @@ class Cpu(Backend):
         *,
         threads: int | None = None,
         grain: int = GRAIN,
+        fused: bool | None = None,
     ) -> None:
-        self.target = Target.named(target) if isinstance(target, str) else target or Target.host()
+        found = Target.named(target) if isinstance(target, str) else target or Target.host()
+        self.target = found if fused is None else replace(found, fused=fused)
         self.cache = chosen(cache)
         self.threads = None if threads is None else checked(threads)
         self.grain = grain
 
-    def __reduce__(self) -> tuple[Callable[..., Cpu], tuple[Target | None, CacheChoice, int | None, int]]:
+    def __reduce__(self) -> tuple[Callable[..., Cpu], tuple[Target | None, CacheChoice, int | None, int, bool | None]]:
         """By what it was made of: the host is then the processor of the process that reads it."""
-        target = None if self.target == Target.host() else self.target
-        return _made, (target, self._choice, self.threads, self.grain)
+        fused, host = self.target.fused, Target.host()
+        target = None if replace(self.target, fused=host.fused) == host else self.target
+        return _made, (target, self._choice, self.threads, self.grain, None if fused == host.fused else fused)
 
     def on(self, threads: int) -> Cpu:
         return self._like(threads=checked(threads))
 
     def sharing(self, threads: int) -> Cpu:
         return self._like(threads=threads, grain=0, cache=None)
+
+    def alike(self) -> Mapping[str, Cpu]:
+        """This processor with vectors of half the size, and without any."""
+        own = self.target.vector_bits
+        return {words: self._like(target=self._narrow(words, bits), cache=None) for words, bits in _narrower(own)}
+
+    def _narrow(self, words: str, bits: int) -> Target:
+        fewer = replace(self.target, name=words, vector_bits=bits, families=frozenset())
+        return fewer if bits else replace(fewer, masked=False)
 
     def uncached(self) -> Cpu:
         return self._like(cache=None)
@@ -131,5 +148,12 @@ class Cpu(Backend):
         return self.threads or default()
 
 
-def _made(target: Target | None, cache: CacheChoice, threads: int | None, grain: int) -> Cpu:
-    return Cpu(target, cache, threads=threads, grain=grain)
+def _narrower(bits: int) -> Iterator[tuple[str, int]]:
+    """Sizes of vectors below one, in words and bits."""
+    if bits:
+        yield f"vectors of {bits // 2} bits", bits // 2
+        yield "no vectors", 0
+
+
+def _made(target: Target | None, cache: CacheChoice, threads: int | None, grain: int, fused: bool | None) -> Cpu:
+    return Cpu(target, cache, threads=threads, grain=grain, fused=fused)

@@ -58,10 +58,6 @@ class Lanes:
     def mul(self, a: LlvmValue, b: Number) -> LlvmValue:
         return self.f.op("fmul" if a.type.floats else "mul", a, b)
 
-    def multiply_add(self, a: LlvmValue, b: LlvmValue, c: LlvmValue, *, fused: bool) -> LlvmValue:
-        """``a * b + c``, of floats rounded once if ``fused``."""
-        return self.f.intrinsic("fma", a, b, c) if fused and a.type.floats else self.add(self.mul(a, b), c)
-
     def total(self, value: LlvmValue) -> LlvmValue:
         """The sum of all lanes, halves first: a fixed order."""
         while value.width > 1:

@@ -49,7 +49,11 @@ class Target:
 
     ``l1`` and ``l2`` are the bytes of the first-level data cache and of the second-level cache that a core can count
     on: what is typical of its class, for the host as well. They decide how loops are blocked, and with it the code and
-    the bits of sums that are taken in parts, which must not differ between two machines with the same instructions.
+    the code, which must not differ between two machines with the same instructions.
+
+    ``fused`` says whether a product is rounded before it is added to a sum: if fused, not, otherwise always. Targets
+    that are alike in this compute the same bits. By default multiply-adds are fused where the processor has
+    instructions for them; elsewhere, where that is asked for, they are computed by other operations, which is slow.
     """
 
     name: str
@@ -68,6 +72,11 @@ class Target:
     soft: tuple[str, ...] = ()
     l1: int = _CACHES[0]
     l2: int = _CACHES[1]
+    fused: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.fused is None:
+            object.__setattr__(self, "fused", self.has_fma)
 
     @staticmethod
     def host() -> Target:

@@ -11,6 +11,7 @@ from glowtrain.backends.cpu.contraction.tile import Cursor, Point, RegisterTile,
 from glowtrain.backends.llvm.formats import REGISTER, SIGNED
 from glowtrain.backends.llvm.lanes import Lanes
 from glowtrain.backends.llvm.values import I1, I32, LlvmValue, pointer, vector
+from glowtrain.backends.llvm.vector_math.float_lanes import FloatLanes
 
 _SIGNS = int("80" * 4, 16) - (1 << 32)
 """The sign bits of four bytes, as an i32."""
@@ -135,10 +136,16 @@ class ContractionBody:
             return self.dot.product(self.f, words, columns, total)
         left = self._load("a", cursor.a, point.a + step.a, vector, step.count, guard, loaded)
         right = self._load("b", cursor.b, point.b + step.b, vector, step.count, guard, loaded)
-        result = self.lanes.multiply_add(left, right, total, fused=self.tile.plan.machine.fused)
+        result = self._multiply_add(left, right, total)
         if guard is None:
             return result
         return self.f.select(guard, result, total)
+
+    def _multiply_add(self, left: LlvmValue, right: LlvmValue, total: LlvmValue) -> LlvmValue:
+        """One product more; integers wrap around."""
+        if not total.type.floats:
+            return self.lanes.add(self.lanes.mul(left, right), total)
+        return FloatLanes(self.f, total.type, self.tile.plan.machine.target).fma(left, right, total)
 
     def _load(
         self, operand: str, base: LlvmValue, offset: int, vector: int, count: int, guard: LlvmValue | None,

@@ -20,8 +20,8 @@ SCALAR_REGISTERS = 16
 
 @dataclass(frozen=True)
 class Machine:
-    """A processor as choosing sees it: lanes of the element type, vector registers, whether multiply-adds are fused,
-    cache sizes in bytes, and the type of indices.
+    """A processor as choosing sees it: lanes of the element type, vector registers, whether a multiply-add is one
+    instruction, cache sizes in bytes, the type of indices, and the target itself for whoever writes instructions.
     """
 
     width: int
@@ -30,13 +30,16 @@ class Machine:
     l1: int
     l2: int
     index_type: LlvmType
+    target: Target
 
     @staticmethod
     def of(target: Target, dtype: str) -> Machine:
         """A target that computes in ``dtype``."""
         scalar = target.vector_bits == 0
         registers = max(SCALAR_REGISTERS, target.vector_registers) if scalar else target.vector_registers
-        return Machine(target.width(dtype), registers, target.fuses(dtype), target.l1, target.l2, target.index_type)
+        fused = target.fuses(dtype) and bool(target.fused)
+        own = target.width(dtype), registers, fused, target.l1, target.l2, target.index_type
+        return Machine(*own, target)
 
 
 # -- the core

@@ -144,7 +144,7 @@ class _Job:
 
     def _accumulate(self, reduction: Reduce, body: Expr, total: LlvmValue, mask: LlvmValue | None) -> LlvmValue:
         e, dtype = self.e, reduction.dtype.name
-        fused = dtype == "f32" or (dtype == "f64" and not reduction.partials)
+        fused = dtype == "f32" if reduction.partials else dtype in ("f32", "f64") and e.target.fused
         if fused and reduction.op == "add" and isinstance(body, Apply) and body.function == "mul":
             operation, operands = "fma", [*(e.full(argument) for argument in body.arguments), total]
         else:

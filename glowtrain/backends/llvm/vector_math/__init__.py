@@ -1,8 +1,9 @@
 """Vector mathematics: what processors lack as instructions, written in those they have.
 
 LLVM offers no vector exp, log, tanh, sin and so on (it would call the C library lane by lane), so each is a recipe of
-exactly defined operations for single and double, at any number of lanes. A lane's bits do not depend on the width,
-nor on the target as long as it has fused multiply-add. A recipe may begin new basic blocks in the function.
+exactly defined operations for single and double, at any number of lanes. A lane's bits do not depend on the width, nor
+on the target but for what :attr:`~glowtrain.backends.llvm.target.Target.fused` says. A recipe may begin new basic
+blocks in the function.
 """
 
 from __future__ import annotations

@@ -136,12 +136,16 @@ class FloatLanes(Lanes):
         return self.f.intrinsic("copysign", magnitude, sign)
 
     def fma(self, a: LlvmValue, b: LlvmValue, c: LlvmValue) -> LlvmValue:
-        """a * b + c, rounded once where the target can, else twice (other bits there, at most 1 ulp of each term)."""
-        return self.multiply_add(a, b, c, fused=self.target.fuses(self.format.code))
+        """a * b + c, rounded once or twice: as the target says, whatever its processor can."""
+        return self.fused(a, b, c) if self.target.fused else self.add(self.mul(a, b), c)
 
     def fused(self, a: LlvmValue, b: LlvmValue, c: LlvmValue) -> LlvmValue:
-        """a * b + c where the product must not be rounded, on every target: for argument reduction and error terms."""
-        if self.target.fuses(self.format.code):
+        """a * b + c where the product must not be rounded, on every target: for argument reduction and error terms.
+
+        In f64 without fused arithmetic it is emulated on all processors alike: the emulation is not exact where parts
+        of it underflow.
+        """
+        if self.target.fuses(self.format.code) and (self.format is SINGLE or self.target.fused):
             return self.f.intrinsic("fma", a, b, c)
         if self.format is SINGLE:
             wide = self.wider()
@@ -150,11 +154,16 @@ class FloatLanes(Lanes):
 
     def _fused_double(self, a: LlvmValue, b: LlvmValue, c: LlvmValue) -> LlvmValue:
         """Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to
-        odd", 2008; where a part overflows, which leaves a NaN, rounded twice."""
-        (high, low), plain = self._dekker(a, b), self.add(self.mul(a, b), c)
-        middle, lost = self.sum(c, low)
+        odd", 2008; large numbers are scaled down meanwhile. What is infinite or NaN is so without."""
+        plain, one = self.add(self.mul(a, b), c), self.number(1.0)
+        huge = [self.compare("ogt", self.abs(x), self.number(2.0**960)) for x in (self.mul(a, b), c)]
+        scaled = self.either(*huge)
+        down = self.select(scaled, self.number(2.0**-64), one)
+        high, low = self._dekker(self.mul(a, down), b)
+        middle, lost = self.sum(self.mul(c, down), low)
         whole, rest = self.sum(high, middle)
         result = self.add(whole, self.to_odd(lost, rest))
+        result = self.mul(result, self.select(scaled, self.number(2.0**64), one))
         return self.select(self.is_nan(result), plain, result)
 
     def to_odd(self, a: LlvmValue, b: LlvmValue) -> LlvmValue:
@@ -181,17 +190,21 @@ class FloatLanes(Lanes):
         return product, self.add(error, self.mul(a2, b2))
 
     def _split(self, a: LlvmValue) -> tuple[LlvmValue, LlvmValue]:
-        """a as a sum of two numbers of half the mantissa each."""
-        mask = -1 << (self.format.mantissa // 2 + 1)
-        high = self.from_bits(self.both(self.bits(a), self.integer(mask)))
+        """a as a sum of two numbers of half the mantissa each: rounded to the first where its digits are odd in number,
+        which leaves one of them to the second's sign; but not up to infinity."""
+        bits, dropped = self.bits(a), self.format.mantissa // 2 + 1
+        high = self.from_bits(self.both(bits, self.integer(-1 << dropped)))
+        if self.format is DOUBLE:
+            near = self.from_bits(self.both(self.add(bits, 1 << (dropped - 1)), self.integer(-1 << dropped)))
+            high = self.select(self.compare("olt", self.abs(near), self.number(math.inf)), near, high)
         return high, self.sub(a, high)
 
     def product(self, a: LlvmValue, b: LlvmValue) -> tuple[LlvmValue, LlvmValue]:
         """a * b as a rounded product and its exact error."""
-        if not self.target.fuses(self.format.code):
+        if not self.target.fused:
             return self._dekker(a, b)
         high = self.mul(a, b)
-        return high, self.fma(a, b, self.neg(high))
+        return high, self.fused(a, b, self.neg(high))
 
     def sum(self, a: LlvmValue, b: LlvmValue) -> tuple[LlvmValue, LlvmValue]:
         """a + b as a rounded sum and its exact error (Knuth's two-sum)."""
