@@ -1,5 +1,8 @@
 """A training run that is the same everywhere: ten steps of a small network, and a digest of its parameters after them.
 
+All targets must come to the same digest: one where multiply-adds are rounded once, another where products are rounded
+before they are added.
+
 The network has a convolution, batch and layer normalization, attention, an LSTM, and Adam. Its parameters and data are
 numbers that floats hold exactly, made of Philox's raw words, which NumPy promises to keep: two machines begin with the
 same bits. Compiled code shares out whatever can be shared, however small.
@@ -32,6 +35,8 @@ EVERYWHERE = "host", "scalar"
 """Targets that run on several numbers of threads."""
 VECTORS = "avx2", "avx512", "neon"
 """Further targets, on one thread, if they run here."""
+UNFUSED = "host", "sse4"
+"""Targets that run, on one thread, without fused multiply-adds as well."""
 
 
 def network(x: Value) -> Value:
@@ -45,11 +50,14 @@ def network(x: Value) -> Value:
 
 @dataclass(frozen=True)
 class ExerciseRun:
-    """One run: the target's name, its threads, and a digest of all parameters' bytes after the last step."""
+    """One run: the target's name, its threads, and a digest of all parameters' bytes after the last step; and whether
+    multiply-adds are fused.
+    """
 
     target: str
     threads: int
     digest: str
+    fused: bool = True
 
 
 def runs(told: Callable[[str], None] = lambda _: None) -> Iterator[ExerciseRun]:
@@ -60,16 +68,22 @@ def runs(told: Callable[[str], None] = lambda _: None) -> Iterator[ExerciseRun]:
     graph = graphs.step_of(graphs.example)
     hyper = {HYPER + name: np.asarray(value, np.float32) for name, value in adam.hyper().items()}
     plan = arrive(graph, DEFAULT, until("plan"))
-    for target in targets():
+    for target, fused in arithmetics():
         told(f"target {target}")
-        backend = Cpu(target).sharing(1)
+        backend = Cpu(target, fused=fused).sharing(1)
         artifact = backend.compile(plan, DEFAULT)
-        for threads in numbers_of_threads() if target in EVERYWHERE else (1,):
+        for threads in numbers_of_threads() if fused is None and target in EVERYWHERE else (1,):
             state = State(initial(graph))
             step = backend.sharing(threads).load(artifact).bind(state)
             for number in range(STEPS):
                 step.run({**batch(graph, number), **hyper})
-            yield ExerciseRun(target, threads, digest(graph, state))
+            yield ExerciseRun(target, threads, digest(graph, state), bool(backend.target.fused))
+
+
+def arithmetics() -> tuple[tuple[str, bool | None], ...]:
+    """The targets, as they are and without fused multiply-adds."""
+    unfused = [name for name in UNFUSED if Target.named(name).runs_here]
+    return (*((name, None) for name in targets()), *((name, False) for name in unfused))
 
 
 def targets() -> tuple[str, ...]:

@@ -10,6 +10,8 @@ from glowtrain.doctor.exercise import ExerciseRun, runs
 from glowtrain.doctor.facts import facts
 from glowtrain.errors import GlowtrainError
 
+_DISTRUST = "Results on this machine cannot be trusted; please report this with all of the above"
+
 
 class BitsDiffer(GlowtrainError):
     """Compiled code gave other bits than it must."""
@@ -26,29 +28,23 @@ class DoctorReport:
         """The digests of each target, with the numbers of threads that gave them."""
         found: dict[str, dict[str, list[int]]] = {}
         for run in self.runs:
-            found.setdefault(run.target, {}).setdefault(run.digest, []).append(run.threads)
+            found.setdefault(_label(run), {}).setdefault(run.digest, []).append(run.threads)
         return found
 
     @property
     def agrees(self) -> bool:
-        """Whether every target gave the same bits each time, on any number of threads."""
-        return all(len(digests) == 1 for digests in self.digests().values())
+        """Whether all targets with the same arithmetic gave the same bits each time, on any number of threads."""
+        return all(len({run.digest for run in self._runs(fused)}) <= 1 for fused in (True, False))
 
-    def alike(self) -> list[tuple[str, ...]]:
-        """Targets that gave the same bits; those of fewer instructions may differ, as their sums have another order."""
-        found: dict[str, list[str]] = {}
-        for target, digests in self.digests().items():
-            found.setdefault(next(iter(digests)), []).append(target)
-        return [tuple(names) for names in found.values()]
+    def _runs(self, fused: bool) -> list[ExerciseRun]:
+        return [run for run in self.runs if run.fused is fused]
 
     def meaning(self) -> list[str]:
         """What the digests say, in sentences."""
-        same = "; ".join(" = ".join(names) for names in self.alike())
         return [
-            "Each target computes the same bits again and on any number of threads.",
-            f"Between targets: {same}. Where they differ, sums have another order (or there is no fused multiply-add).",
-            "Two machines that print the same digest for a target compute the same bits in it.",
-            "Targets named after instructions print the same on all machines with these versions of everything.",
+            "All targets compute the same bits, again and on any number of threads: one digest with fused",
+            "multiply-adds, another without (unfused), as processors compute that lack them.",
+            "Another machine with these versions of everything prints the same digests.",
         ]
 
     def require(self) -> None:
@@ -56,15 +52,25 @@ class DoctorReport:
         for target, digests in self.digests().items():
             if len(digests) > 1:
                 told = ", ".join(f"{digest} on {_listed(threads)}" for digest, threads in digests.items())
-                raise BitsDiffer(
-                    f"target {target} does not compute the same bits each time: {told}. Results on this machine cannot "
-                    "be trusted; please report this with all of the above"
-                )
+                raise BitsDiffer(f"target {target} does not compute the same bits each time: {told}. {_DISTRUST}")
+        for runs_ in map(self._runs, (True, False)):
+            other = next((run for run in runs_ if run.digest != runs_[0].digest), None)
+            if other is not None:
+                pair = " and ".join(f"{_label(run)} ({run.digest})" for run in (runs_[0], other))
+                raise BitsDiffer(f"targets {pair} do not compute the same bits. {_DISTRUST}")
 
     def to_json(self) -> str:
         """All of it for programs."""
-        found = [{"target": run.target, "threads": run.threads, "digest": run.digest} for run in self.runs]
+        found = [
+            {"target": run.target, "fused": run.fused, "threads": run.threads, "digest": run.digest}
+            for run in self.runs
+        ]
         return json.dumps({"facts": self.facts, "runs": found, "agrees": self.agrees}, indent=1)
+
+
+def _label(run: ExerciseRun) -> str:
+    """A target by its name and arithmetic."""
+    return run.target if run.fused else f"{run.target}, unfused"
 
 
 def _listed(threads: list[int]) -> str:

@@ -202,10 +202,9 @@ class Reduce(Expr):
     """``expr`` combined over an index box by "add", "mul", "max", "min", "and" or "or".
 
     "max" and "min" propagate NaN. f16 and bf16 accumulate in f32 (the cast is written out by whoever builds the
-    expression). In which order is the target's choice, unless ``partials``, a power of two, says it: over one index,
-    element i goes into partial sum i mod ``partials``, and these are combined half with half, so that all targets give
-    the same bits, however wide their vectors are. Products in f32 are added by fused multiply-adds, those in f64
-    are rounded before.
+    expression). In which order is the backend's choice, the same for all of its targets, unless ``partials``, a power
+    of two, says it: over one index, element i goes into partial sum i mod ``partials``, and these are combined half
+    with half. Products in f32 are then added by fused multiply-adds, those in f64 are rounded before.
     """
 
     op: str

@@ -25,7 +25,7 @@ from glowtrain.types import f32
 @pytest.fixture
 def one_target(monkeypatch: pytest.MonkeyPatch) -> None:
     """On this processor alone, with up to three threads."""
-    monkeypatch.setattr(exercise, "targets", lambda: ("host",))
+    monkeypatch.setattr(exercise, "arithmetics", lambda: (("host", None),))
     monkeypatch.setattr(exercise, "default", lambda: 3)
 
 
@@ -45,8 +45,10 @@ def test_everything_is_printed() -> None:
     assert result.exit_code == 0, result.output
     for said in ("glowtrain ", "numpy ", "llvmlite ", "L1 ", "threads", "parameters after ten steps", "host", "scalar"):
         assert said in result.output
-    assert "Each target computes the same bits again and on any number of threads." in result.output
-    assert len(re.findall(r"\b[0-9a-f]{16}\b", result.output)) == len(exercise.targets())
+    assert "All targets compute the same bits, again and on any number of threads" in " ".join(result.output.split())
+    found = re.findall(r"\b[0-9a-f]{16}\b", result.output)
+    assert len(found) == len(exercise.arithmetics())
+    assert len(set(found)) == 2, "with fused multiply-adds, and without"
 
 
 @pytest.mark.usefixtures("one_target")
@@ -82,29 +84,25 @@ def test_one_bit_on_one_number_of_threads_is_noticed(monkeypatch: pytest.MonkeyP
     assert "error: target host does not compute the same bits each time: " in said
     assert re.search(r"time: \w+ on 1 and 1 and 3 threads, \w+ on 2 threads\.", said)
     assert "please report this with all of the above" in said
-    assert "Each target computes the same bits" not in said
+    assert "All targets compute the same bits" not in said
     assert called("--json").exit_code == 1
 
 
 # ---- what the run is made of
 
 
-def test_reports_say_which_targets_agree() -> None:
-    found = DoctorReport(
-        {},
-        (
-            ExerciseRun("host", 1, "aa"),
-            ExerciseRun("host", 2, "aa"),
-            ExerciseRun("scalar", 1, "bb"),
-            ExerciseRun("avx2", 1, "aa"),
-        ),
-    )
-    assert found.alike() == [("host", "avx2"), ("scalar",)]
+def test_reports_tell_targets_that_differ() -> None:
+    fused = ExerciseRun("host", 1, "aa"), ExerciseRun("host", 2, "aa"), ExerciseRun("scalar", 1, "aa")
+    found = DoctorReport({}, (*fused, ExerciseRun("host", 1, "bb", fused=False)))
     assert found.agrees
-    assert "Between targets: host = avx2; scalar." in found.meaning()[1]
+    found.require()
     other = DoctorReport({}, (*found.runs, ExerciseRun("scalar", 2, "cc")))
     assert not other.agrees
-    with pytest.raises(BitsDiffer, match="target scalar .*: bb on 1 thread, cc on 2 threads"):
+    with pytest.raises(BitsDiffer, match="target scalar .*: aa on 1 thread, cc on 2 threads"):
+        other.require()
+    other = DoctorReport({}, (*found.runs, ExerciseRun("sse4", 1, "aa", fused=False)))
+    assert not other.agrees
+    with pytest.raises(BitsDiffer, match=r"targets host, unfused \(bb\) and sse4, unfused \(aa\) do not compute"):
         other.require()
 
 

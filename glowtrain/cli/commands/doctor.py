@@ -19,7 +19,7 @@ def doctor(
     """Print what a bug report needs, and a digest of a small training run that two machines can compare.
 
     The run is compiled for this processor and for others that it can stand in for, on one thread and on several.
-    The exit status is 1 where one target computes different bits.
+    The exit status is 1 where targets compute different bits.
 
     Example: glowtrain doctor
     """
