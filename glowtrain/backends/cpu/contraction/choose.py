@@ -24,8 +24,8 @@ from glowtrain.backends.cpu.contraction.cost import (
     views_fit,
 )
 from glowtrain.backends.cpu.contraction.describe import Problem
-from glowtrain.backends.cpu.contraction.order import CHAIN
 from glowtrain.backends.cpu.contraction.rates import Machine
+from glowtrain.backends.cpu.order.contraction import CHAIN
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from math import ceil, prod
 
 from glowtrain.backends.cpu.contraction import rates
 from glowtrain.backends.cpu.contraction.describe import Problem
-from glowtrain.backends.cpu.contraction.order import FEW_PARTIALS, SumOrder
 from glowtrain.backends.cpu.contraction.rates import LINE, NEXT_LINES, OTHER_LINES, PAGE, THIRD_LEVEL, Machine
+from glowtrain.backends.cpu.order.contraction import FEW_PARTIALS, SumOrder
 from glowtrain.deferred import cached_property
 
 

@@ -13,7 +13,7 @@ from math import prod
 from typing import TYPE_CHECKING, Protocol
 
 from glowtrain.backends.cpu.contraction.dot import Dot
-from glowtrain.backends.cpu.contraction.order import SumOrder, sum_order
+from glowtrain.backends.cpu.order.contraction import SumOrder, sum_order
 from glowtrain.backends.cpu.tasks import Work
 from glowtrain.backends.llvm.formats import SIZE
 from glowtrain.backends.llvm.text import LlvmFunction

@@ -1,6 +1,6 @@
 """Reductions: several over one box in one pass, with a fixed order of accumulation.
 
-The order is that of :mod:`glowtrain.backends.cpu.loop_nest.order`. Partial results are accumulators: for each lane of a
+The order is that of :mod:`glowtrain.backends.cpu.order.nest`. Partial results are accumulators: for each lane of a
 loop around them, or the lanes of a few vectors, which are combined half with half at the end. Where there are too many
 for the registers they lie on the stack.
 """
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from glowtrain.backends.cpu.loop_nest.analysis import reductions
 from glowtrain.backends.cpu.loop_nest.expressions import LlvmExpressions, reached
-from glowtrain.backends.cpu.loop_nest.order import PARTIALS, UNROLLED, ReductionOrder, reduction_order
 from glowtrain.backends.cpu.loop_nest.scope import Context
+from glowtrain.backends.cpu.order.nest import PARTIALS, UNROLLED, ReductionOrder, reduction_order
 from glowtrain.backends.llvm import scalar
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction, Loop

@@ -26,12 +26,12 @@ from glowtrain.backends.cpu.loop_nest.byte_packs import packs
 from glowtrain.backends.cpu.loop_nest.chains import carried, recurrence
 from glowtrain.backends.cpu.loop_nest.collapse import collapse
 from glowtrain.backends.cpu.loop_nest.cut import NOTHING, cut, operations
-from glowtrain.backends.cpu.loop_nest.order import best_lane, computed_types, reference_lane
 from glowtrain.backends.cpu.loop_nest.reduction import Reducing
 from glowtrain.backends.cpu.loop_nest.saturation import saturation
 from glowtrain.backends.cpu.loop_nest.scope import Context
 from glowtrain.backends.cpu.loop_nest.squares import Squares, squares
 from glowtrain.backends.cpu.loop_nest.statements import StatementWriter
+from glowtrain.backends.cpu.order.nest import best_lane, computed_types, reference_lane
 from glowtrain.backends.cpu.tasks import TaskRange, Work, plain
 from glowtrain.backends.llvm import scalar
 from glowtrain.backends.llvm.formats import MEMORY, REGISTER

@@ -1,0 +1,1 @@
+"""In which order floats are summed: a fact of programs, the same for every target (ADR 19)."""
