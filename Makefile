@@ -5,6 +5,7 @@
 #   make lint        formatter, linter, type checker, import contracts
 #   make docs        run the examples in README.md and docs/, follow their links
 #   make test-torch  the tests of glowtrain.torch; it installs PyTorch
+#   make test-targets  the tests on emulated processors; it installs linkers, and needs Debian's packages of .ci/packages
 #   make test-flower by hand: Flower's own classes with our client, in an environment of their own (.venv-flower)
 #   make test-peers  by hand: the same losses, gradients and updates as PyTorch? It installs PyTorch (tests/peers)
 #   make clean       remove what the above made
@@ -25,7 +26,7 @@ FLOWER := .venv-flower
 # Two pytest workers fill two cores; a BLAS with threads of its own under each would only get in the way.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: demo test test-torch test-flower test-peers lint docs format clean
+.PHONY: demo test test-torch test-targets test-flower test-peers lint docs format clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.installed
@@ -36,6 +37,9 @@ test: .venv/.installed-models
 
 test-torch: .venv/.installed-torch
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/with_torch $(PYTEST_ARGS)
+
+test-targets: .venv/.installed-targets
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/targets $(PYTEST_ARGS)
 
 test-flower: $(FLOWER)/.installed
 	$(ONE_THREAD) $(FLOWER)/bin/python -m pytest tests/flower $(PYTEST_ARGS)
@@ -88,6 +92,11 @@ clean:
 .venv/.installed-torch: .venv/.installed-models
 	@echo "installing PyTorch into .venv (once)"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[torch]' $(TORCH)
+	@touch $@
+
+.venv/.installed-targets: .venv/.installed-dev
+	@echo "installing linkers for other processors, 100 MB, into .venv (once)"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[targets]'
 	@touch $@
 
 .venv/.installed-peers: .venv/.installed-models

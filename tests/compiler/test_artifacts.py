@@ -33,10 +33,11 @@ MAGIC = {
 """What objects begin with."""
 ROUTINE = re.compile(
     r"__(?:(?:add|sub|mul|div|eq|ne|lt|le|gt|ge|unord)(?P<of>[sd])f[23]|(?:extendsf|truncdf)(?P<both>[sd])f2"
-    r"|fix(?:uns)?(?P<from>[sd])fsi|float(?:un)?si(?P<to>[sd])f)"
+    r"|fix(?:uns)?(?P<from>[sd])fsi|float(?:un)?si(?P<to>[sd])f"
+    r"|aeabi_(?:(?P<arm>[fd])(?:add|sub|mul|div|cmp(?:eq|lt|le|gt|ge|un)|2u?iz)|u?i2(?P<arm_to>[fd])|(?P<arm_both>f2d|d2f)))"
 )
-"""Routines for arithmetic in single and in double, as the compilers' libraries name them."""
-SINGLES_AND_DOUBLES = {"s": "f32", "d": "f64"}
+"""Routines for arithmetic in single and in double, as the compilers' libraries name them, on Arm by its own names."""
+SINGLES_AND_DOUBLES = {"s": "f32", "f": "f32", "d": "f64"}
 
 
 def container(target: Target) -> str:
@@ -83,7 +84,7 @@ def routine_of(name: str, soft: Sequence[str]) -> bool:
     match = ROUTINE.fullmatch(name)
     if match is None:
         return False
-    letter = "d" if match["both"] else next(letter for letter in match.groups() if letter)
+    letter = "d" if match["both"] or match["arm_both"] else next(letter for letter in match.groups() if letter)
     return SINGLES_AND_DOUBLES[letter] in soft
 
 

@@ -26,7 +26,7 @@ from tests.cpu import cpu_kernels
 Array = NDArray[Any]
 FUNCTIONS = [*vector_math.UNARY, *vector_math.BINARY]
 WIDE = np.finfo(np.longdouble).nmant > 52
-SOFT = re.compile(r"__[a-z]+[sd]f(?:[sd]f|si)?[23]?|__float(?:un)?si[sd]f")
+SOFT = re.compile(r"__[a-z]+[sd]f(?:[sd]f|si)?[23]?|__float(?:un)?si[sd]f|__aeabi_\w+")
 """Routines for arithmetic that a processor has no instructions for."""
 RUN_TARGETS = cpu_kernels.runnable("host", "avx2", "sse4", "generic")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
-from glowtrain.backends.llvm.values import I1, LlvmType, LlvmValue, integer
+from glowtrain.backends.llvm.values import I1, LlvmType, LlvmValue, integer, number
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,25 @@ def _rounded(f: LlvmFunction, value: LlvmValue, to: LlvmType, signed: bool) -> L
 
 def to_integer(f: LlvmFunction, value: LlvmValue, scalar: str, target: Target) -> LlvmValue:
     """Floats that fit, as signed integers, without their fractions."""
+    if value.width > 1 and target.triple.startswith("riscv"):
+        return _from_nearest(f, value, value.type.of(scalar))
     if scalar != "i64" or target.integer_bits >= 64:
         return f.convert("fptosi", value, scalar)
+    return _shifted(f, value)
+
+
+def _from_nearest(f: LlvmFunction, value: LlvmValue, to: LlvmType) -> LlvmValue:
+    """From the nearest integer one towards 0 where that is farther from it: RISC-V's instructions that cut fractions of
+    vectors end QEMU 7.2, which has those that round."""
+    near = f.value(f"call {to} @llvm.lrint.{to.suffix}.{value.type.suffix}({value.typed})", to)
+    found = f.convert("sitofp", near, value.type.scalar)
+    far = f.compare("ogt", f.intrinsic("fabs", found), f.intrinsic("fabs", value))
+    outwards = f.select(f.compare("olt", value, number(0.0, value.type)), integer(-1, to), integer(1, to))
+    return f.select(far, f.op("sub", near, outwards), near)
+
+
+def _shifted(f: LlvmFunction, value: LlvmValue) -> LlvmValue:
+    """The significand moved by the exponent."""
     fields, bits = _FIELDS[value.type.scalar], f.convert("bitcast", value, f"i{value.type.bits}")
     field = f.op("and", f.op("lshr", bits, fields.significand), 2 * fields.bias + 1)
     explicit = f.op("and", bits, (1 << fields.significand) - 1)

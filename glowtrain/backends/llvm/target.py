@@ -261,14 +261,16 @@ def _table() -> dict[str, Target]:
 
 
 def _riscv() -> list[Target]:
-    """With the general extensions; with vectors of 128 bits, in registers that may be wider; and a microcontroller
-    without floats, such as the ESP32-C3."""
+    """With the general extensions; with vectors of 128 bits, in registers that may be wider, where rounding to integers
+    changes the rounding mode twice; and a microcontroller without floats, such as the ESP32-C3."""
     triple, features = "riscv64-unknown-linux-gnu", "+m,+a,+f,+d,+c"
     scalar = Target("riscv64", triple, "generic-rv64", features, 0, 32, False, True, False, abi="lp64d")
-    vectors = replace(scalar, name="riscv64-v", features=f"{features},+v", vector_bits=128, masked=True)
-    own = "riscv32-unknown-none-elf", "generic-rv32", "+m,+c", 0, 16, False, False, False, False
-    small = Target("riscv32imc", *own, abi="ilp32", pointer_bits=32, soft=("f32", "f64"))
-    return [scalar, vectors, small]
+    wide = replace(
+        scalar, name="riscv64-v", features=f"{features},+v", vector_bits=128, masked=True, has_rounding=False
+    )
+    given = "riscv32-unknown-none-elf", "generic-rv32", "+m,+c", 0, 16, False, False, False, False
+    small = Target("riscv32imc", *given, abi="ilp32", pointer_bits=32, soft=("f32", "f64"))
+    return [scalar, replace(wide, has_rounding=False), small]
 
 
 def _arm_of_32_bits() -> list[Target]:
@@ -278,9 +280,10 @@ def _arm_of_32_bits() -> list[Target]:
     a7 = Target(
         "armv7", "armv7-unknown-linux-gnueabihf", "generic", vfp4, 0, 16, False, True, True, False, pointer_bits=32
     )
-    m7 = replace(a7, name="cortex-m7", triple="thumbv7em-none-eabihf", cpu="cortex-m7", features="", has_rounding=True)
+    seventh, eighth = "thumbv7em-unknown-none-eabihf", "thumbv8m.main-unknown-none-eabihf"
+    m7 = replace(a7, name="cortex-m7", triple=seventh, cpu="cortex-m7", features="", has_rounding=True)
     m4 = replace(m7, name="cortex-m4", cpu="cortex-m4", has_rounding=False, soft=("f64",))
-    m33 = replace(m7, name="cortex-m33", triple="thumbv8m.main-none-eabihf", cpu="cortex-m33", soft=("f64",))
+    m33 = replace(m7, name="cortex-m33", triple=eighth, cpu="cortex-m33", soft=("f64",))
     return [a7, m4, m7, m33]
 
 

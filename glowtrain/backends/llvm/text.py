@@ -67,6 +67,13 @@ class LlvmFunction(Instructions):
     def _spelled(self, type_: str) -> str:
         return self.index_type.text if type_ == INDEX else type_
 
+    def stack_buffer(self, count: int, scalar: str, align: int) -> LlvmValue:
+        """Memory for so many elements until the function returns. It stands where the function begins, and so is part
+        of its frame: elsewhere it is taken when it is reached, on Windows with the help of a routine."""
+        name = f"%buffer{len(self._buffers)}"
+        self._buffers.append(f"  {name} = alloca [{count} x {scalar}], align {align}")
+        return LlvmValue(name, POINTER)
+
     @property
     def block(self) -> str:
         """The label of the block being written (what a phi must name)."""
@@ -148,12 +155,6 @@ class LlvmFunction(Instructions):
         yield
         self.branch(after)
         self.start(after)
-
-    def buffer(self, count: int, type_: LlvmType) -> LlvmValue:
-        """Memory on the stack for so many values, made once, wherever it is asked for."""
-        name = f"%buffer{len(self._buffers)}"
-        self._buffers.append(f"  {name} = alloca [{count * type_.width} x {type_.scalar}], align 64")
-        return LlvmValue(name, POINTER)
 
     def finish(self, result: LlvmValue | None = None) -> str:
         """Return the whole text, ended with ``ret``."""

@@ -17,7 +17,7 @@ from glowtrain.backends.cpu.contraction.tile import Cursor, Point, RegisterTile,
 from glowtrain.backends.llvm.formats import REGISTER
 from glowtrain.backends.llvm.lanes import Lanes
 from glowtrain.backends.llvm.text import INDEX, LlvmFunction
-from glowtrain.backends.llvm.values import I1, POINTER, LlvmValue, Number, integer, pointer
+from glowtrain.backends.llvm.values import I1, LlvmValue, Number, integer, pointer
 
 LONGEST_END = 320
 """Instructions of an epilogue that are written out for all vectors of a tile, at most; more go into a loop."""
@@ -299,7 +299,7 @@ class Micro:
         return result
 
     def _reserve(self, vectors: int, lanes: Lanes) -> LlvmValue:
-        return self.f.value(f"alloca [{vectors * lanes.width} x {lanes.type.scalar}], align 64", POINTER)
+        return self.f.stack_buffer(vectors * lanes.width, lanes.type.scalar, 64)
 
     def _finish_rows(self, sums: list[LlvmValue], buffer: LlvmValue | None) -> None:
         """Finish the points of the tile in a loop, so that a long epilogue is written once, not for each of them."""
