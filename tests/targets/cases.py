@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import numpy as np
 
-import glowtrain as gt
 from glowtrain.errors import DifferentiationError, GlowtrainError
 from glowtrain.gradcheck.operators import ladder
 from glowtrain.gradcheck.operators.differences import Probe
 from glowtrain.gradcheck.operators.edges import drawn_example
 from glowtrain.gradcheck.operators.oracles import applied, converted, whole
-from glowtrain.graph import Graph, Input, Operator, constant
+from glowtrain.graph import Operator
 from glowtrain.graph.registry import registered
-from glowtrain.ops.elementwise.arithmetic import Mod
-from glowtrain.ops.indexing.gather import Gather
-from glowtrain.types import DType, f32
+from glowtrain.loops import Accumulate, Buffer, Const, For, Load, Store, indices_of
+from glowtrain.types import DType, f32, i64
 from tests.compiler.networks import steps
+from tests.cpu.native_program import spread
+from tests.cpu.nests import program
 from tests.optimize.test_fixed_point import network
 from tests.targets.emulated import Case
 
@@ -56,12 +56,20 @@ def training() -> Iterator[Case]:
 def long_integers() -> Case:
     """Integers that no index of 32 bits holds, in subscripts: they are brought into range before they are one, and
     what is out of range stays so."""
-    tokens = np.array([2**32 + 1, 7 * 2**40 + 3, -1, 2**63 - 1, 5], np.int64)
-    x = Input(gt.i64[5], "tokens")
-    table = constant(np.arange(33, dtype=np.float32).reshape(11, 3))
-    small = Mod()(x, constant(np.int64(11)))
-    graph = Graph((x,), {"rows": Gather()(table, small), "quotient": x / x.shape[0], "products": x * 3 - 1})
-    return Case("long integers", graph, {"tokens": tokens})
+    places = Buffer("places", i64[6], "input")
+    table = Buffer("table", f32[5], "input")
+    rows, sums = Buffer("rows", f32[6], "output"), Buffer("sums", f32[5], "output")
+    (n,), (k,), (m,) = indices_of((6,), "n"), indices_of((5,), "k"), indices_of((6,), "m")
+    at = Load(places, (n,))
+    read = For((n,), (Store(rows, (n,), Load(table, (at % 5,)) + Load(table, (at,), 0.5)),))
+    clear = For((k,), (Store(sums, (k,), Const(0.0, f32)),))
+    count = For((m,), (Accumulate("add", sums, (Load(places, (m,)),), Const(1.0, f32)),))
+    kernels = [read], [clear, count]
+    feeds = {
+        "places": np.array([2**32 + 1, 7 * 2**40 + 3, -1, 2**63 - 1, 4, 2], np.int64),
+        "table": np.arange(1, 6, dtype=np.float32),
+    }
+    return Case("long integers", spread(program(*kernels)), feeds)
 
 
 def in_integers() -> Iterator[Case]:

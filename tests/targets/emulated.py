@@ -22,6 +22,8 @@ from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.state import aligned
 from glowtrain.compiler import compile_artifact
 from glowtrain.graph import Graph
+from glowtrain.program.memory.plan import Plan
+from glowtrain.stages import Options
 from glowtrain.types import Array
 
 HERE = Path(__file__).parent
@@ -36,16 +38,18 @@ Results = list[dict[tuple[str, str], Array]]
 
 @dataclass(frozen=True)
 class Case:
-    """A step, and what it is given; it runs ``times``."""
+    """A step, as a graph or planned, and what it is given; it runs ``times``."""
 
     name: str
-    graph: Graph
+    graph: Graph | Plan
     feeds: Mapping[str, Array]
     times: int = 1
     fixed_point: bool = False
 
     def artifact(self, target: Target, prefix: str) -> NativeArtifact:
         """The step for a processor."""
+        if isinstance(self.graph, Plan):
+            return gt.Cpu(target).compile(self.graph, Options(prefix=prefix, linkable=True))
         artifact = compile_artifact(self.graph, gt.Cpu(target), prefix=prefix, fixed_point=self.fixed_point)
         assert isinstance(artifact, NativeArtifact)
         return artifact
@@ -193,6 +197,7 @@ def _content(slot: Slot, case: Case, artifact: NativeArtifact) -> Array:
     if slot.kind == "input":
         return np.ascontiguousarray(np.transpose(case.feeds[slot.name], slot.layout))
     if slot.kind == "variable":
+        assert isinstance(case.graph, Graph), "variables are of graphs"
         initial = next(variable.initial for variable in case.graph.variables if variable.name == slot.name)
         return np.ascontiguousarray(np.transpose(initial, slot.layout))
     return np.zeros(slot.type.nbytes, np.uint8)

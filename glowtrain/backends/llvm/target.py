@@ -278,7 +278,7 @@ def _arm_of_32_bits() -> list[Target]:
     microcontrollers: those of ARMv7E-M and ARMv8-M with a unit for f32, or for f64 as well."""
     vfp4 = "+vfp4,+fp16,+d32,-neon,+hwdiv,+hwdiv-arm"
     a7 = Target(
-        "armv7", "armv7-unknown-linux-gnueabihf", "generic", vfp4, 0, 16, False, True, True, False, pointer_bits=32
+        "armv7", "armv7-unknown-linux-gnueabihf", "generic", vfp4, 0, 32, False, True, True, False, pointer_bits=32
     )
     seventh, eighth = "thumbv7em-unknown-none-eabihf", "thumbv8m.main-unknown-none-eabihf"
     m7 = replace(a7, name="cortex-m7", triple=seventh, cpu="cortex-m7", features="", has_rounding=True)
