@@ -38,12 +38,13 @@ from glowtrain.loops import (
     indices_of,
     reduce,
 )
+from glowtrain.ops.elementwise.arithmetic import Neg
 from glowtrain.ops.sequence.recurrent import GRU, LSTM, RNN, Recurrent
 from glowtrain.program.analysis.kernel_facts import PARTLESS, contractions
 from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.program import Kernel, Program, Repeat
 from glowtrain.program.verify import verify
-from glowtrain.types import Array, DType, TensorType, f16, f32, f64, i32, i64
+from glowtrain.types import Array, DType, TensorType, f16, f32, f64, i8, i32, i64
 from tests.cpu.cpu_kernels import runnable, same
 from tests.cpu.native_program import GAP, POISON, Native, raw, spread
 from tests.cpu.nests import program
@@ -487,3 +488,11 @@ def test_contractions_in_a_repeat(target: str, plain: bool, random: np.random.Ge
     step = Kernel("step", (For((i, j), (Store(c, (t, i, j), value),)),))
     assert recognise(step) is not None
     check(random, program(Repeat("steps", t, (step,))), TARGETS[target])
+
+
+def test_memory_that_indices_do_not_reach_is_refused() -> None:
+    x = Input(TensorType(i8, (1 << 31,)), "x")
+    plan = planned(Graph((x,), {"y": Neg()(x)}))
+    assert "step" in generate(plan, Target.named("neon")).text
+    with pytest.raises(CodegenError, match=r"x has 2,147,483,648 bytes; code for cortex-m7 reaches 2,147,483,648"):
+        generate(plan, Target.named("cortex-m7"))

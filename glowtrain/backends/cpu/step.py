@@ -191,6 +191,7 @@ class _Step:
         self.plan = plan
         self.functions = functions
         self.target = functions.target
+        _within_reach(plan, self.target)
         self.runner = runner
         self.profile = options.profile
         self.entry = f"{options.prefix}{ENTRY}"
@@ -338,6 +339,16 @@ class _Step:
         f, size = self.step.f, self.target.pointer_bits // 8
         at = f.address(pointer("%table"), number, size)
         return f.load(POINTER, at, size)
+
+
+def _within_reach(plan: Plan, target: Target) -> None:
+    """Raises :class:`CodegenError` for memory that indices of the target's width do not reach."""
+    sizes = {"the arena": plan.arena, **{f"{b.kind} {b.name}": b.type.nbytes for b in plan.program.buffers}}
+    largest, reach = max(sizes, key=sizes.__getitem__), 1 << (target.pointer_bits - 1)
+    if sizes[largest] >= reach:
+        raise CodegenError(
+            f"{largest} has {sizes[largest]:,} bytes; code for {target.name} reaches {reach:,}: a smaller batch may do"
+        )
 
 
 def _named(functions: Sequence[tuple[str, str]], name: str, parts: dict[str, str]) -> Iterator[str]:
