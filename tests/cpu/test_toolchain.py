@@ -111,6 +111,9 @@ def test_invalid_code_is_refused() -> None:
     [
         ("<8 x float> @llvm.exp.v8f32(<8 x float> %v)", "avx2", "maths library"),
         ("<8 x float> @llvm.fma.v8f32(<8 x float> %v, <8 x float> %v, <8 x float> %v)", "sse4", "fused"),
+        ("double @llvm.fma.f64(double %v, double %v, double %v)", "cortex-m4", "fused"),
+        ("double @llvm.sqrt.f64(double %v)", "cortex-m33", "maths library"),
+        ("float @llvm.floor.f32(float %v)", "armv7", "round to integers"),
         (
             "<16 x i32> @llvm.x86.avx512.vpdpbusd.512(<16 x i32> %v, <64 x i8> %v, <64 x i8> %v)",
             "avx2",

@@ -27,6 +27,7 @@ _LIBRARY_MATH = frozenset(
         *("atan", "atan2", "sinh", "cosh", "tanh", "ldexp", "frexp", "modf"),
     }
 )
+_ROUNDING = frozenset({"floor", "ceil", "trunc", "round", "roundeven", "rint", "nearbyint"})
 _TARGET_FAMILIES: Mapping[str, frozenset[str]] = {
     "x86.avx512.vpdpbusd": frozenset({"avx512vnni", "avxvnni"}),
     "x86.avx512.vpdpwssd": frozenset({"avx512vnni", "avxvnni"}),
@@ -216,11 +217,13 @@ def _check_intrinsics(text: str, target: Target) -> None:
 
 
 def _refusal(name: str, target: Target) -> str:
-    stem = name.split(".")[0]
-    if stem in _LIBRARY_MATH:
+    stem, dtype = name.split(".")[0], "f64" if name.endswith("f64") else "f32"
+    if stem in _LIBRARY_MATH or (stem == "sqrt" and dtype in target.soft):
         return "is a call of a maths library; use vector_math"
-    if stem in ("fma", "fmuladd") and not target.has_fma:
+    if stem in ("fma", "fmuladd") and not target.fuses(dtype):
         return "is a call of a maths library on a target without fused multiply-add"
+    if stem in _ROUNDING and not target.rounds(dtype):
+        return "is a call of a maths library on a target that does not round to integers"
     if not name.startswith(_TARGET_PREFIXES) or name in _EVERYWHERE:
         return ""
     families = next((needed for prefix, needed in _TARGET_FAMILIES.items() if name.startswith(prefix)), frozenset())
