@@ -133,6 +133,17 @@ class Instance(ABC):
         may look at inputs while it takes their addresses, where that is faster than looking twice."""
         return None
 
+    def run_at(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> bool:
+        """A run over memory at addresses, by the names of all inputs and outputs: row-major, of the graph's types
+        exactly; outputs overlap with nothing else. ``False``, before anything has run, where the backend has no
+        addresses, as by default."""
+        return False
+
+    def timed_at(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> float:
+        """The seconds of :meth:`run_at`, once the addresses are where they are read. Raises :class:`BackendError` where
+        the backend has none."""
+        raise BackendError(f"{type(self).__name__} does not run on addresses; use backend cpu")
+
     def run_many(self, batches: Batches) -> dict[str, Array]:
         """What :func:`one_by_one` gives for :meth:`run`, to the same bits, for contiguous arrays; a backend may do it
         in one call."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 else:
     walk = Deferred("glowtrain.compiler.walk")
 
-Outputs = TypeVar("Outputs", dict[str, Array], dict[str, Array] | None)
+Outputs = TypeVar("Outputs", dict[str, Array], dict[str, Array] | None, bool, float)
 
 IDLE = os.cpu_count() or 1
 """Instances of one specialisation at most: more of them would not run at once, each with memory of its own."""
@@ -69,9 +69,22 @@ class Specialisation:
 
     def run_fitting(self, inputs: Mapping[str, Any]) -> dict[str, Array] | None:
         """What :meth:`run` gives, or ``None``: for inputs that have to be converted, or do not fit."""
-        if self._indexing and not all(use.holds(inputs) for use in self._indexing):
+        if not self.indices_hold(inputs):
             return None
         return self._called(lambda instance: instance.run_fitting(inputs))
+
+    def indices_hold(self, inputs: Mapping[str, Any]) -> bool:
+        """Whether the inputs that are indices are arrays whose values are certainly allowed."""
+        return not self._indexing or all(use.holds(inputs) for use in self._indexing)
+
+    def run_at(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> bool:
+        """A run over memory at addresses, as :meth:`Instance.run_at` says; who calls has asked
+        whether :meth:`indices_hold`."""
+        return self._called(lambda instance: instance.run_at(inputs, outputs))
+
+    def timed_at(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> float:
+        """The seconds that :meth:`run_at` takes within the instance's code."""
+        return self._called(lambda instance: instance.timed_at(inputs, outputs))
 
     def _called(self, call: Callable[[Instance], Outputs]) -> Outputs:
         """A call of an instance, alone or beside others."""

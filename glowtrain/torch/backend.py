@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from threading import RLock
 from typing import Any
@@ -20,9 +19,8 @@ from glowtrain.errors import GlowtrainError, ModelError
 from glowtrain.forks import renew_in_children
 from glowtrain.torch.capture import Captured, captured, check_apart
 from glowtrain.torch.differentiable import Formula, Inference, Training, compiled
-
-SHAPES = 32
-"""Shapes of arguments for which a captured graph is kept compiled; the one that was used longest ago goes first."""
+from glowtrain.torch.memory import row_major
+from glowtrain.torch.shapes import ByShape
 
 OWN = "_buffers_"
 """What Dynamo's names of a module's buffers have in them."""
@@ -49,7 +47,7 @@ class CapturedFunction:
         self.module = module
         placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
         self._open = [n for n, node in enumerate(placeholders) if _is_open(node, examples[n])]
-        self._kept: OrderedDict[Any, Specialised] = OrderedDict()
+        self._kept: ByShape[Specialised] = ByShape()
         self._compute = self._refused if torch.is_autocast_enabled("cpu") else self._compiled
         self.renew()
         renew_in_children(self)
@@ -67,8 +65,6 @@ class CapturedFunction:
         special = self._kept.get(key)
         if special is None:
             special = self._specialised(key, arguments)
-        elif self._open:
-            self._used(key)
         if special is None:
             return self._eager(arguments)
         if special.foreign:
@@ -79,23 +75,16 @@ class CapturedFunction:
                 return self._eager(arguments)
         return special(arguments)
 
-    def _used(self, key: Any) -> None:
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-
     def _specialised(self, key: Any, arguments: Sequence[Any]) -> Specialised | None:
         with self._lock:
-            if key in self._kept:
-                return self._kept[key]
+            if (found := self._kept.get(key)) is not None:
+                return found
             try:
                 special = Specialised(self.module, arguments)
             except GlowtrainError as error:
                 self._refuse(error)
                 return None
-            self._kept[key] = special
-            while len(self._kept) > SHAPES:
-                self._kept.popitem(last=False)
+            self._kept.put(key, special)
             return special
 
     def _refused(self, arguments: Sequence[Any]) -> Any:
@@ -134,13 +123,18 @@ class Specialised:
         changed = {leaf.name for leaf in found.updates}
         self._function = _function(found, [arguments[number] for number in tensors])
         self._tensors = tensors
-        self._rearranged = [at for at, number in enumerate(tensors) if not arguments[number].is_contiguous()]
+        self._rearranged = [
+            at for at, number in enumerate(tensors) if row_major(arguments[number]) is not arguments[number]
+        ]
         self._changed = [at for at, leaf in enumerate(found.leaves) if leaf.name in changed]
         names = [str(node.target) for node in module.graph.nodes if node.op == "placeholder"]
         self.foreign = [at for at in self._changed if OWN not in names[tensors[at]]]
         """The tensors that are changed in place and are no buffers of the module."""
         self._draws = found.draws
         self._returned = None if found.is_plain else found.returned
+        special = self._rearranged or self._changed or self._draws or self._returned is not None
+        self._is_plain = len(tensors) == len(arguments) and not special
+        """Whether a call is one of the function, of all arguments."""
 
     def check(self, arguments: Sequence[Any]) -> None:
         """Raise :class:`ModelError` where a call changes a tensor that shares memory with another one: Dynamo does not
@@ -150,11 +144,13 @@ class Specialised:
             check_apart(tensors[at], other)
 
     def __call__(self, arguments: Sequence[Any]) -> Any:
+        if self._is_plain:
+            return self._function(arguments)
         tensors = given = [arguments[number] for number in self._tensors]
         if self._rearranged:
             tensors = given.copy()
         for at in self._rearranged:
-            tensors[at] = tensors[at].contiguous()
+            tensors[at] = row_major(tensors[at])
         if self._draws:
             # from PyTorch's generator, so that its seeds and saved states give the same numbers again
             tensors.append(torch.empty_strided((), (), dtype=torch.int64).random_())

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from glowtrain.errors import ModelError
 from glowtrain.graph import Input, Value, Variable
 from glowtrain.torch.aten.table import type_of_fake
-from glowtrain.torch.memory import check_memory
+from glowtrain.torch.memory import check_memory, overlap, row_major
 from glowtrain.torch.random_state import RandomKey
 from glowtrain.torch.read import read
 from glowtrain.torch.tracing.trace import Computation, Trace, traced
@@ -99,7 +99,7 @@ def _run(module: torch.fx.GraphModule) -> Callable[..., Any]:
 
 def _plain(argument: Any) -> Any:
     """An argument as it is traced: numbers hold for the graph, and memory is row-major as it will be in calls."""
-    return argument.detach().contiguous() if _is_tensor(argument) else argument
+    return row_major(argument.detach()) if _is_tensor(argument) else argument
 
 
 def _is_tensor(argument: Any) -> bool:
@@ -120,13 +120,15 @@ def _check(argument: Any, number: int) -> None:
     elif type(argument) not in (torch.Tensor, torch.nn.Parameter):
         raise ModelError(f"argument {number} is {type(argument).__name__}, which computes in ways of its own")
     elif argument.numel():
-        check_memory(argument.detach().contiguous(), f"argument {number}")
+        check_memory(row_major(argument.detach()), f"argument {number}")
 
 
 def _check_mutated(mutated: Tensors, tensors: Tensors) -> None:
     for tensor in mutated:
         if tensor.requires_grad:
             raise ModelError("a tensor that requires a gradient is changed in place: make a new one of it")
+        if tensor.is_neg():
+            raise ModelError("a tensor that is the negative of its memory is changed in place: resolve_neg() it")
         if not tensor.is_contiguous():
             raise ModelError(f"a tensor with strides {tensor.stride()} is changed in place: make it contiguous")
     for tensor, other in itertools.product(mutated, tensors):
@@ -137,20 +139,6 @@ def check_apart(changed: torch.Tensor, other: torch.Tensor) -> None:
     """Raise :class:`ModelError` where a tensor that is changed in place has elements in common with another one."""
     if changed is not other and overlap(changed, other):
         raise ModelError("a tensor is changed in place that shares memory with another argument")
-
-
-def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors may have elements in common."""
-    if not one.numel() or not other.numel():
-        return False
-    (first, last), (begin, end) = _span(one), _span(other)
-    return first < end and begin < last
-
-
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """The addresses of the first byte, and behind the last."""
-    steps = sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), tensor.data_ptr() + (steps + 1) * tensor.element_size()
 
 
 def _returned(trace: Trace) -> tuple[list[torch.fx.Node], list[Returned]]:

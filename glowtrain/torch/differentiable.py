@@ -24,11 +24,11 @@ from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Graph, Input, Value, Variable, topological
 from glowtrain.stages import Options
 from glowtrain.torch.dtypes import THEIRS
+from glowtrain.torch.memory import Allocation, address, new, row_major
 from glowtrain.types import TensorType
 
 Tensors = Sequence[torch.Tensor]
 Leaf = Input | Variable
-address = torch.Tensor.data_ptr
 ALIGNMENT = 64
 """Bytes at a multiple of which each residual begins."""
 
@@ -112,22 +112,6 @@ class Formula:
         return Formula(f"{self.name}.gradient", leaves, list(self.gradients.values()), {}, wanted, self.backend)
 
 
-class Allocation:
-    """New tensors of some types, for each call."""
-
-    def __init__(self, types: Sequence[TensorType]) -> None:
-        self._all = [(type_.shape, _strides(type_.shape), THEIRS[type_.dtype]) for type_ in types]
-
-    def __call__(self) -> list[torch.Tensor]:
-        # quicker than torch.empty, which works strides out
-        return [torch.empty_strided(shape, strides, dtype=dtype) for shape, strides, dtype in self._all]
-
-
-def _strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Those of row-major memory, as PyTorch counts them: an empty axis counts as one of extent 1."""
-    return tuple(accumulate([1, *(max(extent, 1) for extent in reversed(shape[1:]))], int.__mul__))[::-1][: len(shape)]
-
-
 class Block:
     """Where tensors of some types lie in one block of memory."""
 
@@ -137,7 +121,7 @@ class Block:
 
     def allocate(self) -> torch.Tensor:
         """New memory for them."""
-        return torch.empty_strided((self.size,), (1,), dtype=torch.uint8)
+        return new((self.size,), (1,), torch.uint8)
 
     def addresses(self, block: torch.Tensor) -> list[int]:
         """Where each of them lies."""
@@ -188,6 +172,8 @@ class Training:
         self._by_argument = itemgetter(missing, *(order.get(number, missing) for number in range(len(leaves))))
         self._constant = [n for n in range(len(formula.results)) if n not in formula.cotangents]
         self._cotangents = list(formula.cotangents)
+        self._keeps = bool(self._read_leaves or self._read_results or own)
+        """Whether backward reads anything of the call."""
 
     def __call__(self, tensors: Tensors) -> Tensors:
         """The results, in memory of their own. The tensors are the formula's leaves, row-major."""
@@ -197,8 +183,7 @@ class Training:
     def forward(self, context: Any, tensors: Tensors) -> tuple[torch.Tensor, ...]:
         """The results; what backward reads is kept in ``context``, which belongs to the call."""
         results = self._results()
-        kept = [tensors[n] for n in self._read_leaves]
-        kept += [results[n] for n in self._read_results]
+        kept = [*[tensors[n] for n in self._read_leaves], *[results[n] for n in self._read_results]]
         places = [*map(address, tensors), *map(address, results)]
         if self._block.offsets:
             block = self._block.allocate()
@@ -217,7 +202,7 @@ class Training:
 
     def backward(self, context: Any, given: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
         """The gradients by leaf, after None for the formula."""
-        kept = context.saved_tensors
+        kept = context.saved_tensors if self._keeps else ()
         cotangents = [self._cotangent(number, given[number]) for number in self._cotangents]
         if torch.is_grad_enabled():
             gradients = self.derivative([*self._leaves(context, kept), *cotangents])
@@ -236,7 +221,7 @@ class Training:
         return places
 
     def _cotangent(self, number: int, given: torch.Tensor | None) -> torch.Tensor:
-        return self._zeros[number] if given is None else given if given.is_contiguous() else given.contiguous()
+        return self._zeros[number] if given is None else row_major(given)
 
     @cached_property
     def _zeros(self) -> dict[int, torch.Tensor]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import is_
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,6 +22,8 @@ from glowtrain.ops.indexing.gather import Gather
 from glowtrain.optim import HYPER, SGD, Adagrad, Adam, AdamW, Optimizer, RMSProp
 from glowtrain.optim.optimizer import clipped, widest
 from glowtrain.presentation.words import kind_of
+from glowtrain.torch.guard import Guard
+from glowtrain.torch.watch import Remembered, same
 from glowtrain.types import Array
 
 COUNT = "step"
@@ -104,10 +105,14 @@ def kind_of_optimizer(optimizer: Any) -> Kind:
         for name, usual in kind.refused.items():
             if group.get(name, usual) != usual:
                 raise InputError(f"{type(optimizer).__name__}({name}={group[name]!r}) is not supported")
-    hooks = (*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values())
-    if hooks:
+    if any(_hooks(optimizer)):
         raise InputError("the optimizer has hooks on step, which a compiled step would not call: remove them")
     return kind
+
+
+def _hooks(optimizer: torch.optim.Optimizer) -> tuple[dict[int, Any], dict[int, Any]]:
+    """What is to be called before and after an optimizer's own steps."""
+    return optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
 
 
 FORM = ("nesterov", "maximize", "centered", "decoupled_weight_decay", "amsgrad")
@@ -152,9 +157,7 @@ class GroupedUpdates:
         self.groups = [self._group(number, entry, names) for number, entry in enumerate(optimizer.param_groups)]
         self._states: list[dict[str, Any]] = []
         """What the optimizer keeps for its parameters."""
-        self._witnesses: list[tuple[dict[str, Any], str, torch.Tensor]] = []
-        """Of each of them one tensor, by its name."""
-        self._sizes = [len(group.names) for group in self.groups]
+        self._remembered = Remembered([], [], [])
 
     def _group(self, number: int, settings: dict[str, Any], names: Mapping[int, str]) -> ParameterGroup:
         counts = np.array([self._count(parameter) for parameter in settings["params"]], np.float32)
@@ -209,6 +212,11 @@ class GroupedUpdates:
             found.update({f"{HYPER}{group.prefix}{name}": value for name, value in present.items()})
         return found
 
+    @property
+    def uncounted(self) -> list[Variable]:
+        """Counts of updates that the optimizer does not keep, but a step does."""
+        return [] if self.kind.counts else [group.counts for group in self.groups]
+
     def state(self, variables: Mapping[str, Variable]) -> dict[str, torch.Tensor]:
         """The tensors of PyTorch's state by the names of a step's ``variables``; what it lacks is made, and put there.
 
@@ -221,16 +229,13 @@ class GroupedUpdates:
                     variable = variables.get(f"{name}.{group.rule.name}.{slot}")
                     if variable is not None:
                         found[variable.name] = self._slot(parameter, theirs, variable.initial, name)
-                        self._witness(parameter, theirs, found[variable.name])
             if self.kind.counts and group.counts.name in variables:
                 found[group.counts.name] = self._counts(group)
         self._states = list(self.optimizer.state.values())
+        entries, hooks = self.optimizer.param_groups, _hooks(self.optimizer)
+        lists = [entries, *[entry["params"] for entry in entries]]
+        self._remembered = Remembered([*self._states, *hooks], lists, list(found.values()))
         return found
-
-    def _witness(self, parameter: torch.Tensor, key: str, tensor: torch.Tensor) -> None:
-        state = self.optimizer.state[parameter]
-        if not self._witnesses or self._witnesses[-1][0] is not state:
-            self._witnesses.append((state, key, tensor))
 
     def _counts(self, group: ParameterGroup) -> torch.Tensor:
         """The vector whose views are the counts of what has state: that of other steps, or a new one."""
@@ -247,14 +252,15 @@ class GroupedUpdates:
 
     @property
     def kept(self) -> bool:
-        """Whether the optimizer still has the groups, and the state that a step works on: neither was cleared or
-        replaced."""
-        entries, states = self.optimizer.param_groups, self.optimizer.state
-        if [len(entry["params"]) for entry in entries] != self._sizes or len(states) < len(self._states):
-            return False
-        if not all(map(is_, states.values(), self._states)):
-            return False
-        return all(state.get(key) is tensor for state, key, tensor in self._witnesses)
+        """Whether the optimizer still has the groups, and the state that a step works on: none of it was cleared,
+        replaced or moved. It may have got more."""
+        states = list(self.optimizer.state.values())[: len(self._states)]
+        return same(states, self._states) and self._remembered.unchanged
+
+    def guarded(self, guard: Guard) -> None:
+        """Add all of it to a guard."""
+        guard.add_dicts([self.optimizer.state])
+        self._remembered.guarded(guard)
 
     def _slot(self, parameter: torch.Tensor, key: str, initial: Array, name: str) -> torch.Tensor:
         state = self.optimizer.state[parameter]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import torch
@@ -15,7 +14,8 @@ from torch.utils import _pytree as pytree
 
 from glowtrain.backends.base import Backend
 from glowtrain.backends.discovery import backend_of
-from glowtrain.backends.state import State
+from glowtrain.backends.inputs import check_inputs
+from glowtrain.backends.state import State, address_of
 from glowtrain.compiler.specialisation import Specialisation
 from glowtrain.errors import InputError, UnpicklableError
 from glowtrain.grad.training import LOSS, training_graph
@@ -25,19 +25,20 @@ from glowtrain.optim import HYPER
 from glowtrain.presentation.words import kind_of, plural
 from glowtrain.stages import Options
 from glowtrain.torch.aten.table import type_of_fake
-from glowtrain.torch.memory import array_of, check_device, tensor_of
+from glowtrain.torch.guard import Guard
+from glowtrain.torch.memory import Allocation, Spans, address, array_of, check_device, row_major, tensor_of
 from glowtrain.torch.module import check_module, placed, variables_of
 from glowtrain.torch.optimizers import GroupedUpdates, kind_of_optimizer
 from glowtrain.torch.random_state import RandomState
 from glowtrain.torch.read import read
+from glowtrain.torch.shapes import ByShape
 from glowtrain.torch.tracing.trace import MODULE, Computation, Trace, traced
-from glowtrain.torch.watch import Watch
+from glowtrain.torch.watch import Flags, Watch
 from glowtrain.types import Array
 
-SHAPES = 32
-"""Shapes of batches for which a step is kept compiled; the one that was used longest ago goes first."""
-
 LossFunction = Callable[..., Any]
+Places = dict[str, int]
+"""Addresses by the names of inputs or outputs."""
 
 
 class NonFiniteLossWarning(UserWarning):
@@ -103,8 +104,8 @@ class CompiledStep:
         self.targets = targets
         self.clips = clips
         self.state = State({})
-        self.draws = 0
-        """How many steps have drawn random numbers, before it was last compiled anew."""
+        self.draws = _first_draw(module)
+        """The number of the next draw of random numbers, when it was last compiled anew."""
         self.recompile()
         optimizer.register_load_state_dict_post_hook(_Recompiling(self))
 
@@ -122,7 +123,10 @@ class CompiledStep:
         self._others: dict[str, torch.Tensor] = {}
         self.draws = int(self.state.read(COUNTER)) if COUNTER in self.state else self.draws
         self.state = State({})
-        self._compiled: OrderedDict[Any, _Compiled] = OrderedDict()
+        self._compiled: ByShape[_Compiled] = ByShape()
+        self._modes: dict[Flags, int] = {}
+        """Numbers of all flags that were met, which are quicker to look up."""
+        self._mode = 0
 
     @property
     def modules(self) -> dict[str, torch.nn.Module]:
@@ -152,18 +156,39 @@ class CompiledStep:
             raise InputError("a step does not run under autocast: convert the module instead, with .to(torch.bfloat16)")
         if torch.is_inference_mode_enabled():
             raise InputError("a step trains, which inference_mode() forbids: call it outside")
+        leaves, structure = _flat(batch)
+        key = (torch.get_default_dtype(), structure, *map(_key, leaves))
+        compiled = self._compiled.get((self._mode, *key))
+        if compiled is None or not compiled.guard.holds:
+            compiled = self._looked_at(key, batch)
+        return compiled, leaves
+
+    def _looked_at(self, key: Sequence[Any], batch: Sequence[Any]) -> _Compiled:
+        """The step for batches like this one, after a look at all that it works on."""
         if not self.watch.unchanged:
             self.recompile()
-        leaves, structure = _flat(batch)
-        key = (self.watch.flags, torch.get_default_dtype(), structure, *map(_key, leaves))
-        compiled = self._compiled.get(key)
+        compiled = self._compiled.get(self._with_mode(key))
         if compiled is not None and not compiled.updates.kept:
             self.recompile()
             compiled = None
         if compiled is None:
-            return self._compile(key, batch), leaves
-        self._compiled.move_to_end(key)
-        return compiled, leaves
+            compiled = self._compile(self._with_mode(key), batch)
+        if not compiled.guard.holds:
+            compiled.guard = self.guard(compiled.updates)
+        return compiled
+
+    def _with_mode(self, key: Sequence[Any]) -> Sequence[Any]:
+        """A key with the number of the flags that hold now."""
+        self._mode = self._modes.setdefault(self.watch.flags, len(self._modes))
+        return (self._mode, *key)
+
+    def guard(self, updates: GroupedUpdates) -> Guard:
+        """What notices changes of all that a step works on."""
+        guard = Guard()
+        self.watch.guarded(guard)
+        updates.guarded(guard)
+        guard.seal()
+        return guard
 
     def _compile(self, key: Any, batch: Sequence[Any]) -> _Compiled:
         if len(batch) <= self.targets and self.targets:
@@ -174,9 +199,8 @@ class CompiledStep:
         for number, value in enumerate(batch):
             for leaf in pytree.tree_leaves(value):
                 _check_input(f"argument {number} of the step", leaf)
-        compiled = self._compiled[key] = _Compiled(self, batch)
-        while len(self._compiled) > SHAPES:
-            self._compiled.popitem(last=False)
+        compiled = _Compiled(self, batch)
+        self._compiled.put(key, compiled)
         return compiled
 
     def loss(self, *batch: Any) -> Any:
@@ -203,7 +227,21 @@ class CompiledStep:
         tensors = {**self.watch.tensors, **self._others, **updates.state(variables)}
         for name in variables.keys() & tensors.keys():
             self.state.borrow(name, array_of(tensors[name]))
+        for variable in updates.uncounted:
+            if variable.name in self.state:  # eager steps may have made the first update of some
+                self.state.write(variable.name, np.maximum(self.state.read(variable.name), variable.initial))
         return [tensors[variable.name] for variable in graph.updates if variable.name in tensors]
+
+
+_STEPS: WeakKeyDictionary[torch.nn.Module, int] = WeakKeyDictionary()
+"""How many steps were made of a module."""
+
+
+def _first_draw(module: torch.nn.Module) -> int:
+    """Where the random numbers of a module's next step begin: not those of another step, however many these draw."""
+    number = _STEPS.get(module, 0)
+    _STEPS[module] = number + 1
+    return number << 40
 
 
 class _Compiled:
@@ -214,16 +252,23 @@ class _Compiled:
         self.updates = GroupedUpdates(step.optimizer, step.names, *step.clips)
         graph, self.structure = _step_graph(step, batch, self.updates)
         self.changed = step.borrow(graph, self.updates)
+        self.guard = step.guard(self.updates)
         options = Options(facts=step.backend.facts, row_major_variables=True)
         self.special = Specialisation(graph, step.backend, options, step.state)
-        numbers = [number for number, leaf in enumerate(pytree.tree_leaves(batch)) if isinstance(leaf, torch.Tensor)]
         names = [value.name for value in graph.inputs if not value.name.startswith(HYPER)]
-        self.tensors = list(zip(names, numbers, strict=True))
-        """The inputs that are tensors, and which leaves of a batch they are."""
-        self.memory = {tensor.untyped_storage().data_ptr() for tensor in self.changed}
-        self.results = list(graph.outputs)
+        self.names = names
+        self.leaves = [n for n, leaf in enumerate(pytree.tree_leaves(batch)) if isinstance(leaf, torch.Tensor)]
+        """Which leaves of a batch the inputs of these names are."""
+        self.indices = [(name, names.index(name)) for name in {use.input.name for use in graph.index_uses}]
+        self.written = Spans(self.changed)
         types = graph.input_types
         self.numbers = {name: np.zeros((), types[name].dtype.numpy) for name in self.updates.numbers() if name in types}
+        self.places = {name: address_of(number) for name, number in self.numbers.items()}
+        self.results = Allocation([value.type for value in graph.outputs.values()])
+        self.result_names = list(graph.outputs)
+        own = set(map(id, step.watch.tensors.values()))
+        self.noticed = [tensor for tensor in self.changed if id(tensor) in own]
+        """The changed tensors that autograd may have kept: the optimizer's state, none differentiates through."""
         self.settings: list[dict[str, Any]] = []
         self.live = any(
             isinstance(value, torch.Tensor) for group in self.updates.groups for value in group.settings.values()
@@ -233,27 +278,49 @@ class _Compiled:
 
     def run(self, leaves: Sequence[Any]) -> Any:
         """One step."""
-        outputs = self.special.run(self._inputs(leaves))
-        torch.autograd.graph.increment_version(self.changed)
-        self.optimizer._opt_called = True  # what schedulers look at, to warn of a loop without steps
-        return self._returned(outputs)
+        self._set_numbers()
+        tensors, results = self._inputs(leaves), self.results()
+        holds = self._indices_hold(tensors)
+        self._announce()
+        if not (holds and self.special.run_at(*self._places(tensors, results))):
+            outputs = self.special.run(self._arrays(tensors))
+            results = [tensor_of(outputs[name]) for name in self.result_names]
+        return self._returned(results)
 
     def timed(self, leaves: Sequence[Any]) -> float:
-        """The seconds of one step within native code."""
-        inputs = self._inputs(leaves)
-        with self.special.state.lock.writing(), self.special.instance() as instance:
-            seconds = instance.timed(inputs)
-        torch.autograd.graph.increment_version(self.changed)
+        """The seconds of one step within native code; the rest is done as by :meth:`run`."""
+        self._set_numbers()
+        tensors, results = self._inputs(leaves), self.results()
+        if not self._indices_hold(tensors):
+            check_inputs(self.special.graph, self._arrays(tensors))
+        self._announce()
+        seconds = self.special.timed_at(*self._places(tensors, results))
+        self._returned(results)
         return seconds
 
-    def _inputs(self, leaves: Sequence[Any]) -> dict[str, Array]:
-        self._set_numbers()
-        inputs = self.numbers.copy()
-        for name, number in self.tensors:
-            tensor = leaves[number].contiguous()
-            own = tensor.untyped_storage().data_ptr() in self.memory  # which the step writes, perhaps before it reads
-            inputs[name] = array_of(tensor.clone() if own else tensor)
-        return inputs
+    def _indices_hold(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether the inputs that are indices are certainly allowed."""
+        return not self.indices or self.special.indices_hold({name: array_of(tensors[at]) for name, at in self.indices})
+
+    def _places(self, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> tuple[Places, Places]:
+        """Where inputs and outputs lie."""
+        inputs = self.places.copy()
+        inputs.update(zip(self.names, map(address, tensors), strict=True))
+        return inputs, dict(zip(self.result_names, map(address, results), strict=True))
+
+    def _arrays(self, tensors: Sequence[torch.Tensor]) -> dict[str, Array]:
+        return {**self.numbers, **dict(zip(self.names, map(array_of, tensors), strict=True))}
+
+    def _inputs(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
+        """What of a batch is tensors, in memory that the step does not write, perhaps before it reads."""
+        tensors = [row_major(leaves[number]) for number in self.leaves]
+        return [tensor.clone() if self.written.meet(tensor) else tensor for tensor in tensors]
+
+    def _announce(self) -> None:
+        """Let PyTorch know of the step: autograd, of tensors that change, and schedulers, which warn of loops without
+        steps. Before it, as its work pushes all of this out of the processor's caches."""
+        torch.autograd.graph.increment_version(self.noticed)
+        self.optimizer._opt_called = True
 
     def _set_numbers(self) -> None:
         """Hyperparameters as they are now, where they are not those of the step before."""
@@ -264,15 +331,14 @@ class _Compiled:
                 number[...] = present[name]
             self.settings = [dict(group) for group in groups]
 
-    def _returned(self, outputs: Mapping[str, Array]) -> Any:
-        loss = outputs[LOSS]
-        if not self.warned and not math.isfinite(loss):
+    def _returned(self, results: Sequence[torch.Tensor]) -> Any:
+        if not self.warned and not math.isfinite(results[0].item()):
             self.warned = True
-            message = f"the loss is {loss}: such a step updates nothing"
+            message = f"the loss is {float(results[0])}: such a step updates nothing"
             warnings.warn(message, NonFiniteLossWarning, stacklevel=4)
-        if len(self.results) == 1:
-            return tensor_of(loss)
-        return pytree.tree_unflatten([tensor_of(outputs[name]) for name in self.results], self.structure)
+        if len(results) == 1:
+            return results[0]
+        return pytree.tree_unflatten(list(results), self.structure)
 
 
 class _Recompiling:
@@ -344,7 +410,7 @@ def _flat(batch: Sequence[Any]) -> tuple[Sequence[Any], Any]:
 def _key(value: Any) -> Any:
     """What of an argument decides about the step: a tensor's type, a number itself, with its type."""
     if isinstance(value, torch.Tensor):
-        return value.shape, value.dtype, value.requires_grad
+        return value.shape, value.dtype, value.requires_grad, value.device, value.layout
     _check_input("an argument of the step", value)
     return type(value), repr(value)  # -0.0 is no 0.0
 

@@ -1,22 +1,65 @@
-"""Whether a module is still what was compiled: its tensors, where they lie, what is trained, in which mode."""
+"""Whether a module and an optimizer are still what was compiled: their tensors, where they lie, what is trained, in
+which mode."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import is_
 from typing import Any
 
 import torch
 
 from glowtrain.errors import InputError
-from glowtrain.torch.memory import check_memory
+from glowtrain.torch.guard import Guard
+from glowtrain.torch.memory import check_memory, first_overlap
 from glowtrain.torch.module import held
 
 Flags = tuple[bool, ...]
 
 
+class Remembered:
+    """What dicts and lists hold, and where tensors lie, as they were when this was made. It keeps their memory alive.
+
+    Python's check of what a :class:`~glowtrain.torch.guard.Guard` looks at in native code.
+    """
+
+    def __init__(
+        self, dicts: Sequence[dict[Any, Any]], lists: Sequence[list[Any]], tensors: Sequence[torch.Tensor]
+    ) -> None:
+        self.dicts = dicts
+        self.lists = lists
+        self.tensors = tensors
+        self._contents = self._present()
+        self._placed = self._places()
+        self._memory = [tensor.untyped_storage() for tensor in tensors]
+
+    def _present(self) -> list[list[Any]]:
+        return [*map(list, self.lists), *[list(each.values()) for each in self.dicts]]
+
+    def _places(self) -> list[Any]:
+        return [(each.data_ptr(), each.shape, each.stride(), each.dtype, each.is_neg()) for each in self.tensors]
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether all have what they had, tensors at the same addresses."""
+        return all(map(same, self._present(), self._contents)) and self._places() == self._placed
+
+    def guarded(self, guard: Guard) -> None:
+        """Add all of it to a guard."""
+        guard.add_dicts(self.dicts)
+        for each in self.lists:
+            guard.add_list(each)
+        for tensor in self.tensors:
+            guard.add_tensor(tensor)
+
+
+def same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether these are the same objects, as many and in the same order."""
+    return len(some) == len(others) and all(map(is_, some, others))
+
+
 class Watch:
-    """The tensors of modules by name, as they were when this was made. It keeps their memory alive."""
+    """The tensors of modules by name, as they were when this was made."""
 
     def __init__(self, modules: Mapping[str, torch.nn.Module]) -> None:
         self.modules = modules
@@ -24,21 +67,16 @@ class Watch:
             _joined(prefix, name): tensor for prefix, module in modules.items() for name, tensor in held(module).items()
         }
         self._parts = [part for module in modules.values() for part in module.modules()]
-        self._places = list(_places(self._parts))
-        self._held = [each for named in self._places for each in named.values()]
-        self._hooks = [hooks for part in self._parts for hooks in (part._backward_hooks, part._backward_pre_hooks)]
-        self._all = [each for each in self._held if isinstance(each, torch.Tensor)]
-        self._addresses = [tensor.data_ptr() for tensor in self._all]
-        self._memory = [tensor.untyped_storage() for tensor in self._all]
+        dicts = [each for part in self._parts for each in _dicts(part)]
+        tensors = [value for each in dicts for value in each.values() if isinstance(value, torch.Tensor)]
+        self._all = list({id(tensor): tensor for tensor in tensors}.values())
+        self._remembered = Remembered(dicts, [], self._all)
 
     @property
     def unchanged(self) -> bool:
-        """Whether every name still has the tensor or submodule that it had, tensors at the same address, and there are
-        no backward hooks."""
-        held = [each for named in self._places for each in named.values()]
-        if len(held) != len(self._held) or not all(map(is_, held, self._held)) or any(self._hooks):
-            return False
-        return [tensor.data_ptr() for tensor in self._all] == self._addresses
+        """Whether every name has the tensor or submodule that it had, tensors lie where and as they did, and there are
+        no hooks on gradients."""
+        return self._remembered.unchanged and not any(map(_hooks, self._all))
 
     @property
     def flags(self) -> Flags:
@@ -46,14 +84,26 @@ class Watch:
         modes = [part.training for part in self._parts]
         return (*modes, *[tensor.requires_grad for tensor in self._all])
 
+    def guarded(self, guard: Guard) -> None:
+        """Add all of it, and which parts are in training mode, to a guard; it looks at whether tensors are trained."""
+        self._remembered.guarded(guard)
+        for part in self._parts:
+            guard.add_item(part.__dict__, "training")
+
     def check(self) -> None:
         """Raise :class:`InputError` for tensors that a step cannot work on, and hooks that it would not call."""
-        ends: list[tuple[int, int, str]] = []
         for name, tensor in self.tensors.items():
             check_memory(tensor, f"{name!r}")
-            _check_hooks(name, tensor)
-            ends.append((tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes, name))
-        self._check_overlaps(ends)
+            if _hooks(tensor):
+                raise InputError(
+                    f"parameter {name!r} has hooks on its gradient, which a step would not call: remove them"
+                )
+        overlap = first_overlap(self.tensors)
+        if overlap is not None:
+            raise InputError(
+                f"{overlap[0]!r} and {overlap[1]!r} are different tensors in the same memory: a step would update one "
+                "through the other; make them one parameter, or clone() one of them"
+            )
         for prefix, module in self.modules.items():
             for path, part in module.named_modules():
                 if part._backward_hooks or part._backward_pre_hooks:
@@ -61,26 +111,16 @@ class Watch:
                         f"module {_joined(prefix, path)!r} has backward hooks, which a step would not call"
                     )
 
-    def _check_overlaps(self, ends: list[tuple[int, int, str]]) -> None:
-        last: tuple[int, int, str] | None = None
-        for first, behind, name in sorted(ends):
-            if last is not None and first < last[1] and self.tensors[name] is not self.tensors[last[2]]:
-                raise InputError(
-                    f"{last[2]!r} and {name!r} are different tensors in the same memory: a step would update one "
-                    "through the other; make them one parameter, or clone() one of them"
-                )
-            last = (first, behind, name) if behind > first else last
+
+def _dicts(part: torch.nn.Module) -> Iterable[dict[Any, Any]]:
+    """Where a module keeps tensors, submodules and hooks; those on gradients are empty."""
+    yield from (part._parameters, part._buffers, part._modules)
+    yield from (part._forward_hooks, part._forward_pre_hooks, part._backward_hooks, part._backward_pre_hooks)
 
 
-def _check_hooks(name: str, tensor: torch.Tensor) -> None:
-    if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
-        raise InputError(f"parameter {name!r} has hooks on its gradient, which a step would not call: remove them")
-
-
-def _places(parts: Sequence[torch.nn.Module]) -> Iterator[dict[str, Any]]:
-    """Where modules keep tensors and submodules by name."""
-    for part in parts:
-        yield from (part._parameters, part._buffers, part._modules)
+def _hooks(tensor: torch.Tensor) -> bool:
+    """Whether there are hooks on a tensor's gradient."""
+    return bool(tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None))
 
 
 def _joined(prefix: str, name: str) -> str:

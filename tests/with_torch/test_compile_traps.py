@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from glowtrain.compiler.placed import PlacedFunction
-from glowtrain.torch import backend
+from glowtrain.torch import shapes
 from glowtrain.torch.backend import CapturedFunction, FallbackWarning
 
 
@@ -559,10 +559,24 @@ def test_a_call_is_one_native_call_each_way(monkeypatch: pytest.MonkeyPatch) -> 
 # shapes
 
 
+def test_tensors_that_are_the_negative_of_their_memory() -> None:
+    """As the imaginary part of a conjugate is: arguments, parameters and cotangents."""
+    imaginary = torch.complex(ramp(4, 6), ramp(4, 6).flip(0)).conj().imag
+    assert imaginary.is_neg()
+    eager, ours, _ = pair(nn.Linear(6, 2))
+    for x in (ramp(4, 6), imaginary, torch._neg_view(ramp(4, 6))):
+        close(ours(x), eager(x))
+    eager.weight = nn.Parameter(torch._neg_view(ramp(2, 6)))
+    leaves = [torch._neg_view(ramp(4, 6)).requires_grad_() for _ in range(2)]
+    for module, x in zip((eager, compiled(eager)), leaves, strict=True):
+        module(x).backward(torch._neg_view(ramp(4, 2)))
+    close(leaves[1].grad, leaves[0].grad)
+
+
 def test_many_shapes_are_one_graph_and_bounded_memory(
     captured: list[CapturedFunction], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backend, "SHAPES", 3)
+    monkeypatch.setattr(shapes, "SHAPES", 3)
     eager, ours, _ = pair(nn.Sequential(nn.Linear(3, 4), nn.Tanh()))
     for size in range(2, 8):
         with torch.no_grad():

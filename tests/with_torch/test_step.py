@@ -22,6 +22,8 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 import glowtrain as gt
 import glowtrain.torch as gtt
+from glowtrain.torch import guard
+from glowtrain.torch.tensor_layout import CHANGES, is_seen, tensor_layout
 
 Make = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -300,6 +302,20 @@ def test_dropout_follows_the_seed_and_the_mode() -> None:
     assert first[3] == first[4] == other[3]
 
 
+def test_two_steps_of_a_module_draw_other_numbers() -> None:
+    def losses() -> list[list[float]]:
+        torch.manual_seed(7)
+        module = nn.Sequential(nn.Linear(6, 64), nn.Dropout(0.5), nn.Linear(64, 3))
+        optimizer = torch.optim.SGD(module.parameters(), 0.0)
+        steps = [gtt.compile_step(module, cross_entropy, optimizer) for _ in range(2)]
+        (batch,) = data(1)
+        return [[float(step(*batch)) for _ in range(3)] for step in steps]
+
+    first, second = losses()
+    assert len({*first, *second}) == 6
+    assert losses() == [first, second]
+
+
 def test_loading_states() -> None:
     """Of the module in place and by assignment, and of the optimizer: the step goes on from what was loaded."""
     module, optimizer, other, theirs = twins(net(), lambda ps: torch.optim.Adam(ps, 1e-2))
@@ -394,6 +410,17 @@ def test_batches_in_any_layout() -> None:
     assert not strided.is_contiguous()
     assert float(step(strided, y)) == float(step(x, y))
     assert float(step(x[:1].expand(16, 6), y)) == float(step(x[:1].repeat(16, 1), y))
+
+
+def test_a_batch_that_is_the_negative_of_its_memory() -> None:
+    module = net()
+    step = gtt.compile_step(module, cross_entropy, torch.optim.SGD(module.parameters(), 0.0))
+    ((x, y),) = data(1)
+    negative = torch._neg_view(x)
+    step(x, y)
+    assert float(step(negative, y)) == float(step(negative.resolve_neg(), y)) != float(step(x, y))
+    module[0].weight.data = torch._neg_view(module[0].weight.data)
+    assert "'0.weight' is the negative of what lies in its memory" in refusal(lambda: step(x, y))
 
 
 def test_memory_that_begins_anywhere() -> None:
@@ -578,6 +605,147 @@ def test_a_batch_may_be_a_parameter() -> None:
         loss = step(module.weight.detach(), torch.ones(6, 6))
         assert float(loss) == pytest.approx(float(expected), abs=1e-5)
     assert differences(module.state_dict(), other.state_dict()) < 1e-5
+
+
+def test_a_first_update_by_an_eager_step_counts() -> None:
+    """Dampening leaves the first update of each parameter out: here of one that was frozen before."""
+    module, optimizer, other, theirs = twins(net(), OPTIMIZERS["sgd, dampening"])
+    step = gtt.compile_step(module, cross_entropy, optimizer)
+    for number, batch in enumerate(data(8)):
+        for each in (module, other):
+            each[0].requires_grad_(number >= 2)
+        expected = eager_step(other, cross_entropy, theirs, batch)
+        ours = eager_step(module, cross_entropy, optimizer, batch) if number == 2 else step(*batch)
+        assert float(ours) == pytest.approx(float(expected), abs=1e-5)
+    assert differences(module.state_dict(), other.state_dict()) < 1e-5
+
+
+@pytest.mark.parametrize("natively", [True, False])
+class TestChangesBetweenSteps:
+    """What is changed after a step was compiled is noticed, by native code and by Python where that is not possible."""
+
+    @pytest.fixture(autouse=True)
+    def _way(self, natively: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        if not natively:
+            monkeypatch.setattr(guard, "tensor_layout", lambda: None)
+
+    def test_memory_read_in_another_order(self) -> None:
+        module = nn.Linear(4, 4)
+        ran = compiled(module, mse_loss)
+        x, y = torch.randn(3, 4), torch.randn(3, 4)
+        ran(x, y)
+        module.weight.data = module.weight.data.t()
+        assert "'weight' (4, 4) has strides (1, 4)" in refusal(lambda: ran(x, y))
+        module.weight.data = module.weight.data.t()
+        expected = mse_loss(module(x), y)
+        assert float(ran(x, y)) == pytest.approx(expected.item(), abs=1e-6)
+
+    def test_elements_read_as_another_type(self) -> None:
+        module = net().to(torch.bfloat16)
+        ran = compiled(module)
+        ((x, y),) = data(1)
+        ran(x.to(torch.bfloat16), y)
+        module[0].weight.data = module[0].weight.data.view(torch.float16)
+        assert "f16[16,6]" in refusal(lambda: ran(x.to(torch.bfloat16), y))
+
+    def test_a_count_of_updates(self) -> None:
+        module, optimizer, other, theirs = twins(net(), lambda ps: torch.optim.Adam(ps, 1e-2))
+        ran = gtt.compile_step(module, cross_entropy, optimizer)
+        for number, batch in enumerate(data(8)):
+            if number == 3:
+                optimizer.state[module[0].weight]["step"] = torch.tensor(1.0)
+                theirs.state[other[0].weight]["step"] = torch.tensor(1.0)
+            expected = eager_step(other, cross_entropy, theirs, batch)
+            assert float(ran(*batch)) == pytest.approx(float(expected), abs=1e-5)
+        assert differences(state_of(optimizer), state_of(theirs)) < 1e-5
+
+    def test_hooks_on_gradients(self) -> None:
+        ((x, y),) = data(1)
+        for register in ("register_hook", "register_post_accumulate_grad_hook"):
+            module = net()
+            ran = compiled(module)
+            ran(x, y)
+            handle = getattr(module[0].weight, register)(lambda _: None)
+            before = copy.deepcopy(module.state_dict())
+            assert "'0.weight' has hooks on its gradient" in refusal(lambda: ran(x, y))  # noqa: B023
+            assert differences(module.state_dict(), before) == 0
+            handle.remove()
+            ran(x, y)
+            handle = getattr(module[0].weight, register)(lambda _: None)  # into the dict that there is by now
+            assert "'0.weight' has hooks on its gradient" in refusal(lambda: ran(x, y))  # noqa: B023
+
+    def test_hooks_of_the_optimizer(self) -> None:
+        ((x, y),) = data(1)
+        module = net()
+        optimizer = torch.optim.SGD(module.parameters(), 0.1)
+        ran = gtt.compile_step(module, cross_entropy, optimizer)
+        ran(x, y)
+        optimizer.register_step_pre_hook(lambda *_: None)
+        assert "hooks on step" in refusal(lambda: ran(x, y))
+
+    def test_hooks_on_the_forward_pass_are_traced(self) -> None:
+        ((x, y),) = data(1)
+        module = net()
+        ran = compiled(module)
+        ran(x, y)
+        handle = module[3].register_forward_hook(lambda _module, _inputs, result: result * 3)
+        expected = cross_entropy(module(x), y)
+        assert float(ran(x, y)) == pytest.approx(expected.item(), abs=1e-6)
+        handle.remove()
+        expected = cross_entropy(module(x), y)
+        assert float(ran(x, y)) == pytest.approx(expected.item(), abs=1e-6)
+
+    def test_the_tensors_of_a_group(self) -> None:
+        module, optimizer, other, theirs = twins(nn.Linear(4, 4), lambda ps: torch.optim.SGD([next(iter(ps))], 0.1))
+        ran = gtt.compile_step(module, mse_loss, optimizer)
+        for number in range(4):
+            if number == 2:
+                optimizer.param_groups[0]["params"][0] = module.bias
+                theirs.param_groups[0]["params"][0] = other.bias
+            batch = torch.full((3, 4), 1.0 + number), torch.zeros(3, 4)
+            assert float(ran(*batch)) == pytest.approx(float(eager_step(other, mse_loss, theirs, batch)), abs=1e-5)
+        assert differences(module.state_dict(), other.state_dict()) < 1e-5
+
+    def test_modes_and_frozen_parameters(self) -> None:
+        dropping = nn.Sequential(net(), nn.BatchNorm1d(3))
+        module, optimizer, other, theirs = twins(dropping, lambda ps: torch.optim.SGD(ps, 0.1))
+        ran = gtt.compile_step(module, cross_entropy, optimizer)
+        for number, batch in enumerate(data(9)):
+            for each in (module, other):
+                each.train(number % 3 > 0)
+                each[0][0].requires_grad_(number % 2 > 0)
+            expected = eager_step(other, cross_entropy, theirs, batch)
+            assert float(ran(*batch)) == pytest.approx(float(expected), abs=1e-5)
+        assert differences(module.state_dict(), other.state_dict()) < 1e-5
+        assert len(ran._compiled) == 4
+
+
+def test_the_memory_of_tensors_can_be_looked_at() -> None:
+    """A step relies on it to be quick; where it is not so, it is slower only."""
+    layout = tensor_layout()
+    assert layout is not None
+    assert all(is_seen(layout, change) for change in CHANGES)
+
+
+def test_a_guard_looks_at_objects() -> None:
+    mapping, elements = {"a": 1, "b": None}, [mse_loss]
+    watching = guard.Guard()
+    watching.add_dicts([mapping])
+    watching.add_list(elements)
+    watching.add_item(mapping, "b")
+    watching.seal()
+    assert watching.holds
+    for change, undo in (
+        (lambda: mapping.update(c=2), lambda: mapping.pop("c")),
+        (lambda: mapping.update(b=2), lambda: mapping.update(b=None)),
+        (lambda: elements.append(mse_loss), elements.pop),
+    ):
+        change()
+        assert not watching.holds
+        undo()
+        assert watching.holds
+    elements[0] = cross_entropy
+    assert not watching.holds
 
 
 def test_what_a_step_computes_is_not_turned_around_silently() -> None:

@@ -66,8 +66,11 @@ class NativeInstance(Instance):
         self._place_slots(artifact)
         types = {slot.name: slot.type for slot in artifact.slots if slot.kind == "input"}
         slots = [*self._inputs, *self._scalars]
+        self._slots = slots
         self._wanted = [(name, types[name].shape, types[name].dtype.numpy, slot) for name, slot in slots]
         """Inputs with shape, element type and slot."""
+        self._elsewhere = False
+        """Whether the table points to inputs and outputs that a call has named by addresses."""
         self._bound = -1
         """The moves of the state's storage up to which the table points to it."""
 
@@ -105,6 +108,7 @@ class NativeInstance(Instance):
     def run_fitting(self, inputs: Mapping[str, Any]) -> dict[str, Array] | None:
         if type(inputs) is not dict or len(inputs) != len(self._wanted) or self.log is not None:
             return None
+        self._point_at_own()
         arrays = inputs.copy()  # held while native code reads them
         if not self._point(arrays):
             return None
@@ -112,6 +116,37 @@ class NativeInstance(Instance):
             self._bind_variables()
         self._step()
         return {name: array.copy() for name, array in self.outputs.items()}
+
+    def run_at(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> bool:
+        if self.log is not None:
+            return False
+        self._point_at(inputs, outputs)
+        self._step()
+        return True
+
+    def timed_at(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> float:
+        self._point_at(inputs, outputs)
+        began = time.perf_counter()
+        self._step()
+        return time.perf_counter() - began
+
+    def _point_at(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> None:
+        table = self.table
+        self._elsewhere = True
+        for name, slot in self._slots:
+            table[slot] = inputs[name]
+        for name, slot in self._outputs.items():
+            table[slot] = outputs[name]
+        if self._bound != self.state.moves:
+            self._bind_variables()
+
+    def _point_at_own(self) -> None:
+        """Point at memory of its own, after runs over that of others."""
+        if self._elsewhere:
+            self._placed.clear()
+            for name, slot in self._outputs.items():
+                self.table[slot] = address_of(self.outputs[name])
+            self._elsewhere = False
 
     def _point(self, arrays: dict[str, Any]) -> bool:
         """Point at all inputs, if they are contiguous arrays of their types."""
@@ -130,6 +165,7 @@ class NativeInstance(Instance):
         return True
 
     def _bind(self, inputs: Mapping[str, Array]) -> None:
+        self._point_at_own()
         self._bind_variables()
         self._place_scalars(inputs)
         for name, slot in self._inputs:
@@ -138,6 +174,7 @@ class NativeInstance(Instance):
             self.log.clear()
 
     def run_many(self, batches: Batches) -> dict[str, Array]:
+        self._point_at_own()
         self._bind_variables()
         self._start_pool()
         count, rows, shared = batches.count, batches.rows, batches.shared

@@ -1,0 +1,127 @@
+; Whether Python objects and memory are still as they were: many of them, looked at in one call.
+;
+; What is expected lies in a row of words: the addresses of Python's functions, then entries, then a zero. An entry is
+; what it looks at (one of the numbers below), how many words are expected, an object or an address, a key, and the
+; words. The caller holds Python's global lock.
+;
+; 1 memory at an address   2 the values of a dict, in order   3 the elements of a list
+; 4 the value of a key of a dict
+
+%python = type { ptr, ptr, ptr, ptr, [0 x i64] }
+; PyDict_Next, PyDict_GetItem, PyList_Size, PyList_GetItem, entries
+
+; The entry that does not hold, by the number of its first word; -1 if all hold.
+define i64 @changed(ptr %guard) #0 {
+entry:
+  %position = alloca i64
+  %value = alloca ptr
+  %dict.next = load ptr, ptr %guard
+  %dict.get.at = getelementptr %python, ptr %guard, i64 0, i32 1
+  %dict.get = load ptr, ptr %dict.get.at
+  %list.size.at = getelementptr %python, ptr %guard, i64 0, i32 2
+  %list.size = load ptr, ptr %list.size.at
+  %list.get.at = getelementptr %python, ptr %guard, i64 0, i32 3
+  %list.get = load ptr, ptr %list.get.at
+  br label %fetch
+fetch: ; what entries look at has mostly left the caches: all of it is asked for before any is waited for
+  %f = phi i64 [ 0, %entry ], [ %f.next, %fetch.entry ]
+  %f.at = getelementptr %python, ptr %guard, i64 0, i32 4, i64 %f
+  %f.kind = load i64, ptr %f.at
+  %f.end = icmp eq i64 %f.kind, 0
+  br i1 %f.end, label %fetched, label %fetch.entry
+fetch.entry:
+  %f.count.at = getelementptr i64, ptr %f.at, i64 1
+  %f.count = load i64, ptr %f.count.at
+  %f.object.at = getelementptr i64, ptr %f.at, i64 2
+  %f.object = load ptr, ptr %f.object.at
+  call void @llvm.prefetch.p0(ptr %f.object, i32 0, i32 3, i32 1)
+  %f.length = add i64 %f.count, 4
+  %f.next = add i64 %f, %f.length
+  br label %fetch
+fetched:
+  br label %look
+look:
+  %at = phi i64 [ 0, %fetched ], [ %next, %holds ]
+  %kind.at = getelementptr %python, ptr %guard, i64 0, i32 4, i64 %at
+  %kind = load i64, ptr %kind.at
+  %count.at = getelementptr i64, ptr %kind.at, i64 1
+  %count = load i64, ptr %count.at
+  %object.at = getelementptr i64, ptr %kind.at, i64 2
+  %object = load ptr, ptr %object.at
+  %key.at = getelementptr i64, ptr %kind.at, i64 3
+  %key = load ptr, ptr %key.at
+  %expected = getelementptr i64, ptr %kind.at, i64 4
+  %first = load i64, ptr %expected
+  %length = add i64 %count, 4
+  %next = add i64 %at, %length
+  switch i64 %kind, label %unchanged [
+    i64 1, label %memory
+    i64 2, label %dict
+    i64 3, label %list
+    i64 4, label %item
+  ]
+holds:
+  br label %look
+
+memory:
+  %m = phi i64 [ 0, %look ], [ %m.next, %memory.word ]
+  %m.end = icmp eq i64 %m, %count
+  br i1 %m.end, label %holds, label %memory.word
+memory.word:
+  %m.at = getelementptr i64, ptr %object, i64 %m
+  %m.now = load i64, ptr %m.at
+  %m.then.at = getelementptr i64, ptr %expected, i64 %m
+  %m.then = load i64, ptr %m.then.at
+  %m.next = add i64 %m, 1
+  %m.same = icmp eq i64 %m.now, %m.then
+  br i1 %m.same, label %memory, label %differs
+
+dict:
+  store i64 0, ptr %position
+  br label %dict.entry
+dict.entry:
+  %d = phi i64 [ 0, %dict ], [ %d.next, %dict.value ]
+  %d.more = call i32 %dict.next(ptr %object, ptr %position, ptr null, ptr %value)
+  %d.end = icmp eq i32 %d.more, 0
+  %d.all = icmp eq i64 %d, %count
+  br i1 %d.end, label %dict.end, label %dict.more
+dict.end:
+  br i1 %d.all, label %holds, label %differs
+dict.more:
+  br i1 %d.all, label %differs, label %dict.value
+dict.value:
+  %d.now = load i64, ptr %value
+  %d.then.at = getelementptr i64, ptr %expected, i64 %d
+  %d.then = load i64, ptr %d.then.at
+  %d.next = add i64 %d, 1
+  %d.same = icmp eq i64 %d.now, %d.then
+  br i1 %d.same, label %dict.entry, label %differs
+
+list:
+  %l.size = call i64 %list.size(ptr %object)
+  %l.fits = icmp eq i64 %l.size, %count
+  br i1 %l.fits, label %list.element, label %differs
+list.element:
+  %l = phi i64 [ 0, %list ], [ %l.next, %list.value ]
+  %l.end = icmp eq i64 %l, %count
+  br i1 %l.end, label %holds, label %list.value
+list.value:
+  %l.now = call i64 %list.get(ptr %object, i64 %l)
+  %l.then.at = getelementptr i64, ptr %expected, i64 %l
+  %l.then = load i64, ptr %l.then.at
+  %l.next = add i64 %l, 1
+  %l.same = icmp eq i64 %l.now, %l.then
+  br i1 %l.same, label %list.element, label %differs
+
+item:
+  %i.now = call i64 %dict.get(ptr %object, ptr %key)
+  %i.same = icmp eq i64 %i.now, %first
+  br i1 %i.same, label %holds, label %differs
+
+differs:
+  ret i64 %at
+unchanged:
+  ret i64 -1
+}
+
+declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
