@@ -26,6 +26,8 @@ from glowtrain.torch.tracing.trace import FIXED, GRADIENT, Trace, name_of
 
 SAID = {"_local_scalar_dense.default": ".item()"}
 """What a module calls, by the operator that it becomes, where one does not tell the other."""
+IN_ORDER = "with_effects"
+"""A call around what may raise, such as a look at whether a matrix was decomposed: of no use by itself."""
 LISTED = 8
 """Unsupported operators that a message names."""
 
@@ -131,7 +133,7 @@ def _check(trace: Trace, prefix: str) -> None:
     found: dict[str, torch.fx.Node] = {}
     for node in trace.graph.nodes:
         known = node.target is operator.getitem or _is_gradient(node.target) or name_of(node.target) in TABLE
-        if node.op == "call_function" and not known:
+        if node.op == "call_function" and not known and name_of(node.target) != IN_ORDER:
             found.setdefault(name_of(node.target), node)
     if found:
         named = [f"{_where(node, prefix)}{_not_computed(node)}" for node in list(found.values())[:LISTED]]

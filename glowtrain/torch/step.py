@@ -26,6 +26,7 @@ from glowtrain.presentation.words import kind_of, plural
 from glowtrain.stages import Options
 from glowtrain.torch.aten.table import type_of_fake
 from glowtrain.torch.guard import Guard
+from glowtrain.torch.loss import check_loss, check_loss_function
 from glowtrain.torch.memory import Allocation, Spans, address, array_of, check_device, row_major, tensor_of
 from glowtrain.torch.module import check_module, placed, variables_of
 from glowtrain.torch.optimizers import GroupedUpdates, kind_of_optimizer
@@ -78,10 +79,7 @@ def compile_step(
     cannot be traced and :class:`UnsupportedOperatorError` that names operators with their lines.
     """
     check_module(module)
-    if isinstance(loss_fn, type):
-        raise InputError(f"loss_fn must be a loss, not a class of losses: create one, {loss_fn.__name__}()")
-    if not callable(loss_fn):
-        raise InputError(f"loss_fn must be a function or a module, not {type(loss_fn).__name__}")
+    check_loss_function(loss_fn)
     if targets < 0:
         raise InputError(f"targets must be a number of arguments from 0 up, not {targets!r}")
     for name, bound in (("clip_norm", clip_norm), ("clip_value", clip_value)):
@@ -374,14 +372,12 @@ def _step_graph(step: CompiledStep, batch: Sequence[Any], updates: GroupedUpdate
 
 
 def _loss(results: Sequence[Any]) -> Value:
-    """The first result. Raises :class:`InputError` unless it is a float scalar."""
-    if not all(isinstance(result, Value) for result in results) or not results:
-        raise InputError("the loss function must return tensors: the loss, or a tuple or dict whose first one is it")
-    loss: Value = results[0]
-    if loss.shape != () or not loss.dtype.is_float:
-        advice = ": reduce it, for example by .mean()" if loss.shape else ""
-        raise InputError(f"the loss must be a float scalar, not {loss.type}{advice}")
-    return loss
+    """The first result. Raises :class:`InputError` unless it is a float scalar, and all are tensors."""
+    others = [result for result in results if not isinstance(result, Value)]
+    loss: Any = next(iter([*others, *results]), None)
+    check_loss(loss)
+    scalar: Value = loss
+    return scalar
 
 
 def _names(optimizer: torch.optim.Optimizer, watch: Watch) -> dict[int, str]:

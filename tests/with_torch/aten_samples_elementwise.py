@@ -70,6 +70,7 @@ for name in ("abs", "neg", "sign", "relu", "square"):
     function(f"{name} of integers", getattr(torch, name), whole(3, 4, low=-3))
 for name in ("sqrt", "exp", "sigmoid", "sin", "reciprocal"):
     function(f"{name} of integers becomes float", getattr(torch, name), whole(3, 4, low=1))
+function("sinc at 0", torch.sinc, exactly(0.0, -0.0, 0.5, 2.0))
 function(
     "nan and infinite", lambda x: (x.isnan(), x.isinf(), x.isfinite()), exactly(1.0, math.nan, math.inf, -math.inf)
 )
@@ -358,6 +359,12 @@ function(
     lambda x: [f(x, d, keepdim=k) for f in (torch.amax, torch.amin) for d in ((), 0, (-1, 0)) for k in (False, True)],
     real(2, 3, 4),
 )
+function(
+    "max of equal elements along an axis",
+    lambda x: (*x.max(1), *x.min(0), *x.max(0, keepdim=True)),
+    exactly([1.0, 3.0, 3.0], [1.0, -2.0, 3.0]),
+)
+function("max along no axis", lambda x: (*x.max(0), *x.min(-1)), real())
 function("amax of equal elements", lambda x: (x.amax(), x.amax(0), x.max(), x.min()), exactly(2.0, 1.0, 2.0))
 function("max and min", lambda x: (x.max(), x.min()), real(2, 3))
 function("max of integers", lambda x: (x.max(), x.min()), whole(2, 3))
@@ -435,6 +442,12 @@ function("F.normalize", lambda x: (F.normalize(x), F.normalize(x, p=1, dim=0)), 
 function("matrix norm", torch.linalg.matrix_norm, real(3, 4))
 function("cumsum and cumprod", lambda x: (x.cumsum(0), x.cumsum(-1), x.cumprod(1)), positive(3, 4))
 function("cumsum of integers", lambda x: (x.cumsum(0), x.cumsum(0, dtype=torch.float32)), whole(3, 4))
+function(
+    "cummax and cummin",
+    lambda x: (*x.cummax(0), *x.cummax(-1), *x.cummin(1)),
+    exactly([1.0, 3.0, 3.0, 2.0], [0.0, 3.0, -1.0, 4.0]),
+)
+function("cummax of integers and of no axes", lambda x, y: (*x.cummax(1), *y.cummin(0)), whole(3, 4), real())
 function("cumsum of no axes", lambda x: (x.cumsum(0), x.cumprod(0)), real())
 function(
     "softmax",

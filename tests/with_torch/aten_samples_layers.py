@@ -390,6 +390,7 @@ function(
 )
 function("affine_grid", lambda t: F.affine_grid(t, [2, 3, 5, 4], align_corners=False), real(2, 2, 3))
 
+switched("nn.BatchNorm2d with the mean of all statistics", lambda: nn.BatchNorm2d(4, momentum=None), real(3, 4, 5, 5))
 switched("nn.BatchNorm1d of features", lambda: nn.BatchNorm1d(4), real(6, 4))
 switched("nn.BatchNorm2d without statistics", lambda: nn.BatchNorm2d(4, track_running_stats=False), real(3, 4, 5, 5))
 switched("nn.BatchNorm2d without parameters", lambda: nn.BatchNorm2d(4, affine=False), real(3, 4, 5, 5))
@@ -496,6 +497,9 @@ for kind in ("LSTM", "GRU", "RNN"):
         lambda kind=kind: getattr(nn, f"{kind}Cell")(3, 4, bias=False),
         real(3),
     )
+for options in ({}, {"num_layers": 2, "bidirectional": True, "batch_first": True}, {"bias": False}):
+    layer(f"nn.LSTM with projections, {options}", lambda o=options: nn.LSTM(3, 5, proj_size=2, **o), real(4, 3, 3))
+layer("nn.LSTM with projections of one sequence", lambda: nn.LSTM(3, 5, proj_size=2), real(4, 3))
 layer("nn.RNN with relu", lambda: nn.RNN(3, 4, 2, nonlinearity="relu", bidirectional=True), real(5, 2, 3))
 layer("nn.RNNCell with relu", lambda: nn.RNNCell(3, 4, nonlinearity="relu"), real(2, 3))
 

@@ -289,7 +289,7 @@ class Chosen(nn.Module):
 @pytest.mark.parametrize(
     ("module", "options", "told"),
     [
-        (nn.Linear(4, 4), {"loss_fn": lambda y: y}, r"must be a float scalar, not torch.float32 \(3, 4\)"),
+        (nn.Linear(4, 4), {"loss_fn": lambda y: y}, r"must be a float scalar, not f32\[3,4\]: reduce it"),
         (nn.Linear(4, 4), {"loss_fn": 3}, "loss_fn must be a function or a module, not int"),
         (nn.Linear(4, 4), {"targets": numbers(3)}, "targets are the loss's: give loss_fn as well"),
         (Chosen(lambda x: x.argmax(1)), {}, "Chosen returns no float tensor: pass loss_fn"),

@@ -85,6 +85,15 @@ for _name, _comparison in COMPARISONS.items():
     _enter_comparison(_name, _comparison)
 
 
+@aten("sinc.default")
+def sinc(call: AtenCall, x: Value) -> Any:
+    """sin(πx) / πx; at 0 it is 1, and its slope 0."""
+    angle = call.cast(x) * call.cast(math.pi)
+    zero = logic.Equal()(angle, call.cast(0))
+    nonzero = logic.Where()(zero, call.cast(1), angle)
+    return logic.Where()(zero, call.cast(1), transcendental.Sin()(nonzero) / nonzero)
+
+
 @aten("ne.Tensor", "ne.Scalar")
 def ne(call: AtenCall, x: Any, y: Any) -> Any:
     return ~logic.Equal()(*call.promoted(x, y))

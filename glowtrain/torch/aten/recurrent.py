@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from glowtrain.errors import ModelError
-from glowtrain.graph import Value
+from glowtrain.graph import Graph, Input, Value
+from glowtrain.ops.control.scan import Scan
+from glowtrain.ops.elementwise.activation import Sigmoid
+from glowtrain.ops.elementwise.transcendental import Tanh
 from glowtrain.ops.sequence.recurrent import GRU, LSTM, RNN
 from glowtrain.ops.tensor.move import Concat, Transpose, reshape
 from glowtrain.torch.aten.random import dropped
@@ -41,9 +43,9 @@ def lstm(
     call: AtenCall, x: Value, states: Sequence[Value], params: Sequence[Value], has_biases: bool, num_layers: int,
     dropout: float, train: bool, bidirectional: bool, batch_first: bool,
 ) -> Any:  # fmt: skip
-    if len(params) != num_layers * (1 + bidirectional) * (2 + 2 * has_biases):
-        raise ModelError("LSTM with projections (proj_size) is not supported; project its result by a linear layer")
-    layers = _Layers(call, LSTM_STACK, params, has_biases, num_layers, dropout if train else 0.0, bidirectional)
+    projected = len(params) != num_layers * (1 + bidirectional) * (2 + 2 * has_biases)
+    kind = _ProjectedLayers if projected else _Layers
+    layers = kind(call, LSTM_STACK, params, has_biases, num_layers, dropout if train else 0.0, bidirectional)
     y, finals = layers.run(x, states, batch_first)
     return y, *finals
 
@@ -133,6 +135,57 @@ class _Layers:
         size = rows.shape[0] // len(order)
         result: Value = Concat(axis=0)(*(rows[gate * size : (gate + 1) * size] for gate in order))
         return result
+
+
+class _ProjectedLayers(_Layers):
+    """Layers of an LSTM whose hidden states are projected (``proj_size``): a Scan for each direction, of which the last
+    parameter is the projection (Sak et al., 2014)."""
+
+    def _operands(self) -> Iterator[list[Value | None]]:
+        """The parameters of each layer, by direction."""
+        count = len(self.params) // self.count
+        for first in range(0, len(self.params), count):
+            yield list(self.params[first : first + count])
+
+    def _layer(self, x: Value, operands: Sequence[Value | None], states: Sequence[Value]) -> tuple[Value, list[Value]]:
+        count = len(operands) // self.directions
+        results, finals = [], []
+        for number in range(self.directions):
+            own = operands[number * count : (number + 1) * count]
+            y, *last = self._direction(x, own, [state[number] for state in states], backwards=number > 0)
+            results.append(y)
+            finals.append([reshape(state, (1, *state.shape)) for state in last])
+        if self.directions == 1:
+            return results[0], finals[0]
+        return Concat(axis=2)(*results), [Concat(axis=0)(*each) for each in zip(*finals, strict=True)]
+
+    def _direction(
+        self, x: Value, operands: Sequence[Value | None], states: Sequence[Value], *, backwards: bool
+    ) -> tuple[Value, ...]:
+        """The results of all steps, and the last states."""
+        w, r, *biases, projection = (operand for operand in operands if operand is not None)
+        terms = x @ Transpose(perm=(1, 0))(w)
+        for bias in biases:
+            terms = terms + bias
+        captured = Transpose(perm=(1, 0))(r), Transpose(perm=(1, 0))(projection)
+        back = (int(backwards),)
+        start = states[0], states[1]
+        scan = Scan(_projected_step(*start, terms, *captured), 1, (), (), back, back, num_captured=2)
+        h, c, y = scan(*start, terms, *captured)
+        return y, h, c
+
+
+def _projected_step(h: Value, c: Value, terms: Value, recurrent: Value, projection: Value) -> Graph:
+    """One step of an LSTM with a projection. ``terms``, of all steps, are what the input adds to the gates."""
+    types = h.type, c.type, terms.type.with_shape(terms.shape[1:]), recurrent.type, projection.type
+    names = "h", "c", "term", "recurrent", "projection"
+    inputs = tuple(Input(type_, name) for type_, name in zip(types, names, strict=True))
+    hidden, cell, term, weight, down = inputs
+    gates, size = term + hidden @ weight, c.shape[1]
+    taken, kept, new, shown = (gates[:, gate * size : (gate + 1) * size] for gate in range(4))
+    cell = Sigmoid()(kept) * cell + Sigmoid()(taken) * Tanh()(new)
+    hidden = (Sigmoid()(shown) * Tanh()(cell)) @ down
+    return Graph(inputs, {"h": hidden, "c": cell, "y": hidden}, name="lstm")
 
 
 def _stacked(parts: Sequence[Value]) -> Value:

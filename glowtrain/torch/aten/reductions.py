@@ -7,17 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from glowtrain.graph import Value, constant
+from glowtrain.graph import Graph, Input, Value, constant
+from glowtrain.ops.control.scan import Scan
 from glowtrain.ops.elementwise.arithmetic import Abs, Pow, Sqrt
-from glowtrain.ops.elementwise.logic import Cast, Equal, Greater, Where
+from glowtrain.ops.elementwise.logic import Cast, Equal, Greater, GreaterOrEqual, IsNaN, LessOrEqual, Or, Where
 from glowtrain.ops.indexing.arg_extrema import ArgMax, ArgMin, CumSum
-from glowtrain.ops.indexing.gather import Gather
+from glowtrain.ops.indexing.gather import Gather, GatherElements
+from glowtrain.ops.objective.stop_gradient import StopGradient
 from glowtrain.ops.reduce import reduction
 from glowtrain.ops.reduce.scans import CumProd
 from glowtrain.ops.reduce.softmax import LogSoftmax, Softmax
 from glowtrain.ops.tensor.move import reshape
 from glowtrain.torch.aten.table import AtenCall, as_type, aten
-from glowtrain.types import boolean, f32
+from glowtrain.types import TensorType, boolean, f32, i64
 
 Dims = int | Sequence[int] | None
 
@@ -72,12 +74,21 @@ def min_(call: AtenCall, x: Value) -> Any:
 
 @aten("max.dim")
 def max_dim(call: AtenCall, x: Value, dim: int, keepdim: bool = False) -> Any:
-    return reduced(reduction.ReduceMax, x, dim, keepdim), ArgMax(axis=dim % x.rank, keepdims=keepdim)(x)
+    return _extremum(ArgMax, call, x, dim)
 
 
 @aten("min.dim")
 def min_dim(call: AtenCall, x: Value, dim: int, keepdim: bool = False) -> Any:
-    return reduced(reduction.ReduceMin, x, dim, keepdim), ArgMin(axis=dim % x.rank, keepdims=keepdim)(x)
+    return _extremum(ArgMin, call, x, dim)
+
+
+def _extremum(operator: Callable[..., Any], call: AtenCall, x: Value, dim: int) -> tuple[Value, Value]:
+    """Values and indices along an axis. The values are those at the indices, so that of equal ones only that one has
+    the gradient."""
+    rows = x if x.rank else reshape(x, (1,))
+    axis = dim % rows.rank
+    index = operator(axis=axis, keepdims=True)(rows)
+    return reshape(GatherElements(axis=axis)(rows, index), call.shape), reshape(index, call.shape)
 
 
 @aten("argmax.default")
@@ -206,6 +217,35 @@ def cumsum(call: AtenCall, x: Value, dim: int, dtype: Any = None) -> Any:
 @aten("cumprod.default")
 def cumprod(call: AtenCall, x: Value, dim: int, dtype: Any = None) -> Any:
     return _along(lambda axis: CumProd(axis=axis), call.cast(x), dim)
+
+
+@aten("cummax.default")
+def cummax(call: AtenCall, x: Value, dim: int) -> Any:
+    return _running_extremum(GreaterOrEqual(), x, dim)
+
+
+@aten("cummin.default")
+def cummin(call: AtenCall, x: Value, dim: int) -> Any:
+    return _running_extremum(LessOrEqual(), x, dim)
+
+
+def _running_extremum(wins: Callable[[Value, Value], Value], x: Value, dim: int) -> tuple[Value, Value]:
+    """Values and indices: of equal elements the last, and NaN wins over numbers."""
+    rows = x if x.rank else reshape(x, (1,))
+    axis = dim % rows.rank
+    type_ = rows.type.with_shape((*rows.shape[:axis], *rows.shape[axis + 1 :]))
+    best, here = Input(type_, "best"), Input(type_, "here")
+    at, number = Input(TensorType(i64, type_.shape), "at"), Input(TensorType(i64), "number")
+    taken = wins(here, best)
+    if type_.dtype.is_float:
+        taken = Or()(taken, IsNaN()(here))
+    place = Where()(taken, number, at)
+    body = Graph((best, at, here, number), {"best": Where()(taken, here, best), "at": place, "index": place})
+    first = reshape(StopGradient()(rows[(*[slice(None)] * axis, slice(0, 1))]), type_.shape)
+    numbers = constant(np.arange(rows.shape[axis]))
+    scan = Scan(body, 2, (axis, 0), (axis,))
+    index = scan(first, constant(np.zeros(type_.shape, np.int64)), StopGradient()(rows), numbers)[2]
+    return reshape(GatherElements(axis=axis)(rows, index), x.shape), reshape(index, x.shape)
 
 
 @aten("softmax.int", "_softmax.default")

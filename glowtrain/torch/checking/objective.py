@@ -13,6 +13,7 @@ from glowtrain.errors import InputError
 from glowtrain.grad.training import LOSS
 from glowtrain.graph import Graph, Input, Node
 from glowtrain.torch.aten.table import type_of_fake
+from glowtrain.torch.loss import check_loss, check_loss_function
 from glowtrain.torch.memory import array_of
 from glowtrain.torch.module import Examples, ModuleArguments, arguments_of, check_module, held, placed, variables_of
 from glowtrain.torch.random_state import RandomState
@@ -61,11 +62,10 @@ class Objective:
         results = self.arguments.call(self.module, leaves)
         if self.loss_fn is None:
             return _mean(results, self.weights)
-        loss = self.loss_fn(results, *targets)
-        if not isinstance(loss, torch.Tensor) or loss.dim() or not loss.is_floating_point():
-            found = f"{loss.dtype} {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
-            raise InputError(f"the loss must be a float scalar, not {found}: reduce it, for example by .mean()")
-        return loss
+        loss: Any = next(iter(pytree.tree_leaves(self.loss_fn(results, *targets))), None)  # others may follow it
+        check_loss(loss)
+        scalar: torch.Tensor = loss
+        return scalar
 
 
 def objective(
@@ -73,8 +73,8 @@ def objective(
 ) -> Objective:
     """The objective of a module. Raises :class:`InputError` for what does not fit, and for results without floats."""
     check_module(module)
-    if loss_fn is not None and not callable(loss_fn):
-        raise InputError(f"loss_fn must be a function or a module, not {type(loss_fn).__name__}")
+    if loss_fn is not None:
+        check_loss_function(loss_fn)
     if loss_fn is None and targets is not None:
         raise InputError("targets are the loss's: give loss_fn as well")
     further = () if targets is None else (targets,) if isinstance(targets, torch.Tensor) else tuple(targets)

@@ -14,22 +14,46 @@ from typing import Any
 
 import torch
 from torch.autograd import function
+from torch.nn.functional import batch_norm
 from torch.nn.modules import transformer
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from glowtrain.errors import ModelError
 
 
 @contextmanager
 def traceable(*, forward_only: bool) -> Iterator[None]:
-    """Within, transformers believe what their callers say of masks, and gradients of one's own are refused, unless
-    the computation is wanted ``forward_only``."""
+    """Within, transformers believe what their callers say of masks, BatchNorm averages by tensors, and gradients of
+    one's own are refused, unless the computation is wanted ``forward_only``."""
     before = transformer._detect_is_causal_mask, function._is_setup_context_defined
     asked = before[1] if forward_only else _refused
+    normalized = _BatchNorm.forward
     transformer._detect_is_causal_mask, function._is_setup_context_defined = _said_to_be_causal, asked
+    _BatchNorm.forward = _averaging(normalized)
     try:
         yield
     finally:
         transformer._detect_is_causal_mask, function._is_setup_context_defined = before
+        _BatchNorm.forward = normalized
+
+
+def _averaging(forward: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """BatchNorm's forward, which for ``momentum=None`` does not ask for the number of batches: running statistics are
+    the mean of all batches'."""
+
+    def normalized(self: _BatchNorm, x: torch.Tensor) -> torch.Tensor:
+        mean, variance, count = self.running_mean, self.running_var, self.num_batches_tracked
+        if self.momentum is not None or not self.training or mean is None or variance is None or count is None:
+            return forward(self, x)
+        self._check_input_dim(x)
+        count.add_(1)
+        own = mean.clone(), variance.clone()
+        result = batch_norm(x, *own, self.weight, self.bias, True, 1.0, self.eps)
+        for running, present in zip((mean, variance), own, strict=True):
+            running.add_((present - running) / count)
+        return result
+
+    return normalized
 
 
 def _said_to_be_causal(mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:

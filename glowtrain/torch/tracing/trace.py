@@ -257,12 +257,18 @@ def _trace(program: ExportedProgram) -> Trace:
         if spec.kind == InputKind.USER_INPUT:
             inputs += [spec.arg.name] if isinstance(spec.arg, TensorArgument) else []
             continue
+        if spec.kind == InputKind.TOKEN:  # the order of operators that may raise, such as decompositions of matrices
+            continue
+        if spec.target not in held:
+            raise ModelError(f"the module reads {spec.target or spec.arg.name!r}, which is no tensor")
         tensors[spec.arg.name] = held[spec.target]
         if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
             names[spec.arg.name] = spec.target
     results, updates, mutations = [], {}, {}
     (outputs,) = (node.args[0] for node in program.graph.nodes if node.op == "output")
     for spec, node in zip(signature.output_specs, outputs, strict=True):
+        if spec.kind == OutputKind.TOKEN:
+            continue
         if spec.kind == OutputKind.USER_OUTPUT:
             results.append(node)
         elif spec.kind == OutputKind.BUFFER_MUTATION:
