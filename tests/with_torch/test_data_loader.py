@@ -180,7 +180,7 @@ def test_a_memory_that_the_data_set_uses_again_is_copied() -> None:
     assert bits(fitted) == bits(stepped)
 
 
-def test_memory_of_workers_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_step_does_not_read_the_memory_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[int] = []
     seen: list[int] = []
     real = NativeInstance.run_many
@@ -198,7 +198,8 @@ def test_memory_of_workers_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(NativeInstance, "run_many", look)
     source = Noting(Examples(), batch_size=4, num_workers=1)
     trainer_of("cpu").fit(source, 1, callbacks=[lambda moment: None], progress=False)
-    assert seen == given
+    assert len(seen) == len(given)
+    assert not set(seen) & set(given)  # the thread that reads has copied it, and the step waits for none of its pages
 
 
 # --- tensors ---------------------------------------------------------------------------------------------------------

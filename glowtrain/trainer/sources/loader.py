@@ -354,9 +354,9 @@ def epoch_setters(iterable: Any) -> list[Callable[[int], Any]]:
 
 
 def gives_own_memory(data: Any) -> bool:
-    """Whether each batch has memory of its own for certain: those of a list, and those from other processes.
+    """Whether each batch has memory of its own for certain: those of a list.
 
-    A generator may fill the same arrays again and again.
+    A generator may fill the same arrays again and again. Batches of a loader's processes lie in memory that these
+    share: that is copied, so that the thread which reads waits for its pages and gives it back, and not the step.
     """
-    workers = getattr(data, "num_workers", 0)
-    return isinstance(data, Sequence) or (isinstance(workers, int) and workers > 0)
+    return isinstance(data, Sequence)
