@@ -13,6 +13,7 @@ from glowtrain.errors import InputError, check_extra
 from glowtrain.modes.variables import COUNTERS
 from glowtrain.presentation.words import plural
 from glowtrain.trainer.feed import Data, held_out, named
+from glowtrain.trainer.fit import Moment
 from glowtrain.trainer.trainer import Trainer
 from glowtrain.types import Array, type_of
 
@@ -77,7 +78,8 @@ class Client:
     def fit(self, parameters: Sequence[Array], config: Config) -> tuple[list[Array], int, Metrics]:
         """Train from ``parameters``: the new ones, the number of examples of an epoch, and ``train_loss``.
 
-        ``config`` may have ``epochs``, ``lr`` and ``batch_size``. Raises :class:`InputError` for what does not fit.
+        ``config`` may have ``epochs``, ``lr`` and ``batch_size``. Raises :class:`InputError` for what does not fit,
+        and :class:`BatchError` for batches that cannot be made.
         """
         epochs, size = _whole(config, "epochs", self.epochs), _whole(config, "batch_size", self.batch_size)
         self._set_rate(config)
@@ -118,25 +120,18 @@ class Client:
             self.trainer.lr = self.lr
 
     def _trained(self, epochs: int, size: int | None) -> tuple[int, float]:
-        """Train for some epochs: the number of examples, and the mean loss of the last epoch."""
-        if not is_arrays(self.data):
-            return [self._epoch() for _ in range(epochs)][-1]
-        arrays = named(self.data, *self.trainer.signature.names)
-        history = self.trainer.fit(arrays, epochs, size, progress=False)
-        return datasets.count_examples(arrays), history.loss[-1]
+        """Train for some epochs: the number of examples of one, and the mean loss of the last."""
+        if is_arrays(self.data):
+            arrays = named(self.data, *self.trainer.signature.names)
+            history = self.trainer.fit(arrays, epochs, size, progress=False)
+            return datasets.count_examples(arrays), history.loss[-1]
+        counts = [0]
 
-    def _epoch(self) -> tuple[int, float]:
-        """One run through an iterable of batches."""
-        count, total = 0, 0.0
-        for batch in _parts(self.data):
-            arrays = named(batch, *self.trainer.signature.names)
-            examples = datasets.count_examples(arrays)
-            total += self.trainer.step(arrays) * examples
-            count += examples
-        if not count:
-            raise InputError("there are no examples to train on: the iterable gave no batch; a generator runs out, so "
-                             "pass what can be iterated over again, such as a list or a DataLoader")  # fmt: skip
-        return count, total / count
+        def count(moment: Moment) -> None:
+            counts.append(moment.trainer.position.examples)
+
+        history = self.trainer.fit(self.data, epochs, callbacks=[count], progress=False)
+        return max(counts), history.loss[-1]
 
 
 def is_arrays(data: Any) -> bool:

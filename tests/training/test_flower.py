@@ -12,7 +12,7 @@ import pytest
 import glowtrain as gt
 from glowtrain import flower
 from glowtrain.data import Dataset, digits
-from glowtrain.errors import InputError
+from glowtrain.errors import BatchError, InputError
 from glowtrain.types import Array
 
 NAMES = ("head.bias", "head.weight", "hidden.bias", "hidden.weight")
@@ -131,6 +131,7 @@ def test_batches_of_a_loader_are_the_same_as_the_arrays(make: Any) -> None:
     twin = trainer()
     losses = [[twin.step({"x": x, "labels": y}) * len(x) for x, y in Loader(part(0), 25)] for _ in range(2)]
     assert (count, metrics["train_loss"]) == (EACH, sum(losses[-1]) / EACH)
+    assert loaded.trainer.history.loss == [sum(each) / EACH for each in losses]
     assert [a.tobytes() for a in parameters] == [twin.parameters()[name].tobytes() for name in NAMES]
 
 
@@ -179,13 +180,16 @@ def test_wrong_configs_are_refused(config: dict[str, Any], told: str) -> None:
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (iter([]), "there are no examples to train on: the iterable gave no batch; a generator runs out"),
-        (3, "data must be arrays by name, a tuple of them, a data set or an iterable of batches, not a int"),
+        (
+            iter([]),
+            "the list_iterator is exhausted; pass a list, a DataLoader or a function that returns a new iterator",
+        ),
+        (3, "data is a int, but the model and its loss take 'x', 'labels'"),
     ],
 )
 def test_data_without_examples_are_refused(data: Any, told: str) -> None:
     client = flower.Client(trainer(), data)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises((BatchError, InputError), match=told):
         client.fit(client.get_parameters(), {})
 
 
