@@ -124,4 +124,41 @@ unchanged:
   ret i64 -1
 }
 
+; The largest of so many numbers without sign, 0 of none.
+define i64 @largest(ptr %data, i64 %count) #0 {
+entry:
+  %whole = and i64 %count, -8
+  br label %lanes
+lanes:
+  %v = phi i64 [ 0, %entry ], [ %v.next, %lanes.more ]
+  %most = phi <8 x i64> [ zeroinitializer, %entry ], [ %most.now, %lanes.more ]
+  %lanes.end = icmp eq i64 %v, %whole
+  br i1 %lanes.end, label %join, label %lanes.more
+lanes.more:
+  %v.at = getelementptr i64, ptr %data, i64 %v
+  %v.now = load <8 x i64>, ptr %v.at, align 8
+  %v.larger = icmp ugt <8 x i64> %v.now, %most
+  %most.now = select <8 x i1> %v.larger, <8 x i64> %v.now, <8 x i64> %most
+  %v.next = add i64 %v, 8
+  br label %lanes
+join:
+  %joined = call i64 @llvm.vector.reduce.umax.v8i64(<8 x i64> %most)
+  br label %rest
+rest:
+  %r = phi i64 [ %whole, %join ], [ %r.next, %rest.more ]
+  %largest = phi i64 [ %joined, %join ], [ %largest.now, %rest.more ]
+  %rest.end = icmp eq i64 %r, %count
+  br i1 %rest.end, label %end, label %rest.more
+rest.more:
+  %r.at = getelementptr i64, ptr %data, i64 %r
+  %r.now = load i64, ptr %r.at
+  %r.larger = icmp ugt i64 %r.now, %largest
+  %largest.now = select i1 %r.larger, i64 %r.now, i64 %largest
+  %r.next = add i64 %r, 1
+  br label %rest
+end:
+  ret i64 %largest
+}
+
 declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
+declare i64 @llvm.vector.reduce.umax.v8i64(<8 x i64>)

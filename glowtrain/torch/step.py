@@ -25,7 +25,7 @@ from glowtrain.optim import HYPER
 from glowtrain.presentation.words import kind_of, plural
 from glowtrain.stages import Options
 from glowtrain.torch.aten.table import type_of_fake
-from glowtrain.torch.guard import Guard
+from glowtrain.torch.guard import Guard, within
 from glowtrain.torch.loss import check_loss, check_loss_function
 from glowtrain.torch.memory import Allocation, Spans, address, array_of, check_device, row_major, tensor_of
 from glowtrain.torch.module import check_module, placed, variables_of
@@ -258,6 +258,7 @@ class _Compiled:
         self.leaves = [n for n, leaf in enumerate(pytree.tree_leaves(batch)) if isinstance(leaf, torch.Tensor)]
         """Which leaves of a batch the inputs of these names are."""
         self.indices = [(name, names.index(name)) for name in {use.input.name for use in graph.index_uses}]
+        self.bounds = [(names.index(use.input.name), use.bound) for use in graph.index_uses]
         self.written = Spans(self.changed)
         types = graph.input_types
         self.numbers = {name: np.zeros((), types[name].dtype.numpy) for name in self.updates.numbers() if name in types}
@@ -298,6 +299,8 @@ class _Compiled:
 
     def _indices_hold(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether the inputs that are indices are certainly allowed."""
+        if all(bound is not None and within(tensors[at], bound) for at, bound in self.bounds):
+            return True
         return not self.indices or self.special.indices_hold({name: array_of(tensors[at]) for name, at in self.indices})
 
     def _places(self, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> tuple[Places, Places]:

@@ -748,6 +748,17 @@ def test_a_guard_looks_at_objects() -> None:
     assert not watching.holds
 
 
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 40])
+def test_bounds_of_numbers(count: int) -> None:
+    numbers = torch.arange(count) % 5
+    assert guard.within(numbers, 4)
+    for at in range(count):
+        for wrong in (5, -1, 1 << 40):
+            other = numbers.clone()
+            other[at] = wrong
+            assert not guard.within(other, 4)
+
+
 def test_what_a_step_computes_is_not_turned_around_silently() -> None:
     module = net()
     optimizer = torch.optim.SGD(module.parameters(), 0.1)

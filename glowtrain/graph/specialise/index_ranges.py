@@ -16,7 +16,7 @@ import numpy as np
 from glowtrain.graph.operator import as_tuple
 from glowtrain.graph.traversal import topological
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
-from glowtrain.types import Array
+from glowtrain.types import Array, i64
 
 if TYPE_CHECKING:
     from glowtrain.graph.graph import Graph
@@ -81,6 +81,13 @@ class IndexUse:
     @property
     def operand(self) -> Value:
         return self.path[-1].output if self.path else self.input
+
+    @cached_property
+    def bound(self) -> int | None:
+        """What all elements may be at most, where they may be from 0 on and are integers of 64 bits; None otherwise."""
+        low, high = self.allowed.low, self.allowed.high
+        plain = self.rearranged and low == 0 and self.input.dtype is i64
+        return high if plain and isinstance(high, int) else None
 
     def holds(self, inputs: Mapping[str, Any]) -> bool:
         """Whether the input is there, an array, and its values are certainly allowed."""
