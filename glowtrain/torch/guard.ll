@@ -124,10 +124,14 @@ unchanged:
   ret i64 -1
 }
 
-; The largest of so many numbers without sign, 0 of none.
-define i64 @largest(ptr %data, i64 %count) #0 {
+; The largest distance of so many numbers from the lowest, without sign, but for those that are ignored; 0 of none.
+define i64 @largest(ptr %data, i64 %count, i64 %lowest, i64 %ignored) #0 {
 entry:
   %whole = and i64 %count, -8
+  %one = insertelement <8 x i64> poison, i64 %ignored, i64 0
+  %all = shufflevector <8 x i64> %one, <8 x i64> poison, <8 x i32> zeroinitializer
+  %low.one = insertelement <8 x i64> poison, i64 %lowest, i64 0
+  %low.all = shufflevector <8 x i64> %low.one, <8 x i64> poison, <8 x i32> zeroinitializer
   br label %lanes
 lanes:
   %v = phi i64 [ 0, %entry ], [ %v.next, %lanes.more ]
@@ -137,8 +141,11 @@ lanes:
 lanes.more:
   %v.at = getelementptr i64, ptr %data, i64 %v
   %v.now = load <8 x i64>, ptr %v.at, align 8
-  %v.larger = icmp ugt <8 x i64> %v.now, %most
-  %most.now = select <8 x i1> %v.larger, <8 x i64> %v.now, <8 x i64> %most
+  %v.counts = icmp ne <8 x i64> %v.now, %all
+  %v.far = sub <8 x i64> %v.now, %low.all
+  %v.above = icmp ugt <8 x i64> %v.far, %most
+  %v.larger = and <8 x i1> %v.counts, %v.above
+  %most.now = select <8 x i1> %v.larger, <8 x i64> %v.far, <8 x i64> %most
   %v.next = add i64 %v, 8
   br label %lanes
 join:
@@ -152,8 +159,11 @@ rest:
 rest.more:
   %r.at = getelementptr i64, ptr %data, i64 %r
   %r.now = load i64, ptr %r.at
-  %r.larger = icmp ugt i64 %r.now, %largest
-  %largest.now = select i1 %r.larger, i64 %r.now, i64 %largest
+  %r.counts = icmp ne i64 %r.now, %ignored
+  %r.far = sub i64 %r.now, %lowest
+  %r.above = icmp ugt i64 %r.far, %largest
+  %r.larger = and i1 %r.counts, %r.above
+  %largest.now = select i1 %r.larger, i64 %r.far, i64 %largest
   %r.next = add i64 %r, 1
   br label %rest
 end:

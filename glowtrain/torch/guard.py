@@ -81,10 +81,10 @@ def _python() -> tuple[int, ...]:
     return tuple(ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0 for name in PYTHON)
 
 
-def within(tensor: torch.Tensor, high: int) -> bool:
-    """Whether all of a row-major tensor's numbers, of 64 bits, are from 0 to ``high``: read without a sign, a negative
-    one is too large. In caches that a step has emptied, NumPy takes ten times as long."""
-    return _largest()(tensor.data_ptr(), tensor.numel()) <= high
+def within(tensor: torch.Tensor, low: int, high: int, ignored: int) -> bool:
+    """Whether all of a row-major tensor's numbers, of 64 bits, are from ``low`` to ``high`` or ``ignored``. In caches
+    that a step has emptied, NumPy takes ten times as long."""
+    return _largest()(tensor.data_ptr(), tensor.numel(), low, ignored) <= high - low
 
 
 @cache
@@ -101,8 +101,8 @@ def _changed() -> Callable[[int], int]:
 
 
 @cache
-def _largest() -> Callable[[int, int], int]:
+def _largest() -> Callable[[int, int, int, int], int]:
     """``largest`` of ``guard.ll``, which lets other threads run."""
-    kind = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int64)
-    call: Callable[[int, int], int] = kind(_library().address("largest"))
+    kind = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p, *[ctypes.c_int64] * 3)
+    call: Callable[[int, int, int, int], int] = kind(_library().address("largest"))
     return call

@@ -258,7 +258,8 @@ class _Compiled:
         self.leaves = [n for n, leaf in enumerate(pytree.tree_leaves(batch)) if isinstance(leaf, torch.Tensor)]
         """Which leaves of a batch the inputs of these names are."""
         self.indices = [(name, names.index(name)) for name in {use.input.name for use in graph.index_uses}]
-        self.bounds = [(names.index(use.input.name), use.bound) for use in graph.index_uses]
+        bounds = [(names.index(use.input.name), *use.bounds) for use in graph.index_uses if use.bounds is not None]
+        self.bounds = bounds if len(bounds) == len(graph.index_uses) else None
         self.written = Spans(self.changed)
         types = graph.input_types
         self.numbers = {name: np.zeros((), types[name].dtype.numpy) for name in self.updates.numbers() if name in types}
@@ -279,9 +280,9 @@ class _Compiled:
         """One step."""
         self._set_numbers()
         tensors, results = self._inputs(leaves), self.results()
-        holds = self._indices_hold(tensors)
+        self._check_indices(tensors)
         self._announce()
-        if not (holds and self.special.run_at(*self._places(tensors, results))):
+        if not self.special.run_at(*self._places(tensors, results)):
             outputs = self.special.run(self._arrays(tensors))
             results = [tensor_of(outputs[name]) for name in self.result_names]
         return self._returned(results)
@@ -290,18 +291,22 @@ class _Compiled:
         """The seconds of one step within native code; the rest is done as by :meth:`run`."""
         self._set_numbers()
         tensors, results = self._inputs(leaves), self.results()
-        if not self._indices_hold(tensors):
-            check_inputs(self.special.graph, self._arrays(tensors))
+        self._check_indices(tensors)
         self._announce()
         seconds = self.special.timed_at(*self._places(tensors, results))
         self._returned(results)
         return seconds
 
+    def _check_indices(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Raise :class:`InputError` for indices that are out of range."""
+        if not self._indices_hold(tensors):
+            check_inputs(self.special.graph, self._arrays(tensors))
+
     def _indices_hold(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether the inputs that are indices are certainly allowed."""
-        if all(bound is not None and within(tensors[at], bound) for at, bound in self.bounds):
-            return True
-        return not self.indices or self.special.indices_hold({name: array_of(tensors[at]) for name, at in self.indices})
+        if self.bounds is not None:
+            return all(within(tensors[at], *bounds) for at, *bounds in self.bounds)
+        return self.special.indices_hold({name: array_of(tensors[at]) for name, at in self.indices})
 
     def _places(self, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> tuple[Places, Places]:
         """Where inputs and outputs lie."""

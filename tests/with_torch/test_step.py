@@ -749,14 +749,17 @@ def test_a_guard_looks_at_objects() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 40])
-def test_bounds_of_numbers(count: int) -> None:
-    numbers = torch.arange(count) % 5
-    assert guard.within(numbers, 4)
+@pytest.mark.parametrize("low", [0, -3])
+def test_bounds_of_numbers(count: int, low: int) -> None:
+    numbers = torch.arange(count) % 5 + low
+    high = low + 4
+    assert guard.within(numbers, low, high, low)
     for at in range(count):
-        for wrong in (5, -1, 1 << 40):
+        for wrong in (high + 1, low - 1, 1 << 40):
             other = numbers.clone()
             other[at] = wrong
-            assert not guard.within(other, 4)
+            assert not guard.within(other, low, high, low)
+            assert guard.within(other, low, high, wrong)
 
 
 def test_what_a_step_computes_is_not_turned_around_silently() -> None:

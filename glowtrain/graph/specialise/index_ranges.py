@@ -83,11 +83,13 @@ class IndexUse:
         return self.path[-1].output if self.path else self.input
 
     @cached_property
-    def bound(self) -> int | None:
-        """What all elements may be at most, where they may be from 0 on and are integers of 64 bits; None otherwise."""
-        low, high = self.allowed.low, self.allowed.high
-        plain = self.rearranged and low == 0 and self.input.dtype is i64
-        return high if plain and isinstance(high, int) else None
+    def bounds(self) -> tuple[int, int, int] | None:
+        """The least and the largest element, and one that is ignored (the least where none is), of an input of integers
+        of 64 bits; None for another one, or where that is not all."""
+        low, high, ignored = self.allowed.low, self.allowed.high, self.allowed.ignored
+        if not self.rearranged or self.input.dtype is not i64 or isinstance(low, tuple) or isinstance(high, tuple):
+            return None
+        return low, high, low if ignored is None else ignored
 
     def holds(self, inputs: Mapping[str, Any]) -> bool:
         """Whether the input is there, an array, and its values are certainly allowed."""
