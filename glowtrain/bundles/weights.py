@@ -19,7 +19,7 @@ FORMAT = {"format": "glowtrain.bundle"}
 
 def file_of(arrays: Mapping[str, Array]) -> bytes:
     """The file with these values of all variables."""
-    return save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, FORMAT)
+    return save({name: np.asarray(array, order="C") for name, array in arrays.items()}, FORMAT)
 
 
 def header_of(types: Mapping[str, TensorType]) -> bytes:
