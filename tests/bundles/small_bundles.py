@@ -41,7 +41,7 @@ def halves(x: Value) -> Value:
 
 
 def odd_names() -> gt.Trainer:
-    """Inputs whose names mean something else elsewhere, differ in case alone, or are no names; an input without axes."""
+    """Inputs whose names mean something elsewhere, differ in case alone, or are no names; one without axes."""
     random = np.random.default_rng(7)
     first, second = Input(gt.f32[BATCH, 3], "first/input"), Input(gt.f32[BATCH, 3], "First_input")
     match, mode = Input(gt.f32[BATCH, 3], "match"), Input(gt.boolean[()], "last")

@@ -293,13 +293,23 @@ def changed(folder: Path, to: Path, **changes: Any) -> Path:
     return to
 
 
+def machine(name: str) -> dict[str, str]:
+    return {"name": name, "triple": "other", "cpu": "some"}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"interface": 7}, "mlp has version 7 of the interface, not 1"),
         ({"version": 7}, "mlp.json is of another bundle or version than the machine code"),
-        ({"target": {"name": "neon", "triple": "aarch64-x", "cpu": "generic"}}, "mlp is for neon, generic of aarch64-x"),
-        ({"target": {"name": "host", "triple": "x86", "cpu": "older"}}, "mlp is for host, older of x86, which .* cannot"),
+        (
+            {"target": {"name": "neon", "triple": "aarch64-x", "cpu": "generic"}},
+            "mlp is for neon, generic of aarch64-x",
+        ),
+        (
+            {"target": {"name": "host", "triple": "x86", "cpu": "older"}},
+            "mlp is for host, older of x86, which .* cannot",
+        ),
         ({"target": {"name": "pdp11", "triple": "pdp11", "cpu": "11"}}, "mlp: target 'pdp11' is unknown"),
         ({"files": {"libmlp.so": {}}}, "libmlp.so, for host, cannot be loaded: "),
     ],

@@ -40,7 +40,7 @@ def shared_library(code: bytes, name: str, target: Target, command: str | None =
     linker = shlex.split(command) if command else linker_for(target)
     with tempfile.TemporaryDirectory(prefix="glowtrain-") as folder:
         (Path(folder) / f"{name}.o").write_bytes(code)
-        _run([*linker, "-shared", "-nostdlib", *_options(library, target), "-o", library, f"{name}.o"], folder)
+        _run([*linker, "-shared", *_options(library, target), "-o", library, f"{name}.o"], folder)
         return (Path(folder) / library).read_bytes()
 
 
@@ -75,11 +75,10 @@ def _same_system(target: Target) -> bool:
 
 
 def _options(library: str, target: Target) -> list[str]:
+    """Windows has an entry point in every library, and a routine for large stack frames, from the compiler's own."""
     if "apple" in target.triple:
-        return [f"-Wl,-install_name,@rpath/{library}"]
-    if "windows" in target.triple:
-        return ["-Wl,--no-entry"]
-    return ["-Wl,-z,defs", f"-Wl,-soname,{library}"]
+        return ["-nostdlib", f"-Wl,-install_name,@rpath/{library}"]
+    return [] if "windows" in target.triple else ["-nostdlib", "-Wl,-z,defs", f"-Wl,-soname,{library}"]
 
 
 def _run(command: Sequence[str], folder: str) -> None:

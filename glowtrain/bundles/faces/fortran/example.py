@@ -26,6 +26,7 @@ def program(module: BundleModule) -> str:
         calls="\n".join(_example(module.name, function) for function in module.functions),
         fills="\n".join(_fill(dtype) for dtype in dtypes),
         half=_HALF if any(dtype.name == "f16" for dtype in dtypes) else "",
+        number="  integer :: number\n" if any(function.trains for function in module.functions) else "",
         add=_ADD if module.memory.places else "",
         multiplier=MULTIPLIER,
         increment=INCREMENT,
@@ -192,8 +193,7 @@ program main
   implicit none
   type({name}_model) :: model
   integer(c_int32_t), target :: state
-  integer :: number
-{declared}
+{number}{declared}
 
   call check("open", {name}_open(model))
 {calls}

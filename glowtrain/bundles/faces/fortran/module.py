@@ -35,16 +35,17 @@ def source(module: BundleModule) -> str:
     name, some = module.name, bool(module.memory.places)
     hyper = hyper_of(module.functions)
     fields = "\n".join(f"    {element(e.type.dtype)} :: {e.name} = {_default(module, e)}" for e in hyper)
-    return _MODULE.format(
+    text = _MODULE.format(
         name=name,
         about=f"{name}, for {module.target.name}, by Glowtrain {__version__}",
         version=_signed(module.version),
         alignment=module.memory.alignment,
         variables_bytes=module.memory.size,
         arena_bytes=module.interface.arena,
+        owned=module.memory.size + module.interface.arena + module.memory.alignment,
         count=len(module.memory.places),
         codes="\n".join(
-            f"  integer(c_int32_t), parameter, public :: {name}_{code.name} = {code.value} ! {code.text}"
+            f"  ! {code.text}\n  integer(c_int32_t), parameter, public :: {name}_{code.name} = {code.value}"
             for code in ErrorCode
         ),
         hyper=f"\n  type, bind(C), public :: {name}_hyper\n{fields}\n  end type\n" if hyper else "",
@@ -53,6 +54,7 @@ def source(module: BundleModule) -> str:
         variables=_VARIABLES.format(name=name) if some else "",
         files=_FILES.format(name=name) if some else "",
     )
+    return "\n".join(part for line in text.split("\n") for part in wrapped(line))
 
 
 def _default(module: BundleModule, tensor: BundleTensor) -> str:
@@ -92,9 +94,9 @@ def _interface(name: str, function: BundleFunction) -> str:
 
 _MODULE = """! {about}.
 !
-! A model is opened, which gives it memory, and its handle is given to the functions, which return {name}_OK or another
-! code: {name}_message says what it means. Arrays have the axes of the model in reversed order, so that the batch is the
-! last one. Numbers without sign are passed as the integers of as many bits, 16-bit floats as their bits.
+! A model is opened, which gives it memory, and its handle is given to the functions. They return codes; the function
+! ..._message says what one means. Arrays have the axes of the model in reversed order, so that the batch is the last.
+! Numbers without sign are passed as the integers of as many bits, 16-bit floats as their bits.
 
 module {name}
   use, intrinsic :: iso_c_binding
@@ -160,7 +162,7 @@ contains
     type({name}_memory) :: memory
     integer(c_size_t) :: first
     call {name}_close(model)
-    allocate (model%bytes({name}_VARIABLES_BYTES + {name}_ARENA_BYTES + {name}_ALIGNMENT))
+    allocate (model%bytes({owned}))
     first = 1 + modulo(-transfer(c_loc(model%bytes(1)), 0_c_size_t), {name}_ALIGNMENT)
     memory%variables = c_loc(model%bytes(first))
     memory%arena = c_loc(model%bytes(first + {name}_VARIABLES_BYTES))

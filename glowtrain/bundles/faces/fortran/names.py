@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from glowtrain.bundles.faces.words import named
 from glowtrain.bundles.signature import BundleFunction, BundleTensor
 from glowtrain.types import DType, TensorType
@@ -45,11 +47,13 @@ def extents(type_: TensorType) -> str:
 
 
 def wrapped(line: str) -> list[str]:
-    """A line, continued at its commas where it is too long."""
+    """A line, continued at its commas where it is too long; texts and comments stay whole."""
+    if len(line) <= LONGEST_LINE or line.lstrip().startswith("!"):
+        return [line]
     lines = [""]
-    for piece in line.replace(", ", ",\0").split("\0"):
+    for piece in re.findall(r"""(?:"[^"]*"|'[^']*'|[^"',]|,(?! ))+(?:, |$)""", line):
         if len(lines[-1]) + len(piece) > LONGEST_LINE:
-            lines[-1] += " &"
+            lines[-1] += "&"
             lines.append("        ")
-        lines[-1] += piece if not lines[-1].strip() else f" {piece}"
+        lines[-1] += piece
     return lines

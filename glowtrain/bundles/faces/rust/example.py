@@ -88,6 +88,8 @@ fn half(number: f32) -> u16 {
 
 """
 _PROGRAM = """//! Runs {name} on made-up batches and prints what comes out, as bits; expected.txt holds them.
+#![allow(non_snake_case)]
+
 use {name}::{{{imports}}};
 
 /// Batches: the upper bits of a congruential generator.
