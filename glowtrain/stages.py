@@ -44,6 +44,8 @@ class Facts:
     """Whether buffers get the layouts that operators prefer (a convolution: channels last) or stay row-major."""
     panel_row: int = 256
     """Bytes of a row of the panels in which matrices are packed that repeats multiply with: some vectors; 0: none."""
+    alignment: int = 64
+    """Bytes at multiples of which activations lie in memory."""
     costs: Costs = Costs()
     """The costs by which composite operators choose an algorithm."""
 

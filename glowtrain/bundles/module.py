@@ -21,11 +21,8 @@ from glowtrain.bundles.memory import VariableMemory, placed
 from glowtrain.bundles.signature import BundleFunction, function_of, hyper_of
 from glowtrain.compiler.walk import planned
 from glowtrain.errors import BundleError
-from glowtrain.program.memory.plan import ALIGNMENT, Plan
+from glowtrain.program.memory.plan import Plan
 from glowtrain.stages import Options
-
-WORD_ALIGNED = 8
-"""Bytes to which memory is aligned where there are no vectors."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +39,11 @@ class BundleModule:
     @property
     def name(self) -> str:
         return self.contents.name
+
+    @property
+    def trains(self) -> bool:
+        """Whether one of the functions does."""
+        return any(function.trains for function in self.functions)
 
     @property
     def hyper(self) -> dict[str, float]:
@@ -92,13 +94,8 @@ def module_of(contents: Contents, target: Target, options: Options, *, known: bo
     _check_natives(contents.name, codes.values())
     functions = tuple(function_of(name, codes[prefixes[name]]) for name in plans)
     layouts = {name: layout for function in functions for name, layout in function.layouts.items()}
-    memory = placed(contents.variables, contents.roles, layouts, alignment_of(target), known=known)
+    memory = placed(contents.variables, contents.roles, layouts, target.alignment, known=known)
     return BundleModule(contents, target, functions, memory, threads, options.fixed_point)
-
-
-def alignment_of(target: Target) -> int:
-    """Bytes at a multiple of which memory begins."""
-    return ALIGNMENT if target.vector_bits else WORD_ALIGNED
 
 
 def _check_natives(name: str, codes: Iterable[Code]) -> None:

@@ -77,7 +77,7 @@ WALK: tuple[Stage, ...] = (
     Stage("fused", "loops over equal boxes fused", _fused, minor=True),
     Stage("packed", "matrices that loops multiply with, in panels", _packed, minor=True),
     Stage("program", "in an order with a small peak of memory", lambda options: ScheduleLoops()),
-    Stage("plan", "every activation placed in one arena", lambda options: PlanMemory()),
+    Stage("plan", "every activation placed in one arena", lambda options: PlanMemory(options.facts.alignment)),
 )
 """The neutral stages, in order; a backend adds its own, and may replace some (:meth:`Backend.stages`)."""
 

@@ -11,7 +11,7 @@ from glowtrain.loops import Accumulate, Buffer, Expr, For, Index, Let, Ref, Stat
 from glowtrain.native import NativeFunction
 from glowtrain.program.lines import END, NAME, Line, found, is_comment, type_of
 from glowtrain.program.parse_expression import Expressions, Scope, typed, undefined
-from glowtrain.program.program import Call, Instruction, Kernel, Plan, Program, Repeat
+from glowtrain.program.program import ALIGNMENT, Call, Instruction, Kernel, Plan, Program, Repeat
 from glowtrain.program.text import contents
 from glowtrain.types import Array, TensorType
 
@@ -46,9 +46,10 @@ def parse_plan(text: str, arrays: Mapping[str, Array] | None = None, functions: 
     arena = line.size("arena")
     line.expect(",")
     peak = line.size("peak")
+    alignment = line.size("alignment") if line.accept(",") else ALIGNMENT
     line.end()
     program = parser.program(name)
-    return Plan(program, parser.offsets, arena, peak)
+    return Plan(program, parser.offsets, arena, peak, alignment)
 
 
 class _Parser:

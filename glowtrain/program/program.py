@@ -363,16 +363,21 @@ class Program:
         return to_text(self)
 
 
+ALIGNMENT = 64
+"""Bytes at multiples of which activations lie, unless a backend says otherwise."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """A program with its activations placed. ``arena`` and ``peak`` are bytes; ``peak`` is the largest sum of live
-    buffers.
+    buffers; offsets are multiples of ``alignment``.
     """
 
     program: Program
     offsets: dict[Buffer, int]
     arena: int
     peak: int
+    alignment: int = ALIGNMENT
 
     @property
     def overhead(self) -> float:

@@ -1,7 +1,8 @@
 """The text form of programs and plans: printed here, read back by :mod:`glowtrain.program.parse`.
 
     program     ::= "program" NAME declaration* instruction*
-    plan        ::= "plan" NAME ":" "arena" size "bytes" "," "peak" size "bytes" declaration* instruction*
+    plan        ::= "plan" NAME ":" "arena" size "bytes" "," "peak" size "bytes" ("," "alignment" size "bytes")?
+                    declaration* instruction*
     declaration ::= kind NAME ":" type ["as" NAME,*] ["layout" "[" axis,* "]"] ["at" OFFSET] ["=" contents]
                   | "updates" NAME,*                           the variables that the program writes
                   | "prefer" NAME "[" axis,* "]"               a layout that an operator asked for
@@ -45,7 +46,7 @@ from glowtrain.loops import Buffer
 from glowtrain.names import Names
 from glowtrain.native import NativeFunction
 from glowtrain.program.passes.schedule import lifetimes
-from glowtrain.program.program import Call, Instruction, Kernel, Plan, Program, Repeat
+from glowtrain.program.program import ALIGNMENT, Call, Instruction, Kernel, Plan, Program, Repeat
 from glowtrain.program.statement_text import PrintScope, indented, number_text, quoted, read_number
 from glowtrain.types import Array, TensorType, boolean
 
@@ -63,8 +64,9 @@ def plan_text(plan: Plan) -> str:
     """A plan: arena and peak, the life of every activation, and the program with offsets and operand lists."""
     program = plan.program
     count = sum(1 for _ in program.kernels)
+    aligned = "" if plan.alignment == ALIGNMENT else f", alignment {plan.alignment} bytes"
     lines = [
-        f"plan {quoted(program.name)}: arena {plan.arena:,} bytes, peak {plan.peak:,} bytes",
+        f"plan {quoted(program.name)}: arena {plan.arena:,} bytes, peak {plan.peak:,} bytes{aligned}",
         f"; overhead {plan.overhead:.3f}, {len(plan.offsets)} activations, {count} kernels",
         *_lives(plan),
         *_declarations(program, plan.offsets),

@@ -19,10 +19,11 @@ from glowtrain.ops.elementwise.transcendental import Tanh
 from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.memory.plan import ALIGNMENT, Plan, plan
 from glowtrain.program.memory.verify_plan import verify_plan
-from glowtrain.program.parse import parse
+from glowtrain.program.parse import parse, parse_plan
 from glowtrain.program.passes.layout import assign_layouts
 from glowtrain.program.passes.schedule import peak_bytes, schedule
 from glowtrain.program.program import Instruction, Kernel, Program, Repeat
+from glowtrain.program.text import arrays_of, plan_text
 from glowtrain.types import Array, f32
 from tests.program.random_graphs import RandomGraph
 from tests.stages import fuse, lower
@@ -107,6 +108,26 @@ def test_arena_and_peak(seed: int) -> None:
     assert planned.peak <= planned.arena <= sum(b.type.nbytes for b in planned.offsets) + ALIGNMENT * count
     if not any(isinstance(instruction, Repeat) for instruction in planned.program.instructions):
         assert planned.peak == needed == peak_bytes(planned.program.instructions)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_offsets_are_multiples_of_the_alignment_that_was_asked_for(seed: int) -> None:
+    _, _, wide = random_plan(seed)
+    narrow = plan(wide.program, 8)
+    verify_plan(narrow)
+    assert narrow.alignment == 8
+    assert narrow.arena <= wide.arena
+    assert narrow.arena <= narrow.peak + 8 * len(narrow.offsets)
+    again = parse_plan(plan_text(narrow), arrays_of(narrow.program))
+    assert (again.alignment, plan_text(again)) == (8, plan_text(narrow))
+
+
+def test_an_offset_between_multiples_of_the_alignment_is_refused() -> None:
+    _, _, planned = random_plan(SEEDS[0])
+    narrow = plan(planned.program, 8)
+    assert any(offset % 64 for offset in narrow.offsets.values())
+    with pytest.raises(ProgramError, match="which is no multiple of 64"):
+        verify_plan(replace(narrow, alignment=64))
 
 
 def test_planted_overlaps_show_in_the_poisoned_arena() -> None:

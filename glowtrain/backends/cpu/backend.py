@@ -15,7 +15,7 @@ from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.target import Target
 from glowtrain.deferred import Deferred
 from glowtrain.errors import ArtifactError
-from glowtrain.stages import Options, Stage
+from glowtrain.stages import Facts, Options, Stage
 
 if TYPE_CHECKING:
     from glowtrain.backends.cpu import emit, limits
@@ -62,6 +62,7 @@ class Cpu(Backend):
         self.cache = chosen(cache)
         self.threads = None if threads is None else checked(threads)
         self.grain = grain
+        self.facts = Facts(alignment=self.target.alignment)
 
     def __reduce__(self) -> tuple[Callable[..., Cpu], tuple[Target | None, CacheChoice, int | None, int, bool | None]]:
         """By what it was made of: the host is then the processor of the process that reads it."""

@@ -34,6 +34,8 @@ _CACHES = 32 << 10, 512 << 10
 """Bytes of L1d and L2: those of Zen 2 and 3, and no more than most present cores have."""
 _SERVER_CACHES = 48 << 10, 1 << 20
 """Of processors with AVX-512: 48 KiB from Ice Lake on, and 1 MiB or more on servers."""
+LINE, WORD = 64, 8
+"""Bytes of a line of the cache, and of the largest elements."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,12 @@ class Target:
     def index_type(self) -> LlvmType:
         """The integer with which code counts and reaches into memory: it has the width of a pointer."""
         return vector(f"i{self.pointer_bits}")
+
+    @property
+    def alignment(self) -> int:
+        """Bytes at a multiple of which memory should begin: a line of the cache, which holds the widest vectors; on
+        small processors without vectors a word of 64 bits, as memory is scarce there."""
+        return LINE if self.vector_bits or self.pointer_bits == 64 else WORD
 
     @property
     def hosted(self) -> bool:

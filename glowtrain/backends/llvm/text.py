@@ -57,8 +57,15 @@ class LlvmFunction(Instructions):
             f"define {linkage + ' ' if linkage else ''}{result} @{name}({arguments}) {attributes} {{",
             "entry:",
         ]
-        self._block = "entry"
         self._buffers: list[str] = []
+        self._block = "entry"
+
+    def buffer(self, count: int, type_: LlvmType, alignment: int) -> LlvmValue:
+        """Memory on the stack for so many values, made when the function is entered, wherever it is asked for: so the
+        bytes on the stack are known, and a loop takes no more of them with each trip."""
+        name = f"%buffer{len(self._buffers)}"
+        self._buffers.append(f"  {name} = alloca [{count * type_.width} x {type_.scalar}], align {alignment}")
+        return LlvmValue(name, POINTER)
 
     def parameter(self, type_: str, name: str) -> LlvmValue:
         """A parameter as a value, perhaps of another function that it is handed on to."""
@@ -66,13 +73,6 @@ class LlvmFunction(Instructions):
 
     def _spelled(self, type_: str) -> str:
         return self.index_type.text if type_ == INDEX else type_
-
-    def stack_buffer(self, count: int, scalar: str, align: int) -> LlvmValue:
-        """Memory for so many elements until the function returns. It stands where the function begins, and so is part
-        of its frame: elsewhere it is taken when it is reached, on Windows with the help of a routine."""
-        name = f"%buffer{len(self._buffers)}"
-        self._buffers.append(f"  {name} = alloca [{count} x {scalar}], align {align}")
-        return LlvmValue(name, POINTER)
 
     @property
     def block(self) -> str:

@@ -8,6 +8,7 @@ from glowtrain.backends.cpu.driver import exponent
 from glowtrain.backends.cpu.table import ARENA, POOL, WORKSPACES
 from glowtrain.backends.llvm.values import I32, POINTER, LlvmValue, pointer, vector
 from glowtrain.bundles.codes import ErrorCode
+from glowtrain.bundles.interface.initialise import I8
 from glowtrain.bundles.interface.interface import Interface
 from glowtrain.bundles.interface.structs import CFunction
 from glowtrain.bundles.interface.variables import NULL
@@ -57,7 +58,7 @@ def _outputs(f: CFunction, function: BundleFunction) -> dict[str, LlvmValue]:
     places = {each.source: f.of[each.name] for each in function.outputs}
     if function.trains:
         for each in function.outputs:
-            room = f.value(f"alloca [{each.type.nbytes} x i8], align 8", POINTER)
+            room = f.buffer(each.type.nbytes, I8, 8)
             places[each.source] = f.select(f.compare("eq", f.of[each.name], NULL), room, f.of[each.name])
     return places
 
@@ -65,7 +66,7 @@ def _outputs(f: CFunction, function: BundleFunction) -> dict[str, LlvmValue]:
 def _run(interface: Interface, f: CFunction, function: BundleFunction, outputs: Mapping[str, LlvmValue]) -> None:
     pointers = [*_memory(interface, f), *_slots(interface, f, function, outputs)]
     word = interface.handle.word
-    table = f.value(f"alloca [{len(pointers)} x ptr], align {word}", POINTER)
+    table = f.buffer(len(pointers), POINTER, word)
     for at, value in enumerate(pointers):
         f.store(value, f.address(table, at, word))
     f.line(f"call void @{function.code.entry}({table.typed})")

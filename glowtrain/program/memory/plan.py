@@ -14,25 +14,25 @@ import numpy as np
 
 from glowtrain.loops import Buffer, Written
 from glowtrain.program.analysis.write_coverage import covered
-from glowtrain.program.program import Instruction, Plan, Program
+from glowtrain.program.program import ALIGNMENT, Instruction, Plan, Program
 
 __all__ = ["ALIGNMENT", "Plan", "PlanMemory", "plan"]
-
-ALIGNMENT = 64
 
 Interval = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class PlanMemory:
-    """The pass: an offset for every activation."""
+    """The pass: an offset for every activation, at a multiple of ``alignment`` bytes."""
+
+    alignment: int = ALIGNMENT
 
     def run(self, program: Program) -> Plan:
         """The planned program."""
-        return plan(program)
+        return plan(program, self.alignment)
 
 
-def plan(program: Program) -> Plan:
+def plan(program: Program, alignment: int = ALIGNMENT) -> Plan:
     """Place every activation."""
     intervals = _intervals(program.instructions)
     orders: list[Callable[[Buffer], tuple[int, ...]]] = [
@@ -41,7 +41,7 @@ def plan(program: Program) -> Plan:
         lambda b: (intervals[b][0] - intervals[b][1], -b.type.nbytes),
         lambda b: (-b.type.nbytes * (1 + intervals[b][1] - intervals[b][0]), intervals[b][0]),
     ]
-    sizes = {buffer: -(-max(buffer.type.nbytes, 1) // ALIGNMENT) for buffer in intervals}
+    sizes = {buffer: -(-max(buffer.type.nbytes, 1) // alignment) for buffer in intervals}
     smallest = _peak(intervals, sizes)
     best: Arena | None = None
     for order in orders:
@@ -50,8 +50,9 @@ def plan(program: Program) -> Plan:
         if best.lines == smallest:
             break
     assert best is not None
-    offsets = {buffer: line * ALIGNMENT for buffer, line in best.offsets.items()}
-    return Plan(program, offsets, best.lines * ALIGNMENT, _peak(intervals, {b: b.type.nbytes for b in intervals}))
+    offsets = {buffer: line * alignment for buffer, line in best.offsets.items()}
+    peak = _peak(intervals, {b: b.type.nbytes for b in intervals})
+    return Plan(program, offsets, best.lines * alignment, peak, alignment)
 
 
 def _intervals(instructions: Sequence[Instruction]) -> dict[Buffer, Interval]:
@@ -111,7 +112,7 @@ def _carries(body: Sequence[Instruction], buffer: Buffer, before: Sequence[Writt
 
 @dataclass
 class Arena:
-    """Offsets, and the size of the arena, in lines of :data:`ALIGNMENT` bytes."""
+    """Offsets, and the size of the arena, in lines of as many bytes as places are multiples of."""
 
     offsets: dict[Buffer, int]
     lines: int = 0

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from glowtrain.errors import ProgramError
 from glowtrain.loops import Buffer
 from glowtrain.program.analysis.liveness import live_sets
-from glowtrain.program.memory.plan import ALIGNMENT, Plan
+from glowtrain.program.memory.plan import Plan
 from glowtrain.program.program import Instruction, describe
 from glowtrain.program.verify import verify
 
@@ -15,7 +15,7 @@ from glowtrain.program.verify import verify
 def verify_plan(plan: Plan) -> None:
     """Check a plan's program, and the plan; raise :class:`ProgramError` with everything that is broken.
 
-    - Every activation has a place, at a multiple of 64 bytes, inside of the arena, and nothing else has one.
+    - Every activation has a place, at a multiple of its alignment, in the arena, and nothing else has one.
     - Activations that are alive together do not share memory (by a liveness analysis that the planner does not use).
     """
     verify(plan.program)
@@ -31,8 +31,8 @@ def _plan_problems(plan: Plan) -> Iterator[str]:
         if offset is None:
             yield f"{describe(buffer)} has no place"
             continue
-        if offset < 0 or offset % ALIGNMENT:
-            yield f"{describe(buffer)} is at {offset}, which is no multiple of {ALIGNMENT}"
+        if offset < 0 or offset % plan.alignment:
+            yield f"{describe(buffer)} is at {offset}, which is no multiple of {plan.alignment}"
         if offset + buffer.type.nbytes > plan.arena:
             yield f"{describe(buffer)} ends at {offset + buffer.type.nbytes}, outside of the arena of {plan.arena}"
     for buffer in plan.offsets:
