@@ -14,7 +14,7 @@ from glowtrain.version import __version__ as __version__
 if TYPE_CHECKING:
     from glowtrain import data, errors, grad, gradcheck, losses, nn, onnx_io, ops, optim, quantization
     from glowtrain.backends.cpu.backend import Cpu
-    from glowtrain.bundles import bundle, load_bundle, save_bundle_weights
+    from glowtrain.bundles import bundle, bundle_size, load_bundle, save_bundle_weights
     from glowtrain.compiler import compile
     from glowtrain.errors import GlowtrainError
     from glowtrain.grad import gradient_model, gradients, jvp, stop_gradient
@@ -51,6 +51,7 @@ _HOMES = {
     "NativeFunction": "glowtrain.native",
     "Trainer": "glowtrain.trainer",
     "bundle": "glowtrain.bundles",
+    "bundle_size": "glowtrain.bundles",
     "load_bundle": "glowtrain.bundles",
     "save_bundle_weights": "glowtrain.bundles",
     "compile": "glowtrain.compiler",
@@ -87,6 +88,7 @@ __all__ = [
     "bf16",
     "boolean",
     "bundle",
+    "bundle_size",
     "compile",
     "constant",
     "data",

@@ -47,6 +47,16 @@ def test_custom_operator(tmp_path: Path) -> None:
     assert "in an ONNX file, for any batch: Flatten, Reshape, Sub, Mul, ReduceSum" in said
 
 
+def test_fine_tuning_on_a_board(tmp_path: Path) -> None:
+    """What it writes; tests/targets runs it on the boards."""
+    for options in ((), ("--int8",)):
+        done = run("boards/fine_tune.py", tmp_path, "--quick", *options)
+        assert done.returncode == 0, done.stderr
+        assert "digits for cortex-m4" in done.stdout
+        written = {path.name for path in (tmp_path / "digits-on-board").iterdir()}
+        assert {"digits.o", "digits.h", "board.mk", "examples.h", "fine_tune.c"} <= written
+
+
 def test_char_gpt(tmp_path: Path) -> None:
     said = output_of("char_gpt.py", tmp_path)
     assert "a GPT with" in said

@@ -69,10 +69,13 @@ def training_of(
 
 
 def bound_model(model: Graph | Template, dims: Mapping[str, int]) -> Graph:
-    """The model with every dimension bound: to ``dims``, and a batch that these leave open to the usual one.
+    """The model with every dimension bound: to ``dims``, and a batch that these leave open to the usual one. A graph
+    that was bound otherwise, such as a trainer's, is bound anew.
 
     Raises :class:`BundleError` where another dimension is open, and :class:`BindingError` for unknown ones.
     """
+    if isinstance(model, Graph) and dims and model.template is not None:
+        model = model.template
     if isinstance(model, Graph):
         if dims:
             raise BundleError(f"{model.name} has no open dimension, so none can be bound to {_listed(dims)}")

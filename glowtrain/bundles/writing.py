@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +11,9 @@ from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.cpu.threads.count import checked
 from glowtrain.backends.llvm.target import Target
 from glowtrain.bundles.contents import Contents, inference_of, training_of
+from glowtrain.bundles.devices.boards import board_files, board_of
+from glowtrain.bundles.devices.fitting import layers_of, require_ram
+from glowtrain.bundles.devices.sizes import BundleSize, size_of
 from glowtrain.bundles.example import expected, program
 from glowtrain.bundles.faces.cpp import cpp
 from glowtrain.bundles.faces.extras import Extras
@@ -27,11 +30,13 @@ from glowtrain.losses import Loss, LossFunction
 from glowtrain.losses.choose import as_loss
 from glowtrain.optim import Adam, Optimizer
 from glowtrain.stages import Options
-from glowtrain.trainer.graphs import Trainable, TrainerGraphs
+from glowtrain.trainer.graphs import DEFAULT_BATCH, Trainable, TrainerGraphs
 from glowtrain.trainer.trainer import Trainer
 
 Weights = Literal["object", "file", "none"]
 """Where the weights go."""
+Optimize = Literal["speed", "size"]
+"""What code is to be."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,10 @@ class Bundle:
     module: BundleModule
     files: Mapping[str, int]
     """Bytes by name."""
+
+    def size(self) -> BundleSize:
+        """What it takes on its processor. Raises :class:`CodegenError` for targets whose stack is not known."""
+        return size_of(self.module)
 
     def __str__(self) -> str:
         module = self.module
@@ -67,6 +76,9 @@ def bundle(
     weights: Weights = "object",
     threads: int = 1,
     fixed_point: bool = False,
+    optimize: Optimize = "speed",
+    ram: int | None = None,
+    board: str | None = None,
     seed: int = 0,
     archive: bool = False,
     shared: bool = False,
@@ -83,6 +95,9 @@ def bundle(
     ``dims`` binds open dimensions, such as the batch (64 if it is open). ``target``: a :class:`Target` or its name.
     ``weights``: in the object file, in a file of their own (``NAME.safetensors``) or nowhere. ``threads``: how many the
     caller's ``parallel_for`` may use at most; one needs none. ``fixed_point``: see :class:`~glowtrain.stages.Options`.
+    ``optimize``: code that is fast, or small. ``ram``: bytes that the processor has. ``board``: the name of an emulated
+    board (:data:`~glowtrain.bundles.devices.boards.BOARDS`); the files with which the example runs there are written,
+    too, and its processor is the target if none is said.
 
     Written are ``NAME.o``, ``NAME.h``, ``NAME.hpp``, ``NAME.json`` and a program that runs it, with what it prints;
     with ``archive`` also ``libNAME.a``, with ``shared`` a shared library and ``NAME.py``, which loads it.
@@ -90,20 +105,111 @@ def bundle(
     adds folders for other languages: ``rust``, ``fortran``. Files of these names that were there are replaced, after
     everything has been compiled.
 
-    Raises :class:`BundleError` for open dimensions, unknown choices and a folder that cannot be written,
-    :class:`CodegenError` for an unknown target and for operators that it cannot run.
+    Raises :class:`BundleError` for open dimensions, unknown choices, a folder that cannot be written, and a bundle that
+    needs more than ``ram``, with what would fit; :class:`CodegenError` for an unknown target and for operators that it
+    cannot run.
     """
-    if weights not in ("object", "file", "none"):
-        raise BundleError(f"weights={weights!r}: choose object, file or none")
+    chosen = None if board is None else board_of(board)
     extras = Extras(archive, shared, linker, tuple(faces))
-    contents = contents_of(
-        model, loss, optimizer, trainable, dims or {}, name, freeze_statistics=freeze_statistics, seed=seed
-    )
-    resolved = Target.named(target) if isinstance(target, str) else target
-    extras.check(resolved)
-    options = Options(facts=Cpu(resolved, cache=None).facts, fixed_point=fixed_point)
-    module = module_of(contents, resolved, options, known=weights == "object", threads=checked(threads))
-    return written(module, Path(out), weights, extras)
+    request = BundleRequest(
+        model, loss, optimizer, trainable, freeze_statistics, dims or {},
+        chosen.target if chosen is not None and target == "host" else target,
+        name, weights, threads, fixed_point, optimize, seed,
+    )  # fmt: skip
+    extras.check(request.processor)
+    module = request.within(ram)
+    more = {} if chosen is None else board_files(module, chosen, ram)
+    return written(module, Path(out), weights, extras, more)
+
+
+def bundle_size(
+    model: Graph | Template | Trainer,
+    *,
+    loss: str | Loss | LossFunction | None = None,
+    optimizer: Optimizer | None = None,
+    trainable: Trainable = None,
+    freeze_statistics: bool = False,
+    dims: Mapping[str, int] | None = None,
+    target: Target | str = "host",
+    weights: Weights = "object",
+    threads: int = 1,
+    fixed_point: bool = False,
+    optimize: Optimize = "speed",
+    ram: int | None = None,
+    seed: int = 0,
+) -> BundleSize:
+    """Flash, RAM and work of the bundle that :func:`bundle` would write; nothing is written or linked.
+
+    Raises what :func:`bundle` does, and :class:`CodegenError` for targets whose stack is not known.
+    """
+    request = BundleRequest(
+        model, loss, optimizer, trainable, freeze_statistics, dims or {}, target, None, weights, threads, fixed_point,
+        optimize, seed,
+    )  # fmt: skip
+    return size_of(request.within(ram))
+
+
+@dataclass(frozen=True)
+class BundleRequest:
+    """What is compiled, as :func:`bundle` takes it. Raises :class:`BundleError` for unknown choices."""
+
+    model: Graph | Template | Trainer
+    loss: str | Loss | LossFunction | None
+    optimizer: Optimizer | None
+    trainable: Trainable
+    freeze_statistics: bool
+    dims: Mapping[str, int]
+    target: Target | str
+    name: str | None
+    weights: Weights
+    threads: int
+    fixed_point: bool
+    optimize: Optimize
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.weights not in ("object", "file", "none"):
+            raise BundleError(f"weights={self.weights!r}: choose object, file or none")
+        if self.optimize not in ("speed", "size"):
+            raise BundleError(f"optimize={self.optimize!r}: choose speed or size")
+
+    @property
+    def processor(self) -> Target:
+        """The target. Raises :class:`CodegenError` for an unknown one."""
+        found = Target.named(self.target) if isinstance(self.target, str) else self.target
+        return replace(found, compact=True) if self.optimize == "size" else found
+
+    def module(self) -> BundleModule:
+        """What files are written from."""
+        contents = contents_of(
+            self.model, self.loss, self.optimizer, self.trainable, self.dims, self.name,
+            freeze_statistics=self.freeze_statistics, seed=self.seed,
+        )  # fmt: skip
+        options = Options(facts=Cpu(self.processor, cache=None).facts, fixed_point=self.fixed_point)
+        known, threads = self.weights == "object", checked(self.threads)
+        return module_of(contents, self.processor, options, known=known, threads=threads)
+
+    def within(self, ram: int | None) -> BundleModule:
+        """The same. Raises :class:`BundleError` where it needs more than ``ram`` bytes, with what would fit."""
+        module = self.module()
+        if ram is not None:
+            symbol = self._open_dimension
+            batch = None if symbol is None else self.dims.get(symbol, DEFAULT_BATCH)
+            layers = () if isinstance(self.model, Trainer) else layers_of(module)
+            require_ram(module, ram, self._changed, batch, layers)
+        return module
+
+    def _changed(self, batch: int | None, layers: Sequence[str] | None) -> BundleModule:
+        """With another batch, and other parameters trained, as far as these are given."""
+        dims = {**self.dims, self._open_dimension: batch} if batch and self._open_dimension else self.dims
+        return replace(self, dims=dims, trainable=layers or self.trainable).module()
+
+    @property
+    def _open_dimension(self) -> str | None:
+        """The only one that is open, which is the batch."""
+        model = self.model.graphs.model if isinstance(self.model, Trainer) else self.model
+        symbols = model.symbols if isinstance(model, Template) else ()
+        return symbols[0] if len(symbols) == 1 else None
 
 
 def contents_of(
@@ -135,9 +241,9 @@ def contents_of(
     return training_of(graphs, rule.hyper(), {}, dims, name)
 
 
-def written(module: BundleModule, out: Path, weights: Weights, extras: Extras) -> Bundle:
-    """Write all files of a module. Raises :class:`BundleError` where the folder cannot be written."""
-    files = files_of(module, weights, extras)
+def written(module: BundleModule, out: Path, weights: Weights, extras: Extras, more: Mapping[str, str]) -> Bundle:
+    """Write all files of a module, and ``more``. Raises :class:`BundleError` where the folder cannot be written."""
+    files = files_of(module, weights, extras) | {name: text.encode() for name, text in more.items()}
     try:
         for name, data in files.items():
             (out / name).parent.mkdir(parents=True, exist_ok=True)

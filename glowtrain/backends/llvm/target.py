@@ -50,12 +50,14 @@ class Target:
     that the processor has no arithmetic for: LLVM calls routines, which a program must be linked with (:attr:`needs`).
 
     ``l1`` and ``l2`` are the bytes of the first-level data cache and of the second-level cache that a core can count
-    on: what is typical of its class, for the host as well. They decide how loops are blocked, and with it the code and
-    the code, which must not differ between two machines with the same instructions.
+    on: what is typical of its class, for the host as well. They decide how loops are blocked, and with it the code,
+    which must not differ between two machines with the same instructions.
 
     ``fused`` says whether a product is rounded before it is added to a sum: if fused, not, otherwise always. Targets
     that are alike in this compute the same bits. By default multiply-adds are fused where the processor has
     instructions for them; elsewhere, where that is asked for, they are computed by other operations, which is slow.
+
+    ``compact`` asks for code that is small rather than fast; the bits are the same.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Target:
     l1: int = _CACHES[0]
     l2: int = _CACHES[1]
     fused: bool | None = None
+    compact: bool = False
 
     def __post_init__(self) -> None:
         if self.fused is None:
@@ -164,7 +167,8 @@ class Target:
         """
         width = f' "min-legal-vector-width"="{self.vector_bits}"' if self.vector_bits else ""
         common = f'nounwind "no-builtins"{width}'
-        return f"attributes #0 = {{ {common} }}\nattributes #1 = {{ noinline optnone {common} }}"
+        own, calls = ("minsize optsize", "minsize optsize") if self.compact else ("", "noinline optnone")
+        return f"attributes #0 = {{ {own} {common} }}\nattributes #1 = {{ {calls} {common} }}"
 
 
 def target_names() -> tuple[str, ...]:

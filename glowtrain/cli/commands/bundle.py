@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +11,9 @@ import typer
 from glowtrain import bundles, losses
 from glowtrain.backends.cpu.threads.count import MOST
 from glowtrain.backends.llvm.target import target_names
+from glowtrain.bundles.devices.boards import BOARDS
 from glowtrain.bundles.faces.extras import FACES
-from glowtrain.bundles.writing import Weights
+from glowtrain.bundles.writing import Optimize, Weights
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.completion import names
 from glowtrain.cli.arguments.imports import import_modules
@@ -23,35 +25,56 @@ from glowtrain.graph import Graph, Template
 
 TARGETS = ("host", *target_names())
 
+BundleTrain = Annotated[bool, typer.Option("--train", help="A bundle that trains, with --loss and --optimizer.")]
+BundleTarget = Annotated[
+    list[str],
+    typer.Option(
+        metavar="T",
+        help=f"Repeatable, each in a folder of its own then: {', '.join(TARGETS)}.",
+        autocompletion=names(TARGETS),
+    ),
+]
+BundleBatch = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Examples in a batch, where the model leaves it open.")
+]
+BundleWeights = Annotated[
+    str, typer.Option(metavar="W", help="In the object file (object), beside it (file), or left out (none).")
+]
+BundleThreads = Annotated[
+    int, typer.Option(min=1, max=MOST, metavar="N", help="Threads that a host may share a step out to.")
+]
+BundleFixedPoint = Annotated[
+    bool, typer.Option("--fixed-point", help="Quantized models in integers alone, without floats.")
+]
+BundleOptimize = Annotated[str, typer.Option(metavar="O", help="Code that is fast (speed) or small (size).")]
+BundleRam = Annotated[
+    str | None, typer.Option(metavar="BYTES", help="What the processor has, such as 256KB: more is an error.")
+]
+
 
 @command
 def bundle(
     model: options.Model,
     out_path: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for the files.")],
-    train: Annotated[bool, typer.Option("--train", help="A bundle that trains, with --loss and --optimizer.")] = False,
-    target: Annotated[
-        list[str],
-        typer.Option(
-            metavar="T",
-            help=f"Repeatable, each in a folder of its own then: {', '.join(TARGETS)}.",
-            autocompletion=names(TARGETS),
-        ),
-    ] = ["host"],  # noqa: B006  typer's way to say what is given
-    batch: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Examples in a batch, where the model leaves it open.")
-    ] = None,
+    train: BundleTrain = False,
+    target: BundleTarget = ["host"],  # noqa: B006  typer's way to say what is given
+    batch: BundleBatch = None,
     dims: options.Dims = [],  # noqa: B006
     open_batch: options.OpenBatch = False,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="What symbols and files begin with.")] = None,
-    weights: Annotated[
-        str, typer.Option(metavar="W", help="In the object file (object), beside it (file), or left out (none).")
-    ] = "object",
-    threads: Annotated[
-        int, typer.Option(min=1, max=MOST, metavar="N", help="Threads that a host may share a step out to.")
-    ] = 1,
-    fixed_point: Annotated[
-        bool, typer.Option("--fixed-point", help="Quantized models in integers alone, without floats.")
-    ] = False,
+    weights: BundleWeights = "object",
+    threads: BundleThreads = 1,
+    fixed_point: BundleFixedPoint = False,
+    optimize: BundleOptimize = "speed",
+    ram: BundleRam = None,
+    board: Annotated[
+        str | None,
+        typer.Option(
+            metavar="B",
+            help=f"Also what an emulated board needs: {', '.join(BOARDS)}.",
+            autocompletion=names(tuple(BOARDS)),
+        ),
+    ] = None,
     archive: Annotated[bool, typer.Option("--archive", help="libNAME.a as well, a static library.")] = False,
     shared: Annotated[
         bool, typer.Option("--shared", help="A shared library as well, and NAME.py, which needs NumPy alone.")
@@ -111,6 +134,9 @@ def bundle(
             weights=weights_of(weights),
             threads=threads,
             fixed_point=fixed_point,
+            optimize=optimize_of(optimize),
+            ram=bytes_of(ram),
+            board=board,
             seed=seed,
             archive=archive,
             shared=shared,
@@ -126,6 +152,24 @@ def weights_of(choice: str) -> Weights:
         if choice == known:
             return known
     raise InputError(f"--weights {choice}: choose object, file or none")
+
+
+def optimize_of(choice: str) -> Optimize:
+    """What code is to be, by name. Raises :class:`InputError`."""
+    for known in ("speed", "size"):
+        if choice == known:
+            return known
+    raise InputError(f"--optimize {choice}: choose speed or size")
+
+
+def bytes_of(text: str | None) -> int | None:
+    """A number of bytes, such as 4096, 256KB or 4MB; K is 1024. Raises :class:`InputError` for anything else."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+)(?:([KM])(?:i?B)?)?", text.strip(), re.IGNORECASE)
+    if found is None:
+        raise InputError(f"--ram {text}: say bytes as 262144, 256KB or 4MB")
+    return int(found[1]) << {"": 0, "K": 10, "M": 20}[(found[2] or "").upper()]
 
 
 def batch_of(model: Graph | Template, batch: int | None) -> dict[str, int]:

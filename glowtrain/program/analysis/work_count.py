@@ -22,6 +22,7 @@ from glowtrain.loops import (
     Accumulate,
     Apply,
     Buffer,
+    Cast,
     Expr,
     For,
     Index,
@@ -50,12 +51,13 @@ MOST_VALUES = 1 << 20
 @dataclass(frozen=True)
 class WorkCount:
     """The operations of an instruction by their kinds, the bytes that it reads and writes; of the operations, those by
-    ``functions`` that take many instructions, such as exp."""
+    ``functions`` that take many instructions, such as exp; ``multiply_adds`` are the terms of sums of products."""
 
     operations: Mapping[str, int] = field(default_factory=dict)
     functions: int = 0
     read: int = 0
     written: int = 0
+    multiply_adds: int = 0
 
     @property
     def total(self) -> int:
@@ -103,6 +105,7 @@ class _Counting:
     instruction: Instruction
     operations: Counter[str] = field(default_factory=Counter)
     functions: int = 0
+    multiply_adds: int = 0
     depends: dict[Expr, frozenset[Index]] = field(default_factory=dict)
     """The instruction's own indices on which the value of an expression depends."""
     counted: set[Expr] = field(default_factory=set)
@@ -116,7 +119,8 @@ class _Counting:
 
     def found(self) -> WorkCount:
         read, written = (sum(_touched(b, r) for b, r in regions.items()) for regions in (self.read, self.written))
-        return WorkCount({kind: n for kind, n in self.operations.items() if n}, self.functions, read, written)
+        operations = {kind: n for kind, n in self.operations.items() if n}
+        return WorkCount(operations, self.functions, read, written, self.multiply_adds)
 
     def body(self, body: Sequence[Statement], around: tuple[Index, ...], serial: bool = False) -> None:
         """Statements under these indices; under ``serial`` loops what is stored may be loaded at the next point."""
@@ -199,6 +203,7 @@ class _Counting:
                     self.functions += points
             case Reduce(indices=indices):
                 steps = _points(self.depends[node]) * _points(indices)
+                self.multiply_adds += steps if _multiplies(node) else 0
                 if _multiplies_bytes(node):
                     self.operations[BYTES] += 2 * steps
                     self.counted.add(node.body)
@@ -250,6 +255,12 @@ def _touched(buffer: Buffer, regions: Mapping[Hashable, int]) -> int:
 
 def _points(indices: Iterable[Index]) -> int:
     return math.prod(index.extent for index in indices)
+
+
+def _multiplies(total: Reduce) -> bool:
+    """Whether it is a sum of products."""
+    body = total.body.value if isinstance(total.body, Cast) else total.body
+    return total.op == "add" and isinstance(body, Apply) and body.function == "mul"
 
 
 def _multiplies_bytes(total: Reduce) -> bool:

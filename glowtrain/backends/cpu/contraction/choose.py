@@ -282,7 +282,7 @@ def _borders(x: Candidate, kinds: Sequence[str], kept: dict[tuple[int, int], int
                 tiles = balanced(x.problem.loops[loop].extent, size)
                 kept[loop, size] = len({tuple(places[start : start + n]) for start, n in tiles})
             count *= kept[loop, size]
-    return count > rates.MOST_BORDERS
+    return count > (rates.MOST_BORDERS_COMPACT if x.machine.compact else rates.MOST_BORDERS)
 
 
 def _refined(x: Candidate, kinds: Sequence[str], enough: bool) -> Iterator[Candidate]:

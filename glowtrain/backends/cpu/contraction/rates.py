@@ -41,6 +41,11 @@ class Machine:
         own = target.width(dtype), registers, fused, target.l1, target.l2, target.index_type
         return Machine(*own, target)
 
+    @property
+    def compact(self) -> bool:
+        """Whether code is to be small rather than fast."""
+        return self.target.compact
+
 
 # -- the core
 
@@ -154,7 +159,7 @@ MOST_POINTS = 4
 """Points along the shorter of two loops of a tile whose lanes run along a sum."""
 REFINED = 6
 """Candidates, the best ones by computing alone, that are priced with caches, packing and parts of the sum."""
-MOST_BORDERS = 5
-"""Kernels that the borders of padding may take."""
+MOST_BORDERS, MOST_BORDERS_COMPACT = 5, 1
+"""Kernels that the borders of padding may take; in code that is to be small."""
 LEAST_PART, LARGEST_PART = 48, 0.7
 """Steps that a part of a sum has at least; the share of all steps that it has at most."""

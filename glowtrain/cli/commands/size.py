@@ -1,0 +1,82 @@
+"""``glowtrain size``: what a bundle takes on a processor, before it is built."""
+
+from __future__ import annotations
+
+from glowtrain import bundles, losses
+from glowtrain.cli.arguments import options
+from glowtrain.cli.arguments.imports import import_modules
+from glowtrain.cli.arguments.models import open_model, parse_dims
+from glowtrain.cli.arguments.training import optimizer_of
+from glowtrain.cli.commands.bundle import (
+    BundleBatch,
+    BundleFixedPoint,
+    BundleOptimize,
+    BundleRam,
+    BundleTarget,
+    BundleThreads,
+    BundleTrain,
+    BundleWeights,
+    batch_of,
+    bytes_of,
+    optimize_of,
+    weights_of,
+)
+from glowtrain.cli.terminal.console import command, out
+
+
+@command
+def size(
+    model: options.Model,
+    train: BundleTrain = False,
+    target: BundleTarget = ["host"],  # noqa: B006  typer's way to say what is given
+    batch: BundleBatch = None,
+    dims: options.Dims = [],  # noqa: B006
+    open_batch: options.OpenBatch = False,
+    weights: BundleWeights = "object",
+    threads: BundleThreads = 1,
+    fixed_point: BundleFixedPoint = False,
+    optimize: BundleOptimize = "speed",
+    ram: BundleRam = None,
+    seed: options.Seed = 0,
+    loss: options.Loss = "softmax_cross_entropy",
+    output: options.LossOutput = None,
+    trainable: options.Trainable = [],  # noqa: B006
+    freeze_statistics: options.FreezeStatistics = False,
+    untie: options.Untie = [],  # noqa: B006
+    optimizer: options.OptimizerChoice = "adam",
+    lr: options.LearningRate = None,
+    momentum: options.Momentum = None,
+    accumulate: options.Accumulate = 1,
+    modules: options.Modules = [],  # noqa: B006
+) -> None:
+    """Say what a bundle of a model takes: flash, RAM, and the arena, stack and multiply-adds of each function.
+
+    Nothing is written. With --ram, more than that is an error that says what would fit: a smaller batch, fewer layers
+    that are trained.
+
+    Examples:
+
+    glowtrain size model.onnx --batch 1 --target cortex-m7
+
+    glowtrain size cnn --train --optimizer sgd --batch 4 --trainable "scores.*" --target cortex-m4 --ram 256KB
+    """
+    import_modules(modules)
+    network = open_model(model, parse_dims(dims), open_batch=open_batch, untie=untie, training=train)
+    rule = optimizer_of(optimizer, lr=lr, momentum=momentum, accumulate=accumulate)
+    for each in target:
+        found = bundles.bundle_size(
+            network,
+            loss=losses.by_name(loss, output) if train else None,
+            optimizer=rule if train else None,
+            trainable=(trainable or None) if train else None,
+            freeze_statistics=freeze_statistics,
+            dims=batch_of(network, batch),
+            target=each,
+            weights=weights_of(weights),
+            threads=threads,
+            fixed_point=fixed_point,
+            optimize=optimize_of(optimize),
+            ram=bytes_of(ram),
+            seed=seed,
+        )
+        out.print(str(found))

@@ -1,0 +1,150 @@
+"""What bundles are said to take, against numbers that are known from the model; and what does not fit into a RAM."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import glowtrain as gt
+from glowtrain.backends.llvm.target import Target
+from glowtrain.bundles.writing import Optimize
+from glowtrain.cli.arguments.models import open_model
+from glowtrain.cli.commands.bundle import bytes_of
+from glowtrain.errors import BundleError, InputError
+from glowtrain.optim import SGD
+
+TARGET = "cortex-m7"
+LOSS = gt.losses.SoftmaxCrossEntropy()
+
+
+@gt.model(x=gt.f32["n", 30])
+def network(x: gt.Value) -> gt.Value:
+    for width in (50, 40):
+        x = gt.nn.linear(x, width)
+    return gt.nn.linear(x, 7)
+
+
+PARAMETERS = 4 * (30 * 50 + 50 + 50 * 40 + 40 + 40 * 7 + 7)
+PRODUCTS = 30 * 50 + 50 * 40 + 40 * 7
+
+
+def test_an_inference_bundle_has_its_weights_in_flash_alone() -> None:
+    size = gt.bundle_size(network, target=TARGET, dims={"n": 2})
+    (predict,) = size.functions
+    assert size.variables == 0
+    assert PARAMETERS <= size.constants <= PARAMETERS + 1000
+    assert predict.multiply_adds == 2 * PRODUCTS
+    assert predict.tensors == 4 * 2 * (30 + 7)
+    assert predict.arena == size.arena
+    assert size.ram == size.arena + size.handle + size.stack
+    assert size.flash == size.code + size.constants
+
+
+def test_a_step_computes_each_product_thrice_but_for_the_first_layers_input() -> None:
+    size = gt.bundle_size(network, loss=LOSS, optimizer=SGD(), target=TARGET, dims={"n": 4})
+    step = size.functions[0]
+    assert step.multiply_adds == 4 * (3 * PRODUCTS - 30 * 50)
+    assert PARAMETERS <= size.variables <= PARAMETERS + 8 * 6
+    assert step.stack <= size.stack
+    assert size.arena == max(function.arena for function in size.functions)
+
+
+def test_what_is_frozen_is_in_flash() -> None:
+    whole = gt.bundle_size(network, loss=LOSS, optimizer=SGD(), target=TARGET)
+    names = [variable.name for variable in network.bind({"n": 1}).variables]
+    head = gt.bundle_size(network, loss=LOSS, optimizer=SGD(), target=TARGET, trainable=names[-2:])
+    assert 4 * (40 * 7 + 7) < head.variables <= 4 * (40 * 7 + 7) + 3 * 8
+    assert head.arena < whole.arena
+
+
+def required(ram: int, **changed: object) -> str:
+    """The message about what does not fit."""
+    with pytest.raises(BundleError) as caught:
+        gt.bundle_size(network, loss=LOSS, optimizer=SGD(), target=TARGET, ram=ram, **changed)  # type: ignore[arg-type]
+    return str(caught.value)
+
+
+def test_what_does_not_fit_says_by_how_much_and_the_largest_batch_that_does() -> None:
+    whole = gt.bundle_size(network, loss=LOSS, optimizer=SGD(), target=TARGET)
+    message = required(whole.ram - 5000)
+    assert f"needs {whole.ram:,} bytes of RAM on cortex-m7" in message
+    assert "5,000 more than" in message
+    found = re.search(r"what would fit: a batch of (\d+)", message)
+    assert found is not None
+    batch = int(found[1])
+    sizes = [
+        gt.bundle_size(network, loss=LOSS, optimizer=SGD(), target=TARGET, dims={"n": n}) for n in (batch, batch + 1)
+    ]
+    assert sizes[0].ram <= whole.ram - 5000 < sizes[1].ram
+
+
+def test_what_does_not_fit_names_layers_that_could_be_trained() -> None:
+    names = [variable.name for variable in network.bind({"n": 1}).variables]
+    head = gt.bundle_size(network, loss=LOSS, optimizer=SGD(), target=TARGET, dims={"n": 1}, trainable=names[-2:])
+    message = required(head.ram + 2000, dims={"n": 1})
+    assert f"trainable=['{names[-1].rpartition('.')[0]}.*']" in message
+    assert "a batch of" not in message
+
+
+def test_what_never_fits_says_the_least() -> None:
+    assert re.search(r"the least that it can do with is [\d,]+$", required(100))
+
+
+def test_enough_ram_is_enough() -> None:
+    size = gt.bundle_size(network, target=TARGET)
+    assert gt.bundle_size(network, target=TARGET, ram=size.ram) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("262144", 262144), ("256KB", 262144), ("256KiB", 262144), ("256k", 262144), ("4M", 4 << 20)]
+)
+def test_bytes_as_people_write_them(text: str, expected: int) -> None:
+    assert bytes_of(text) == expected
+
+
+def test_bytes_that_are_none() -> None:
+    with pytest.raises(InputError, match="--ram 3 apples: say bytes as 262144, 256KB or 4MB"):
+        bytes_of("3 apples")
+
+
+OPTIMIZE: tuple[Optimize, ...] = ("size", "speed")
+LIMITS = {"mlp": (4200, 100 << 10), "cnn": (8192, 100 << 10)}
+"""Bytes of code for the built-in models: a prediction of one example, and training."""
+
+
+@pytest.mark.parametrize("target", ["avx512", "avx2", "neon", "cortex-m4", "cortex-m7"])
+@pytest.mark.parametrize("name", LIMITS)
+def test_code_that_is_to_be_small(name: str, target: str) -> None:
+    model = open_model(name, {})
+    assert isinstance(model, gt.Template)
+    small, fast = (
+        gt.bundle_size(model, target=target, dims={model.symbols[0]: 1}, optimize=choice) for choice in OPTIMIZE
+    )
+    training = gt.bundle_size(model, loss=LOSS, optimizer=SGD(), target=target, optimize="size")
+    assert small.code < fast.code
+    assert small.code <= LIMITS[name][0]
+    assert training.code <= LIMITS[name][1]
+
+
+@pytest.mark.parametrize("target", ["host", "scalar"])
+def test_small_code_computes_the_same_bits(target: str) -> None:
+    model = open_model("cnn", {})
+    random = np.random.default_rng(5)
+    batches = [
+        {"x": random.normal(size=(6, 1, 28, 28)).astype(np.float32), "labels": random.integers(0, 10, 6)}
+        for _ in range(3)
+    ]
+    losses = []
+    for compact in (False, True):
+        backend = gt.Cpu(replace(Target.named(target), compact=compact), cache=False)
+        trainer = gt.Trainer(model, LOSS, SGD(0.05), backend=backend)
+        losses.append([np.asarray(trainer.step(batch)).tobytes() for batch in batches])
+    assert losses[0] == losses[1]
+
+
+def test_an_unknown_aim_names_those_that_there_are() -> None:
+    with pytest.raises(BundleError, match="optimize='tiny': choose speed or size"):
+        gt.bundle_size(network, optimize="tiny")  # type: ignore[arg-type]
