@@ -34,6 +34,8 @@ _CACHES = 32 << 10, 512 << 10
 """Bytes of L1d and L2: those of Zen 2 and 3, and no more than most present cores have."""
 _SERVER_CACHES = 48 << 10, 1 << 20
 """Of processors with AVX-512: 48 KiB from Ice Lake on, and 1 MiB or more on servers."""
+_SMALL_CACHES = 16 << 10, 16 << 10
+"""Of microcontrollers: 16 KiB is usual for a Cortex-M7; others have none, and none has a second level."""
 LINE, WORD = 64, 8
 """Bytes of a line of the cache, and of the largest elements."""
 
@@ -296,7 +298,7 @@ def _arm_of_32_bits() -> list[Target]:
     m7 = replace(a7, name="cortex-m7", triple=seventh, cpu="cortex-m7", features="", has_rounding=True)
     m4 = replace(m7, name="cortex-m4", cpu="cortex-m4", has_rounding=False, soft=("f64",))
     m33 = replace(m7, name="cortex-m33", triple=eighth, cpu="cortex-m33", soft=("f64",))
-    return [a7, m4, m7, m33]
+    return [a7, *(replace(each, l1=_SMALL_CACHES[0], l2=_SMALL_CACHES[1]) for each in (m4, m7, m33))]
 
 
 def _wasm() -> Target:
