@@ -84,6 +84,7 @@ def bundle(
     shared: bool = False,
     linker: str | None = None,
     faces: Sequence[str] = (),
+    page: bool = False,
 ) -> Bundle:
     """Write a model into the folder ``out`` as files that need neither Python nor a library.
 
@@ -102,15 +103,16 @@ def bundle(
     Written are ``NAME.o``, ``NAME.h``, ``NAME.hpp``, ``NAME.json`` and a program that runs it, with what it prints;
     with ``archive`` also ``libNAME.a``, with ``shared`` a shared library and ``NAME.py``, which loads it.
     ``linker`` is the command that links it: by default a C compiler for this system, or Zig for another one. ``faces``
-    adds folders for other languages: ``rust``, ``fortran``. Files of these names that were there are replaced, after
-    everything has been compiled.
+    adds folders for other languages: ``rust``, ``fortran``. The target ``wasm32`` adds ``NAME.wasm`` and its interface
+    in JavaScript, ``page`` also a page that trains a model of digits (f32[N,1,8,8]) in a browser. Files of these names
+    that were there are replaced, after everything has been compiled.
 
     Raises :class:`BundleError` for open dimensions, unknown choices, a folder that cannot be written, and a bundle that
     needs more than ``ram``, with what would fit; :class:`CodegenError` for an unknown target and for operators that it
     cannot run.
     """
     chosen = None if board is None else board_of(board)
-    extras = Extras(archive, shared, linker, tuple(faces))
+    extras = Extras(archive, shared, linker, tuple(faces), page)
     request = BundleRequest(
         model, loss, optimizer, trainable, freeze_statistics, dims or {},
         chosen.target if chosen is not None and target == "host" else target,

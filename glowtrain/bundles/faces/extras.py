@@ -1,4 +1,5 @@
-"""What a bundle has on request: a static archive, a shared library with Python's loader, and other languages."""
+"""What a bundle has on request: a static archive, a shared library with Python's loader, other languages, a page; and
+what one for WebAssembly has besides."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from glowtrain.backends.llvm.target import Target
 from glowtrain.bundles.faces.fortran.module import fortran
 from glowtrain.bundles.faces.python import loader
 from glowtrain.bundles.faces.rust.crate import rust
+from glowtrain.bundles.faces.web.files import web_files
 from glowtrain.bundles.libraries.archive import archive, exported
 from glowtrain.bundles.libraries.linking import library_name, linker_for, shared_library
 from glowtrain.bundles.module import BundleModule
@@ -28,6 +30,7 @@ class Extras:
     shared: bool = False
     linker: str | None = None
     faces: tuple[str, ...] = ()
+    page: bool = False
 
     def check(self, target: Target) -> None:
         """Raise :class:`BundleError` for what cannot be made, before anything is compiled."""
@@ -42,7 +45,7 @@ class Extras:
                 linker_for(target)
 
     def files(self, module: BundleModule, *, example: bool) -> dict[str, bytes]:
-        """The files by name. Raises :class:`BundleError` where linking fails."""
+        """The files by name. Raises :class:`BundleError` where linking fails, and where there can be no page."""
         name, files = module.name, dict[str, bytes]()
         packed = archive(module.code, f"{name}.o", exported(module.text), module.target)
         if self.archive:
@@ -53,4 +56,4 @@ class Extras:
             files[f"{name}.py"] = Path(loader.__file__).read_bytes()
         for face in dict.fromkeys(self.faces):
             files |= FACES[face](module, packed, example)
-        return files
+        return files | web_files(module, known=example, with_page=self.page)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from glowtrain import bundles, losses
+from glowtrain import bundles, data, losses
 from glowtrain.backends.cpu.threads.count import MOST
 from glowtrain.backends.llvm.target import target_names
 from glowtrain.bundles.devices.boards import BOARDS
@@ -86,6 +86,9 @@ def bundle(
         list[str],
         typer.Option(metavar="F", help=f"Repeatable: {', '.join(FACES)}.", autocompletion=names(tuple(FACES))),
     ] = [],  # noqa: B006
+    page: Annotated[
+        bool, typer.Option("--page", help="For wasm32: a page as well, which trains the model on digits in a browser.")
+    ] = False,
     seed: options.Seed = 0,
     loss: options.Loss = "softmax_cross_entropy",
     output: options.LossOutput = None,
@@ -113,9 +116,12 @@ def bundle(
     glowtrain bundle model.onnx --out predicts --batch 1
 
     glowtrain bundle cnn --train --optimizer sgd --momentum 0.9 --batch 32 --target aarch64 --out trains
+
+    glowtrain bundle cnn --train --batch 32 --target wasm32 --page --out page
     """
     import_modules(modules)
-    network = open_model(model, parse_dims(dims), open_batch=open_batch, untie=untie, training=train)
+    examples = data.digits().train if page else None
+    network = open_model(model, parse_dims(dims), examples, open_batch=open_batch, untie=untie, training=train)
     rule = optimizer_of(
         optimizer, lr=lr, momentum=momentum, nesterov=nesterov or None, weight_decay=weight_decay,
         no_decay=tuple(no_decay) or None, clip_norm=clip_norm, clip_value=clip_value, accumulate=accumulate,
@@ -142,6 +148,7 @@ def bundle(
             shared=shared,
             linker=linker,
             faces=face,
+            page=page,
         )
         out.print(str(made))
 

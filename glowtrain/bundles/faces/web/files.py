@@ -1,0 +1,25 @@
+"""What a bundle for WebAssembly has besides the object file."""
+
+from __future__ import annotations
+
+from glowtrain.bundles.faces.web.javascript import example, javascript, worker
+from glowtrain.bundles.faces.web.page import page
+from glowtrain.bundles.faces.web.typescript import declarations
+from glowtrain.bundles.libraries.wasm import linked
+from glowtrain.bundles.module import BundleModule
+
+
+def web_files(module: BundleModule, *, known: bool, with_page: bool) -> dict[str, bytes]:
+    """The files by name; none for other targets. ``known``: the module holds the weights, so that an example runs;
+    ``with_page``: a page that trains the model as well.
+
+    Raises :class:`BundleError` where there can be no page.
+    """
+    pages = {"index.html": page(module).encode()} if with_page else {}
+    if not module.target.triple.startswith("wasm32"):
+        return {}
+    name = module.name
+    texts = {f"{name}.mjs": javascript(module), f"{name}.d.mts": declarations(module), "worker.mjs": worker(module)}
+    if known:
+        texts["example.mjs"] = example(module)
+    return {f"{name}.wasm": linked(module.code)} | {file: text.encode() for file, text in texts.items()} | pages

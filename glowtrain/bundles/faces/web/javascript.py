@@ -1,0 +1,91 @@
+"""``NAME.mjs``: the bundle as a module in JavaScript, for browsers, Node and workers; with an example and a worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from glowtrain.bundles.codes import ErrorCode
+from glowtrain.bundles.example import STEPS
+from glowtrain.bundles.faces.web.texts import as_json, text_of
+from glowtrain.bundles.module import BundleModule
+from glowtrain.bundles.signature import BundleFunction, BundleTensor
+from glowtrain.bundles.verify.trace import INCREMENT, MULTIPLIER, printable
+from glowtrain.bundles.weights import header_of
+from glowtrain.types import TensorType
+
+OWN_METHODS = ("reset", "getWeights", "setWeights", "save", "load")
+"""Methods of every model, as the worker takes them."""
+
+
+def library(module: BundleModule) -> str:
+    """JavaScript that loads the module and calls it, for a script that stands by itself: it exports nothing."""
+    return f"const description = {as_json(description(module), 1)};\n\n{text_of('model.js')}"
+
+
+def javascript(module: BundleModule) -> str:
+    """The text of ``NAME.mjs``."""
+    return f"""{library(module)}
+/** Load the model; without an address, from the file beside this one. */
+const load = (source = new URL("{module.name}.wasm", import.meta.url)) => instantiate(source);
+
+export {{ GlowtrainError, Model, description, load }};
+"""
+
+
+def worker(module: BundleModule) -> str:
+    """The text of ``worker.mjs``."""
+    first = module.functions[0]
+    methods = [method_of(function) for function in module.functions]
+    inputs = ", ".join(each.name for each in first.inputs)
+    return text_of(
+        "worker.mjs", name=module.name, method=methods[0], inputs=inputs, methods=as_json([*methods, *OWN_METHODS])
+    )
+
+
+def example(module: BundleModule) -> str:
+    """The text of ``example.mjs``, which prints what ``main.c`` does."""
+    numbers = {"steps": STEPS, "multiplier": MULTIPLIER, "increment": INCREMENT}
+    return text_of("example.mjs", name=module.name, **{name: str(number) for name, number in numbers.items()})
+
+
+def method_of(function: BundleFunction) -> str:
+    """What a function is called in JavaScript."""
+    return "train" if function.trains else function.name
+
+
+def description(module: BundleModule) -> dict[str, Any]:
+    """What JavaScript knows of a module."""
+    places = module.memory.places
+    return {
+        "name": module.name,
+        "version": module.version,
+        "alignment": module.memory.alignment,
+        "variablesBytes": module.memory.size,
+        "arenaBytes": module.interface.arena,
+        "functions": {function.name: _function(module, function) for function in module.functions},
+        "variables": [{"name": p.name, **_type(p.type), "role": p.role} for p in places],
+        "header": header_of({p.name: p.type for p in places})[8:].decode() if places else "{}",
+        "errors": {code.value: [code.name, code.text] for code in ErrorCode if code != ErrorCode.OK},
+    }
+
+
+def _function(module: BundleModule, function: BundleFunction) -> dict[str, Any]:
+    return {
+        "inputs": [*map(_tensor, function.inputs)],
+        "hyper": [{**_tensor(each), "default": module.hyper[each.name]} for each in function.hyper],
+        "outputs": [*map(_tensor, function.outputs)],
+    }
+
+
+def _tensor(tensor: BundleTensor) -> dict[str, Any]:
+    return {"name": tensor.name, "source": printable(tensor.source), **_type(tensor.type)}
+
+
+def _type(type_: TensorType) -> dict[str, Any]:
+    return {
+        "type": str(type_),
+        "dtype": str(type_.dtype),
+        "shape": list(type_.shape),
+        "size": type_.dtype.size,
+        "bytes": type_.nbytes,
+    }
