@@ -71,21 +71,20 @@ function shuffle(first) {
 
 function slice() {
   if (!running) return;
-  const until = performance.now() + SLICE;
-  const from = performance.now();
-  const before = steps;
-  const losses = [];
+  const [from, before, losses] = [performance.now(), steps, []];
+  let stopped;
   try {
-    while (performance.now() < until) if (step(losses)) break;
+    while (performance.now() < from + SLICE) if (step(losses)) break;
   } catch ({ message }) {
     running = false;
-    postMessage({ stopped: message });
-    return;
+    stopped = message;
   }
   const speed = (1000 * (steps - before)) / (performance.now() - from);
-  const ended = place === 0;
-  postMessage({ steps, epochs, speed, losses, accuracy: ended ? accuracy() : null, memory: model.memoryBytes });
-  setTimeout(slice);
+  const ended = place === 0 && !stopped;
+  if (losses.length)
+    postMessage({ steps, epochs, speed, losses, accuracy: ended ? accuracy() : null, memory: model.memoryBytes });
+  if (stopped) postMessage({ stopped });
+  else setTimeout(slice);
 }
 
 // One step; whether an epoch has ended with it.

@@ -10,8 +10,9 @@ const model = load();
 
 addEventListener("message", async ({ data: { id, method, args = [] } }) => {
   try {
+    const ready = await model;
     if (!METHODS.includes(method)) throw new TypeError(`there is no method ${method}; there are: ${METHODS.join(", ")}`);
-    postMessage({ id, value: (await model)[method](...args) });
+    postMessage({ id, value: ready[method](...args) });
   } catch ({ name, code, message }) {
     postMessage({ id, error: { name, code, message } });
   }

@@ -1,0 +1,71 @@
+// The interface in JavaScript of a small bundle: x f32[4,3], target f32[4,2], a layer without activation, mean squares.
+import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
+import { pathToFileURL } from "node:url";
+
+const [, , folder] = process.argv;
+const url = (name) => new URL(name, pathToFileURL(`${folder}/`));
+const { GlowtrainError, description, load } = await import(url("three.mjs"));
+const x = Float32Array.from({ length: 12 }, (_, at) => at / 12);
+const target = Float32Array.from({ length: 8 }, (_, at) => at % 3);
+
+function fails(code, action, message = /./) {
+  assert.throws(action, (error) => error instanceof GlowtrainError && error.code === code && message.test(error.message));
+}
+
+// Loading: from the file beside the module, an address, and bytes.
+const model = await load();
+const bytes = await readFile(url("three.wasm"));
+for (const source of [url("three.wasm"), url("three.wasm").pathname, bytes]) {
+  const other = await load(source);
+  assert.deepEqual(other.predict({ x }), model.predict({ x }));
+}
+const empty = Uint8Array.of(0, 97, 115, 109, 1, 0, 0, 0);
+await assert.rejects(load(empty), ({ code }) => code === "OTHER_VERSION");
+
+// Training, with the usual rate and another; instances are apart.
+const before = model.getWeights();
+const other = await load();
+const losses = Array.from({ length: 20 }, () => model.train({ x, target }));
+assert.ok(losses.at(-1) < losses[0] / 2);
+assert.deepEqual(other.getWeights(), before);
+assert.equal(other.train({ x: Array.from(x), target }, { lr: 0 }), losses[0]);
+assert.deepEqual(other.getWeights(), before);
+
+// Weights by name, and all of them as a file.
+const trained = model.getWeights();
+assert.deepEqual(Object.keys(trained).sort(), ["layer.bias", "layer.weight"]);
+assert.ok(trained["layer.weight"] instanceof Float32Array);
+other.setWeights(trained);
+assert.deepEqual(other.predict({ x }), model.predict({ x }));
+other.load(model.save());
+assert.deepEqual(other.getWeights({ state: true }), model.getWeights({ state: true }));
+assert.equal(other.train({ x, target }), model.train({ x, target }));
+assert.deepEqual(other.save(), model.save());
+model.reset();
+assert.deepEqual(model.getWeights(), before);
+
+// Mistakes change nothing and have names.
+const whole = other.save();
+const weights = { "layer.bias": Float32Array.of(1, 2) };
+fails("NO_SUCH_VARIABLE", () => model.setWeights({ ...weights, nobody: [1] }), /there is no variable nobody/);
+fails("WRONG_SIZE", () => model.setWeights({ ...weights, "layer.weight": [1] }), /layer.weight is f32\[3,2\], 6 elements; given: 1/);
+fails("WRONG_SIZE", () => model.train({ x, target: [1] }), /target is f32\[4,2\]/);
+fails("WRONG_SIZE", () => model.predict(), /x is f32\[4,3\], 12 elements; given: nothing/);
+fails("BAD_INPUT", () => model.train({ x, target, y: [1] }), /there is no input y; there are: x, target/);
+fails("BAD_INPUT", () => model.train({ x, target }, { rate: 1 }), /there is no hyperparameter rate; there are: lr/);
+fails("NOT_FINITE", () => model.train({ x: x.map(() => NaN), target }));
+fails("READ_FAILED", () => model.load(whole.subarray(0, whole.length - 1)), /ends early/);
+fails("READ_FAILED", () => model.load(new Uint8Array(3)));
+const renamed = Buffer.from(Buffer.from(whole).toString("latin1").replace("layer.bias", "layer.best"), "latin1");
+fails("OTHER_WEIGHTS", () => model.load(renamed), /layer.best is none of its variables/);
+const reshaped = Buffer.from(Buffer.from(whole).toString("latin1").replace("[3,2]", "[2,3]"), "latin1");
+fails("OTHER_WEIGHTS", () => model.load(reshaped), /layer.weight is F32 \[2,3\], not F32 \[3,2\]/);
+assert.deepEqual(model.getWeights(), before);
+
+// Memory does not grow.
+const size = model.memoryBytes;
+for (let step = 0; step < 100000; step++) model.train({ x, target });
+assert.equal(model.memoryBytes, size);
+assert.ok(size < description.variablesBytes + description.arenaBytes + 4 * 65536);
+console.log("ok");
