@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -39,11 +39,18 @@ class WasmBundle:
 
     def step(self, batch: Mapping[str, Array]) -> bytes:
         """A step with the usual hyperparameters; the bytes of its loss."""
-        function = self.told["functions"]["step"]
-        given = [self._put(batch[each["name"]]) for each in function["inputs"]]
+        return self.prepared(batch)()
+
+    def prepared(self, batch: Mapping[str, Array]) -> Callable[[], bytes]:
+        """Steps on a batch that is put into memory once."""
+        given = [self._put(batch[each["name"]]) for each in self.told["functions"]["step"]["inputs"]]
         loss = self._take(8)
-        self.call("step", self.handle, *given, 0, loss)
-        return self._read(loss, 4)
+
+        def step() -> bytes:
+            self.call("step", self.handle, *given, 0, loss)
+            return self._read(loss, 4)
+
+        return step
 
     def variables(self) -> bytes:
         """All variables as a file."""
