@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 
 import glowtrain as gt
 from glowtrain import models
-from glowtrain.bundles.example import Words
+from glowtrain.bundles.verify.trace import Words
 from glowtrain.graph import Value
 from tests.compiler import networks
 from tests.targets.in_wasmtime import WasmBundle
