@@ -277,4 +277,4 @@ def files_of(module: BundleModule, weights: Weights, extras: Extras) -> dict[str
 
 def _here(target: Target) -> Cpu:
     """A backend that computes here what code for a target computes there."""
-    return Cpu(target if target.runs_here else "scalar", cache=None)
+    return Cpu(target if target.runs_here else "scalar", cache=None, fused=target.fused)

@@ -70,6 +70,15 @@ def test_weights_beside_the_module_leave_the_example_out(tmp_path: Path) -> None
     assert "example.mjs" not in files
 
 
+def test_what_the_example_prints_is_rounded_as_webassembly_rounds(tmp_path: Path) -> None:
+    """Multiply-adds are rounded twice there, as on x86-64-v2."""
+    printed = {}
+    for target in ("wasm32", "sse4", "scalar"):
+        gt.bundle(three, tmp_path / target, loss="mse", dims={"batch": 4}, target=target)
+        printed[target] = (tmp_path / target / "expected.txt").read_text(encoding="utf-8")
+    assert printed["wasm32"] == printed["sse4"] != printed["scalar"]
+
+
 def test_what_javascript_knows_of_the_module(tmp_path: Path) -> None:
     files = _files(tmp_path)
     found, manifest = _description(files["three.mjs"]), json.loads(files["three.json"])
