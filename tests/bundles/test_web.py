@@ -95,6 +95,16 @@ def test_what_javascript_knows_of_the_module(tmp_path: Path) -> None:
     assert [(e["dtype"], e["shape"], e["size"]) for e in predict["outputs"]] == [("f32", [4, 2], 4)]
 
 
+def test_names_cannot_end_the_scripts_they_stand_in(tmp_path: Path) -> None:
+    @gt.model(x=gt.f32["batch", 1, 8, 8])
+    def named(x: Value) -> Value:
+        return gt.nn.linear(gt.nn.flatten(x), 10, name="</script><!--<script>")
+
+    text = _files(tmp_path, named, loss="softmax_cross_entropy", page=True)["index.html"]
+    assert "</script><!--" not in text
+    assert text.count("<script") == text.count("</script>") == 3
+
+
 def test_files_of_weights_have_the_header_of_the_c_interface(tmp_path: Path) -> None:
     found = _description(_files(tmp_path)["three.mjs"])
     types = {each["name"]: TensorType(getattr(gt, each["dtype"]), tuple(each["shape"])) for each in found["variables"]}

@@ -98,10 +98,10 @@ class Model {
   load(file) {
     const found = tensors(asBytes(file));
     const expected = JSON.parse(description.header);
-    for (const name of Object.keys(found)) if (!(name in expected)) throw otherWeights(`${name} is none of its variables`);
+    for (const name of Object.keys(found)) if (!Object.hasOwn(expected, name)) throw otherWeights(`${name} is none of its variables`);
     for (const { name } of description.variables) {
+      if (!Object.hasOwn(found, name)) throw otherWeights(`${name} is missing`);
       const [own, other] = [expected[name], found[name]];
-      if (!other) throw otherWeights(`${name} is missing`);
       if (own.dtype !== other.dtype || String(own.shape) !== String(other.shape))
         throw otherWeights(`${name} is ${other.dtype} [${other.shape}], not ${own.dtype} [${own.shape}]`);
     }
