@@ -12,6 +12,7 @@ from glowtrain.bundles.faces.fortran.module import fortran
 from glowtrain.bundles.faces.python import loader
 from glowtrain.bundles.faces.rust.crate import rust
 from glowtrain.bundles.faces.web.files import web_files
+from glowtrain.bundles.faces.web.page import check_target
 from glowtrain.bundles.libraries.archive import archive, exported
 from glowtrain.bundles.libraries.linking import library_name, linker_for, shared_library
 from glowtrain.bundles.module import BundleModule
@@ -39,6 +40,8 @@ class Extras:
                 raise BundleError(f"a bundle has no face for {face!r}: choose {' or '.join(FACES)}")
         if self.linker is not None and not self.shared:
             raise BundleError("a linker makes the shared library: ask for that, too (--shared)")
+        if self.page:
+            check_target(target)
         if self.shared:
             library_name("", target)
             if self.linker is None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from glowtrain import data
+from glowtrain.backends.llvm.target import Target
 from glowtrain.bundles.contents import PREDICT, STEP
 from glowtrain.bundles.faces.web.javascript import library
 from glowtrain.bundles.faces.web.texts import as_json, text_of
@@ -32,7 +33,7 @@ RATE = "lr"
 def page(module: BundleModule) -> str:
     """The text of ``index.html``.
 
-    Raises :class:`BundleError` unless the module is for WebAssembly, trains, holds its weights, and takes digits.
+    Raises :class:`BundleError` unless the module trains, holds its weights, and takes digits.
     """
     names = _names(module)
     wasm = linked(module.code)
@@ -46,6 +47,12 @@ def page(module: BundleModule) -> str:
         "data": as_json(_data(module, wasm, names)),
     }
     return text_of("page.html", **parts)
+
+
+def check_target(target: Target) -> None:
+    """Raise :class:`BundleError` for processors that no page runs."""
+    if not target.triple.startswith("wasm32"):
+        raise BundleError(f"a page runs WebAssembly: choose the target wasm32, not {target.name}")
 
 
 def _without_weights(module: BundleModule, wasm: bytes) -> int:
@@ -79,8 +86,6 @@ def _text(content: bytes) -> str:
 def _names(module: BundleModule) -> dict[str, Any]:
     """The batch and the names of image, labels, scores and learning rate. Raises :class:`BundleError`."""
     functions = {function.name: function for function in module.functions}
-    if not module.target.triple.startswith("wasm32"):
-        raise BundleError(f"a page runs WebAssembly: choose the target wasm32, not {module.target.name}")
     if STEP not in functions:
         raise BundleError("a page trains its model: give a loss (--train)")
     if module.memory.unknown:
