@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 
 import glowtrain as gt
 from glowtrain import models
-from glowtrain.bundles.verify.trace import Words
+from glowtrain.bundles.verify.trace import Words, trace_of
 from glowtrain.graph import Value
 from tests.compiler import networks
 from tests.targets.in_wasmtime import WasmBundle
@@ -79,14 +79,11 @@ def _steps(bundle: WasmBundle) -> str:
     return "\n".join([*lines, hashlib.sha256(bundle.variables()).hexdigest(), ""])
 
 
-@pytest.mark.parametrize(
-    "model", [networks.mlp, networks.cnn, networks.lstm, networks.gpt], ids=lambda model: model.name
-)
+@pytest.mark.parametrize("model", NETWORKS.values(), ids=NETWORKS)
 def test_node_and_wasmtime_compute_the_same_bits(model: Any, tmp_path: Path, node: str) -> None:
     name = _written(model, tmp_path)
-    assert _in_node(node, HERE / "steps.mjs", tmp_path / f"{name}.mjs", str(STEPS)) == _steps(
-        WasmBundle(tmp_path, name)
-    )
+    printed = _in_node(node, HERE / "steps.mjs", tmp_path / f"{name}.mjs", str(STEPS))
+    assert printed == _steps(WasmBundle(tmp_path, name))
 
 
 def test_another_linker_makes_a_module_that_computes_the_same(tmp_path: Path) -> None:
@@ -115,8 +112,12 @@ def test_the_interface_in_javascript(tmp_path: Path, node: str) -> None:
 
 @pytest.mark.parametrize("model", NETWORKS.values(), ids=NETWORKS)
 def test_the_example_prints_the_bits_that_python_computes(model: Any, tmp_path: Path, node: str) -> None:
-    _written(model, tmp_path)
+    made = gt.bundle(model, tmp_path, target="wasm32", loss="softmax_cross_entropy", dims={"batch": 8})
     assert _in_node(node, tmp_path / "example.mjs") == (tmp_path / "expected.txt").read_text()
+    text = (tmp_path / "example.mjs").read_text()
+    (tmp_path / "longer.mjs").write_text(text.replace("STEPS = 5", f"STEPS = {STEPS}"))
+    longer = trace_of(made.module.contents, gt.Cpu("scalar", fused=False), STEPS)
+    assert _in_node(node, tmp_path / "longer.mjs") == str(longer)
 
 
 @pytest.fixture
