@@ -45,7 +45,7 @@ ORDER = (
 """How sections follow one another in a module."""
 
 
-class Kind(IntEnum):
+class ExternalKind(IntEnum):
     """What an import or an export is."""
 
     FUNCTION, TABLE, MEMORY, GLOBAL = range(4)
@@ -107,7 +107,7 @@ class Reader:
 
 
 @dataclass(frozen=True)
-class Symbols:
+class ExportedSymbols:
     """What others see: indices of functions and, in the object, addresses of data, by name."""
 
     functions: dict[str, int] = field(default_factory=dict)
@@ -168,16 +168,16 @@ def _table_entries(imports: bytes) -> int:
     for _ in range(reader.number()):
         reader.name()
         name, kind = reader.name(), reader.byte()
-        if kind == Kind.FUNCTION:
+        if kind == ExternalKind.FUNCTION:
             reader.number()
             missing.append(name)
-        elif kind == Kind.GLOBAL:
+        elif kind == ExternalKind.GLOBAL:
             reader.take(2)
         else:
-            if kind == Kind.TABLE:
+            if kind == ExternalKind.TABLE:
                 reader.byte()
             limits = _limits(reader)
-            entries += limits if kind == Kind.TABLE else 0
+            entries += limits if kind == ExternalKind.TABLE else 0
     if missing:
         raise BundleError(f"the object file for WebAssembly calls what it does not define: {', '.join(missing)}")
     return entries
@@ -191,9 +191,9 @@ def _limits(reader: Reader) -> int:
     return least
 
 
-def _symbols(linking: bytes, segments: list[int]) -> Symbols:
+def _symbols(linking: bytes, segments: list[int]) -> ExportedSymbols:
     """The symbols that others see; ``segments`` are the addresses at which data begin."""
-    reader, found = Reader(linking), Symbols()
+    reader, found = Reader(linking), ExportedSymbols()
     reader.number()
     while reader.rest:
         part, content = reader.byte(), reader.sized()
@@ -202,7 +202,7 @@ def _symbols(linking: bytes, segments: list[int]) -> Symbols:
     return found
 
 
-def _read_symbols(reader: Reader, segments: list[int], found: Symbols) -> None:
+def _read_symbols(reader: Reader, segments: list[int], found: ExportedSymbols) -> None:
     for _ in range(reader.number()):
         kind, flags = reader.byte(), reader.number()
         seen = not flags & (LOCAL | UNDEFINED)
@@ -261,15 +261,15 @@ def _move(content: bytearray, at: int, form: str) -> None:
 
 def _exports(functions: Mapping[str, int], addresses: Iterable[str]) -> Iterator[bytes]:
     """Memory, table, functions, and globals that hold addresses: these follow the stack pointer."""
-    yield _export(MEMORY, Kind.MEMORY, 0)
-    yield _export(TABLE, Kind.TABLE, 0)
+    yield _export(MEMORY, ExternalKind.MEMORY, 0)
+    yield _export(TABLE, ExternalKind.TABLE, 0)
     for name, index in functions.items():
-        yield _export(name, Kind.FUNCTION, index)
+        yield _export(name, ExternalKind.FUNCTION, index)
     for index, name in enumerate(addresses, 1):
-        yield _export(name, Kind.GLOBAL, index)
+        yield _export(name, ExternalKind.GLOBAL, index)
 
 
-def _export(name: str, kind: Kind, index: int) -> bytes:
+def _export(name: str, kind: ExternalKind, index: int) -> bytes:
     return _with_size(name.encode()) + bytes([kind]) + _unsigned(index)
 
 
