@@ -22,8 +22,8 @@ from glowtrain.ops.indexing.gather import Gather
 from glowtrain.optim import HYPER, SGD, Adagrad, Adam, AdamW, Optimizer, RMSProp
 from glowtrain.optim.optimizer import clipped, widest
 from glowtrain.presentation.words import kind_of
-from glowtrain.torch.guard import Guard
-from glowtrain.torch.watch import Remembered, same
+from glowtrain.torch.watching.guard import Guard
+from glowtrain.torch.watching.watch import Remembered, same
 from glowtrain.types import Array
 
 COUNT = "step"

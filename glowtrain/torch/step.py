@@ -25,7 +25,6 @@ from glowtrain.optim import HYPER
 from glowtrain.presentation.words import kind_of, plural
 from glowtrain.stages import Options
 from glowtrain.torch.aten.table import type_of_fake
-from glowtrain.torch.guard import Guard, within
 from glowtrain.torch.loss import check_loss, check_loss_function
 from glowtrain.torch.memory import Allocation, Spans, address, array_of, check_device, row_major, tensor_of
 from glowtrain.torch.module import check_module, placed, variables_of
@@ -34,7 +33,8 @@ from glowtrain.torch.random_state import RandomState
 from glowtrain.torch.read import read
 from glowtrain.torch.shapes import ByShape
 from glowtrain.torch.tracing.trace import MODULE, Computation, Trace, traced
-from glowtrain.torch.watch import Flags, Watch
+from glowtrain.torch.watching.guard import Guard, within
+from glowtrain.torch.watching.watch import Flags, Watch
 from glowtrain.types import Array
 
 LossFunction = Callable[..., Any]

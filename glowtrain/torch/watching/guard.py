@@ -16,7 +16,7 @@ import torch
 
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.target import Target
-from glowtrain.torch.tensor_layout import MOST_AXES, read, tensor_layout
+from glowtrain.torch.watching.tensor_layout import MOST_AXES, read, tensor_layout
 
 PYTHON = ("PyDict_Next", "PyDict_GetItem", "PyList_Size", "PyList_GetItem")
 """The functions that ``guard.ll`` calls, in its order."""

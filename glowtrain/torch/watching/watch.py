@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from glowtrain.errors import InputError
-from glowtrain.torch.guard import Guard
 from glowtrain.torch.memory import check_memory, first_overlap
 from glowtrain.torch.module import held
+from glowtrain.torch.watching.guard import Guard
 
 Flags = tuple[bool, ...]
 
@@ -20,7 +20,7 @@ Flags = tuple[bool, ...]
 class Remembered:
     """What dicts and lists hold, and where tensors lie, as they were when this was made. It keeps their memory alive.
 
-    Python's check of what a :class:`~glowtrain.torch.guard.Guard` looks at in native code.
+    Python's check of what a :class:`~glowtrain.torch.watching.guard.Guard` looks at in native code.
     """
 
     def __init__(

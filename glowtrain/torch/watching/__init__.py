@@ -1,0 +1,1 @@
+"""Whether what a compiled step works on is still what it was."""
