@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 import glowtrain as gt
 import glowtrain.torch as gtt
-from glowtrain.torch import guard
+from glowtrain.torch.watching import guard
 from glowtrain.torch.watching.tensor_layout import CHANGES, is_seen, tensor_layout
 
 Make = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
