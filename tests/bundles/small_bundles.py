@@ -48,7 +48,7 @@ def odd_names() -> gt.Trainer:
     weight = Variable("weight", random.normal(size=(3, 3)).astype(np.float32))
     hidden = Tanh()(first @ weight) * second - match
     loss = gt.nn.mean(hidden * hidden)
-    outputs = {"loss": loss, 'the "state"': hidden, "last one": gt.nn.where(mode, hidden, match)}
+    outputs = {"loss": loss, 'the "state"': hidden, "létzt\n{one}": gt.nn.where(mode, hidden, match)}
     graph = Graph((first, second, match, mode), outputs, {}, name="odd names")
     return gt.Trainer(graph, "loss", gt.optim.SGD(0.1))
 

@@ -98,7 +98,7 @@ def test_lines_of_fortran_are_short_enough(tmp_path: Path) -> None:
     assert [line for text in texts for line in text.splitlines() if len(line) > 132 and not line.startswith("!")] == []
     wide = ", ".join(["x" * 30] * 3)
     assert wrapped(f"call f({wide}, {wide})") == [f"call f({wide}, &", f"        {wide})"]
-    assert wrapped(f"print '(a, a)', \"{wide}\", yy, z") == [f"print '(a, a)', \"{wide}\", &", "        yy, z"]
+    assert wrapped(f"print '(a, a)', \"{wide}\", yyyyyy, z") == [f"print '(a, a)', \"{wide}\", &", "        yyyyyy, z"]
     assert wrapped(f"! {wide}, {wide}") == [f"! {wide}, {wide}"]
 
 

@@ -8,7 +8,7 @@ from glowtrain.bundles.example import STEPS
 from glowtrain.bundles.faces.fortran.names import LONGEST_NAME, dummies, element, extents, wrapped
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.signature import BundleFunction, BundleTensor
-from glowtrain.bundles.verify.trace import INCREMENT, MULTIPLIER
+from glowtrain.bundles.verify.trace import INCREMENT, MULTIPLIER, printable
 from glowtrain.types import DType
 
 
@@ -78,7 +78,7 @@ def _actual(function: BundleFunction, tensor: BundleTensor) -> str:
 
 def _printed(function: BundleFunction, output: BundleTensor) -> Sequence[str]:
     sum_ = f"checksum(not(0_c_int32_t), c_loc({_buffer(function, output)}), {output.type.nbytes}_c_size_t)"
-    source = output.source.replace('"', '""')
+    source = printable(output.source).replace('"', '""')
     return [f"state = not({sum_})", f"print '(2a)', \"{function.name}: {source} \", hex(int(state, c_int64_t), 8)"]
 
 

@@ -12,6 +12,7 @@ from glowtrain.bundles.faces.rust.variables import ELEMENTS, RAW_VARIABLES, VARI
 from glowtrain.bundles.faces.words import named
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.signature import BundleFunction, BundleTensor, hyper_of
+from glowtrain.bundles.verify.trace import printable
 from glowtrain.version import __version__
 
 FOLDER = "rust"
@@ -82,9 +83,8 @@ def _call(name: str, function: BundleFunction) -> str:
         *(["hyper: &Hyper"] if function.hyper else []),
         *(f"{argument(e)}: &mut [{element(e.type.dtype)}]" for e in outputs),
     ]
-    checks = "".join(
-        f"        sized({json.dumps(e.source)}, {argument(e)}.len(), {e.type.size})?;\n" for e in (*inputs, *outputs)
-    )
+    tensors = [(json.dumps(printable(e.source)), e) for e in (*inputs, *outputs)]
+    checks = "".join(f"        sized({text}, {argument(e)}.len(), {e.type.size})?;\n" for text, e in tensors)
     arguments = [*(f"{argument(e)}.as_ptr()" for e in inputs), *(["hyper"] if function.hyper else [])]
     arguments += [f"{argument(e)}.as_mut_ptr()" for e in outputs]
     shapes = "\n".join(f"    /// - `{argument(e)}`: {e.type}" for e in (*inputs, *outputs))

@@ -9,7 +9,7 @@ from glowtrain.bundles.faces.rust.names import CRATES, argument, element
 from glowtrain.bundles.faces.words import named
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.signature import BundleFunction, BundleTensor
-from glowtrain.bundles.verify.trace import INCREMENT, MULTIPLIER
+from glowtrain.bundles.verify.trace import INCREMENT, MULTIPLIER, printable
 from glowtrain.types import DType
 
 
@@ -73,7 +73,7 @@ def _bits(loss: BundleTensor) -> str:
 
 def _quoted(source: str) -> str:
     """A name inside of a text that Rust formats."""
-    return json.dumps(source)[1:-1].replace("{", "{{").replace("}", "}}")
+    return json.dumps(printable(source))[1:-1].replace("{", "{{").replace("}", "}}")
 
 
 _LOSS = 'println!("step {{number}}: loss {{:0{digits}x}}, variables {{:08x}}", {bits}, !state);'
