@@ -71,12 +71,6 @@ class Machine:
         return [name for name in (self.compiler[0], *self.emulator[:1]) if not shutil.which(name)]
 
 
-def _as_here(name: str) -> Target:
-    """Vectors as a target has them, on this processor."""
-    here, there = Target.named("avx2"), Target.named(name)
-    return replace(there, triple=here.triple, cpu=here.cpu, features=here.features, abi="", families=frozenset())
-
-
 def _zig(target: str, *options: str) -> tuple[str, ...]:
     return (*ZIG, "-target", target, *options, *BARE)
 
@@ -93,25 +87,24 @@ def _cortex(cpu: str, unit: str, board: str, code: int, ram: int) -> Machine:
 def _riscv(version: str, target: str) -> Machine:
     """QEMU's registers of 128 or 256 bits, or none."""
     emulator = "qemu-riscv64", "-cpu", f"rv64,{version}"
-    reference = Target.named("scalar") if target == "riscv64" else _as_here(target)
-    return Machine(target, _zig("riscv64-linux-none"), emulator, reference)
+    return Machine(target, _zig("riscv64-linux-none"), emulator)
 
 
+UNFUSED = replace(Target.named("scalar"), fused=False)
+"""What processors without fused multiply-add compute."""
 _ESP32 = "-mcpu=generic_rv32+m+c-a-f-d", "-mabi=ilp32", "-lcompiler_rt"
 MACHINES = {
-    "x86-64-v2": Machine("sse4", _zig("x86_64-linux-none"), ("qemu-x86_64", "-cpu", "Nehalem"), Target.named("sse4")),
-    "aarch64": Machine("neon", _zig("aarch64-linux-none"), ("qemu-aarch64",), _as_here("neon")),
+    "x86-64-v2": Machine("sse4", _zig("x86_64-linux-none"), ("qemu-x86_64", "-cpu", "Nehalem"), UNFUSED),
+    "aarch64": Machine("neon", _zig("aarch64-linux-none"), ("qemu-aarch64",)),
     "riscv64": _riscv("v=false", "riscv64"),
     "riscv64-v-128": _riscv("v=true,vlen=128", "riscv64-v"),
     "riscv64-v-256": _riscv("v=true,vlen=256", "riscv64-v"),
     "armv7": Machine("armv7", _zig("arm-linux-eabihf", "-mcpu=cortex_a7"), ("qemu-arm", "-cpu", "cortex-a7")),
-    "riscv32imc": Machine(
-        "riscv32imc", _zig("riscv32-freestanding-none", *_ESP32), ("qemu-riscv32",), Target.named("generic")
-    ),
+    "riscv32imc": Machine("riscv32imc", _zig("riscv32-freestanding-none", *_ESP32), ("qemu-riscv32",), UNFUSED),
     "cortex-m4": _cortex("cortex-m4", "fpv4-sp-d16", "mps2-an386", 0, 0x20000000),
     "cortex-m7": _cortex("cortex-m7", "fpv5-d16", "mps2-an500", 0, 0x20000000),
     "cortex-m33": _cortex("cortex-m33", "fpv5-sp-d16", "mps2-an505", 0x10000000, 0x38000000),
-    "wasm32": Machine("wasm32", _zig("wasm32-freestanding-none", "-Wl,--no-entry"), (), Target.named("sse4")),
+    "wasm32": Machine("wasm32", _zig("wasm32-freestanding-none", "-Wl,--no-entry"), (), UNFUSED),
 }
 PACKAGES = "qemu-user, qemu-system-arm and gcc-arm-none-eabi"
 """Debian's, of the programs above."""
