@@ -24,7 +24,7 @@ from glowtrain.bundles.example import program
 from glowtrain.bundles.header import header
 from glowtrain.bundles.module import BundleModule, module_of
 from glowtrain.bundles.verify.elsewhere import parsed
-from glowtrain.bundles.verify.trace import Trace, trace_of
+from glowtrain.bundles.verify.trace import BitTrace, trace_of
 from glowtrain.graph import Value
 from glowtrain.presentation.words import plural
 from glowtrain.stages import Options
@@ -94,7 +94,7 @@ def fixed_point(model: str) -> bool:
 
 
 @cache
-def here(reference: Target, model: str) -> Trace:
+def here(reference: Target, model: str) -> BitTrace:
     """What Python computes."""
     return trace_of(MODELS[model](), Cpu(reference, cache=None), STEPS, fixed_point=fixed_point(model))
 
@@ -104,7 +104,7 @@ def reference(machine: Machine) -> Target:
     return machine.reference if machine in MACHINES.values() else Target.named(machine.target)
 
 
-def there(machine: Machine, model: str, folder: Path) -> Trace:
+def there(machine: Machine, model: str, folder: Path) -> BitTrace:
     """What a program without a C library computes on a machine."""
     module = module_for(machine.target, model)
     return parsed(executed(machine, linked(machine, module, folder, written(module, folder))), module)
