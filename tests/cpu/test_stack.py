@@ -18,11 +18,11 @@ REGISTERS = 400
 """Bytes that saved registers and alignment take at most."""
 
 
-def function(name: str, room: int, target: Target, called: str = "", alignment: int = 8) -> str:
+def function(name: str, room: int, target: Target, called: str = "", lanes: int = 1) -> str:
     """A function with a buffer, which it hands on to another one or fills in a loop."""
     f = LlvmFunction(name, [("ptr", "data")], index_type=target.index_type)
     with f.loop(3) as loop:
-        buffer = f.buffer(room, BYTE, alignment)
+        buffer = f.buffer(room // lanes, vector("i8", lanes))
         f.store(f.load(BYTE, f.address(pointer("%data"), loop.index, 1)), f.address(buffer, loop.index, 1))
         if called:
             f.line(f"call void @{called}({buffer.typed})")
@@ -58,7 +58,7 @@ def test_a_call_takes_what_the_deepest_of_those_below_it_takes(name: str) -> Non
 def test_aligning_the_stack_counts(name: str) -> None:
     """As much as it may take: a function may be called with the stack pointer just above a multiple."""
     target = Target.named(name)
-    found = stack_of(function("alone", 128, target, alignment=64), target)["alone"]
+    found = stack_of(function("alone", 128, target, lanes=16), target)["alone"]
     assert 128 + 64 - 16 <= found <= 128 + 64 + REGISTERS
 
 

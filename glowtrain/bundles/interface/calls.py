@@ -58,7 +58,7 @@ def _outputs(f: CFunction, function: BundleFunction) -> dict[str, LlvmValue]:
     places = {each.source: f.of[each.name] for each in function.outputs}
     if function.trains:
         for each in function.outputs:
-            room = f.buffer(each.type.nbytes, I8, 8)
+            room = f.buffer(each.type.nbytes, I8)
             places[each.source] = f.select(f.compare("eq", f.of[each.name], NULL), room, f.of[each.name])
     return places
 
@@ -66,7 +66,7 @@ def _outputs(f: CFunction, function: BundleFunction) -> dict[str, LlvmValue]:
 def _run(interface: Interface, f: CFunction, function: BundleFunction, outputs: Mapping[str, LlvmValue]) -> None:
     pointers = [*_memory(interface, f), *_slots(interface, f, function, outputs)]
     word = interface.handle.word
-    table = f.buffer(len(pointers), POINTER, word)
+    table = f.buffer(len(pointers), POINTER)
     for at, value in enumerate(pointers):
         f.store(value, f.address(table, at, word))
     f.line(f"call void @{function.code.entry}({table.typed})")

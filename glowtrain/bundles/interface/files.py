@@ -64,7 +64,7 @@ def _header(interface: Interface) -> bytes:
 
 
 def _buffer(f: CFunction) -> LlvmValue:
-    return f.buffer(CHUNK, I8, 8)
+    return f.buffer(CHUNK, I8)
 
 
 def _write(interface: Interface, f: CFunction, data: LlvmValue, count: LlvmValue) -> None:

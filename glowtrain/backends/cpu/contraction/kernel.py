@@ -16,7 +16,6 @@ from glowtrain.backends.cpu.contraction.rates import LINE
 from glowtrain.backends.cpu.contraction.tile import Cursor, Point, RegisterTile, TileStep, Variant, needed_coordinates
 from glowtrain.backends.llvm.formats import REGISTER
 from glowtrain.backends.llvm.lanes import Lanes
-from glowtrain.backends.llvm.target import WORD
 from glowtrain.backends.llvm.text import INDEX, LlvmFunction
 from glowtrain.backends.llvm.values import I1, LlvmValue, Number, integer, pointer
 
@@ -300,7 +299,7 @@ class Micro:
         return result
 
     def _reserve(self, vectors: int, lanes: Lanes) -> LlvmValue:
-        return self.f.buffer(vectors, lanes.type, LINE if self.plan.machine.width > 1 else WORD)
+        return self.f.buffer(vectors, lanes.type)
 
     def _finish_rows(self, sums: list[LlvmValue], buffer: LlvmValue | None) -> None:
         """Finish the points of the tile in a loop, so that a long epilogue is written once, not for each of them."""

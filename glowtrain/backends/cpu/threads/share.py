@@ -130,7 +130,7 @@ def _shared(pointers: int, indices: int, noted: list[tuple[str, str]], index_typ
     f.line("ret void")
     f.start(together)
     held, size = [("ptr", "kernel"), *own, *noted], index_type.size
-    context = f.buffer(len(held), index_type, size)
+    context = f.buffer(len(held), index_type)
     for at, one in enumerate(held):
         f.store(f.parameter(*one), f.address(context, at, size), size)
     run, body = f.load(POINTER, pointer("%pool"), size), _named("body", pointers, indices)
