@@ -21,6 +21,7 @@ from glowtrain.bundles.header import header
 from glowtrain.bundles.makefile import makefile
 from glowtrain.bundles.manifest import manifest
 from glowtrain.bundles.module import BundleModule, module_of
+from glowtrain.bundles.verify.trace import backend_like
 from glowtrain.bundles.weights import file_of
 from glowtrain.errors import BundleError
 from glowtrain.files import write_atomically
@@ -270,11 +271,6 @@ def files_of(module: BundleModule, weights: Weights, extras: Extras) -> dict[str
     if weights == "object":
         files["main.c"] = program(module).encode()
         files["Makefile"] = makefile(module).encode()
-        files["expected.txt"] = expected(module, _here(module.target)).encode()
+        files["expected.txt"] = expected(module, backend_like(module.target)).encode()
     files[f"{name}.json"] = manifest(module, files).encode()
     return files
-
-
-def _here(target: Target) -> Cpu:
-    """A backend that computes here what code for a target computes there."""
-    return Cpu(target if target.runs_here else "scalar", cache=None, fused=target.fused)

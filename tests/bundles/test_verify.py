@@ -13,12 +13,13 @@ from typer.testing import CliRunner
 
 import glowtrain as gt
 from glowtrain.backends.cpu.backend import Cpu
+from glowtrain.backends.llvm.target import Target
 from glowtrain.bundles.verify.elsewhere import ExampleRunner, parsed
 from glowtrain.bundles.verify.record import Record, check_against, difference, record_of, require_same
-from glowtrain.bundles.verify.trace import Words, trace_of
+from glowtrain.bundles.verify.trace import Words, backend_like, checksum, trace_of
 from glowtrain.cli import app
 from glowtrain.errors import BundleError, VerificationError
-from tests.bundles.in_process import compiled, contents
+from tests.bundles.in_process import Loaded, compiled, contents
 from tests.bundles.networks import BATCH, CASES
 
 HERE = Cpu(cache=None)
@@ -105,6 +106,18 @@ def test_values_at_the_start_count_in_a_record() -> None:
     zeros = contents(trainer, dims={"batch": BATCH}).fixed()
     with pytest.raises(BundleError, match="give the same model and options"):
         check_against(record_of(MLP, trace_of(MLP, HERE, 1), 0), record_of(zeros, trace_of(zeros, HERE, 1), 0))
+
+
+@pytest.mark.parametrize("name", ["host", "scalar", "avx2", "sse4", "generic"])
+def test_a_target_computes_what_is_expected_of_it(name: str) -> None:
+    target = Target.named(name)
+    if not target.runs_here:
+        return
+    instance, words = Loaded(compiled(MLP, target=target)).instance(), Words()
+    for step in trace_of(MLP, backend_like(target), 3).steps:
+        batch = {each.source: words.batch(each.type) for each in instance.function("step").inputs}
+        assert instance.run("step", batch)["loss"].tobytes()[::-1].hex() == step.loss
+        assert {variable: checksum(value) for variable, value in instance.values().items()} == step.variables
 
 
 # ---- programs that are built and run

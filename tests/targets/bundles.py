@@ -24,7 +24,7 @@ from glowtrain.bundles.example import program
 from glowtrain.bundles.header import header
 from glowtrain.bundles.module import BundleModule, module_of
 from glowtrain.bundles.verify.elsewhere import parsed
-from glowtrain.bundles.verify.trace import BitTrace, trace_of
+from glowtrain.bundles.verify.trace import BitTrace, backend_like, trace_of
 from glowtrain.graph import Value
 from glowtrain.presentation.words import plural
 from glowtrain.stages import Options
@@ -93,15 +93,14 @@ def fixed_point(model: str) -> bool:
     return model.endswith("integers only")
 
 
+def here(machine: Machine, model: str) -> BitTrace:
+    """What Python computes, with the arithmetic of a machine."""
+    return _here(backend_like(Target.named(machine.target)).target, model)
+
+
 @cache
-def here(reference: Target, model: str) -> BitTrace:
-    """What Python computes."""
-    return trace_of(MODELS[model](), Cpu(reference, cache=None), STEPS, fixed_point=fixed_point(model))
-
-
-def reference(machine: Machine) -> Target:
-    """The target of this processor whose code gives the same bits."""
-    return machine.reference if machine in MACHINES.values() else Target.named(machine.target)
+def _here(target: Target, model: str) -> BitTrace:
+    return trace_of(MODELS[model](), Cpu(target, cache=None), STEPS, fixed_point=fixed_point(model))
 
 
 def there(machine: Machine, model: str, folder: Path) -> BitTrace:
@@ -154,7 +153,7 @@ def _cell(machine: Machine, model: str) -> str:
         return f"install {', '.join(machine.missing)} ({PACKAGES})"
     with TemporaryDirectory() as folder:
         try:
-            same = there(machine, model, Path(folder)) == here(reference(machine), model)
+            same = there(machine, model, Path(folder)) == here(machine, model)
         except AssertionError as error:
             return str(error).splitlines()[0]
     return "✓" if same else "differs"

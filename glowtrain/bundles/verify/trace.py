@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from glowtrain.backends.base import Backend
+from glowtrain.backends.cpu.backend import Cpu
+from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.state import State
 from glowtrain.bundles.contents import STEP, Contents
 from glowtrain.bundles.weights import file_of
@@ -85,6 +87,11 @@ def trace_of(contents: Contents, backend: Backend, steps: int, seed: int = 0, *,
         else:
             outputs[name] = {printable(output): checksum(array) for output, array in next(runs).items()}
     return BitTrace(tuple(trained), outputs)
+
+
+def backend_like(target: Target) -> Cpu:
+    """A backend of this processor that computes the bits that code for a target computes there."""
+    return Cpu(fused=target.fused, cache=None)
 
 
 def checksum(array: Array) -> str:

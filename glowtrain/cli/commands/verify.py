@@ -14,7 +14,7 @@ from glowtrain.bundles.contents import Contents
 from glowtrain.bundles.module import module_of
 from glowtrain.bundles.verify.elsewhere import PROGRAM, ExampleRunner
 from glowtrain.bundles.verify.record import Record, check_against, record_of, require_same
-from glowtrain.bundles.verify.trace import BitTrace, trace_of
+from glowtrain.bundles.verify.trace import BitTrace, backend_like, trace_of
 from glowtrain.bundles.writing import contents_of
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.completion import names
@@ -124,7 +124,7 @@ def _compare_bits(
     against: Path | None,
 ) -> None:
     with waiting("computing here"):
-        trace = trace_of(contents, Cpu(cache=None), steps, seed)
+        trace = trace_of(contents, backend_like(Target.named(target or "host")), steps, seed)
     mine = record_of(contents, trace, seed)
     if record:
         mine.write(record)
