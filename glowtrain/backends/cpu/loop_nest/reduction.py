@@ -357,7 +357,7 @@ class PartialResults:
     def __init__(self, e: Reducing, identities: Sequence[LlvmValue], count: int) -> None:
         self.f, self.count, self.identities = e.f, count, identities
         self.types = [value.type for value in identities]
-        self.memory = [e.f.buffer(count, type_, type_.size * type_.width) for type_ in self.types]
+        self.memory = [e.f.buffer(count, type_) for type_ in self.types]
 
     def clear(self) -> None:
         """Set all to the identities."""
