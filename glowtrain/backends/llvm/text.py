@@ -62,8 +62,8 @@ class LlvmFunction(Instructions):
 
     def buffer(self, count: int, type_: LlvmType) -> LlvmValue:
         """Memory on the stack for so many values, made when the function is entered, wherever it is asked for: so the
-        bytes on the stack are known, and a loop takes no more of them with each trip. Vectors lie in lines of the cache;
-        scalars need no such alignment."""
+        bytes on the stack are known, and a loop takes no more of them with each trip. Vectors lie in lines of the
+        cache; scalars need no such alignment."""
         name, alignment = f"%buffer{len(self._buffers)}", 64 if type_.width > 1 else 8
         self._buffers.append(f"  {name} = alloca [{count * type_.width} x {type_.scalar}], align {alignment}")
         return LlvmValue(name, POINTER)
