@@ -62,7 +62,7 @@ class Cpu(Backend):
         self.cache = chosen(cache)
         self.threads = None if threads is None else checked(threads)
         self.grain = grain
-        self.facts = Facts(alignment=self.target.alignment)
+        self.facts = Facts(alignment=self.target.plan_alignment)
 
     def __reduce__(self) -> tuple[Callable[..., Cpu], tuple[Target | None, CacheChoice, int | None, int, bool | None]]:
         """By what it was made of: the host is then the processor of the process that reads it."""

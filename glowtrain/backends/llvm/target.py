@@ -121,9 +121,15 @@ class Target:
 
     @property
     def alignment(self) -> int:
-        """Bytes at a multiple of which memory should begin: a line of the cache, which holds the widest vectors; on
-        small processors without vectors a word of 64 bits, as memory is scarce there."""
-        return LINE if self.vector_bits or self.pointer_bits == 64 else WORD
+        """Bytes at a multiple of which memory begins: a line of the cache, which holds the widest vectors; a word of 64
+        bits where there are no vectors."""
+        return LINE if self.vector_bits else WORD
+
+    @property
+    def plan_alignment(self) -> int:
+        """Bytes at multiples of which activations lie: on small processors without vectors memory is scarce, elsewhere
+        what is used at the same time lies in lines of the cache of its own."""
+        return self.alignment if self.pointer_bits == 32 else LINE
 
     @property
     def hosted(self) -> bool:
