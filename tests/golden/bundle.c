@@ -5,7 +5,7 @@
 #include "tiny.h"
 
 /* Memory is the caller's: here it is static. */
-static _Alignas(TINY_ALIGNMENT) unsigned char variables[320];
+static _Alignas(TINY_ALIGNMENT) unsigned char variables[72];
 static _Alignas(TINY_ALIGNMENT) unsigned char arena[TINY_ARENA_BYTES + 1];
 static float step_x[6];
 static float step_target[4];

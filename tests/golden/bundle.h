@@ -18,9 +18,9 @@
 extern "C" {
 #endif
 
-#define TINY_VERSION 1186039072u /* this header's; goes into tiny_memory */
-#define TINY_ALIGNMENT 64
-#define TINY_VARIABLES_BYTES 320
+#define TINY_VERSION 1149176182u /* this header's; goes into tiny_memory */
+#define TINY_ALIGNMENT 8
+#define TINY_VARIABLES_BYTES 72
 #define TINY_ARENA_BYTES 256
 #define TINY_THREADS 1 /* of tiny_parallel_for, at most */
 
