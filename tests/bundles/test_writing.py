@@ -123,7 +123,6 @@ def same_names() -> Graph:
     return Graph((x, y), {"sum": x + y}, {}, name="same")
 
 
-@gt.operator
 @dataclass(frozen=True)
 class Doubled(gt.Operator):
     """2 x, by a function of this process."""
