@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from glowtrain.errors import BundleError
 from glowtrain.graph import Constant, Graph, Template, Value, Variable, substituted
@@ -19,6 +19,8 @@ STEP, PREDICT = "step", "predict"
 
 Role = Literal["parameter", "statistic", "state"]
 """What a variable is: trained, or of the model but not trained by gradients, or of training alone."""
+ROLES: tuple[Role, ...] = get_args(Role)
+"""By number in C."""
 
 
 @dataclass(frozen=True)

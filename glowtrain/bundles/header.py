@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from glowtrain.bundles.codes import ErrorCode
+from glowtrain.bundles.contents import ROLES
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.signature import BundleFunction, BundleTensor, c_type, hyper_of
 from glowtrain.version import __version__
-
-ROLE_NAMES = ("PARAMETER", "STATISTIC", "STATE")
 
 
 def header(module: BundleModule) -> str:
@@ -109,7 +108,7 @@ uint32_t {name}_init({name}_handle *handle, const {name}_memory *memory);
 
 def _variables(module: BundleModule) -> str:
     name, big = module.name, module.name.upper()
-    roles = ", ".join(f"{big}_{role} = {number}" for number, role in enumerate(ROLE_NAMES))
+    roles = ", ".join(f"{big}_{role.upper()} = {number}" for number, role in enumerate(ROLES))
     numbers = "\n".join(
         f"  {number:>4}  {place.role:<9}  {place.name}: {place.type}"
         for number, place in enumerate(module.memory.places)

@@ -101,12 +101,12 @@ def bundle(
     board (:data:`~glowtrain.bundles.devices.boards.BOARDS`); the files with which the example runs there are written,
     too, and its processor is the target if none is said.
 
-    Written are ``NAME.o``, ``NAME.h``, ``NAME.hpp``, ``NAME.json`` and a program that runs it, with what it prints;
-    with ``archive`` also ``libNAME.a``, with ``shared`` a shared library and ``NAME.py``, which loads it.
-    ``linker`` is the command that links it: by default a C compiler for this system, or Zig for another one. ``faces``
-    adds folders for other languages: ``rust``, ``fortran``. The target ``wasm32`` adds ``NAME.wasm`` and its interface
-    in JavaScript, ``page`` also a page that trains a model of digits (f32[N,1,8,8]) in a browser. Files of these names
-    that were there are replaced, after everything has been compiled.
+    Written are ``NAME.o``, ``NAME.h``, ``NAME.hpp``, ``NAME.json`` and, with the weights in the object, a program that
+    runs it and what it prints; with ``archive`` also ``libNAME.a``, with ``shared`` a shared library and ``NAME.py``,
+    which loads it. ``linker`` is the command that links it: by default a C compiler for this system, or Zig for another
+    one. ``faces`` adds folders for other languages: ``rust``, ``fortran``. The target ``wasm32`` adds ``NAME.wasm`` and
+    its interface in JavaScript, ``page`` also a page that trains a model of digits (f32[N,1,8,8]) in a browser. Files
+    of these names that were there are replaced, after everything has been compiled.
 
     Raises :class:`BundleError` for open dimensions, unknown choices, a folder that cannot be written, and a bundle that
     needs more than ``ram``, with what would fit; :class:`CodegenError` for an unknown target and for operators that it
@@ -120,6 +120,8 @@ def bundle(
         name, weights, threads, fixed_point, optimize, seed,
     )  # fmt: skip
     extras.check(request.processor)
+    if chosen is not None:
+        chosen.check(request.processor, ram, weights)
     module = request.within(ram)
     more = {} if chosen is None else board_files(module, chosen, ram)
     return written(module, Path(out), weights, extras, more)
@@ -234,7 +236,7 @@ def contents_of(
     if not isinstance(model, (Graph, Template)):
         raise BundleError(f"bundle takes a graph, a template or a trainer, {no_model(model)}")
     if loss is None:
-        if optimizer is not None or trainable is not None:
+        if optimizer is not None or trainable is not None or freeze_statistics:
             raise BundleError("a bundle that trains needs a loss: loss=gt.losses...")
         return inference_of(model, dims, name)
     rule = optimizer or Adam()

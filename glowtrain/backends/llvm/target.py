@@ -25,10 +25,7 @@ COMPUTE_BITS: Mapping[str, int] = {
 }  # fmt: skip
 """Bits of a lane while it is computed with: half precision is computed in f32, smaller types are only moved."""
 
-_FAMILIES: Mapping[str, str] = {
-    "avx512vnni": "avx512vnni", "avxvnni": "avxvnni", "avx512bf16": "avx512bf16", "avx2": "avx2", "avx512f": "avx512f",
-    "sse2": "sse2", "dotprod": "dotprod", "i8mm": "i8mm", "bf16": "bf16",
-}  # fmt: skip
+_FAMILIES = frozenset(["avx512vnni", "avxvnni", "avx512bf16", "avx2", "avx512f", "sse2", "dotprod", "i8mm", "bf16"])
 
 _CACHES = 32 << 10, 512 << 10
 """Bytes of L1d and L2: those of Zen 2 and 3, and no more than most present cores have."""
@@ -195,7 +192,7 @@ def _host() -> Target:
     features = ",".join(
         f"{'+' if there else '-'}{name}" for name, there in sorted(llvm.get_host_cpu_features().items())
     )
-    families = frozenset(family for feature, family in _FAMILIES.items() if feature in present)
+    families = _FAMILIES & present
     if triple.startswith(("x86_64", "amd64", "i686")):
         return _host_x86(triple, cpu, features, families, present)
     if triple.startswith(("aarch64", "arm64")):
@@ -290,7 +287,7 @@ def _riscv() -> list[Target]:
     )
     given = "riscv32-unknown-none-elf", "generic-rv32", "+m,+c", 0, 16, False, False, False, False
     small = Target("riscv32imc", *given, abi="ilp32", pointer_bits=32, soft=("f32", "f64"))
-    return [scalar, replace(wide, has_rounding=False), small]
+    return [scalar, wide, small]
 
 
 def _arm_of_32_bits() -> list[Target]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from glowtrain.backends.llvm.target import Target
 from glowtrain.bundles.module import BundleModule
 from glowtrain.errors import BundleError
 
@@ -22,6 +23,15 @@ class Board:
     options: str
     flash: tuple[int, int] = (0x00000000, 4 << 20)
     ram: tuple[int, int] = (0x20000000, 4 << 20)
+
+    def check(self, target: Target, ram: int | None, weights: str) -> None:
+        """Raise :class:`BundleError` for a bundle that cannot run on the board, as it is asked for."""
+        if target.name != self.target:
+            raise BundleError(f"{self.name} has a {self.target}; this bundle is for {target.name}")
+        if ram is not None and not 0 < ram <= self.ram[1]:
+            raise BundleError(f"{self.name} has {self.ram[1]:,} bytes of RAM, not {ram:,}")
+        if weights != "object":
+            raise BundleError(f"the example that {self.name} runs has its weights in the object: weights=object")
 
 
 BOARDS: Mapping[str, Board] = {
@@ -42,16 +52,11 @@ def board_of(name: str) -> Board:
 
 
 def board_files(module: BundleModule, board: Board, ram: int | None) -> dict[str, str]:
-    """The start-up code, the linker script and a Makefile for a bundle's example. ``ram``: bytes to make do with.
-
-    Raises :class:`BundleError` for a bundle of another processor.
-    """
-    if module.target.name != board.target:
-        raise BundleError(f"{board.name} has a {board.target}; this bundle is for {module.target.name}")
+    """The start-up code, the linker script and a Makefile for a bundle's example. ``ram``: bytes to make do with."""
     values = {
         "name": module.name, "board": board.name, "cpu": board.target, "options": board.options,
         "flash": hex(board.flash[0]), "flash_bytes": board.flash[1],
-        "ram": hex(board.ram[0]), "ram_bytes": ram or board.ram[1],
+        "ram": hex(board.ram[0]), "ram_bytes": board.ram[1] if ram is None else ram,
     }  # fmt: skip
     return {
         "board.c": _START,

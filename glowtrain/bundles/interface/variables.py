@@ -5,13 +5,12 @@ from __future__ import annotations
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import I32, POINTER, LlvmType, LlvmValue, integer, pointer
 from glowtrain.bundles.codes import ErrorCode
+from glowtrain.bundles.contents import ROLES
 from glowtrain.bundles.interface.constants import structured
 from glowtrain.bundles.interface.interface import Interface
 from glowtrain.bundles.interface.structs import CFunction
 from glowtrain.bundles.memory import Place
 
-ROLES = ("parameter", "statistic", "state")
-"""By number in C."""
 NULL = pointer("null")
 
 

@@ -10,7 +10,6 @@ import typer
 
 from glowtrain import bundles, data, losses
 from glowtrain.backends.cpu.threads.count import MOST
-from glowtrain.backends.llvm.target import target_names
 from glowtrain.bundles.devices.boards import BOARDS
 from glowtrain.bundles.faces.extras import FACES
 from glowtrain.bundles.writing import Optimize, Weights
@@ -18,12 +17,11 @@ from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.completion import names
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_model, parse_dims
+from glowtrain.cli.arguments.targets import TARGETS
 from glowtrain.cli.arguments.training import optimizer_of
 from glowtrain.cli.terminal.console import command, out
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Template
-
-TARGETS = ("host", *target_names())
 
 BundleTrain = Annotated[bool, typer.Option("--train", help="A bundle that trains, with --loss and --optimizer.")]
 BundleTarget = Annotated[
@@ -133,7 +131,7 @@ def bundle(
             loss=losses.by_name(loss, output) if train else None,
             optimizer=rule if train else None,
             trainable=(trainable or None) if train else None,
-            freeze_statistics=freeze_statistics,
+            freeze_statistics=freeze_statistics and train,
             dims=batch_of(network, batch),
             target=each,
             name=name,

@@ -46,6 +46,11 @@ def size(
     optimizer: options.OptimizerChoice = "adam",
     lr: options.LearningRate = None,
     momentum: options.Momentum = None,
+    nesterov: options.Nesterov = False,
+    weight_decay: options.WeightDecay = None,
+    no_decay: options.NoDecay = [],  # noqa: B006
+    clip_norm: options.ClipNorm = None,
+    clip_value: options.ClipValue = None,
     accumulate: options.Accumulate = 1,
     modules: options.Modules = [],  # noqa: B006
 ) -> None:
@@ -62,14 +67,17 @@ def size(
     """
     import_modules(modules)
     network = open_model(model, parse_dims(dims), open_batch=open_batch, untie=untie, training=train)
-    rule = optimizer_of(optimizer, lr=lr, momentum=momentum, accumulate=accumulate)
+    rule = optimizer_of(
+        optimizer, lr=lr, momentum=momentum, nesterov=nesterov or None, weight_decay=weight_decay,
+        no_decay=tuple(no_decay) or None, clip_norm=clip_norm, clip_value=clip_value, accumulate=accumulate,
+    )  # fmt: skip
     for each in target:
         found = bundles.bundle_size(
             network,
             loss=losses.by_name(loss, output) if train else None,
             optimizer=rule if train else None,
             trainable=(trainable or None) if train else None,
-            freeze_statistics=freeze_statistics,
+            freeze_statistics=freeze_statistics and train,
             dims=batch_of(network, batch),
             target=each,
             weights=weights_of(weights),

@@ -9,7 +9,7 @@ import typer
 
 from glowtrain import losses
 from glowtrain.backends.cpu.backend import Cpu
-from glowtrain.backends.llvm.target import Target, target_names
+from glowtrain.backends.llvm.target import Target
 from glowtrain.bundles.contents import Contents
 from glowtrain.bundles.module import module_of
 from glowtrain.bundles.verify.elsewhere import PROGRAM, ExampleRunner
@@ -20,6 +20,7 @@ from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.completion import names
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_graph, parse_dims
+from glowtrain.cli.arguments.targets import TARGETS
 from glowtrain.cli.arguments.training import optimizer_of, training_step
 from glowtrain.cli.terminal.console import command, out
 from glowtrain.cli.terminal.progress import waiting
@@ -30,7 +31,6 @@ from glowtrain.verification import ladder, random_inputs
 
 BATCH = 4
 STEPS = 5
-TARGETS = ("host", *target_names())
 ELSEWHERE = "Other processors"
 """The panel of the options that compare with them."""
 

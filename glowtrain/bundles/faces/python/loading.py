@@ -69,14 +69,17 @@ def _symbols(folder: Path, manifest: Mapping[str, Any]) -> loader.LoadedCode:
         raise BundleError(f"{path}: {error}") from error
 
 
-def save_bundle_weights(folder: str | Path, variables: Mapping[str, Any], path: str | Path) -> None:
+def save_bundle_weights(
+    folder: str | Path, variables: Mapping[str, Any], path: str | Path, name: str | None = None
+) -> None:
     """Write variables, such as :meth:`Trainer.variables` gives them, into a file that the bundle in a folder takes:
     its ``NAME_load`` on any processor, and :meth:`LoadedBundle.load`.
 
     Variables that the bundle does not have are left out: those of frozen layers, which are constants of its object.
+    ``name`` is needed where a folder holds several bundles.
     Raises :class:`BundleError` for variables that are missing or of another type, and where nothing can be written.
     """
-    manifest = loader.read_manifest(Path(folder), error=BundleCallError)
+    manifest = loader.read_manifest(Path(folder), name, BundleCallError)
     tensors = [loader.NamedTensor(said, LoadedBundle.dtypes) for said in manifest["variables"]]
     missing = [tensor.name for tensor in tensors if tensor.name not in variables]
     if missing:

@@ -1,4 +1,4 @@
-"""``NAME.d.ts``: the types of a bundle's module in JavaScript, for TypeScript and editors."""
+"""``NAME.d.mts``: the types of a bundle's module in JavaScript, for TypeScript and editors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def array_of(dtype: DType) -> str:
 
 
 def declarations(module: BundleModule) -> str:
-    """The text of ``NAME.d.ts``."""
+    """The text of ``NAME.d.mts``."""
     parts = [
         f"// The types of {module.name}.mjs.\n",
         *(part for function in module.functions for part in _interfaces(module, function)),
