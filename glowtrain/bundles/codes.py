@@ -35,7 +35,7 @@ _TEXTS = {
     ErrorCode.NOT_INITIALISED: "the handle has not been initialised",
     ErrorCode.MISALIGNED: "variables or arena do not begin at a multiple of the alignment",
     ErrorCode.TOO_SMALL: "variables or arena have fewer bytes than are needed",
-    ErrorCode.NOT_FINITE: "the loss is NaN or infinite; no variable has changed",
+    ErrorCode.NOT_FINITE: "the loss or a hyperparameter is NaN or infinite; no variable has changed",
     ErrorCode.NO_SUCH_VARIABLE: "there is no variable of that number",
     ErrorCode.WRONG_SIZE: "the variable has another number of bytes",
     ErrorCode.READ_FAILED: "reading failed or ended early; variables have changed only if it did so the second time",

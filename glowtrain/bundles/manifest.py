@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from glowtrain.bundles.codes import ErrorCode
@@ -53,3 +54,12 @@ def _tensor(tensor: BundleTensor) -> dict[str, Any]:
         "dtype": str(tensor.type.dtype),
         "shape": tensor.type.shape,
     }
+
+
+def described(path: Path) -> set[str]:
+    """The files that a description lists, those in the folders of languages left out; none where there is no such."""
+    try:
+        files = json.loads(path.read_text(encoding="utf-8"))["files"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+    return {name for name in files if Path(name).name == name}

@@ -6,7 +6,7 @@ import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 from glowtrain.backends.cpu.step import Code, generate_together
@@ -52,8 +52,11 @@ class BundleModule:
 
     @cached_property
     def version(self) -> int:
-        """A number for the interface and all that the header says."""
-        return zlib.crc32(json.dumps([VERSION, self._said], sort_keys=True).encode()) or 1
+        """A number for the interface, all that the header says, and all numbers that the object holds."""
+        said = zlib.crc32(json.dumps([VERSION, self._said], sort_keys=True).encode())
+        held = [self.memory.image]
+        held += [array.tobytes() for function in self.functions for array in function.constants.values()]
+        return reduce(lambda sum_, data: zlib.crc32(data, sum_), held, said) or 1
 
     @property
     def _said(self) -> Sequence[Any]:

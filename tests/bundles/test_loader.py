@@ -156,7 +156,7 @@ def test_numbers_and_lists_are_taken(folder: Path) -> None:
 def test_error_codes_are_raised_by_name(folder: Path, tmp_path: Path) -> None:
     loaded = gt.load_bundle(folder)
     before = dict(loaded.variables)
-    with pytest.raises(BundleError, match="mlp: NOT_FINITE: the loss is NaN or infinite; no variable") as failure:
+    with pytest.raises(BundleError, match="mlp: NOT_FINITE: the loss or a hyperparameter is NaN") as failure:
         loaded.step(x=np.full((4, 1, 8, 8), np.nan, np.float32), labels=digits(1)["labels"])
     assert failure.value.code == "NOT_FINITE"  # type: ignore[attr-defined]
     loaded.save(tmp_path / "w")
@@ -311,7 +311,7 @@ def machine(name: str) -> dict[str, str]:
             "mlp is for host, older of x86, which .* cannot",
         ),
         ({"target": {"name": "pdp11", "triple": "pdp11", "cpu": "11"}}, "mlp: target 'pdp11' is unknown"),
-        ({"files": {"libmlp.so": {}}}, "libmlp.so, for host, cannot be loaded: "),
+        ({"files": {"libmlp.so": {}}}, "libmlp.so: cannot be read: "),
     ],
 )
 def test_bundles_that_do_not_fit(folder: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -345,3 +345,51 @@ def test_the_loader_is_imported_without_site_packages(tmp_path: Path) -> None:
     said, modules = done.stdout.splitlines()
     assert said == f"{tmp_path} holds no bundle"
     assert {name for name in modules.split() if not name.startswith("_")} <= {"net", "numpy"}
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_bundle_that_was_made_anew_is_the_new_one(shared: bool, tmp_path: Path) -> None:
+    own = trainer()
+    for _ in range(2):
+        gt.bundle(own, tmp_path, dims={"batch": BATCH}, shared=shared)
+        assert same(dict(gt.load_bundle(tmp_path).variables), own.variables())
+        own.step(digits(1))
+
+
+@pytest.mark.parametrize("name", ["lr", "beta1"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_hyperparameters_that_are_no_numbers_change_nothing(folder: Path, name: str, value: float) -> None:
+    loaded = gt.load_bundle(folder)
+    start = dict(loaded.variables)
+    with pytest.raises(BundleError, match="NOT_FINITE"):
+        loaded.step(**digits(1), **{name: value})
+    assert same(dict(loaded.variables), start)
+
+
+def test_damaged_code_is_not_loaded(tmp_path: Path) -> None:
+    code = written(tmp_path) / "mlp.o"
+    content = bytearray(code.read_bytes())
+    content[len(content) // 2] ^= 1
+    code.write_bytes(content)
+    with pytest.raises(BundleError, match="is damaged, or of another bundle"):
+        gt.load_bundle(tmp_path)
+
+
+def test_floats_are_no_labels_and_numpy_s_numbers_are_rates(folder: Path) -> None:
+    loaded, batch = gt.load_bundle(folder), digits(1)
+    with pytest.raises(BundleError, match="must be i64"):
+        loaded.step(x=batch["x"], labels=[0.0, 1.0, 2.5, 3.0])
+    assert loaded.step(**batch, lr=np.float64(0.01)) == trainer().step(batch)
+
+
+def test_trainers_with_metrics(tmp_path: Path) -> None:
+    own = gt.Trainer(mlp, "softmax_cross_entropy", gt.optim.Adam(1e-2), metrics=True)
+    loaded = gt.load_bundle(written(tmp_path, own, dims={"batch": BATCH}))
+    assert loaded.step(**digits(1)) == own.step(digits(1))
+    assert loaded.measured == own.measured
+
+
+def test_other_faces_have_no_metrics(tmp_path: Path) -> None:
+    own = gt.Trainer(mlp, "softmax_cross_entropy", gt.optim.Adam(1e-2), metrics=True)
+    with pytest.raises(BundleError, match="faces for rust take steps without metrics"):
+        written(tmp_path, own, dims={"batch": BATCH}, faces=["rust"])

@@ -237,3 +237,28 @@ def test_a_model_in_integers_alone_is_compared_with_integers_alone(tmp_path: Pat
     texts = [str(trace_of(made.module.contents, gt.Cpu(cache=None), 1, fixed_point=fixed)) for fixed in (True, False)]
     assert (tmp_path / "expected.txt").read_text() == texts[0]
     assert texts[0] != texts[1]
+
+
+def test_files_of_an_earlier_bundle_go(tmp_path: Path) -> None:
+    (tmp_path / "kept.txt").write_text("mine")
+    gt.bundle(tiny, tmp_path, archive=True)
+    gt.bundle(tiny, tmp_path, weights="none")
+    assert {path.name for path in tmp_path.iterdir()} == {"tiny.o", "tiny.h", "tiny.hpp", "tiny.json", "kept.txt"}
+
+
+@pytest.mark.parametrize(("name", "shared"), [("main", False), ("worker", False), ("json", True), ("class", True)])
+def test_names_of_files_that_stand_beside(name: str, shared: bool, tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match=f"a bundle cannot be called {name}"):
+        gt.bundle(tiny, tmp_path, name=name, shared=shared)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_board_says_what_it_cannot(tmp_path: Path) -> None:
+    wrong: dict[str, dict[str, Any]] = {
+        "weights=object": {"weights": "none"},
+        "has 4,194,304 bytes of RAM": {"ram": 8 << 20},
+        "has a cortex-m4": {"target": "cortex-m7"},
+    }
+    for message, options in wrong.items():
+        with pytest.raises(BundleError, match=message):
+            gt.bundle(tiny, tmp_path, board="mps2-an386", **options)

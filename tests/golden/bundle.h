@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define TINY_VERSION 1149176182u /* this header's; goes into tiny_memory */
+#define TINY_VERSION 3262667167u /* this header's; goes into tiny_memory */
 #define TINY_ALIGNMENT 8
 #define TINY_VARIABLES_BYTES 72
 #define TINY_ARENA_BYTES 256
@@ -39,7 +39,7 @@ enum {
   TINY_NOT_INITIALISED = 3, /* the handle has not been initialised */
   TINY_MISALIGNED = 4, /* variables or arena do not begin at a multiple of the alignment */
   TINY_TOO_SMALL = 5, /* variables or arena have fewer bytes than are needed */
-  TINY_NOT_FINITE = 6, /* the loss is NaN or infinite; no variable has changed */
+  TINY_NOT_FINITE = 6, /* the loss or a hyperparameter is NaN or infinite; no variable has changed */
   TINY_NO_SUCH_VARIABLE = 7, /* there is no variable of that number */
   TINY_WRONG_SIZE = 8, /* the variable has another number of bytes */
   TINY_READ_FAILED = 9, /* reading failed or ended early; variables have changed only if it did so the second time */

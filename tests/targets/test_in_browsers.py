@@ -270,7 +270,7 @@ def test_mistakes_are_told(page: Page, folder: Path, tmp_path: Path) -> None:
     page.fill("#rate", "1e30")
     page.press("#rate", "Enter")
     page.click("#run")
-    page.locator("#problem", has_text="the loss is NaN or infinite").wait_for()
+    page.locator("#problem", has_text="is NaN or infinite").wait_for()
     assert page.inner_text("#run") == "Go on"
 
 

@@ -53,17 +53,18 @@ def _lists(
     inputs: Sequence[tuple[str, BundleTensor]],
     outputs: Sequence[tuple[str, BundleTensor]],
 ) -> tuple[list[str], list[str]]:
-    """Parameters and what C is given for them: the hyperparameters come last, as they have defaults."""
+    """Parameters and what C is given for them: hyperparameters and metrics come last, as they may be left out."""
     arguments = [f"{name}.data()" for name, _ in inputs]
     parameters = [*_views(inputs, "const ")]
     if not function.trains:
         return [*parameters, *_views(outputs)], [*arguments, *(f"{name}.data()" for name, _ in outputs)]
-    ((name, loss),) = outputs
+    (name, loss), *metrics = outputs
     parameters.append(f"{c_type(loss.type.dtype)} &{name}")
     if function.hyper:
         parameters.append(f"const {module.name}_hyper &hyper = {module.name}_defaults")
         arguments.append("&hyper")
-    return parameters, [*arguments, f"&{name}"]
+    parameters += [f"{c_type(each.type.dtype)} *{metric} = nullptr" for metric, each in metrics]
+    return parameters, [*arguments, f"&{name}", *(metric for metric, _ in metrics)]
 
 
 def _views(tensors: Sequence[tuple[str, BundleTensor]], qualifier: str = "") -> Iterator[str]:

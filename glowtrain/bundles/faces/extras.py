@@ -3,6 +3,8 @@ what one for WebAssembly has besides."""
 
 from __future__ import annotations
 
+import keyword
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +20,16 @@ from glowtrain.bundles.libraries.linking import library_name, linker_for, shared
 from glowtrain.bundles.module import BundleModule
 from glowtrain.errors import BundleError
 
+BESIDE = frozenset({"main", "example", "worker", "index"})
+"""What files are called that stand beside a bundle's own."""
 Face = Callable[[BundleModule, bytes, bool], Mapping[str, bytes]]
 """The files of a language, from a module, its archive, and whether there is an example with what it prints."""
 FACES: Mapping[str, Face] = {"fortran": fortran, "rust": rust}
+
+
+def importable(name: str) -> bool:
+    """Whether a file of Python can be called so beside what it imports itself."""
+    return not (keyword.iskeyword(name) or name in sys.stdlib_module_names or name == "numpy")
 
 
 @dataclass(frozen=True)
@@ -48,8 +57,13 @@ class Extras:
                 linker_for(target)
 
     def files(self, module: BundleModule, *, example: bool) -> dict[str, bytes]:
-        """The files by name. Raises :class:`BundleError` where linking fails, and where there can be no page."""
+        """The files by name. Raises :class:`BundleError` where linking fails, where there can be no page, and for the
+        name of a file that stands beside, or of what Python's file imports."""
         name, files = module.name, dict[str, bytes]()
+        if name in BESIDE or (self.shared and not importable(name)):
+            raise BundleError(f"a bundle cannot be called {name}, as its files would be: give it another name (--name)")
+        if self.faces and any(function.trains and len(function.outputs) > 1 for function in module.functions):
+            raise BundleError(f"faces for {' and '.join(self.faces)} take steps without metrics: metrics=False")
         packed = archive(module.code, f"{name}.o", exported(module.text), module.target)
         if self.archive:
             files[f"lib{name}.a"] = packed

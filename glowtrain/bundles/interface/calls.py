@@ -29,11 +29,13 @@ def call(interface: Interface, function: BundleFunction) -> str:
     f.present(*(each.name for each in function.inputs))
     if not function.trains:
         f.present(*(each.name for each in function.outputs))
+    for each, place in zip(function.hyper, _hyper(interface, f, function).values(), strict=True):
+        _check_finite(f, each, place)
     outputs = _outputs(f, function)
     _run(interface, f, function, outputs)
     if function.trains:
         loss = function.outputs[0]
-        _check_loss(f, loss, outputs[loss.source])
+        _check_finite(f, loss, outputs[loss.source])
     return f.succeeded()
 
 
@@ -113,8 +115,8 @@ def _hyper(interface: Interface, f: CFunction, function: BundleFunction) -> dict
     return {e.source: f.address(base, interface.hyper_struct.offset(e.name), 1) for e in function.hyper}
 
 
-def _check_loss(f: CFunction, loss: BundleTensor, at: LlvmValue) -> None:
+def _check_finite(f: CFunction, number: BundleTensor, at: LlvmValue) -> None:
     """An error for NaN and infinity, whose exponents are all ones."""
-    mask = exponent(loss.type)
-    bits = f.load(vector(f"i{8 * loss.type.dtype.size}"), at)
+    mask = exponent(number.type)
+    bits = f.load(vector(f"i{8 * number.type.dtype.size}"), at)
     f.require(f.compare("ne", f.op("and", bits, mask), mask), ErrorCode.NOT_FINITE)

@@ -13,8 +13,10 @@ bundle, which loads the library beside it::
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import json
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -51,11 +53,23 @@ class LoadedCode(Protocol):
         """Where a function or constant lies."""
 
 
-class SharedLibrary:
-    """The symbols of a shared library. Raises ``OSError`` where it cannot be loaded."""
+_LOADED: dict[Path, bytes] = {}
+"""The first content of each shared library that this process has loaded: a path is loaded once, and for good."""
 
-    def __init__(self, path: Path) -> None:
-        self._library = ctypes.CDLL(str(path.resolve()))
+
+class SharedLibrary:
+    """The symbols of a shared library. One that was written anew since is loaded from a copy. Raises ``OSError`` where
+    it cannot be loaded."""
+
+    def __init__(self, path: Path, content: bytes) -> None:
+        path = path.resolve()
+        if _LOADED.setdefault(path, content) == content:
+            self._library = ctypes.CDLL(str(path))
+            return
+        with tempfile.TemporaryDirectory(prefix="bundle-", ignore_cleanup_errors=True) as folder:
+            copy = Path(folder, path.name)
+            copy.write_bytes(content)
+            self._library = ctypes.CDLL(str(copy))
 
     def address(self, name: str) -> int:
         return ctypes.addressof(ctypes.c_char.in_dll(self._library, name))
@@ -109,10 +123,23 @@ def shared_library(folder: Path, manifest: Mapping[str, Any], error: type[CallEr
     if found is None:
         raise error(f"{name} has no shared library: bundle it with --shared")
     path = folder / found
+    content = whole(path, manifest, error)
     try:
-        return SharedLibrary(path)
+        return SharedLibrary(path, content)
     except OSError as reason:
         raise error(f"{path}, for {manifest['target']['name']}, cannot be loaded: {reason}") from reason
+
+
+def whole(path: Path, manifest: Mapping[str, Any], error: type[CallError]) -> bytes:
+    """A file of a bundle, as it was written. Raises ``error`` where it cannot be read or is another one."""
+    try:
+        content = path.read_bytes()
+    except OSError as reason:
+        raise error(f"{path}: cannot be read: {reason.strerror or reason}") from reason
+    said = manifest["files"].get(path.name, {}).get("sha256")
+    if hashlib.sha256(content).hexdigest() != said:
+        raise error(f"{path} is damaged, or of another bundle than {manifest['name']}.json: bundle the model again")
+    return content
 
 
 class NamedTensor:
@@ -134,6 +161,10 @@ class NamedTensor:
 
     def taken(self, value: Any, of: str, error: type[CallError]) -> Array:
         """An array or numbers as an array of this type. Raises ``error`` for another shape or dtype."""
+        if isinstance(value, np.generic):
+            value = value.item()
+        if not hasattr(value, "dtype") and self.dtype.kind in "iu" and np.asarray(value).dtype.kind == "f":
+            raise error(f"{of}: {self.source!r} must be {self}, not floats")
         try:
             array = np.asarray(value) if hasattr(value, "dtype") else np.asarray(value, self.dtype)
         except (TypeError, ValueError, OverflowError) as reason:
@@ -266,6 +297,8 @@ class BundleInstance:
         self._symbols = symbols
         self._lock = threading.Lock()
         self._pool = self._pool_of(threads)
+        self.measured: dict[str, float] = {}
+        """The metrics of the last step's batch, from before the update."""
         self.functions = {name: Signature(said, self.dtypes) for name, said in manifest["functions"].items()}
         """What each function takes and gives."""
         self._hyper = [NamedTensor({**each, "source": each["name"]}, self.dtypes) for each in manifest["hyper"]]
@@ -283,9 +316,11 @@ class BundleInstance:
     def step(self, /, **given: Any) -> float:
         """One step of training on a batch of inputs by name; hyperparameters by name are for this step alone.
 
-        The loss. Raises :class:`CallError` where it is NaN or infinite: no variable has changed then.
+        The loss; metrics, of a bundle that has some, are in ``measured`` then. Raises :class:`CallError` where the loss
+        is NaN or infinite: no variable has changed then.
         """
-        (loss,) = self._run(STEP, given).values()
+        (_, loss), *metrics = self._run(STEP, given).items()
+        self.measured = {name: float(value) for name, value in metrics}
         return float(loss)
 
     def predict(self, /, **given: Any) -> dict[str, Array]:

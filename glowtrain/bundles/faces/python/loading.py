@@ -61,10 +61,9 @@ def _symbols(folder: Path, manifest: Mapping[str, Any]) -> loader.LoadedCode:
         return loader.shared_library(folder, manifest, BundleCallError)
     calls = (*CALLS, *(VARIABLE_CALLS if manifest["variables"] else ()), *manifest["functions"])
     path = folder / f"{name}.o"
+    code = loader.whole(path, manifest, BundleCallError)
     try:
-        return toolchain.load([path.read_bytes()], [f"{name}_{call}" for call in ("sizes", *calls)])
-    except OSError as error:
-        raise BundleError(f"{path}: cannot be read: {error.strerror or error}") from error
+        return toolchain.load([code], [f"{name}_{call}" for call in ("sizes", *calls)])
     except CodegenError as error:
         raise BundleError(f"{path}: {error}") from error
 

@@ -98,6 +98,8 @@ def _names(module: BundleModule) -> dict[str, Any]:
         raise BundleError(
             f"a page trains on digits, x f32[N,1,8,8] with scores f32[N,10] and labels [N]; {_found(step, predict)}"
         )
+    if batch > (images := len(data.digits().x)):
+        raise BundleError(f"a page trains on {images:,} digits: a batch of {batch:,} is too large")
     return {
         "batch": batch,
         "x": predict.inputs[0].name,
