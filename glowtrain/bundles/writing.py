@@ -9,6 +9,7 @@ from typing import Literal
 
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.cpu.threads.count import checked
+from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.llvm.target import Target
 from glowtrain.bundles.contents import Contents, inference_of, training_of
 from glowtrain.bundles.devices.boards import board_files, board_of
@@ -30,6 +31,7 @@ from glowtrain.graph.specialise.template import no_model
 from glowtrain.losses import Loss, LossFunction
 from glowtrain.losses.choose import as_loss
 from glowtrain.optim import Adam, Optimizer
+from glowtrain.presentation.words import kind_of
 from glowtrain.stages import Options
 from glowtrain.trainer.graphs import DEFAULT_BATCH, Trainable, TrainerGraphs
 from glowtrain.trainer.trainer import Trainer
@@ -173,6 +175,8 @@ class BundleRequest:
     seed: int
 
     def __post_init__(self) -> None:
+        if self.optimizer is not None and not isinstance(self.optimizer, Optimizer):
+            raise BundleError(f"optimizer must be one of gt.optim, not {kind_of(self.optimizer)}")
         if self.weights not in ("object", "file", "none"):
             raise BundleError(f"weights={self.weights!r}: choose object, file or none")
         if self.optimize not in ("speed", "size"):
@@ -180,8 +184,12 @@ class BundleRequest:
 
     @property
     def processor(self) -> Target:
-        """The target. Raises :class:`CodegenError` for an unknown one."""
+        """The target; for ``host``, what a trainer itself computes with. Raises :class:`CodegenError` for an unknown
+        one."""
         found = Target.named(self.target) if isinstance(self.target, str) else self.target
+        own = backend_of(self.model.backend) if isinstance(self.model, Trainer) else None
+        if isinstance(own, Cpu) and self.target == "host":
+            found = own.target
         return replace(found, compact=True) if self.optimize == "size" else found
 
     def module(self) -> BundleModule:

@@ -262,3 +262,16 @@ def test_a_board_says_what_it_cannot(tmp_path: Path) -> None:
     for message, options in wrong.items():
         with pytest.raises(BundleError, match=message):
             gt.bundle(tiny, tmp_path, board="mps2-an386", **options)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_trainer_s_own_arithmetic_is_the_bundle_s(fused: bool, tmp_path: Path) -> None:
+    own = gt.Trainer(tiny, MSE, gt.optim.SGD(0.25), backend=gt.Cpu("scalar", fused=fused))
+    made = gt.bundle(own, tmp_path)
+    assert (made.module.target.name, made.module.target.fused) == ("scalar", fused)
+
+
+def test_an_optimizer_is_no_name(tmp_path: Path) -> None:
+    wrong: Any = "sgd"
+    with pytest.raises(BundleError, match="optimizer must be one of gt.optim, not"):
+        gt.bundle(tiny, tmp_path, loss=MSE, optimizer=wrong)
