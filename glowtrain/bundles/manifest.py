@@ -36,9 +36,7 @@ def manifest(module: BundleModule, files: Mapping[str, bytes]) -> str:
             {"name": p.name, "dtype": str(p.type.dtype), "shape": p.type.shape, "role": p.role, "offset": p.offset}
             for p in module.memory.places
         ],
-        "files": {
-            name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()
-        },
+        "files": {name: {"bytes": len(data), "sha256": _digest(data)} for name, data in files.items()},
     }
     return json.dumps(said, indent=1) + "\n"
 
@@ -56,10 +54,16 @@ def _tensor(tensor: BundleTensor) -> dict[str, Any]:
     }
 
 
-def described(path: Path) -> set[str]:
-    """The files that a description lists, those in the folders of languages left out; none where there is no such."""
+def untouched(path: Path) -> set[str]:
+    """The files beside a description that it lists, and that are still what it says; none where it is no bundle's.
+    Those in the folders of languages are left out."""
     try:
-        files = json.loads(path.read_text(encoding="utf-8"))["files"]
-    except (OSError, ValueError, KeyError, TypeError):
+        said = json.loads(path.read_text(encoding="utf-8"))
+        listed = {path.parent / name: facts["sha256"] for name, facts in said["files"].items() if "/" not in name}
+        return {file.name for file, digest in listed.items() if file.is_file() and _digest(file.read_bytes()) == digest}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return set()
-    return {name for name in files if Path(name).name == name}
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -20,7 +20,7 @@ from glowtrain.bundles.faces.cpp import cpp
 from glowtrain.bundles.faces.extras import Extras
 from glowtrain.bundles.header import header
 from glowtrain.bundles.makefile import makefile
-from glowtrain.bundles.manifest import described, manifest
+from glowtrain.bundles.manifest import manifest, untouched
 from glowtrain.bundles.module import BundleModule, module_of
 from glowtrain.bundles.verify.trace import backend_like
 from glowtrain.bundles.weights import file_of
@@ -255,15 +255,16 @@ def contents_of(
 
 
 def written(module: BundleModule, out: Path, weights: Weights, extras: Extras, more: Mapping[str, str]) -> Bundle:
-    """Write all files of a module, and ``more``; those of a bundle of this name that was there before and are not
-    written again are removed. Raises :class:`BundleError` where the folder cannot be written."""
+    """Write all files of a module, and ``more``. What is left of a bundle of this name that was there before is
+    removed, unless somebody has changed it. Raises :class:`BundleError` where the folder cannot be written."""
     files = files_of(module, weights, extras) | {name: text.encode() for name, text in more.items()}
+    left = untouched(out / f"{module.name}.json") - files.keys()
     try:
-        for stale in described(out / f"{module.name}.json") - files.keys():
-            (out / stale).unlink(missing_ok=True)
         for name, data in files.items():
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             write_atomically(out / name, data)
+        for name in left:
+            (out / name).unlink(missing_ok=True)
     except OSError as error:
         raise BundleError(f"{out}: cannot be written: {error.strerror or error}") from error
     return Bundle(out, module, {name: len(data) for name, data in files.items()})

@@ -242,8 +242,10 @@ def test_a_model_in_integers_alone_is_compared_with_integers_alone(tmp_path: Pat
 def test_files_of_an_earlier_bundle_go(tmp_path: Path) -> None:
     (tmp_path / "kept.txt").write_text("mine")
     gt.bundle(tiny, tmp_path, archive=True)
+    (tmp_path / "main.c").write_text("int main(void) { return 0; }")
     gt.bundle(tiny, tmp_path, weights="none")
-    assert {path.name for path in tmp_path.iterdir()} == {"tiny.o", "tiny.h", "tiny.hpp", "tiny.json", "kept.txt"}
+    left = {"tiny.o", "tiny.h", "tiny.hpp", "tiny.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {*left, "kept.txt", "main.c"}
 
 
 @pytest.mark.parametrize(("name", "shared"), [("main", False), ("worker", False), ("json", True), ("class", True)])
