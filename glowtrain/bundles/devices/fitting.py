@@ -21,7 +21,7 @@ def require_ram(module: BundleModule, ram: int, attempt: Attempt, batch: int | N
     size = size_of(module)
     if size.ram <= ram:
         return
-    parts = f"variables {size.variables:,}, arena {size.arena:,}, stack {size.stack:,}"
+    parts = f"variables {size.variables:,}, arena {size.arena:,}, handle {size.handle:,}, stack {size.stack:,}"
     needs = f"{module.name} needs {size.ram:,} bytes of RAM on {module.target.name} ({parts})"
     advice = _Fitting(size, ram, attempt, batch, layers).advice()
     raise BundleError(f"{needs}, {size.ram - ram:,} more than the {ram:,} there are; {advice}")
