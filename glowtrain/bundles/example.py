@@ -30,7 +30,7 @@ def program(module: BundleModule, steps: int = STEPS, seed: int = 0, *, every_va
         buffers="\n".join(_buffers(module.functions)),
         fills="\n".join(_fills(module.functions)),
         trained=_trained(module, every_variable),
-        locals="  uint32_t state;\n" if _trains(module) else "",
+        locals="  uint32_t state;\n" if module.trains else "",
         calls="\n".join(_call(module, function, steps, every_variable) for function in module.functions),
         seeded=f" = {seed}u" if seed else "",
         multiplier=MULTIPLIER,
@@ -48,13 +48,9 @@ def _buffer(function: BundleFunction, tensor: BundleTensor) -> str:
     return f"{function.name}_{tensor.name}"
 
 
-def _trains(module: BundleModule) -> bool:
-    return any(function.trains for function in module.functions)
-
-
 def _trained(module: BundleModule, every_variable: bool) -> str:
     """The functions that print what a step has made."""
-    if not _trains(module):
+    if not module.trains:
         return ""
     largest = max(place.type.nbytes for place in module.memory.places)
     names = {"name": module.name, "big": module.name.upper(), "largest": max(largest, 1)}
@@ -62,7 +58,7 @@ def _trained(module: BundleModule, every_variable: bool) -> str:
 
 
 def _call(module: BundleModule, function: BundleFunction, steps: int, every_variable: bool) -> str:
-    fills = [f"fill_{_kind(e)}({_buffer(function, e)}, {e.type.size});" for e in function.inputs]
+    fills = [f"fill_{e.type.dtype}({_buffer(function, e)}, {e.type.size});" for e in function.inputs]
     hyper = ["NULL"] if function.hyper else []
     arguments = ", ".join(
         [
@@ -100,10 +96,6 @@ def _quoted(text: str) -> str:
     """Printable ASCII as a string of C; ?? begins a trigraph."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("?", "\\?")
     return f'"{escaped}"'
-
-
-def _kind(tensor: BundleTensor) -> str:
-    return tensor.type.dtype.name
 
 
 def _fills(functions: Sequence[BundleFunction]) -> Iterator[str]:

@@ -21,6 +21,7 @@ from glowtrain.bundles.memory import VariableMemory, placed
 from glowtrain.bundles.signature import BundleFunction, function_of, hyper_of
 from glowtrain.compiler.walk import planned
 from glowtrain.errors import BundleError
+from glowtrain.optim import HYPER
 from glowtrain.program.memory.plan import Plan
 from glowtrain.stages import Options
 
@@ -48,7 +49,7 @@ class BundleModule:
     @property
     def hyper(self) -> dict[str, float]:
         """The defaults of the hyperparameters, by their names in C."""
-        return {each.name: self.contents.hyper[each.source.partition(".")[2]] for each in hyper_of(self.functions)}
+        return {each.name: self.contents.hyper[each.source.removeprefix(HYPER)] for each in hyper_of(self.functions)}
 
     @cached_property
     def version(self) -> int:

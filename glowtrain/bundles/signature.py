@@ -19,8 +19,7 @@ C_TYPES: Mapping[str, str] = {
     "u64": "uint64_t", "u32": "uint32_t", "u16": "uint16_t",
 }  # fmt: skip
 """C's types of elements; those of 8 bits and less that are not here are ``uint8_t``."""
-_WORDS = (
-    "handle hyper loss int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t uint64_t size_t "
+_KEYWORDS = (
     "auto break case char const continue default do double else enum extern float for goto if inline int long register "
     "restrict return short signed sizeof static struct switch typedef union unsigned void volatile while "
     "alignas alignof and asm bool catch class const_cast constexpr decltype delete dynamic_cast explicit export false "
@@ -28,8 +27,11 @@ _WORDS = (
     "static_assert static_cast template this thread_local throw true try typeid typename using virtual wchar_t xor "
     "concept main NULL"
 )
-RESERVED = frozenset(_WORDS.split())
-"""Parameters of the interface, types, and keywords of C and C++: no input or output is called so."""
+KEYWORDS = frozenset(_KEYWORDS.split())
+"""Of C and C++, with two names that a program has."""
+_TYPES = "int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t uint64_t size_t"
+RESERVED = KEYWORDS | {"handle", "hyper", LOSS, *_TYPES.split()}
+"""Keywords, types, and parameters of the interface: no input or output is called so."""
 
 
 def c_type(dtype: DType) -> str:

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from glowtrain.bundles.faces.words import named, words
+from glowtrain.bundles.faces.words import named
 from glowtrain.bundles.module import BundleModule
-from glowtrain.bundles.signature import BundleFunction, BundleTensor, c_type
+from glowtrain.bundles.signature import KEYWORDS, BundleFunction, BundleTensor, c_type
 
-KEYWORDS = words(
-    """
-    alignas alignof and asm auto bool break case catch char class concept const constexpr continue decltype default
-    delete do double else enum explicit export extern false float for friend goto if inline int long main mutable
-    namespace new noexcept not nullptr operator or private protected public register requires return short signed
-    sizeof static std struct switch template this throw true try typedef typeid typename union unsigned using
-    virtual void volatile while xor
-    """
-)
+WORDS = KEYWORDS | {"std"}
 
 
 def cpp(module: BundleModule) -> str:
@@ -24,13 +16,13 @@ def cpp(module: BundleModule) -> str:
     name, big = module.name, module.name.upper()
     variables = _VARIABLES.format(name=name, big=big) if module.memory.places else ""
     calls = "\n".join(_call(module, function) for function in module.functions)
-    return _TEXT.format(name=name, big=big, space=named(name, KEYWORDS), calls=calls, variables=variables)
+    return _TEXT.format(name=name, big=big, space=named(name, WORDS), calls=calls, variables=variables)
 
 
 def _call(module: BundleModule, function: BundleFunction) -> str:
     taken = {"hyper", "loss"}
-    inputs = [(named(e.name, KEYWORDS | taken), e) for e in function.inputs]
-    outputs = [(named(e.name, KEYWORDS | (set() if function.trains else taken)), e) for e in function.outputs]
+    inputs = [(named(e.name, WORDS | taken), e) for e in function.inputs]
+    outputs = [(named(e.name, WORDS | (set() if function.trains else taken)), e) for e in function.outputs]
     checks = "\n".join(
         f"    if ({name}.size() != {e.type.size}) return failed({module.name.upper()}_WRONG_SIZE);"
         for name, e in (*inputs, *(() if function.trains else outputs))
