@@ -21,7 +21,9 @@ from glowtrain.bundles.memory import VariableMemory, placed
 from glowtrain.bundles.signature import BundleFunction, function_of, hyper_of
 from glowtrain.compiler.walk import planned
 from glowtrain.errors import BundleError
+from glowtrain.ops.quantized.fixed_point import Rescale
 from glowtrain.optim import HYPER
+from glowtrain.optimize.fixed_point import in_fixed_point
 from glowtrain.program.memory.plan import Plan
 from glowtrain.stages import Options
 
@@ -86,9 +88,11 @@ def module_of(contents: Contents, target: Target, options: Options, *, known: bo
     """Compile what a bundle computes up to LLVM text. ``known``: the object holds the weights.
 
     Raises :class:`CodegenError` for what the target cannot run, :class:`BundleError` for operators that are native
-    functions of this process.
+    functions of this process, and for ``fixed_point`` where nothing is quantized.
     """
     contents = contents.fixed() if known else contents
+    if options.fixed_point:
+        _check_rescaled(contents)
     plans = _plans(contents, options)
     runner: Runner = Shared(GRAIN) if threads > 1 else Whole()
     prefixes = {name: f"{contents.name}__{name}_" for name in plans}
@@ -100,6 +104,16 @@ def module_of(contents: Contents, target: Target, options: Options, *, known: bo
     layouts = {name: layout for function in functions for name, layout in function.layouts.items()}
     memory = placed(contents.variables, contents.roles, layouts, target.alignment, known=known)
     return BundleModule(contents, target, functions, memory, threads, options.fixed_point)
+
+
+def _check_rescaled(contents: Contents) -> None:
+    """Raise :class:`BundleError` where there is nothing that ``fixed_point`` changes."""
+    nodes = (node for graph in contents.graphs.values() for node in in_fixed_point(graph).nodes)
+    if not any(isinstance(node.operator, Rescale) for node in nodes):
+        raise BundleError(
+            f"fixed_point (--fixed-point) changes nothing in {contents.name}, which has no quantized sums to rescale "
+            "by integers: quantize the model first (glowtrain quantize, gt.quantize), or leave it out"
+        )
 
 
 def _check_natives(name: str, codes: Iterable[Code]) -> None:

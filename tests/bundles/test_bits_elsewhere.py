@@ -181,6 +181,18 @@ def test_a_target_needs_a_compiler_and_options_need_a_target() -> None:
     assert (status, "--cc and --run are for a bundle: name its --target" in said) == (1, True)
 
 
+@pytest.mark.parametrize("arguments", [["--optimizer", "sgd"], ["--loss", "mse"], ["--steps", 3, "--target", "host"]])
+def test_options_of_training_are_for_what_trains(arguments: list[object]) -> None:
+    status, said = verify("mlp", *arguments)
+    assert status == 1
+    assert f"error: {arguments[0]}: nothing is trained without --train" in said
+
+
+def test_the_ladder_takes_one_step() -> None:
+    status, said = verify("mlp", "--train", "--steps", 3)
+    assert (status, "--steps is for --target, --record and --against" in said) == (1, True)
+
+
 def test_a_target_is_compared_with_this_machine() -> None:
     if COMPILER is not None:
         status, said = verify("mlp", "--train", "--target", "host", "--cc", COMPILER, "--steps", 2)

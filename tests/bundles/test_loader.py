@@ -125,6 +125,15 @@ def test_nothing_is_set_where_one_does_not_fit(folder: Path) -> None:
     assert same(dict(variables), before)
 
 
+def test_hyperparameters_that_there_are_not(folder: Path) -> None:
+    loaded = gt.load_bundle(folder)
+    before = dict(loaded.variables)
+    loaded.hyper["lrr"] = 0.1
+    with pytest.raises(BundleError, match="no hyperparameter 'lrr'; it has lr, weight_decay, beta1, beta2, eps"):
+        loaded.step(**digits(1))
+    assert same(dict(loaded.variables), before)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

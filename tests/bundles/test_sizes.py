@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import glowtrain as gt
 from glowtrain.backends.llvm.target import Target
 from glowtrain.bundles.writing import Optimize
+from glowtrain.cli import app
 from glowtrain.cli.arguments.models import open_model
 from glowtrain.cli.commands.bundle import bytes_of
 from glowtrain.errors import BundleError, InputError
@@ -108,6 +110,18 @@ def test_bytes_as_people_write_them(text: str, expected: int) -> None:
 def test_bytes_that_are_none() -> None:
     with pytest.raises(InputError, match="--ram 3 apples: say bytes as 262144, 256KB or 4MB"):
         bytes_of("3 apples")
+
+
+@pytest.mark.parametrize("option", ["--loss=mse", "--optimizer=sgd", "--momentum=0.9", "--clip-norm=1"])
+def test_options_of_training_are_for_what_trains(option: str) -> None:
+    done = CliRunner().invoke(app, ["size", "mlp", "--batch=1", option])
+    assert done.exit_code == 1
+    assert f"{option.partition('=')[0]}: nothing is trained without --train" in done.output
+
+
+def test_what_is_not_quantized_is_in_floats() -> None:
+    with pytest.raises(BundleError, match="changes nothing in network, which has no quantized sums"):
+        gt.bundle_size(network, target=TARGET, fixed_point=True)
 
 
 OPTIMIZE: tuple[Optimize, ...] = ("size", "speed")

@@ -12,13 +12,14 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from typer.testing import CliRunner
 
 import glowtrain as gt
 from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.faces import web
 from glowtrain.bundles.faces.web.typescript import ARRAYS
 from glowtrain.bundles.weights import header_of
-from glowtrain.cli.commands.bundle import bundle
+from glowtrain.cli import app
 from glowtrain.errors import BundleError
 from glowtrain.graph import Value
 from glowtrain.onnx_io.write.offsets import initializer_offsets
@@ -222,5 +223,6 @@ def test_a_page_is_for_webassembly(tmp_path: Path) -> None:
 
 
 def test_the_command_writes_a_page_for_a_model_that_comes_along(tmp_path: Path) -> None:
-    bundle("mlp", tmp_path, train=True, batch=8, target=["wasm32"], page=True)
+    given = "--train", "--batch", "8", "--target", "wasm32", "--page"
+    assert CliRunner().invoke(app, ["bundle", "mlp", "--out", str(tmp_path), *given]).exit_code == 0
     assert "mlp learns digits in this tab" in (tmp_path / "index.html").read_text(encoding="utf-8")

@@ -157,6 +157,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], type[GlowtrainError], str]] = {
     "unknown loss": (tiny, {"loss": "mee"}, InputError, "there is no loss 'mee'"),
     "no model": ("tiny.onnx", {}, BundleError, "bundle takes a graph, a template or a trainer"),
     "same names": (same_names(), {}, BundleError, "a-b is called a_b in C, as another input or output is"),
+    "fixed point": (tiny, {"fixed_point": True}, BundleError, r"fixed_point .* changes nothing in tiny, which has no"),
     "native": (native(), {}, BundleError, r"native calls native functions of this process \(doubled\)"),
 }
 
@@ -208,6 +209,13 @@ def test_the_command_writes_a_folder_for_each_target(tmp_path: Path) -> None:
         (("nowhere.onnx",), "nowhere.onnx"),
         (("mlp", "--train", "--optimizer", "sdg"), "there is no optimizer 'sdg'"),
         (("mlp", "--train", "--loss", "no"), "there is no loss 'no'"),
+        (("mlp", "--optimizer", "sgd"), "--optimizer: nothing is trained without --train"),
+        (("mlp", "--loss", "softmax_cross_entropy"), "--loss: nothing is trained without --train"),
+        (
+            ("mlp", "--lr", 0.1, "--trainable", "head.*", "--freeze-statistics", "--nesterov"),
+            "--trainable, --freeze-statistics, --lr, --nesterov: nothing is trained without --train",
+        ),
+        (("mlp", "--train", "--fixed-point"), "fixed_point (--fixed-point) changes nothing in mlp, which has no"),
         (("mlp", "--batch", 2, "--dims", "batch=3"), "--batch binds the only open dimension; mlp has none"),
     ],
 )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+import typer
+
 from glowtrain import losses, optim
-from glowtrain.cli.arguments.options import SCHEDULES
+from glowtrain.cli.arguments.options import OPTIMIZER, SCHEDULES, TRAINING
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
 from glowtrain.optim import OPTIMIZERS, Optimizer, Schedule
@@ -30,6 +33,28 @@ class RunLength:
         """The batches of all epochs over so many examples."""
         whole, rest = divmod(examples, self.batch_size)
         return self.epochs * (whole + (rest > 0 and not self.drop_last))
+
+
+def require_train(context: typer.Context, *, train: bool, others: Collection[str] = ()) -> None:
+    """Raise :class:`InputError` where options of training, or ``others``, are given without ``--train``.
+
+    ``--untie`` is none of them: it says how a file is read.
+    """
+    options = [each for each in context.command.params if each.name and each.name != "untie"]
+    training = [each for each in options if each.name in others or _panel(each) in (TRAINING, OPTIMIZER)]
+    given = [each.opts[0] for each in training if is_given(context, each.name)]
+    if given and not train:
+        raise InputError(f"{', '.join(given)}: nothing is trained without --train")
+
+
+def is_given(context: typer.Context, name: str | None) -> bool:
+    """Whether an option stands on the command line, be it with its default."""
+    source = context.get_parameter_source(name or "")
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _panel(option: object) -> str | None:
+    return getattr(option, "rich_help_panel", None)
 
 
 def optimizer_of(name: str, schedule: Schedule | None = None, **settings: Any) -> Optimizer:

@@ -18,7 +18,7 @@ from glowtrain.cli.arguments.completion import names
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_model, parse_dims
 from glowtrain.cli.arguments.targets import TARGETS
-from glowtrain.cli.arguments.training import optimizer_of
+from glowtrain.cli.arguments.training import optimizer_of, require_train
 from glowtrain.cli.terminal.console import command, out
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Template
@@ -52,6 +52,7 @@ BundleRam = Annotated[
 
 @command
 def bundle(
+    context: typer.Context,
     model: options.Model,
     out_path: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for the files.")],
     train: BundleTrain = False,
@@ -117,6 +118,7 @@ def bundle(
 
     glowtrain bundle cnn --train --batch 32 --target wasm32 --page --out page
     """
+    require_train(context, train=train)
     import_modules(modules)
     examples = data.digits().train if page else None
     network = open_model(model, parse_dims(dims), examples, open_batch=open_batch, untie=untie, training=train)

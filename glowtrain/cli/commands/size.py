@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import typer
+
 from glowtrain import bundles, losses
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_model, parse_dims
-from glowtrain.cli.arguments.training import optimizer_of
+from glowtrain.cli.arguments.training import optimizer_of, require_train
 from glowtrain.cli.commands.bundle import (
     BundleBatch,
     BundleFixedPoint,
@@ -26,6 +28,7 @@ from glowtrain.cli.terminal.console import command, out
 
 @command
 def size(
+    context: typer.Context,
     model: options.Model,
     train: BundleTrain = False,
     target: BundleTarget = ["host"],  # noqa: B006  typer's way to say what is given
@@ -65,6 +68,7 @@ def size(
 
     glowtrain size cnn --train --optimizer sgd --batch 4 --trainable "scores.*" --target cortex-m4 --ram 256KB
     """
+    require_train(context, train=train)
     import_modules(modules)
     network = open_model(model, parse_dims(dims), open_batch=open_batch, untie=untie, training=train)
     rule = optimizer_of(

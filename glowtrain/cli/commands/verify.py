@@ -21,7 +21,7 @@ from glowtrain.cli.arguments.completion import names
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_graph, parse_dims
 from glowtrain.cli.arguments.targets import TARGETS
-from glowtrain.cli.arguments.training import optimizer_of, training_step
+from glowtrain.cli.arguments.training import is_given, optimizer_of, require_train, training_step
 from glowtrain.cli.terminal.console import command, out
 from glowtrain.cli.terminal.progress import waiting
 from glowtrain.errors import InputError
@@ -37,6 +37,7 @@ ELSEWHERE = "Other processors"
 
 @command
 def verify(
+    context: typer.Context,
     model: options.Model,
     train: options.WholeStep = False,
     backend: options.Backend = "cpu",
@@ -91,6 +92,7 @@ def verify(
 
     glowtrain verify mlp --train --record here.json
     """
+    require_train(context, train=train, others=("steps",))
     import_modules(modules)
     graph = open_graph(model, parse_dims(dims), batch=BATCH, open_batch=open_batch, untie=untie)
     if target or record or against:
@@ -106,6 +108,8 @@ def verify(
         return
     if compiler != "cc" or run != PROGRAM:
         raise InputError("--cc and --run are for a bundle: name its --target")
+    if is_given(context, "steps"):
+        raise InputError("--steps is for --target, --record and --against: the ladder compares one step")
     if train:
         graph = training_step(graph, loss, output, trainable, optimizer, momentum)
     with waiting("verifying") as progress:

@@ -408,6 +408,9 @@ class BundleInstance:
     def _struct(self, rest: dict[str, Any]) -> Array:
         """The hyperparameters as C's struct: those given, which are taken out, and ``self.hyper``."""
         values = {name: rest.pop(name, value) for name, value in self.hyper.items()}
+        known = [each.name for each in self._hyper]
+        if unknown := [name for name in values if name not in known]:
+            raise self.error(f"{self.name} has no hyperparameter {unknown[0]!r}; it has {', '.join(known)}")
         struct = np.zeros((), np.dtype([(each.name, each.dtype) for each in self._hyper], align=True))
         for each in self._hyper:
             if each.name not in values:
