@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 from safetensors.numpy import save
 
 from glowtrain.types import Array, TensorType
 
+Weights = Literal["object", "file", "none"]
+"""Where the weights go: into the object, into a file beside it, or nowhere."""
 FORMAT = {"format": "glowtrain.bundle"}
 
 

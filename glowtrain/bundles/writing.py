@@ -23,7 +23,7 @@ from glowtrain.bundles.makefile import makefile
 from glowtrain.bundles.manifest import manifest, untouched
 from glowtrain.bundles.module import BundleModule, module_of
 from glowtrain.bundles.verify.trace import backend_like
-from glowtrain.bundles.weights import file_of
+from glowtrain.bundles.weights import Weights, file_of
 from glowtrain.errors import BundleError
 from glowtrain.files import write_atomically
 from glowtrain.graph import Graph, Template
@@ -36,8 +36,6 @@ from glowtrain.stages import Options
 from glowtrain.trainer.graphs import DEFAULT_BATCH, Trainable, TrainerGraphs
 from glowtrain.trainer.trainer import Trainer
 
-Weights = Literal["object", "file", "none"]
-"""Where the weights go."""
 Optimize = Literal["speed", "size"]
 """What code is to be."""
 
@@ -277,7 +275,7 @@ def files_of(module: BundleModule, weights: Weights, extras: Extras) -> dict[str
         f"{name}.o": module.code,
         f"{name}.h": header(module).encode(),
         f"{name}.hpp": cpp(module).encode(),
-        **extras.files(module, example=weights == "object"),
+        **extras.files(module, weights),
     }
     if weights == "file":
         values = {variable.name: variable.initial for variable in module.contents.variables}

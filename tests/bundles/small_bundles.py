@@ -35,6 +35,11 @@ def written(folder: Path, model: Any = None, **options: Any) -> Path:
     return folder
 
 
+def same(a: dict[str, Array], b: dict[str, Array]) -> bool:
+    """Whether variables of the same names have the same bits."""
+    return a.keys() == b.keys() and all(a[name].tobytes() == b[name].tobytes() for name in a)
+
+
 @gt.model(x=gt.bf16["batch", 5])
 def halves(x: Value) -> Value:
     return gt.nn.linear(gt.nn.tanh(gt.nn.linear(x, 7)), 3)

@@ -69,6 +69,8 @@ def test_weights_beside_the_module_leave_the_example_out(tmp_path: Path) -> None
     files = _files(tmp_path, weights="file")
     assert "three.safetensors" in files
     assert "example.mjs" not in files
+    assert 'weights = new URL("three.safetensors", import.meta.url)) =>' in files["three.mjs"]
+    assert "safetensors" not in _files(tmp_path / "none", weights="none")["three.mjs"].rpartition("*/")[2]
 
 
 def test_what_the_example_prints_is_rounded_as_webassembly_rounds(tmp_path: Path) -> None:

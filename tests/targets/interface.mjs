@@ -69,6 +69,18 @@ const reshaped = Buffer.from(Buffer.from(whole).toString("latin1").replace("[3,2
 fails("OTHER_WEIGHTS", () => model.load(reshaped), /layer.weight is F32 \[2,3\], not F32 \[3,2\]/);
 assert.deepEqual(model.getWeights(), before);
 
+// Weights of a file of their own: those beside the module, others, or those that are set.
+const apart = await import(url("apart/three.mjs"));
+const beside = await apart.load();
+assert.deepEqual(beside.getWeights(), before);
+beside.train({ x, target });
+beside.reset();
+assert.deepEqual(beside.getWeights(), before);
+assert.deepEqual((await apart.load(undefined, whole)).getWeights(), other.getWeights());
+assert.deepEqual((await apart.load(undefined, url("apart/three.safetensors").pathname)).getWeights(), before);
+assert.ok((await apart.load(undefined, null)).getWeights()["layer.bias"].every(Number.isNaN));
+await assert.rejects(apart.load(undefined, whole.subarray(0, 9)), ({ code }) => code === "READ_FAILED");
+
 // Memory does not grow.
 const size = model.memoryBytes;
 for (let step = 0; step < 100000; step++) model.train({ x, target });

@@ -106,7 +106,9 @@ def test_a_host_can_share_out_a_step(tmp_path: Path) -> None:
 
 
 def test_the_interface_in_javascript(tmp_path: Path, node: str) -> None:
-    _written(three, tmp_path, loss="mse", optimizer=gt.optim.SGD(0.1, momentum=0.9), dims={"batch": 4}, name="three")
+    given = {"loss": "mse", "optimizer": gt.optim.SGD(0.1, momentum=0.9), "dims": {"batch": 4}}
+    _written(three, tmp_path, **given)
+    _written(three, tmp_path / "apart", weights="file", **given)
     assert _in_node(node, HERE / "interface.mjs", tmp_path) == "ok\n"
 
 

@@ -18,6 +18,7 @@ from glowtrain.bundles.faces.web.page import check_target
 from glowtrain.bundles.libraries.archive import archive, exported
 from glowtrain.bundles.libraries.linking import library_name, linker_for, shared_library
 from glowtrain.bundles.module import BundleModule
+from glowtrain.bundles.weights import Weights
 from glowtrain.errors import BundleError
 
 BESIDE = frozenset({"main", "example", "worker", "index"})
@@ -56,7 +57,7 @@ class Extras:
             if self.linker is None:
                 linker_for(target)
 
-    def files(self, module: BundleModule, *, example: bool) -> dict[str, bytes]:
+    def files(self, module: BundleModule, weights: Weights) -> dict[str, bytes]:
         """The files by name. Raises :class:`BundleError` where linking fails, where there can be no page, and for the
         name of a file that stands beside, or of what Python's file imports."""
         name, files = module.name, dict[str, bytes]()
@@ -72,5 +73,5 @@ class Extras:
             files[library_name(name, module.target)] = library
             files[f"{name}.py"] = Path(loader.__file__).read_bytes()
         for face in dict.fromkeys(self.faces):
-            files |= FACES[face](module, packed, example)
-        return files | web_files(module, known=example, with_page=self.page)
+            files |= FACES[face](module, packed, weights == "object")
+        return files | web_files(module, weights, with_page=self.page)

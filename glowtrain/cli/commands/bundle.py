@@ -12,7 +12,8 @@ from glowtrain import bundles, data, losses
 from glowtrain.backends.cpu.threads.count import MOST
 from glowtrain.bundles.devices.boards import BOARDS
 from glowtrain.bundles.faces.extras import FACES
-from glowtrain.bundles.writing import Optimize, Weights
+from glowtrain.bundles.weights import Weights
+from glowtrain.bundles.writing import Optimize
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.completion import names
 from glowtrain.cli.arguments.imports import import_modules

@@ -22,7 +22,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
+from weakref import WeakSet
 
 import numpy as np
 
@@ -79,26 +80,33 @@ def load(folder: str | Path | None = None, name: str | None = None, *, threads: 
     """An instance of a bundle that has a shared library.
 
     ``folder`` is where this file lies if it is not given; ``name`` is needed where a folder holds several bundles.
-    ``threads``: see :class:`BundleInstance`. Raises :class:`CallError`.
+    Weights that were written beside the code (``NAME.safetensors``) are loaded, too. ``threads``: see
+    :class:`BundleInstance`. Raises :class:`CallError`.
     """
     here = Path(__file__)
     if folder is None:
         folder, name = here.parent, name or here.stem
     manifest = read_manifest(Path(folder), name)
-    return BundleInstance(manifest, shared_library(Path(folder), manifest), threads=threads)
+    library, weights = shared_library(Path(folder), manifest), weights_beside(Path(folder), manifest)
+    return BundleInstance(manifest, library, threads=threads, weights=weights)
 
 
 def read_manifest(folder: Path, name: str | None = None, error: type[CallError] = CallError) -> dict[str, Any]:
-    """What a bundle says of itself. Raises ``error`` where there is none, or several and no ``name``."""
-    paths = [folder / f"{name}.json"] if name else sorted(folder.glob("*.json"))
-    manifests = [manifest for path in paths if (manifest := _read(path)) is not None]
-    if len(manifests) != 1:
-        names = ", ".join(str(manifest["name"]) for manifest in manifests)
-        raise error(f"{folder} holds several bundles, {names}: say which" if names else f"{folder} holds no bundle")
-    (manifest,) = manifests
-    if manifest["interface"] != INTERFACE:
-        raise error(f"{manifest['name']} has version {manifest['interface']} of the interface, not {INTERFACE}")
-    return manifest
+    """What a bundle says of itself. Raises ``error`` where there is none, or several and no ``name``, and for a
+    description of which something is missing."""
+    found = {path.stem: said for path in sorted(folder.glob("*.json")) if (said := _read(path)) is not None}
+    if not found or (name and name not in found):
+        raise error(_absent(folder, name, list(found)))
+    if len(found) > 1 and not name:
+        raise error(f"{folder} holds several bundles, {', '.join(found)}: say which")
+    name = name or next(iter(found))
+    try:
+        _check_whole(found[name])
+    except (KeyError, TypeError, ValueError, AttributeError) as reason:
+        raise error(f"{folder / name}.json is damaged: {reason!r}; bundle the model again") from reason
+    if found[name]["interface"] != INTERFACE:
+        raise error(f"{name} has version {found[name]['interface']} of the interface, not {INTERFACE}")
+    return found[name]
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -108,6 +116,34 @@ def _read(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) and {"name", "interface", "functions"} <= set(found) else None
+
+
+def _absent(folder: Path, name: str | None, names: Sequence[str]) -> str:
+    """Why there is nothing to load, in words."""
+    if not folder.is_dir():
+        return f"{folder}: there is no such folder"
+    if name and (folder / f"{name}.json").exists():
+        return f"{folder / name}.json describes no bundle: it is damaged, or another program's"
+    others = f"; it holds {', '.join(names)}" if names else ""
+    return f"{folder} holds no bundle{f' {name!r}' if name else ''}{others}"
+
+
+def _check_whole(said: Mapping[str, Any]) -> None:
+    """Look at all that is read later: a manifest may lack something, or have been changed."""
+    sides = [function[side] for function in said["functions"].values() for side in ("inputs", "outputs")]
+    tensors = [tensor for side in (*sides, said["hyper"], said["variables"]) for tensor in side]
+    texts = [said["name"], *(said["target"][name] for name in ("name", "triple", "cpu"))]
+    texts += [*said["errors"], *said["files"], *(each["role"] for each in said["variables"])]
+    texts += [tensor[name] for tensor in tensors for name in ("name", "dtype")]
+    texts += [tensor["source"] for side in sides for tensor in side]
+    counts = [said[name] for name in ("interface", "version", "alignment", "variables_bytes", "arena_bytes", "threads")]
+    counts += [extent for tensor in tensors for extent in tensor["shape"]]
+    if wrong := [each for each in texts if not isinstance(each, str)]:
+        raise TypeError(f"{wrong[0]!r} is no text")
+    if wrong := [each for each in counts if not isinstance(each, int) or each < 0]:
+        raise TypeError(f"{wrong[0]!r} is no count")
+    if wrong := [each for each in said["hyper"] if not isinstance(each["default"], (int, float))]:
+        raise TypeError(f"{wrong[0]['default']!r} is no number")
 
 
 def library_of(manifest: Mapping[str, Any]) -> str | None:
@@ -140,6 +176,18 @@ def whole(path: Path, manifest: Mapping[str, Any], error: type[CallError]) -> by
     if hashlib.sha256(content).hexdigest() != said:
         raise error(f"{path} is damaged, or of another bundle than {manifest['name']}.json: bundle the model again")
     return content
+
+
+def weights_beside(folder: Path, manifest: Mapping[str, Any], error: type[CallError] = CallError) -> bytes | None:
+    """The file of weights that was written beside the code, or has been put in its place since; None for a bundle
+    that has none. Raises ``error`` where it cannot be read."""
+    path = folder / f"{manifest['name']}.safetensors"
+    if path.name not in manifest["files"]:
+        return None
+    try:
+        return path.read_bytes()
+    except OSError as reason:
+        raise error(f"{path}, which holds the weights, cannot be read: {reason.strerror or reason}") from reason
 
 
 class NamedTensor:
@@ -215,8 +263,12 @@ class _Pool:
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="bundle")
         self.parallel_for = _PARALLEL_FOR(self._share)
+        self.renew()
+
+    def renew(self) -> None:
+        """Have threads anew, in a process that has not those that there were."""
+        self._executor = ThreadPoolExecutor(self.threads, thread_name_prefix="bundle")
 
     def call(self, function: Callable[[], int]) -> int:
         return self._executor.submit(function).result()
@@ -284,6 +336,8 @@ class BundleInstance:
     Inputs are arrays of exactly the type that the bundle was made for, or numbers and lists. ``hyper`` holds the
     hyperparameters of steps and may be changed between them. ``threads`` share out the work of a call, as many as the
     bundle was made for at most; what comes out is the same bits for any number. Calls from several threads take turns.
+    ``weights``: a file of all variables, which are so at the start. A process that is forked between two calls goes on
+    with variables and threads of its own.
 
     Raises :class:`CallError`, with the name of the error code where the bundle gave one.
     """
@@ -291,12 +345,16 @@ class BundleInstance:
     error: type[CallError] = CallError
     dtypes: Mapping[str, Any] = NUMPY
 
-    def __init__(self, manifest: Mapping[str, Any], symbols: LoadedCode, *, threads: int = 1) -> None:
+    def __init__(
+        self, manifest: Mapping[str, Any], symbols: LoadedCode, *, threads: int = 1, weights: bytes | None = None
+    ) -> None:
         self.manifest = manifest
         self.name: str = manifest["name"]
         self._symbols = symbols
+        self._weights = weights
         self._lock = threading.Lock()
         self._pool = self._pool_of(threads)
+        _INSTANCES.add(self)
         self.measured: dict[str, float] = {}
         """The metrics of the last step's batch, from before the update."""
         self.functions = {name: Signature(said, self.dtypes) for name, said in manifest["functions"].items()}
@@ -311,7 +369,21 @@ class BundleInstance:
     def another(self) -> BundleInstance:
         """One more instance of the same bundle, with variables as they are at the start."""
         threads = self._pool.threads if self._pool else 1
-        return type(self)(self.manifest, self._symbols, threads=threads)
+        return type(self)(self.manifest, self._symbols, threads=threads, weights=self._weights)
+
+    def __deepcopy__(self, memo: object) -> BundleInstance:
+        """One more instance with these variables and hyperparameters."""
+        copy = self.another()
+        copy.hyper, copy.measured = dict(self.hyper), dict(self.measured)
+        if len(self.variables):
+            copy._take(self._saved(), self.name)
+        return copy
+
+    def __reduce__(self) -> NoReturn:
+        raise self.error(
+            f"{self.name} cannot be pickled, as it is memory of this process: save() its variables, and in the other "
+            "process load the bundle from its folder and load() them"
+        )
 
     def step(self, /, **given: Any) -> float:
         """One step of training on a batch of inputs by name; hyperparameters by name are for this step alone.
@@ -330,16 +402,12 @@ class BundleInstance:
     def reset(self) -> None:
         """All variables as they are at the start."""
         self._call("reset")
+        if self._weights is not None:
+            self._take(self._weights, f"{self.name}.safetensors")
 
     def save(self, path: str | Path) -> None:
         """Write all variables into a file (safetensors)."""
-        data = bytearray()
-
-        def write(_own: int, at: int, count: int) -> int:
-            data.extend(ctypes.string_at(at, count))
-            return count
-
-        self._call("save", _WRITE(write), None)
+        data = self._saved()
         try:
             _write_whole(Path(path), data)
         except OSError as reason:
@@ -351,13 +419,7 @@ class BundleInstance:
             data = Path(path).read_bytes()
         except OSError as reason:
             raise self.error(f"{path}: cannot be read: {reason.strerror or reason}") from reason
-
-        def read(_own: int, offset: int, to: int, count: int) -> int:
-            part = data[offset : offset + count]
-            ctypes.memmove(to, part, len(part))
-            return len(part)
-
-        self._call("load", _READ(read), None, of=str(path))
+        self._take(data, str(path))
 
     def __repr__(self) -> str:
         functions = "".join(f"\n  {name}{signature}" for name, signature in self.functions.items())
@@ -367,9 +429,18 @@ class BundleInstance:
 
     def _pool_of(self, threads: int) -> _Pool | None:
         most = self.manifest["threads"]
-        if not 1 <= threads <= most:
-            raise self.error(f"{self.name} was made for {most} threads at most, not {threads}: bundle with --threads")
+        if type(threads) is not int or threads < 1:
+            raise self.error(f"threads must be a whole number from 1 on, not {threads!r}")
+        if threads > most:
+            made = f"{most} threads at most" if most > 1 else "one thread"
+            raise self.error(f"{self.name} was made for {made}, not {threads}: bundle it with --threads {threads}")
         return _Pool(threads) if threads > 1 else None
+
+    def _renew(self) -> None:
+        """Be free of the threads of a process that this one was forked from."""
+        self._lock = threading.Lock()
+        if self._pool:
+            self._pool.renew()
 
     def _begin(self) -> None:
         """Check that description and code are of one bundle, and initialise memory."""
@@ -382,6 +453,8 @@ class BundleInstance:
         parallel = ctypes.cast(self._pool.parallel_for, ctypes.c_void_p).value if self._pool else None
         memory = _Memory(version, variables, said["variables_bytes"], arena, said["arena_bytes"], parallel, None)
         self._call("init", ctypes.byref(memory))
+        if self._weights is not None:
+            self._take(self._weights, f"{self.name}.safetensors")
 
     def _run(self, name: str, given: Mapping[str, Any]) -> dict[str, Array]:
         if name not in self.functions:
@@ -421,6 +494,27 @@ class BundleInstance:
     def _move(self, name: str, number: int, array: Array) -> None:
         self._call(name, ctypes.c_uint32(number), array, ctypes.c_size_t(array.nbytes))
 
+    def _saved(self) -> bytearray:
+        """A file of all variables."""
+        data = bytearray()
+
+        def write(_own: int, at: int, count: int) -> int:
+            data.extend(ctypes.string_at(at, count))
+            return count
+
+        self._call("save", _WRITE(write), None)
+        return data
+
+    def _take(self, data: bytes | bytearray, of: str) -> None:
+        """Take all variables from the bytes of a file."""
+
+        def read(_own: int, offset: int, to: int, count: int) -> int:
+            part = bytes(data[offset : offset + count])
+            ctypes.memmove(to, part, len(part))
+            return len(part)
+
+        self._call("load", _READ(read), None, of=of)
+
     def _call(self, name: str, *arguments: Any, of: str = "") -> None:
         """Call a function with this instance's handle; raise what its error code says.
 
@@ -447,6 +541,19 @@ class BundleInstance:
         prototype = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_uint32)
         text: bytes = prototype(self._symbols.address(f"{self.name}_error"))(code)
         return text.decode()
+
+
+_INSTANCES: WeakSet[BundleInstance] = WeakSet()
+"""All that there are in this process."""
+
+
+def _renew() -> None:
+    for instance in list(_INSTANCES):
+        instance._renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
 
 
 def _argument(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from glowtrain.bundles.faces.python import loader
 from glowtrain.bundles.weights import file_of
 from glowtrain.errors import BundleError, CodegenError
 from glowtrain.files import write_atomically
+from glowtrain.presentation.words import kind_of
+from glowtrain.trainer.trainer import Trainer
 from glowtrain.types import DTYPES
 
 CALLS = ("init", "error")
@@ -37,11 +40,21 @@ def load_bundle(folder: str | Path, name: str | None = None, *, threads: int = 1
 
     The shared library is loaded if the bundle has one, else the object file is linked into this process. ``name`` is
     needed where a folder holds several bundles; ``threads`` share out the work of a call, as many as the bundle was
-    made for at most. Raises :class:`BundleError`, also for a bundle that this processor cannot run.
+    made for at most. Weights that were written beside the code (``NAME.safetensors``, of ``weights="file"``) are
+    loaded, too. Raises :class:`BundleError`, also for a bundle that this processor cannot run.
     """
-    manifest = loader.read_manifest(Path(folder), name, BundleCallError)
+    place = folder_of(folder)
+    manifest = loader.read_manifest(place, name, BundleCallError)
     _check_runs(manifest)
-    return LoadedBundle(manifest, _symbols(Path(folder), manifest), threads=threads)
+    weights = loader.weights_beside(place, manifest, BundleCallError)
+    return LoadedBundle(manifest, _symbols(place, manifest), threads=threads, weights=weights)
+
+
+def folder_of(path: object) -> Path:
+    """A folder that a person gave. Raises :class:`BundleError` for what is no path."""
+    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+        raise BundleError(f"the folder of a bundle must be a path, not {kind_of(path)}")
+    return Path(path)
 
 
 def _check_runs(manifest: Mapping[str, Any]) -> None:
@@ -69,22 +82,36 @@ def _symbols(folder: Path, manifest: Mapping[str, Any]) -> loader.LoadedCode:
 
 
 def save_bundle_weights(
-    folder: str | Path, variables: Mapping[str, Any], path: str | Path, name: str | None = None
+    folder: str | Path,
+    variables: Mapping[str, Any] | Trainer | LoadedBundle,
+    path: str | Path,
+    name: str | None = None,
 ) -> None:
-    """Write variables, such as :meth:`Trainer.variables` gives them, into a file that the bundle in a folder takes:
-    its ``NAME_load`` on any processor, and :meth:`LoadedBundle.load`.
+    """Write variables, or those of a trainer or an instance, into a file that the bundle in a folder takes: its
+    ``NAME_load`` on any processor, and :meth:`LoadedBundle.load`.
 
     Variables that the bundle does not have are left out: those of frozen layers, which are constants of its object.
     ``name`` is needed where a folder holds several bundles.
     Raises :class:`BundleError` for variables that are missing or of another type, and where nothing can be written.
     """
-    manifest = loader.read_manifest(Path(folder), name, BundleCallError)
+    manifest = loader.read_manifest(folder_of(folder), name, BundleCallError)
+    values = _values(variables)
     tensors = [loader.NamedTensor(said, LoadedBundle.dtypes) for said in manifest["variables"]]
-    missing = [tensor.name for tensor in tensors if tensor.name not in variables]
+    missing = [tensor.name for tensor in tensors if tensor.name not in values]
     if missing:
         raise BundleError(f"{manifest['name']} needs values for all of its variables; missing: {', '.join(missing)}")
-    arrays = {t.name: t.taken(np.asarray(variables[t.name]), manifest["name"], BundleCallError) for t in tensors}
+    arrays = {t.name: t.taken(np.asarray(values[t.name]), manifest["name"], BundleCallError) for t in tensors}
     try:
         write_atomically(Path(path), file_of(arrays))
     except OSError as error:
         raise BundleError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def _values(variables: object) -> Mapping[str, Any]:
+    """The variables by name of what holds some."""
+    if isinstance(variables, Trainer):
+        return variables.variables()
+    found = variables.variables if isinstance(variables, LoadedBundle) else variables
+    if not isinstance(found, Mapping):
+        raise BundleError(f"variables must be a mapping by name, a trainer or a loaded bundle, not {kind_of(found)}")
+    return found

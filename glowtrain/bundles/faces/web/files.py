@@ -7,11 +7,12 @@ from glowtrain.bundles.faces.web.page import page
 from glowtrain.bundles.faces.web.typescript import declarations
 from glowtrain.bundles.libraries.wasm import linked
 from glowtrain.bundles.module import BundleModule
+from glowtrain.bundles.weights import Weights
 
 
-def web_files(module: BundleModule, *, known: bool, with_page: bool) -> dict[str, bytes]:
-    """The files by name; none for other targets. ``known``: the module holds the weights, so that an example runs;
-    ``with_page``: a page that trains the model as well.
+def web_files(module: BundleModule, weights: Weights, *, with_page: bool) -> dict[str, bytes]:
+    """The files by name; none for other targets. With the ``weights`` in the object there is an example; ``with_page``:
+    a page that trains the model as well.
 
     Raises :class:`BundleError` where there can be no page.
     """
@@ -19,7 +20,11 @@ def web_files(module: BundleModule, *, known: bool, with_page: bool) -> dict[str
     if not module.target.triple.startswith("wasm32"):
         return {}
     name = module.name
-    texts = {f"{name}.mjs": javascript(module), f"{name}.d.mts": declarations(module), "worker.mjs": worker(module)}
-    if known:
+    texts = {
+        f"{name}.mjs": javascript(module, weights),
+        f"{name}.d.mts": declarations(module),
+        "worker.mjs": worker(module),
+    }
+    if weights == "object":
         texts["example.mjs"] = example(module)
     return {f"{name}.wasm": linked(module.code)} | {file: text.encode() for file, text in texts.items()} | pages

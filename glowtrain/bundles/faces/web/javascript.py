@@ -10,7 +10,7 @@ from glowtrain.bundles.faces.web.texts import as_json, text_of
 from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.signature import BundleFunction, BundleTensor
 from glowtrain.bundles.verify.trace import INCREMENT, MULTIPLIER, printable
-from glowtrain.bundles.weights import header_of
+from glowtrain.bundles.weights import Weights, header_of
 from glowtrain.types import TensorType
 
 OWN_METHODS = ("reset", "getWeights", "setWeights", "save", "load")
@@ -22,11 +22,12 @@ def library(module: BundleModule) -> str:
     return f"const description = {as_json(description(module), 1)};\n\n{text_of('model.js')}"
 
 
-def javascript(module: BundleModule) -> str:
+def javascript(module: BundleModule, weights: Weights) -> str:
     """The text of ``NAME.mjs``."""
+    beside = f' = new URL("{module.name}.safetensors", import.meta.url)' if weights == "file" else ""
     return f"""{library(module)}
-/** Load the model; without an address, from the file beside this one. */
-const load = (source = new URL("{module.name}.wasm", import.meta.url)) => instantiate(source);
+/** Load the model; without addresses, from the files beside this one. */
+const load = (source = new URL("{module.name}.wasm", import.meta.url), weights{beside}) => instantiate(source, weights);
 
 export {{ GlowtrainError, Model, description, load }};
 """

@@ -28,10 +28,12 @@ class Model {
   #scratch;
   #arena;
   #variables;
+  #weights;
 
-  constructor(wasm) {
+  constructor(wasm, weights) {
     this.#wasm = wasm;
     this.#memory = wasm.memory;
+    this.#weights = weights;
     this.#layOut();
     this.#init();
   }
@@ -60,6 +62,7 @@ class Model {
   /** All variables as they were when the model was loaded. */
   reset() {
     this.#check(this.#call("reset", this.#handle));
+    if (this.#weights) this.load(this.#weights);
   }
 
   /** The variables of the model by name, row-major; with `state`, those of the optimizer as well. */
@@ -146,6 +149,7 @@ class Model {
     const { version, variablesBytes, arenaBytes } = description;
     words.set([version, this.#variables, variablesBytes, this.#arena, arenaBytes, 0, 0]);
     this.#check(this.#call("init", this.#handle, this.#scratch));
+    if (this.#weights) this.load(this.#weights);
   }
 
   #call(name, ...values) {
@@ -229,7 +233,7 @@ function otherWeights(why) {
 }
 
 function asBytes(source) {
-  return source instanceof Uint8Array ? source : new Uint8Array(source);
+  return ArrayBuffer.isView(source) ? new Uint8Array(source.buffer, source.byteOffset, source.byteLength) : new Uint8Array(source);
 }
 
 // The module's bytes: as they are, or from an address; Node does not fetch files.
@@ -245,10 +249,10 @@ async function bytesOf(source) {
   return response.arrayBuffer();
 }
 
-/** Load the model from the bytes of its module, or from where they are. */
-async function instantiate(source) {
+/** Load the model from the bytes of its module, or from where they are; likewise its weights, if they are given. */
+async function instantiate(source, weights) {
   const { instance } = await WebAssembly.instantiate(await bytesOf(source));
   if (!instance.exports[`${description.name}_init`])
     throw new GlowtrainError("OTHER_VERSION", `this is not the module of ${description.name}`);
-  return new Model(instance.exports);
+  return new Model(instance.exports, weights ? asBytes(await bytesOf(weights)).slice() : null);
 }

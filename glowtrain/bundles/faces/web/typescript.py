@@ -127,6 +127,9 @@ export declare const description: {{
   variables: (Tensor & {{ role: "parameter" | "statistic" | "state" }})[];
 }};
 
-/** Load the model from the bytes or the address of its module, by default {name}.wasm beside this file. */
-export declare function load(source?: ArrayBuffer | ArrayBufferView | URL | string): Promise<Model>;
+export type Source = ArrayBuffer | ArrayBufferView | URL | string;
+
+/** Load the model from the bytes or the address of its module, by default {name}.wasm beside this file; likewise its
+ * weights (safetensors), which need not be given where the module holds them or {name}.safetensors was written. */
+export declare function load(source?: Source, weights?: Source | null): Promise<Model>;
 """
