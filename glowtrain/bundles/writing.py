@@ -11,6 +11,7 @@ from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.cpu.threads.count import checked
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.llvm.target import Target
+from glowtrain.bundles.arguments import check_name, check_seed, dims_of, faces_of, folder_of, target_of
 from glowtrain.bundles.contents import Contents, inference_of, training_of
 from glowtrain.bundles.devices.boards import board_files, board_of
 from glowtrain.bundles.devices.fitting import layers_of, require_ram
@@ -24,6 +25,7 @@ from glowtrain.bundles.manifest import manifest, untouched
 from glowtrain.bundles.module import BundleModule, module_of
 from glowtrain.bundles.verify.trace import backend_like
 from glowtrain.bundles.weights import Weights, file_of
+from glowtrain.byte_size import parse_bytes
 from glowtrain.errors import BundleError
 from glowtrain.files import write_atomically
 from glowtrain.graph import Graph, Template
@@ -78,7 +80,7 @@ def bundle(
     threads: int = 1,
     fixed_point: bool = False,
     optimize: Optimize = "speed",
-    ram: int | None = None,
+    ram: float | str | None = None,
     board: str | None = None,
     seed: int = 0,
     archive: bool = False,
@@ -98,8 +100,9 @@ def bundle(
     ``weights``: in the object file, in a file of their own (``NAME.safetensors``) or nowhere. ``threads``: how many the
     caller's ``parallel_for`` may use at most; one needs none. ``fixed_point``: a quantized model in integers
     alone, see :class:`~glowtrain.stages.Options`. ``optimize``: code that is fast, or small. ``ram``: bytes that the
-    processor has. ``board``: the name of an emulated board (:data:`~glowtrain.bundles.devices.boards.BOARDS`); the
-    files with which the example runs there are written, too, and its processor is the target if none is said.
+    processor has, as a number or as text such as ``"256KB"``. ``board``: the name of an emulated board
+    (:data:`~glowtrain.bundles.devices.boards.BOARDS`); the files with which the example runs there are written, too,
+    and its processor is the target if none is said.
 
     Written are ``NAME.o``, ``NAME.h``, ``NAME.hpp``, ``NAME.json`` and, with the weights in the object, a program that
     runs it and what it prints; with ``archive`` also ``libNAME.a``, with ``shared`` a shared library and ``NAME.py``,
@@ -108,23 +111,25 @@ def bundle(
     its interface in JavaScript, ``page`` also a page that trains a model of digits (f32[N,1,8,8]) in a browser. Files
     of these names that were there are replaced, after everything has been compiled.
 
-    Raises :class:`BundleError` for open dimensions, unknown choices, a folder that cannot be written, and a bundle that
-    needs more than ``ram``, with what would fit; :class:`CodegenError` for an unknown target and for operators that it
-    cannot run.
+    Raises :class:`BundleError` for open dimensions, arguments of another kind, unknown choices, a folder that cannot be
+    written, and a bundle that needs more than ``ram``, with what would fit; :class:`CodegenError` for an unknown target
+    and for operators that it cannot run; :class:`InputError` for a loss, ``trainable`` or ``ram`` that is none.
     """
+    folder = folder_of(out)
     chosen = None if board is None else board_of(board)
-    extras = Extras(archive, shared, linker, tuple(faces), page)
+    room = None if ram is None else parse_bytes(ram, "ram")
+    extras = Extras(archive, shared, linker, faces_of(faces), page)
     request = BundleRequest(
-        model, loss, optimizer, trainable, freeze_statistics, dims or {},
+        model, loss, optimizer, trainable, freeze_statistics, dims_of(dims),
         chosen.target if chosen is not None and target == "host" else target,
         name, weights, threads, fixed_point, optimize, seed,
     )  # fmt: skip
     extras.check(request.processor)
     if chosen is not None:
-        chosen.check(request.processor, ram, weights)
-    module = request.within(ram)
-    more = {} if chosen is None else board_files(module, chosen, ram)
-    return written(module, Path(out), weights, extras, more)
+        chosen.check(request.processor, room, weights)
+    module = request.within(room)
+    more = {} if chosen is None else board_files(module, chosen, room)
+    return written(module, folder, weights, extras, more)
 
 
 def bundle_size(
@@ -140,7 +145,7 @@ def bundle_size(
     threads: int = 1,
     fixed_point: bool = False,
     optimize: Optimize = "speed",
-    ram: int | None = None,
+    ram: float | str | None = None,
     seed: int = 0,
 ) -> BundleSize:
     """Flash, RAM and work of the bundle that :func:`bundle` would write; nothing is written or linked.
@@ -148,10 +153,10 @@ def bundle_size(
     Raises what :func:`bundle` does, and :class:`CodegenError` for targets whose stack is not known.
     """
     request = BundleRequest(
-        model, loss, optimizer, trainable, freeze_statistics, dims or {}, target, None, weights, threads, fixed_point,
-        optimize, seed,
+        model, loss, optimizer, trainable, freeze_statistics, dims_of(dims), target, None, weights, threads,
+        fixed_point, optimize, seed,
     )  # fmt: skip
-    return size_of(request.within(ram))
+    return size_of(request.within(None if ram is None else parse_bytes(ram, "ram")))
 
 
 @dataclass(frozen=True)
@@ -175,6 +180,8 @@ class BundleRequest:
     def __post_init__(self) -> None:
         if self.optimizer is not None and not isinstance(self.optimizer, Optimizer):
             raise BundleError(f"optimizer must be one of gt.optim, not {kind_of(self.optimizer)}")
+        check_name(self.name)
+        check_seed(self.seed)
         if self.weights not in ("object", "file", "none"):
             raise BundleError(f"weights={self.weights!r}: choose object, file or none")
         if self.optimize not in ("speed", "size"):
@@ -184,7 +191,7 @@ class BundleRequest:
     def processor(self) -> Target:
         """The target; for ``host``, what a trainer itself computes with. Raises :class:`CodegenError` for an unknown
         one."""
-        found = Target.named(self.target) if isinstance(self.target, str) else self.target
+        found = target_of(self.target)
         own = backend_of(self.model.backend) if isinstance(self.model, Trainer) else None
         if isinstance(own, Cpu) and self.target == "host":
             found = own.target

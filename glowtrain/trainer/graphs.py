@@ -220,7 +220,9 @@ def select(variables: Sequence[Variable], trainable: Trainable) -> list[Variable
         raise InputError(f"trainable must be None, patterns of names or a function of a name, not {trainable!r}")
     if callable(trainable):
         return [variable for variable in candidates if trainable(variable.name)]
-    patterns = (trainable,) if isinstance(trainable, str) else tuple(trainable)
+    patterns: tuple[Any, ...] = (trainable,) if isinstance(trainable, str) else tuple(trainable)
+    if wrong := [pattern for pattern in patterns if not isinstance(pattern, str)]:
+        raise InputError(f"trainable: a pattern of names is text, not {wrong[0]!r}")
     for pattern in patterns:
         if not any(matches(variable.name, [pattern]) for variable in candidates):
             known = _shown([variable.name for variable in candidates])

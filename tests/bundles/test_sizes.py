@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +15,7 @@ from glowtrain.backends.llvm.target import Target
 from glowtrain.bundles.writing import Optimize
 from glowtrain.cli import app
 from glowtrain.cli.arguments.models import open_model
-from glowtrain.cli.commands.bundle import bytes_of
-from glowtrain.errors import BundleError, InputError
+from glowtrain.errors import BundleError
 from glowtrain.optim import SGD
 
 TARGET = "cortex-m7"
@@ -100,16 +100,17 @@ def test_enough_ram_is_enough() -> None:
     assert gt.bundle_size(network, target=TARGET, ram=size.ram) == size
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"), [("262144", 262144), ("256KB", 262144), ("256KiB", 262144), ("256k", 262144), ("4M", 4 << 20)]
-)
-def test_bytes_as_people_write_them(text: str, expected: int) -> None:
-    assert bytes_of(text) == expected
+@pytest.mark.parametrize("ram", [102, 102.0, "102", "0.1KB", "0.1 KiB"])
+def test_ram_as_people_write_it(ram: Any) -> None:
+    with pytest.raises(BundleError, match="more than the 102 there are"):
+        gt.bundle_size(network, target=TARGET, dims={"n": 1}, ram=ram)
 
 
-def test_bytes_that_are_none() -> None:
-    with pytest.raises(InputError, match="--ram 3 apples: say bytes as 262144, 256KB or 4MB"):
-        bytes_of("3 apples")
+@pytest.mark.parametrize("ram", ["3 apples", "0", "-4K"])
+def test_ram_that_is_none(ram: str) -> None:
+    done = CliRunner().invoke(app, ["size", "mlp", "--batch=1", f"--ram={ram}"])
+    assert done.exit_code == 1
+    assert f"--ram {ram!r}: say a positive number of bytes, such as 262144, 256KB or 4MB" in done.output
 
 
 @pytest.mark.parametrize("option", ["--loss=mse", "--optimizer=sgd", "--momentum=0.9", "--clip-norm=1"])

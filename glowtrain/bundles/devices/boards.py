@@ -44,9 +44,9 @@ BOARDS: Mapping[str, Board] = {
 """By the names that QEMU has for them."""
 
 
-def board_of(name: str) -> Board:
+def board_of(name: object) -> Board:
     """A board by name. Raises :class:`BundleError` for an unknown one."""
-    if name not in BOARDS:
+    if not isinstance(name, str) or name not in BOARDS:
         raise BundleError(f"board {name!r} is unknown; the boards are {', '.join(BOARDS)}")
     return BOARDS[name]
 

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from glowtrain.backends.llvm.target import Target
+from glowtrain.bundles.arguments import words_of
 from glowtrain.errors import BundleError
 
 COMPILERS = ("cc", "clang", "gcc")
@@ -37,11 +38,14 @@ def shared_library(code: bytes, name: str, target: Target, command: str | None =
     Raises :class:`BundleError` where there is no linker, and for what it says.
     """
     library = library_name(name, target)
-    linker = shlex.split(command) if command else linker_for(target)
+    linker = linker_for(target) if command is None else words_of(command, "linker (--cc)")
     with tempfile.TemporaryDirectory(prefix="glowtrain-") as folder:
         (Path(folder) / f"{name}.o").write_bytes(code)
         _run([*linker, "-shared", *_options(library, target), "-o", library, f"{name}.o"], folder)
-        return (Path(folder) / library).read_bytes()
+        made = Path(folder) / library
+        if not made.is_file() or not made.stat().st_size:
+            raise BundleError(f"{shlex.join(linker)} ended well and wrote no {library}: it is no linker")
+        return made.read_bytes()
 
 
 def linker_for(target: Target) -> list[str]:
@@ -87,5 +91,5 @@ def _run(command: Sequence[str], folder: str) -> None:
     except OSError as error:
         raise BundleError(f"{command[0]}: cannot be run: {error.strerror or error}") from error
     if done.returncode:
-        said = "\n".join((done.stderr or done.stdout).strip().splitlines()[-5:])
+        said = "\n".join((done.stderr or done.stdout).strip().splitlines()[-5:]) or "it printed nothing"
         raise BundleError(f"{shlex.join(command)} failed:\n{said}")

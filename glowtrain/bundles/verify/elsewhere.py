@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from glowtrain.bundles.arguments import words_of
 from glowtrain.bundles.example import program
 from glowtrain.bundles.header import header
 from glowtrain.bundles.module import BundleModule
@@ -37,15 +38,17 @@ class ExampleRunner:
             return parsed(self._printed(module, Path(folder), steps, seed), module)
 
     def _printed(self, module: BundleModule, folder: Path, steps: int, seed: int) -> str:
+        compiler, words = words_of(self.compiler, "--cc"), words_of(self.command, "--run")
+        if not any(PROGRAM in word for word in words):
+            raise BundleError(f"{self.command!r} does not say where the program stands: qemu-aarch64 {PROGRAM}")
         name, made = module.name, folder / "example"
         (folder / f"{name}.o").write_bytes(module.code)
         (folder / f"{name}.h").write_text(header(module))
         (folder / "main.c").write_text(program(module, steps, seed, every_variable=True))
         sources = [str(folder / each) for each in ("main.c", f"{name}.o")]
-        _output([*shlex.split(self.compiler), "-std=c11", "-O1", *sources, "-o", str(made)])
-        words = shlex.split(self.command)
-        if not any(PROGRAM in word for word in words):
-            raise BundleError(f"{self.command!r} does not say where the program stands: qemu-aarch64 {PROGRAM}")
+        _output([*compiler, "-std=c11", "-O1", *sources, "-o", str(made)])
+        if not any(folder.glob("example*")):  # some compilers add .exe
+            raise BundleError(f"{self.compiler} ended well and wrote no program: it is no C compiler (--cc)")
         return _output([word.replace(PROGRAM, str(made)) for word in words])
 
 

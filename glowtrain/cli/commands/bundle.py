@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from glowtrain import bundles, data, losses
 from glowtrain.backends.cpu.threads.count import MOST
+from glowtrain.bundles.arguments import folder_of
 from glowtrain.bundles.devices.boards import BOARDS
 from glowtrain.bundles.faces.extras import FACES
 from glowtrain.bundles.weights import Weights
 from glowtrain.bundles.writing import Optimize
+from glowtrain.byte_size import parse_bytes
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.completion import names
 from glowtrain.cli.arguments.imports import import_modules
@@ -55,7 +55,7 @@ BundleRam = Annotated[
 def bundle(
     context: typer.Context,
     model: options.Model,
-    out_path: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for the files.")],
+    out_path: Annotated[str, typer.Option("--out", metavar="DIR", help="The folder for the files.")],
     train: BundleTrain = False,
     target: BundleTarget = ["host"],  # noqa: B006  typer's way to say what is given
     batch: BundleBatch = None,
@@ -127,10 +127,11 @@ def bundle(
         optimizer, lr=lr, momentum=momentum, nesterov=nesterov or None, weight_decay=weight_decay,
         no_decay=tuple(no_decay) or None, clip_norm=clip_norm, clip_value=clip_value, accumulate=accumulate,
     )  # fmt: skip
+    folder = folder_of(out_path)
     for each in target:
         made = bundles.bundle(
             network,
-            out_path / each if len(target) > 1 else out_path,
+            folder / each if len(target) > 1 else folder,
             loss=losses.by_name(loss, output) if train else None,
             optimizer=rule if train else None,
             trainable=(trainable or None) if train else None,
@@ -142,7 +143,7 @@ def bundle(
             threads=threads,
             fixed_point=fixed_point,
             optimize=optimize_of(optimize),
-            ram=bytes_of(ram),
+            ram=None if ram is None else parse_bytes(ram, "--ram"),
             board=board,
             seed=seed,
             archive=archive,
@@ -168,16 +169,6 @@ def optimize_of(choice: str) -> Optimize:
         if choice == known:
             return known
     raise InputError(f"--optimize {choice}: choose speed or size")
-
-
-def bytes_of(text: str | None) -> int | None:
-    """A number of bytes, such as 4096, 256KB or 4MB; K is 1024. Raises :class:`InputError` for anything else."""
-    if text is None:
-        return None
-    found = re.fullmatch(r"(\d+)(?:([KM])(?:i?B)?)?", text.strip(), re.IGNORECASE)
-    if found is None:
-        raise InputError(f"--ram {text}: say bytes as 262144, 256KB or 4MB")
-    return int(found[1]) << {"": 0, "K": 10, "M": 20}[(found[2] or "").upper()]
 
 
 def batch_of(model: Graph | Template, batch: int | None) -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from glowtrain import bundles, losses
+from glowtrain.byte_size import parse_bytes
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_model, parse_dims
@@ -19,7 +20,6 @@ from glowtrain.cli.commands.bundle import (
     BundleTrain,
     BundleWeights,
     batch_of,
-    bytes_of,
     optimize_of,
     weights_of,
 )
@@ -88,7 +88,7 @@ def size(
             threads=threads,
             fixed_point=fixed_point,
             optimize=optimize_of(optimize),
-            ram=bytes_of(ram),
+            ram=None if ram is None else parse_bytes(ram, "--ram"),
             seed=seed,
         )
         out.print(str(found))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.target import Target
+from glowtrain.bundles.arguments import folder_of
 from glowtrain.bundles.faces.python import loader
 from glowtrain.bundles.weights import file_of
 from glowtrain.errors import BundleError, CodegenError
@@ -48,13 +48,6 @@ def load_bundle(folder: str | Path, name: str | None = None, *, threads: int = 1
     _check_runs(manifest)
     weights = loader.weights_beside(place, manifest, BundleCallError)
     return LoadedBundle(manifest, _symbols(place, manifest), threads=threads, weights=weights)
-
-
-def folder_of(path: object) -> Path:
-    """A folder that a person gave. Raises :class:`BundleError` for what is no path."""
-    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
-        raise BundleError(f"the folder of a bundle must be a path, not {kind_of(path)}")
-    return Path(path)
 
 
 def _check_runs(manifest: Mapping[str, Any]) -> None:
