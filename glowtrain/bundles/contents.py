@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from glowtrain.bundles.c_names import is_taken
 from glowtrain.errors import BundleError
 from glowtrain.graph import Constant, Graph, Template, Value, Variable, substituted
 from glowtrain.modes.training_and_inference import SEED, inference
@@ -55,7 +56,7 @@ def inference_of(model: Graph | Template, dims: Mapping[str, int], name: str | N
     """A model that predicts only."""
     bound = bound_model(model, dims)
     graph = inference(bound)
-    return Contents(identifier(name or model.name), {PREDICT: graph}, _roles(graph, graph, ()), {})
+    return Contents(bundle_name(name or model.name), {PREDICT: graph}, _roles(graph, graph, ()), {})
 
 
 def training_of(
@@ -67,7 +68,7 @@ def training_of(
     step = _present(graphs.step_of(model), values)
     predict = _present(inference(model), values)
     roles = _roles(step, predict, graphs.parameters)
-    return Contents(identifier(name or model.name), {STEP: step, PREDICT: predict}, roles, dict(hyper))
+    return Contents(bundle_name(name or model.name), {STEP: step, PREDICT: predict}, roles, dict(hyper))
 
 
 def bound_model(model: Graph | Template, dims: Mapping[str, int]) -> Graph:
@@ -93,6 +94,12 @@ def identifier(name: str) -> str:
     """A name as it can stand in C: letters, digits and _ , no digit first."""
     found = re.sub(r"\W", "_", name, flags=re.ASCII)
     return found if found[:1].isalpha() else f"m_{found}"
+
+
+def bundle_name(name: str) -> str:
+    """What a bundle's symbols and files begin with: an identifier that is none of C's library."""
+    found = identifier(name)
+    return f"m_{found}" if is_taken(found) else found
 
 
 def _roles(step: Graph, predict: Graph, parameters: tuple[str, ...]) -> dict[str, Role]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from glowtrain.backends.cpu.artifact import NativeArtifact, Slot
 from glowtrain.backends.cpu.step import Code
+from glowtrain.bundles.c_names import MACROS
 from glowtrain.bundles.contents import STEP, identifier
 from glowtrain.errors import BundleError
 from glowtrain.grad.training import LOSS
@@ -30,8 +31,8 @@ _KEYWORDS = (
 KEYWORDS = frozenset(_KEYWORDS.split())
 """Of C and C++, with two names that a program has."""
 _TYPES = "int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t uint64_t size_t"
-RESERVED = KEYWORDS | {"handle", "hyper", LOSS, *_TYPES.split()}
-"""Keywords, types, and parameters of the interface: no input or output is called so."""
+RESERVED = KEYWORDS | MACROS | {"handle", "hyper", LOSS, *_TYPES.split()}
+"""Keywords, types, macros and parameters of the interface: no input or output is called so."""
 
 
 def c_type(dtype: DType) -> str:

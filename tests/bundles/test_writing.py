@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import glowtrain as gt
 from glowtrain.backends.llvm.target import Target
 from glowtrain.bundles.codes import ErrorCode
-from glowtrain.bundles.contents import identifier
+from glowtrain.bundles.contents import bundle_name, identifier
 from glowtrain.bundles.example import program
 from glowtrain.bundles.header import header
 from glowtrain.bundles.signature import RESERVED
@@ -103,6 +103,27 @@ def test_names_in_c() -> None:
         assert len(set(names)) == len(names)
         assert not RESERVED.intersection(set(names) - {"loss"})
     assert {each.name for each in module.functions[1].outputs} == {"the__loss___s_____", "m_1st", "class_"}
+
+
+@pytest.mark.parametrize("name", ["exit", "malloc", "errno", "NULL", "log", "sinf", "sem", "F", "time", "int8_t", "tm"])
+def test_names_of_c_s_library_are_not_a_bundle_s(name: str, tmp_path: Path) -> None:
+    made = gt.bundle(tiny, tmp_path, name=name)
+    assert made.module.name == f"m_{name}"
+    assert f"m_{name}.h" in made.files
+    assert f"namespace m_{name} " in (tmp_path / f"m_{name}.hpp").read_text()
+
+
+@pytest.mark.parametrize("name", ["exits", "tokenizer", "memory_net", "swin_t", "sem_seg", "logits", "Time", "fx"])
+def test_names_that_resemble_c_s_library_stay(name: str) -> None:
+    assert bundle_name(name) == name
+
+
+def test_inputs_are_called_like_no_macro() -> None:
+    x = Input(gt.f32[2], "errno")
+    module = compiled(contents(Graph((x,), {"NULL": x + x, "EOF": x}, {}, name="macros")))
+    assert [each.name for each in (*module.functions[0].inputs, *module.functions[0].outputs)] == [
+        "errno_", "NULL_", "EOF_"
+    ]  # fmt: skip
 
 
 def test_codes_have_numbers_in_a_row() -> None:

@@ -6,11 +6,14 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import glowtrain as gt
 from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.verify.elsewhere import parsed
 from glowtrain.bundles.verify.record import difference
+from glowtrain.graph import Graph, Input, Variable
 from tests.targets.bundles import EVERY, MODELS, executed, here, linked, module_for, there, told, written
 from tests.targets.emulated import HERE, PACKAGES
 
@@ -117,6 +120,25 @@ def test_memcheck_finds_nothing(model: str, tmp_path: Path) -> None:
 def test_sanitizers_find_nothing(model: str, compiler: str, tmp_path: Path) -> None:
     flags = "-fsanitize=address,undefined", "-fno-sanitize-recover=all"
     check_here(model, program_of(model, tmp_path, compiler, *flags))
+
+
+LIBRARY = "errno fcntl math pthread semaphore signal stdio stdlib string time unistd"
+"""Headers that a program may include before a bundle's, whose folder -I adds to theirs."""
+
+
+@pytest.mark.parametrize("name", ["exit", "malloc", "errno", "NULL", "log", "y1", "sem", "F", "time", "tm", "linux"])
+def test_names_of_the_library_may_be_a_model_s(name: str, tmp_path: Path) -> None:
+    random = np.random.default_rng(2)
+    x = Input(gt.f32[2, 3], "errno")
+    weight = Variable("weight", random.normal(size=(3, 3)).astype(np.float32))
+    own = gt.bundle(Graph((x,), {"EOF": x @ weight}, {}, name=name), tmp_path, target=HOST).module.name
+    used = f"int used({own}_handle *handle) {{ return {own.upper()}_OK + !handle; }}\n"
+    library = "".join(f"#include <{each}.h>\n" for each in LIBRARY.split())
+    for compiler, header in (("gcc", "h"), ("clang", "h"), ("g++", "hpp"), ("clang++", "hpp")):
+        source = tmp_path / ("user.c" if header == "h" else "user.cpp")
+        source.write_text(f'{library}#include "{own}.{header}"\n{used}')
+        standard = "-std=gnu11" if header == "h" else "-std=gnu++17"
+        told([compiler, standard, f"-I{tmp_path}", "-Wall", "-Werror", "-fsyntax-only", str(source)])
 
 
 @pytest.mark.parametrize("model", MODELS)
