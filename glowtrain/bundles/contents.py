@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -66,6 +66,8 @@ def training_of(
     """A step, with these hyperparameters at the start, and the prediction; variables begin with ``values``."""
     model = bound_model(graphs.model, dims)
     step = _present(graphs.step_of(model), values)
+    if empty := [value for value in step.inputs if 0 in value.shape]:
+        raise BundleError(f"{model.name}: {empty[0].name} is {empty[0].type}, so that a step has nothing to train on")
     predict = _present(inference(model), values)
     roles = _roles(step, predict, graphs.parameters)
     return Contents(bundle_name(name or model.name), {STEP: step, PREDICT: predict}, roles, dict(hyper))
@@ -84,10 +86,30 @@ def bound_model(model: Graph | Template, dims: Mapping[str, int]) -> Graph:
             raise BundleError(f"{model.name} has no open dimension, so none can be bound to {_listed(dims)}")
         return model
     open_ones = [symbol for symbol in model.symbols if symbol not in dims]
-    if len(open_ones) > 1 or model.structures:
-        names = ", ".join((*open_ones, *model.structures))
-        raise BundleError(f"a bundle's memory is planned, so {model.name} needs values for {names}: dims={{...}}")
+    if len(open_ones) > 1 or model.structures or not all(is_batch(model, symbol) for symbol in open_ones):
+        raise BundleError(_unbound(model, open_ones))
     return model.bind({**dims, **dict.fromkeys(open_ones, DEFAULT_BATCH)})
+
+
+def _unbound(model: Template, symbols: Sequence[str]) -> str:
+    """What is open and must not be, in words."""
+    names = ", ".join((*symbols, *model.structures))
+    needs = f"a bundle's memory is planned, so {model.name} needs values for {names}"
+    dims = ", ".join(f"{symbol!r}: ..." for symbol in symbols)
+    options = " ".join(f"--dims {symbol}=N" for symbol in symbols)
+    return f"{needs}: dims={{{dims}}} ({options}); nothing but the batch, the first axis, has a size by itself"
+
+
+def is_batch(model: Template, symbol: str) -> bool:
+    """Whether an open dimension is the batch: its name says so, or it is the first axis wherever it is one."""
+    axes = {axis for spec in model.inputs.values() for axis, extent in enumerate(spec.shape) if extent == symbol}
+    return "batch" in symbol.lower() or axes == {0}
+
+
+def batch_symbol(model: Graph | Template) -> str | None:
+    """The batch of a model that leaves nothing else open."""
+    symbols = model.symbols if isinstance(model, Template) else ()
+    return symbols[0] if len(symbols) == 1 and isinstance(model, Template) and is_batch(model, symbols[0]) else None
 
 
 def identifier(name: str) -> str:

@@ -88,7 +88,8 @@ def _call(module: BundleModule, function: BundleFunction, steps: int, every_vari
 
 def _printed(function: BundleFunction, output: BundleTensor) -> str:
     buffer = _buffer(function, output)
-    sum_ = f"(unsigned)~checksum(~0u, {buffer}, sizeof {buffer})"
+    count = f"sizeof {buffer}" if output.type.size else "0"
+    sum_ = f"(unsigned)~checksum(~0u, {buffer}, {count})"
     return f'printf("{function.name}: %s %08x\\n", {_quoted(printable(output.source))}, {sum_});'
 
 

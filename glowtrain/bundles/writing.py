@@ -12,7 +12,7 @@ from glowtrain.backends.cpu.threads.count import checked
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.llvm.target import Target
 from glowtrain.bundles.arguments import check_name, check_seed, dims_of, faces_of, folder_of, target_of
-from glowtrain.bundles.contents import Contents, inference_of, training_of
+from glowtrain.bundles.contents import Contents, batch_symbol, inference_of, training_of
 from glowtrain.bundles.devices.boards import board_files, board_of
 from glowtrain.bundles.devices.fitting import layers_of, require_ram
 from glowtrain.bundles.devices.sizes import BundleSize, size_of
@@ -225,9 +225,7 @@ class BundleRequest:
     @property
     def _open_dimension(self) -> str | None:
         """The only one that is open, which is the batch."""
-        model = self.model.graphs.model if isinstance(self.model, Trainer) else self.model
-        symbols = model.symbols if isinstance(model, Template) else ()
-        return symbols[0] if len(symbols) == 1 else None
+        return batch_symbol(self.model.graphs.model if isinstance(self.model, Trainer) else self.model)
 
 
 def contents_of(

@@ -139,6 +139,21 @@ def open_twice(x: Value) -> Value:
     return gt.nn.linear(x, 2)
 
 
+@gt.model(x=gt.f32[4, "length", 3])
+def sequence(x: Value) -> Value:
+    return gt.nn.linear(x, 2)
+
+
+@gt.model(x=gt.f32["n", 3])
+def tiny_batches(x: Value) -> Value:
+    return gt.nn.linear(x, 2)
+
+
+@gt.model(x=gt.f32[7, "batch", 3])
+def second_axis(x: Value) -> Value:
+    return gt.nn.linear(x, 2)
+
+
 def same_names() -> Graph:
     x, y = Input(gt.f32[2], "a b"), Input(gt.f32[2], "a-b")
     return Graph((x, y), {"sum": x + y}, {}, name="same")
@@ -171,7 +186,20 @@ def native() -> Graph:
 REFUSED: dict[str, tuple[Any, dict[str, Any], type[GlowtrainError], str]] = {
     "target": (tiny, {"target": "z80"}, CodegenError, "target 'z80' is unknown; use host or one of"),
     "weights": (tiny, {"weights": "flash"}, BundleError, "weights='flash': choose object, file or none"),
-    "open": (open_twice, {}, BundleError, "open_twice needs values for batch, length: dims="),
+    "open": (open_twice, {}, BundleError, r"open_twice needs values for batch, length: dims=\{'batch': ..., "),
+    "open, no batch": (
+        sequence,
+        {},
+        BundleError,
+        r"sequence needs values for length: dims=\{'length': ...\} \(--dims length=N\); nothing but the batch",
+    ),
+    "one left open": (open_twice, {"dims": {"batch": 2}}, BundleError, r"open_twice needs values for length: dims="),
+    "nothing to train on": (
+        tiny_batches,
+        {"dims": {"n": 0}, "loss": MSE},
+        BundleError,
+        r"x is f32\[0,3\], so that a step has nothing to",
+    ),
     "no such dimension": (tiny, {"dims": {"rows": 3}}, GlowtrainError, "rows"),
     "threads": (tiny, {"threads": 0}, GlowtrainError, "threads"),
     "no loss": (tiny, {"optimizer": gt.optim.SGD(0.1)}, BundleError, "a bundle that trains needs a loss"),
@@ -189,6 +217,19 @@ def test_what_is_refused_writes_nothing(case: str, tmp_path: Path) -> None:
     with pytest.raises(error, match=said):
         gt.bundle(model, tmp_path / "out", **settings)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("model", "shape"), [(tiny_batches, (64, 3)), (second_axis, (7, 64, 3))])
+def test_the_batch_may_be_left_open(model: Any, shape: tuple[int, ...], tmp_path: Path) -> None:
+    made = gt.bundle(model, tmp_path)
+    assert made.module.functions[0].inputs[0].type.shape == shape
+
+
+def test_the_option_binds_no_other_dimension(tmp_path: Path) -> None:
+    gt.save(sequence, tmp_path / "sequence.onnx")
+    status, said = called("bundle", tmp_path / "sequence.onnx", "--batch", 2, "--out", tmp_path / "out")
+    assert (status, "--batch binds the batch, where nothing else is open; sequence has length" in said) == (1, True)
+    assert called("bundle", tmp_path / "sequence.onnx", "--dims", "length=2", "--out", tmp_path / "out")[0] == 0
 
 
 def test_a_trainer_has_its_own_settings(tmp_path: Path) -> None:
@@ -237,7 +278,7 @@ def test_the_command_writes_a_folder_for_each_target(tmp_path: Path) -> None:
             "--trainable, --freeze-statistics, --lr, --nesterov: nothing is trained without --train",
         ),
         (("mlp", "--train", "--fixed-point"), "fixed_point (--fixed-point) changes nothing in mlp, which has no"),
-        (("mlp", "--batch", 2, "--dims", "batch=3"), "--batch binds the only open dimension; mlp has none"),
+        (("mlp", "--batch", 2, "--dims", "batch=3"), "--batch binds the batch, where nothing else is open; mlp has"),
     ],
 )
 def test_what_the_command_refuses(arguments: tuple[object, ...], said: str, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ MODELS = {
     "f16": lambda: (gt.Trainer(in_f16, "mse", gt.optim.SGD(0.1)), {"dims": {"batch": 2}}),
     "f64": lambda: (gt.Trainer(in_f64, "mse", gt.optim.SGD(0.1)), {"dims": {"batch": 2}}),
     "predicts": lambda: (mlp, {"dims": {"batch": 2}}),
+    "no rows": lambda: (in_f64, {"dims": {"batch": 0}}),
 }
 """What bundles are made of, by what is tested of it: the model, and options."""
 
@@ -65,6 +66,11 @@ def bundle_of(name: str, folder: Path, *, extra: Mapping[str, object] | None = N
     """Write a bundle of one of the models; the name of its files."""
     made, options = MODELS[name]()
     return gt.bundle(made, folder, **options, **(extra or {})).module.name
+
+
+def test_c(model: str, tmp_path: Path) -> None:
+    bundle_of(model, tmp_path)
+    assert "the same bits" in ran(tmp_path, "make", "check", "CFLAGS=-std=c11 -Wall -Wextra -Wpedantic -Werror")
 
 
 def test_fortran(model: str, tmp_path: Path) -> None:

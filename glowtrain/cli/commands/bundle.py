@@ -9,6 +9,7 @@ import typer
 from glowtrain import bundles, data, losses
 from glowtrain.backends.cpu.threads.count import MOST
 from glowtrain.bundles.arguments import folder_of
+from glowtrain.bundles.contents import batch_symbol
 from glowtrain.bundles.devices.boards import BOARDS
 from glowtrain.bundles.faces.extras import FACES
 from glowtrain.bundles.weights import Weights
@@ -172,11 +173,12 @@ def optimize_of(choice: str) -> Optimize:
 
 
 def batch_of(model: Graph | Template, batch: int | None) -> dict[str, int]:
-    """What ``--batch`` binds: the one dimension that is open. Raises :class:`InputError` where there is no such."""
+    """What ``--batch`` binds: the one dimension that is open, the batch. Raises :class:`InputError` for others."""
     if batch is None:
         return {}
-    symbols = model.symbols if isinstance(model, Template) else ()
-    if len(symbols) != 1:
-        found = ", ".join(symbols) or "none"
-        raise InputError(f"--batch binds the only open dimension; {model.name} has {found}: use --dims NAME=N")
-    return {symbols[0]: batch}
+    symbol = batch_symbol(model)
+    if symbol is None:
+        found = ", ".join(model.symbols if isinstance(model, Template) else ()) or "none"
+        has = f"{model.name} has {found}"
+        raise InputError(f"--batch binds the batch, where nothing else is open; {has}: use --dims NAME=N")
+    return {symbol: batch}
