@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import glowtrain as gt
 from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.llvm.target import Target
+from glowtrain.bundles.module import BundleModule
 from glowtrain.bundles.verify.elsewhere import ExampleRunner, parsed
 from glowtrain.bundles.verify.record import Record, check_against, difference, record_of, require_same
 from glowtrain.bundles.verify.trace import Words, backend_like, checksum, trace_of
@@ -48,6 +49,32 @@ def test_what_a_program_prints_is_read_back() -> None:
     assert parsed("\n".join(lines), module) == trace
     with pytest.raises(BundleError, match="the program printed 'init: too small', which is no result"):
         parsed("init: too small", module)
+
+
+def printed(steps: int) -> tuple[list[str], BundleModule]:
+    """What an example prints line by line, with every variable."""
+    trace, module = trace_of(MLP, HERE, steps), compiled(MLP)
+    lines = str(trace).splitlines()
+    for number, step in reversed(list(enumerate(trace.steps, 1))):
+        numbers = {place.name: each for each, place in enumerate(module.memory.places)}
+        lines[number:number] = [f"variable {numbers[name]}: {bits}" for name, bits in step.variables.items()]
+    return lines, module
+
+
+def test_a_program_that_ends_early_is_not_one_that_computes_other_bits() -> None:
+    lines, module = printed(2)
+    assert len(parsed("\n".join(lines), module).steps) == 2
+    for kept in range(len(lines)):
+        with pytest.raises(BundleError, match="the program ended early, (in|after) .*: it printed no "):
+            parsed("\n".join(lines[:kept]), module)
+    with pytest.raises(BundleError, match="the program ended early, after 2 steps: it printed no predict: output"):
+        parsed("\n".join(lines[:-1]), module)
+
+
+@pytest.mark.parametrize("lines", [["variable 0: 00000000"], ["step 1: loss 0, variables 0", "variable 99: 00000000"]])
+def test_variables_that_are_none(lines: list[str]) -> None:
+    with pytest.raises(BundleError, match=r"the program printed 'variable \d+: 00000000', which is no result"):
+        parsed("\n".join(lines), compiled(MLP))
 
 
 def test_a_record_comes_back(tmp_path: Path) -> None:
@@ -191,6 +218,30 @@ def test_options_of_training_are_for_what_trains(arguments: list[object]) -> Non
 def test_the_ladder_takes_one_step() -> None:
     status, said = verify("mlp", "--train", "--steps", 3)
     assert (status, "--steps is for --target, --record and --against" in said) == (1, True)
+
+
+def test_several_targets_are_all_looked_at(tmp_path: Path) -> None:
+    status, said = verify("mlp", "--target", "z80", "--target", "host")
+    assert (status, "target 'z80' is unknown" in said) == (1, True)
+    status, said = verify("mlp", "--target", "host", "--target", "sse4", "--record", tmp_path / "record.json")
+    assert (status, "give one --target at most" in said) == (1, True)
+    if COMPILER is not None:
+        given = "--train", "--cc", COMPILER, "--steps", 1, "--batch", 2
+        status, said = verify("mlp", "--target", "sse4", "--target", "host", *given)
+        assert status == 0, said
+        assert [f"the same bits on {name} ({{}}) as here" in said for name in ("sse4", "host")] == [True, True]
+
+
+def test_the_batch_is_chosen(tmp_path: Path) -> None:
+    records = []
+    for given in (("--batch", 3), ("--dims", "batch=3"), ("--batch", 2)):
+        status, said = verify("mlp", *given, "--record", tmp_path / "record.json")
+        assert status == 0
+        assert "not bound" not in said
+        records.append(json.loads((tmp_path / "record.json").read_text())["trace"])
+    assert records[0] == records[1] != records[2]
+    status, said = verify("mlp", "--batch", 3, "--dims", "batch=3")
+    assert (status, "--batch binds the batch, where nothing else is open" in said) == (1, True)
 
 
 def test_a_target_is_compared_with_this_machine() -> None:

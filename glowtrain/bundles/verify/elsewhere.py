@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,8 +14,9 @@ from glowtrain.bundles.arguments import words_of
 from glowtrain.bundles.example import program
 from glowtrain.bundles.header import header
 from glowtrain.bundles.module import BundleModule
-from glowtrain.bundles.verify.trace import BitTrace, StepTrace
+from glowtrain.bundles.verify.trace import BitTrace, StepTrace, printable
 from glowtrain.errors import BundleError
+from glowtrain.presentation.words import plural
 
 PROGRAM = "{}"
 """What stands for the program in the command that runs it."""
@@ -53,20 +54,36 @@ class ExampleRunner:
 
 
 def parsed(printed: str, module: BundleModule) -> BitTrace:
-    """What an example has printed, with a checksum of every variable. Raises :class:`BundleError` for anything else."""
-    names = [place.name for place in module.memory.places]
+    """What an example has printed, with a checksum of every variable.
+
+    Raises :class:`BundleError` for anything else, and for what is not all of it.
+    """
+    names = {str(number): place.name for number, place in enumerate(module.memory.places)}
     steps, outputs = list[StepTrace](), dict[str, dict[str, str]]()
     for line in printed.splitlines():
         if step := _STEP.fullmatch(line):
             steps.append(StepTrace(step[1], step[2], {}))
-        elif variable := _VARIABLE.fullmatch(line):
+        elif (variable := _VARIABLE.fullmatch(line)) and steps and variable[1] in names:
             last = steps[-1]
-            steps[-1] = StepTrace(last.loss, last.saved, {**last.variables, names[int(variable[1])]: variable[2]})
+            steps[-1] = StepTrace(last.loss, last.saved, {**last.variables, names[variable[1]]: variable[2]})
         elif output := _OUTPUT.fullmatch(line):
             outputs.setdefault(output[1], {})[output[2]] = output[3]
         else:
             raise BundleError(f"the program printed {line!r}, which is no result: has it ended early?")
+    _check_whole(steps, outputs, module)
     return BitTrace(tuple(steps), outputs)
+
+
+def _check_whole(steps: Sequence[StepTrace], outputs: Mapping[str, Mapping[str, str]], module: BundleModule) -> None:
+    """Raise :class:`BundleError` for the results of a program that ended before its last line."""
+    for number, step in enumerate(steps, 1):
+        if missing := {place.name for place in module.memory.places} - step.variables.keys():
+            raise BundleError(f"the program ended early, in step {number}: it printed no {', '.join(sorted(missing))}")
+    for function in module.functions:
+        for output in () if function.trains else function.outputs:
+            if printable(output.source) not in outputs.get(function.name, {}):
+                after = f", after {plural(len(steps), 'step')}" if module.trains else ""
+                raise BundleError(f"the program ended early{after}: it printed no {function.name}: {output.source}")
 
 
 def _output(command: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -19,12 +20,14 @@ from glowtrain.bundles.writing import contents_of
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.completion import names
 from glowtrain.cli.arguments.imports import import_modules
-from glowtrain.cli.arguments.models import open_graph, parse_dims
+from glowtrain.cli.arguments.models import as_graph, open_model, parse_dims
 from glowtrain.cli.arguments.targets import TARGETS
 from glowtrain.cli.arguments.training import is_given, optimizer_of, require_train, training_step
+from glowtrain.cli.commands.bundle import batch_of
 from glowtrain.cli.terminal.console import command, out
 from glowtrain.cli.terminal.progress import waiting
 from glowtrain.errors import InputError
+from glowtrain.graph import Template
 from glowtrain.presentation.words import plural
 from glowtrain.stages import Options
 from glowtrain.verification import ladder, random_inputs
@@ -41,6 +44,9 @@ def verify(
     model: options.Model,
     train: options.WholeStep = False,
     backend: options.Backend = "cpu",
+    batch: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help=f"Examples in a batch that the model leaves open ({BATCH}).")
+    ] = None,
     dims: options.Dims = [],  # noqa: B006  typer's way to say "none given"
     open_batch: options.OpenBatch = False,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Fixes the inputs, which are drawn.")] = 0,
@@ -51,14 +57,14 @@ def verify(
     optimizer: options.OptimizerChoice = "adam",
     momentum: options.Momentum = None,
     target: Annotated[
-        str | None,
+        list[str],
         typer.Option(
             metavar="T",
-            help=f"Compare with a bundle for another processor: {', '.join(TARGETS)}.",
+            help=f"Compare with a bundle for another processor (repeatable): {', '.join(TARGETS)}.",
             autocompletion=names(TARGETS),
             rich_help_panel=ELSEWHERE,
         ),
-    ] = None,
+    ] = [],  # noqa: B006
     compiler: Annotated[
         str, typer.Option("--cc", metavar="C", help="The C compiler for it.", rich_help_panel=ELSEWHERE)
     ] = "cc",
@@ -94,7 +100,10 @@ def verify(
     """
     require_train(context, train=train, others=("steps",))
     import_modules(modules)
-    graph = open_graph(model, parse_dims(dims), batch=BATCH, open_batch=open_batch, untie=untie)
+    processors = [Target.named(each) for each in target]
+    network = open_model(model, parse_dims(dims), open_batch=open_batch, untie=untie)
+    bound = batch_of(network, batch)
+    graph = network.bind(bound) if bound and isinstance(network, Template) else as_graph(network, BATCH)
     if target or record or against:
         contents = contents_of(
             graph,
@@ -104,7 +113,7 @@ def verify(
             {},
             None,
         ).fixed()
-        _compare_bits(contents, target, ExampleRunner(compiler, run), steps, seed, record, against)
+        _compare_bits(contents, processors, ExampleRunner(compiler, run), steps, seed, record, against)
         return
     if compiler != "cc" or run != PROGRAM:
         raise InputError("--cc and --run are for a bundle: name its --target")
@@ -120,15 +129,27 @@ def verify(
 
 def _compare_bits(
     contents: Contents,
-    target: str | None,
+    targets: Sequence[Target],
     runner: ExampleRunner,
     steps: int,
     seed: int,
     record: Path | None,
     against: Path | None,
 ) -> None:
-    with waiting("computing here"):
-        trace = trace_of(contents, backend_like(Target.named(target or "host")), steps, seed)
+    if len(targets) > 1 and (record or against):
+        raise InputError("--record and --against are of one arithmetic: give one --target at most")
+    if record or against:
+        trace = _here(contents, targets[0] if targets else Target.host(), steps, seed)
+        _recorded(contents, trace, seed, record, against)
+    for target in targets:
+        trace = _here(contents, target, steps, seed)
+        with waiting(f"computing for {target.name}"):
+            there = _elsewhere(contents, target, runner, steps, seed)
+        require_same(contents.name, trace, there, f"{target.name} ({runner.command})")
+        out.print(f"{contents.name}: {_what(trace)}: the same bits on {target.name} ({runner.command}) as here")
+
+
+def _recorded(contents: Contents, trace: BitTrace, seed: int, record: Path | None, against: Path | None) -> None:
     mine = record_of(contents, trace, seed)
     if record:
         mine.write(record)
@@ -136,11 +157,12 @@ def _compare_bits(
     if against:
         check_against(Record.read(against), mine)
         out.print(f"{contents.name}: {_what(trace)}: the bits of {against}")
-    if target:
-        with waiting(f"computing for {target}"):
-            there = _elsewhere(contents, Target.named(target), runner, steps, seed)
-        require_same(contents.name, trace, there, f"{target} ({runner.command})")
-        out.print(f"{contents.name}: {_what(trace)}: the same bits on {target} ({runner.command}) as here")
+
+
+def _here(contents: Contents, target: Target, steps: int, seed: int) -> BitTrace:
+    """What this machine computes with a target's arithmetic."""
+    with waiting("computing here"):
+        return trace_of(contents, backend_like(target), steps, seed)
 
 
 def _elsewhere(contents: Contents, target: Target, runner: ExampleRunner, steps: int, seed: int) -> BitTrace:
