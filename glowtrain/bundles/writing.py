@@ -13,8 +13,8 @@ from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.llvm.target import Target
 from glowtrain.bundles.arguments import check_name, check_seed, dims_of, faces_of, folder_of, target_of
 from glowtrain.bundles.contents import Contents, batch_symbol, inference_of, training_of
-from glowtrain.bundles.devices.boards import board_files, board_of
-from glowtrain.bundles.devices.fitting import layers_of, require_ram
+from glowtrain.bundles.devices.boards import board_files, board_of, example_ram
+from glowtrain.bundles.devices.fitting import Beside, layers_of, require_ram
 from glowtrain.bundles.devices.sizes import BundleSize, size_of
 from glowtrain.bundles.example import expected, program
 from glowtrain.bundles.faces.cpp import cpp
@@ -127,7 +127,7 @@ def bundle(
     extras.check(request.processor)
     if chosen is not None:
         chosen.check(request.processor, room, weights)
-    module = request.within(room)
+    module = request.within(room) if chosen is None else request.within(room or chosen.ram[1], example_ram)
     more = {} if chosen is None else board_files(module, chosen, room)
     return written(module, folder, weights, extras, more)
 
@@ -207,14 +207,17 @@ class BundleRequest:
         known, threads = self.weights == "object", checked(self.threads)
         return module_of(contents, self.processor, options, known=known, threads=threads)
 
-    def within(self, ram: int | None) -> BundleModule:
-        """The same. Raises :class:`BundleError` where it needs more than ``ram`` bytes, with what would fit."""
+    def within(self, ram: int | None, beside: Beside | None = None) -> BundleModule:
+        """The same. Raises :class:`BundleError` where it needs more than ``ram`` bytes, with what would fit.
+
+        ``beside``: what a program that uses it needs itself.
+        """
         module = self.module()
         if ram is not None:
             symbol = self._open_dimension
             batch = None if symbol is None else self.dims.get(symbol, DEFAULT_BATCH)
             layers = () if isinstance(self.model, Trainer) else layers_of(module)
-            require_ram(module, ram, self._changed, batch, layers)
+            require_ram(module, ram, self._changed, batch, layers, beside)
         return module
 
     def _changed(self, batch: int | None, layers: Sequence[str] | None) -> BundleModule:

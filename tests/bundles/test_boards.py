@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,11 @@ def network(x: gt.Value) -> gt.Value:
     return gt.nn.linear(x, 4)
 
 
+@gt.model(x=gt.f32["n", 3])
+def opened(x: gt.Value) -> gt.Value:
+    return gt.nn.linear(x, 4)
+
+
 @pytest.mark.parametrize("name", BOARDS)
 def test_a_board_chooses_its_processor_and_brings_what_it_needs(name: str, tmp_path: Path) -> None:
     made = gt.bundle(network, tmp_path, board=name, ram=64 << 10)
@@ -24,6 +31,26 @@ def test_a_board_chooses_its_processor_and_brings_what_it_needs(name: str, tmp_p
     text = (tmp_path / "board.mk").read_text(encoding="ascii")
     assert f"-M {name}" in text
     assert "RAM ?= 65536" in text
+
+
+def test_the_example_s_own_memory_counts(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"board": "mps2-an386", "dims": {"n": 8}, "loss": "mse"}
+    with pytest.raises(BundleError, match="; the example's inputs and outputs, its stack and C library ") as caught:
+        gt.bundle(opened, tmp_path / "out", ram=1000, **given)
+    found = re.search(r"needs ([\d,]+) bytes of RAM .* C library ([\d,]+)\)", str(caught.value))
+    assert found is not None
+    needed, own = (int(number.replace(",", "")) for number in found.groups())
+    size = gt.bundle(opened, tmp_path / "out", ram=needed, **given).size()
+    tensors = 4 * (8 * 3 + 8 * 4 + 1) + 4 * (8 * 3 + 8 * 4)
+    assert needed == size.ram + own
+    assert own == tensors + 4096 - size.stack + 1024
+    with pytest.raises(BundleError, match="1 more than .*; what would fit: a batch of 7"):
+        gt.bundle(opened, tmp_path / "other", ram=needed - 1, **given)
+
+
+def test_a_board_s_own_ram_is_enough(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="more than the 4,194,304 there are; what would fit: a batch of"):
+        gt.bundle(opened, tmp_path, board="mps2-an386", dims={"n": 200_000})
 
 
 def test_a_board_with_another_processor_is_refused_and_nothing_is_written(tmp_path: Path) -> None:

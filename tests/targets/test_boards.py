@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 import glowtrain as gt
 from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.devices.boards import BOARDS
+from glowtrain.errors import BundleError
 from glowtrain.types import Array
 
 HERE = Path(__file__).parent
@@ -49,6 +50,16 @@ def test_a_bundle_computes_the_same_bits_on_a_board(board: str, tmp_path: Path) 
     gt.bundle(network, tmp_path, loss=LOSS, optimizer=gt.optim.Adam(), dims={"n": 4}, board=board, ram=256 << 10)
     assert "the same bits" in made(tmp_path, "check")
     assert re.search(r"^ \.text +0x[0-9a-f]+ +0x[0-9a-f]+ network\.o$", made(tmp_path, "sizes"), re.MULTILINE)
+
+
+def test_the_least_ram_that_is_accepted_is_enough(board: str, tmp_path: Path) -> None:
+    given = {"loss": LOSS, "optimizer": gt.optim.SGD(), "dims": {"n": 8}, "board": board}
+    with pytest.raises(BundleError) as caught:
+        gt.bundle(network, tmp_path, ram="1KB", **given)
+    found = re.search(r"needs ([\d,]+) bytes of RAM", str(caught.value))
+    assert found is not None
+    gt.bundle(network, tmp_path, ram=int(found[1].replace(",", "")), **given)
+    assert "the same bits" in made(tmp_path, "check")
 
 
 @pytest.mark.parametrize("options", [(), ("--int8",)], ids=["float", "int8"])

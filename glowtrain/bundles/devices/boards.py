@@ -10,8 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from glowtrain.backends.llvm.target import Target
+from glowtrain.bundles.devices.sizes import size_of
 from glowtrain.bundles.module import BundleModule
 from glowtrain.errors import BundleError
+
+STACK = 4096
+"""Bytes that the linker script keeps for the stack of a program, at least."""
+PRINTING = 3072
+"""Of these, what the example's own calls of the C library may take: below them a bundle's functions are not called."""
+LIBRARY = 1024
+"""Bytes for variables and the heap of the C library (newlib-nano), of which the example needs about 300."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +65,25 @@ def board_files(module: BundleModule, board: Board, ram: int | None) -> dict[str
         "name": module.name, "board": board.name, "cpu": board.target, "options": board.options,
         "flash": hex(board.flash[0]), "flash_bytes": board.flash[1],
         "ram": hex(board.ram[0]), "ram_bytes": board.ram[1] if ram is None else ram,
+        "stack_bytes": _stack(size_of(module).stack),
     }  # fmt: skip
     return {
         "board.c": _START,
         "board.ld": _LINKED.format_map(values),
         "board.mk": _MAKE.format_map(values),
     }
+
+
+def example_ram(module: BundleModule, stack: int) -> int:
+    """Bytes that the example needs on a board besides what its bundle does, whose functions take so much ``stack``: for
+    inputs and outputs, the rest of the stack, and the C library."""
+    tensors = (each for function in module.functions for each in (*function.inputs, *function.outputs))
+    return sum(max(each.type.nbytes, 1) for each in tensors) + _stack(stack) - stack + LIBRARY
+
+
+def _stack(stack: int) -> int:
+    """Bytes of the stack of a program, a multiple of 8, for a bundle whose functions take so much."""
+    return max(STACK, -(-(stack + PRINTING) // 8) * 8)
 
 
 _MAKE = """# Builds the example for {board}, a board that QEMU emulates, and runs it there:
@@ -106,7 +127,7 @@ MEMORY {{
   FLASH (rx) : ORIGIN = {flash}, LENGTH = {flash_bytes}
   RAM (rwx) : ORIGIN = {ram}, LENGTH = RAM_BYTES
 }}
-STACK_BYTES = DEFINED(STACK_BYTES) ? STACK_BYTES : 4096;
+STACK_BYTES = DEFINED(STACK_BYTES) ? STACK_BYTES : {stack_bytes};
 SECTIONS {{
   .text : {{ KEEP(*(.vectors)) *(.text*) *(.rodata*) *(.data.rel.ro*) . = ALIGN(8); }} > FLASH
   .data : {{ data_begin = .; *(.data*) . = ALIGN(8); data_end = .; }} > RAM AT > FLASH

@@ -12,27 +12,48 @@ Attempt = Callable[[int | None, Sequence[str] | None], BundleModule]
 """Compiles the same bundle with another batch, or with these parameters trained, as far as they are given."""
 
 
-def require_ram(module: BundleModule, ram: int, attempt: Attempt, batch: int | None, layers: Sequence[str]) -> None:
+Beside = Callable[[BundleModule, int], int]
+"""Bytes of RAM that a program needs besides a bundle, whose functions take so much stack."""
+
+
+def require_ram(
+    module: BundleModule,
+    ram: int,
+    attempt: Attempt,
+    batch: int | None,
+    layers: Sequence[str],
+    beside: Beside | None = None,
+) -> None:
     """Raise :class:`BundleError` for a bundle that needs more than ``ram`` bytes: by how much, and what would fit.
 
     ``batch``: that of the module, where it may be chosen; ``layers``: patterns of the parameters of each layer, of
-    which fewer may be trained.
+    which fewer may be trained; ``beside``: what the example on a board needs itself.
     """
     size = size_of(module)
-    if size.ram <= ram:
+    own = beside(module, size.stack) if beside else 0
+    if size.ram + own <= ram:
         return
     parts = f"variables {size.variables:,}, arena {size.arena:,}, handle {size.handle:,}, stack {size.stack:,}"
-    needs = f"{module.name} needs {size.ram:,} bytes of RAM on {module.target.name} ({parts})"
-    advice = _Fitting(size, ram, attempt, batch, layers).advice()
-    raise BundleError(f"{needs}, {size.ram - ram:,} more than the {ram:,} there are; {advice}")
+    parts += f"; the example's inputs and outputs, its stack and C library {own:,}" if own else ""
+    needs = f"{module.name} needs {size.ram + own:,} bytes of RAM on {module.target.name} ({parts})"
+    advice = _Fitting(size, ram, attempt, batch, layers, beside).advice()
+    raise BundleError(f"{needs}, {size.ram + own - ram:,} more than the {ram:,} there are; {advice}")
 
 
 class _Fitting:
     """The search for what fits. The stack is taken to be that of the whole bundle."""
 
-    def __init__(self, size: BundleSize, ram: int, attempt: Attempt, batch: int | None, layers: Sequence[str]) -> None:
-        self.ram, self.attempt, self.batch, self.layers = ram, attempt, batch, layers
-        self.fixed = size.stack + size.handle
+    def __init__(
+        self,
+        size: BundleSize,
+        ram: int,
+        attempt: Attempt,
+        batch: int | None,
+        layers: Sequence[str],
+        beside: Beside | None,
+    ) -> None:
+        self.ram, self.attempt, self.batch, self.layers, self.beside = ram, attempt, batch, layers, beside
+        self.stack, self.handle = size.stack, size.handle
 
     def advice(self) -> str:
         """What would fit, in words."""
@@ -59,7 +80,8 @@ class _Fitting:
 
     def _bytes(self, batch: int | None, trainable: Sequence[str] | None) -> int:
         module = self.attempt(batch, trainable)
-        return self.fixed + module.memory.size + module.interface.arena
+        own = self.beside(module, self.stack) if self.beside else 0
+        return self.stack + self.handle + module.memory.size + module.interface.arena + own
 
 
 def layers_of(module: BundleModule) -> list[str]:

@@ -58,7 +58,7 @@ class BundleSize:
         lines = [
             f"{self.name} for {self.target}",
             f"  flash {self.flash:>12,} bytes: code {self.code:,}, constants {self.constants:,}",
-            f"  RAM   {self.ram:>12,} bytes: {ram}",
+            f"  RAM   {self.ram:>12,} bytes: {ram}; inputs and outputs are the caller's",
         ]
         return "\n".join([*lines, *map(str, self.functions)])
 
