@@ -22,6 +22,11 @@ for (const source of [url("three.wasm"), url("three.wasm").pathname, bytes]) {
 }
 const empty = Uint8Array.of(0, 97, 115, 109, 1, 0, 0, 0);
 await assert.rejects(load(empty), ({ code }) => code === "OTHER_VERSION");
+const unread = (message) => (error) => error instanceof GlowtrainError && error.code === "READ_FAILED" && message.test(error.message);
+await assert.rejects(load(Uint8Array.of(1, 2, 3)), unread(/no whole module of WebAssembly/));
+await assert.rejects(load(bytes.subarray(0, bytes.length - 9)), unread(/no whole module of WebAssembly/));
+await assert.rejects(load(url("absent.wasm")), unread(/absent.wasm cannot be read: /));
+await assert.rejects(load("http://127.0.0.1:1/absent.wasm"), unread(/absent.wasm cannot be read: /));
 
 // Training, with the usual rate and another; instances are apart.
 const before = model.getWeights();
@@ -80,6 +85,18 @@ assert.deepEqual((await apart.load(undefined, whole)).getWeights(), other.getWei
 assert.deepEqual((await apart.load(undefined, url("apart/three.safetensors").pathname)).getWeights(), before);
 assert.ok((await apart.load(undefined, null)).getWeights()["layer.bias"].every(Number.isNaN));
 await assert.rejects(apart.load(undefined, whole.subarray(0, 9)), ({ code }) => code === "READ_FAILED");
+
+// Labels are whole numbers.
+const sorts = await (await import(url("sorts/three.mjs"))).load();
+const first = sorts.train({ x, labels: [0, 1, 1, 0] });
+sorts.reset();
+assert.equal(sorts.train({ x, labels: ["0", 1n, 1.0, false] }), first);
+const sorted = sorts.save();
+const refused = ({ name, code, message }) =>
+  name === "GlowtrainError" && code === "BAD_INPUT" && /labels is i64\[4\], and .* is no such number/.test(message);
+for (const wrong of [1.5, NaN, Infinity, "one", null, undefined, {}, 2n ** 63n])
+  assert.throws(() => sorts.train({ x, labels: [0, wrong, 1, 0] }), refused);
+assert.deepEqual(sorts.save(), sorted);
 
 // Memory does not grow.
 const size = model.memoryBytes;

@@ -109,6 +109,7 @@ def test_the_interface_in_javascript(tmp_path: Path, node: str) -> None:
     given = {"loss": "mse", "optimizer": gt.optim.SGD(0.1, momentum=0.9), "dims": {"batch": 4}}
     _written(three, tmp_path, **given)
     _written(three, tmp_path / "apart", weights="file", **given)
+    _written(three, tmp_path / "sorts", dims={"batch": 4})
     assert _in_node(node, HERE / "interface.mjs", tmp_path) == "ok\n"
 
 

@@ -16,7 +16,7 @@ const ARRAYS = {
   i64: BigInt64Array, i32: Int32Array, i16: Int16Array, i8: Int8Array, i4: Int8Array, i2: Int8Array,
   u64: BigUint64Array, u32: Uint32Array, u16: Uint16Array,
 };
-const WHOLE_64 = ["i64", "u64"];
+const FLOATS = ["f64", "f32"], WHOLE_64 = ["i64", "u64"];
 const PAGE = 65536;
 const HANDLE_BYTES = 24, MEMORY_WORDS = 7;
 
@@ -207,7 +207,17 @@ function converted(values, tensor) {
     throw new GlowtrainError("WRONG_SIZE", `${tensor.name} is ${tensor.type}, ${count} elements; given: ${found}`);
   }
   if (values instanceof type) return values;
-  return type.from(values, WHOLE_64.includes(tensor.dtype) ? BigInt : Number);
+  return type.from(values, (value) => element(value, type, tensor));
+}
+
+// A number as an element of a tensor: whole ones are neither rounded nor cut off.
+function element(value, type, tensor) {
+  if (FLOATS.includes(tensor.dtype)) return Number(value);
+  try {
+    const number = WHOLE_64.includes(tensor.dtype) ? BigInt(value) : Number(value);
+    if (type.of(number)[0] === number) return number;
+  } catch {} // what BigInt refuses
+  throw new GlowtrainError("BAD_INPUT", `${tensor.name} is ${tensor.type}, and ${String(value)} is no such number`);
 }
 
 // The tensors of a file of safetensors: type, shape and bytes by name.
@@ -240,18 +250,31 @@ function asBytes(source) {
 async function bytesOf(source) {
   if (source instanceof ArrayBuffer || ArrayBuffer.isView(source)) return source;
   const url = String(source);
-  if (globalThis.process?.versions?.node && !/^(https?|data|blob):/.test(url)) {
-    const { readFile } = await import("node:fs/promises");
-    return readFile(url.startsWith("file:") ? new URL(url) : url);
+  try {
+    if (globalThis.process?.versions?.node && !/^(https?|data|blob):/.test(url)) {
+      const { readFile } = await import("node:fs/promises");
+      return await readFile(url.startsWith("file:") ? new URL(url) : url);
+    }
+    const response = await fetch(url);
+    if (!response.ok) throw new Error(`${response.status} ${response.statusText}`);
+    return await response.arrayBuffer();
+  } catch (error) {
+    throw new GlowtrainError("READ_FAILED", `${url} cannot be read: ${error.message}`);
   }
-  const response = await fetch(url);
-  if (!response.ok) throw new GlowtrainError("READ_FAILED", `${url}: ${response.status} ${response.statusText}`);
-  return response.arrayBuffer();
+}
+
+// An instance of a module, which imports nothing.
+async function instanceOf(bytes) {
+  try {
+    return (await WebAssembly.instantiate(bytes)).instance;
+  } catch (error) {
+    throw new GlowtrainError("READ_FAILED", `this is no whole module of WebAssembly that runs here: ${error.message}`);
+  }
 }
 
 /** Load the model from the bytes of its module, or from where they are; likewise its weights, if they are given. */
 async function instantiate(source, weights) {
-  const { instance } = await WebAssembly.instantiate(await bytesOf(source));
+  const instance = await instanceOf(await bytesOf(source));
   if (!instance.exports[`${description.name}_init`])
     throw new GlowtrainError("OTHER_VERSION", `this is not the module of ${description.name}`);
   return new Model(instance.exports, weights ? asBytes(await bytesOf(weights)).slice() : null);
