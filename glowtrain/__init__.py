@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from glowtrain.backends.cpu.backend import Cpu
     from glowtrain.bundles import bundle, bundle_size, load_bundle, save_bundle_weights
     from glowtrain.compiler import compile
+    from glowtrain.compiler.outline import summary
     from glowtrain.errors import GlowtrainError
     from glowtrain.grad import gradient_model, gradients, jvp, stop_gradient
     from glowtrain.graph import (
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from glowtrain.native import NativeFunction
     from glowtrain.nn import model
     from glowtrain.onnx_io import load, save
-    from glowtrain.outline import summary
     from glowtrain.quantization import quantize
     from glowtrain.stages import Options
     from glowtrain.torch import from_torch as from_torch
@@ -65,7 +65,7 @@ _HOMES = {
     "quantize": "glowtrain.quantization",
     "save": "glowtrain.onnx_io",
     "stop_gradient": "glowtrain.grad",
-    "summary": "glowtrain.outline",
+    "summary": "glowtrain.compiler.outline",
 }
 _MODULES = ("data", "errors", "grad", "gradcheck", "losses", "nn", "onnx_io", "ops", "optim", "quantization")
 
