@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from threading import Condition
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from glowtrain.backends.base import Artifact, Backend, Batches, Executable, Instance
+from glowtrain.backends.base import Artifact, Backend, Batches, DirectCall, Executable, Instance
 from glowtrain.backends.cache.folder import Cache
 from glowtrain.backends.cache.key import foreign_modules, key_of
 from glowtrain.backends.inputs import check_batches, check_inputs
@@ -85,6 +85,12 @@ class Specialisation:
     def timed_at(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> float:
         """The seconds that :meth:`run_at` takes within the instance's code."""
         return self._called(lambda instance: instance.timed_at(inputs, outputs))
+
+    def direct(self) -> DirectCall | None:
+        """How native code does :meth:`run_at`, as :meth:`Instance.direct` says, for who sees to it that nothing else
+        runs over the same state meanwhile."""
+        with self.instance() as instance:
+            return instance.direct()
 
     def _called(self, call: Callable[[Instance], Outputs]) -> Outputs:
         """A call of an instance, alone or beside others."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
@@ -50,10 +51,20 @@ class Allocation:
     """New tensors of some types, for each call."""
 
     def __init__(self, types: Sequence[TensorType]) -> None:
-        self._all = [(type_.shape, _strides(type_.shape), THEIRS[type_.dtype]) for type_ in types]
+        self.arguments = [(type_.shape, _strides(type_.shape), THEIRS[type_.dtype]) for type_ in types]
+        """What :data:`new` is called with."""
 
     def __call__(self) -> list[torch.Tensor]:
-        return [new(shape, strides, dtype) for shape, strides, dtype in self._all]
+        return [new(shape, strides, dtype) for shape, strides, dtype in self.arguments]
+
+    @property
+    def dtypes(self) -> list[torch.dtype]:
+        return [dtype for _, _, dtype in self.arguments]
+
+    @property
+    def nbytes(self) -> int:
+        """Of all together."""
+        return sum(math.prod(shape) * dtype.itemsize for shape, _, dtype in self.arguments)
 
 
 def _strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -101,6 +112,8 @@ class Spans:
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         spans = sorted(map(_span, tensors))
+        self.merged = _merged(spans)
+        """From first to behind last, ascending and apart."""
         self._firsts = [first for first, _ in spans]
         self._ends = list(accumulate((end for _, end in spans), max))
 
@@ -111,6 +124,17 @@ class Spans:
         if before and self._ends[before - 1] > first:
             return True
         return before < len(self._firsts) and self._firsts[before] < first + tensor.nbytes
+
+
+def _merged(spans: Iterable[Span]) -> list[Span]:
+    """Ascending spans, those that touch as one."""
+    found: list[Span] = []
+    for first, end in spans:
+        if found and first <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((first, end))
+    return found
 
 
 def _meet(one: Span, other: Span) -> bool:

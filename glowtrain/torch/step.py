@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import warnings
+import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
@@ -14,36 +14,27 @@ from torch.utils import _pytree as pytree
 
 from glowtrain.backends.base import Backend
 from glowtrain.backends.discovery import backend_of
-from glowtrain.backends.inputs import check_inputs
-from glowtrain.backends.state import State, address_of
-from glowtrain.compiler.specialisation import Specialisation
+from glowtrain.backends.state import State
 from glowtrain.errors import InputError, UnpicklableError
-from glowtrain.grad.training import LOSS, training_graph
-from glowtrain.graph import Graph, Input, Value, Variable
+from glowtrain.forks import renew_in_children
+from glowtrain.grad.training import LOSS
+from glowtrain.graph import Graph, Variable
 from glowtrain.modes.training_and_inference import COUNTER
-from glowtrain.optim import HYPER
 from glowtrain.presentation.words import kind_of, plural
-from glowtrain.stages import Options
-from glowtrain.torch.aten.table import type_of_fake
-from glowtrain.torch.loss import check_loss, check_loss_function
-from glowtrain.torch.memory import Allocation, Spans, address, array_of, check_device, row_major, tensor_of
-from glowtrain.torch.module import check_module, placed, variables_of
+from glowtrain.torch.loss import check_loss_function
+from glowtrain.torch.memory import array_of, check_device
+from glowtrain.torch.module import check_module
 from glowtrain.torch.optimizers import GroupedUpdates, kind_of_optimizer
-from glowtrain.torch.random_state import RandomState
-from glowtrain.torch.read import read
 from glowtrain.torch.shapes import ByShape
-from glowtrain.torch.tracing.trace import MODULE, Computation, Trace, traced
-from glowtrain.torch.watching.guard import Guard, within
+from glowtrain.torch.step_for_shape import StepForShape
+from glowtrain.torch.tracing.trace import Trace
+from glowtrain.torch.watching.call import NativeCall
+from glowtrain.torch.watching.guard import Guard
+from glowtrain.torch.watching.turn import Turn
 from glowtrain.torch.watching.watch import Flags, Watch
-from glowtrain.types import Array
 
 LossFunction = Callable[..., Any]
-Places = dict[str, int]
-"""Addresses by the names of inputs or outputs."""
-
-
-class NonFiniteLossWarning(UserWarning):
-    """A loss was NaN or infinite: its step has updated nothing."""
+Result = TypeVar("Result")
 
 
 def compile_step(
@@ -89,7 +80,15 @@ def compile_step(
 
 
 class CompiledStep:
-    """What :func:`compile_step` returns; one native function for each shape and mode."""
+    """What :func:`compile_step` returns; one native function for each shape and mode.
+
+    ``step(*batch)`` trains on one batch: the loss from before the update, and what else the loss function returns.
+    Arguments are tensors, numbers, and tuples, lists and dicts of them.
+    """
+
+    __slots__ = ("__call__", "__dict__", "__weakref__")
+    # each step has a call of its own, which may be native code: a method would be Python code, to be fetched each time
+    __call__: Callable[..., Any]
 
     def __init__(
         self, module: torch.nn.Module, loss_fn: LossFunction, optimizer: torch.optim.Optimizer, backend: Backend,
@@ -104,6 +103,9 @@ class CompiledStep:
         self.state = State({})
         self.draws = _first_draw(module)
         """The number of the next draw of random numbers, when it was last compiled anew."""
+        self._turn = Turn()
+        self._look = _Looking(self)
+        renew_in_children(self)
         self.recompile()
         optimizer.register_load_state_dict_post_hook(_Recompiling(self))
 
@@ -112,6 +114,23 @@ class CompiledStep:
 
         A step does so on its own where parameters were replaced or moved, or the optimizer's state was loaded.
         """
+        with self._turn:
+            self._recompile()
+
+    def renew(self) -> None:
+        """Begin anew where there is no other thread, in a child of fork."""
+        self._turn.renew()
+        self._use(None)
+        for compiled in self._compiled.values():
+            compiled.calls.clear()
+
+    def _use(self, native: NativeCall | None) -> None:
+        """Call native code from now on."""
+        self._native = native
+        self.__call__ = self._look if native is None else native.call
+
+    def _recompile(self) -> None:
+        self._use(None)
         watch = Watch(self.modules)
         watch.check()
         self.names = _names(self.optimizer, watch)
@@ -121,7 +140,7 @@ class CompiledStep:
         self._others: dict[str, torch.Tensor] = {}
         self.draws = int(self.state.read(COUNTER)) if COUNTER in self.state else self.draws
         self.state = State({})
-        self._compiled: ByShape[_Compiled] = ByShape()
+        self._compiled: ByShape[StepForShape] = ByShape()
         self._modes: dict[Flags, int] = {}
         """Numbers of all flags that were met, which are quicker to look up."""
         self._mode = 0
@@ -135,20 +154,26 @@ class CompiledStep:
         """Raises :class:`UnpicklableError`: a step works in the memory of one module."""
         raise UnpicklableError("a compiled step is neither copied nor pickled: make one for the copy of the module")
 
-    def __call__(self, *batch: Any) -> Any:
-        """Train on one batch: the loss from before the update, and what else the loss function returns.
+    def timed(self, *batch: Any) -> tuple[float, float]:
+        """Train on one batch: the seconds of the call, and of the native function alone."""
+        seconds = None if self._native is None else self._native.timed(self, batch)
+        if seconds is None:
+            began = time.perf_counter()
+            native = self.looking(batch, StepForShape.timed)
+            seconds = time.perf_counter() - began, native
+        return seconds
 
-        Arguments are tensors, numbers, and tuples, lists and dicts of them.
-        """
-        compiled, leaves = self._for(batch)
-        return compiled.run(leaves)
+    def looking(self, batch: Sequence[Any], run: Callable[[StepForShape, Sequence[Any]], Result]) -> Result:
+        """A call that looks at everything by Python, so that the next one need not."""
+        with self._turn:
+            self._use(None)
+            compiled, leaves = self._for(batch)
+            result = run(compiled, leaves)
+            if leaves is batch:
+                self._use(compiled.native(leaves, self._look, self._turn))
+            return result
 
-    def timed(self, *batch: Any) -> float:
-        """Train on one batch, and say how many seconds the native function alone took."""
-        compiled, leaves = self._for(batch)
-        return compiled.timed(leaves)
-
-    def _for(self, batch: Sequence[Any]) -> tuple[_Compiled, Sequence[Any]]:
+    def _for(self, batch: Sequence[Any]) -> tuple[StepForShape, Sequence[Any]]:
         """The step for batches like this one, and the batch's tensors and numbers."""
         if torch.is_autocast_enabled("cpu"):
             raise InputError("a step does not run under autocast: convert the module instead, with .to(torch.bfloat16)")
@@ -161,7 +186,7 @@ class CompiledStep:
             compiled = self._looked_at(key, batch)
         return compiled, leaves
 
-    def _looked_at(self, key: Sequence[Any], batch: Sequence[Any]) -> _Compiled:
+    def _looked_at(self, key: Sequence[Any], batch: Sequence[Any]) -> StepForShape:
         """The step for batches like this one, after a look at all that it works on."""
         if not self.watch.unchanged:
             self.recompile()
@@ -188,7 +213,7 @@ class CompiledStep:
         guard.seal()
         return guard
 
-    def _compile(self, key: Any, batch: Sequence[Any]) -> _Compiled:
+    def _compile(self, key: Any, batch: Sequence[Any]) -> StepForShape:
         if len(batch) <= self.targets and self.targets:
             raise InputError(
                 f"a step takes the module's arguments and then {plural(self.targets, 'target')} for the loss, not "
@@ -197,7 +222,7 @@ class CompiledStep:
         for number, value in enumerate(batch):
             for leaf in pytree.tree_leaves(value):
                 _check_input(f"argument {number} of the step", leaf)
-        compiled = _Compiled(self, batch)
+        compiled = StepForShape(self, batch)
         self._compiled.put(key, compiled)
         return compiled
 
@@ -242,109 +267,16 @@ def _first_draw(module: torch.nn.Module) -> int:
     return number << 40
 
 
-class _Compiled:
-    """A step for one shape of batches."""
+class _Looking:
+    """A call by Python of a step that somebody still has."""
 
-    def __init__(self, step: CompiledStep, batch: Sequence[Any]) -> None:
-        self.optimizer = step.optimizer
-        self.updates = GroupedUpdates(step.optimizer, step.names, *step.clips)
-        graph, self.structure = _step_graph(step, batch, self.updates)
-        self.changed = step.borrow(graph, self.updates)
-        self.guard = step.guard(self.updates)
-        options = Options(facts=step.backend.facts, row_major_variables=True)
-        self.special = Specialisation(graph, step.backend, options, step.state)
-        names = [value.name for value in graph.inputs if not value.name.startswith(HYPER)]
-        self.names = names
-        self.leaves = [n for n, leaf in enumerate(pytree.tree_leaves(batch)) if isinstance(leaf, torch.Tensor)]
-        """Which leaves of a batch the inputs of these names are."""
-        self.indices = [(name, names.index(name)) for name in {use.input.name for use in graph.index_uses}]
-        bounds = [(names.index(use.input.name), *use.bounds) for use in graph.index_uses if use.bounds is not None]
-        self.bounds = bounds if len(bounds) == len(graph.index_uses) else None
-        self.written = Spans(self.changed)
-        types = graph.input_types
-        self.numbers = {name: np.zeros((), types[name].dtype.numpy) for name in self.updates.numbers() if name in types}
-        self.places = {name: address_of(number) for name, number in self.numbers.items()}
-        self.results = Allocation([value.type for value in graph.outputs.values()])
-        self.result_names = list(graph.outputs)
-        own = set(map(id, step.watch.tensors.values()))
-        self.noticed = [tensor for tensor in self.changed if id(tensor) in own]
-        """The changed tensors that autograd may have kept: the optimizer's state, none differentiates through."""
-        self.settings: list[dict[str, Any]] = []
-        self.live = any(
-            isinstance(value, torch.Tensor) for group in self.updates.groups for value in group.settings.values()
-        )
-        """Whether settings are tensors, which schedulers change in place."""
-        self.warned = False
+    def __init__(self, step: CompiledStep) -> None:
+        self._step = ref(step)
 
-    def run(self, leaves: Sequence[Any]) -> Any:
-        """One step."""
-        self._set_numbers()
-        tensors, results = self._inputs(leaves), self.results()
-        self._check_indices(tensors)
-        self._announce()
-        if not self.special.run_at(*self._places(tensors, results)):
-            outputs = self.special.run(self._arrays(tensors))
-            results = [tensor_of(outputs[name]) for name in self.result_names]
-        return self._returned(results)
-
-    def timed(self, leaves: Sequence[Any]) -> float:
-        """The seconds of one step within native code; the rest is done as by :meth:`run`."""
-        self._set_numbers()
-        tensors, results = self._inputs(leaves), self.results()
-        self._check_indices(tensors)
-        self._announce()
-        seconds = self.special.timed_at(*self._places(tensors, results))
-        self._returned(results)
-        return seconds
-
-    def _check_indices(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Raise :class:`InputError` for indices that are out of range."""
-        if not self._indices_hold(tensors):
-            check_inputs(self.special.graph, self._arrays(tensors))
-
-    def _indices_hold(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether the inputs that are indices are certainly allowed."""
-        if self.bounds is not None:
-            return all(within(tensors[at], *bounds) for at, *bounds in self.bounds)
-        return self.special.indices_hold({name: array_of(tensors[at]) for name, at in self.indices})
-
-    def _places(self, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> tuple[Places, Places]:
-        """Where inputs and outputs lie."""
-        inputs = self.places.copy()
-        inputs.update(zip(self.names, map(address, tensors), strict=True))
-        return inputs, dict(zip(self.result_names, map(address, results), strict=True))
-
-    def _arrays(self, tensors: Sequence[torch.Tensor]) -> dict[str, Array]:
-        return {**self.numbers, **dict(zip(self.names, map(array_of, tensors), strict=True))}
-
-    def _inputs(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
-        """What of a batch is tensors, in memory that the step does not write, perhaps before it reads."""
-        tensors = [row_major(leaves[number]) for number in self.leaves]
-        return [tensor.clone() if self.written.meet(tensor) else tensor for tensor in tensors]
-
-    def _announce(self) -> None:
-        """Let PyTorch know of the step: autograd, of tensors that change, and schedulers, which warn of loops without
-        steps. Before it, as its work pushes all of this out of the processor's caches."""
-        torch.autograd.graph.increment_version(self.noticed)
-        self.optimizer._opt_called = True
-
-    def _set_numbers(self) -> None:
-        """Hyperparameters as they are now, where they are not those of the step before."""
-        groups = self.optimizer.param_groups
-        if groups != self.settings or self.live:
-            present = self.updates.numbers()
-            for name, number in self.numbers.items():
-                number[...] = present[name]
-            self.settings = [dict(group) for group in groups]
-
-    def _returned(self, results: Sequence[torch.Tensor]) -> Any:
-        if not self.warned and not math.isfinite(results[0].item()):
-            self.warned = True
-            message = f"the loss is {float(results[0])}: such a step updates nothing"
-            warnings.warn(message, NonFiniteLossWarning, stacklevel=4)
-        if len(results) == 1:
-            return results[0]
-        return pytree.tree_unflatten(list(results), self.structure)
+    def __call__(self, *batch: Any) -> Any:
+        step = self._step()
+        assert step is not None  # who calls it has it
+        return step.looking(batch, StepForShape.run)
 
 
 class _Recompiling:
@@ -357,35 +289,6 @@ class _Recompiling:
         step = self.step()
         if step is not None:
             step.recompile()
-
-
-def _step_graph(step: CompiledStep, batch: Sequence[Any], updates: GroupedUpdates) -> tuple[Graph, pytree.TreeSpec]:
-    """Forward, backward and update for batches like this one; and how its outputs make up what the loss returns."""
-    modules = {name or MODULE: module for name, module in step.modules.items()}
-    trace = traced(Computation(step.loss, **modules), batch)
-    tensors = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
-    inputs = [Input(type_of_fake(tensor), f"input{number}") for number, tensor in enumerate(tensors)]
-    arrays = {name: array_of(tensor) for name, tensor in step.watch.tensors.items()}
-    variables = variables_of(trace, step.watch.tensors, arrays)
-    random = RandomState(torch.initial_seed(), step.draws)
-    found = read(trace, {**placed(trace, inputs), **variables, **step.outside(trace)}, random, MODULE)
-    loss = _loss(found.results)
-    by_name = {full: variables[placeholder] for placeholder, full in trace.names.items()}
-    state = {by_name[name]: value for name, value in found.updates.items()}
-    extra = {f"result{number}": value for number, value in enumerate(found.results[1:])}
-    model = Graph(tuple(inputs), {LOSS: loss, **extra}, {**state, **random.updates}, type(step.module).__name__.lower())
-    chosen = {step.names[id(parameter)] for group in step.optimizer.param_groups for parameter in group["params"]}
-    trained = list(dict.fromkeys(v for v in variables.values() if v.trainable and v.name in chosen))
-    return training_graph(model, loss, (), trained, updates, extra), trace.structure
-
-
-def _loss(results: Sequence[Any]) -> Value:
-    """The first result. Raises :class:`InputError` unless it is a float scalar, and all are tensors."""
-    others = [result for result in results if not isinstance(result, Value)]
-    loss: Any = next(iter([*others, *results]), None)
-    check_loss(loss)
-    scalar: Value = loss
-    return scalar
 
 
 def _names(optimizer: torch.optim.Optimizer, watch: Watch) -> dict[int, str]:

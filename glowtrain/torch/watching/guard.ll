@@ -1,48 +1,40 @@
 ; Whether Python objects and memory are still as they were: many of them, looked at in one call.
 ;
-; What is expected lies in a row of words: the addresses of Python's functions, then entries, then a zero. An entry is
-; what it looks at (one of the numbers below), how many words are expected, an object or an address, a key, and the
-; words. The caller holds Python's global lock.
+; What is expected lies in a row of words: entries, then a zero. An entry is what it looks at (one of the numbers below),
+; how many words are expected, an object or an address, a key, and the words. The caller holds Python's global lock.
 ;
-; 1 memory at an address   2 the values of a dict, in order   3 the elements of a list
-; 4 the value of a key of a dict
+; 1 memory at an address   2 the values of a dict, in order; zero stands for any   3 the elements of a list
+; 4 the value of a key of a dict   5 what a function without arguments returns
 
-%python = type { ptr, ptr, ptr, ptr, [0 x i64] }
-; PyDict_Next, PyDict_GetItem, PyList_Size, PyList_GetItem, entries
+; What lies at addresses, a row of them behind their number, has mostly left the caches: all of it is asked for before
+; any is waited for.
+define void @fetch(ptr %row) #0 {
+entry:
+  %count = load i64, ptr %row
+  br label %one
+one:
+  %n = phi i64 [ 0, %entry ], [ %next, %ask ]
+  %end = icmp eq i64 %n, %count
+  br i1 %end, label %asked, label %ask
+ask:
+  %next = add i64 %n, 1
+  %at = getelementptr ptr, ptr %row, i64 %next
+  %line = load ptr, ptr %at
+  call void @llvm.prefetch.p0(ptr %line, i32 0, i32 3, i32 1)
+  br label %one
+asked:
+  ret void
+}
 
 ; The entry that does not hold, by the number of its first word; -1 if all hold.
 define i64 @changed(ptr %guard) #0 {
 entry:
   %position = alloca i64
   %value = alloca ptr
-  %dict.next = load ptr, ptr %guard
-  %dict.get.at = getelementptr %python, ptr %guard, i64 0, i32 1
-  %dict.get = load ptr, ptr %dict.get.at
-  %list.size.at = getelementptr %python, ptr %guard, i64 0, i32 2
-  %list.size = load ptr, ptr %list.size.at
-  %list.get.at = getelementptr %python, ptr %guard, i64 0, i32 3
-  %list.get = load ptr, ptr %list.get.at
-  br label %fetch
-fetch: ; what entries look at has mostly left the caches: all of it is asked for before any is waited for
-  %f = phi i64 [ 0, %entry ], [ %f.next, %fetch.entry ]
-  %f.at = getelementptr %python, ptr %guard, i64 0, i32 4, i64 %f
-  %f.kind = load i64, ptr %f.at
-  %f.end = icmp eq i64 %f.kind, 0
-  br i1 %f.end, label %fetched, label %fetch.entry
-fetch.entry:
-  %f.count.at = getelementptr i64, ptr %f.at, i64 1
-  %f.count = load i64, ptr %f.count.at
-  %f.object.at = getelementptr i64, ptr %f.at, i64 2
-  %f.object = load ptr, ptr %f.object.at
-  call void @llvm.prefetch.p0(ptr %f.object, i32 0, i32 3, i32 1)
-  %f.length = add i64 %f.count, 4
-  %f.next = add i64 %f, %f.length
-  br label %fetch
-fetched:
   br label %look
 look:
-  %at = phi i64 [ 0, %fetched ], [ %next, %holds ]
-  %kind.at = getelementptr %python, ptr %guard, i64 0, i32 4, i64 %at
+  %at = phi i64 [ 0, %entry ], [ %next, %holds ]
+  %kind.at = getelementptr i64, ptr %guard, i64 %at
   %kind = load i64, ptr %kind.at
   %count.at = getelementptr i64, ptr %kind.at, i64 1
   %count = load i64, ptr %count.at
@@ -59,6 +51,7 @@ look:
     i64 2, label %dict
     i64 3, label %list
     i64 4, label %item
+    i64 5, label %answer
   ]
 holds:
   br label %look
@@ -81,7 +74,7 @@ dict:
   br label %dict.entry
 dict.entry:
   %d = phi i64 [ 0, %dict ], [ %d.next, %dict.value ]
-  %d.more = call i32 %dict.next(ptr %object, ptr %position, ptr null, ptr %value)
+  %d.more = call i32 @PyDict_Next(ptr %object, ptr %position, ptr null, ptr %value)
   %d.end = icmp eq i32 %d.more, 0
   %d.all = icmp eq i64 %d, %count
   br i1 %d.end, label %dict.end, label %dict.more
@@ -94,11 +87,13 @@ dict.value:
   %d.then.at = getelementptr i64, ptr %expected, i64 %d
   %d.then = load i64, ptr %d.then.at
   %d.next = add i64 %d, 1
-  %d.same = icmp eq i64 %d.now, %d.then
+  %d.equal = icmp eq i64 %d.now, %d.then
+  %d.any = icmp eq i64 %d.then, 0
+  %d.same = or i1 %d.equal, %d.any
   br i1 %d.same, label %dict.entry, label %differs
 
 list:
-  %l.size = call i64 %list.size(ptr %object)
+  %l.size = call i64 @PyList_Size(ptr %object)
   %l.fits = icmp eq i64 %l.size, %count
   br i1 %l.fits, label %list.element, label %differs
 list.element:
@@ -106,7 +101,7 @@ list.element:
   %l.end = icmp eq i64 %l, %count
   br i1 %l.end, label %holds, label %list.value
 list.value:
-  %l.now = call i64 %list.get(ptr %object, i64 %l)
+  %l.now = call i64 @PyList_GetItem(ptr %object, i64 %l)
   %l.then.at = getelementptr i64, ptr %expected, i64 %l
   %l.then = load i64, ptr %l.then.at
   %l.next = add i64 %l, 1
@@ -114,9 +109,22 @@ list.value:
   br i1 %l.same, label %list.element, label %differs
 
 item:
-  %i.now = call i64 %dict.get(ptr %object, ptr %key)
+  %i.now = call i64 @PyDict_GetItem(ptr %object, ptr %key)
   %i.same = icmp eq i64 %i.now, %first
   br i1 %i.same, label %holds, label %differs
+
+answer:
+  %a.now = call ptr @PyObject_CallNoArgs(ptr %object)
+  %a.failed = icmp eq ptr %a.now, null
+  br i1 %a.failed, label %answer.failed, label %answered
+answered:
+  call void @Py_DecRef(ptr %a.now)
+  %a.word = ptrtoint ptr %a.now to i64
+  %a.same = icmp eq i64 %a.word, %first
+  br i1 %a.same, label %holds, label %differs
+answer.failed:
+  call void @PyErr_Clear()
+  br label %differs
 
 differs:
   ret i64 %at
@@ -170,5 +178,12 @@ end:
   ret i64 %largest
 }
 
+declare i32 @PyDict_Next(ptr, ptr, ptr, ptr)
+declare i64 @PyDict_GetItem(ptr, ptr)
+declare i64 @PyList_Size(ptr)
+declare i64 @PyList_GetItem(ptr, i64)
+declare ptr @PyObject_CallNoArgs(ptr)
+declare void @Py_DecRef(ptr)
+declare void @PyErr_Clear()
 declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
 declare i64 @llvm.vector.reduce.umax.v8i64(<8 x i64>)

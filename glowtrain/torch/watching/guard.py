@@ -7,21 +7,24 @@ the step before has mostly pushed out of the caches, where a loop in native code
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from importlib import resources
 from typing import Any
 
 import torch
 
-from glowtrain.backends.llvm import toolchain
-from glowtrain.backends.llvm.target import Target
-from glowtrain.torch.watching.tensor_layout import MOST_AXES, read, tensor_layout
+from glowtrain.torch.watching.native import library
+from glowtrain.torch.watching.tensor_layout import MOST_AXES, WORD, read, tensor_layout
 
-PYTHON = ("PyDict_Next", "PyDict_GetItem", "PyList_Size", "PyList_GetItem")
-"""The functions that ``guard.ll`` calls, in its order."""
-END, MEMORY, DICT, LIST, ITEM = range(5)
+END, MEMORY, DICT, LIST, ITEM, ANSWER = range(6)
 """What an entry looks at."""
+LINE = 64
+"""Bytes of a cache's line."""
+DICT_ENTRIES, LIST_ELEMENTS = 4, 3
+"""The words of CPython's dicts and lists that lead to what they hold. A wrong one would cost time only."""
+MOST_LINES = 16
+"""Lines of one object that are fetched at most: of larger ones, few are looked at."""
 
 
 class Guard:
@@ -29,14 +32,20 @@ class Guard:
 
     def __init__(self) -> None:
         self._layout = tensor_layout()
-        self._complete = self._layout is not None
+        self.complete = self._layout is not None
+        """Whether native code can look at all that was added."""
+        self.lines: set[int] = set()
+        """The lines of memory that it looks at, by number."""
         self._entries: list[int] = []
         self._kept: list[Any] = []
 
-    def add_dicts(self, dicts: Sequence[dict[Any, Any]]) -> None:
-        """Their values, by identity and in their order."""
+    def add_dicts(self, dicts: Sequence[dict[Any, Any]], passed_over: Sequence[Any] = ()) -> None:
+        """Their values, by identity and in their order, whatever some keys have."""
         for each in dicts:
             self._add(DICT, each, None, list(each.values()))
+            for at, key in enumerate(each):
+                if key in passed_over:
+                    self._entries[at - len(each)] = 0
 
     def add_list(self, elements: list[Any]) -> None:
         """Its elements, by identity."""
@@ -46,14 +55,19 @@ class Guard:
         """What a dict has under a key, by identity."""
         self._add(ITEM, mapping, key, [mapping[key]])
 
+    def add_answer(self, function: Callable[[], Any], expected: Any) -> None:
+        """What a function returns, by identity."""
+        self._add(ANSWER, function, None, [expected])
+
     def add_tensor(self, tensor: torch.Tensor) -> None:
         """Where a tensor's elements lie and how, its element type, whether it requires a gradient, and hooks on it."""
         if self._layout is None or tensor.dim() > MOST_AXES:
-            self._complete = False
+            self.complete = False
             return
         self._kept += [tensor, tensor.untyped_storage()]
         for address, count in self._layout.words_of(tensor):
             self._entries += [MEMORY, count, address, 0, *read(address, count)]
+            self.lines.update(lines_of(address, WORD * count))
         for hooks in (tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None)):
             if hooks is not None:
                 self._add(DICT, hooks, None, [])
@@ -61,24 +75,47 @@ class Guard:
     def _add(self, kind: int, looked_at: Any, key: Any, expected: Sequence[Any]) -> None:
         self._kept += [looked_at, key, *expected]
         self._entries += [kind, len(expected), id(looked_at), id(key), *map(id, expected)]
+        self.lines.update(lines_of_object(looked_at))
+        if kind == ITEM:
+            self.lines.update(lines_of(id(key), 1))
 
     def seal(self) -> None:
         """Nothing more is added."""
         # an entry ends where the next begins, and the last one's words may be looked at behind its end
-        words = [*_python(), *self._entries, END, 0, 0, 0, 0]
+        words = [*self._entries, END, 0, 0, 0, 0]
         self._words = (ctypes.c_uint64 * len(words))(*words)
-        self._address = ctypes.addressof(self._words)
-        self._call = _changed() if self._complete else None
+        self.address = ctypes.addressof(self._words)
+        self.lines.update(lines_of(self.address, WORD * len(words)))
+        self._fetched = addresses(self.lines)
+        self._calls = (_fetch(), _changed()) if self.complete else None
 
     @property
     def holds(self) -> bool:
         """Whether nothing has changed; False, too, where that cannot be said so quickly."""
-        return self._call is not None and self._call(self._address) < 0
+        if self._calls is None:
+            return False
+        fetch, changed = self._calls
+        fetch(self._fetched)
+        return changed(self.address) < 0
 
 
-@cache
-def _python() -> tuple[int, ...]:
-    return tuple(ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0 for name in PYTHON)
+def addresses(lines: set[int]) -> ctypes.Array[ctypes.c_uint64]:
+    """Lines as ``fetch`` of ``guard.ll`` takes them: their number, and their addresses."""
+    return (ctypes.c_uint64 * (1 + len(lines)))(len(lines), *[LINE * line for line in sorted(lines)])
+
+
+def lines_of(address: int, size: int) -> range:
+    """The lines that so many bytes lie in."""
+    return range(address // LINE, (address + size - 1) // LINE + 1)
+
+
+def lines_of_object(looked_at: Any) -> Iterator[int]:
+    """The lines of an object, and of what it holds where that is a dict or a list."""
+    size = type(looked_at).__basicsize__
+    yield from lines_of(id(looked_at), size)
+    if looked_at and isinstance(looked_at, (dict, list)):
+        (held,) = read(id(looked_at) + WORD * (DICT_ENTRIES if isinstance(looked_at, dict) else LIST_ELEMENTS), 1)
+        yield from lines_of(held, min(max(sys.getsizeof(looked_at) - size, 1), MOST_LINES * LINE))
 
 
 def within(tensor: torch.Tensor, low: int, high: int, ignored: int) -> bool:
@@ -88,15 +125,15 @@ def within(tensor: torch.Tensor, low: int, high: int, ignored: int) -> bool:
 
 
 @cache
-def _library() -> toolchain.Library:
-    text = resources.files(__package__).joinpath("guard.ll").read_text(encoding="utf-8")
-    return toolchain.build(text, Target.host(), ["changed", "largest"])
+def _changed() -> Callable[[int], int]:
+    """``changed`` of ``guard.ll``, which keeps Python's global lock."""
+    call: Callable[[int], int] = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(library().address("changed"))
+    return call
 
 
 @cache
-def _changed() -> Callable[[int], int]:
-    """``changed`` of ``guard.ll``, which keeps Python's global lock."""
-    call: Callable[[int], int] = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(_library().address("changed"))
+def _fetch() -> Callable[[Any], None]:
+    call: Callable[[Any], None] = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(library().address("fetch"))
     return call
 
 
@@ -104,5 +141,5 @@ def _changed() -> Callable[[int], int]:
 def _largest() -> Callable[[int, int, int, int], int]:
     """``largest`` of ``guard.ll``, which lets other threads run."""
     kind = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p, *[ctypes.c_int64] * 3)
-    call: Callable[[int, int, int, int], int] = kind(_library().address("largest"))
+    call: Callable[[int, int, int, int], int] = kind(library().address("largest"))
     return call

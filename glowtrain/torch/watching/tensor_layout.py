@@ -11,14 +11,17 @@ import ctypes
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
+from operator import or_
 
 import numpy as np
 import torch
 
 WORD = 8
-BEHIND_TENSOR, BEHIND_STORAGE, AUTOGRAD = 22, 6, 20
-"""Words that C++'s objects have at least, of a tensor, of a storage and what a tensor has for autograd."""
+BEHIND_TENSOR, BEHIND_STORAGE, AUTOGRAD, BEHIND_VERSION = 22, 6, 20, 3
+"""Words that C++'s objects have at least, of a tensor, of a storage, what a tensor has for autograd, and the count of
+its changes."""
+ALL_BITS, MADE = (1 << 64) - 1, 16
 MOST_AXES = 5
 """Axes whose extents and strides lie in the object itself."""
 
@@ -27,15 +30,33 @@ Words = tuple[int, int]
 
 
 @dataclass(frozen=True)
+class OwnWords:
+    """Single words: the type in a Python object; in C++'s object what leads to the storage, how many axes, the first of
+    extents and strides, the offset; which word leads to the count of changes, and the one there that has it; and which
+    bits of each word are used: between fields there are others, which are what was in memory before."""
+
+    type: int
+    storage: int
+    axes: int
+    extents: int
+    strides: int
+    offset: int
+    version: tuple[int, int]
+    used: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class TensorLayout:
     """Words that change when a tensor does: in the Python object (what it stands for, hooks), in C++'s object (storage,
     extents, strides, offset, element type), each a first one and a number; in the storage's the one that holds the
-    address; and which word of C++'s object leads to autograd's, and the one there that has ``requires_grad``."""
+    address; and which word of C++'s object leads to autograd's, and the one there that has ``requires_grad``. ``own``:
+    the single words of what a tensor is."""
 
     python: tuple[int, int]
     behind: tuple[int, int]
     storage: int
     autograd: tuple[int, int]
+    own: OwnWords
 
     def words_of(self, tensor: torch.Tensor) -> list[Words]:
         """The words of a tensor, those first that lead to others."""
@@ -47,6 +68,21 @@ class TensorLayout:
         ]
         (autograd,) = read(tensor._cdata + WORD * link, 1)
         return [*found, (autograd + WORD * flag, 1)] if autograd else found
+
+    def type_of(self, tensor: torch.Tensor) -> list[tuple[int, int, int]]:
+        """What says of which extents, strides and element type a tensor is: numbers of words of C++'s object, which of
+        their bits all tensors have that are so, and these."""
+        own, count, (first, length) = self.own, tensor.dim(), self.behind
+        numbers = [own.axes, *range(own.extents, own.extents + count), *range(own.strides, own.strides + count)]
+        words = read(tensor._cdata, first + length)
+        numbers += range(own.offset + 1, first + length)
+        return [(number, own.used[number], words[number] & own.used[number]) for number in numbers]
+
+    def version_of(self, tensor: torch.Tensor) -> int | None:
+        """Where the count of a tensor's changes is; None if it has none."""
+        link, word = self.own.version
+        (counter,) = read(tensor._cdata + WORD * link, 1)
+        return counter + WORD * word if counter else None
 
     def read(self, tensor: torch.Tensor) -> list[list[int]]:
         """What they are now."""
@@ -74,13 +110,68 @@ def _searched() -> Iterator[TensorLayout]:
     python = read(id(tensor), torch._C.TensorBase.__basicsize__ // WORD)
     behind = read(tensor._cdata, BEHIND_TENSOR)
     found = [_position(behind, each) for each in ([storage._cdata], extents, strides, [offset])]
-    own = _position(python, [tensor._cdata])
+    kind, own = _position(python, [id(torch.Tensor)]), _position(python, [tensor._cdata])
     data = _position(read(storage._cdata, BEHIND_STORAGE), [storage.data_ptr()])
-    autograd = _autograd()
+    autograd, axes, version = _autograd(), _axes(), _version()
+    if kind is None or own is None or data is None or autograd is None or axes is None or version is None:
+        return
     places = [place for place in found if place is not None]
-    if own is not None and data is not None and autograd is not None and len(places) == len(found):
+    if len(places) == len(found) and max(places) == places[-1]:
+        single = OwnWords(kind, places[0], axes, places[1], places[2], places[3], version, _used())
         for last in range(max(places) + 1, BEHIND_TENSOR + 1):
-            yield TensorLayout((own, len(python) - own), (min(places), last - min(places)), data, autograd)
+            yield TensorLayout((own, len(python) - own), (min(places), last - min(places)), data, autograd, single)
+
+
+def _axes() -> int | None:
+    """Which word says how many axes there are."""
+    shapes = [range(2, 2 + count) for count in range(MOST_AXES + 1)]
+    several = [read(torch.zeros(tuple(shape))._cdata, BEHIND_TENSOR) for shape in shapes]
+    return _only([words == tuple(map(len, shapes)) for words in zip(*several, strict=True)])
+
+
+def _version() -> tuple[int, int] | None:
+    """Which word leads to the count of changes, which ``detach()`` shares and ``data`` does not, and where it is
+    there."""
+    tensor = torch.zeros(3)
+    shared, apart = tensor.detach(), tensor.data
+    rows = [read(each._cdata, BEHIND_TENSOR) for each in (tensor, shared, apart)]
+    link = _only([own == same and own != other for own, same, other in zip(*rows, strict=True)])
+    if link is None:
+        return None
+    counter = rows[0][link]
+    before = read(counter, BEHIND_VERSION)
+    tensor.add_(1)
+    risen = [now == then + 1 for then, now in zip(before, read(counter, BEHIND_VERSION), strict=True)]
+    word = _only(risen)
+    return None if word is None else (link, word)
+
+
+def _used() -> tuple[int, ...]:
+    """Which bits are the same in C++'s objects of many tensors of one type, whatever was in their memory before.
+
+    What is missed here only makes tensors of one type seem to be of different ones.
+    """
+    tensors = [tensor for byte in (0x00, 0xFF) for tensor in made_where_there_was(byte)]
+    words = zip(*[read(tensor._cdata, BEHIND_TENSOR) for tensor in tensors], strict=True)
+    return tuple(~reduce(or_, [row[0] ^ word for word in row]) & ALL_BITS for row in words)
+
+
+def made_where_there_was(byte: int) -> list[torch.Tensor]:
+    """Tensors in memory that was all of one byte, as far as the allocator gives out what it got last."""
+    allocate = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)(("PyMem_RawMalloc", ctypes.pythonapi))
+    free = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("PyMem_RawFree", ctypes.pythonapi))
+    sizes = [size for size in range(WORD * BEHIND_TENSOR, 2 * WORD * BEHIND_TENSOR, WORD) for _ in range(MADE)]
+    blocks = [(allocate(size), size) for size in sizes]
+    for block, size in blocks:
+        ctypes.memset(block, byte, size)
+    for block, _ in blocks:
+        free(block)
+    return [torch.zeros(1) for _ in range(MADE)]
+
+
+def _only(told: Sequence[bool]) -> int | None:
+    """The number of the one that is true; None unless there is just one."""
+    return told.index(True) if sum(told) == 1 else None
 
 
 def _autograd() -> tuple[int, int] | None:

@@ -1,0 +1,367 @@
+"""Calls of a compiled step that native code makes alone: what it must do as Python does, and what it must notice."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import multiprocessing
+import sys
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import BuiltinFunctionType
+from typing import Any
+
+import pytest
+import torch
+from eager import Batch, differences, eager_step, twins
+from torch import nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+import glowtrain as gt
+import glowtrain.torch as gtt
+from glowtrain.torch.watching import stock
+from glowtrain.torch.watching.tensor_layout import made_where_there_was, read, tensor_layout
+from glowtrain.torch.watching.turn import Turn
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+
+
+def data(count: int, size: int = 16, seed: int = 0) -> list[Batch]:
+    numbers = torch.Generator().manual_seed(seed)
+    draw = lambda: (torch.randn(size, 6, generator=numbers), torch.randint(0, 3, (size,), generator=numbers))  # noqa: E731
+    return [draw() for _ in range(count)]
+
+
+def compiled(module: nn.Module, loss: Any = cross_entropy, **options: Any) -> gtt.CompiledStep:
+    return gtt.compile_step(module, loss, torch.optim.SGD(module.parameters(), 0.1), **options)
+
+
+def is_native(step: gtt.CompiledStep) -> bool:
+    """Whether native code is called first."""
+    return isinstance(step.__call__, BuiltinFunctionType)
+
+
+def calls_by_python(step: gtt.CompiledStep) -> list[Any]:
+    """A list that gets the batches for which native code declines."""
+    found: list[Any] = []
+    original = type(step).looking
+
+    def looking(self: gtt.CompiledStep, batch: Any, run: Any) -> Any:
+        found.append(batch)
+        return original(self, batch, run)
+
+    type(step).looking = looking  # type: ignore[method-assign]
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _looking_as_before() -> Iterator[None]:
+    original = gtt.CompiledStep.looking
+    yield
+    gtt.CompiledStep.looking = original  # type: ignore[method-assign]
+
+
+def refusal(make: Callable[[], Any]) -> str:
+    with pytest.raises(gt.GlowtrainError) as caught:
+        make()
+    return str(caught.value)
+
+
+def test_a_loop_with_a_scheduler_needs_no_python() -> None:
+    module, optimizer, other, theirs = twins(net(), lambda ps: torch.optim.Adam(ps, 1e-2))
+    schedules = [torch.optim.lr_scheduler.ExponentialLR(each, 0.9) for each in (optimizer, theirs)]
+    step = gtt.compile_step(module, cross_entropy, optimizer)
+    looked = calls_by_python(step)
+    for batch in data(40):
+        expected = eager_step(other, cross_entropy, theirs, batch)
+        assert float(step(*batch)) == pytest.approx(float(expected), abs=1e-5)
+        for schedule in schedules:
+            schedule.step()
+    assert is_native(step)
+    assert len(looked) == 1
+    assert differences(module.state_dict(), other.state_dict()) < 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_learning_rates_are_followed_from_one_way_to_the_other(dtype: torch.dtype) -> None:
+    """Python does the second shape, whose rate is what it was when Python last looked."""
+    module, optimizer, other, theirs = twins(nn.Linear(6, 3).to(dtype), lambda ps: torch.optim.SGD(ps, 0.1))
+    step = gtt.compile_step(module, mse_loss, optimizer)
+    for rate, size in ((0.1, 4), (0.2, 4), (0.3, 4), (0.1, 5), (0.1, 4), (0, 4), (0.4, 4)):
+        optimizer.param_groups[0]["lr"] = theirs.param_groups[0]["lr"] = rate
+        batch = torch.ones(size, 6, dtype=dtype), torch.zeros(size, 3, dtype=dtype)
+        step(*batch)
+        eager_step(other, mse_loss, theirs, batch)
+        assert differences(module.state_dict(), other.state_dict()) < (0.02 if dtype is torch.bfloat16 else 1e-6)
+
+
+@pytest.mark.parametrize("wrong", [-0.1, float("nan"), float("inf")])
+def test_a_learning_rate_that_means_nothing(wrong: float) -> None:
+    module = net()
+    step = compiled(module)
+    (batch,) = data(1)
+    step(*batch)
+    before = copy.deepcopy(module.state_dict())
+    step.optimizer.param_groups[0]["lr"] = wrong
+    assert "lr must be a number that is not negative" in refusal(lambda: step(*batch))
+    assert differences(module.state_dict(), before) == 0
+
+
+def test_other_settings_are_noticed() -> None:
+    module, optimizer, other, theirs = twins(net(), lambda ps: torch.optim.AdamW(ps, 1e-2))
+    step = gtt.compile_step(module, cross_entropy, optimizer)
+    for number, batch in enumerate(data(9)):
+        for group in (*optimizer.param_groups, *theirs.param_groups):
+            group["betas"] = (0.9 - 0.1 * (number // 3), 0.99)
+            group["weight_decay"] = 0.1 * (number // 2)
+        expected = eager_step(other, cross_entropy, theirs, batch)
+        assert float(step(*batch)) == pytest.approx(float(expected), abs=1e-5)
+    assert differences(module.state_dict(), other.state_dict()) < 1e-5
+
+
+def test_batches_that_do_not_fit_any_more() -> None:
+    ((x, y),) = data(1)
+    module = net()
+    step = compiled(module)
+    step(x, y)
+    before = copy.deepcopy(module.state_dict())
+    for words, wrong in (
+        ("requires a gradient", (x.clone().requires_grad_(), y)),
+        ("requires a gradient", ((x.clone().requires_grad_() * 2)[:], y)),
+        ("is on meta", (x.to("meta"), y)),
+        ("to_dense", (x.to_sparse(), y)),
+        ("torch.from_numpy", (x.numpy(), y)),
+        ("0 to 2", (x, y + 1)),
+        ("0 to 2", (x, y - 4)),
+        ("1 target for the loss, not 1 argument", (x,)),
+    ):
+        assert words in refusal(lambda: step(*wrong))  # noqa: B023
+        assert differences(module.state_dict(), before) == 0
+    step(x, y)
+    assert is_native(step)
+
+
+def test_ways_to_compute_are_noticed() -> None:
+    ((x, y),) = data(1)
+    step = compiled(net())
+    step(x, y)
+    with torch.autocast("cpu"):
+        assert "does not run under autocast" in refusal(lambda: step(x, y))
+    step(x, y)
+    with torch.inference_mode():
+        assert "inference_mode" in refusal(lambda: step(x, y))
+    step(x, y)
+    assert is_native(step)
+    torch.set_default_dtype(torch.float64)
+    try:
+        step(x, y)
+        assert len(step._compiled) == 2
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_types_and_layouts_of_batches_are_told_apart() -> None:
+    module, optimizer, other, theirs = twins(nn.Linear(6, 6), lambda ps: torch.optim.SGD(ps, 0.1))
+    step = gtt.compile_step(module, mse_loss, optimizer)
+    x, wide = torch.randn(6, 6), torch.randn(12, 12)
+    batches = [x, x.T, x[None], wide[::2, ::2], wide[::2, 1::2], wide[1:7, 2:8], torch._neg_view(x), x[:3], x.T[:3]]
+    batches += [x[:1].expand(6, 6), nn.Parameter(x, requires_grad=False), x.unsqueeze(-1).squeeze(-1), wide[3, :6]]
+    for each in [one for batch in batches for one in (batch, batch, x, batch)]:
+        target = torch.zeros(each.shape)
+        expected = eager_step(other, mse_loss, theirs, (each, target))
+        assert float(step(each, target)) == pytest.approx(float(expected), rel=1e-5)
+    assert differences(module.state_dict(), other.state_dict()) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64, torch.float64])
+def test_elements_of_any_size_are_made_row_major(dtype: torch.dtype) -> None:
+    class Weighted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(5))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.float() * self.weight
+
+    module = Weighted()
+    step = gtt.compile_step(module, mse_loss, torch.optim.SGD(module.parameters(), 0.0))
+    looked = calls_by_python(step)
+    for seed in range(3):
+        numbers = torch.Generator().manual_seed(seed)
+        x = torch.randint(0, 100, (5, 2, 7), generator=numbers).to(dtype).permute(1, 2, 0)[:, ::3]
+        target = torch.zeros(x.shape)
+        assert float(step(x, target)) == pytest.approx(mse_loss(module(x), target).item(), rel=1e-5)
+    assert len(looked) == 1
+
+
+def test_a_batch_that_the_step_changes_is_copied() -> None:
+    make = lambda ps: torch.optim.Adam(ps, 0.1)  # noqa: E731
+    module, optimizer, other, theirs = twins(nn.Linear(6, 6), make)
+    step = gtt.compile_step(module, mse_loss, optimizer)
+    for own in (False, True, True, False, True):
+        batch = other.weight.detach().clone() if own else torch.ones(6, 6)
+        expected = eager_step(other, mse_loss, theirs, (batch, torch.ones(6, 6)))
+        loss = step(module.weight.detach() if own else batch, torch.ones(6, 6))
+        assert float(loss) == pytest.approx(float(expected), abs=1e-5)
+    assert differences(module.state_dict(), other.state_dict()) < 1e-5
+
+
+def test_numbers_among_the_arguments() -> None:
+    def scaled(scores: torch.Tensor, target: torch.Tensor, factor: float) -> torch.Tensor:
+        return factor * cross_entropy(scores, target)
+
+    step = gtt.compile_step(module := net(), scaled, torch.optim.SGD(module.parameters(), 0.0), targets=2)
+    ((x, y),) = data(1)
+    expected = cross_entropy(module(x), y).item()
+    for factor in (1.0, 1.0, 2.0, float("3"), float("3"), 1.0):
+        assert float(step(x, y, factor)) == pytest.approx(factor * expected, rel=1e-5)
+
+
+def test_each_call_has_results_of_its_own() -> None:
+    def both(scores: torch.Tensor, target: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"loss": cross_entropy(scores, target), "scores": scores}
+
+    for loss, of in ((cross_entropy, lambda result: result), (both, lambda result: result["loss"])):
+        module, optimizer, other, theirs = twins(net(), lambda ps: torch.optim.SGD(ps, 0.1))
+        step = gtt.compile_step(module, loss, optimizer)
+        batches = data(3 * stock.MOST)
+        results = [step(*batch) for batch in batches]
+        expected = [eager_step(other, cross_entropy, theirs, batch) for batch in batches]
+        assert [float(of(result)) for result in results] == pytest.approx(list(map(float, expected)), abs=1e-4)
+        assert len({of(result).data_ptr() for result in results}) == len(results)
+        result = results.pop()
+        assert sys.getrefcount(result) == 2
+        if loss is both:
+            assert result["scores"].shape == (16, 3)
+
+
+def test_warnings_of_losses_name_the_line_and_may_be_errors() -> None:
+    def trained() -> gtt.CompiledStep:
+        step = compiled(net())
+        step(*data(1)[0])
+        assert is_native(step)
+        return step
+
+    ((x, y),) = data(1)
+    bad = torch.full_like(x, float("inf"))
+    step = trained()
+    with pytest.warns(gtt.NonFiniteLossWarning, match="updates nothing") as heard:
+        step(bad, y)
+    assert heard[0].filename == __file__
+    step = trained()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(gtt.NonFiniteLossWarning):
+            step(bad, y)
+        assert float(step(x, y)) > 0
+
+
+def test_threads_take_turns() -> None:
+    """Whoever comes while another thread's step runs waits for it."""
+    module = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 64))
+    optimizer = torch.optim.Adam(module.parameters(), 1e-3)
+    step = gtt.compile_step(module, mse_loss, optimizer)
+    batch = torch.randn(64, 64), torch.randn(64, 64)
+    step(*batch)
+    with ThreadPoolExecutor(4) as pool:
+        losses = list(pool.map(lambda _: float(step(*batch)), range(200)))
+    assert len(set(losses)) == 200
+    assert max(losses) < 10
+    assert float(optimizer.state[module[0].weight]["step"]) == 201
+
+
+def test_a_turn_may_be_taken_again_and_is_given_back() -> None:
+    turn, order = Turn(), []
+
+    def wait() -> None:
+        with turn:
+            order.append("second")
+
+    with ThreadPoolExecutor(1) as pool:
+        with turn, turn:
+            waiting = pool.submit(wait)
+            while not turn._words[1]:
+                pass
+            order.append("first")
+        waiting.result(timeout=60)
+    assert order == ["first", "second"]
+    assert list(turn._words)[:2] == [0, 0]
+
+
+def _train(step: gtt.CompiledStep, batch: Batch, queue: Any) -> None:
+    queue.put([float(step(*batch)) for _ in range(3)])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_in_a_child_of_fork(threads: int) -> None:
+    """Native code must not wait there for threads that the child does not have."""
+    module = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 64))
+    step = compiled(module, mse_loss, threads=threads)
+    batch = torch.randn(128, 64), torch.randn(128, 64)
+    for _ in range(3):
+        step(*batch)
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_train, args=(step, batch, queue))
+    child.start()
+    theirs = queue.get(timeout=120)
+    child.join(60)
+    assert theirs == [float(step(*batch)) for _ in range(3)]
+
+
+def test_a_step_goes_with_its_last_reference() -> None:
+    """Its memory may be large: it must not wait for the garbage collector."""
+    step = compiled(net())
+    for batch in data(3):
+        step(*batch)
+    assert is_native(step)
+    gc.collect()  # of what compiling has left
+    gone = weakref.ref(step.__dict__["_native"]), weakref.ref(step)
+    gc.disable()
+    try:
+        del step
+        assert [each() for each in gone] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_times_of_a_call() -> None:
+    step = compiled(net())
+    for batch in data(3):  # the first by Python
+        whole, native = step.timed(*batch)
+        assert 0 < native < whole
+
+
+def test_what_tensors_are_is_read_alike() -> None:
+    layout = tensor_layout()
+    assert layout is not None
+    x = torch.arange(12.0).view(3, 4)
+    for same in (x.clone(), x.view(3, 4), torch.from_numpy(x.numpy().copy()), torch.cat([x, x])[3:], x.detach() + 1):
+        assert layout.type_of(same)[:-1] == layout.type_of(x)[:-1]
+        assert layout.type_of(same) == layout.type_of(x)
+    for other in (x.T, x[:, :3], x[:2], x[None], x.double(), x.int(), x.to("meta"), torch._neg_view(x), x.view(12)):
+        assert layout.type_of(other) != layout.type_of(x)
+
+
+def test_what_was_in_memory_before_does_not_matter() -> None:
+    layout = tensor_layout()
+    assert layout is not None
+    tensors = [tensor for byte in (0x00, 0xFF, 0x5A) for tensor in made_where_there_was(byte)]
+    assert len({tuple(layout.type_of(tensor)) for tensor in tensors}) == 1
+
+
+def test_counts_of_changes_are_found() -> None:
+    layout = tensor_layout()
+    assert layout is not None
+    tensor = torch.zeros(3)
+    place = layout.version_of(tensor)
+    assert place is not None
+    for _ in range(3):
+        assert read(place, 1)[0] & 0xFFFFFFFF == tensor._version
+        tensor.add_(1)
+    with torch.inference_mode():
+        assert layout.version_of(torch.zeros(3)) is None
