@@ -127,8 +127,6 @@ def test_batches_that_do_not_fit_any_more() -> None:
     ((x, y),) = data(1)
     module = net()
     step = compiled(module)
-    step(x, y)
-    before = copy.deepcopy(module.state_dict())
     for words, wrong in (
         ("requires a gradient", (x.clone().requires_grad_(), y)),
         ("requires a gradient", ((x.clone().requires_grad_() * 2)[:], y)),
@@ -139,6 +137,9 @@ def test_batches_that_do_not_fit_any_more() -> None:
         ("0 to 2", (x, y - 4)),
         ("1 target for the loss, not 1 argument", (x,)),
     ):
+        step(x, y)
+        assert is_native(step)
+        before = copy.deepcopy(module.state_dict())
         assert words in refusal(lambda: step(*wrong))  # noqa: B023
         assert differences(module.state_dict(), before) == 0
     step(x, y)
@@ -175,6 +176,15 @@ def test_types_and_layouts_of_batches_are_told_apart() -> None:
         expected = eager_step(other, mse_loss, theirs, (each, target))
         assert float(step(each, target)) == pytest.approx(float(expected), rel=1e-5)
     assert differences(module.state_dict(), other.state_dict()) < 1e-5
+
+
+def test_a_batch_that_is_the_negative_of_its_memory_from_the_start() -> None:
+    module = nn.Linear(6, 6)
+    step = gtt.compile_step(module, mse_loss, torch.optim.SGD(module.parameters(), 0.0))
+    x, target = torch.randn(4, 6), torch.zeros(4, 6)
+    expected = mse_loss(module(-x), target).item()
+    for _ in range(3):
+        assert float(step(torch._neg_view(x), target)) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64, torch.float64])
@@ -293,12 +303,12 @@ def test_a_turn_may_be_taken_again_and_is_given_back() -> None:
 
 
 def _train(step: gtt.CompiledStep, batch: Batch, queue: Any) -> None:
-    queue.put([float(step(*batch)) for _ in range(3)])
+    queue.put((is_native(step), [float(step(*batch)) for _ in range(3)]))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_in_a_child_of_fork(threads: int) -> None:
-    """Native code must not wait there for threads that the child does not have."""
+    """It has none of the threads and locks: Python makes them anew before native code is called again."""
     module = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 64))
     step = compiled(module, mse_loss, threads=threads)
     batch = torch.randn(128, 64), torch.randn(128, 64)
@@ -308,8 +318,9 @@ def test_in_a_child_of_fork(threads: int) -> None:
     queue = context.Queue()
     child = context.Process(target=_train, args=(step, batch, queue))
     child.start()
-    theirs = queue.get(timeout=120)
+    natively, theirs = queue.get(timeout=120)
     child.join(60)
+    assert not natively
     assert theirs == [float(step(*batch)) for _ in range(3)]
 
 
