@@ -199,19 +199,20 @@ class _Build:
 def variables_of(trace: Trace, tensors: Mapping[str, torch.Tensor], arrays: Mapping[str, Array]) -> dict[str, Variable]:
     """A variable for each parameter and buffer of a trace, by its placeholder's name.
 
-    A tensor that has several names is one variable, under the first of them: its weights are tied. ``tensors`` are the
-    module's by name, ``arrays`` their values.
+    A tensor that has several names is one variable, under the first of them: its weights are tied. So is one that is
+    read by another reference than the module's. ``tensors`` are the module's by name, ``arrays`` their values.
     """
     firsts: dict[int, str] = {}
     for name, tensor in tensors.items():
         firsts.setdefault(id(tensor), name)
     made: dict[str, Variable] = {}
     found = {}
-    for placeholder, full in trace.names.items():
-        name = own_name(full)
-        first = firsts[id(tensors[name])]
+    read = {placeholder: tensors[own_name(full)] for placeholder, full in trace.names.items()}
+    read.update((name, trace.tensors[name]) for name in trace.outside if id(trace.tensors[name]) in firsts)
+    for placeholder, tensor in read.items():
+        first = firsts[id(tensor)]
         if first not in made:
-            trained = isinstance(tensors[name], torch.nn.Parameter) and tensors[name].requires_grad
+            trained = isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad
             made[first] = Variable(first, arrays[first], trainable=trained)
         found[placeholder] = made[first]
     return found

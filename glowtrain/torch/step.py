@@ -18,7 +18,7 @@ from glowtrain.backends.state import State
 from glowtrain.errors import InputError, UnpicklableError
 from glowtrain.forks import renew_in_children
 from glowtrain.grad.training import LOSS
-from glowtrain.graph import Graph, Variable
+from glowtrain.graph import Graph
 from glowtrain.modes.training_and_inference import COUNTER
 from glowtrain.presentation.words import kind_of, plural
 from glowtrain.torch.loss import check_loss_function
@@ -27,9 +27,9 @@ from glowtrain.torch.module import check_module
 from glowtrain.torch.optimizers import GroupedUpdates, kind_of_optimizer
 from glowtrain.torch.shapes import ByShape
 from glowtrain.torch.step_for_shape import StepForShape
-from glowtrain.torch.tracing.trace import Trace
 from glowtrain.torch.watching.call import NativeCall
 from glowtrain.torch.watching.guard import Guard
+from glowtrain.torch.watching.outside import Outside
 from glowtrain.torch.watching.turn import Turn
 from glowtrain.torch.watching.watch import Flags, Watch
 
@@ -136,8 +136,7 @@ class CompiledStep:
         self.names = _names(self.optimizer, watch)
         kind_of_optimizer(self.optimizer)
         self.watch = watch
-        self._outside: dict[int, str] = {}
-        self._others: dict[str, torch.Tensor] = {}
+        self.outside = Outside()
         self.draws = int(self.state.read(COUNTER)) if COUNTER in self.state else self.draws
         self.state = State({})
         self._compiled: ByShape[StepForShape] = ByShape()
@@ -168,8 +167,9 @@ class CompiledStep:
         with self._turn:
             self._use(None)
             compiled, leaves = self._for(batch)
+            self.outside.copy()
             result = run(compiled, leaves)
-            if leaves is batch:
+            if leaves is batch and not self.outside.copied:
                 self._use(compiled.native(leaves, self._look, self._turn))
             return result
 
@@ -188,7 +188,7 @@ class CompiledStep:
 
     def _looked_at(self, key: Sequence[Any], batch: Sequence[Any]) -> StepForShape:
         """The step for batches like this one, after a look at all that it works on."""
-        if not self.watch.unchanged:
+        if not self.watch.unchanged or not self.outside.follow(self.state):
             self.recompile()
         compiled = self._compiled.get(self._with_mode(key))
         if compiled is not None and not compiled.updates.kept:
@@ -209,6 +209,7 @@ class CompiledStep:
         """What notices changes of all that a step works on."""
         guard = Guard()
         self.watch.guarded(guard)
+        self.outside.guarded(guard)
         updates.guarded(guard)
         guard.seal()
         return guard
@@ -233,21 +234,10 @@ class CompiledStep:
         inputs, targets = batch[: -self.targets], batch[-self.targets :]
         return self.loss_fn(self.module(*inputs), *targets)
 
-    def outside(self, trace: Trace) -> dict[str, Variable]:
-        """Variables for the float tensors of nobody's module that the loss reads, another network's weights say: they
-        are read where they lie, so that what others make of them counts."""
-        found = {}
-        for placeholder, tensor in trace.tensors.items():
-            if placeholder not in trace.names and tensor.is_floating_point():
-                name = self._outside.setdefault(tensor.data_ptr(), f"outside{len(self._outside)}")
-                self._others[name] = tensor.contiguous()
-                found[placeholder] = Variable(name, array_of(self._others[name]), trainable=False)
-        return found
-
     def borrow(self, graph: Graph, updates: GroupedUpdates) -> list[torch.Tensor]:
         """Keep a step's variables in the tensors of the module and of the optimizer. Those that it changes."""
         variables = {variable.name: variable for variable in graph.variables}
-        tensors = {**self.watch.tensors, **self._others, **updates.state(variables)}
+        tensors = {**self.watch.tensors, **self.outside.tensors, **updates.state(variables)}
         for name in variables.keys() & tensors.keys():
             self.state.borrow(name, array_of(tensors[name]))
         for variable in updates.uncounted:

@@ -225,7 +225,8 @@ def _step_graph(step: CompiledStep, batch: Sequence[Any], updates: GroupedUpdate
     arrays = {name: array_of(tensor) for name, tensor in step.watch.tensors.items()}
     variables = variables_of(trace, step.watch.tensors, arrays)
     random = RandomState(torch.initial_seed(), step.draws)
-    found = read(trace, {**placed(trace, inputs), **variables, **step.outside(trace)}, random, MODULE)
+    leaves = {**placed(trace, inputs), **variables, **step.outside.variables(trace, variables)}
+    found = read(trace, leaves, random, MODULE)
     loss = _loss(found.results)
     by_name = {full: variables[placeholder] for placeholder, full in trace.names.items()}
     state = {by_name[name]: value for name, value in found.updates.items()}

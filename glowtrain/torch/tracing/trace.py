@@ -13,12 +13,13 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from threading import RLock
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import is_fake
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind, OutputSpec, TensorArgument
 from torch.overrides import TorchFunctionMode
@@ -48,20 +49,48 @@ def _(outputs: Any, inputs: Any, cotangents: Any) -> list[torch.Tensor]:
     return [torch.empty_like(each) for each in inputs]
 
 
+class Originals:
+    """The tensors that take part in a trace and were there before, as objects that others have, too: export makes new
+    ones of parameters, which do not follow where these lie."""
+
+    def __init__(self) -> None:
+        self._by_place: dict[tuple[Any, ...], torch.Tensor] = {}
+
+    def take(self, arguments: Sequence[Any]) -> None:
+        """Remember those among the arguments of a call."""
+        for each in arguments:
+            if isinstance(each, torch.Tensor) and not is_fake(each) and each.layout is torch.strided:
+                with torch._C.DisableTorchFunction():
+                    self._by_place.setdefault(_place(each), each)
+
+    def put_in(self, trace: Trace) -> Trace:
+        """A trace with them for the tensors that are no module's."""
+        places = {name: _place(tensor) for name, tensor in trace.tensors.items() if name not in trace.names}
+        found = {name: self._by_place[place] for name, place in places.items() if place in self._by_place}
+        return replace(trace, tensors={**trace.tensors, **found}, outside=frozenset(found))
+
+
+def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Where and how a tensor lies in memory."""
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+
+
 class _Gradients(TorchFunctionMode):
     """Calls of ``torch.autograd.grad`` become calls of our operator, and those of ``instead`` are replaced.
 
     A trace forgets where ``torch.no_grad()`` was: what is computed there is detached.
     """
 
-    def __init__(self, instead: Mapping[Any, Callable[..., Any]]) -> None:
+    def __init__(self, instead: Mapping[Any, Callable[..., Any]], originals: Originals) -> None:
         super().__init__()
         self.instead = instead
+        self.originals = originals
         self.enabled = True
         """Whether gradients flow, as far as the traced code says it."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        self.originals.take(pytree.tree_leaves((args, kwargs)))
         if function is torch.autograd.grad:
             return _asked(*args, **kwargs)
         if function is torch._C._set_grad_enabled:
@@ -107,13 +136,14 @@ class Computation(torch.nn.Module):
     def __init__(self, function: Callable[..., Any], *, forward_only: bool = False, **modules: torch.nn.Module) -> None:
         super().__init__()
         self.forward_only = forward_only
+        self.originals = Originals()
         self._function = (function,)  # in a tuple, so that a function which is a module is not registered twice
         for name, module in modules.items():
             self.add_module(name, module)
 
     def forward(self, *inputs: Any) -> Any:
         before = list(self._buffers_in_place())
-        with _Gradients(INSTEAD if self.forward_only else INSTEAD | REFUSED):
+        with _Gradients(INSTEAD if self.forward_only else INSTEAD | REFUSED, self.originals):
             results = self._function[0](*inputs)
         for owner, name, buffer in before:
             self._write_back(owner, name, buffer)
@@ -136,7 +166,8 @@ class Computation(torch.nn.Module):
 class Trace:
     """A functional graph. ``tensors``: the parameters, buffers and constants that placeholders stand for, by the
     placeholder's name; ``names``: what parameters and buffers are called in the module. ``inputs``: the placeholders of
-    inputs that are tensors, in order; ``results``: the nodes (or plain values) of the outputs, flat, and ``structure``
+    inputs that are tensors, in order; ``outside``: placeholders of tensors that are no module's and were there before;
+    ``results``: the nodes (or plain values) of the outputs, flat, and ``structure``
     how they make up what the function returns; ``updates``: the new values of buffers by name, ``mutations`` those of
     inputs by placeholder."""
 
@@ -148,6 +179,7 @@ class Trace:
     structure: pytree.TreeSpec
     updates: Mapping[str, Any] = field(default_factory=dict)
     mutations: Mapping[str, Any] = field(default_factory=dict)
+    outside: frozenset[str] = frozenset()
 
 
 _ALONE = RLock()
@@ -172,7 +204,7 @@ def traced(computation: Computation, examples: Sequence[Any], *, mutable: bool =
         raise ModelError(f"the module cannot be traced{innermost_line(error)}: {error}") from None
     except Exception as error:  # noqa: BLE001  (a module may raise anything, and PyTorch does)
         raise ModelError(_untraceable(error)) from None
-    trace = _trace(program)
+    trace = computation.originals.put_in(_trace(program))
     if trace.mutations and not mutable:
         raise ModelError(
             "the module changes one of its inputs in place: compute a new tensor, or change a clone of the input"

@@ -72,6 +72,16 @@ class Guard:
             if hooks is not None:
                 self._add(DICT, hooks, None, [])
 
+    def add_version(self, tensor: torch.Tensor) -> None:
+        """How often a tensor was changed in place."""
+        place = None if self._layout is None else self._layout.version_of(tensor)
+        if place is None:
+            self.complete = False
+            return
+        self._kept.append(tensor)
+        self._entries += [MEMORY, 1, place, 0, *read(place, 1)]
+        self.lines.update(lines_of(place, WORD))
+
     def _add(self, kind: int, looked_at: Any, key: Any, expected: Sequence[Any]) -> None:
         self._kept += [looked_at, key, *expected]
         self._entries += [kind, len(expected), id(looked_at), id(key), *map(id, expected)]

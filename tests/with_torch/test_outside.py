@@ -1,0 +1,128 @@
+"""Tensors of nobody's module that a loss reads: what becomes of them between steps counts, however it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from eager import differences, eager_step, twins
+from torch import nn
+from torch.nn.functional import mse_loss
+
+import glowtrain.torch as gtt
+from glowtrain.torch.watching import guard
+
+Change = Callable[[torch.Tensor], None]
+
+
+def replaced(tensor: torch.Tensor) -> None:
+    tensor.data = tensor.data * 2
+
+
+def halved(tensor: torch.Tensor) -> None:
+    tensor.data = tensor.data * 0.5
+
+
+def written(tensor: torch.Tensor) -> None:
+    with torch.no_grad():
+        tensor.mul_(2)
+
+
+def written_through_data(tensor: torch.Tensor) -> None:
+    tensor.data.mul_(2)
+
+
+def turned(tensor: torch.Tensor) -> None:
+    tensor.data = tensor.data.flip(0).T.contiguous().T
+
+
+@pytest.fixture(autouse=True, params=[True, False], ids=["natively", "by Python"])
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not request.param:
+        monkeypatch.setattr(guard, "tensor_layout", lambda: None)
+
+
+def trained_alike(loss_fn: Any, outside: torch.Tensor, change: Change) -> gtt.CompiledStep:
+    """Train by eager steps and compiled ones, with a change of what both read after each two."""
+    module, optimizer, other, theirs = twins(nn.Linear(6, 3), lambda ps: torch.optim.SGD(ps, 0.05))
+    step = gtt.compile_step(module, loss_fn, optimizer)
+    numbers = torch.Generator().manual_seed(0)
+    for number in range(8):
+        x = torch.randn(5, 6, generator=numbers)
+        assert float(step(x, x)) == pytest.approx(float(eager_step(other, loss_fn, theirs, (x, x))), rel=1e-4)
+        if number % 2:
+            change(outside)
+    assert differences(module.state_dict(), other.state_dict()) < 1e-4
+    return step
+
+
+@pytest.mark.parametrize("change", [replaced, written, written_through_data, turned])
+def test_a_teachers_weights(change: Change) -> None:
+    teacher = nn.Linear(6, 3).requires_grad_(requires_grad=False)
+    trained_alike(lambda y, x: mse_loss(y, torch.tanh(teacher(x))), teacher.weight, change)
+
+
+def test_a_teacher_that_is_replaced_bit_by_bit_is_compiled_once() -> None:
+    teacher = nn.Linear(6, 3).requires_grad_(requires_grad=False)
+    step = trained_alike(lambda y, x: mse_loss(y, teacher(x)), teacher.weight, replaced)
+    (compiled,) = step._compiled.values()
+    trained_again = step(torch.ones(5, 6), torch.ones(5, 6))
+    assert float(trained_again) > 0
+    assert list(step._compiled.values()) == [compiled]
+
+
+@pytest.mark.parametrize("change", [replaced, written, written_through_data])
+def test_floats_that_do_not_lie_row_major(change: Change) -> None:
+    matrix = torch.randn(3, 6).T
+    trained_alike(lambda y, x: mse_loss(y, torch.tanh(x @ matrix)), matrix, change)
+
+
+def test_the_memory_that_a_view_shows() -> None:
+    whole = torch.randn(6, 6)
+    half = whole[:, ::2]
+    trained_alike(lambda y, x: mse_loss(y, torch.tanh(x @ half)), whole, written)
+
+
+@pytest.mark.parametrize("change", [replaced, written])
+def test_indices(change: Change) -> None:
+    columns = torch.tensor([1, 0, 1])
+    trained_alike(lambda y, x: mse_loss(y[:, columns % 3], x[:, columns % 6]), columns, change)
+
+
+def test_several_ways_to_read() -> None:
+    """By functions, operators, in lists, by keyword, as a view."""
+    first, second, third = (nn.Parameter(torch.ones(3)) for _ in range(3))
+    for parameter in (first, second, third):
+        parameter.requires_grad_(requires_grad=False)
+
+    def loss_of(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        several = torch.stack([first, second.view(3)]).sum(0).expand(y.shape)
+        return mse_loss(input=y * first, target=several) + (y * torch.where(third > 0, third, -third)).mean()
+
+    for outside in (first, second, third):
+        trained_alike(loss_of, outside, halved)
+
+
+def test_own_parameters_by_another_reference_are_trained() -> None:
+    """A penalty on parameters that were listed before."""
+
+    def trained(step_of: Any) -> dict[str, torch.Tensor]:
+        torch.manual_seed(0)
+        module = nn.Linear(6, 3)
+        parameters = list(module.parameters())
+        optimizer = torch.optim.SGD(parameters, 0.05)
+
+        def penalized(y: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            return mse_loss(y, target) + sum(parameter.square().sum() for parameter in parameters)
+
+        step = step_of(module, penalized, optimizer)
+        for _ in range(5):
+            step(torch.ones(5, 6), torch.zeros(5, 3))
+        return module.state_dict()
+
+    def eager(module: nn.Module, loss: Any, optimizer: torch.optim.Optimizer) -> Any:
+        return lambda *batch: eager_step(module, loss, optimizer, batch)
+
+    assert differences(trained(gtt.compile_step), trained(eager)) < 1e-5
