@@ -29,7 +29,7 @@ from glowtrain.torch.random_state import RandomState
 from glowtrain.torch.read import read
 from glowtrain.torch.shapes import ByShape
 from glowtrain.torch.tracing.trace import MODULE, Computation, traced
-from glowtrain.torch.watching.call import Argument, NativeCall, Number, Work, can_call
+from glowtrain.torch.watching.call import CallArgument, FollowedNumber, NativeCall, NativeWork, can_call
 from glowtrain.torch.watching.guard import Guard, within
 from glowtrain.torch.watching.turn import Turn
 from glowtrain.types import Array
@@ -126,22 +126,22 @@ class StepForShape:
             return None
         places = [next(numbers) if isinstance(each, torch.Tensor) else -1 for each in arguments]
         own = [
-            Argument(each, self.names[at] if at >= 0 else "", bounds.get(at))
+            CallArgument(each, self.names[at] if at >= 0 else "", bounds.get(at))
             for each, at in zip(arguments, places, strict=True)
         ]
         if not can_call(self.guard, own):
             return None
         results = self.result_names, self.results
         maker = partial(pytree.tree_unflatten, treespec=self.structure) if len(self.result_names) > 1 else None
-        work = Work(direct, self.written, self.noticed, *results, maker, self.heed, instead, turn)
+        work = NativeWork(direct, self.written, self.noticed, *results, maker, self.heed, instead, turn)
         return NativeCall(self.guard, self._settings_guard(), own, self._followed(), work)
 
-    def _followed(self) -> list[Number]:
+    def _followed(self) -> list[FollowedNumber]:
         """The learning rates that native code reads from their groups."""
         rates = [(group.settings, f"{HYPER}{group.prefix}{RATE}") for group in self.updates.groups]
         own = [(settings, self.numbers[name]) for settings, name in rates if name in self.numbers]
         plain = [place.dtype in (np.float32, np.float64) and type(settings[RATE]) is float for settings, place in own]
-        return [Number(settings, RATE, place) for settings, place in compress(own, plain)]
+        return [FollowedNumber(settings, RATE, place) for settings, place in compress(own, plain)]
 
     def _settings_guard(self) -> Guard:
         """What notices changes of settings but for numbers that are followed, and of the way PyTorch computes."""

@@ -53,7 +53,7 @@ class _Method(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class Argument:
+class CallArgument:
     """One of a step's arguments, as it was: a tensor with the name of its input and the bounds of its elements, if
     these are indices; or anything else, which has to be the same object again."""
 
@@ -63,7 +63,7 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Number:
+class FollowedNumber:
     """A float that a dict has under a key, and the number that the step reads in its place."""
 
     owner: dict[str, Any]
@@ -72,7 +72,7 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Work:
+class NativeWork:
     """What is called. ``written``: the tensors that the step changes; ``noticed``: those of them whose versions rise;
     ``names``: those of the results, the loss first; ``results`` makes their tensors, and ``maker`` of a list of them
     what is returned, if that is not the loss alone; ``heed`` is called with results whose loss is not finite, the list
@@ -89,7 +89,7 @@ class Work:
     turn: Turn
 
 
-def can_call(guard: Guard, arguments: Sequence[Argument]) -> bool:
+def can_call(guard: Guard, arguments: Sequence[CallArgument]) -> bool:
     """Whether native code can look at all of this."""
     return guard.complete and all(_plain(each.value) for each in arguments if isinstance(each.value, torch.Tensor))
 
@@ -105,7 +105,12 @@ class NativeCall:
     returns, or ``instead`` where something is not as it was, or it is another thread's turn."""
 
     def __init__(
-        self, guard: Guard, settings: Guard, arguments: Sequence[Argument], numbers: Sequence[Number], work: Work
+        self,
+        guard: Guard,
+        settings: Guard,
+        arguments: Sequence[CallArgument],
+        numbers: Sequence[FollowedNumber],
+        work: NativeWork,
     ) -> None:
         layout = tensor_layout()
         assert layout is not None  # can_call has said so
@@ -171,7 +176,7 @@ class NativeCall:
         places += [work.turn.address, library().address("step")]
         return {line for place in places for line in lines_of(place, 1)}
 
-    def _argument(self, layout: TensorLayout, argument: Argument) -> list[int]:
+    def _argument(self, layout: TensorLayout, argument: CallArgument) -> list[int]:
         value = argument.value
         if not isinstance(value, torch.Tensor):
             self._copies.append(value)
@@ -198,7 +203,7 @@ def _bounds(bounds: Bounds | None) -> tuple[int, int, int, int]:
     return (0, 0, 0, 0) if bounds is None else (1, bounds[0], bounds[1] - bounds[0], bounds[2])
 
 
-def _number(number: Number) -> list[int]:
+def _number(number: FollowedNumber) -> list[int]:
     return [id(number.owner), id(number.key), address_of(number.place), number.place.itemsize]
 
 
