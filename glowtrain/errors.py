@@ -59,6 +59,10 @@ class InputError(GlowtrainError):
     """A call's inputs do not fit the function: missing, unknown, wrong shape, dtype or range."""
 
 
+class MemoryBudgetError(InputError):
+    """A budget of memory cannot be kept; the message says the least that can, and what would help."""
+
+
 class MissingExtraError(InputError, ImportError):
     """What was asked for needs a package that is not installed; the message says which extra of ours brings it."""
 

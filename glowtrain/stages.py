@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from glowtrain.errors import InputError
+from glowtrain.memory.budget import UNSAID, Budget
 from glowtrain.presentation.words import kind_of
 
 
@@ -26,6 +27,27 @@ class Costs:
     """Sorting integers of 64 bits: per comparison."""
     sort_pairs: float = 8.5
     """Sorting elements with their positions: per comparison."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What is done in a nanosecond, roughly, by which passes weigh time against memory; measured on one core. They
+    decide about code that is the same on every machine, so they are no machine's own."""
+
+    multiply_adds: float = 64.0
+    """Terms of sums of products."""
+    operations: float = 32.0
+    """Other results of arithmetic."""
+    functions: float = 4.0
+    """Results of costly functions: exp and the like."""
+    bytes: float = 36.0
+    """Bytes that are read or written shortly after others read or wrote them."""
+    memory: float = 12.0
+    """Bytes that were written long ago."""
+
+
+PLAIN_RATES = Rates()
+"""Those of a core with wide vectors."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +70,8 @@ class Facts:
     """Bytes at multiples of which activations lie in memory."""
     costs: Costs = Costs()
     """The costs by which composite operators choose an algorithm."""
+    rates: Rates = PLAIN_RATES
+    """The rates by which time is weighed against memory."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +93,8 @@ class Options:
     compiled code exports. ``profile``: compiled code notes the times of its calls. ``linkable``: compiled
     code is one object, which a linker takes; a backend may make several at the same time otherwise.
     ``row_major_variables``: variables lie row-major, for memory that belongs to somebody else; ``variable_layouts``:
-    some lie as said here, by name: the order of their axes in memory. ``check``: the verifier of each stage runs on
+    some lie as said here, by name: the order of their axes in memory. ``memory``: how much may be needed, and what
+    time is paid for less. ``check``: the verifier of each stage runs on
     what it made; ``explain`` is told, with the stage's name, what passes leave as it is and why (both change nothing
     that is compiled). Raises :class:`InputError` for a prefix that is not the beginning of
     a C identifier, and for facts that are no :class:`Facts`.
@@ -82,6 +107,7 @@ class Options:
     linkable: bool = False
     row_major_variables: bool = False
     variable_layouts: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    memory: Budget = UNSAID
     check: bool = False
     explain: Callable[[str, str, str], None] | None = None
 

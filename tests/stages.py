@@ -22,6 +22,6 @@ def fuse(program: Program) -> Program:
 
 def scheduled(program: Program, *, check: bool = False) -> Program:
     """A lowered program as it is planned."""
-    stages = select("layout", "inlined", "fused", "program")
+    stages = select("layout", "inlined", "fused", "ordered", "rematerialized", "program")
     finished: Program = arrive(program, Options(check=check), stages)
     return finished

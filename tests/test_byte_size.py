@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glowtrain.byte_size import parse_bytes
 from glowtrain.errors import InputError
+from glowtrain.memory.byte_size import parse_bytes
 
 SAID: dict[object, int] = {
     65536: 65536,

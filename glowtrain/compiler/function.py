@@ -21,6 +21,7 @@ from glowtrain.errors import InputError, UnknownValueError
 from glowtrain.forks import renew_in_children
 from glowtrain.graph import Binding, Graph, Template, no_graph, no_model
 from glowtrain.graph.specialise.binding import Key, collected, spread
+from glowtrain.memory.budget import Memory, budget_of
 from glowtrain.pickling import check_pickles
 from glowtrain.presentation.words import kind_of
 from glowtrain.stages import Options
@@ -43,6 +44,7 @@ def compile(
     fixed_point: bool = False,
     specialisations: int = SPECIALISATIONS,
     threads: int | None = None,
+    memory: Memory = None,
 ) -> Function:
     """Compile a graph, or a template that each call's inputs bind.
 
@@ -51,13 +53,15 @@ def compile(
     point do; results can be one unit from those without it. A template is compiled anew for each binding;
     ``specialisations`` of them are kept, and the one that was used longest ago goes first. It runs on so many
     ``threads``, by default on as many as the backend has (cpu: the cores that this process may use), with the same
-    results for any number.
+    results for any number. ``memory``: bytes for variables and the arena together (``"64MB"``), a share of what they
+    need otherwise (``0.5``), ``"small"``, or ``"keep"``, as :func:`~glowtrain.memory.budget.budget_of` says; results
+    are the same to the bit.
 
-    Raises :class:`InputError` for what cannot be a number of threads, :class:`BackendError` for more than the backend
-    has.
+    Raises :class:`InputError` for what cannot be a number of threads or a budget of memory, :class:`BackendError` for
+    more threads than the backend has, :class:`MemoryBudgetError` for a budget that cannot be kept.
     """
     resolved = backend_of(backend, threads)
-    options = Options(facts=resolved.facts, fixed_point=fixed_point)
+    options = Options(facts=resolved.facts, fixed_point=fixed_point, memory=budget_of(memory))
     return Function(model, resolved, state, options, specialisations)
 
 

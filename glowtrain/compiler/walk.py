@@ -2,7 +2,7 @@
 checks stages goes through this table, so that all of it sees the same compiler.
 
     Graph -> integers -> expanded -> optimized -> lowered -> layout -> inlined -> summed -> fused -> packed
-          -> program -> plan
+          -> ordered -> rematerialized -> program -> plan
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from glowtrain.program.passes.loop_fusion.fuse import FuseLoops
 from glowtrain.program.passes.loop_fusion.fuse_pair import Limits
 from glowtrain.program.passes.loop_invariant_packing import PackLoopInvariants
 from glowtrain.program.passes.producer_inlining import InlineProducers
+from glowtrain.program.passes.rematerialisation.rematerialize import Rematerialize
+from glowtrain.program.passes.reuse import ReuseOperands
 from glowtrain.program.passes.schedule import ScheduleLoops
 from glowtrain.program.program import Program
 from glowtrain.program.text import plan_text
@@ -66,6 +68,11 @@ def _packed(options: Options) -> Pass:
     return PackLoopInvariants(options.facts.panel_row)
 
 
+def _rematerialized(options: Options) -> Pass:
+    facts = options.facts
+    return Rematerialize(options.memory, facts.rates, facts.alignment, told(options, "rematerialized"))
+
+
 WALK: tuple[Stage, ...] = (
     Stage("integers", "what is quantized, in integers", _integers, exact=False),
     Stage("expanded", "composite operators written out", _expanded, minor=True),
@@ -76,7 +83,9 @@ WALK: tuple[Stage, ...] = (
     Stage("summed", "long sums in parts", lambda options: SplitSums(), minor=True),
     Stage("fused", "loops over equal boxes fused", _fused, minor=True),
     Stage("packed", "matrices that loops multiply with, in panels", _packed, minor=True),
-    Stage("program", "in an order with a small peak of memory", lambda options: ScheduleLoops()),
+    Stage("ordered", "in an order with a small peak of memory", lambda options: ScheduleLoops(), minor=True),
+    Stage("rematerialized", "some results computed again rather than kept", _rematerialized, minor=True),
+    Stage("program", "results in place of operands that nobody reads again", lambda options: ReuseOperands()),
     Stage("plan", "every activation placed in one arena", lambda options: PlanMemory(options.facts.alignment)),
 )
 """The neutral stages, in order; a backend adds its own, and may replace some (:meth:`Backend.stages`)."""

@@ -22,6 +22,7 @@ from glowtrain.errors import CheckpointError, GlowtrainError, InputError, NonFin
 from glowtrain.grad.training import LOSS, STEP
 from glowtrain.graph import Binding, Graph, Template, constant, no_model
 from glowtrain.losses import Loss, LossFunction, as_loss
+from glowtrain.memory.budget import Memory, budget_of, check_variables
 from glowtrain.modes.training_and_inference import inference
 from glowtrain.modes.variables import with_values
 from glowtrain.optim import Optimizer
@@ -98,6 +99,7 @@ class Steps:
         freeze_statistics: bool = False,
         metrics: bool = False,
         threads: int | None = None,
+        memory: Memory = None,
     ) -> None:
         if not isinstance(model, (Graph, Template)):
             raise InputError(f"Trainer takes a graph or a template, {no_model(model)}")
@@ -106,6 +108,7 @@ class Steps:
                 f"optimizer must be one of gt.optim, such as gt.optim.Adam(lr=1e-3), not {kind_of(optimizer)}"
             )
         self.seed = seed
+        self.memory = budget_of(memory)
         self.backend = backend if threads is None else backend_of(backend, threads)
         self.loss = as_loss(loss)
         self.optimizer = optimizer
@@ -124,11 +127,13 @@ class Steps:
         """The metrics of the last step's batch, from before the update, where ``metrics`` asks for them."""
         step = self.graphs.step()
         self._example_step = step if isinstance(step, Graph) else self.graphs.step_of(self.graphs.example)
+        needed = sum(variable.type.nbytes for variable in self._example_step.variables)
+        check_variables(self._example_step.name, needed, self.memory.nbytes)
         self.signature = BatchSignature(self.graphs, self._example_step)
         self.hyper = Hyper(optimizer, self._example_step)
         variables = (*self._example_step.variables, *inference(self.graphs.example).variables)
         self.state = State({variable.name: variable.initial for variable in variables})
-        self._step = compile(step, self.backend, self.state)
+        self._step = compile(step, self.backend, self.state, memory=self.memory)
         self._began = optimizer.hyper()
         self._best: dict[str, Array] = {}
         self._binding: Binding | None = None
@@ -166,6 +171,7 @@ class Steps:
             "unbiased": graphs.unbiased,
             "freeze_statistics": graphs.freeze_statistics,
             "metrics": graphs.metrics,
+            "memory": self.memory,
         }
 
     @property

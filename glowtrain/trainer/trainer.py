@@ -31,7 +31,7 @@ class Trainer(Steps):
     BatchNormalization as PyTorch estimates it, not as ONNX does. With ``metrics`` each step also gives the metrics of
     the loss (``accuracy``) as ``measured``, and records of epochs have their means (``train_accuracy``): those of the
     training form, each batch before its update. This takes no second forward pass, but some time with many classes.
-    ``threads``: as :func:`glowtrain.compile` takes them; results are the same for any number.
+    ``threads`` and ``memory``: as :func:`glowtrain.compile` takes them; results are the same with any.
 
     Models in f16 and bf16: named losses are computed in f32, with f32 targets; the optimizer's state and its arithmetic
     are f32, and each new parameter is rounded to its own type, so updates smaller than its last bit are lost: learning

@@ -35,14 +35,17 @@ PASSES = {
     "glowtrain.program.passes.producer_inlining": {"InlineProducers", "inline"},
     "glowtrain.program.passes.loop_fusion.fuse": {"FuseLoops", "fuse_loops"},
     "glowtrain.program.passes.schedule": {"ScheduleLoops", "schedule"},
+    "glowtrain.program.passes.rematerialisation.rematerialize": {"Rematerialize"},
+    "glowtrain.program.passes.reuse": {"ReuseOperands"},
     "glowtrain.program.memory.plan": {"PlanMemory", "plan"},
 }
 """What takes a model from one stage to the next, by module."""
 BELOW = {
     ("glowtrain/optimize/fixed_point.py", "in_integers"),
     ("glowtrain/optimize/__init__.py", "optimize"),
+    ("glowtrain/program/passes/rematerialisation/rematerialize.py", "plan"),
 }
-"""A pass that begins with another one, and the package's face."""
+"""A pass that begins with another one, the package's face, and a pass that asks where its result would lie."""
 
 
 def uses(path: Path) -> Iterator[tuple[str, str]]:
@@ -75,7 +78,7 @@ def test_every_stage_has_a_result_a_text_and_seconds() -> None:
 
 def test_names_choose_stages() -> None:
     assert [s.name for s in until("lowered")] == ["integers", "expanded", "optimized", "lowered"]
-    assert [s.name for s in after("fused")] == ["packed", "program", "plan"]
+    assert [s.name for s in after("fused")] == ["packed", "ordered", "rematerialized", "program", "plan"]
     assert [s.name for s in select("plan", "layout")] == ["layout", "plan"]
     with pytest.raises(KeyError, match="no stage nowhere; there are integers, expanded"):
         until("nowhere")

@@ -60,7 +60,7 @@ def training_step(norm: Layer, activation: Layer) -> Program:
         return nn.conv(activation(norm(hidden)), 8, 3, padding="same", name="second")
 
     trainer = gt.Trainer(net.bind({"batch": 8}), gt.losses.mse(), gt.optim.SGD())
-    program: Program = arrive(trainer.graph, stages=until("program"))
+    program: Program = arrive(trainer.graph, stages=until("ordered"))
     return program
 
 
@@ -126,7 +126,7 @@ def row_step(norm: Layer) -> Program:
         return nn.linear(norm(nn.linear(x, 48, bias=False, name="first")), 8, name="second")
 
     trainer = gt.Trainer(net.bind({"batch": 32}), gt.losses.mse(), gt.optim.SGD())
-    program: Program = arrive(trainer.graph, stages=until("program"))
+    program: Program = arrive(trainer.graph, stages=until("ordered"))
     return program
 
 

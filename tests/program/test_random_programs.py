@@ -15,6 +15,7 @@ from glowtrain.gradcheck.draw import ChoiceDraw
 from glowtrain.gradcheck.strategies import HypothesisDraw
 from glowtrain.graph import Draw
 from glowtrain.loops import Buffer, Store
+from glowtrain.memory.budget import Budget
 from glowtrain.program.analysis import write_coverage
 from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.memory import plan as planner
@@ -24,6 +25,8 @@ from glowtrain.program.parse import parse, parse_plan
 from glowtrain.program.passes.layout import assign_layouts
 from glowtrain.program.passes.loop_fusion.fuse import FuseLoops
 from glowtrain.program.passes.producer_inlining import InlineProducers
+from glowtrain.program.passes.rematerialisation.rematerialize import Rematerialize
+from glowtrain.program.passes.reuse import ReuseOperands
 from glowtrain.program.passes.schedule import schedule
 from glowtrain.program.program import Instruction, Plan, Program, Repeat
 from glowtrain.program.text import arrays_of, plan_text, to_text
@@ -51,7 +54,11 @@ def stages(program: Program, draw: Draw) -> Iterator[tuple[str, Program]]:
     yield "inlined", program
     program = FuseLoops().run(program)
     yield "fused", program
-    yield "scheduled", schedule(program)
+    program = schedule(program)
+    yield "scheduled", program
+    program = Rematerialize(Budget(draw.integer(0, 20) / 10, modest=False)).run(program)
+    yield "rematerialized", program
+    yield "reused", ReuseOperands().run(program)
 
 
 def bits(program: Program, feeds: Arrays, planned: Plan | None = None) -> dict[str, tuple[Shape, bytes]]:

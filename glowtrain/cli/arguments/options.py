@@ -71,6 +71,13 @@ Threads = Annotated[
     int | None,
     typer.Option(min=1, max=MOST, metavar="N", help="Threads of compiled code (as many as there are cores)."),
 ]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        metavar="M",
+        help="Memory of a step: bytes (64MB), a share of what it needs (50%), small, or keep (compute nothing again).",
+    ),
+]
 CacheFolder = Annotated[
     Path | None,
     typer.Option("--cache", metavar="DIR", help="Keep compiled code in this folder and not in the user's."),

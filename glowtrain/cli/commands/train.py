@@ -41,6 +41,7 @@ def train(
     open_batch: options.OpenBatch = False,
     backend: options.Backend = "cpu",
     threads: options.Threads = None,
+    memory: options.Memory = None,
     cache: options.CacheFolder = None,
     no_cache: options.NoCache = False,
     seed: options.Seed = 0,
@@ -100,7 +101,7 @@ def train(
     )  # fmt: skip
     trainer = Trainer(
         network, chosen, rule, trainable or None, kept(backend, cache, no_cache=no_cache), seed,
-        freeze_statistics=freeze_statistics, metrics=train_metrics, threads=threads,
+        freeze_statistics=freeze_statistics, metrics=train_metrics, threads=threads, memory=memory,
     )  # fmt: skip
     files.check_savable(trainer)
     _announce(trainer, f"{plural(len(fed), 'example')} of {loaded.name}")

@@ -1,0 +1,1 @@
+"""Memory as people speak of it: bytes, and budgets of them."""

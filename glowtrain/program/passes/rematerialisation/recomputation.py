@@ -1,0 +1,108 @@
+"""How the contents of a buffer are made once more, later than they were: a kernel of nothing but what leads to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from glowtrain.loops import (
+    Accumulate,
+    Buffer,
+    Expr,
+    For,
+    Let,
+    Load,
+    Ref,
+    Statement,
+    Store,
+    evaluations,
+    rewrite_body,
+    statements,
+)
+from glowtrain.program.analysis.kernel_facts import box
+from glowtrain.program.program import Kernel
+
+SUFFIX = ".again"
+"""Ends the names of kernels and buffers that hold what was computed before."""
+
+
+@dataclass(frozen=True, eq=False)
+class Recomputation:
+    """A kernel that makes ``buffer`` again, on the buffers of its producer: a copy of it writes others.
+
+    ``sources`` are what it reads of others' results; ``scratch`` what it writes besides, for itself alone.
+    """
+
+    buffer: Buffer
+    kernel: Kernel
+    sources: tuple[Buffer, ...]
+    scratch: tuple[Buffer, ...]
+
+    def copy(self, taken: dict[Buffer, Buffer]) -> Kernel:
+        """The kernel that reads and writes the buffers that ``taken`` gives for its own."""
+        lets = (statement for statement in statements(self.kernel.body) if isinstance(statement, Let))
+        named: dict[Expr, Ref] = {let.ref: Ref(let.ref.dtype, let.ref.name) for let in lets}
+        body = _defining(named, rewrite_body(self.kernel.body, named.get))
+        return Kernel(self.kernel.name + SUFFIX, body).with_buffers(taken)
+
+
+def stored_scalars(kernel: Kernel) -> dict[Buffer, tuple[Ref, Load]]:
+    """The scalars of a loop that are the elements of a result, by that: they can be loaded rather than computed."""
+    loop = box(kernel)
+    found: dict[Buffer, tuple[Ref, Load]] = {}
+    for statement in loop.body if loop is not None else ():
+        if isinstance(statement, Store) and isinstance(statement.value, Ref):
+            buffer, ref = statement.buffer, statement.value
+            if buffer.kind == "activation" and buffer.dtype == ref.dtype and buffer not in kernel.reads:
+                found[buffer] = ref, Load(buffer, statement.index)
+    return found
+
+
+def recomputation(kernel: Kernel, buffer: Buffer, loaded: dict[Buffer, tuple[Ref, Load]]) -> Recomputation:
+    """What of a kernel leads to one of its results. The scalars ``loaded`` are read where they were stored."""
+    body = kernel.body
+    if loaded:
+        change: dict[Expr, Expr] = dict(loaded.values())
+        body = rewrite_body(body, change.get)
+    own = set(kernel.written) & set(kernel.reads)
+    found = Kernel(kernel.name, _leading_to({buffer} | own, body))
+    sources = tuple(b for b in found.reads if b not in found.written)
+    return Recomputation(buffer, found, sources, tuple(b for b in found.writes if b is not buffer))
+
+
+def _leading_to(wanted: set[Buffer], body: Sequence[Statement]) -> tuple[Statement, ...]:
+    """The statements that write the buffers ``wanted``, and the names that they need."""
+    kept: list[Statement] = []
+    used: set[Expr] = set()
+    for statement in reversed(body):
+        part = _part(statement, wanted, used)
+        if part is not None:
+            kept.append(part)
+            used.update(node for each in evaluations([part]) for node in each.nodes)
+    return tuple(reversed(kept))
+
+
+def _part(statement: Statement, wanted: set[Buffer], used: set[Expr]) -> Statement | None:
+    """A statement, as far as it is needed."""
+    match statement:
+        case For(indices=indices, body=inner, serial=serial):
+            body = _leading_to(wanted, inner)
+            return For(indices, body, serial) if body else None
+        case Let(ref=ref):
+            return statement if ref in used else None
+        case Store(buffer=buffer) | Accumulate(buffer=buffer):
+            return statement if buffer in wanted else None
+
+
+def _defining(named: dict[Expr, Ref], body: Sequence[Statement]) -> tuple[Statement, ...]:
+    """The same statements that define other names."""
+    return tuple(_defines(named, statement) for statement in body)
+
+
+def _defines(named: dict[Expr, Ref], statement: Statement) -> Statement:
+    match statement:
+        case For(indices=indices, body=body, serial=serial):
+            return For(indices, _defining(named, body), serial)
+        case Let(ref=ref, value=value):
+            return Let(named[ref], value)
+    return statement

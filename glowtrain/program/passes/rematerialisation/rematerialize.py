@@ -1,0 +1,176 @@
+"""Rematerialisation: results that would be kept for long are dropped and computed again shortly before they are read.
+
+At the moment when most is alive, the buffer is dropped that frees most bytes for the time that making it again takes,
+until the budget is met, or no more time may be spent. What is made again are whole buffers, by the statements that led
+to them, so results are the same to the bit.
+
+Sources: Chen, Xu, Zhang and Guestrin, Training Deep Nets with Sublinear Memory Cost (2016); Jain et al., Checkmate:
+Breaking the Memory Wall with Optimal Tensor Rematerialization (MLSys 2020); Kirisame et al., Dynamic Tensor
+Rematerialization (ICLR 2021), whose choice of bytes by cost this one resembles.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from glowtrain.errors import MemoryBudgetError
+from glowtrain.loops import Buffer
+from glowtrain.memory.budget import UNSAID, Budget, check_variables
+from glowtrain.names import Names
+from glowtrain.program.analysis.time_estimate import estimate, total
+from glowtrain.program.memory.plan import plan
+from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX, Recomputation
+from glowtrain.program.passes.rematerialisation.timeline import Drop, Hole, Timeline
+from glowtrain.program.passes.reuse import reuse
+from glowtrain.program.program import ALIGNMENT, Instruction, Program
+from glowtrain.stages import PLAIN_RATES, Explain, Rates
+
+NEAR = 1 << 16
+"""Bytes of a buffer below which it is kept where no limit is given: what fits the nearest caches costs little time
+there, and little memory."""
+SMALLEST = 512
+"""Buffers below this part of the peak are left alone: with many of them little is gained."""
+
+
+@dataclass(frozen=True)
+class Rematerialize:
+    """The pass: what is dropped follows from the budget, and from rates at which time is estimated; activations will
+    lie at multiples of ``alignment`` bytes."""
+
+    budget: Budget = UNSAID
+    rates: Rates = PLAIN_RATES
+    alignment: int = ALIGNMENT
+    explain: Explain | None = None
+
+    def run(self, program: Program) -> Program:
+        """The same program with less alive at the same time.
+
+        Raises :class:`MemoryBudgetError` for a limit that cannot be kept.
+        """
+        if self.budget.limited:
+            return self._within_limit(program)
+        allowed = self.budget.slower * total(program.instructions, self.rates)
+        dropping = _Dropping(program, self.rates, allowed, NEAR if self.budget.modest else 0)
+        dropping.until(0)
+        self._tell(dropping)
+        return dropping.result()
+
+    def _within_limit(self, program: Program) -> Program:
+        """The program that needs no more than the limit, as the planner places it."""
+        variables = sum(buffer.type.nbytes for buffer in program.variables.values())
+        arena = self._arena(program)
+        limit = self.budget.limit(variables + arena)
+        check_variables(program.name, variables, limit)
+        dropping, result, more = _Dropping(program, self.rates, math.inf, 0), program, True
+        goal = limit - variables
+        while variables + arena > limit:
+            if not more:
+                raise _too_little(program.name, limit, variables, arena)
+            more = dropping.until(goal)
+            result = dropping.result()
+            arena, goal = self._arena(result), dropping.timeline.peak - 1
+        self._tell(dropping)
+        return result
+
+    def _arena(self, program: Program) -> int:
+        return plan(replace(program, instructions=tuple(reuse(program.instructions))), self.alignment).arena
+
+    def _tell(self, dropping: _Dropping) -> None:
+        if self.explain is not None:
+            for hole in dropping.holes():
+                bytes_, kernel = hole.buffer.type.nbytes, hole.recomputation.kernel
+                self.explain(hole.buffer.name, f"{bytes_:,} bytes are not kept, {kernel.name} makes them again")
+
+
+class _Dropping:
+    """A program of which buffers are dropped, in so many nanoseconds, of ``least`` bytes each."""
+
+    def __init__(self, program: Program, rates: Rates, allowed: float, least: int) -> None:
+        self.program, self.rates, self.left, self.least = program, rates, allowed, least
+        self.timeline = Timeline(program.instructions)
+        self._costs: dict[Recomputation, float] = {}
+
+    def until(self, arena: int) -> bool:
+        """Drop buffers while more bytes than ``arena`` are alive somewhere; whether no more are."""
+        while self.timeline.peak > arena:
+            best = self._best()
+            if best is None:
+                return False
+            self.timeline.apply(best)
+            self.left -= self._net(best)
+        return True
+
+    def _best(self) -> Drop | None:
+        """What frees most bytes where most are alive, for the time that it takes."""
+        timeline, peak = self.timeline, self.timeline.peak
+        position = int(timeline.live.argmax())
+        best, most = None, 0.0
+        for drop in timeline.drops(position, max(peak // SMALLEST, self.least)):
+            rate = drop.frees(position) / (self._time(drop) + 1.0)
+            if rate > most and self._net(drop) <= self.left and timeline.raises_to(drop) < peak:
+                best, most = drop, rate
+        return best
+
+    def _time(self, drop: Drop) -> float:
+        return sum(self._cost(hole.recomputation) for hole in drop.holes)
+
+    def _net(self, drop: Drop) -> float:
+        """The time of a drop without that of reading what was written long ago."""
+        return max(self._time(drop) - drop.holes[0].buffer.type.nbytes / self.rates.memory, 0.0)
+
+    def _cost(self, recomputation: Recomputation) -> float:
+        if recomputation not in self._costs:
+            self._costs[recomputation] = estimate(recomputation.kernel, self.rates)
+        return self._costs[recomputation]
+
+    def holes(self) -> list[Hole]:
+        """Everything that was dropped, in the order in which it is made again."""
+        found = [hole for holes in self.timeline.holes.values() for hole in holes]
+        return sorted(found, key=lambda hole: hole.end)
+
+    def result(self) -> Program:
+        """The program with copies of what makes again what was dropped."""
+        if not self.timeline.holes:
+            return self.program
+        names = Names(buffer.name for buffer in self.program.buffers)
+        return replace(self.program, instructions=tuple(_with_holes(self.timeline, names)))
+
+
+def _with_holes(timeline: Timeline, names: Names) -> Iterator[Instruction]:
+    due: dict[int, list[Hole]] = defaultdict(list)
+    for holes in timeline.holes.values():
+        for hole in holes:
+            due[hole.end].append(hole)
+    present: dict[Buffer, Buffer] = {}
+    for position, instruction in enumerate(timeline.instructions):
+        for hole in _sources_first(due[position], timeline):
+            yield _made_again(hole, present, names)
+        yield instruction.with_buffers(present)
+
+
+def _sources_first(holes: list[Hole], timeline: Timeline) -> Iterator[Hole]:
+    """Holes that end at the same instruction, in an order in which what they are made of is there."""
+    waiting = {hole.buffer: hole for hole in sorted(holes, key=lambda hole: timeline.origin(hole.buffer))}
+    while waiting:
+        ready = next(b for b, hole in waiting.items() if waiting.keys().isdisjoint(hole.recomputation.sources))
+        yield waiting.pop(ready)
+
+
+def _made_again(hole: Hole, present: dict[Buffer, Buffer], names: Names) -> Instruction:
+    """The copy that fills a buffer again, which is another one from here on."""
+    buffers = (hole.buffer, *hole.recomputation.scratch)
+    fresh = {buffer: replace(buffer, name=names.fresh(buffer.name + SUFFIX)) for buffer in buffers}
+    made = hole.recomputation.copy({**present, **fresh})
+    present[hole.buffer] = fresh[hole.buffer]
+    return made
+
+
+def _too_little(name: str, limit: int, variables: int, arena: int) -> MemoryBudgetError:
+    """That a limit cannot be kept, what could, and what would help."""
+    return MemoryBudgetError(
+        f"{name}: {limit:,} bytes of memory are too few: it needs at least {variables + arena:,}, {variables:,} for "
+        f"variables and {arena:,} for activations; smaller batches, frozen layers (trainable=) or bf16 would help"
+    )

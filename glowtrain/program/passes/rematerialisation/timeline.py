@@ -1,0 +1,231 @@
+"""Which bytes are alive at which instruction, while buffers are dropped and made again.
+
+Positions are those of the given instructions. What is made again for an instruction is counted with it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from glowtrain.loops import Buffer, Load, Ref
+from glowtrain.program.passes.rematerialisation.recomputation import Recomputation, recomputation, stored_scalars
+from glowtrain.program.passes.reuse import reuse
+from glowtrain.program.passes.schedule import live_bytes
+from glowtrain.program.program import Instruction
+
+
+@dataclass(eq=False)
+class Hole:
+    """Instructions after ``begin`` and before ``end`` through which a buffer is not kept."""
+
+    buffer: Buffer
+    begin: int
+    end: int
+    recomputation: Recomputation
+
+
+@dataclass(frozen=True)
+class Change:
+    """Bytes that are alive in addition, from an instruction to before another one."""
+
+    begin: int
+    end: int
+    nbytes: int
+
+    def at(self, position: int) -> int:
+        """Its bytes at an instruction."""
+        return self.nbytes if self.begin <= position < self.end else 0
+
+
+@dataclass(frozen=True)
+class Drop:
+    """A hole that could be made, the first of ``holes``; the others are those after which its sources are made again
+    for it. Existing holes are ``filled`` before they end, and ``changes`` are what becomes of the bytes alive.
+    """
+
+    holes: tuple[Hole, ...]
+    filled: tuple[tuple[Hole, int], ...]
+    changes: tuple[Change, ...]
+
+    def frees(self, position: int) -> int:
+        """The bytes by which less is alive at an instruction."""
+        return -sum(change.at(position) for change in self.changes)
+
+
+class Timeline:
+    """Instructions in order, who touches which buffer, the holes so far, and the bytes alive."""
+
+    def __init__(self, instructions: Sequence[Instruction]) -> None:
+        self.instructions = instructions
+        self.live = np.array(live_bytes(reuse(instructions)), np.int64)
+        self.holes: dict[Buffer, list[Hole]] = {}
+        self.accesses: dict[Buffer, list[int]] = {}
+        self.writers: dict[Buffer, list[int]] = {}
+        for position, instruction in enumerate(instructions):
+            for buffer in instruction.operands:
+                self.accesses.setdefault(buffer, []).append(position)
+            for buffer in instruction.writes:
+                self.writers.setdefault(buffer, []).append(position)
+        self._scalars: dict[int, dict[Buffer, tuple[Ref, Load]]] = {}
+        self._recomputations: dict[tuple[Buffer, frozenset[Buffer]], Recomputation] = {}
+
+    @property
+    def peak(self) -> int:
+        """Bytes alive at most."""
+        return int(self.live.max(initial=0))
+
+    def drops(self, position: int, least: int) -> Iterator[Drop]:
+        """The holes through an instruction that buffers of at least so many bytes could have."""
+        for buffer, places in self.accesses.items():
+            if buffer.type.nbytes < least or not self.remade(buffer):
+                continue
+            after = bisect_left(places, position)
+            if 0 < after < len(places) and places[after] != position and self.hole(buffer, position) is None:
+                demand = Demand(self, position)
+                if demand.hole(buffer, places[after - 1], places[after]):
+                    yield demand.drop()
+
+    def remade(self, buffer: Buffer) -> bool:
+        """Whether there is a kernel that makes a buffer, alone."""
+        writers = self.writers.get(buffer, ())
+        return buffer.kind == "activation" and len(writers) == 1 and self.instructions[writers[0]].kernel is not None
+
+    def recomputation(self, buffer: Buffer, lasts: Callable[[Buffer], bool]) -> Recomputation:
+        """How a buffer is made again where those results of its kernel are at hand that ``lasts`` says."""
+        origin = self.origin(buffer)
+        kernel = self.instructions[origin].kernel
+        assert kernel is not None
+        if origin not in self._scalars:
+            self._scalars[origin] = stored_scalars(kernel)
+        loaded = {b: found for b, found in self._scalars[origin].items() if b is not buffer and lasts(b)}
+        key = buffer, frozenset(loaded)
+        if key not in self._recomputations:
+            self._recomputations[key] = recomputation(kernel, buffer, loaded)
+        return self._recomputations[key]
+
+    def origin(self, buffer: Buffer) -> int:
+        """The position of what writes a buffer first."""
+        return self.writers[buffer][0]
+
+    def last(self, buffer: Buffer) -> int:
+        """The position of what touches a buffer last."""
+        return self.accesses[buffer][-1]
+
+    def unchanged(self, buffer: Buffer, since: int, position: int) -> bool:
+        """Whether a buffer has the contents with which one instruction worked when another runs.
+
+        What the first updated is not what it read; what it alone made may be read in place of making it.
+        """
+        writers = self.writers.get(buffer, [])
+        own = buffer.kind == "activation" and writers == [since]
+        return own or not any(since <= writer < position for writer in writers)
+
+    def hole(self, buffer: Buffer, position: int) -> Hole | None:
+        """The hole of a buffer through an instruction."""
+        return next((hole for hole in self.holes.get(buffer, ()) if hole.begin < position < hole.end), None)
+
+    def is_made(self, buffer: Buffer, position: int) -> bool:
+        """Whether a buffer is made again just before an instruction."""
+        return any(hole.end == position for hole in self.holes.get(buffer, ()))
+
+    def raises_to(self, drop: Drop) -> int:
+        """The most bytes alive where a drop makes them more."""
+        raised = [change for change in drop.changes if change.nbytes > 0 and change.begin < change.end]
+        if not raised:
+            return 0
+        low, high = min(change.begin for change in raised), max(change.end for change in raised)
+        live = self.live[low:high].copy()
+        for change in drop.changes:
+            live[max(change.begin - low, 0) : max(change.end - low, 0)] += change.nbytes
+        return int(live.max())
+
+    def apply(self, drop: Drop) -> None:
+        """Make the holes of a drop."""
+        for change in drop.changes:
+            self.live[change.begin : change.end] += change.nbytes
+        for hole, end in drop.filled:
+            hole.end = end
+            self._touch(hole)
+        for hole in drop.holes:
+            self.holes.setdefault(hole.buffer, []).append(hole)
+            self._touch(hole)
+
+    def _touch(self, hole: Hole) -> None:
+        """Note that a buffer and its sources are touched where it is made again."""
+        for buffer in (hole.buffer, *hole.recomputation.sources):
+            if hole.end not in self.accesses[buffer]:
+                insort(self.accesses[buffer], hole.end)
+
+
+TINY = 1 << 12
+"""Bytes of a buffer that is rather kept longer than made again for another one's sake."""
+DEEPEST = 4
+"""Buffers that are made again at most in one drop."""
+
+
+@dataclass
+class Demand:
+    """What it takes to make a buffer again, so that less is alive at ``position``."""
+
+    timeline: Timeline
+    position: int
+    holes: list[Hole] = field(default_factory=list)
+    filled: list[tuple[Hole, int]] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    longer: set[Buffer] = field(default_factory=set)
+
+    def drop(self) -> Drop:
+        """All of it."""
+        return Drop(tuple(self.holes), tuple(self.filled), tuple(self.changes))
+
+    def hole(self, buffer: Buffer, begin: int, end: int) -> bool:
+        """Drop a buffer between two instructions; False where it cannot be made again before the second."""
+        if len(self.holes) == DEEPEST:
+            return False
+        made = self.timeline.recomputation(buffer, lambda other: self._lasts(other, buffer, end))
+        self.holes.append(Hole(buffer, begin, end, made))
+        self.changes.append(Change(begin + 1, end, -buffer.type.nbytes))
+        self.changes += [Change(end, end + 1, scratch.type.nbytes) for scratch in made.scratch]
+        origin = self.timeline.origin(buffer)
+        return all(self._source(source, origin, end) for source in made.sources)
+
+    def _lasts(self, sibling: Buffer, buffer: Buffer, end: int) -> bool:
+        """Whether another result of a kernel is there at the end of a hole, or may be kept till then; not if it is
+        made there itself, perhaps from this one."""
+        timeline = self.timeline
+        if not timeline.remade(sibling) or timeline.hole(sibling, end) or timeline.is_made(sibling, end):
+            return False
+        if any(hole.buffer is sibling for hole in self.holes):
+            return False
+        return timeline.last(sibling) >= min(self.position, end)
+
+    def _source(self, source: Buffer, origin: int, end: int) -> bool:
+        """Have what an instruction read once more before another; False where it was overwritten meanwhile."""
+        timeline, nbytes = self.timeline, source.type.nbytes
+        if not timeline.unchanged(source, origin, end):
+            return False
+        if source.kind != "activation" or self._known(source):
+            return True
+        if (hole := timeline.hole(source, end)) is not None:
+            self.filled.append((hole, end))
+            self.changes.append(Change(end, hole.end, nbytes))
+            begun = timeline.origin(source)
+            return all(self._source(other, begun, end) for other in hole.recomputation.sources)
+        last = timeline.last(source)
+        if last >= end:
+            return True
+        if last < self.position and nbytes > TINY and timeline.remade(source):
+            self.changes.append(Change(last + 1, end + 1, nbytes))
+            return self.hole(source, last, end)
+        self.longer.add(source)
+        self.changes.append(Change(last + 1, end + 1, nbytes))
+        return True
+
+    def _known(self, source: Buffer) -> bool:
+        """Whether it was seen to already."""
+        made = (*self.holes[1:], *(hole for hole, _ in self.filled))
+        return source in self.longer or any(hole.buffer is source for hole in made)

@@ -1,0 +1,87 @@
+"""Results in place of operands: what an elementwise kernel makes of a buffer that nobody reads afterwards goes into
+that buffer.
+
+The planner gives disjoint places to buffers that one instruction touches, so a gradient that passes through an
+activation function would be there twice for a moment, which is often the moment of the peak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from glowtrain.loops import Buffer, For, Let, Load, Store, address, evaluations
+from glowtrain.program.analysis.kernel_facts import box, contractions, covers
+from glowtrain.program.passes.schedule import lifetimes
+from glowtrain.program.program import Instruction, Program
+
+
+@dataclass(frozen=True)
+class ReuseOperands:
+    """The pass: results in place of operands."""
+
+    def run(self, program: Program) -> Program:
+        """The same program with fewer buffers."""
+        return replace(program, instructions=tuple(reuse(program.instructions)))
+
+
+def reuse(instructions: Sequence[Instruction]) -> list[Instruction]:
+    """The instructions, some of whose results lie where operands of theirs lay."""
+    lives = lifetimes(instructions)
+    first = {buffer: begin for buffer, (begin, _) in lives.items()}
+    last = {buffer: end for buffer, (_, end) in lives.items()}
+    place: dict[Buffer, Buffer] = {}
+    result: list[Instruction] = []
+    for position, instruction in enumerate(instructions):
+        moved = instruction.with_buffers({b: place[b] for b in instruction.operands if b in place})
+        for given, taken in _pairs(moved, {b for b in moved.operands if last.get(b) == position}):
+            if first[given] == position:
+                place[given] = taken
+                last[taken] = last[given]
+        result.append(moved.with_buffers({b: place[b] for b in moved.operands if b in place}))
+    return result
+
+
+def _pairs(instruction: Instruction, ending: set[Buffer]) -> Iterator[tuple[Buffer, Buffer]]:
+    """Results of an elementwise kernel, each with an operand among ``ending`` whose place it can take."""
+    kernel = instruction.kernel
+    loop = box(kernel) if kernel is not None else None
+    if kernel is None or loop is None or not ending or any(True for _ in contractions(kernel.body)):
+        return
+    free = [buffer for buffer in kernel.reads if buffer in ending and buffer not in kernel.written]
+    for result in kernel.writes:
+        taken = next((buffer for buffer in free if _takes(loop, result, buffer)), None)
+        if taken is not None and result not in kernel.reads:
+            free.remove(taken)
+            yield result, taken
+
+
+def _takes(loop: For, result: Buffer, operand: Buffer) -> bool:
+    """Whether each element of a result may overwrite the operand's: it is the only one read there, and before."""
+    if result.kind != "activation" or (result.type, result.layout) != (operand.type, operand.layout):
+        return False
+    if not all(isinstance(inner, (Let, Store)) for inner in loop.body):
+        return False
+    stores = [inner for inner in loop.body if isinstance(inner, Store) and inner.buffer is result]
+    if len(stores) != 1 or not covers(stores[0], loop.indices):
+        return False
+    return all(_same_element(load, stores[0]) for load in _loads(loop, operand)) and not any(
+        load.buffer is operand for load in _after(loop, stores[0])
+    )
+
+
+def _loads(loop: For, buffer: Buffer) -> Iterator[Load]:
+    return (load for inner in evaluations(loop.body) for load in inner.loads if load.buffer is buffer)
+
+
+def _after(loop: For, store: Store) -> Iterator[Load]:
+    """The loads that follow a store."""
+    behind = loop.body[loop.body.index(store) + 1 :]
+    return (load for inner in evaluations(behind) for load in inner.loads)
+
+
+def _same_element(load: Load, store: Store) -> bool:
+    if load.fill is not None:
+        return False
+    strides = store.buffer.strides
+    return load.index == store.index or address(load.index, strides) == address(store.index, strides)

@@ -1,0 +1,345 @@
+"""What is dropped and made again: budgets are kept to the byte, results stay the same to the bit, mistakes are seen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import glowtrain as gt
+from glowtrain.compiler.walk import arrive, planned, until
+from glowtrain.errors import InputError, MemoryBudgetError, ProgramError
+from glowtrain.graph import Graph, Value
+from glowtrain.memory.budget import KEEP, UNSAID, Budget, Memory, budget_of
+from glowtrain.program.interpret.evaluate import evaluate
+from glowtrain.program.memory.plan import plan
+from glowtrain.program.memory.verify_plan import verify_plan
+from glowtrain.program.parse import parse
+from glowtrain.program.passes import reuse as reusing
+from glowtrain.program.passes.rematerialisation import rematerialize as passes
+from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX
+from glowtrain.program.passes.rematerialisation.rematerialize import Rematerialize
+from glowtrain.program.passes.rematerialisation.timeline import Timeline
+from glowtrain.program.passes.reuse import ReuseOperands, reuse
+from glowtrain.program.passes.schedule import peak_bytes
+from glowtrain.program.program import Plan, Program
+from glowtrain.program.verify import verify
+from glowtrain.stages import Options
+
+FREELY = Budget(slower=float("inf"), modest=False)
+"""Everything that helps is dropped."""
+
+
+def images(x: Value) -> Value:
+    for width in (8, 8, 16):
+        x = gt.nn.relu(gt.nn.batch_norm(gt.nn.conv(x, width, 3, padding="same")))
+    return gt.nn.linear(gt.nn.flatten(gt.nn.max_pool(x, 2)), 4)
+
+
+def rows(x: Value) -> Value:
+    for _ in range(4):
+        x = x + gt.nn.linear(gt.nn.gelu(gt.nn.linear(gt.nn.layer_norm(x), 64)), 16)
+    return gt.nn.linear(gt.nn.dropout(x, 0.3), 4)
+
+
+def trainer(kind: str, memory: Memory = None) -> gt.Trainer:
+    """A model with what is worth dropping: results of activation functions, normalized and dropped elements."""
+    shape, body = (("batch", 3, 12, 12), images) if kind == "images" else (("batch", 16), rows)
+
+    @gt.model(x=gt.f32[shape])
+    def net(x: Value) -> Value:
+        return body(x)
+
+    return gt.Trainer(net.bind({"batch": 8}), "softmax_cross_entropy", gt.optim.Adam(1e-2), seed=3, memory=memory)
+
+
+def batch(kind: str, seed: int) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    shape = (8, 3, 12, 12) if kind == "images" else (8, 16)
+    return {"x": random.standard_normal(shape, np.float32), "labels": random.integers(0, 4, 8)}
+
+
+def step_graph(kind: str) -> Graph:
+    graph = trainer(kind).graph
+    assert isinstance(graph, Graph)
+    return graph
+
+
+def needed(planned: Plan) -> int:
+    """The bytes of the arena and of variables."""
+    return planned.arena + sum(buffer.type.nbytes for buffer in planned.program.variables.values())
+
+
+KINDS = ("images", "rows")
+
+
+# --- budgets
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("share", [1.0, 0.95, 0.9])
+def test_a_limit_is_kept_to_the_byte(kind: str, share: float) -> None:
+    graph = step_graph(kind)
+    whole = needed(planned(graph, Options(memory=KEEP)))
+    limit = int(share * whole)
+    found = planned(graph, Options(memory=Budget(nbytes=limit), check=True))
+    assert needed(found) <= limit
+    assert needed(planned(graph, Options(memory=Budget(share=share)))) <= limit
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_least_that_an_error_says_is_enough_and_one_byte_less_is_not(kind: str) -> None:
+    graph = step_graph(kind)
+    variables = sum(variable.type.nbytes for variable in graph.variables)
+    with pytest.raises(MemoryBudgetError, match="needs at least") as raised:
+        planned(graph, Options(memory=Budget(nbytes=variables + 1000)))
+    said = re.search(r"at least ([\d,]+), ", str(raised.value))
+    assert said is not None
+    least = int(said[1].replace(",", ""))
+    assert needed(planned(graph, Options(memory=Budget(nbytes=least), check=True))) <= least
+    with pytest.raises(MemoryBudgetError, match="smaller batches"):
+        planned(graph, Options(memory=Budget(nbytes=least - 1)))
+
+
+def test_variables_that_are_larger_than_the_limit_are_named() -> None:
+    with pytest.raises(MemoryBudgetError, match="variables .* alone take"):
+        trainer("rows", memory="1KB")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_computed_again_where_all_is_to_be_kept(kind: str) -> None:
+    kept = planned(step_graph(kind), Options(memory=KEEP)).program
+    assert not [buffer for buffer in kept.buffers if buffer.name.endswith(SUFFIX)]
+    small = planned(step_graph(kind), Options(memory=FREELY)).program
+    assert [buffer for buffer in small.buffers if buffer.name.endswith(SUFFIX)]
+
+
+def test_what_is_small_is_left_alone_where_nobody_asked() -> None:
+    graph = step_graph("rows")
+    plain, unsaid = (planned(graph, Options(memory=budget)) for budget in (KEEP, UNSAID))
+    assert str(plain.program) == str(unsaid.program)
+
+
+@pytest.mark.parametrize(
+    ("given", "budget"),
+    [
+        (None, UNSAID), ("keep", KEEP), ("small", budget_of("small")), (KEEP, KEEP), (65536, Budget(nbytes=65536)),
+        ("64MiB", Budget(nbytes=64 << 20)), ("64 MB", Budget(nbytes=64 << 20)), (6.4e7, Budget(nbytes=64_000_000)),
+        (0.5, Budget(share=0.5)), ("50%", Budget(share=0.5)), (1.0, Budget(share=1.0)),
+        (np.float32(0.25), Budget(share=0.25)), ("0.5", Budget(share=0.5)), ("6.4e7", Budget(nbytes=64_000_000)),
+    ],
+)  # fmt: skip
+def test_budgets_are_understood(given: Memory, budget: Budget) -> None:
+    assert budget_of(given) == budget
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        0,
+        -5,
+        "",
+        "much",
+        "0 MB",
+        "-3MB",
+        0.0,
+        -0.5,
+        1.5,
+        "1.5",
+        "150%",
+        "0%",
+        "%",
+        float("nan"),
+        float("inf"),
+        True,
+        [64],
+    ],
+)
+def test_what_is_no_budget_is_an_error(given: Memory) -> None:
+    with pytest.raises(InputError, match="memory"):
+        budget_of(given)
+
+
+# --- bits
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_has_the_same_bits_with_any_budget(kind: str) -> None:
+    """Compiled, dropout and running statistics included."""
+    whole = needed(planned(step_graph(kind), Options(memory=KEEP)))
+    budgets: tuple[Memory, ...] = ("keep", None, "small", 0.9, whole - 2000, FREELY)
+    trainers = [trainer(kind, memory) for memory in budgets]
+    losses = [[each.step(batch(kind, seed)) for seed in range(5)] for each in trainers]
+    assert losses[1:] == losses[:1] * (len(budgets) - 1)
+    states = [each.variables() for each in trainers]
+    for state in states[1:]:
+        assert all(np.array_equal(state[name], array) for name, array in states[0].items())
+
+
+def test_a_copy_of_a_trainer_has_its_budget() -> None:
+    import copy
+
+    assert copy.deepcopy(trainer("rows", "small")).memory == budget_of("small")
+
+
+# --- mistakes are seen
+
+
+def random_text(seed: int) -> str:
+    """Elementwise kernels, some of two results, that read what came long before, as a backward pass does, and update a
+    variable now and then."""
+    random = np.random.default_rng(seed)
+    lines, names = [], ["x", "v"]
+    for k in range(14):
+        one, other = (names[max(len(names) - 1 - int(random.geometric(0.25)), 0)] for _ in range(2))
+        at, place = random.choice(["i", "i", "63 - i"]), random.choice(["i", "i", "63 - i"])
+        lines += [f"kernel k{k}:", "  for i<64:", f"    let t{k} = 0.5 * {one}[{at}] + {other}[{place}]"]
+        lines += [f"    a{k}[i] = t{k}"]
+        names.append(f"a{k}")
+        if random.integers(3) == 0:
+            lines += [f"    b{k}[i] = 0.25 * t{k} * t{k}"]
+            names.append(f"b{k}")
+        if k == 7 or random.integers(6) == 0:
+            lines += [f"kernel u{k}:", f"  for i<64: v[i] = 0.5 * a{k}[63 - i]"]
+    total = "x"
+    for k, name in enumerate(reversed(names[1:])):
+        lines += [
+            f"kernel back{k}:",
+            f"  for i<64: c{k}[i] = 0.5 * {total}[i] + {name}[{random.choice(['i', '63 - i'])}]",
+        ]
+        total = f"c{k}"
+    activations = [f"  activation {name}: f32[64]" for name in (*names[2:], *(f"c{k}" for k in range(len(names) - 1)))]
+    head = [
+        "program p",
+        "  input x: f32[64]",
+        "  output y: f32[64]",
+        "  variable v: f32[64]",
+        *activations,
+        "  updates v",
+    ]
+    return "\n".join([*head, *lines, "kernel last:", f"  for i<64: y[i] = {total}[i]", ""])
+
+
+def programs() -> Iterator[tuple[Program, dict[str, np.ndarray]]]:
+    """Random programs of many elementwise kernels."""
+    for seed in range(40):
+        yield parse(random_text(seed)), {"x": np.random.default_rng(seed).standard_normal(64, np.float32)}
+
+
+def bits(program: Program, feeds: dict[str, np.ndarray]) -> dict[str, bytes]:
+    state = {name: np.ones(b.shape, b.dtype.numpy) for name, b in program.variables.items()}
+    outputs, state = evaluate(program, feeds, state, plan=plan(program))
+    return {name: (array + 0).tobytes() for name, array in {**outputs, **state}.items()}
+
+
+def differing(change: passes.Rematerialize | ReuseOperands) -> int:
+    """The programs that a pass breaks: refused by a verifier, or with other results."""
+    count = 0
+    for program, feeds in programs():
+        changed = change.run(program)
+        try:
+            verify(changed)
+            verify_plan(plan(changed))
+        except ProgramError:
+            count += 1
+            continue
+        count += bits(changed, feeds) != bits(program, feeds)
+    return count
+
+
+def test_random_programs_are_changed_and_keep_their_results() -> None:
+    assert differing(Rematerialize(FREELY)) == 0
+    assert differing(ReuseOperands()) == 0
+    again = [Rematerialize(FREELY).run(program) for program, _ in programs()]
+    assert sum(any(b.name.endswith(SUFFIX) for b in program.buffers) for program in again) > 20
+    fewer = [peak_bytes(reuse(p.instructions)) < peak_bytes(p.instructions) for p, _ in programs()]
+    assert sum(fewer) > 5
+
+
+UPDATED = """program p
+  input  x: f32[64]
+  output y: f32[64]
+  variable v: f32[64]
+  activation a: f32[64]
+  activation b: f32[64]
+  activation c: f32[64]
+kernel first:
+  for i<64: a[i] = x[i] * v[i]
+kernel second:
+  for i<64: b[i] = a[i] + 1
+kernel third:
+  for i<64: c[i] = b[i] * x[63 - i]
+kernel update:
+  for i<64: v[i] = c[63 - i]
+kernel last:
+  for i<64: y[i] = a[i] + c[i] + b[63 - i]
+"""
+
+
+CHAIN = """program p
+  input  x: f32[64]
+  output y: f32[64]
+  activation a: f32[64]
+  activation b: f32[64]
+  activation c: f32[64]
+kernel first:
+  for i<64: a[i] = x[i] + 1
+kernel second:
+  for i<64: b[i] = a[i] * 2
+kernel third:
+  for i<64: c[i] = b[i] + 1
+kernel last:
+  for i<64: y[i] = c[i]
+"""
+
+
+def test_a_copy_that_would_read_an_updated_variable_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = parse(UPDATED)
+    feeds, state = {"x": np.arange(64, dtype=np.float32)}, {"v": np.full(64, 2, np.float32)}
+    wanted = evaluate(program, feeds, state)[0]["y"]
+    assert np.array_equal(evaluate(Rematerialize(FREELY).run(program), feeds, state)[0]["y"], wanted)
+    monkeypatch.setattr(Timeline, "unchanged", lambda *_: True)
+    wrong = Rematerialize(FREELY).run(program)
+    assert any(buffer.name.startswith(f"a{SUFFIX}") for buffer in wrong.buffers)
+    assert not np.array_equal(evaluate(wrong, feeds, state)[0]["y"], wanted)
+
+
+def test_a_result_in_place_of_elements_that_are_still_read_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reusing, "_same_element", lambda *_: True)
+    assert differing(ReuseOperands()) > 0
+
+
+def test_a_copy_at_other_subscripts_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mask off by one, say: what is made again is the first row everywhere."""
+    graph = step_graph("images")
+    program = arrive(graph, Options(), until("ordered"))
+    random = np.random.default_rng(0)
+    feeds = {b.name: random.integers(0, 2, b.shape).astype(b.dtype.numpy) for b in program.inputs.values()}
+    good = Rematerialize(FREELY).run(program)
+    assert bits(good, feeds) == bits(program, feeds)
+    spoiled = replace(good, instructions=tuple(i for i in good.instructions if not i.name.endswith(SUFFIX)))
+    with pytest.raises(ProgramError):
+        verify(spoiled)
+
+
+# --- as programs
+
+
+def test_results_take_the_place_of_operands() -> None:
+    program = parse(CHAIN)
+    assert [peak_bytes(program.instructions), peak_bytes(reuse(program.instructions))] == [512, 256]
+    turned = parse(CHAIN.replace("b[i]", "b[63 - i]", 2).replace("b[63 - i] =", "b[i] ="))
+    assert peak_bytes(reuse(turned.instructions)) == 512
+    assert evaluate(ReuseOperands().run(program), {"x": np.ones(64, np.float32)})[0]["y"].tolist() == [5.0] * 64
+
+
+def test_what_was_dropped_is_explained() -> None:
+    told: list[tuple[str, str, str]] = []
+    options = Options(memory=FREELY, explain=lambda *said: told.append(said))
+    planned(step_graph("images"), options)
+    found = [(what, why) for stage, what, why in told if stage == "rematerialized"]
+    assert found
+    assert all("bytes are not kept" in why for _, why in found)
