@@ -25,13 +25,13 @@ from glowtrain.bundles.manifest import manifest, untouched
 from glowtrain.bundles.module import BundleModule, module_of
 from glowtrain.bundles.verify.trace import backend_like
 from glowtrain.bundles.weights import Weights, file_of
-from glowtrain.byte_size import parse_bytes
 from glowtrain.errors import BundleError
 from glowtrain.files import write_atomically
 from glowtrain.graph import Graph, Template
 from glowtrain.graph.specialise.template import no_model
 from glowtrain.losses import Loss, LossFunction
 from glowtrain.losses.choose import as_loss
+from glowtrain.memory.byte_size import parse_bytes
 from glowtrain.optim import Adam, Optimizer
 from glowtrain.presentation.words import kind_of
 from glowtrain.stages import Options

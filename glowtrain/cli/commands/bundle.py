@@ -14,7 +14,6 @@ from glowtrain.bundles.devices.boards import BOARDS
 from glowtrain.bundles.faces.extras import FACES
 from glowtrain.bundles.weights import Weights
 from glowtrain.bundles.writing import Optimize
-from glowtrain.byte_size import parse_bytes
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.completion import names
 from glowtrain.cli.arguments.imports import import_modules
@@ -24,6 +23,7 @@ from glowtrain.cli.arguments.training import optimizer_of, require_train
 from glowtrain.cli.terminal.console import command, out
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Template
+from glowtrain.memory.byte_size import parse_bytes
 
 BundleTrain = Annotated[bool, typer.Option("--train", help="A bundle that trains, with --loss and --optimizer.")]
 BundleTarget = Annotated[

@@ -5,7 +5,6 @@ from __future__ import annotations
 import typer
 
 from glowtrain import bundles, losses
-from glowtrain.byte_size import parse_bytes
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_model, parse_dims
@@ -24,6 +23,7 @@ from glowtrain.cli.commands.bundle import (
     weights_of,
 )
 from glowtrain.cli.terminal.console import command, out
+from glowtrain.memory.byte_size import parse_bytes
 
 
 @command
