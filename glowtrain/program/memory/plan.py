@@ -1,19 +1,18 @@
 """The static memory plan: an offset in one arena for every activation.
 
-Buffers whose lifetimes overlap get disjoint ranges. Placement is best fit in order of decreasing size (Pisarchyk and
-Lee, Efficient Memory Management for Deep Neural Net Inference, 2020, "greedy by size"), tried against two more
-orders; the smallest arena wins.
+Buffers whose lifetimes overlap get disjoint ranges: :mod:`glowtrain.program.memory.packing` chooses them, in lines of
+as many bytes as offsets are multiples of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from glowtrain.loops import Buffer, Written
 from glowtrain.program.analysis.write_coverage import covered
+from glowtrain.program.memory.packing import pack, peak
+from glowtrain.program.memory.packing_search import Item
 from glowtrain.program.program import ALIGNMENT, Instruction, Plan, Program
 
 __all__ = ["ALIGNMENT", "Plan", "PlanMemory", "plan"]
@@ -35,24 +34,12 @@ class PlanMemory:
 def plan(program: Program, alignment: int = ALIGNMENT) -> Plan:
     """Place every activation."""
     intervals = _intervals(program.instructions)
-    orders: list[Callable[[Buffer], tuple[int, ...]]] = [
-        lambda b: (-b.type.nbytes, intervals[b][0]),
-        lambda b: (intervals[b][0], -b.type.nbytes),
-        lambda b: (intervals[b][0] - intervals[b][1], -b.type.nbytes),
-        lambda b: (-b.type.nbytes * (1 + intervals[b][1] - intervals[b][0]), intervals[b][0]),
-    ]
-    sizes = {buffer: -(-max(buffer.type.nbytes, 1) // alignment) for buffer in intervals}
-    smallest = _peak(intervals, sizes)
-    best: Arena | None = None
-    for order in orders:
-        found = _place(sorted(intervals, key=order), intervals, sizes)
-        best = found if best is None or found.lines < best.lines else best
-        if best.lines == smallest:
-            break
-    assert best is not None
-    offsets = {buffer: line * alignment for buffer, line in best.offsets.items()}
-    peak = _peak(intervals, {b: b.type.nbytes for b in intervals})
-    return Plan(program, offsets, best.lines * alignment, peak, alignment)
+    sizes = [-(-max(buffer.type.nbytes, 1) // alignment) for buffer in intervals]
+    lives = [Item(first, last, size) for (first, last), size in zip(intervals.values(), sizes, strict=True)]
+    packing = pack(lives)
+    offsets = {buffer: line * alignment for buffer, line in zip(intervals, packing.offsets, strict=True)}
+    in_bytes = [Item(first, last, buffer.type.nbytes) for buffer, (first, last) in intervals.items()]
+    return Plan(program, offsets, packing.height * alignment, peak(in_bytes), alignment)
 
 
 def _intervals(instructions: Sequence[Instruction]) -> dict[Buffer, Interval]:
@@ -108,67 +95,3 @@ def _carries(body: Sequence[Instruction], buffer: Buffer, before: Sequence[Writt
                 return True
         stores += instruction.stores()
     return False
-
-
-@dataclass
-class Arena:
-    """Offsets, and the size of the arena, in lines of as many bytes as places are multiples of."""
-
-    offsets: dict[Buffer, int]
-    lines: int = 0
-
-
-class _Placed:
-    """The buffers placed so far, by offset: columns of begin, end, first and last instruction that touches each."""
-
-    def __init__(self, most: int) -> None:
-        self._columns = np.empty((4, most), np.int64)
-        self._count = 0
-
-    def gap(self, size: int, first: int, last: int) -> int:
-        """The smallest gap of ``size`` lines between those that are alive at the same time, or the end of all."""
-        begin, end, since, until = self._columns[:, : self._count]
-        alive = (since <= last) & (until >= first)
-        ends = np.maximum.accumulate(end[alive])
-        if not ends.size:
-            return 0
-        before = np.concatenate(([0], ends[:-1]))
-        gaps = begin[alive] - before
-        gaps[gaps < size] = _NO_GAP
-        best = int(gaps.argmin())
-        return int(ends[-1] if gaps[best] == _NO_GAP else before[best])
-
-    def add(self, offset: int, size: int, first: int, last: int) -> None:
-        columns, count = self._columns, self._count
-        at = int(columns[0, :count].searchsorted(offset))
-        columns[:, at + 1 : count + 1] = columns[:, at:count]
-        columns[:, at] = offset, offset + size, first, last
-        self._count = count + 1
-
-
-_NO_GAP = np.iinfo(np.int64).max
-
-
-def _place(order: Sequence[Buffer], intervals: dict[Buffer, Interval], sizes: dict[Buffer, int]) -> Arena:
-    """Best fit: each buffer goes into the smallest gap between those placed that are alive at the same time."""
-    result, placed = Arena({}), _Placed(len(order))
-    for buffer in order:
-        size, (first, last) = sizes[buffer], intervals[buffer]
-        offset = placed.gap(size, first, last)
-        placed.add(offset, size, first, last)
-        result.offsets[buffer] = offset
-        result.lines = max(result.lines, offset + size)
-    return result
-
-
-def _peak(intervals: dict[Buffer, Interval], sizes: dict[Buffer, int]) -> int:
-    """The largest sum of the sizes of what is alive at the same time."""
-    changes: dict[int, int] = {}
-    for buffer, (first, last) in intervals.items():
-        changes[first] = changes.get(first, 0) + sizes[buffer]
-        changes[last + 1] = changes.get(last + 1, 0) - sizes[buffer]
-    total = peak = 0
-    for position in sorted(changes):
-        total += changes[position]
-        peak = max(peak, total)
-    return peak
