@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.packing import glow, instances, minimalloc
 from benchmarks.speed.difference import error
 from benchmarks.speed.prepared import Prepared
 from benchmarks.speed.results import Result, Timing, geometric_mean, merged, read, write
 from benchmarks.speed.sweep.analysis import Cliff, Point, cliffs, line
 from benchmarks.speed.sweep.axes import axes_of, values
 from benchmarks.speed.tables import page
+from glowtrain.program.memory.packing_search import Item
 
 
 def result(row: str, cores: int, **milliseconds: float) -> Result:
@@ -106,3 +108,43 @@ def test_prepared_files_hold_everything(tmp_path: Path, random: np.random.Genera
     assert [batch["x"].tobytes() for batch in found.batches] == [batch["x"].tobytes() for batch in batches]
     assert found.parameters["a/b.weight"].tobytes() == arrays["a/b.weight"].tobytes()
     assert (list(found.statistics), found.layers, found.model.read_bytes()) == (["file"], {"heads": 4}, b"m")
+
+
+GLOW = """# key, values
+MODEL first
+ALIGN 64
+ALLOC 0 100
+ALLOC 1 64
+FREE 0
+ALLOC 2 1
+FREE 2
+FREE 1
+MEM 192
+EFF 1.0
+MODEL second
+ALIGN 64
+ALLOC 0 6400
+FREE 0
+MEM 6400
+EFF 1.0
+"""
+MINIMALLOC = "id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\nb3,0,9,8\n"
+
+
+def test_traces_are_read_as_their_programs_mean_them(tmp_path: Path) -> None:
+    (tmp_path / "models.txt").write_text(GLOW)
+    (tmp_path / "input.12.csv").write_text(MINIMALLOC)
+    first, second = glow(tmp_path / "models.txt")
+    assert (first.name, first.unit, second.name) == ("first", 64, "second")
+    assert sorted((i.first, i.last, i.size) for i in first.items) == [(0, 1, 2), (1, 4, 1), (3, 3, 1)]
+    assert [item.size for item in second.items] == [100]
+    example = minimalloc(tmp_path / "input.12.csv")
+    assert (example.unit, example.items) == (4, [Item(0, 2, 1), Item(3, 8, 1), Item(0, 8, 2)])
+    assert (example.name, example.capacity) == ("input", 3)
+    assert [found.name for found in instances([tmp_path])] == ["input", "first", "second"]
+
+
+def test_a_line_says_how_far_a_packing_is_over_the_bound(tmp_path: Path) -> None:
+    (tmp_path / "input.12.csv").write_text(MINIMALLOC)
+    columns = minimalloc(tmp_path / "input.12.csv").row(100).split("|")
+    assert [column.strip() for column in columns[1:8]] == ["input", "3", "12", "12", "12", "12", "0"]

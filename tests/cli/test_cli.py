@@ -163,6 +163,7 @@ def test_run_predicts(trained: Path, tmp_path: Path) -> None:
         ("lowered", r"kernel gemm:"),
         ("program", r"kernel gemm\+"),
         ("plan", r"arena [\d,]+ bytes, peak [\d,]+ bytes\n; overhead 1\.0"),
+        ("lifetimes", r"^id,lower,upper,size\n(\S+,\d+,\d+,\d+\n)+$"),
         ("llvm", r"define void @step\(ptr"),
         ("asm", r"\bret"),
     ],

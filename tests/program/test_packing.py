@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from glowtrain.errors import ProgramError
 from glowtrain.loops import Buffer, For, Load, Store, indices_of
-from glowtrain.program.memory import packing_search
+from glowtrain.program.memory import packing, packing_search
 from glowtrain.program.memory.packing import Packing, best_fit, pack, peak
 from glowtrain.program.memory.packing_search import Item, OutOfSteps, Steps, search
 from glowtrain.program.memory.plan import plan
+from glowtrain.program.memory.trace import trace
 from glowtrain.program.memory.verify_plan import verify_plan
 from glowtrain.program.program import Kernel, Program
 from glowtrain.types import f32
@@ -127,6 +128,25 @@ def test_a_height_that_nothing_fits_into_raises_the_bound() -> None:
     assert search(lives, 5, Steps(ENOUGH)) is None
 
 
+def test_a_height_that_is_enough_is_tried_once_the_bound_is_given_up() -> None:
+    """With steps for one of the heights halfway only; what is enough lies elsewhere."""
+    lives = random_items(21, 120, 60)
+    bound, first = peak(lives), best_fit(lives, peak(lives)).height
+    assert first > bound + 8
+    tried = list[int]()
+
+    def recorded(items: Sequence[Item], capacity: int, steps: Steps) -> None:
+        tried.append(capacity)
+        steps.take(steps.left + 1)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "search", recorded)
+        pack(lives, 2, bound + 3)
+        pack(lives, 3, first + 1)
+    assert tried[:2] == [bound, bound + 3]
+    assert tried[2:4] == [bound, (bound + 1 + first - 1) // 2]
+
+
 def test_no_items_and_one() -> None:
     assert pack([]) == Packing((), 0, 0)
     assert pack([Item(3, 5, 7)]) == Packing((0,), 7, 7)
@@ -185,6 +205,25 @@ def test_the_plan_takes_the_packing_and_its_verifier_agrees() -> None:
     planned = plan(program_of(lives))
     verify_plan(planned)
     assert planned.arena == 64 * 72 < 64 * best_fit(lives, 72).height
+
+
+def test_a_trace_says_when_each_activation_is_alive_and_fits_into_the_arena() -> None:
+    lives = [Item(*numbers) for numbers in RESNET_V2]
+    planned = plan(program_of(lives))
+    header, *lines = [line.split(",") for line in trace(planned).splitlines()]
+    assert header == ["id", "lower", "upper", "size"]
+    known = {f"t{i}": [item.first, item.last + 1, 64 * item.size] for i, item in enumerate(lives)}
+    assert {name: [int(number) for number in numbers] for name, *numbers in lines} == known
+    assert [int(line[1]) for line in lines] == sorted(item.first for item in lives)
+
+
+def test_a_trace_rounds_sizes_up_to_the_alignment() -> None:
+    x, y, t = Buffer("x", f32[3], "input"), Buffer("y", f32[3], "output"), Buffer("t", f32[3], "activation")
+    (i,) = indices_of((3,))
+    kernels = [Kernel(b.name, (For((i,), (Store(b, (i,), Load(a, (i,)) * 2),)),)) for a, b in ((x, t), (t, y))]
+    program = Program("p", {"x": x}, {"y": y}, {}, tuple(kernels))
+    assert trace(plan(program)) == "id,lower,upper,size\nt,0,2,64\n"
+    assert trace(plan(program, 8)) == "id,lower,upper,size\nt,0,2,16\n"
 
 
 def test_a_search_that_lets_items_overlap_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

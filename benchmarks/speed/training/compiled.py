@@ -16,6 +16,7 @@ from benchmarks.speed.training.built import BUILT
 from benchmarks.speed.training.rows import TrainingRow
 from benchmarks.speed.turns import Step
 from glowtrain.compiler.walk import WALK, planned, walk
+from glowtrain.program.program import Plan
 from glowtrain.stages import Options
 
 OUTPUT, TARGET = "logits", "labels"
@@ -41,10 +42,18 @@ class CompiledStep(Step):
 
     def facts(self, *, stages: bool) -> dict[str, Any]:
         """Bytes of the arena, and how much that is over the largest sum of live buffers."""
-        graph = self.trainer._step.specialised(self._inputs).graph
-        plan = planned(graph, self.options)
+        plan = self.plan()
         found: dict[str, Any] = {"arena": plan.arena, "overhead": plan.overhead}
-        return {**found, "stages": self._stages(graph)} if stages else found
+        return {**found, "stages": self._stages(self._graph)} if stages else found
+
+    def plan(self) -> Plan:
+        """The step's memory plan."""
+        return planned(self._graph, self.options)
+
+    @property
+    def _graph(self) -> gt.Graph:
+        graph: gt.Graph = self.trainer._step.specialised(self._inputs).graph
+        return graph
 
     @property
     def _inputs(self) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from glowtrain.backends.base import Backend
+from glowtrain.backends.base import Backend, View
 from glowtrain.backends.discovery import backend_of
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.completion import names
@@ -20,12 +20,20 @@ from glowtrain.cli.terminal.summary import refusals, shared_parameters, summary
 from glowtrain.compiler import walk
 from glowtrain.compiler.walk import WALK, arrive, until
 from glowtrain.graph import Graph
+from glowtrain.program.memory.trace import trace
 from glowtrain.stages import Options
+
+LIFETIMES = View("plan", "when each activation is alive, as CSV that MiniMalloc reads", trace)
+
+
+def views_of(backend: Backend) -> dict[str, View]:
+    """Further texts by name: those that every backend has, and its own."""
+    return {"lifetimes": LIFETIMES, **backend.views}
 
 
 def stage_names(backend: Backend) -> tuple[str, ...]:
-    """What ``--stage`` takes: the graph, each stage of the backend's walk, its further texts."""
-    return ("summary", "graph", *(stage.name for stage in backend.stages(WALK)), *backend.views)
+    """What ``--stage`` takes: the graph, each stage of the backend's walk, further texts."""
+    return ("summary", "graph", *(stage.name for stage in backend.stages(WALK)), *views_of(backend))
 
 
 STAGES = stage_names(backend_of("cpu"))
@@ -72,6 +80,8 @@ def inspect(
 
     glowtrain inspect cnn --train --stage plan
 
+    glowtrain inspect cnn --train --stage lifetimes > cnn.csv
+
     glowtrain inspect quantized.onnx --explain
     """
     import_modules(modules)
@@ -107,7 +117,7 @@ def text_of(graph: Graph, stage: str, backend: Backend) -> str:
     """The text of what stands at a stage."""
     if stage == "graph":
         return str(graph)
-    view = backend.views.get(stage)
+    view = views_of(backend).get(stage)
     stages = until(stage if view is None else view.stage, backend.stages(WALK))
     result = arrive(graph, Options(facts=backend.facts), stages)
     return walk.text_of(result) if view is None else view.text(result)

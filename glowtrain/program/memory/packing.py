@@ -20,8 +20,8 @@ import numpy as np
 
 from glowtrain.program.memory.packing_search import Item, OutOfSteps, Steps, search
 
-STEPS = 20_000
-"""Placements that are tried before the best packing so far is taken."""
+STEPS = 4_000
+"""What a compilation may spend: seconds where nothing better turns up; a few hundred are enough for most programs."""
 
 _NO_GAP = np.iinfo(np.int64).max
 
@@ -35,14 +35,15 @@ class Packing:
     bound: int
 
 
-def pack(items: Sequence[Item], steps: int = STEPS) -> Packing:
+def pack(items: Sequence[Item], steps: int = STEPS, enough: int | None = None) -> Packing:
     """The lowest packing found: best fit's if it reaches the bound, else what a search of ``steps`` improves it to.
 
-    ``height == bound`` says that the packing is optimal. Sizes are positive, and no lifetime is empty.
+    ``enough`` is a height that would do, such as a memory's size: where nothing is found at the bound, it is what is
+    tried next. ``height == bound`` says that the packing is optimal. Sizes are positive, and no lifetime is empty.
     """
     bound = peak(items)
     best = best_fit(items, bound)
-    return best if best.height == bound else _improve(items, best, Steps(steps))
+    return best if best.height == bound else _improve(items, best, Steps(steps), enough)
 
 
 def peak(items: Sequence[Item]) -> int:
@@ -121,8 +122,8 @@ class _Placed:
 # ---- improvement by search
 
 
-def _improve(items: Sequence[Item], best: Packing, steps: Steps) -> Packing:
-    """The best packing after searches at the bound, then at heights halfway to the best so far.
+def _improve(items: Sequence[Item], best: Packing, steps: Steps, enough: int | None) -> Packing:
+    """The best packing after searches at the bound, at what is enough, then at heights halfway to the best so far.
 
     Heights are sums of sizes, so only multiples of the sizes' greatest common divisor are tried. Every search gets
     half of the steps that are left.
@@ -143,7 +144,10 @@ def _improve(items: Sequence[Item], best: Packing, steps: Steps) -> Packing:
             lowest = capacity + 1
         else:
             best = _packing(items, [offset * unit for offset in offsets], best.bound)
+        wanted, enough = enough, None
         capacity = (lowest + best.height // unit - 1) // 2
+        if wanted is not None and lowest * unit <= wanted < best.height:
+            capacity = wanted // unit
     return replace(best, bound=bound * unit)
 
 

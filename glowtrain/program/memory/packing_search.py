@@ -35,7 +35,7 @@ _PLACED = 1 << 60
 _PAIRS = 1 << 15
 """How many pairs of items are compared in the time of a step."""
 
-_ORDERS = (("width", "area", "total"), ("total", "area", "width"), ("total", "width", "area"))
+_ORDERS = (("total", "width", "area"), ("total", "area", "width"), ("width", "area", "total"))
 """By what the items of one offset are ordered, descending: their time, size by time, and the largest sum of sizes in
 a section that they are alive in."""
 

@@ -15,7 +15,7 @@ from glowtrain.program.memory.packing import pack, peak
 from glowtrain.program.memory.packing_search import Item
 from glowtrain.program.program import ALIGNMENT, Instruction, Plan, Program
 
-__all__ = ["ALIGNMENT", "Plan", "PlanMemory", "plan"]
+__all__ = ["ALIGNMENT", "Plan", "PlanMemory", "lifetimes", "plan"]
 
 Interval = tuple[int, int]
 
@@ -33,7 +33,7 @@ class PlanMemory:
 
 def plan(program: Program, alignment: int = ALIGNMENT) -> Plan:
     """Place every activation."""
-    intervals = _intervals(program.instructions)
+    intervals = lifetimes(program.instructions)
     sizes = [-(-max(buffer.type.nbytes, 1) // alignment) for buffer in intervals]
     lives = [Item(first, last, size) for (first, last), size in zip(intervals.values(), sizes, strict=True)]
     packing = pack(lives)
@@ -42,7 +42,7 @@ def plan(program: Program, alignment: int = ALIGNMENT) -> Plan:
     return Plan(program, offsets, packing.height * alignment, peak(in_bytes), alignment)
 
 
-def _intervals(instructions: Sequence[Instruction]) -> dict[Buffer, Interval]:
+def lifetimes(instructions: Sequence[Instruction]) -> dict[Buffer, Interval]:
     """Live ranges over a numbering in which the instructions of a repeat follow one another.
 
     What a repeat shares with the outside, or carries from one trip to the next, lives through all of it.
