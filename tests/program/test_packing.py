@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from glowtrain.errors import ProgramError
 from glowtrain.loops import Buffer, For, Load, Store, indices_of
 from glowtrain.program.memory import packing, packing_search
-from glowtrain.program.memory.packing import Packing, best_fit, pack, peak
-from glowtrain.program.memory.packing_search import Item, OutOfSteps, Steps, search
+from glowtrain.program.memory.packing import Packed, best_fit, pack, peak
+from glowtrain.program.memory.packing_search import Item, OutOfSteps, StepBudget, search
 from glowtrain.program.memory.plan import plan
 from glowtrain.program.memory.trace import trace
 from glowtrain.program.memory.verify_plan import verify_plan
@@ -22,7 +22,7 @@ from glowtrain.program.program import Kernel, Program
 from glowtrain.types import f32
 
 ENOUGH = 1 << 20
-"""Steps that no search over a few items uses up."""
+"""StepBudget that no search over a few items uses up."""
 
 RESNET_V2 = (
     (0, 1, 6), (1, 3, 6), (3, 5, 32), (7, 8, 8), (8, 10, 8), (5, 12, 8), (12, 13, 32), (15, 16, 32), (16, 18, 8),
@@ -56,7 +56,7 @@ def together(a: Item, b: Item) -> bool:
     return a.first <= b.last and b.first <= a.last
 
 
-def problems(lives: Sequence[Item], packed: Packing) -> list[str]:
+def problems(lives: Sequence[Item], packed: Packed) -> list[str]:
     """What is wrong with a packing, pair by pair."""
     ranges = [(at, at + item.size) for at, item in zip(packed.offsets, lives, strict=True)]
     found = [
@@ -95,12 +95,12 @@ def test_a_packing_of_few_items_is_the_lowest(lives: list[Item]) -> None:
 
 @given(items(6, times=7), st.integers(1, 40))
 def test_a_search_finds_offsets_exactly_where_there_are_some(lives: list[Item], capacity: int) -> None:
-    offsets = search(lives, capacity, Steps(ENOUGH))
+    offsets = search(lives, capacity, StepBudget(ENOUGH))
     assert (offsets is not None) == (lowest_of_all(lives) <= capacity)
     if offsets is not None:
         height = max(at + item.size for at, item in zip(offsets, lives, strict=True))
         assert height <= capacity
-        assert not problems(lives, Packing(tuple(offsets), height, 0))
+        assert not problems(lives, Packed(tuple(offsets), height, 0))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -125,7 +125,7 @@ def test_a_height_that_nothing_fits_into_raises_the_bound() -> None:
     packed = pack(lives, ENOUGH)
     assert peak(lives) == 5
     assert packed.height == packed.bound == lowest_of_all(lives) == 6
-    assert search(lives, 5, Steps(ENOUGH)) is None
+    assert search(lives, 5, StepBudget(ENOUGH)) is None
 
 
 def test_a_height_that_is_enough_is_tried_once_the_bound_is_given_up() -> None:
@@ -135,7 +135,7 @@ def test_a_height_that_is_enough_is_tried_once_the_bound_is_given_up() -> None:
     assert first > bound + 8
     tried = list[int]()
 
-    def recorded(items: Sequence[Item], capacity: int, steps: Steps) -> None:
+    def recorded(items: Sequence[Item], capacity: int, steps: StepBudget) -> None:
         tried.append(capacity)
         steps.take(steps.left + 1)
 
@@ -148,24 +148,24 @@ def test_a_height_that_is_enough_is_tried_once_the_bound_is_given_up() -> None:
 
 
 def test_no_items_and_one() -> None:
-    assert pack([]) == Packing((), 0, 0)
-    assert pack([Item(3, 5, 7)]) == Packing((0,), 7, 7)
+    assert pack([]) == Packed((), 0, 0)
+    assert pack([Item(3, 5, 7)]) == Packed((0,), 7, 7)
 
 
 def test_a_search_counts_the_pairs_that_it_compares() -> None:
     """A thousand items of which each is alive with the next fall apart into ever smaller groups, one after another."""
     lives = [Item(t, t + 1, 1 + t % 3) for t in range(1000)]
     with pytest.raises(OutOfSteps):
-        search(lives, peak(lives), Steps(1000))
+        search(lives, peak(lives), StepBudget(1000))
 
 
 def test_steps_end_a_search_and_best_fit_remains() -> None:
     lives = [Item(*numbers) for numbers in RESNET_V2]
     with pytest.raises(OutOfSteps):
-        search(lives, 72, Steps(3))
+        search(lives, 72, StepBudget(3))
     first = best_fit(lives, peak(lives))
     assert pack(lives, 0) == pack(lives, 3) == first
-    steps = Steps(ENOUGH)
+    steps = StepBudget(ENOUGH)
     search(lives, 72, steps)
     assert steps.left >= ENOUGH - 2 * len(lives)
 
@@ -177,7 +177,7 @@ def test_a_packing_is_the_same_each_time() -> None:
 
 def test_a_search_goes_deeper_than_pythons_stack() -> None:
     lives = [Item(0, 0, 1)] * 1500
-    offsets = search(lives, 1500, Steps(ENOUGH))
+    offsets = search(lives, 1500, StepBudget(ENOUGH))
     assert offsets is not None
     assert sorted(offsets) == list(range(1500))
 

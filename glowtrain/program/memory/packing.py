@@ -18,7 +18,7 @@ from math import gcd
 
 import numpy as np
 
-from glowtrain.program.memory.packing_search import Item, OutOfSteps, Steps, search
+from glowtrain.program.memory.packing_search import Item, OutOfSteps, StepBudget, search
 
 STEPS = 4_000
 """What a compilation may spend: seconds where nothing better turns up; a few hundred are enough for most programs."""
@@ -27,7 +27,7 @@ _NO_GAP = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
-class Packing:
+class Packed:
     """An offset for each item, the end of the highest one, and a height below which no packing exists."""
 
     offsets: tuple[int, ...]
@@ -35,7 +35,7 @@ class Packing:
     bound: int
 
 
-def pack(items: Sequence[Item], steps: int = STEPS, enough: int | None = None) -> Packing:
+def pack(items: Sequence[Item], steps: int = STEPS, enough: int | None = None) -> Packed:
     """The lowest packing found: best fit's if it reaches the bound, else what a search of ``steps`` improves it to.
 
     ``enough`` is a height that would do, such as a memory's size: where nothing is found at the bound, it is what is
@@ -43,7 +43,7 @@ def pack(items: Sequence[Item], steps: int = STEPS, enough: int | None = None) -
     """
     bound = peak(items)
     best = best_fit(items, bound)
-    return best if best.height == bound else _improve(items, best, Steps(steps), enough)
+    return best if best.height == bound else _improve(items, best, StepBudget(steps), enough)
 
 
 def peak(items: Sequence[Item]) -> int:
@@ -70,9 +70,9 @@ _ORDERS: tuple[Callable[[Item], tuple[int, ...]], ...] = (
 )
 
 
-def best_fit(items: Sequence[Item], bound: int) -> Packing:
+def best_fit(items: Sequence[Item], bound: int) -> Packed:
     """The lowest of best fit's packings in four orders; the first that reaches ``bound`` ends the trials."""
-    best: Packing | None = None
+    best: Packed | None = None
     for key in _ORDERS:
         found = _best_fit_in_order(items, sorted(range(len(items)), key=lambda i: key(items[i])), bound)
         best = found if best is None or found.height < best.height else best
@@ -82,7 +82,7 @@ def best_fit(items: Sequence[Item], bound: int) -> Packing:
     return best
 
 
-def _best_fit_in_order(items: Sequence[Item], order: Sequence[int], bound: int) -> Packing:
+def _best_fit_in_order(items: Sequence[Item], order: Sequence[int], bound: int) -> Packed:
     """Each item goes into the smallest gap between those placed that are alive at the same time."""
     offsets, placed = [0] * len(items), _Placed(len(order))
     for i in order:
@@ -122,7 +122,7 @@ class _Placed:
 # ---- improvement by search
 
 
-def _improve(items: Sequence[Item], best: Packing, steps: Steps, enough: int | None) -> Packing:
+def _improve(items: Sequence[Item], best: Packed, steps: StepBudget, enough: int | None) -> Packed:
     """The best packing after searches at the bound, at what is enough, then at heights halfway to the best so far.
 
     Heights are sums of sizes, so only multiples of the sizes' greatest common divisor are tried. Every search gets
@@ -132,7 +132,7 @@ def _improve(items: Sequence[Item], best: Packing, steps: Steps, enough: int | N
     scaled = [Item(item.first, item.last, item.size // unit) for item in items]
     bound = lowest = capacity = best.bound // unit
     while lowest * unit < best.height and steps.left:
-        trial = Steps(-(-steps.left // 2))
+        trial = StepBudget(-(-steps.left // 2))
         steps.left -= trial.left
         try:
             offsets = search(scaled, capacity, trial)
@@ -151,6 +151,6 @@ def _improve(items: Sequence[Item], best: Packing, steps: Steps, enough: int | N
     return replace(best, bound=bound * unit)
 
 
-def _packing(items: Sequence[Item], offsets: Sequence[int], bound: int) -> Packing:
+def _packing(items: Sequence[Item], offsets: Sequence[int], bound: int) -> Packed:
     height = max((offset + item.size for offset, item in zip(offsets, items, strict=True)), default=0)
-    return Packing(tuple(offsets), height, bound)
+    return Packed(tuple(offsets), height, bound)

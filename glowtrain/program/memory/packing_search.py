@@ -54,7 +54,7 @@ class OutOfSteps(Exception):
 
 
 @dataclass
-class Steps:
+class StepBudget:
     """How much more the search may do: a step for each item that it looks for, and for as many pairs of items that
     are compared as cost no less time."""
 
@@ -68,14 +68,14 @@ class Steps:
         self.left -= count
 
 
-def search(items: Sequence[Item], capacity: int, steps: Steps) -> list[int] | None:
+def search(items: Sequence[Item], capacity: int, steps: StepBudget) -> list[int] | None:
     """Offsets at which no item ends above the capacity, or ``None`` where no such offsets exist.
 
     Sizes are positive, lifetimes not empty. Raises :class:`OutOfSteps` when ``steps`` are used up before either is
     known.
     """
     for order, share in _restarts(2 * len(items)):
-        trial = Steps(min(share, steps.left))
+        trial = StepBudget(min(share, steps.left))
         steps.left -= trial.left
         strip = _Strip(items, capacity, order, trial)
         try:
@@ -113,7 +113,7 @@ def _run(task: Task) -> bool:
 class _Strip:
     """The items in columns, their lifetimes in sections, and the offsets of those placed so far."""
 
-    def __init__(self, items: Sequence[Item], capacity: int, order: Sequence[str], steps: Steps) -> None:
+    def __init__(self, items: Sequence[Item], capacity: int, order: Sequence[str], steps: StepBudget) -> None:
         first = np.array([item.first for item in items], np.int64)
         after = np.array([item.last + 1 for item in items], np.int64)
         times = np.unique(np.concatenate([first, after]))
