@@ -379,6 +379,19 @@ def test_sums_have_the_order_that_shapes_say() -> None:
         np.testing.assert_array_equal(result, sums[0])
 
 
+def test_a_sum_in_parts_keeps_the_sign_of_zero() -> None:
+    """Products that underflow leave -0, which is what the next part begins with."""
+    product = matmul(8, 16, 512)
+    whole, parted = WIDTHS["256"], replace(WIDTHS["256"], l1=4096, l2=16384)
+    assert "chunk" in generate(product, "contract", parted).plan
+    buffers = Buffers(product)
+    a, b = buffers.a.reshape(8, 512), buffers.b.reshape(512, 16)
+    a[:], b[:] = -0.0, 1
+    a[:, 0], b[0] = -1e-30, 1e-30
+    sums = [execute(product, target, buffers)[: 8 * 16] for target in (whole, parted)]
+    assert all(np.signbit(each).all() and not each.any() for each in sums)
+
+
 @pytest.mark.parametrize("width", sorted(WIDTHS))
 @pytest.mark.parametrize("how", sorted(BYTES))
 @pytest.mark.parametrize("shape", ["matmul NN", "matmul NT", "matmul packed", "vector matrix", "conv", "attention"])
@@ -506,6 +519,15 @@ def test_a_long_epilogue_is_written_once() -> None:
     texts = [generate(shape, "contract", WIDTHS["256"], Bias(1, shape.c, length)).text for length in LENGTHS]
     short, long = (text.count("llvm.maxnum") for text in texts)
     assert short >= 4 * long > 0
+
+
+def test_a_long_epilogue_is_written_once_for_all_whole_vectors_of_a_row() -> None:
+    shape = matmul(96, 96, 64)
+    kernel = generate(shape, "contract", WIDTHS["512"], Bias(1, shape.c, 1000))
+    assert "vectors n/6" in kernel.plan
+    tiles = [text for name, text in kernel.functions.items() if ".tile" in name]
+    assert [text.count("llvm.maxnum") for text in tiles] == [1] * len(tiles)
+    check_epilogue(shape, 1, WIDTHS["512"], 1000)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

@@ -15,7 +15,7 @@ import pytest
 from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.target import COMPUTE_BITS, Target, target_names
 from glowtrain.backends.llvm.text import LlvmFunction
-from glowtrain.backends.llvm.values import I32, POINTER, in_all_lanes, pointer, vector, zero
+from glowtrain.backends.llvm.values import I32, I64, POINTER, in_all_lanes, integer, pointer, vector, zero
 from glowtrain.errors import CodegenError
 
 HOST = Target.host()
@@ -51,6 +51,18 @@ def test_the_same_name_in_two_libraries() -> None:
     for call in calls:
         call(x.ctypes.data)
     assert x.tolist() == [8.0] * 8
+
+
+@pytest.mark.parametrize(("trips", "total"), [(0, 7), (1, 7), (4, 13)])
+def test_a_guarded_loop_may_have_no_trip(trips: int, total: int) -> None:
+    """It then gives what it began with."""
+    f = LlvmFunction("total", [("ptr", "count"), ("ptr", "out")])
+    with f.loop(f.load(I64, pointer("%count")), [integer(7, I64)], guarded=True) as loop:
+        loop.next = [f.op("add", loop.carried[0], loop.index)]
+    f.store(loop.results[0], pointer("%out"))
+    count, out = np.array([trips], np.int64), np.zeros(1, np.int64)
+    toolchain.build(f.finish(), HOST, ["total"]).function("total", 2)(count.ctypes.data, out.ctypes.data)
+    assert out.tolist() == [total]
 
 
 def test_pointer_table() -> None:

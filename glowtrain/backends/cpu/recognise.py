@@ -23,6 +23,7 @@ from glowtrain.backends.llvm.text import INDEX, LlvmFunction
 from glowtrain.backends.llvm.values import LlvmValue, Number, pointer
 from glowtrain.loops import (
     Affine,
+    Apply,
     Buffer,
     Const,
     Expr,
@@ -41,6 +42,7 @@ from glowtrain.loops import (
     statements,
     within,
 )
+from glowtrain.loops.functions import FUNCTIONS, Cost
 from glowtrain.program.analysis.kernel_facts import PARTLESS, box, contraction_operands
 from glowtrain.program.program import Kernel
 from glowtrain.types import f32, f64, i8, u8
@@ -48,6 +50,8 @@ from glowtrain.types import f32, f64, i8, u8
 SMALL = 2048
 """Contractions of fewer multiplications are not worth kernels of their own."""
 _INSTRUCTIONS: dict[type, int] = {Load: 3, Index: 0, Const: 0, Ref: 0, Reduce: 0}
+_EXPENSIVE = 30
+"""Instructions of a function that is none of the processor's."""
 _EACH_LANE = 4
 """Instructions for one lane of a load or store whose lanes are not neighbours."""
 
@@ -246,7 +250,7 @@ class FusedEpilogue:
     def length(self, lane: int, width: int) -> int:
         """About how many instructions a vector takes, with ``width`` lanes along loop ``lane`` (-1: a single one)."""
         body = self.product.loop.body
-        plain = sum(_INSTRUCTIONS.get(type(node), 1) for node in _beside(self.product)) + 3 * len(body)
+        plain = sum(map(_instructions, _beside(self.product))) + 3 * len(body)
         return plain + _EACH_LANE * width * self._apart(lane)
 
     def _apart(self, lane: int) -> int:
@@ -311,6 +315,13 @@ class FusedEpilogue:
             if access.buffer.type.nbytes >= far and form.coefficient(lane) == 1 and form.linear_in(bound):
                 found[access.buffer, form] = (access.buffer, form) in found and isinstance(access, Store)
         return found
+
+
+def _instructions(node: Expr) -> int:
+    """About how many instructions an expression takes, without its operands."""
+    if isinstance(node, Apply) and FUNCTIONS[node.function].cost is Cost.EXPENSIVE:
+        return _EXPENSIVE
+    return _INSTRUCTIONS.get(type(node), 1)
 
 
 def _read_beside(product: ContractionProduct) -> set[Buffer]:

@@ -205,6 +205,11 @@ class Instructions:
         aligned = f", align {align}" if align else ""
         return self.value(f"load {type_.text}, ptr {address.text}{aligned}", type_)
 
+    def load_splat(self, type_: LlvmType, address: LlvmValue) -> LlvmValue:
+        """One element in all lanes of a vector: read as a vector of one, which takes an instruction less to spread."""
+        one = self.load(_as_vector(type_.one), address, type_.size)
+        return self.value(f"shufflevector {one.typed}, {one.type.text} poison, {_first_in_all(type_.width)}", type_)
+
     def store(self, value: LlvmValue, address: LlvmValue, align: int = 0, mask: LlvmValue | None = None) -> None:
         """Write a value; where ``mask`` is off memory is not touched."""
         if address.type is not POINTER:
@@ -241,6 +246,11 @@ class Instructions:
     def _vector_of(self, value: LlvmValue) -> LlvmValue:
         """One lane as a vector of one, which the masked intrinsics need."""
         return self.cast("bitcast", value, _as_vector(value.type))
+
+
+def _first_in_all(width: int) -> str:
+    """The order of a shuffle that spreads the first lane."""
+    return f"<{width} x i32> zeroinitializer"
 
 
 def _as_vector(type_: LlvmType) -> LlvmType:

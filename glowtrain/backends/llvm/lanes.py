@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.values import LlvmType, LlvmValue, Number, first_lanes, integer, number, vector, zero
 
+STRIP_BITS = 128
+
 
 @dataclass(frozen=True)
 class Lanes:
@@ -101,8 +103,10 @@ class Lanes:
         ``lane`` 0 gives one element in all lanes and takes no mask.
         """
         type_, width = self.type, self.type.width
-        if lane == 0 or width == 1:
-            return self.f.splat(self.f.load(type_.one, pointer), width)
+        if width == 1:
+            return self.f.load(type_, pointer)
+        if lane == 0:
+            return self.f.load_splat(type_, pointer)
         if abs(lane) != 1:
             return self._gather(pointer, lane, count, mask)
         if mask is None and count < width:
@@ -147,6 +151,31 @@ class Lanes:
             at += piece
 
     # -- shuffles
+
+    @property
+    def strip(self) -> int:
+        """Lanes in 128 bits, within which shuffles cost least on every processor."""
+        return max(min(self.width, STRIP_BITS // self.type.bits), 1)
+
+    def joined_strips(self, strips: Sequence[LlvmValue]) -> list[LlvmValue]:
+        """Vectors of the strips of ``width`` rows: the first has strips 0, n, 2 n, ..., where n is a strip's lanes."""
+        return [self._joined(strips[at :: self.strip]) for at in range(self.strip)]
+
+    def _joined(self, parts: Sequence[LlvmValue]) -> LlvmValue:
+        while len(parts) > 1:
+            parts = [self.f.joined(low, high) for low, high in zip(parts[::2], parts[1::2], strict=True)]
+        return parts[0]
+
+    def transpose_strips(self, rows: Sequence[LlvmValue]) -> list[LlvmValue]:
+        """The transposes of all strips of as many vectors as a strip has lanes, by interleaving halves."""
+        half, rows = self.strip // 2, list(rows)
+        starts = range(0, self.width, self.strip)
+        low = [start + at + side for start in starts for at in range(half) for side in (0, self.width)]
+        high = [lane + half for lane in low]
+        for _ in range(self.strip.bit_length() - 1):
+            pairs = zip(rows[:half], rows[half:], strict=True)
+            rows = [self.f.shuffle(*pair, order) for pair in pairs for order in (low, high)]
+        return rows
 
     def transpose(self, rows: Sequence[LlvmValue]) -> list[LlvmValue]:
         """The transpose of ``width`` vectors: rounds of two-operand shuffles that exchange ever larger blocks."""

@@ -27,11 +27,8 @@ class Loop:
     index: LlvmValue
     carried: list[LlvmValue]
     next: list[LlvmValue] = field(default_factory=list)
-
-    @property
-    def results(self) -> list[LlvmValue]:
-        """The carried values after the last trip (valid after the loop, which runs at least once)."""
-        return self.next
+    results: list[LlvmValue] = field(default_factory=list)
+    """The carried values after the last trip: valid once the loop is written."""
 
 
 class LlvmFunction(Instructions):
@@ -111,8 +108,9 @@ class LlvmFunction(Instructions):
         begin: Number = 0,
         step: int = 1,
         hint: str = "loop",
+        guarded: bool = False,
     ) -> Iterator[Loop]:
-        """``for index in range(begin, extent, step)``; runs at least once (check for zero trips outside).
+        """``for index in range(begin, extent, step)``; runs at least once, unless it is ``guarded``.
 
         ``carried`` gives the initial value of each loop-carried value. The body sets ``loop.next`` to their new
         values. The index and carried pointers are hidden from LLVM's loop strength reduction: the text is in its final
@@ -125,6 +123,7 @@ class LlvmFunction(Instructions):
         index = self.value("", type_)
         first = len(self._lines) - 1
         phis = [self.value("", initial.type) for initial in carried]
+        done = self._entered(index, extent) if guarded else ""
         loop = Loop(index, [self._hidden(phi) if phi.type is POINTER else phi for phi in phis])
         yield loop
         assert len(loop.next) == len(phis), (
@@ -132,9 +131,12 @@ class LlvmFunction(Instructions):
         )
         counted = self.value(f"freeze {index.typed}", type_)  # no instruction, but no recurrence for analyses either
         following = self.value(f"add nuw nsw {counted.typed}, {step}", type_)
-        more = self.compare("slt", following, extent)
-        latch, done = self._block, self.label("done")
-        self.branch_if(more, label, done)
+        latch, loop.results = self._block, phis if guarded else loop.next
+        if guarded:
+            self.branch(label)
+        else:
+            more, done = self.compare("slt", following, extent), self.label("done")
+            self.branch_if(more, label, done)
         self._lines[first] = f"  {index.text} = phi {type_} [ {begin}, %{before} ], [ {following.text}, %{latch} ]"
         for at, (phi, initial, new) in enumerate(zip(phis, carried, loop.next, strict=True), first + 1):
             if new.type is not phi.type:
@@ -142,6 +144,13 @@ class LlvmFunction(Instructions):
             pair = f"[ {initial.text}, %{before} ], [ {new.text}, %{latch} ]"
             self._lines[at] = f"  {phi.text} = phi {phi.type.text} {pair}"
         self.start(done)
+
+    def _entered(self, index: LlvmValue, extent: Number) -> str:
+        """Test an index before a trip, and begin the trip's block; the label of what follows the loop."""
+        more, inside, done = self.compare("slt", index, extent), self.label("trip"), self.label("done")
+        self.branch_if(more, inside, done)
+        self.start(inside)
+        return done
 
     def _hidden(self, pointer: LlvmValue) -> LlvmValue:
         """The same pointer, about which analyses of loops know nothing; no instruction."""

@@ -17,10 +17,11 @@ from glowtrain.backends.cpu.contraction.tile import Cursor, Point, RegisterTile,
 from glowtrain.backends.llvm.formats import REGISTER
 from glowtrain.backends.llvm.lanes import Lanes
 from glowtrain.backends.llvm.text import INDEX, LlvmFunction
-from glowtrain.backends.llvm.values import I1, LlvmValue, Number, integer, pointer
+from glowtrain.backends.llvm.values import I1, LlvmValue, Number, pointer, zero
 
-LONGEST_END = 320
-"""Instructions of an epilogue that are written out for all vectors of a tile, at most; more go into a loop."""
+LONGEST_END, LONGEST_LATE_END, LATE = 320, 80, 256
+"""Instructions of an epilogue that are written out for all vectors of a tile, at most, and for one that begins only
+after so many products of each result; more go into a loop."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,7 @@ class Micro:
         """Ask for the lines of results, and for what the epilogue reads and writes beside them, where these are far
         away: they come while the sums are taken. Stores that wait for their lines hold up whatever follows them.
         """
-        steps = prod(self.tile.trips(i) for i in self.plan.reductions)
-        if self.plan.dots or self.lanes.width == 1 or self.variant.c.lane != 1 or steps < rates.LEAST_AHEAD:
+        if self.plan.dots or self.lanes.width == 1 or self.variant.c.lane != 1 or self._steps < rates.LEAST_AHEAD:
             return
         problem, c, far = self.plan.problem, self.of["c"], int(rates.FAR * self.plan.machine.l2)
         results = prod(problem.loops[i].extent for i in problem.outputs) * problem.bytes_of("c")
@@ -77,13 +77,10 @@ class Micro:
                 self.epilogue.fetch(self.f, self._coordinates(point.index, vector), self._lane, far)
 
     def _strided_results(self) -> LlvmValue | None:
-        """A buffer on the stack for results whose lanes are apart in C, with what C holds of sums that go on."""
+        """A buffer on the stack for results whose lanes are apart in C."""
         if self.lanes.width == 1 or self.plan.dots or self.variant.c.lane == 1 or self.whole:
             return None
-        buffer = self._reserve(len(self.tile.points) * self.tile.vectors, self.of["c"])
-        if self.variant.start != "zero":
-            self._exchange(buffer, self._vectors, store=False)
-        return buffer
+        return self._reserve(len(self.tile.points) * self.tile.vectors, self.of["c"])
 
     @property
     def _vectors(self) -> list[tuple[Point, int]]:
@@ -93,24 +90,44 @@ class Micro:
     def _start(self) -> list[LlvmValue]:
         """What the sums begin with: 0, what precedes the words of B, or what C holds of them."""
         sums, dot = [self.lanes.zero] * self.tile.sums, self.plan.problem.dot
-        for at, (point, vector) in enumerate(self._vectors):
-            if dot is not None and dot.correction:
+        if dot is not None and dot.correction:
+            for at, (point, vector) in enumerate(self._vectors):
                 before = vector * self.variant.b.step - self.lanes.width * dot.group
                 place = self.of["b"].shift(pointer("%b"), point.b + before)
                 sums[at * self.tile.copies] = self.f.load(self.lanes.type, place, 4)
-            if self.variant.start != "zero" and not self.plan.dots:
-                held = self._held(point, vector, at)
-                begun = sums[at * self.tile.copies]
-                sums[at * self.tile.copies] = held if begun is self.lanes.zero else self.lanes.add(held, begun)
-        return sums
+        if self.plan.dots or self.variant.start == "zero":
+            return sums
+        return self._continued(sums) if self.variant.start == "load" else self._perhaps_continued(sums)
+
+    def _continued(self, sums: list[LlvmValue]) -> list[LlvmValue]:
+        """Sums that go on from what C holds."""
+        if self.buffer is not None:
+            self._exchange(self.buffer, self._vectors, store=False)
+        result = list(sums)
+        for number, (point, vector) in enumerate(self._vectors):
+            at, held = number * self.tile.copies, self._held(point, vector, number)
+            result[at] = held if sums[at] == self.lanes.zero else self.lanes.add(held, sums[at])
+        return result
+
+    def _perhaps_continued(self, sums: list[LlvmValue]) -> list[LlvmValue]:
+        """The same, but for the first part of the sums: C, which may hold anything then, is not read."""
+        go_on, begin, before = self.f.label("go_on"), self.f.label("begin"), self.f.block
+        self.f.branch_if(LlvmValue("%first", I1), begin, go_on)
+        self.f.start(go_on)
+        held = self._continued(sums)
+        leave = self.f.block
+        self.f.branch(begin)
+        self.f.start(begin)
+        pairs = zip(sums, held, strict=True)
+        return [old if old is new else self.f.phi(old, before, new, leave) for old, new in pairs]
 
     def _held(self, point: Point, vector: int, at: int) -> LlvmValue:
         """What C holds of a vector of sums."""
         slot = self._slot(self.buffer, at)
         if slot is not None:
-            return self._loaded(self.lanes, slot, self.lanes.width)
+            return self.lanes.load(slot, 1, self.lanes.width)
         place = self.of["c"].shift(pointer("%c"), point.c + vector * self.variant.c.step)
-        return self._loaded(self.lanes, place, self.tile.count(vector))
+        return self.lanes.load(place, 1, self.tile.count(vector))
 
     # ---- the loops of the sum ----------------------------------------------------------------------------------------
 
@@ -222,18 +239,9 @@ class Micro:
         body: Callable[[LlvmValue, list[LlvmValue]], list[LlvmValue]], guarded: bool,
     ) -> list[LlvmValue]:  # fmt: skip
         """``for at in range(low, high, step)``; ``guarded``: perhaps no trip."""
-        enter, skip, before = self.f.label("enter"), self.f.label("skip"), self.f.block
-        if guarded:
-            self.f.branch_if(self.f.compare("slt", self.f.index(low), high), enter, skip)
-            self.f.start(enter)
-        with self.f.loop(high, carried, begin=low, step=step, hint="sum") as loop:
+        with self.f.loop(high, carried, begin=low, step=step, hint="sum", guarded=guarded) as loop:
             loop.next = body(loop.index, loop.carried)
-        if not guarded:
-            return loop.results
-        leave = self.f.block
-        self.f.branch(skip)
-        self.f.start(skip)
-        return [self.f.phi(old, before, new, leave) for old, new in zip(carried, loop.results, strict=True)]
+        return loop.results
 
     def _straight(
         self, depth: int, count: int, active: list[int], cursor: Cursor, sums: list[LlvmValue], number: int
@@ -256,16 +264,25 @@ class Micro:
     def _finish_all(self, sums: list[LlvmValue]) -> None:
         """Finish every vector of the tile. Lanes with a stride in C go through a buffer on the stack, in a loop."""
         vectors, buffer = self._vectors, self.buffer
-        if (
-            self.epilogue is not None
-            and self.epilogue.length(self._lane, self.lanes.width) * len(vectors) > LONGEST_END
-        ):
+        if self._is_long_end():
             self._finish_rows(sums, buffer)
         else:
             for at, point in enumerate(self.tile.points):
                 self._finish_row(_Row(point.index, pointer("%c"), point.c), sums, at * self.tile.vectors, buffer)
         if buffer is not None:
             self._exchange(buffer, vectors, store=True)
+
+    def _is_long_end(self) -> bool:
+        """Whether the epilogue goes into a loop: then it is written once, and read back what was spilled for it."""
+        if self.epilogue is None:
+            return False
+        most = LONGEST_LATE_END if self._steps >= LATE else LONGEST_END
+        return self.epilogue.length(self._lane, self.lanes.width) * len(self._vectors) > most
+
+    @property
+    def _steps(self) -> int:
+        """Steps of a sum."""
+        return prod(self.tile.trips(i) for i in self.plan.reductions)
 
     def _finish_row(self, row: _Row, sums: list[LlvmValue], first: int, buffer: LlvmValue | None) -> None:
         """Finish the vectors of one point: several at once where their results fill one vector together."""
@@ -287,6 +304,20 @@ class Micro:
             at += count
         return groups
 
+    def _full_groups(self) -> tuple[int, int]:
+        """How many vectors the first of these groups has, and how many groups begin the row that are like it and whose
+        lanes all exist."""
+        groups = self._groups()
+        count = groups[0][1]
+        full = [size == count and self._outputs(first, size) == size * self.lanes.width for first, size in groups]
+        return count, [*full, False].index(False)
+
+    def _outputs(self, vector: Number, vectors: int) -> int:
+        """Results in neighbouring vectors of a point; all lanes exist where the first is counted when the code runs."""
+        if not isinstance(vector, int):
+            return vectors * self.lanes.width
+        return sum(self.tile.count(vector + i) for i in range(vectors))
+
     def _combined(self, passes: list[list[LlvmValue]]) -> list[LlvmValue]:
         """The partial sums of each vector, which passes have left, added up half with half."""
         result, count = [], self.tile.copies
@@ -307,13 +338,21 @@ class Micro:
         for at, value in enumerate(sums):
             self.lanes.store(value, self.lanes.shift(spilled, at * self.lanes.width), self.lanes.width)
 
+        def finish(row: _Row, number: Number, vector: Number, count: int) -> None:
+            """``count`` joined vectors of a point with this number."""
+            width = self.lanes.width
+            at = affine(self.f, 0, [(self.tile.vectors * width, number), (width, vector)])
+            lanes = self.lanes.wide(count * width)
+            value = lanes.load(self.lanes.shift(spilled, at), 1, lanes.width)
+            self._finish(row, vector, count, value, None if buffer is None else self.of["c"].shift(buffer, at))
+
         def row(index: dict[int, Number], number: Number, c: LlvmValue) -> None:
-            for vector, count in self._groups():
-                at = affine(self.f, vector * self.lanes.width, [(self.tile.vectors * self.lanes.width, number)])
-                lanes = self.lanes.wide(count * self.lanes.width)
-                value = lanes.load(self.lanes.shift(spilled, at), 1, lanes.width)
-                slot = None if buffer is None else self.of["c"].shift(buffer, at)
-                self._finish(_Row(index, c, 0), vector, count, value, slot)
+            here, (count, full), groups = _Row(index, c, 0), self._full_groups(), self._groups()
+            if full > 1:
+                with self.f.loop(full, hint="vector") as counted:
+                    finish(here, number, affine(self.f, 0, [(count, counted.index)]), count)
+            for vector, some in groups[full if full > 1 else 0 :]:
+                finish(here, number, vector, some)
 
         self._rows(0, {}, 0, pointer("%c"), row)
 
@@ -347,33 +386,27 @@ class Micro:
                         self.f.store(self.f.load(lanes.type.one, source), target)
                 loop.next = [lanes.shift(loop.carried[0], view.lane), lanes.shift(loop.carried[1], 1)]
 
-    def _finish(self, row: _Row, vector: int, vectors: int, value: LlvmValue, slot: LlvmValue | None) -> None:
+    def _finish(self, row: _Row, vector: Number, vectors: int, value: LlvmValue, slot: LlvmValue | None) -> None:
         """Apply the epilogue and store some vectors that are joined (or, in dot form, one number)."""
         lanes, count, c = self.lanes.wide(vectors * self.lanes.width), 1, self.of["c"]
         if self.plan.dots:
             value, lanes = lanes.total(value), lanes.wide(1)
         else:
-            count = sum(self.tile.count(vector + i) for i in range(vectors))
-        place = slot or c.shift(row.c, row.offset + (0 if self.plan.dots else vector * self.variant.c.step))
+            count = self._outputs(vector, vectors)
+        step = 0 if self.plan.dots else self.variant.c.step
+        place = slot or c.shift(row.c, affine(self.f, row.offset, [(step, vector)]))
         exists = count if slot is None else lanes.width
         if self.variant.start != "zero" and self.plan.dots:
-            value = lanes.add(self._loaded(lanes, place, exists), value)
+            value = lanes.add(self._before(lanes.load(place, 1, exists)), value)
         if self.epilogue is not None:
             value = self._applied(self.epilogue, lanes, row, vector, value, count)
         if not self.whole:
             c.wide(lanes.width).store(value, place, exists)
 
-    def _loaded(self, lanes: Lanes, place: LlvmValue, count: int) -> LlvmValue:
-        """What C holds of the sum; nothing at the first part."""
-        loaded = lanes.load(place, 1, count)
-        if self.variant.start != "flag":
-            return loaded
+    def _before(self, held: LlvmValue) -> LlvmValue:
+        """What C holds of a single sum; nothing at the first part."""
         first = LlvmValue("%first", I1)
-        if lanes.width == 1:
-            return self.f.select(first, lanes.zero, loaded)
-        bits = lanes.of(f"i{lanes.type.bits}")
-        keep = self.f.splat(self.f.select(first, integer(0, bits.type.one), -1), lanes.width)
-        return self.f.cast("bitcast", bits.both(self.f.cast("bitcast", loaded, bits.type), keep), lanes.type)
+        return self.f.select(first, zero(held.type), held) if self.variant.start == "flag" else held
 
     @property
     def _lane(self) -> int:
@@ -381,19 +414,19 @@ class Micro:
         return -1 if self.plan.dots or self.lanes.width == 1 else self.plan.problem.loops[self.plan.vec].parts[0]
 
     def _applied(
-        self, epilogue: Epilogue, lanes: Lanes, row: _Row, vector: int, value: LlvmValue, count: int
+        self, epilogue: Epilogue, lanes: Lanes, row: _Row, vector: Number, value: LlvmValue, count: int
     ) -> LlvmValue:
         """The epilogue's result."""
         lane = self._lane if lanes.width > 1 else -1
         mask = lanes.mask(count) if count < lanes.width else None
         return epilogue.emit(self.f, value, self._coordinates(row.index, vector), lane, mask)
 
-    def _coordinates(self, row: Mapping[int, Number], vector: int) -> list[Number]:
+    def _coordinates(self, row: Mapping[int, Number], vector: Number) -> list[Number]:
         """The index of each loop of the original contraction, for a vector of a point."""
         problem, vec = self.plan.problem, self.plan.vec
         coordinates: list[Number] = [0] * len(problem.source.extents)
         for loop in problem.outputs:
-            start = row.get(loop, vector * self.lanes.width if loop == vec else 0)
+            start = affine(self.f, 0, [(self.lanes.width, vector)]) if loop == vec else row.get(loop, 0)
             index = affine(self.f, 0, [(1, start), (1, self.f.index(f"%x{loop}"))])
             for part in reversed(problem.loops[loop].parts):
                 extent = problem.source.extents[part]
