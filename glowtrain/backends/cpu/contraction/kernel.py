@@ -276,7 +276,8 @@ class Micro:
         """Whether the epilogue goes into a loop: then it is written once, and read back what was spilled for it."""
         if self.epilogue is None:
             return False
-        most = LONGEST_LATE_END if self._steps >= LATE else LONGEST_END
+        products = prod(self.plan.problem.loops[i].extent for i in self.plan.reductions)
+        most = LONGEST_LATE_END if products >= LATE else LONGEST_END
         return self.epilogue.length(self._lane, self.lanes.width) * len(self._vectors) > most
 
     @property

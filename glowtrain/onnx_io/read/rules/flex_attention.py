@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnx import NodeProto
 
+from glowtrain.deferred import Deferred
 from glowtrain.errors import ModelError
 from glowtrain.graph import Graph, Input, Value
 from glowtrain.onnx_io.read.build import Bound, Builder, attributes_of
 from glowtrain.onnx_io.read.rules.control import BodyBuilder
 from glowtrain.onnx_io.schema.tensors import dtype_from_onnx
-from glowtrain.ops.attention.flex import FlexAttention
 from glowtrain.types import TensorType
+
+if TYPE_CHECKING:
+    from glowtrain.ops.attention import flex
+else:
+    flex = Deferred("glowtrain.ops.attention.flex")
 
 
 def flex_attention_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
@@ -24,7 +29,7 @@ def flex_attention_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
         raise ModelError(f"{what} takes Q, K and V of rank 4")
     if attributes.get("softmax_precision") is not None:
         attributes["softmax_precision"] = dtype_from_onnx(attributes["softmax_precision"], what)
-    dtype = FlexAttention(softmax_precision=attributes.get("softmax_precision")).precision(operands[0].dtype)
+    dtype = flex.FlexAttention(softmax_precision=attributes.get("softmax_precision")).precision(operands[0].dtype)
     scores = TensorType(dtype, (*operands[0].shape[:3], operands[1].shape[2]))
     captured: list[Value] = []
     for name in ("score_mod", "prob_mod"):
@@ -32,7 +37,7 @@ def flex_attention_rule(builder: Builder, node: NodeProto) -> tuple[Bound, ...]:
             inner = BodyBuilder(builder.recipe, builder.binding, outer=builder)
             attributes[name] = _body(inner, attributes[name], scores, f"{what}: {name}")
             captured += inner.captured
-    return builder.made(FlexAttention(**attributes), [*operands, *captured], node)
+    return builder.made(flex.FlexAttention(**attributes), [*operands, *captured], node)
 
 
 def _body(inner: BodyBuilder, proto: Any, scores: TensorType, what: str) -> Graph:
