@@ -25,12 +25,13 @@ from glowtrain.bundles.manifest import manifest, untouched
 from glowtrain.bundles.module import BundleModule, module_of
 from glowtrain.bundles.verify.trace import backend_like
 from glowtrain.bundles.weights import Weights, file_of
-from glowtrain.errors import BundleError
+from glowtrain.errors import BundleError, MemoryBudgetError
 from glowtrain.files import write_atomically
 from glowtrain.graph import Graph, Template
 from glowtrain.graph.specialise.template import no_model
 from glowtrain.losses import Loss, LossFunction
 from glowtrain.losses.choose import as_loss
+from glowtrain.memory.budget import SMALLEST, UNSAID, Budget, Memory, budget_of
 from glowtrain.memory.byte_size import parse_bytes
 from glowtrain.optim import Adam, Optimizer
 from glowtrain.presentation.words import kind_of
@@ -79,6 +80,7 @@ def bundle(
     weights: Weights = "object",
     threads: int = 1,
     fixed_point: bool = False,
+    memory: Memory = None,
     optimize: Optimize = "speed",
     ram: float | str | None = None,
     board: str | None = None,
@@ -99,10 +101,11 @@ def bundle(
     ``dims`` binds open dimensions, such as the batch (64 if it is open). ``target``: a :class:`Target` or its name.
     ``weights``: in the object file, in a file of their own (``NAME.safetensors``) or nowhere. ``threads``: how many the
     caller's ``parallel_for`` may use at most; one needs none. ``fixed_point``: a quantized model in integers
-    alone, see :class:`~glowtrain.stages.Options`. ``optimize``: code that is fast, or small. ``ram``: bytes that the
-    processor has, as a number or as text such as ``"256KB"``. ``board``: the name of an emulated board
-    (:data:`~glowtrain.bundles.devices.boards.BOARDS`); the files with which the example runs there are written, too,
-    and its processor is the target if none is said.
+    alone, see :class:`~glowtrain.stages.Options`. ``memory``: as :func:`glowtrain.compile` takes it, by default a
+    trainer's own. ``optimize``: code that is fast, or small. ``ram``: bytes that the processor has, as a number or as
+    text such as ``"256KB"``; what does not fit is computed again rather than kept, if that helps. ``board``: the name
+    of an emulated board (:data:`~glowtrain.bundles.devices.boards.BOARDS`); the files with which the example runs there
+    are written, too, and its processor is the target if none is said.
 
     Written are ``NAME.o``, ``NAME.h``, ``NAME.hpp``, ``NAME.json`` and, with the weights in the object, a program that
     runs it and what it prints; with ``archive`` also ``libNAME.a``, with ``shared`` a shared library and ``NAME.py``,
@@ -122,7 +125,7 @@ def bundle(
     request = BundleRequest(
         model, loss, optimizer, trainable, freeze_statistics, dims_of(dims),
         chosen.target if chosen is not None and target == "host" else target,
-        name, weights, threads, fixed_point, optimize, seed,
+        name, weights, threads, fixed_point, optimize, seed, budget_of(memory),
     )  # fmt: skip
     extras.check(request.processor)
     if chosen is not None:
@@ -144,6 +147,7 @@ def bundle_size(
     weights: Weights = "object",
     threads: int = 1,
     fixed_point: bool = False,
+    memory: Memory = None,
     optimize: Optimize = "speed",
     ram: float | str | None = None,
     seed: int = 0,
@@ -154,7 +158,7 @@ def bundle_size(
     """
     request = BundleRequest(
         model, loss, optimizer, trainable, freeze_statistics, dims_of(dims), target, None, weights, threads,
-        fixed_point, optimize, seed,
+        fixed_point, optimize, seed, budget_of(memory),
     )  # fmt: skip
     return size_of(request.within(None if ram is None else parse_bytes(ram, "ram")))
 
@@ -176,6 +180,7 @@ class BundleRequest:
     fixed_point: bool
     optimize: Optimize
     seed: int
+    memory: Budget = UNSAID
 
     def __post_init__(self) -> None:
         if self.optimizer is not None and not isinstance(self.optimizer, Optimizer):
@@ -203,7 +208,10 @@ class BundleRequest:
             self.model, self.loss, self.optimizer, self.trainable, self.dims, self.name,
             freeze_statistics=self.freeze_statistics, seed=self.seed,
         )  # fmt: skip
-        options = Options(facts=Cpu(self.processor, cache=None).facts, fixed_point=self.fixed_point)
+        given = isinstance(self.model, Trainer) and self.memory == UNSAID
+        memory = self.model.memory if isinstance(self.model, Trainer) and given else self.memory
+        facts = Cpu(self.processor, cache=None).facts
+        options = Options(facts=facts, fixed_point=self.fixed_point, memory=memory)
         known, threads = self.weights == "object", checked(self.threads)
         return module_of(contents, self.processor, options, known=known, threads=threads)
 
@@ -214,16 +222,29 @@ class BundleRequest:
         """
         module = self.module()
         if ram is not None:
+            module = self._computing_again(module, ram, beside)
             symbol = self._open_dimension
             batch = None if symbol is None else self.dims.get(symbol, DEFAULT_BATCH)
             layers = () if isinstance(self.model, Trainer) else layers_of(module)
             require_ram(module, ram, self._changed, batch, layers, beside)
         return module
 
+    def _computing_again(self, module: BundleModule, ram: int, beside: Beside | None) -> BundleModule:
+        """A module that computes as much again as it takes to fit, where it does not and that helps."""
+        size = size_of(module)
+        kept = size.variables + size.arena
+        own = 0 if beside is None else beside(module, size.stack)
+        if size.ram + own <= ram:
+            return module
+        try:
+            return replace(self, memory=Budget(nbytes=ram - (size.ram + own - kept))).module()
+        except MemoryBudgetError:
+            return module
+
     def _changed(self, batch: int | None, layers: Sequence[str] | None) -> BundleModule:
         """With another batch, and other parameters trained, as far as these are given."""
         dims = {**self.dims, self._open_dimension: batch} if batch and self._open_dimension else self.dims
-        return replace(self, dims=dims, trainable=layers or self.trainable).module()
+        return replace(self, dims=dims, trainable=layers or self.trainable, memory=SMALLEST).module()
 
     @property
     def _open_dimension(self) -> str | None:

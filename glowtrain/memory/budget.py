@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +44,8 @@ UNSAID = Budget()
 """Where nobody said anything about memory: less of it, for next to no time."""
 KEEP = Budget(share=1.0)
 """Nothing is computed again."""
+SMALLEST = Budget(slower=math.inf, modest=False)
+"""Everything is computed again that makes less memory do."""
 
 Memory = int | float | str | Budget | None
 """What a person may give for a budget: see :func:`budget_of`."""

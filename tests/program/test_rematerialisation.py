@@ -13,7 +13,7 @@ import glowtrain as gt
 from glowtrain.compiler.walk import arrive, planned, until
 from glowtrain.errors import InputError, MemoryBudgetError, ProgramError
 from glowtrain.graph import Graph, Value
-from glowtrain.memory.budget import KEEP, UNSAID, Budget, Memory, budget_of
+from glowtrain.memory.budget import KEEP, SMALLEST, UNSAID, Budget, Memory, budget_of
 from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.memory.plan import plan
 from glowtrain.program.memory.verify_plan import verify_plan
@@ -28,9 +28,6 @@ from glowtrain.program.passes.schedule import peak_bytes
 from glowtrain.program.program import Plan, Program
 from glowtrain.program.verify import verify
 from glowtrain.stages import Options
-
-FREELY = Budget(slower=float("inf"), modest=False)
-"""Everything that helps is dropped."""
 
 
 def images(x: Value) -> Value:
@@ -113,7 +110,7 @@ def test_variables_that_are_larger_than_the_limit_are_named() -> None:
 def test_nothing_is_computed_again_where_all_is_to_be_kept(kind: str) -> None:
     kept = planned(step_graph(kind), Options(memory=KEEP)).program
     assert not [buffer for buffer in kept.buffers if buffer.name.endswith(SUFFIX)]
-    small = planned(step_graph(kind), Options(memory=FREELY)).program
+    small = planned(step_graph(kind), Options(memory=SMALLEST)).program
     assert [buffer for buffer in small.buffers if buffer.name.endswith(SUFFIX)]
 
 
@@ -170,7 +167,7 @@ def test_what_is_no_budget_is_an_error(given: Memory) -> None:
 def test_training_has_the_same_bits_with_any_budget(kind: str) -> None:
     """Compiled, dropout and running statistics included."""
     whole = needed(planned(step_graph(kind), Options(memory=KEEP)))
-    budgets: tuple[Memory, ...] = ("keep", None, "small", 0.9, whole - 2000, FREELY)
+    budgets: tuple[Memory, ...] = ("keep", None, "small", 0.9, whole - 2000, SMALLEST)
     trainers = [trainer(kind, memory) for memory in budgets]
     losses = [[each.step(batch(kind, seed)) for seed in range(5)] for each in trainers]
     assert losses[1:] == losses[:1] * (len(budgets) - 1)
@@ -251,9 +248,9 @@ def differing(change: passes.Rematerialize | ReuseOperands) -> int:
 
 
 def test_random_programs_are_changed_and_keep_their_results() -> None:
-    assert differing(Rematerialize(FREELY)) == 0
+    assert differing(Rematerialize(SMALLEST)) == 0
     assert differing(ReuseOperands()) == 0
-    again = [Rematerialize(FREELY).run(program) for program, _ in programs()]
+    again = [Rematerialize(SMALLEST).run(program) for program, _ in programs()]
     assert sum(any(b.name.endswith(SUFFIX) for b in program.buffers) for program in again) > 20
     fewer = [peak_bytes(reuse(p.instructions)) < peak_bytes(p.instructions) for p, _ in programs()]
     assert sum(fewer) > 5
@@ -300,9 +297,9 @@ def test_a_copy_that_would_read_an_updated_variable_is_not_made(monkeypatch: pyt
     program = parse(UPDATED)
     feeds, state = {"x": np.arange(64, dtype=np.float32)}, {"v": np.full(64, 2, np.float32)}
     wanted = evaluate(program, feeds, state)[0]["y"]
-    assert np.array_equal(evaluate(Rematerialize(FREELY).run(program), feeds, state)[0]["y"], wanted)
+    assert np.array_equal(evaluate(Rematerialize(SMALLEST).run(program), feeds, state)[0]["y"], wanted)
     monkeypatch.setattr(Timeline, "unchanged", lambda *_: True)
-    wrong = Rematerialize(FREELY).run(program)
+    wrong = Rematerialize(SMALLEST).run(program)
     assert any(buffer.name.startswith(f"a{SUFFIX}") for buffer in wrong.buffers)
     assert not np.array_equal(evaluate(wrong, feeds, state)[0]["y"], wanted)
 
@@ -318,7 +315,7 @@ def test_a_copy_at_other_subscripts_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
     program = arrive(graph, Options(), until("ordered"))
     random = np.random.default_rng(0)
     feeds = {b.name: random.integers(0, 2, b.shape).astype(b.dtype.numpy) for b in program.inputs.values()}
-    good = Rematerialize(FREELY).run(program)
+    good = Rematerialize(SMALLEST).run(program)
     assert bits(good, feeds) == bits(program, feeds)
     spoiled = replace(good, instructions=tuple(i for i in good.instructions if not i.name.endswith(SUFFIX)))
     with pytest.raises(ProgramError):
@@ -338,7 +335,7 @@ def test_results_take_the_place_of_operands() -> None:
 
 def test_what_was_dropped_is_explained() -> None:
     told: list[tuple[str, str, str]] = []
-    options = Options(memory=FREELY, explain=lambda *said: told.append(said))
+    options = Options(memory=SMALLEST, explain=lambda *said: told.append(said))
     planned(step_graph("images"), options)
     found = [(what, why) for stage, what, why in told if stage == "rematerialized"]
     assert found

@@ -66,6 +66,7 @@ def bundle(
     weights: BundleWeights = "object",
     threads: BundleThreads = 1,
     fixed_point: BundleFixedPoint = False,
+    memory: options.Memory = None,
     optimize: BundleOptimize = "speed",
     ram: BundleRam = None,
     board: Annotated[
@@ -143,6 +144,7 @@ def bundle(
             weights=weights_of(weights),
             threads=threads,
             fixed_point=fixed_point,
+            memory=memory,
             optimize=optimize_of(optimize),
             ram=None if ram is None else parse_bytes(ram, "--ram"),
             board=board,

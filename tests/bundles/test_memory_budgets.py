@@ -1,0 +1,61 @@
+"""Bundles with a budget of memory: they need less, fit into less RAM, and compute the same bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import glowtrain as gt
+from glowtrain.errors import BundleError
+from glowtrain.graph import Graph, Value
+from glowtrain.memory.budget import Memory
+from tests.bundles.small_bundles import same
+
+
+@gt.model(x=gt.f32["batch", 3, 10, 10])
+def layers(x: Value) -> Value:
+    for width in (6, 6, 8):
+        x = gt.nn.relu(gt.nn.batch_norm(gt.nn.conv(x, width, 3, padding="same")))
+    return gt.nn.linear(gt.nn.flatten(x), 4)
+
+
+LOSS = "softmax_cross_entropy"
+
+
+def model() -> Graph:
+    return layers.bind({"batch": 4})
+
+
+def needed(memory: Memory, ram: int | None = None) -> int:
+    return gt.bundle_size(model(), loss=LOSS, target="cortex-m7", memory=memory, ram=ram).ram
+
+
+def test_what_does_not_fit_is_computed_again() -> None:
+    kept, least = needed("keep"), needed("small")
+    assert least < kept
+    between = (kept + least) // 2
+    assert needed(None, between) <= between
+    with pytest.raises(BundleError, match=r"more than the .* there are"):
+        needed(None, least // 2)
+
+
+def test_steps_have_the_same_bits(tmp_path: Path) -> None:
+    random = np.random.default_rng(5)
+    batches = [(random.standard_normal((4, 3, 10, 10), np.float32), random.integers(0, 4, 4)) for _ in range(3)]
+    loaded = []
+    for memory in ("keep", "small"):
+        gt.bundle(model(), tmp_path / memory, loss=LOSS, memory=memory, shared=True)
+        loaded.append(gt.load_bundle(tmp_path / memory))
+    losses = [[each.step(x=x, labels=labels) for x, labels in batches] for each in loaded]
+    assert losses[0] == losses[1]
+    assert same(dict(loaded[0].variables), dict(loaded[1].variables))
+
+
+def test_a_trainer_s_budget_is_its_bundle_s() -> None:
+    sizes = [
+        gt.bundle_size(gt.Trainer(model(), LOSS, gt.optim.Adam(1e-2), memory=memory), target="cortex-m7").arena
+        for memory in ("keep", "small")
+    ]
+    assert sizes[1] < sizes[0]
