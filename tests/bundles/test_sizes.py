@@ -45,6 +45,20 @@ def test_an_inference_bundle_has_its_weights_in_flash_alone() -> None:
     assert size.flash == size.code + size.constants
 
 
+@gt.model(x=gt.f32["n", 784])
+def perceptron(x: gt.Value) -> gt.Value:
+    for width in (512, 512):
+        x = gt.nn.relu(gt.nn.linear(x, width))
+    return gt.nn.linear(x, 10)
+
+
+@pytest.mark.parametrize("target", ["x86-64-v4", "x86-64-v3", "aarch64", "cortex-m7", "riscv32imc", "wasm32"])
+def test_layers_of_one_example_need_no_memory_but_for_their_results(target: str) -> None:
+    """Half of what a program takes that holds results before and after the activation."""
+    size = gt.bundle_size(perceptron, target=target, dims={"n": 1})
+    assert size.arena == 4 * (512 + 512)
+
+
 def test_a_step_computes_each_product_thrice_but_for_the_first_layers_input() -> None:
     size = gt.bundle_size(network, loss=LOSS, optimizer=SGD(), target=TARGET, dims={"n": 4})
     step = size.functions[0]

@@ -77,6 +77,37 @@ def test_a_matrix_product_with_few_tiles_is_cut() -> None:
     )
 
 
+def product_text(rows: int, columns: int, type_: str = "f32", sum_: str = "sum(n<{}: x[n] * w[n, c])") -> str:
+    """The product of a vector and a matrix."""
+    inputs = {"x": f"{type_}[{rows}]", "w": f"{type_}[{rows},{columns}]"}
+    return text_of(f"c<{columns} of {type_}[{columns}]", f"y[c] = {sum_.format(rows, rows)}", **inputs)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(784, 512), (784, 128), (784, 44)])
+def test_a_product_of_a_vector_and_a_matrix_has_its_parts_in_registers(rows: int, columns: int) -> None:
+    assert summed(product_text(rows, columns)) == (
+        f"kernel total:\n  for c<{columns}: y[c] = sum(p0<8: sum(n<98: x[98*p0 + n] * w[98*p0 + n, c]))"
+    )
+
+
+def test_a_product_of_integers_stays_whole() -> None:
+    assert summed(product_text(784, 512, "i32")) == ("kernel total:\n  for c<512: y[c] = sum(n<784: x[n] * w[n, c])")
+
+
+IN_MEMORY = {
+    "less than some vectors": (2048, 24, "sum(n<{}: x[n] * w[n, c])"),
+    "too few tasks": (4096, 64, "sum(n<{}: x[n] * w[n, c])"),
+    "a large matrix": (1024, 1024, "sum(n<{}: x[n] * w[n, c])"),
+    "two sums": (784, 512, "sum(n<{}: x[n] * w[n, c]) * sum(m<{}: w[m, c])"),
+    "no product": (784, 512, "sum(n<{}: w[n, c])"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(IN_MEMORY))
+def test_other_parts_are_in_memory(name: str) -> None:
+    assert "kernel total.parts:" in summed(product_text(*IN_MEMORY[name][:2], sum_=IN_MEMORY[name][2]))
+
+
 def test_a_sum_of_what_is_computed_around_it_stays() -> None:
     """Its other operand is another sum's index."""
     x, y = Buffer("x", f32[2048, 64, 16], "input"), Buffer("y", f32[16], "output")

@@ -43,7 +43,13 @@ from glowtrain.loops import (
     within,
 )
 from glowtrain.loops.functions import FUNCTIONS, Cost
-from glowtrain.program.analysis.kernel_facts import PARTLESS, box, contraction_operands
+from glowtrain.program.analysis.kernel_facts import (
+    PARTLESS,
+    blocked_operands,
+    box,
+    contraction_operands,
+    summed_indices,
+)
 from glowtrain.program.program import Kernel
 from glowtrain.types import f32, f64, i8, u8
 
@@ -70,7 +76,12 @@ class ContractionProduct:
 
     @property
     def indices(self) -> tuple[Index, ...]:
-        return (*self.loop.indices, *self.total.indices)
+        return (*self.loop.indices, *summed_indices(self.total))
+
+    @property
+    def blocks(self) -> int | None:
+        """The number of the index, if any, that sums of its own are added up along."""
+        return len(self.loop.indices) if isinstance(self.total.body, Reduce) else None
 
     @property
     def plain(self) -> bool:
@@ -84,14 +95,15 @@ def recognise(kernel: Kernel) -> ContractionProduct | None:
     if loop is None or not all(isinstance(statement, (Let, Store)) for statement in loop.body):
         return None
     totals = list(reductions(loop.body))
-    found = contraction_operands(totals[0]) if len(totals) == 1 else None
+    found = contraction_operands(totals[0]) or blocked_operands(totals[0]) if len(totals) == 1 else None
     if found is None:
         return None
     total, a, b = found
-    inner = frozenset((*loop.indices, *total.indices))
+    own = (*loop.indices, *summed_indices(total))
+    inner = frozenset(own)
     if not all(_takes(load, total, inner) for load in (a, b)) or {a.buffer, b.buffer} & set(kernel.writes):
         return None
-    if math.prod(i.extent for i in (*loop.indices, *total.indices)) < SMALL:
+    if math.prod(i.extent for i in own) < SMALL:
         return None
     target = _target(loop.body, total, inner)
     if target is not None:
@@ -131,7 +143,7 @@ def _target(body: Sequence[Statement], total: Reduce, inner: frozenset[Index]) -
 
 def _updated(body: Sequence[Statement], total: Reduce, inner: frozenset[Index]) -> Store | None:
     """A store to a buffer that is read at the same element alone, for a sum that is never taken in parts."""
-    if not total.dtype.is_float or math.prod(index.extent for index in total.indices) > PARTLESS:
+    if not total.dtype.is_float or math.prod(index.extent for index in summed_indices(total)) > PARTLESS:
         return None
     stores = [s for s in body if isinstance(s, Store) and s.buffer.dtype == total.dtype]
     stores = [s for s in stores if _moves(address(s.index, s.buffer.strides), total, inner)]
@@ -146,7 +158,7 @@ def contraction_text(
     c, a, b = (_access(inner, address(x.index, x.buffer.strides)) for x in (product.target, product.a, product.b))
     names, extents = tuple(index.name for index in inner), tuple(index.extent for index in inner)
     clips, dtype = _clips(product, inner), product.total.dtype.name
-    contraction = Contraction(names, extents, c, a, b, clips, dtype, whole=product.whole)
+    contraction = Contraction(names, extents, c, a, b, clips, dtype, whole=product.whole, blocks=product.blocks)
     if not product.total.dtype.is_float:
         operands = _operand(product.a, inner), _operand(product.b, inner)
         contraction = replace(contraction, operands=operands, result=_stored(product.target.buffer.dtype.name))

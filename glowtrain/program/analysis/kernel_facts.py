@@ -177,6 +177,21 @@ def contraction_operands(expr: Expr) -> tuple[Reduce, Load, Load] | None:
     return None
 
 
+def blocked_operands(expr: Expr) -> tuple[Reduce, Load, Load] | None:
+    """The same of a sum of floats that an index cuts into blocks: the sum, over that index, of the blocks' sums."""
+    match expr:
+        case Reduce(op="add", partials=0, indices=(_,), body=Reduce() as block) if expr.dtype.is_float:
+            found = contraction_operands(block)
+            return None if found is None else (expr, *found[1:])
+    return None
+
+
+def summed_indices(total: Reduce) -> tuple[Index, ...]:
+    """The indices of a contraction's sum, and of its blocks."""
+    block = total.body
+    return (*total.indices, *(block.indices if isinstance(block, Reduce) else ()))
+
+
 def _exact(total: Reduce, a: Load, b: Load) -> bool:
     """Whether the sum is of floats, or of the products of integers that fit its 32 bits as they are."""
     return total.dtype.is_float or (total.dtype == i32 and {a.dtype, b.dtype} <= INTEGERS)
@@ -193,10 +208,12 @@ def _uncast(expr: Expr) -> Expr:
 
 
 def contractions(body: Sequence[Statement]) -> Iterator[tuple[Reduce, Load, Load]]:
-    """Every contraction in a body."""
+    """Every contraction in a body; one in blocks is one."""
     for statement in evaluations(body):
-        found = (contraction_operands(reduction) for reduction in statement.reductions)
-        yield from (parts for parts in found if parts is not None)
+        blocked = list(filter(None, map(blocked_operands, statement.reductions)))
+        blocks = [total.body for total, _, _ in blocked]
+        whole = (contraction_operands(reduction) for reduction in statement.reductions if reduction not in blocks)
+        yield from (*blocked, *filter(None, whole))
 
 
 def is_linear(load: Load) -> bool:

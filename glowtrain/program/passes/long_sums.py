@@ -2,6 +2,10 @@
 becomes ``parts[n, c] = sum(h, w: x)`` and ``y[c] = sum(n: parts[n, c])`` (the ``rfactor`` of Suriana, Adams and Kamil,
 Parallel Associative Reductions in Halide, 2017).
 
+The product of a vector and a matrix has tasks enough where it has some vectors of results. It is taken in the same
+parts, but in one kernel, ``y[c] = sum(n: sum(h: x * w))``, which keeps them in registers: no buffer holds them, and the
+bits are the same.
+
 How a sum is cut follows from shapes alone, so that results have the same bits for any number of threads and on any
 target; they are nearer to the exact ones, too.
 """
@@ -27,6 +31,7 @@ from glowtrain.loops import (
     substitute,
     walk,
 )
+from glowtrain.program.analysis.kernel_facts import contraction_operands
 from glowtrain.program.program import Instruction, Kernel, Program
 from glowtrain.types import TensorType
 
@@ -55,6 +60,10 @@ COLUMNS = SumCut(results=1 << 14, parts=32, elements=64)
 CONTRACTION = SumCut(results=1 << 11, parts=8, elements=512)
 """Products of two operands that lack indices of each other's, as those of a matrix product: a tile of results is a
 task, and each part has to bring operands into registers again."""
+LANES, TASKS, SHARED, FAR = 32, 128, 1 << 17, 1 << 20
+"""Of the product of a vector and a matrix: results, neighbours in memory, that are some vectors, and that are tasks
+enough without parts; products from which on threads share them, and from which on the matrix comes from memory, faster
+in parts."""
 
 
 @dataclass(frozen=True)
@@ -90,13 +99,15 @@ def split(kernel: Kernel) -> tuple[Kernel, ...]:
         if axis is None:
             return None
         assert isinstance(expr, Reduce)
+        if _has_tasks(expr, indices, store):
+            return _in_blocks(expr, axis)
         name = f"{kernel.name}.parts" + (str(len(parts)) if parts else "")
         part, rest = _factored(name, expr, axis, indices, store)
         parts.append(part)
         return rest
 
     value = rewrite(store.value, change)
-    if not parts:
+    if value is store.value:
         return (kernel,)
     return (*parts, replace(kernel, body=(For(indices, (replace(store, value=value),)),)))
 
@@ -122,6 +133,33 @@ def _cut(sum_: Reduce, outer: Sequence[Index]) -> SumCut:
     if any(a - b and b - a for a, b in combinations(used, 2)):
         return CONTRACTION
     return COLUMNS if any(_innermost(load) & frozenset(outer) for load in loads) else ROWS
+
+
+def _has_tasks(sum_: Reduce, outer: Sequence[Index], result: Store) -> bool:
+    """Whether it is all that is summed for a row of results, the product of a vector and a matrix that is near, and
+    either has tasks enough or is no work for several threads.
+    """
+    found = contraction_operands(sum_)
+    if found is None or _cut(sum_, outer) != COLUMNS or sum(isinstance(e, Reduce) for e in walk(result.value)) > 1:
+        return False
+    if any(load.fill is not None for load in found[1:]):
+        return False
+    a, b = (address(load.index, load.buffer.strides) for load in found[1:])
+    place = address(result.index, result.buffer.strides)
+    products = math.prod(index.extent for index in (*outer, *sum_.indices))
+    least = LANES if products < SHARED else TASKS
+    lanes = [j for j in outer if place.coefficient(j) == 1 and j.extent >= least]
+    return products < FAR and any({a.coefficient(j), b.coefficient(j)} == {0, 1} for j in lanes)
+
+
+def _in_blocks(sum_: Reduce, axis: tuple[int, int]) -> Reduce | None:
+    """The sum of the sums of its parts. Integers have no order: their sum stays as it is."""
+    if not sum_.dtype.is_float:
+        return None
+    at, parts = axis
+    (part,) = indices_of((parts,), "p")
+    inner, place = _cut_along(sum_, at, part)
+    return Reduce(sum_.op, (part,), Reduce(sum_.op, inner, substitute(sum_.body, {sum_.indices[at]: place})))
 
 
 def _closed(sum_: Reduce, outer: Sequence[Index]) -> bool:
@@ -154,15 +192,20 @@ def _factored(
     at, parts = axis
     buffer = _parts(name, sum_, parts, outer, result)
     part, *own = indices_of((parts, *(index.extent for index in outer)))
-    cut = sum_.indices[at]
-    length = cut.extent // parts
-    inner = [*sum_.indices[:at], *([Index(length, cut.name)] if length > 1 else []), *sum_.indices[at + 1 :]]
-    place = part * length + inner[at] if length > 1 else part
-    body = substitute(sum_.body, {cut: place, **dict(zip(outer, own, strict=True))})
-    total = Reduce(sum_.op, tuple(inner), body) if inner else body
+    inner, place = _cut_along(sum_, at, part)
+    body = substitute(sum_.body, {sum_.indices[at]: place, **dict(zip(outer, own, strict=True))})
+    total = Reduce(sum_.op, inner, body) if inner else body
     kernel = Kernel(name, (For((part, *own), (Store(buffer, (part, *own), total),)),))
     (over,) = indices_of((parts,), "r")
     return kernel, Reduce(sum_.op, (over,), Load(buffer, (over, *outer)))
+
+
+def _cut_along(sum_: Reduce, at: int, part: Index) -> tuple[tuple[Index, ...], Expr]:
+    """The indices inside of a part, and what the cut index is there."""
+    cut = sum_.indices[at]
+    length = cut.extent // part.extent
+    inner = (*sum_.indices[:at], *([Index(length, cut.name)] if length > 1 else []), *sum_.indices[at + 1 :])
+    return inner, part * length + inner[at] if length > 1 else part
 
 
 def _parts(name: str, sum_: Reduce, parts: int, outer: Sequence[Index], result: Store) -> Buffer:

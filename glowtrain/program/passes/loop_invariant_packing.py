@@ -34,7 +34,7 @@ from glowtrain.loops import (
     substitute,
 )
 from glowtrain.names import Names
-from glowtrain.program.analysis.kernel_facts import box, contractions, row_major
+from glowtrain.program.analysis.kernel_facts import box, contractions, row_major, summed_indices
 from glowtrain.program.program import Instruction, Kernel, Program, Repeat
 from glowtrain.types import Array, TensorType
 
@@ -148,7 +148,8 @@ def operand_of(loop: For, total: Reduce, load: Load, other: Load) -> InvariantMa
     """An operand of a contraction of floats as a matrix: each subscript is affine in the indices of the kernel alone,
     and one of those outside of the sum moves it, but not the other operand, along neighbours of the result."""
     form, partner = (address(each.index, row_major(each.buffer.shape)) for each in (load, other))
-    inner = (*loop.indices, *total.indices)
+    reduced = summed_indices(total)
+    inner = (*loop.indices, *reduced)
     moved = {atom for atom, _ in form.terms}
     if not total.dtype.is_float or load.fill is not None or load.dtype != total.dtype or not moved <= set(inner):
         return None
@@ -156,7 +157,7 @@ def operand_of(loop: For, total: Reduce, load: Load, other: Load) -> InvariantMa
     columns = [index for index in own if not partner.coefficient(index) and _contiguous(loop, index)]
     if not columns:
         return None
-    sums = tuple(index for index in total.indices if index in moved)
+    sums = tuple(index for index in reduced if index in moved)
     return InvariantMatrix(load, tuple(index for index in own if index is not columns[-1]), columns[-1], sums)
 
 

@@ -39,7 +39,7 @@ class ContractionBody:
             inner = [(i, tile.trips(i)) for i in tile.plan.reductions[len(rolled) - 1 :]]
             steps = prod(extent for _, extent in inner)
             long = inner[0][1] > MOST_TRIPS or steps > rates.WRITTEN_STEPS or steps * size > rates.WRITTEN_PRODUCTS
-            if rolled[-1] in cut or long or not self._live(inner):
+            if rolled[-1] in (*cut, tile.problem.blocks) or long or not self._live(inner):
                 break
             rolled.pop()
         return tuple(rolled)

@@ -178,11 +178,20 @@ def _candidates(problem: Problem, machine: Machine) -> Iterator[Candidate]:
     for arranged in (problem,) if problem.dot else (problem, problem.swap()):
         for vec, packs in _panels(arranged) if problem.dot else _axes(arranged, machine):
             dots = arranged.loops[vec].reduces
-            for vectors in (
-                [1] if dots else _shares(ceil(arranged.loops[vec].extent / machine.width), rates.MOST_VECTORS)
-            ):
+            most = _most_vectors(arranged, machine, vec)
+            for vectors in [1] if dots else _shares(ceil(arranged.loops[vec].extent / machine.width), most):
                 for tile in _tiles(arranged, machine, vec, vectors):
                     yield Candidate(arranged, machine, vec, vectors, tile, pack_b=packs)
+
+
+def _most_vectors(problem: Problem, machine: Machine, vec: int) -> int:
+    """Vectors of a row of a tile; its sums and those of blocks share the registers."""
+    if problem.blocks is None:
+        return rates.MOST_VECTORS
+    row = problem.loops[vec].extent * problem.size
+    shared = row <= rates.WIDE_ROW_OF_BLOCKS or row % rates.LINE
+    fit = rates.WIDE_ROW_OF_BLOCKS if shared else rates.ROW_OF_BLOCKS
+    return min(rates.MOST_VECTORS, machine.registers // 2, ceil(fit / (machine.width * problem.size)))
 
 
 def _panels(problem: Problem) -> Iterator[tuple[int, bool]]:
@@ -290,7 +299,7 @@ def _refined(x: Candidate, kinds: Sequence[str], enough: bool) -> Iterator[Candi
 
     ``enough``: the caches deliver as fast as is computed already.
     """
-    if x.dots or enough or x.problem.holds_integers:
+    if x.dots or enough or x.problem.holds_integers or x.problem.blocks is not None:
         yield x
         return
     far = {operand: x.stride(operand, inner_reduction(x, operand)) * x.problem.size >= rates.LINE for operand in "ab"}
@@ -308,7 +317,7 @@ def _refined(x: Candidate, kinds: Sequence[str], enough: bool) -> Iterator[Candi
 
 def _continues(problem: Problem) -> bool:
     """Whether a sum may go on from what C holds of it: one chain may, and its order is that of the whole one."""
-    return not problem.source.whole and problem.order == CHAIN
+    return not problem.source.whole and problem.order == CHAIN and problem.blocks is None
 
 
 def _part_sizes(x: Candidate) -> Iterator[int]:

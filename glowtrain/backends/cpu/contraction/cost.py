@@ -215,7 +215,7 @@ def total(x: Candidate, step: float, mean: _Average, *, memory: bool) -> float:
     ends = rates.TILE + mean.products * (rates.PARTIAL_RESULTS if again else rates.RESULTS)
     ends += mean.products * rates.RESULTS * width if not x.dots and loops[x.vec].c != 1 and width > 1 else 0
     ends += mean.products * (rates.DOT + rates.DOT_COPY * x.copies) if x.dots else _results(x, mean, parts)
-    if memory:
+    if memory and x.problem.blocks is None:  # in blocks, B is read once whatever the tile is
         slow = traffic(x, mean)
         step = max(step, slow) + rates.BESIDE * min(step, slow)
     packed = sum(packing(x).values()) if x.pack_a or x.pack_b else 0

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from glowtrain.backends.cpu.contraction.dot import Dot
 from glowtrain.backends.cpu.order.contraction import SumOrder, sum_order
+from glowtrain.backends.cpu.order.partials import partials_in_lanes
 from glowtrain.backends.cpu.tasks import Work
 from glowtrain.backends.llvm.formats import SIZE
 from glowtrain.backends.llvm.text import LlvmFunction
@@ -87,7 +88,8 @@ class Contraction:
     With ``accumulate`` the sum starts from what C holds, otherwise from 0. Sums of type ``dtype`` are of products of
     that type, or for i32 of smaller integers as ``operands`` says; they wrap around. ``result`` is the type of C where
     an epilogue makes something else of the sums. In sums of floats an operand may be of bytes, whose numbers are meant.
-    With ``whole`` the epilogue stores all results, and C, which it reads, never holds a part of a sum.
+    With ``whole`` the epilogue stores all results, and C, which it reads, never holds a part of a sum. ``blocks`` is
+    the reduction loop, if any, of which each trip is summed by itself, from 0 on; these sums are added up then.
     """
 
     names: tuple[str, ...]
@@ -101,6 +103,7 @@ class Contraction:
     operands: tuple[Operand, Operand] | None = None
     result: str = ""
     whole: bool = False
+    blocks: int | None = None
 
     def __post_init__(self) -> None:
         counts = {len(self.names), len(self.extents), *(len(x.strides) for x in (self.c, self.a, self.b))}
@@ -284,9 +287,15 @@ class Problem:
 
     @cached_property
     def reductions(self) -> tuple[int, ...]:
-        """Reduction loops, outermost first: the farther an index moves the operands, the farther out."""
+        """Reduction loops, outermost first: blocks, then the farther an index moves the operands, the farther out."""
         found = [i for i, loop in enumerate(self.loops) if not loop.c]
-        return tuple(sorted(found, key=lambda i: -abs(self.loops[i].a) - abs(self.loops[i].b)))
+        return tuple(sorted(found, key=lambda i: (i != self.blocks, -abs(self.loops[i].a) - abs(self.loops[i].b))))
+
+    @cached_property
+    def blocks(self) -> int | None:
+        """The reduction of which each trip is summed by itself: the outermost one."""
+        own = (self.source.blocks,)
+        return next((i for i, loop in enumerate(self.loops) if loop.parts == own), None)
 
     @cached_property
     def order(self) -> SumOrder | None:
@@ -297,6 +306,11 @@ class Problem:
     def extents(self) -> dict[int, int]:
         """The extent of each loop."""
         return {i: loop.extent for i, loop in enumerate(self.loops)}
+
+    @property
+    def partial_blocks(self) -> int:
+        """Partial sums that the sums of blocks are added up in."""
+        return 1 if self.blocks is None else partials_in_lanes([self.loops[self.blocks].extent])
 
     @cached_property
     def points(self) -> int:
@@ -345,7 +359,9 @@ def normalise(contraction: Contraction, *, keep_lanes: bool, dot: Dot | None = N
     bounds = tuple(EpilogueBound(clip.offset, clip.extent) for clip in clips)
     if not any(loop.reduces for loop in loops):
         loops.append(Nested(1, 0, 0, 0, (0,) * len(clips), ()))
-    return Problem(tuple(_merge(loops, keep_lanes)), offsets, bounds, contraction, keep_lanes, dot=dot)
+    apart = [loop for loop in loops if loop.parts == (contraction.blocks,)]
+    merged = _merge([loop for loop in loops if loop not in apart], keep_lanes)
+    return Problem((*merged, *apart), offsets, bounds, contraction, keep_lanes, dot=dot)
 
 
 def _always(clip: EpilogueClip, extents: tuple[int, ...]) -> bool:

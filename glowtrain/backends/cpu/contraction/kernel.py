@@ -57,7 +57,10 @@ class Micro:
         self._fetch()
         self.buffer = self._strided_results()
         points, begin = list(range(len(self.tile.points))), Cursor(pointer("%a"), pointer("%b"), {})
-        sums = [self._reduce(0, points, begin, self._start(), number) for number in range(self.plan.passes)]
+        if self.plan.problem.blocks is not None:
+            sums = self._blocks(self.plan.problem.blocks, points, begin)
+        else:
+            sums = [self._reduce(0, points, begin, self._start(), number) for number in range(self.plan.passes)]
         self._finish_all(self._combined(sums))
         return self.f.finish()
 
@@ -143,6 +146,21 @@ class Micro:
         for low, high, some in self._segments(loop, active):
             sums = self._static(depth, low, high, some, cursor, sums, number)
         return sums
+
+    def _blocks(self, loop: int, points: list[int], begin: Cursor) -> list[list[LlvmValue]]:
+        """The partial sums of blocks: block i is added to number i mod n. Numbers move on by one in each trip, which
+        leaves as they are the pairs that are added half with half.
+        """
+        count, n = self.tile.trips(loop), self.plan.problem.partial_blocks
+        zeros = [self.lanes.zero] * self.tile.sums
+        with self.f.loop(count, [begin.a, begin.b, *self._start(), *zeros * (n - 1)], hint="block") as trips:
+            a, b, *totals = trips.carried
+            here = Cursor(a, b, {loop: trips.index})
+            block = self._reduce(1, points, here, zeros, 0)
+            added = [self.lanes.add(*pair) for pair in zip(totals, block, strict=False)]
+            after = self._shifted(loop, 1, here)
+            trips.next = [after.a, after.b, *totals[len(zeros) :], *added]
+        return [trips.results[2:][at : at + len(zeros)] for at in range(0, n * len(zeros), len(zeros))]
 
     def _segments(self, loop: int, active: list[int]) -> list[tuple[int, int, list[int]]]:
         """The loop cut where the set of points changes that have products there."""

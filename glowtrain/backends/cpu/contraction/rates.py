@@ -153,6 +153,9 @@ COPY_LEFT_L1, COPY_LEFT_L2 = 0.25, 0.9
 
 MOST_VECTORS = 12
 """Vectors of a row of a tile."""
+ROW_OF_BLOCKS, WIDE_ROW_OF_BLOCKS = 256, 512
+"""Bytes of a row of a tile whose sums are taken in blocks; and where that leaves one tile, or neighbouring tiles share
+lines of B. Measured, with AVX-512 and AVX2, for B in the second and the third level."""
 LARGEST_SIZES = 3
 """Sizes of a tile along one loop: the largest ones that make a difference."""
 MOST_POINTS = 4

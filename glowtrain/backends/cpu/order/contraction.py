@@ -45,7 +45,9 @@ CHAIN = SumOrder()
 
 
 def sum_order(problem: Problem) -> SumOrder:
-    """The order of a contraction of floats."""
+    """The order of a contraction of floats; in blocks, of each block."""
+    if problem.blocks is not None:
+        return CHAIN
     lane = _lane(problem)
     if lane is not None:
         return SumOrder(lane, LANE_BYTES // problem.size, lanes=True)

@@ -26,6 +26,7 @@ from glowtrain.backends.cpu.loop_nest.analysis import (
     slope,
     vector_cost,
 )
+from glowtrain.backends.cpu.order.partials import UNROLLED, partials_in_lanes
 from glowtrain.backends.llvm.target import COMPUTE_BITS
 from glowtrain.loops import (
     Accumulate,
@@ -44,10 +45,6 @@ from glowtrain.types import DType
 
 REFERENCE_BITS = 256
 """Of the vectors for which orders are chosen."""
-UNROLLED = 16
-"""Boxes of at most this many points, for each lane of a loop around them, are one chain of operations."""
-PARTIALS = 4
-"""Partial results of longer ones: independent, so that none waits for the latency of the one before."""
 LANE_PARTIALS, SHORT_PARTIALS = 32, 8
 """Partial results of a reduction along the lanes: of f32 four vectors on AVX2, two on AVX-512; and of one of fewer than
 :data:`LONG` elements, for which combining so many would take longer."""
@@ -72,10 +69,9 @@ def reduction_order(reduction: Reduce, lane: Index | None, free: Free) -> Reduct
         return _of(reduction, indices, reduction.partials, lanes=True)
     if lane is None or lane not in free.of(reduction):
         return _along_lanes(reduction, indices, free)
-    if math.prod(index.extent for index in indices) <= UNROLLED:
-        return _of(reduction, indices, 1)
-    indices = loop_order(indices, _body(reduction), free)
-    return _of(reduction, indices, PARTIALS if indices[-1].extent >= 2 * PARTIALS else 1)
+    if math.prod(index.extent for index in indices) > UNROLLED:
+        indices = loop_order(indices, _body(reduction), free)
+    return _of(reduction, indices, partials_in_lanes([index.extent for index in indices]))
 
 
 def _along_lanes(reduction: Reduce, indices: list[Index], free: Free) -> ReductionOrder:
