@@ -59,6 +59,17 @@ def test_layers_of_one_example_need_no_memory_but_for_their_results(target: str)
     assert size.arena == 4 * (512 + 512)
 
 
+def test_few_partial_sums_of_a_row_are_on_the_stack() -> None:
+    """A row has 32 of them, whatever the processor; without vectors they are taken some at a time."""
+
+    @gt.model(x=gt.f32[3, 45])
+    def means(x: gt.Value) -> gt.Value:
+        return gt.nn.mean(x, 1)
+
+    size = gt.bundle_size(means, target=TARGET)
+    assert size.stack < 4 * 32
+
+
 def test_a_step_computes_each_product_thrice_but_for_the_first_layers_input() -> None:
     size = gt.bundle_size(network, loss=LOSS, optimizer=SGD(), target=TARGET, dims={"n": 4})
     step = size.functions[0]

@@ -103,6 +103,18 @@ def identity(op: str, dtype: DType) -> bool | int | float:
     return low if op == "max" else high
 
 
+@dataclass(frozen=True)
+class _Pass:
+    """The pass ``number`` of so many ``passes``, for ``together`` accumulators: elements ``passes`` apart, from
+    ``number`` on. ``left``: those of them that are left at the end, where not each accumulator has one more.
+    """
+
+    number: LlvmValue
+    together: int
+    passes: int
+    left: int
+
+
 @dataclass
 class _Job:
     """Reductions over one box in one order: the bodies are in terms of the first one's indices."""
@@ -168,7 +180,7 @@ class _Job:
         count = self._used(1)
         if self._held(count):
             return self._combined(self._nest(self.outer, self.identities(width) * count, count, width, 1), count)
-        return self._on_stack(count, width, 1)
+        return self._in_passes(count, width)
 
     def along_lanes(self) -> list[LlvmValue]:
         """The last index runs along vector lanes, as many as there are; the others in loops around it."""
@@ -180,7 +192,7 @@ class _Job:
             sums = self._nest(self.outer, self.identities(width) * count, count, width, width)
             values = self._combined(sums, count)
         else:
-            values = self._on_stack(count, width, width)
+            values = self._on_stack(count, width)
         return [self._horizontal(r, v) for r, v in zip(self.group, values, strict=True)]
 
     def _used(self, stride: int) -> int:
@@ -194,12 +206,51 @@ class _Job:
         """Whether so many vectors for each reduction are kept in registers, and the steps written out."""
         return count <= PARTIALS or count * len(self.group) <= self.e.target.vector_registers // 2
 
-    def _on_stack(self, count: int, width: int, stride: int) -> list[LlvmValue]:
-        """The same with accumulators on the stack: several at a time, in loops."""
+    def _in_passes(self, count: int, width: int) -> list[LlvmValue]:
+        """The same for more accumulators than there are registers: one pass after another over the elements takes those
+        that are combined with each other first, and leaves one result of them.
+        """
+        e, together = self.e, PARTIALS if len(self.group) > 1 else 2 * PARTIALS
+        passes = count // together
+        memory = PartialResults(e, self.identities(width), passes)
+        further, odd = divmod(self.last.extent % count, passes)
+        for begin, end, left in ((0, odd, further + 1), (odd, passes, further)):
+            if begin < end:
+                with e.f.loop(end, begin=begin) as loop:
+                    one = _Pass(loop.index, together, passes, left)
+                    sums = self._pass_nest(self.outer, self.identities(width) * together, one)
+                    memory.store(loop.index, self._combined(sums, together))
+        return self._combined(memory.load(e.f.index(0), passes), passes)
+
+    def _pass_nest(self, order: Sequence[Index], sums: list[LlvmValue], one: _Pass) -> list[LlvmValue]:
+        if not order:
+            return self._pass_steps(sums, one)
+        with self._opened(order[0], sums) as loop:
+            loop.next = self._pass_nest(order[1:], loop.carried, one)
+        return loop.results
+
+    def _pass_steps(self, sums: list[LlvmValue], one: _Pass) -> list[LlvmValue]:
+        """Trips that have an element for each accumulator of the pass; then those that are left."""
+        e, n, every = self.e, len(self.group), one.together * one.passes
+        whole = self.last.extent // every * every
+        if whole == every:
+            sums = self._trip(self.last, sums, one.number, one.together, 1, one.passes)
+        elif whole:
+            with e.f.loop(whole, sums, step=every) as loop:
+                start = e.sum(loop.index, one.number)
+                loop.next = self._trip(self.last, loop.carried, start, one.together, 1, one.passes)
+            sums = loop.results
+        if not one.left:
+            return sums
+        start, mine = e.sum(e.f.index(whole), one.number), one.left * n
+        return [*self._trip(self.last, sums[:mine], start, one.left, 1, one.passes), *sums[mine:]]
+
+    def _on_stack(self, count: int, width: int) -> list[LlvmValue]:
+        """The same with vectors of accumulators on the stack: several at a time, in loops."""
         memory = PartialResults(self.e, self.identities(width), count)
-        if self.outer or self.last.extent < stride * count:
+        if self.outer or self.last.extent < width * count:
             memory.clear()
-        self._stack_nest(self.outer, memory, stride)
+        self._stack_nest(self.outer, memory, width)
         return self._combined(memory.folded(self._both, PARTIALS), PARTIALS)
 
     def _stack_nest(self, order: Sequence[Index], memory: PartialResults, stride: int) -> None:
@@ -329,15 +380,15 @@ class _Job:
         return sums
 
     def _trip(
-        self, index: Index, sums: Sequence[LlvmValue], start: LlvmValue, count: int, stride: int
+        self, index: Index, sums: Sequence[LlvmValue], start: LlvmValue, count: int, stride: int, apart: int = 0
     ) -> list[LlvmValue]:
-        """``count`` steps, each for accumulators of its own."""
+        """``count`` steps, each for accumulators of its own; ``apart`` elements lie between two, or ``stride``."""
         e, n = self.e, len(self.group)
         result: list[LlvmValue] = []
         for k in range(count):
             context = Context(index, stride) if stride > 1 else e.context
             with e.along(context):
-                at = e.sum(start, e.f.index(k * stride))
+                at = e.sum(start, e.f.index(k * (apart or stride)))
                 if stride > 1:
                     e.scopes.set(("start", index), at)
                 else:
