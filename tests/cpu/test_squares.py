@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from glowtrain.backends.cpu.loop_nest.analysis import Free
 from glowtrain.backends.cpu.loop_nest.squares import squares
+from glowtrain.backends.cpu.order.analysis import Free
 from glowtrain.backends.cpu.step import generate
 from glowtrain.backends.llvm.target import Target
 from glowtrain.loops import Buffer, Expr, For, Let, Load, Ref, Statement, Store, indices_of, reduce

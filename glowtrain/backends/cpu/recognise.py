@@ -14,9 +14,9 @@ import numpy as np
 
 from glowtrain.backends.cpu.contraction import Axis, Contraction, EpilogueClip, Operand, OperandAccess, dot, generate
 from glowtrain.backends.cpu.contraction import ContractionKernel as Generated
-from glowtrain.backends.cpu.loop_nest.analysis import reductions
 from glowtrain.backends.cpu.loop_nest.scope import Context
 from glowtrain.backends.cpu.loop_nest.writer import Nests
+from glowtrain.backends.cpu.order.analysis import reductions
 from glowtrain.backends.llvm.formats import MEMORY, REGISTER, SIZE, as_stored
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import INDEX, LlvmFunction

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from glowtrain.backends.cpu.loop_nest.analysis import Free
 from glowtrain.backends.cpu.loop_nest.scope import Context, Scopes
+from glowtrain.backends.cpu.order.analysis import Free
 from glowtrain.backends.llvm import scalar
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction

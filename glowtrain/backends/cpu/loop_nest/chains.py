@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from glowtrain.backends.cpu.loop_nest.analysis import accesses, reductions
+from glowtrain.backends.cpu.order.analysis import accesses, reductions
 from glowtrain.loops import Affine, For, Let, Load, Store, affine, loads
 from glowtrain.types import f32, f64
 

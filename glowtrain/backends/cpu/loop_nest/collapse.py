@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import permutations
 
-from glowtrain.backends.cpu.loop_nest.analysis import Free, accesses, slope
+from glowtrain.backends.cpu.order.analysis import Free, accesses, slope
 from glowtrain.loops import (
     Accumulate,
     Expr,

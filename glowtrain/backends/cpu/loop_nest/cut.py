@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
-from glowtrain.backends.cpu.loop_nest.analysis import Free, reductions
 from glowtrain.backends.cpu.loop_nest.expressions import reached
+from glowtrain.backends.cpu.order.analysis import Free, reductions
 from glowtrain.backends.cpu.tasks import WANTED
 from glowtrain.loops import (
     FUNCTIONS,

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from glowtrain.backends.cpu.loop_nest.analysis import reductions
 from glowtrain.backends.cpu.loop_nest.expressions import LlvmExpressions, reached
 from glowtrain.backends.cpu.loop_nest.scope import Context
+from glowtrain.backends.cpu.order.analysis import reductions
 from glowtrain.backends.cpu.order.nest import ReductionOrder, reduction_order
 from glowtrain.backends.cpu.order.partials import PARTIALS, UNROLLED
 from glowtrain.backends.llvm import scalar

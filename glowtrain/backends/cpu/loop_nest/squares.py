@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
-from glowtrain.backends.cpu.loop_nest.analysis import Free, accesses, reductions, slope
 from glowtrain.backends.cpu.loop_nest.reduction import Reducing
+from glowtrain.backends.cpu.order.analysis import Free, accesses, reductions, slope
 from glowtrain.backends.llvm import scalar
 from glowtrain.backends.llvm.lanes import Lanes
 from glowtrain.backends.llvm.values import LlvmValue

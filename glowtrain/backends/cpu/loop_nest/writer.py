@@ -1,7 +1,7 @@
 """Loop nests as LLVM functions.
 
 Of the loops around flat statements one is chosen to run along vector lanes (see
-:mod:`glowtrain.backends.cpu.loop_nest.analysis`); the others are ordinary loops, those with the longest strides
+:mod:`glowtrain.backends.cpu.order.analysis`); the others are ordinary loops, those with the longest strides
 outermost. A loop that holds loops is a scalar loop around them: a row program. The outermost loops of a kernel that is
 one nest are its task loops (see :mod:`glowtrain.backends.cpu.tasks`).
 """
@@ -12,16 +12,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
-from glowtrain.backends.cpu.loop_nest.analysis import (
-    NestOperations,
-    accesses,
-    computed,
-    expressions_of_value,
-    loop_order,
-    reductions,
-    slope,
-    vector_cost,
-)
 from glowtrain.backends.cpu.loop_nest.byte_packs import packs
 from glowtrain.backends.cpu.loop_nest.chains import carried, recurrence
 from glowtrain.backends.cpu.loop_nest.collapse import collapse
@@ -31,6 +21,16 @@ from glowtrain.backends.cpu.loop_nest.saturation import saturation
 from glowtrain.backends.cpu.loop_nest.scope import Context
 from glowtrain.backends.cpu.loop_nest.squares import Squares, squares
 from glowtrain.backends.cpu.loop_nest.statements import StatementWriter
+from glowtrain.backends.cpu.order.analysis import (
+    NestOperations,
+    accesses,
+    computed,
+    expressions_of_value,
+    loop_order,
+    reductions,
+    slope,
+    vector_cost,
+)
 from glowtrain.backends.cpu.order.nest import best_lane, computed_types, reference_lane
 from glowtrain.backends.cpu.tasks import TaskRange, Work, plain
 from glowtrain.backends.llvm import scalar

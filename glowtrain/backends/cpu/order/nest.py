@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from glowtrain.backends.cpu.loop_nest.analysis import (
+from glowtrain.backends.cpu.order.analysis import (
     Free,
     NestOperations,
     computed,
