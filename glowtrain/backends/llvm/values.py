@@ -101,12 +101,15 @@ class LlvmValue(NamedTuple):
 Number = LlvmValue | int
 """An index or a count: a value of the function, or a number that is known while it is written."""
 
-POINTER, I64, I32, I1 = (vector(scalar) for scalar in ("ptr", "i64", "i32", "i1"))
+POINTER, I64, I32, I8, I1 = (vector(scalar) for scalar in ("ptr", "i64", "i32", "i8", "i1"))
 
 
 def pointer(name: str) -> LlvmValue:
     """A parameter or other named pointer, e.g. ``%table``."""
     return LlvmValue(name, POINTER)
+
+
+NULL = pointer("null")
 
 
 def in_all_lanes(text: str, type_: LlvmType) -> LlvmValue:

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 
 from glowtrain.backends.cpu.driver import exponent
 from glowtrain.backends.cpu.table import ARENA, POOL, WORKSPACES
-from glowtrain.backends.llvm.values import I32, POINTER, LlvmValue, pointer, vector
+from glowtrain.backends.llvm.values import I8, I32, NULL, POINTER, LlvmValue, pointer, vector
 from glowtrain.bundles.codes import ErrorCode
-from glowtrain.bundles.interface.initialise import I8
 from glowtrain.bundles.interface.interface import Interface
 from glowtrain.bundles.interface.structs import CFunction
-from glowtrain.bundles.interface.variables import NULL
 from glowtrain.bundles.signature import BundleFunction, BundleTensor
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from glowtrain.backends.llvm.values import I32, POINTER, LlvmValue, integer, pointer
+from glowtrain.backends.llvm.values import I8, I32, POINTER, LlvmValue, integer, pointer
 from glowtrain.bundles.codes import ErrorCode
-from glowtrain.bundles.interface.initialise import I8
 from glowtrain.bundles.interface.interface import Interface
 from glowtrain.bundles.interface.structs import CFunction
 from glowtrain.bundles.interface.variables import entry, move, row

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from glowtrain.backends.llvm.values import I32, POINTER, LlvmType, LlvmValue, integer, pointer, vector
+from glowtrain.backends.llvm.values import I8, I32, NULL, POINTER, LlvmType, LlvmValue, integer, pointer
 from glowtrain.bundles.codes import ErrorCode
 from glowtrain.bundles.interface.interface import Interface
 
-I8 = vector("i8")
 UNKNOWN = 255
 """The bytes of variables that nobody knows: in floats they are NaN."""
 
@@ -25,7 +24,7 @@ def init(interface: Interface) -> str:
     f.put(interface.handle, own, "version", integer(interface.version, I32))
     for name in ("variables", "arena", "parallel", "context"):
         f.put(interface.handle, own, name, f.get(interface.given, memory, name))
-    f.put(interface.handle, own, "run", pointer("@run" if interface.threads > 1 else "null"))
+    f.put(interface.handle, own, "run", pointer("@run") if interface.threads > 1 else NULL)
     if not interface.memory.places:
         return f.succeeded()
     return f.finish(f.call(f"{interface.name}_reset", I32, own))

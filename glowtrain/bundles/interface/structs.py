@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from glowtrain.backends.llvm.text import LlvmFunction
-from glowtrain.backends.llvm.values import I32, POINTER, LlvmType, LlvmValue, integer
+from glowtrain.backends.llvm.values import I32, NULL, POINTER, LlvmType, LlvmValue, integer
 from glowtrain.bundles.codes import ErrorCode
 
 
@@ -59,7 +59,7 @@ class CFunction(LlvmFunction):
     def present(self, *parameters: str) -> None:
         """Go on if none of these pointers is null."""
         for parameter in parameters:
-            there = self.compare("ne", self.of[parameter], LlvmValue("null", POINTER))
+            there = self.compare("ne", self.of[parameter], NULL)
             self.require(there, ErrorCode.NULL_POINTER)
 
     def get(self, struct: Struct, base: LlvmValue, field: str) -> LlvmValue:

@@ -11,8 +11,6 @@ from glowtrain.bundles.interface.interface import Interface
 from glowtrain.bundles.interface.structs import CFunction
 from glowtrain.bundles.memory import Place
 
-NULL = pointer("null")
-
 
 def table(interface: Interface) -> str:
     """``NAME_variables`` as a constant."""

@@ -16,7 +16,7 @@ from glowtrain.backends.cpu.tasks import PARAMS, Arguments, Invocation, Work
 from glowtrain.backends.cpu.threads.count import GRAIN
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import CALLER, INDEX, LlvmFunction
-from glowtrain.backends.llvm.values import POINTER, LlvmType, pointer
+from glowtrain.backends.llvm.values import NULL, POINTER, LlvmType, pointer
 
 WORTH = 4
 """Chunks of a call, of that size, from which on it is shared: telling another thread and waiting for it takes 0.2 µs
@@ -124,7 +124,7 @@ def _shared(pointers: int, indices: int, noted: list[tuple[str, str]], index_typ
     arguments = ", ".join(f.parameter(*each).typed for each in own)
     tasks, each, wake = (f.index(name).typed for name in ("%tasks", "%each", "%wake"))
     alone, together = f.label("alone"), f.label("together")
-    f.branch_if(f.compare("eq", pointer("%pool"), pointer("null")), alone, together)
+    f.branch_if(f.compare("eq", pointer("%pool"), NULL), alone, together)
     f.start(alone)
     f.line(f"call void %kernel({arguments}, {f.index(0).typed}, {tasks})")
     f.line("ret void")
