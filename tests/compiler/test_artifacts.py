@@ -43,7 +43,7 @@ SINGLES_AND_DOUBLES = {"s": "f32", "f": "f32", "d": "f64"}
 def container(target: Target) -> str:
     """The format of a target's objects."""
     named = {"windows": "coff", "macos": "macho"}.get(target.system)
-    return "wasm" if target.triple.startswith("wasm") else named or f"elf{target.pointer_bits}"
+    return "wasm" if target.architecture == "wasm" else named or f"elf{target.pointer_bits}"
 
 
 def artifact_of(name: str, target: str, prefix: str = "") -> NativeArtifact:

@@ -28,7 +28,7 @@ from glowtrain.compiler.walk import planned
 from glowtrain.graph import Graph, Template
 from glowtrain.stages import Options
 
-X86 = tuple(name for name in target_names() if Target.named(name).triple.startswith("x86_64"))
+X86 = tuple(name for name in target_names() if Target.named(name).architecture == "x86")
 
 _CALL = re.compile(
     r"^(?P<result> *%[\w.]+ = call <(?P<lanes>\d+) x \w+>) @llvm\.masked\.load\.(?P<type>v\d+[if](?P<bits>\d+))\.p0"

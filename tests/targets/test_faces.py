@@ -260,9 +260,7 @@ def test_python_without_glowtrain(linker: str, tmp_path: Path) -> None:
     assert all(array.tobytes() == own.variables()[name].tobytes() for name, array in loaded.variables.items())
 
 
-HOSTED = [
-    name for name in target_names() if Target.named(name).hosted and not Target.named(name).triple.startswith("wasm")
-]
+HOSTED = [name for name in target_names() if Target.named(name).hosted]
 
 
 @pytest.mark.parametrize("target", HOSTED)

@@ -15,7 +15,7 @@ NOTE = "note"
 
 def ticks(f: LlvmFunction, target: Target) -> LlvmValue:
     """The counter that runs steadily and alike on all cores: on Arm the timer, as programs may not count cycles."""
-    if target.triple.startswith(("aarch64", "arm64")):
+    if target.architecture == "aarch64":
         return f.value('call i64 @llvm.read_volatile_register.i64(metadata !{!"cntvct_el0"})', I64)
     return f.call("llvm.readcyclecounter", I64)
 

@@ -54,7 +54,7 @@ def _rounded(f: LlvmFunction, value: LlvmValue, to: LlvmType, signed: bool) -> L
 
 def to_integer(f: LlvmFunction, value: LlvmValue, scalar: str, target: Target) -> LlvmValue:
     """Floats that fit, as signed integers, without their fractions."""
-    if value.width > 1 and target.triple.startswith("riscv"):
+    if value.width > 1 and target.architecture == "riscv":
         return _from_nearest(f, value, value.type.of(scalar))
     if scalar != "i64" or target.integer_bits >= 64:
         return f.convert("fptosi", value, scalar)

@@ -72,10 +72,9 @@ _WASM: list[Taken] = [
     (r"\ti32\.sub *\n\ti32\.const\t(-\d+)\n\ti32\.and", _mask),
 ]
 _DIALECTS: Mapping[str, tuple[int, list[Taken]]] = {
-    "arm64": (0, _AARCH64), "aarch64": (0, _AARCH64), "arm": (0, _ARM), "thumb": (0, _ARM), "x86_64": (8, _X86),
-    "riscv": (0, _RISCV), "wasm": (0, _WASM),
+    "aarch64": (0, _AARCH64), "arm": (0, _ARM), "x86": (8, _X86), "riscv": (0, _RISCV), "wasm": (0, _WASM),
 }  # fmt: skip
-"""By the beginning of a triple: what a call takes itself, and what instructions do."""
+"""By architecture: what a call takes itself, and what instructions do."""
 
 
 def stack_of(text: str, target: Target) -> dict[str, int]:
@@ -85,7 +84,7 @@ def stack_of(text: str, target: Target) -> dict[str, int]:
     """
     bodies = {match[1]: match[2] for match in _DEFINITION.finditer(text)}
     calls = {name: {each for each in _NAME.findall(body) if each in bodies} for name, body in bodies.items()}
-    below = RED_ZONE if target.triple.startswith("x86_64") else 0
+    below = RED_ZONE if target.architecture == "x86" else 0
     frames = _frames(toolchain.assembly(text, target), set(bodies), target)
 
     @cache
@@ -113,7 +112,7 @@ def _frames(assembly: str, names: set[str], target: Target) -> dict[str, int]:
 
 
 def _dialect(target: Target) -> tuple[int, list[Taken]]:
-    for prefix, dialect in _DIALECTS.items():
-        if target.triple.startswith(prefix):
-            return dialect
-    raise CodegenError(f"how {target.name} uses its stack is not known; its sizes cannot be said")
+    dialect = _DIALECTS.get(target.architecture)
+    if dialect is None:
+        raise CodegenError(f"how {target.name} uses its stack is not known; its sizes cannot be said")
+    return dialect

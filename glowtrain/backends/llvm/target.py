@@ -33,6 +33,11 @@ _SERVER_CACHES = 48 << 10, 1 << 20
 """Of processors with AVX-512: 48 KiB from Ice Lake on, and 1 MiB or more on servers."""
 _SMALL_CACHES = 16 << 10, 16 << 10
 """Of microcontrollers: 16 KiB is usual for a Cortex-M7; others have none, and none has a second level."""
+_ARCHITECTURES: Mapping[str, tuple[str, ...]] = {
+    "x86": ("x86_64", "amd64"), "aarch64": ("aarch64", "arm64"), "arm": ("arm", "thumb"), "riscv": ("riscv",),
+    "wasm": ("wasm",),
+}  # fmt: skip
+"""What triples of an architecture begin with."""
 LINE, WORD = 64, 8
 """Bytes of a line of the cache, and of the largest elements."""
 
@@ -112,6 +117,12 @@ class Target:
         return next((system for part, system in parts if part in self.triple), "linux")
 
     @property
+    def architecture(self) -> str:
+        """``x86``, ``aarch64``, ``arm``, ``riscv`` or ``wasm``; of others what their triple begins with."""
+        first = self.triple.partition("-")[0]
+        return next((name for name, known in _ARCHITECTURES.items() if first.startswith(known)), first)
+
+    @property
     def index_type(self) -> LlvmType:
         """The integer with which code counts and reaches into memory: it has the width of a pointer."""
         return vector(f"i{self.pointer_bits}")
@@ -136,7 +147,7 @@ class Target:
     @property
     def integer_bits(self) -> int:
         """The widest integers that the processor divides and converts to floats."""
-        return 32 if self.pointer_bits == 32 and not self.triple.startswith("wasm") else 64
+        return 32 if self.pointer_bits == 32 and self.architecture != "wasm" else 64
 
     @property
     def needs(self) -> str:

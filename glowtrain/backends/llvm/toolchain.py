@@ -163,9 +163,9 @@ def _machine(target: Target) -> llvm.TargetMachine:
 def machine(target: Target) -> llvm.TargetMachine:
     """The code generator of a target. The small code model and position-independent code suit ORC and linkers alike."""
     _initialize()
-    if target.triple.startswith(("x86_64", "amd64", "i686")):  # LLVM without x86 does not know the option
+    if target.architecture in ("x86", "i686"):  # LLVM without x86 does not know the option
         _keep_masks()
-    model = "medium" if target.triple.startswith("riscv") else "default"
+    model = "medium" if target.architecture == "riscv" else "default"
     reloc = "pic" if target.hosted else "static"
     made = llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu, features=target.features, opt=OPTIMIZATION, reloc=reloc, codemodel=model, abiname=target.abi
@@ -177,7 +177,7 @@ def machine(target: Target) -> llvm.TargetMachine:
 @functools.cache
 def _jit() -> llvm.LLJIT:
     host = Target.host()
-    return llvm.create_lljit_compiler(_machine(host), use_jit_link="windows" not in host.triple)
+    return llvm.create_lljit_compiler(_machine(host), use_jit_link=host.system != "windows")
 
 
 def parsed(text: str, target: Target) -> llvm.ModuleRef:

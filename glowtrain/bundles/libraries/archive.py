@@ -18,7 +18,7 @@ HEADER_BYTES = 60
 
 def archive(code: bytes, name: str, symbols: Sequence[str], target: Target) -> bytes:
     """An archive of one object with an index of its symbols, as linkers for ``target`` read it."""
-    if "apple" in target.triple:
+    if target.system == "macos":
         return _bsd(code, name.encode(), [f"_{symbol}" for symbol in symbols])
     return _gnu(code, name.encode(), symbols)
 

@@ -25,11 +25,11 @@ def library_name(name: str, target: Target) -> str:
 
     Raises :class:`BundleError` for targets that have none.
     """
-    if not target.hosted or target.triple.startswith("wasm"):
+    if not target.hosted:
         raise BundleError(f"{target.name} has no shared libraries; an archive (--archive) can be linked into programs")
-    if "windows" in target.triple:
+    if target.system == "windows":
         return f"{name}.dll"
-    return f"lib{name}.dylib" if "apple" in target.triple else f"lib{name}.so"
+    return f"lib{name}.dylib" if target.system == "macos" else f"lib{name}.so"
 
 
 def shared_library(code: bytes, name: str, target: Target, command: str | None = None) -> bytes:
@@ -66,9 +66,9 @@ def zig_target(target: Target) -> str:
     """What Zig calls a target's processor and system."""
     architecture, _, rest = target.triple.partition("-")
     architecture = _ZIG_ARCHITECTURES.get(architecture, architecture)
-    if "apple" in rest:
+    if target.system == "macos":
         return f"{architecture}-macos"
-    if "windows" in rest:
+    if target.system == "windows":
         return f"{architecture}-windows-gnu"
     return f"{architecture}-{rest.partition('-')[2]}"
 
@@ -80,9 +80,9 @@ def _same_system(target: Target) -> bool:
 
 def _options(library: str, target: Target) -> list[str]:
     """Windows has an entry point in every library, and a routine for large stack frames, from the compiler's own."""
-    if "apple" in target.triple:
+    if target.system == "macos":
         return ["-nostdlib", f"-Wl,-install_name,@rpath/{library}"]
-    return [] if "windows" in target.triple else ["-nostdlib", "-Wl,-z,defs", f"-Wl,-soname,{library}"]
+    return [] if target.system == "windows" else ["-nostdlib", "-Wl,-z,defs", f"-Wl,-soname,{library}"]
 
 
 def _run(command: Sequence[str], folder: str) -> None:

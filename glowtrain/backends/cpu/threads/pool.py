@@ -38,7 +38,7 @@ _AARCH64 = {
     "SAVE_MODE": "%mode = call i64 @llvm.aarch64.get.fpcr()\n  store i64 %mode, ptr %mode.at",
     "ADOPT_MODE": "%mode = load i64, ptr %mode.at\n  call void @llvm.aarch64.set.fpcr(i64 %mode)",
 }
-_INSTRUCTIONS = {"x86_64": _X86, "aarch64": _AARCH64, "arm64": _AARCH64}
+_INSTRUCTIONS = {"x86": _X86, "aarch64": _AARCH64}
 """What ``pool.ll`` leaves to the processor; elsewhere nothing stands in these places."""
 _EXPORTS = ("size", "prepare", "work", "stop")
 
@@ -147,7 +147,7 @@ _loaded: list[toolchain.Library] = []
 def pool_text(target: Target) -> str:
     """The functions of a pool, for a processor."""
     text = resources.files(__package__).joinpath("pool.ll").read_text(encoding="utf-8")
-    own = _INSTRUCTIONS.get(target.triple.split("-")[0], {})
+    own = _INSTRUCTIONS.get(target.architecture, {})
     for place in _X86:
         text = text.replace(f"  {place}\n", f"  {own[place]}\n" if own else "")
     return text

@@ -17,7 +17,7 @@ def web_files(module: BundleModule, weights: Weights, *, with_page: bool) -> dic
     Raises :class:`BundleError` where there can be no page.
     """
     pages = {"index.html": page(module).encode()} if with_page else {}
-    if not module.target.triple.startswith("wasm32"):
+    if module.target.architecture != "wasm":
         return {}
     name = module.name
     texts = {

@@ -51,7 +51,7 @@ def page(module: BundleModule) -> str:
 
 def check_target(target: Target) -> None:
     """Raise :class:`BundleError` for processors that no page runs."""
-    if not target.triple.startswith("wasm32"):
+    if target.architecture != "wasm":
         raise BundleError(f"a page runs WebAssembly: choose the target wasm32, not {target.name}")
 
 
