@@ -11,9 +11,8 @@ import glowtrain as gt
 from glowtrain.graph import Graph, Input, Value, Variable
 from glowtrain.ops.elementwise.transcendental import Tanh
 from glowtrain.types import Array
+from tests.bundles.networks import BATCH
 from tests.compiler.networks import mlp
-
-BATCH = 4
 
 
 def digits(seed: int) -> dict[str, Array]:
