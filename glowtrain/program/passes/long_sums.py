@@ -60,7 +60,7 @@ COLUMNS = SumCut(results=1 << 14, parts=32, elements=64)
 CONTRACTION = SumCut(results=1 << 11, parts=8, elements=512)
 """Products of two operands that lack indices of each other's, as those of a matrix product: a tile of results is a
 task, and each part has to bring operands into registers again."""
-LANES, TASKS, SHARED, FAR = 32, 128, 1 << 17, 1 << 20
+LANES, TASKS, SHARED, FAR = 32, 128, 1 << 17, 1 << 19
 """Of the product of a vector and a matrix: results, neighbours in memory, that are some vectors, and that are tasks
 enough without parts; products from which on threads share them, and from which on the matrix comes from memory, faster
 in parts."""

@@ -148,19 +148,45 @@ class Micro:
         return sums
 
     def _blocks(self, loop: int, points: list[int], begin: Cursor) -> list[list[LlvmValue]]:
-        """The partial sums of blocks: block i is added to number i mod n. Numbers move on by one in each trip, which
-        leaves as they are the pairs that are added half with half.
-        """
-        count, n = self.tile.trips(loop), self.plan.problem.partial_blocks
-        zeros = [self.lanes.zero] * self.tile.sums
-        with self.f.loop(count, [begin.a, begin.b, *self._start(), *zeros * (n - 1)], hint="block") as trips:
+        """The partial sums of blocks: block i is added to number i mod n. Several lie on the stack."""
+        n, zeros = self.plan.problem.partial_blocks, [self.lanes.zero] * self.tile.sums
+        memory = self._cleared(n * len(zeros)) if n > 1 else None
+        begun = [] if memory else self._start()
+        with self.f.loop(self.tile.trips(loop), [begin.a, begin.b, *begun], hint="block") as trips:
             a, b, *totals = trips.carried
-            here = Cursor(a, b, {loop: trips.index})
+            here, place = Cursor(a, b, {loop: trips.index}), memory
+            if memory is not None:
+                number = self.f.op("urem", trips.index, n)
+                place = self.lanes.shift(memory, self.f.op("mul", number, len(zeros) * self.lanes.width))
             block = self._reduce(1, points, here, zeros, 0)
-            added = [self.lanes.add(*pair) for pair in zip(totals, block, strict=False)]
             after = self._shifted(loop, 1, here)
-            trips.next = [after.a, after.b, *totals[len(zeros) :], *added]
-        return [trips.results[2:][at : at + len(zeros)] for at in range(0, n * len(zeros), len(zeros))]
+            trips.next = [after.a, after.b, *self._added(totals, block, place)]
+        if memory is None:
+            return [trips.results[2:]]
+        return [self._kept(self.lanes.shift(memory, at * len(zeros) * self.lanes.width)) for at in range(n)]
+
+    def _cleared(self, vectors: int) -> LlvmValue:
+        """Vectors of zeros on the stack."""
+        memory = self._reserve(vectors, self.lanes)
+        with self.f.loop(vectors, hint="clear") as loop:
+            at = self.f.op("mul", loop.index, self.lanes.width)
+            self.lanes.store(self.lanes.zero, self.lanes.shift(memory, at), self.lanes.width)
+        return memory
+
+    def _kept(self, memory: LlvmValue) -> list[LlvmValue]:
+        """A vector for each sum of the tile."""
+        width = self.lanes.width
+        return [self.lanes.load(self.lanes.shift(memory, at * width), 1, width) for at in range(self.tile.sums)]
+
+    def _added(self, totals: list[LlvmValue], block: list[LlvmValue], memory: LlvmValue | None) -> list[LlvmValue]:
+        """The sums of a block added to those that are carried, or to those in memory."""
+        held = totals if memory is None else self._kept(memory)
+        added = [self.lanes.add(*pair) for pair in zip(held, block, strict=True)]
+        if memory is None:
+            return added
+        for at, value in enumerate(added):
+            self.lanes.store(value, self.lanes.shift(memory, at * self.lanes.width), self.lanes.width)
+        return []
 
     def _segments(self, loop: int, active: list[int]) -> list[tuple[int, int, list[int]]]:
         """The loop cut where the set of points changes that have products there."""
