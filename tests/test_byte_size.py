@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from glowtrain.errors import InputError
-from glowtrain.memory.byte_size import parse_bytes
+from glowtrain.memory.byte_size import byte_text, parse_bytes
 
 SAID: dict[object, int] = {
     65536: 65536,
@@ -39,3 +39,11 @@ def test_bytes_are_numbers_or_text_with_units(said: object) -> None:
 def test_what_is_no_positive_number_of_bytes_is_refused(said: object) -> None:
     with pytest.raises(InputError, match="^ram .*: say a positive number of bytes, such as 262144, 256KB or 4MB$"):
         parse_bytes(said, "ram")
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (7 << 20, "7.0 MiB")],
+)
+def test_bytes_are_shown_in_units(count: int, shown: str) -> None:
+    assert byte_text(count) == shown

@@ -195,6 +195,18 @@ class View:
     text: Callable[[Any], str]
 
 
+@dataclass(frozen=True)
+class OwnMemory:
+    """The bytes that an executable has in memory beside its code: for each instance an ``arena`` of activations, the
+    ``workspace`` of all its ``threads`` together, and the ``outputs``; ``constants`` once for all instances."""
+
+    arena: int
+    workspace: int
+    outputs: int
+    constants: int
+    threads: int = 1
+
+
 class Executable(ABC):
     """A loaded artifact: immutable, shareable."""
 
@@ -204,6 +216,11 @@ class Executable(ABC):
     @abstractmethod
     def bind(self, state: State) -> Instance:
         """An instance over a state that holds all variables."""
+
+    @property
+    def memory(self) -> OwnMemory:
+        """What it takes in memory. Raises :class:`BackendError` for a backend that plans none, as by default."""
+        raise BackendError(f"{type(self).__name__} has no planned memory; use backend cpu")
 
     def placed(self, names: Sequence[str]) -> PlacedInstance:
         """An instance over memory that each call names, by addresses in the order of ``names``: those of all inputs,

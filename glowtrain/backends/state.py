@@ -135,6 +135,11 @@ class State:
     def names(self) -> tuple[str, ...]:
         return tuple(self._storage)
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The bytes of each variable, by name."""
+        return {name: array.nbytes for name, array in self._storage.items()}
+
     def read(self, name: str) -> Array:
         """A row-major copy of a variable."""
         with self.lock.reading():

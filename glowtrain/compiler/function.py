@@ -13,8 +13,9 @@ import numpy as np
 
 from glowtrain.backends.base import Artifact, Backend, Batches, one_by_one
 from glowtrain.backends.discovery import backend_of
-from glowtrain.backends.inputs import as_array, shape_of
+from glowtrain.backends.inputs import as_array, check_inputs, shape_of
 from glowtrain.backends.state import State
+from glowtrain.compiler.memory_use import MemoryUse, memory_use
 from glowtrain.compiler.specialisation import Specialisation
 from glowtrain.deferred import Deferred
 from glowtrain.errors import InputError, UnknownValueError
@@ -146,6 +147,30 @@ class Function:
         outputs = special.run(self._feeds(graph, inputs))
         return outputs if graph.results is None else collected(graph.results, outputs)
 
+    def memory(self, inputs: Mapping[str, Any] | None = None) -> MemoryUse:
+        """The bytes that calls with such ``inputs`` take, for which it is compiled if need be; by default, those of the
+        latest call. They are what the compiled code allocates.
+
+        Raises :class:`InputError` where nothing has been compiled yet, and for inputs that do not fit;
+        :class:`BackendError` for a backend that plans no memory.
+        """
+        special = self._latest_special() if inputs is None else self.specialised(inputs)
+        graph = special.graph
+        if inputs is not None and isinstance(self.model, Graph):
+            check_inputs(graph, self._feeds(graph, inputs))
+        sizes = {variable.name: variable.type.nbytes for variable in graph.variables}
+        parameters = {variable.name for variable in graph.variables if variable.trainable}
+        return memory_use(_called(graph), special.executable.memory).with_variables(sizes, parameters)
+
+    def _latest_special(self) -> Specialisation:
+        with self._lock:
+            if not self._kept:
+                raise InputError(
+                    f"{self.model.name} has not been compiled yet, so its memory is not known: run it first, or give "
+                    "memory() a batch"
+                )
+            return next(reversed(self._kept.values()))
+
     def run_many(self, batches: Batches) -> dict[str, Array]:
         """The outputs of calls in a row, for a model whose outputs are arrays of fixed sizes, one behind the other on a
         first axis (see :class:`Batches`). Raises :class:`InputError` before the first of them; where elements decide
@@ -211,6 +236,12 @@ class Function:
         self._kept[key] = Specialisation(graph, self.backend, self.options, self.state)
         while len(self._kept) > self.limit:
             self._kept.popitem(last=False)
+
+
+def _called(graph: Graph) -> str:
+    """A graph's name, and what its dimensions are bound to."""
+    bound = ", ".join(f"{name}={extent}" for name, extent in graph.binding.dims.items())
+    return f"{graph.name}, {bound}" if bound else graph.name
 
 
 def _made_anew(model: Graph | Template, backend: Backend, state: State, options: Options, limit: int) -> Function:

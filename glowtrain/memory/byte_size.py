@@ -1,4 +1,4 @@
-"""Numbers of bytes as a person gives them: ``65536``, ``6.4e7``, ``"256KB"``, ``"64 MB"``, ``"1.5GiB"``."""
+"""Numbers of bytes as people give and read them: ``65536``, ``6.4e7``, ``"256KB"``, ``"64 MB"``, ``"1.5GiB"``."""
 
 from __future__ import annotations
 
@@ -37,3 +37,12 @@ def _from_number(given: object) -> int:
     if isinstance(given, bool) or not isinstance(given, (int, float, np.integer, np.floating)):
         return 0
     return int(given) if math.isfinite(given) else 0
+
+
+def byte_text(count: float) -> str:
+    """``1.4 MiB``"""
+    for unit in ("bytes", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"

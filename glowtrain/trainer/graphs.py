@@ -144,6 +144,16 @@ class TrainerGraphs:
         return self.template.map(change)
 
 
+def parameters_of(step: Graph) -> set[str]:
+    """The names of a graph's parameters, frozen ones included."""
+    return {variable.name for variable in step.variables if variable.trainable}
+
+
+def optimizer_of(step: Graph, model: Graph) -> set[str]:
+    """The names of what a step keeps for its optimizer: the variables that the training form of its model lacks."""
+    return {variable.name for variable in step.variables} - {variable.name for variable in model.variables}
+
+
 def fixed_batch(specs: Mapping[str, Spec]) -> int | None:
     """The batch size that a model's inputs are bound to for good, if they are."""
     extents = [spec.shape[0] for spec in specs.values() if spec.shape]

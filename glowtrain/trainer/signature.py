@@ -88,6 +88,19 @@ class BatchSignature:
         array = converted(name, array_of(name, value), spec.dtype)
         return with_unit_axes(array, spec) if name in targets else array
 
+    def of_size(self, size: object) -> dict[str, Array]:
+        """A batch of a size: zeros that take no memory. Raises :class:`InputError` for a size that the model does not
+        take, and where other extents than the batch are open."""
+        if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1:
+            raise InputError(f"a batch has a whole number of examples, of at least 1, not {size!r}")
+        self._check_batches(int(size), int(size), drop_last=True)
+        specs = {**self.graphs.specs, **self.targets}
+        dims = {axis: int(size) for spec in specs.values() for axis in spec.shape[:1] if isinstance(axis, str)}
+        if others := {symbol for spec in specs.values() for symbol in spec.symbols} - set(dims):
+            raise InputError(f"a batch size leaves {', '.join(sorted(others))} open: give a batch of arrays instead")
+        types = {name: spec.bind(dims) for name, spec in specs.items()}
+        return {name: np.broadcast_to(np.zeros((), t.dtype.numpy), t.shape) for name, t in types.items()}
+
     def check_all(self, arrays: Mapping[str, Array], size: int, *, drop_last: bool = False) -> None:
         """Check a whole data set before anything runs: types, labels, and that the last batch fits.
 

@@ -108,7 +108,7 @@ class Steps:
                 f"optimizer must be one of gt.optim, such as gt.optim.Adam(lr=1e-3), not {kind_of(optimizer)}"
             )
         self.seed = seed
-        self.memory = budget_of(memory)
+        self.budget = budget_of(memory)
         self.backend = backend if threads is None else backend_of(backend, threads)
         self.loss = as_loss(loss)
         self.optimizer = optimizer
@@ -128,12 +128,12 @@ class Steps:
         step = self.graphs.step()
         self._example_step = step if isinstance(step, Graph) else self.graphs.step_of(self.graphs.example)
         needed = sum(variable.type.nbytes for variable in self._example_step.variables)
-        check_variables(self._example_step.name, needed, self.memory.nbytes)
+        check_variables(self._example_step.name, needed, self.budget.nbytes)
         self.signature = BatchSignature(self.graphs, self._example_step)
         self.hyper = Hyper(optimizer, self._example_step)
         variables = (*self._example_step.variables, *inference(self.graphs.example).variables)
         self.state = State({variable.name: variable.initial for variable in variables})
-        self._step = compile(step, self.backend, self.state, memory=self.memory)
+        self._step = compile(step, self.backend, self.state, memory=self.budget)
         self._began = optimizer.hyper()
         self._best: dict[str, Array] = {}
         self._binding: Binding | None = None
@@ -171,7 +171,7 @@ class Steps:
             "unbiased": graphs.unbiased,
             "freeze_statistics": graphs.freeze_statistics,
             "metrics": graphs.metrics,
-            "memory": self.memory,
+            "memory": self.budget,
         }
 
     @property
@@ -353,7 +353,7 @@ class Steps:
     @property
     def nbytes(self) -> int:
         """Bytes of the state."""
-        return sum(array.nbytes for array in self.variables().values())
+        return sum(self.state.sizes.values())
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from glowtrain.compiler import MemoryUse
 from glowtrain.deferred import Deferred
 from glowtrain.errors import InputError
 from glowtrain.trainer.feed import Data
 from glowtrain.trainer.fit import Callback, Fit, FitOptions
-from glowtrain.trainer.graphs import DEFAULT_EPOCHS
+from glowtrain.trainer.graphs import DEFAULT_EPOCHS, optimizer_of, parameters_of
 from glowtrain.trainer.history import History
 from glowtrain.trainer.steps import Steps
 
@@ -108,6 +109,24 @@ class Trainer(Steps):
                 resumed=resume and self._restored(path),
             )
             return Fit(self, examples, validation, options).run()
+
+    def memory(self, batch: int | Mapping[str, Any] | None = None) -> MemoryUse:
+        """The bytes that training takes: variables, and what a step allocates beside them, as the compiled code does.
+
+        For a ``batch``, by its size or as arrays by input name, for which the step is compiled if need be; by default
+        for the one that the step was compiled for last. Batches themselves, code, and what ``evaluate`` and ``predict``
+        take are not in the sum.
+
+        Raises :class:`InputError` where nothing has been compiled yet, and for a batch that the model does not take;
+        :class:`BackendError` for a backend that plans no memory.
+        """
+        if isinstance(batch, Mapping):
+            arrays = self.signature.checked(batch)
+        else:
+            arrays = {} if batch is None else self.signature.of_size(batch)
+        use = self._step.memory({**arrays, **self.hyper.inputs} if arrays else None)
+        step, model = self._example_step, self.graphs.trained(self.graphs.example)
+        return use.with_variables(self.state.sizes, parameters_of(step), optimizer_of(step, model))
 
     def to_torch(self, module: Any) -> None:
         """Write the present parameters and running statistics into the tensors of a PyTorch module, in place.

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from glowtrain.backends.base import Batches, DirectCall, Executable, Instance, StepProfile
+from glowtrain.backends.base import Batches, DirectCall, Executable, Instance, OwnMemory, StepProfile
 from glowtrain.backends.cache.folder import Cache
 from glowtrain.backends.cpu.artifact import NativeArtifact
 from glowtrain.backends.cpu.driver import Driver, driving
@@ -36,6 +36,13 @@ class NativeExecutable(Executable):
         self.step = self.library.function(artifact.entry, 1)
         self.address = self.library.address(artifact.entry)
         self.layouts = {slot.name: slot.layout for slot in artifact.slots if slot.kind == "variable"}
+
+    @property
+    def memory(self) -> OwnMemory:
+        artifact = self.artifact
+        outputs = sum(type_.nbytes for type_ in artifact.outputs.values())
+        constants = sum(array.nbytes for array in artifact.constants.values())
+        return OwnMemory(artifact.arena, artifact.workspace * self.threads, outputs, constants, self.threads)
 
     def bind(self, state: State) -> NativeInstance:
         return NativeInstance(self, state)

@@ -15,10 +15,11 @@ from glowtrain.backends.base import Backend
 from glowtrain.cli.arguments.files import check_writable
 from glowtrain.cli.arguments.quantize_options import Format
 from glowtrain.cli.arguments.training import RunLength, optimizer_of, schedule_of
-from glowtrain.cli.terminal.console import INTERRUPTED, err, nbytes, out
+from glowtrain.cli.terminal.console import INTERRUPTED, err, out
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph, Template
 from glowtrain.losses import Loss
+from glowtrain.memory.byte_size import byte_text
 from glowtrain.onnx_io import save
 from glowtrain.onnx_io.read.source import bytes_on_disk
 from glowtrain.optim import Optimizer
@@ -198,7 +199,7 @@ class Run:
     def write(self, model: Graph | Template, files: QuantizeFiles) -> None:
         """Save the model."""
         size = self._stored(model, files, files.model)
-        out.print(f"wrote {files.model}: {files.form}, {nbytes(size)}")
+        out.print(f"wrote {files.model}: {files.form}, {byte_text(size)}")
 
     def _stored(self, model: Graph | Template, files: QuantizeFiles, path: Path | None) -> int:
         """The bytes of the model's file, which is written if there is a path."""

@@ -10,9 +10,10 @@ import typer
 
 from glowtrain.backends.cache.folder import LIMIT, Cache
 from glowtrain.backends.cache.location import user_folder
-from glowtrain.cli.terminal.console import command, nbytes, out, seconds
+from glowtrain.cli.terminal.console import command, out, seconds
 from glowtrain.cli.terminal.help import Command, Group, paragraphs
 from glowtrain.errors import InputError
+from glowtrain.memory.byte_size import byte_text
 from glowtrain.presentation.words import plural
 
 Folder = Annotated[
@@ -39,7 +40,7 @@ def show(context: typer.Context, folder: Folder = None) -> None:
         rows = [
             ("folder", str(cache.folder)),
             ("files", f"{len(found):,}"),
-            ("size", f"{nbytes(sum(entry.nbytes for entry in found))} of {nbytes(LIMIT)} at most"),
+            ("size", f"{byte_text(sum(entry.nbytes for entry in found))} of {byte_text(LIMIT)} at most"),
         ]
         if found:
             rows.append(("oldest", f"last used {seconds(max(0.0, time.time() - found[0].used))} ago"))
@@ -52,7 +53,7 @@ def clear(folder: Folder = None) -> None:
     """Delete all compiled code that is kept."""
     cache = cache_in(folder)
     found = cache.clear()
-    freed = nbytes(sum(entry.nbytes for entry in found))
+    freed = byte_text(sum(entry.nbytes for entry in found))
     out.print(f"removed {plural(len(found), 'file')}, {freed}, from {cache.folder}")
 
 

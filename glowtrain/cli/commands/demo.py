@@ -17,11 +17,12 @@ from glowtrain import data, losses, models, optim, quantization
 from glowtrain.backends.discovery import backend_of
 from glowtrain.cli.arguments.files import check_writable
 from glowtrain.cli.terminal import summary
-from glowtrain.cli.terminal.console import command, nbytes, out, seconds
+from glowtrain.cli.terminal.console import command, out, seconds
 from glowtrain.compiler import compile
 from glowtrain.errors import VerificationError
 from glowtrain.gradcheck import check
 from glowtrain.graph import Graph, Template
+from glowtrain.memory.byte_size import byte_text
 from glowtrain.onnx_io import save
 from glowtrain.onnx_io.checks.other_runtimes import outside_run
 from glowtrain.presentation.words import plural
@@ -152,7 +153,7 @@ def _export(trainer: Trainer, digits: data.Dataset, path: Path) -> None:
     other, theirs = outside_run(path, images)
     difference = float(np.max(np.abs(ours - theirs["scores"])) / np.max(np.abs(ours)))
     opset = proto.opset_import[0].version
-    _say("export", f"wrote {path}: ONNX opset {opset}, {nbytes(path.stat().st_size)}")
+    _say("export", f"wrote {path}: ONNX opset {opset}, {byte_text(path.stat().st_size)}")
     _say("", f"{other} agrees with the compiled model on all test images (to {difference:.0e} of the largest score)")
     if not difference <= AGREEMENT:
         raise VerificationError(
@@ -172,7 +173,7 @@ def _quantize(trainer: Trainer, digits: data.Dataset, path: Path, accuracy: floa
     ours = compile(found.model)({"x": images})["scores"]
     same = int((ours.argmax(1) == theirs["scores"].argmax(1)).sum())
     _say("integers", f"test accuracy {kept:.1%} in int8, {accuracy:.1%} in floats")
-    _say("", f"wrote {path}: {nbytes(path.stat().st_size)} instead of {nbytes(before)}")
+    _say("", f"wrote {path}: {byte_text(path.stat().st_size)} instead of {byte_text(before)}")
     _say("", f"{other} predicts the same digit for {same} of {len(labels)} test images")
     if kept < accuracy - LOSS or same < len(labels):
         raise VerificationError(f"{path}: int8 costs {accuracy - kept:.1%}, {len(labels) - same} predictions differ")

@@ -89,15 +89,6 @@ def silence_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def nbytes(count: float) -> str:
-    """``1.4 MiB``"""
-    for unit in ("bytes", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"
-
-
 def seconds(duration: float) -> str:
     """``85 µs``, ``3.1 ms``, ``12.4 s`` or ``2 min 05 s``"""
     if duration < 1e-3:

@@ -7,9 +7,10 @@ from typing import Any
 from rich.table import Table
 
 from glowtrain.backends.base import Backend
-from glowtrain.cli.terminal.console import nbytes, out, seconds
+from glowtrain.cli.terminal.console import out, seconds
 from glowtrain.compiler.walk import WALK, arrive, walk
 from glowtrain.graph import Graph, Variable
+from glowtrain.memory.byte_size import byte_text
 from glowtrain.presentation.tables import table
 from glowtrain.presentation.words import plural
 from glowtrain.program.memory.plan import Plan
@@ -97,4 +98,4 @@ def _interface(graph: Graph) -> None:
         out.print(f"and {plural(len(graph.variables) - LISTED, 'more variable')} (--stage graph lists all)")
     parameters = [variable.type for variable in graph.variables if variable.trainable]
     state = sum(variable.type.nbytes for variable in graph.variables)
-    out.print(f"{plural(sum(type_.size for type_ in parameters), 'parameter')}; {nbytes(state)} of state in all")
+    out.print(f"{plural(sum(type_.size for type_ in parameters), 'parameter')}; {byte_text(state)} of state in all")
