@@ -11,8 +11,9 @@ from glowtrain.lower.lower import nodes_by_kernel, values_by_buffer
 from glowtrain.names import module_of
 from glowtrain.program.program import Instruction
 
-_PART = re.compile(r"\.(parts\d*|pack)$")
-"""What is added to the name of a kernel that computes a sum in parts, or packs what a repeat reads."""
+_PART = re.compile(r"\.(parts\d*|pack|again)$")
+"""What is added to the name of a kernel that computes a sum in parts, packs what a repeat reads, or makes something
+once more."""
 
 
 @dataclass(frozen=True)

@@ -144,12 +144,12 @@ class TrainerGraphs:
         return self.template.map(change)
 
 
-def parameters_of(step: Graph) -> set[str]:
+def parameter_names(step: Graph) -> set[str]:
     """The names of a graph's parameters, frozen ones included."""
     return {variable.name for variable in step.variables if variable.trainable}
 
 
-def optimizer_of(step: Graph, model: Graph) -> set[str]:
+def optimizer_variables(step: Graph, model: Graph) -> set[str]:
     """The names of what a step keeps for its optimizer: the variables that the training form of its model lacks."""
     return {variable.name for variable in step.variables} - {variable.name for variable in model.variables}
 

@@ -11,7 +11,7 @@ from glowtrain.deferred import Deferred
 from glowtrain.errors import InputError
 from glowtrain.trainer.feed import Data
 from glowtrain.trainer.fit import Callback, Fit, FitOptions
-from glowtrain.trainer.graphs import DEFAULT_EPOCHS, optimizer_of, parameters_of
+from glowtrain.trainer.graphs import DEFAULT_EPOCHS, optimizer_variables, parameter_names
 from glowtrain.trainer.history import History
 from glowtrain.trainer.steps import Steps
 
@@ -126,7 +126,7 @@ class Trainer(Steps):
             arrays = {} if batch is None else self.signature.of_size(batch)
         use = self._step.memory({**arrays, **self.hyper.inputs} if arrays else None)
         step, model = self._example_step, self.graphs.trained(self.graphs.example)
-        return use.with_variables(self.state.sizes, parameters_of(step), optimizer_of(step, model))
+        return use.with_variables(self.state.sizes, parameter_names(step), optimizer_variables(step, model))
 
     def to_torch(self, module: Any) -> None:
         """Write the present parameters and running statistics into the tensors of a PyTorch module, in place.

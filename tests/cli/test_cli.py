@@ -166,6 +166,7 @@ def test_run_predicts(trained: Path, tmp_path: Path) -> None:
         ("lifetimes", r"^id,lower,upper,size\n(\S+,\d+,\d+,\d+\n)+$"),
         ("llvm", r"define void @step\(ptr"),
         ("asm", r"\bret"),
+        ("memory", r"the peak: .* are alive at kernel \d+ of \d+"),
     ],
 )
 def test_inspect_prints_every_stage(stage: str, expected: str) -> None:

@@ -14,8 +14,9 @@ from glowtrain import losses, optim
 from glowtrain.cli.arguments.options import OPTIMIZER, SCHEDULES, TRAINING
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
+from glowtrain.modes.training_and_inference import make_trainable
 from glowtrain.optim import OPTIMIZERS, Optimizer, Schedule
-from glowtrain.trainer.graphs import TrainerGraphs
+from glowtrain.trainer.graphs import TrainerGraphs, optimizer_variables
 
 FINAL_FACTOR = 0.01
 """Where an exponential schedule ends, as a factor on the learning rate."""
@@ -99,3 +100,8 @@ def training_step(
     """The training step that ``train`` would compile for a graph."""
     rule = optimizer_of(optimizer, momentum=momentum)
     return TrainerGraphs(graph, losses.by_name(loss, output), rule, trainable or None, 0, unbiased=False).step_of(graph)
+
+
+def kept_for_updates(step: Graph, graph: Graph) -> set[str]:
+    """The names of the variables that an optimizer has in a step of a graph; none of the graph itself."""
+    return set() if step is graph else optimizer_variables(step, make_trainable(graph))

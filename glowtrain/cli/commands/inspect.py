@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,14 +16,22 @@ from glowtrain.cli.arguments.completion import names
 from glowtrain.cli.arguments.feed import stored
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_graph, parse_dims
-from glowtrain.cli.arguments.training import training_step
-from glowtrain.cli.terminal.console import command
+from glowtrain.cli.arguments.training import kept_for_updates, training_step
+from glowtrain.cli.terminal.console import command, out
+from glowtrain.cli.terminal.memory import show_memory
 from glowtrain.cli.terminal.summary import refusals, shared_parameters, summary
 from glowtrain.compiler import walk
-from glowtrain.compiler.walk import WALK, arrive, until
+from glowtrain.compiler.walk import WALK, after, arrive, until
 from glowtrain.graph import Graph
+from glowtrain.profiling.memory import computed_again, memory_report
+from glowtrain.profiling.memory import plot as draw
+from glowtrain.profiling.memory.page import check_plot
+from glowtrain.profiling.memory.table import again_lines
 from glowtrain.program.memory.trace import trace
-from glowtrain.stages import Options
+from glowtrain.stages import Options, Stage
+
+MEMORY = "memory"
+"""What is in memory from kernel to kernel: of no stage alone."""
 
 LIFETIMES = View("plan", "when each activation is alive, as CSV that MiniMalloc reads", trace)
 
@@ -32,8 +42,8 @@ def views_of(backend: Backend) -> dict[str, View]:
 
 
 def stage_names(backend: Backend) -> tuple[str, ...]:
-    """What ``--stage`` takes: the graph, each stage of the backend's walk, further texts."""
-    return ("summary", "graph", *(stage.name for stage in backend.stages(WALK)), *views_of(backend))
+    """What ``--stage`` takes: the graph, each stage of the backend's walk, further texts, the memory of a step."""
+    return ("summary", "graph", *(stage.name for stage in backend.stages(WALK)), *views_of(backend), MEMORY)
 
 
 STAGES = stage_names(backend_of("cpu"))
@@ -45,6 +55,15 @@ ShapesOf = Annotated[
     str | None,
     typer.Option(
         "--data", metavar="D", help="Shapes of a built-in model follow this data set.", autocompletion=options.DATA
+    ),
+]
+Plot = Annotated[
+    Path | None,
+    typer.Option(
+        "--plot",
+        metavar="F",
+        help="A picture of memory over the step, kernel by kernel: a page (.html), .png or .svg; for --stage memory.",
+        rich_help_panel=options.OUTPUT,
     ),
 ]
 Explain = Annotated[bool, typer.Option("--explain", help="What passes left as it is, and why.")]
@@ -68,6 +87,7 @@ def inspect(
     untie: options.Untie = [],  # noqa: B006
     optimizer: options.OptimizerChoice = "adam",
     momentum: options.Momentum = None,
+    plot: Plot = None,
     modules: options.Modules = [],  # noqa: B006
 ) -> None:
     """Print what a stage of the compiler makes of a model, or a summary of all of them.
@@ -83,15 +103,21 @@ def inspect(
     glowtrain inspect cnn --train --stage lifetimes > cnn.csv
 
     glowtrain inspect quantized.onnx --explain
+
+    glowtrain inspect cnn --train --stage memory --plot memory.html
     """
     import_modules(modules)
     chosen = backend_of(backend, threads)
     check_stage(stage, chosen)
+    check_picture(stage, plot)
     loaded = stored(dataset, data_dir).train if dataset is not None else None
     graph = open_graph(model, parse_dims(dims), loaded, untie=untie, open_batch=open_batch)
     step = training_step(graph, loss, output, trainable, optimizer, momentum) if train else graph
     if explain:
         refusals(step, chosen)
+        return
+    if stage == MEMORY:
+        show_step_memory(step, chosen, kept_for_updates(step, graph), plot)
         return
     show(step, stage, chosen)
     if stage == "summary":
@@ -103,6 +129,24 @@ def check_stage(stage: str, backend: Backend) -> None:
     known = stage_names(backend)
     if stage not in known:
         raise typer.BadParameter(f"there is no stage {stage!r}; choose from {', '.join(known)}", param_hint="--stage")
+
+
+def check_picture(stage: str, plot: Path | None) -> None:
+    """Raise now for a picture that could not be drawn or written later; end as wrong usage where nobody draws it."""
+    if plot is None:
+        return
+    if stage != MEMORY:
+        raise typer.BadParameter(f"--plot draws --stage {MEMORY}, and nothing of {stage}", param_hint="--plot")
+    check_plot(plot)
+
+
+def show_step_memory(graph: Graph, backend: Backend, optimizer: set[str], plot: Path | None) -> None:
+    """Print what a graph takes in memory, and write the picture where one is asked for."""
+    report = memory_report(graph, backend, Options(facts=backend.facts), optimizer)
+    show_memory(report)
+    if plot is not None:
+        draw(report, plot)
+        out.print(f"wrote {plot}")
 
 
 def show(graph: Graph, stage: str, backend: Backend) -> None:
@@ -119,5 +163,16 @@ def text_of(graph: Graph, stage: str, backend: Backend) -> str:
         return str(graph)
     view = views_of(backend).get(stage)
     stages = until(stage if view is None else view.stage, backend.stages(WALK))
-    result = arrive(graph, Options(facts=backend.facts), stages)
+    given = Options(facts=backend.facts)
+    if stage == "plan":
+        return plan_text(graph, given, stages)
+    result = arrive(graph, given, stages)
     return walk.text_of(result) if view is None else view.text(result)
+
+
+def plan_text(graph: Graph, given: Options, stages: Sequence[Stage]) -> str:
+    """The text of a plan, after comments that say what is computed again in it, and why."""
+    ordered = arrive(graph, given, until("ordered", stages))
+    plan = arrive(ordered, given, after("ordered", stages))
+    comments = (f"; {line}\n" for line in again_lines(computed_again(plan, ordered, given)))
+    return f"{''.join(comments)}{walk.text_of(plan)}"

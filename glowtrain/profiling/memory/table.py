@@ -1,0 +1,72 @@
+"""A memory report as rows of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from glowtrain.memory.byte_size import byte_text
+from glowtrain.presentation.figures import short
+from glowtrain.presentation.words import plural
+from glowtrain.profiling.memory.contents import KINDS, Content
+from glowtrain.profiling.memory.report import ComputedAgain, MemoryReport
+from glowtrain.profiling.table import duration
+
+LARGEST = 10
+"""Buffers that are listed at most."""
+LISTED = 0.001
+"""Buffers with a smaller part of all bytes are added up in one row."""
+
+COLUMNS = ("bytes>", "what", "buffer", "type", "until>", "made by", "layer")
+
+
+def peak_line(report: MemoryReport) -> str:
+    """Where most is alive, how much, and of which kinds."""
+    at = report.peak
+    if not report.phases:
+        return "there is no kernel"
+    kinds = ", ".join(f"{byte_text(report.alive[kind][at])} of {kind}" for kind in KINDS if report.alive[kind][at])
+    return (
+        f"the peak: {byte_text(report.sums[at])} are alive at kernel {at} of {len(report.phases)}, "
+        f"{report.origins[at].name} ({report.phases[at]}): {kinds or 'nothing'}; the arena is "
+        f"{report.plan.overhead:.3f} × that"
+    )
+
+
+def again_lines(again: ComputedAgain) -> Iterator[str]:
+    """What was chosen to be computed again, and why."""
+    if not again.contents:
+        yield f"nothing is computed again ({again.reason})"
+        return
+    yield (
+        f"computed again rather than kept: {plural(len(again.contents), 'result')}, {byte_text(again.nbytes)} "
+        f"({again.reason})"
+    )
+    yield (
+        f"this takes {duration(again.seconds)} of a step, {again.share:.1%} more, as estimated, without what fewer "
+        f"bytes save; with everything kept the peak would be {byte_text(again.peak_without)}"
+    )
+
+
+def rows(report: MemoryReport, contents: Sequence[Content]) -> Iterator[tuple[str, ...]]:
+    """A row of :data:`COLUMNS` for each of the largest of some contents, and one for what is left of them."""
+    large = largest(contents)
+    for content in large:
+        maker = report.origins[content.first]
+        yield (
+            f"{content.nbytes:,}",
+            content.kind,
+            content.buffer.name,
+            str(content.buffer.type),
+            str(content.last),
+            f"{content.first} {short(maker.name)}",
+            short(", ".join(maker.layers)),
+        )
+    if rest := len(contents) - len(large):
+        size = sum(content.nbytes for content in contents) - sum(content.nbytes for content in large)
+        yield (f"{size:,}", "", f"{rest:,} smaller", *[""] * 4)
+
+
+def largest(contents: Sequence[Content], count: int = LARGEST) -> list[Content]:
+    """The largest of some contents, those of next to no bytes left out."""
+    least = LISTED * sum(content.nbytes for content in contents)
+    return sorted((c for c in contents if c.nbytes >= least), key=lambda content: -content.nbytes)[:count]

@@ -1,0 +1,99 @@
+"""``glowtrain inspect --stage memory``: what it prints and draws, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import glowtrain as gt
+from glowtrain.cli import app
+from glowtrain.cli.commands.inspect import text_of
+from glowtrain.compiler.walk import planned
+from glowtrain.program.parse import parse_plan
+from glowtrain.program.text import arrays_of, plan_text
+from glowtrain.stages import Options
+from tests.compiler.networks import training_step
+
+COMMON = "mlp", "--train", "--dims", "batch=8", "--threads", "2"
+
+
+def invoked(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["inspect", *map(str, arguments)])
+
+
+def done(*arguments: object) -> str:
+    result = invoked(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def refused(*arguments: object, status: int = 1) -> str:
+    result = invoked(*arguments)
+    assert result.exit_code == status, result.output
+    assert "Traceback" not in result.output
+    return " ".join(result.stderr.replace("│", "").split())
+
+
+def bytes_of(said: str, part: str) -> int:
+    found = re.search(rf"^  {part} +([\d,]+) bytes", said, re.MULTILINE)
+    assert found is not None, said
+    return int(found[1].replace(",", ""))
+
+
+def test_parts_add_up_and_the_peak_is_named() -> None:
+    said = done(*COMMON, "--stage", "memory", "--optimizer", "adam")
+    parts = ("parameters", "optimizer", "constants", "outputs", "arena")
+    rest = bytes_of(said, "workspace") if "workspace" in said else 0
+    assert bytes_of(said, "total") == rest + sum(bytes_of(said, part) for part in parts)
+    assert bytes_of(said, "parameters") == 4 * 535_818
+    assert bytes_of(said, "optimizer") == 2 * 4 * 535_818 + 8
+    plan = done(*COMMON, "--stage", "plan")
+    assert f"arena {bytes_of(said, 'arena'):,} bytes" in plan
+    assert "the peak: " in said
+    assert "made by" in said
+
+
+def test_a_model_alone_has_no_optimizer_and_no_gradients() -> None:
+    said = done("mlp", "--dims", "batch=8", "--stage", "memory")
+    assert bytes_of(said, "parameters") == 4 * 535_818
+    assert "optimizer" not in said
+    assert "of gradients" not in said
+
+
+def test_a_plan_says_what_is_computed_again_and_still_parses() -> None:
+    said = done("cnn", "--train", "--dims", "batch=64", "--stage", "plan")
+    assert re.match(r"; (computed again rather than kept: \d+ results?, |nothing is computed again)", said)
+    graph, _ = training_step()
+    backend = gt.Cpu()
+    plan = planned(graph, Options(facts=backend.facts))
+    commented = text_of(graph, "plan", backend)
+    assert commented.startswith("; nothing is computed again (")
+    assert plan_text(parse_plan(commented, arrays_of(plan.program))) == plan_text(plan)
+
+
+@pytest.mark.parametrize("ending", [".html", ".png", ".svg"])
+def test_pictures_are_written_and_named(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"memory{ending}"
+    assert f"wrote {path}" in done(*COMMON, "--stage", "memory", "--plot", path)
+    begins = {".html": b"<!doctype html>", ".png": b"\x89PNG", ".svg": b"<?xml"}
+    assert path.read_bytes().startswith(begins[ending])
+
+
+def test_mistakes_are_refused_before_anything_is_compiled(tmp_path: Path) -> None:
+    memory = (*COMMON, "--stage", "memory", "--plot")
+    assert "ends in one of .html, .png, .svg" in refused(*memory, tmp_path / "memory.pdf")
+    assert "does not exist; create it first" in refused(*memory, tmp_path / "nowhere" / "memory.png")
+    assert "--plot draws --stage memory, and nothing of plan" in refused(
+        *COMMON, "--stage", "plan", "--plot", tmp_path / "memory.png", status=2
+    )
+    assert "there is no stage 'memori'" in refused(*COMMON, "--stage", "memori", status=2)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_backend_without_a_plan_says_so() -> None:
+    said = refused("mlp", "--stage", "memory", "--backend", "interpreter")
+    assert "backend interpreter has no planned memory; use backend cpu" in said
