@@ -18,6 +18,7 @@ from glowtrain.program.text import arrays_of, plan_text
 from glowtrain.stages import Options
 from tests.compiler.networks import training_step
 
+STAYS = "parameters", "optimizer", "other state", "arena"
 COMMON = "mlp", "--train", "--dims", "batch=8", "--threads", "2"
 
 
@@ -57,6 +58,18 @@ def test_parts_add_up_and_the_peak_is_named() -> None:
     assert "made by" in said
 
 
+def test_a_budget_decides_what_is_computed_again() -> None:
+    step = "cnn", "--train", "--dims", "batch=64"
+    kept, small = (done(*step, "--stage", "memory", "--memory", memory) for memory in ("keep", "80%"))
+    assert "nothing is computed again (everything is kept)" in kept
+    assert "computed again rather than kept: " in small
+    assert "variables and arena are to take 80% of what they take with everything kept" in small
+    whole, part = (sum(bytes_of(said, name) for name in STAYS) for said in (kept, small))
+    assert part <= 0.8 * whole
+    assert f"arena {bytes_of(small, 'arena'):,} bytes" in done(*step, "--stage", "plan", "--memory", "80%")
+    assert f"arena {bytes_of(small, 'arena'):,} bytes" in done(*step, "--memory", "80%")
+
+
 def test_a_model_alone_has_no_optimizer_and_no_gradients() -> None:
     said = done("mlp", "--dims", "batch=8", "--stage", "memory")
     assert bytes_of(said, "parameters") == 4 * 535_818
@@ -69,8 +82,9 @@ def test_a_plan_says_what_is_computed_again_and_still_parses() -> None:
     assert re.match(r"; (computed again rather than kept: \d+ results?, |nothing is computed again)", said)
     graph, _ = training_step()
     backend = gt.Cpu()
-    plan = planned(graph, Options(facts=backend.facts))
-    commented = text_of(graph, "plan", backend)
+    given = Options(facts=backend.facts)
+    plan = planned(graph, given)
+    commented = text_of(graph, "plan", backend, given)
     assert commented.startswith("; nothing is computed again (")
     assert plan_text(parse_plan(commented, arrays_of(plan.program))) == plan_text(plan)
 
@@ -90,6 +104,8 @@ def test_mistakes_are_refused_before_anything_is_compiled(tmp_path: Path) -> Non
     assert "--plot draws --stage memory, and nothing of plan" in refused(
         *COMMON, "--stage", "plan", "--plot", tmp_path / "memory.png", status=2
     )
+    assert "memory 'much': say a positive number of bytes" in refused(*COMMON, "--memory", "much")
+    assert "bytes of memory are too few" in refused(*COMMON, "--memory", "1KB")
     assert "there is no stage 'memori'" in refused(*COMMON, "--stage", "memori", status=2)
     assert os.listdir(tmp_path) == []
 

@@ -143,13 +143,13 @@ def test_what_is_computed_again_is_counted_and_explained() -> None:
     ("memory", "reason"),
     [
         ("64MB", "variables and arena are to fit 64.0 MiB"),
-        ("50%", "variables and arena are to take 50% of what they take with everything kept"),
+        ("90%", "variables and arena are to take 90% of what they take with everything kept"),
         (None, "what costs least may make the step 4% longer"),
         ("keep", "everything is kept"),
     ],
 )
 def test_reasons_say_what_the_budget_asked_for(memory: str | None, reason: str) -> None:
-    assert report_of(STEPS["mlp"][0], memory).again.reason == reason
+    assert report_of(large_step(), memory).again.reason == reason
 
 
 def test_tables_list_the_largest_and_add_up_the_rest() -> None:

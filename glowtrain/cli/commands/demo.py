@@ -26,6 +26,7 @@ from glowtrain.memory.byte_size import byte_text
 from glowtrain.onnx_io import save
 from glowtrain.onnx_io.checks.other_runtimes import outside_run
 from glowtrain.presentation.words import plural
+from glowtrain.stages import Options
 from glowtrain.trainer import Trainer
 from glowtrain.trainer.fit import Moment
 
@@ -106,7 +107,9 @@ def _compile(trainer: Trainer) -> None:
     """Show the walk of the training step in numbers."""
     _say("compiling", f"forward, backward and Adam for a batch of {BATCH}, as one native function:")
     step = trainer.graphs.step_of(_bound(trainer.graphs.model, BATCH))
-    out.print(Padding(summary.stages(step, backend_of("cpu")), (0, 0, 0, INDENT), expand=False))
+    backend = backend_of("cpu")
+    listed = summary.stages(step, backend, Options(facts=backend.facts))
+    out.print(Padding(listed, (0, 0, 0, INDENT), expand=False))
 
 
 def _bound(model: Graph | Template, batch: int) -> Graph:

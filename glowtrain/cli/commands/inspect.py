@@ -23,6 +23,7 @@ from glowtrain.cli.terminal.summary import refusals, shared_parameters, summary
 from glowtrain.compiler import walk
 from glowtrain.compiler.walk import WALK, after, arrive, until
 from glowtrain.graph import Graph
+from glowtrain.memory.budget import budget_of
 from glowtrain.profiling.memory import computed_again, memory_report
 from glowtrain.profiling.memory import plot as draw
 from glowtrain.profiling.memory.page import check_plot
@@ -87,6 +88,7 @@ def inspect(
     untie: options.Untie = [],  # noqa: B006
     optimizer: options.OptimizerChoice = "adam",
     momentum: options.Momentum = None,
+    memory: options.Memory = None,
     plot: Plot = None,
     modules: options.Modules = [],  # noqa: B006
 ) -> None:
@@ -104,22 +106,23 @@ def inspect(
 
     glowtrain inspect quantized.onnx --explain
 
-    glowtrain inspect cnn --train --stage memory --plot memory.html
+    glowtrain inspect cnn --train --stage memory --memory 50% --plot memory.html
     """
     import_modules(modules)
     chosen = backend_of(backend, threads)
     check_stage(stage, chosen)
     check_picture(stage, plot)
+    given = Options(facts=chosen.facts, memory=budget_of(memory))
     loaded = stored(dataset, data_dir).train if dataset is not None else None
     graph = open_graph(model, parse_dims(dims), loaded, untie=untie, open_batch=open_batch)
     step = training_step(graph, loss, output, trainable, optimizer, momentum) if train else graph
     if explain:
-        refusals(step, chosen)
+        refusals(step, chosen, given)
         return
     if stage == MEMORY:
-        show_step_memory(step, chosen, kept_for_updates(step, graph), plot)
+        show_step_memory(step, chosen, given, kept_for_updates(step, graph), plot)
         return
-    show(step, stage, chosen)
+    show(step, stage, chosen, given)
     if stage == "summary":
         shared_parameters(graph)
 
@@ -140,30 +143,29 @@ def check_picture(stage: str, plot: Path | None) -> None:
     check_plot(plot)
 
 
-def show_step_memory(graph: Graph, backend: Backend, optimizer: set[str], plot: Path | None) -> None:
+def show_step_memory(graph: Graph, backend: Backend, given: Options, optimizer: set[str], plot: Path | None) -> None:
     """Print what a graph takes in memory, and write the picture where one is asked for."""
-    report = memory_report(graph, backend, Options(facts=backend.facts), optimizer)
+    report = memory_report(graph, backend, given, optimizer)
     show_memory(report)
     if plot is not None:
         draw(report, plot)
         out.print(f"wrote {plot}")
 
 
-def show(graph: Graph, stage: str, backend: Backend) -> None:
+def show(graph: Graph, stage: str, backend: Backend, given: Options) -> None:
     """Print one of :func:`stage_names`."""
     if stage == "summary":
-        summary(graph, backend)
+        summary(graph, backend, given)
     else:
-        sys.stdout.write(text_of(graph, stage, backend))
+        sys.stdout.write(text_of(graph, stage, backend, given))
 
 
-def text_of(graph: Graph, stage: str, backend: Backend) -> str:
+def text_of(graph: Graph, stage: str, backend: Backend, given: Options) -> str:
     """The text of what stands at a stage."""
     if stage == "graph":
         return str(graph)
     view = views_of(backend).get(stage)
     stages = until(stage if view is None else view.stage, backend.stages(WALK))
-    given = Options(facts=backend.facts)
     if stage == "plan":
         return plan_text(graph, given, stages)
     result = arrive(graph, given, stages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from rich.table import Table
@@ -23,9 +24,9 @@ LISTED = 40
 """Variables that are listed at most."""
 
 
-def summary(graph: Graph, backend: Backend) -> None:
+def summary(graph: Graph, backend: Backend, chosen: Options) -> None:
     """Print the walk of a graph in numbers, then its interface."""
-    out.print(stages(graph, backend))
+    out.print(stages(graph, backend, chosen))
     out.print()
     _interface(graph)
 
@@ -45,23 +46,23 @@ def _readers(graph: Graph) -> dict[str, list[str]]:
     return {name: nodes for name, nodes in found.items() if len(nodes) > 1}
 
 
-def stages(graph: Graph, backend: Backend) -> Table:
+def stages(graph: Graph, backend: Backend, chosen: Options) -> Table:
     """One line a stage: what came out, and the seconds that its pass took."""
     listed = table(("stage", "what came out", "time>"))
     listed.add_row("graph", in_numbers(graph, backend), "")
-    for arrival in walk(graph, Options(facts=backend.facts), backend.stages(WALK)):
+    for arrival in walk(graph, chosen, backend.stages(WALK)):
         listed.add_row(arrival.stage.name, in_numbers(arrival.result, backend), seconds(arrival.seconds))
     return listed
 
 
-def refusals(graph: Graph, backend: Backend) -> None:
+def refusals(graph: Graph, backend: Backend, chosen: Options) -> None:
     """Print what the passes left as it is, and why; the reasons that are given most often first."""
     given: dict[tuple[str, str], dict[str, None]] = {}
 
     def explain(stage: str, what: str, why: str) -> None:
         given.setdefault((stage, why), {})[what] = None
 
-    arrive(graph, Options(facts=backend.facts, explain=explain), backend.stages(WALK))
+    arrive(graph, replace(chosen, explain=explain), backend.stages(WALK))
     for (stage, why), named in sorted(given.items(), key=lambda entry: -len(entry[1])):
         out.print(f"{stage}: {why} ({plural(len(named), 'time')})")
         for what in list(named)[:EXAMPLES]:
