@@ -140,7 +140,7 @@ def draw(report: MemoryReport, figure: Figure) -> None:
     _peak(report, upper)
     upper.axhline(total, color=figures.LIMIT, linestyle="--", linewidth=1)
     allocated = f"allocated: {byte_text(report.use.total)}"
-    upper.annotate(allocated, (edges[-1], total), (-2, -10), textcoords="offset points", fontsize=8, ha="right")
+    upper.annotate(allocated, (edges[-1], total), (-2, 3), textcoords="offset points", fontsize=8, ha="right")
     upper.set_ylim(0, total * 1.2 or 1)
     upper.set_xlim(edges[0], max(edges[-1], edges[0] + 1))
     upper.set_ylabel("MiB")

@@ -24,7 +24,7 @@ def peak_line(report: MemoryReport) -> str:
     at = report.peak
     if not report.phases:
         return "there is no kernel"
-    kinds = ", ".join(f"{byte_text(report.alive[kind][at])} of {kind}" for kind in KINDS if report.alive[kind][at])
+    kinds = ", ".join(f"{kind} {byte_text(report.alive[kind][at])}" for kind in KINDS if report.alive[kind][at])
     return (
         f"the peak: {byte_text(report.sums[at])} are alive at kernel {at} of {len(report.phases)}, "
         f"{report.origins[at].name} ({report.phases[at]}): {kinds or 'nothing'}; the arena is "
