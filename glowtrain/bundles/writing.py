@@ -208,12 +208,15 @@ class BundleRequest:
             self.model, self.loss, self.optimizer, self.trainable, self.dims, self.name,
             freeze_statistics=self.freeze_statistics, seed=self.seed,
         )  # fmt: skip
-        given = isinstance(self.model, Trainer) and self.memory == UNSAID
-        memory = self.model.memory if isinstance(self.model, Trainer) and given else self.memory
         facts = Cpu(self.processor, cache=None).facts
-        options = Options(facts=facts, fixed_point=self.fixed_point, memory=memory)
+        options = Options(facts=facts, fixed_point=self.fixed_point, memory=self._budget)
         known, threads = self.weights == "object", checked(self.threads)
         return module_of(contents, self.processor, options, known=known, threads=threads)
+
+    @property
+    def _budget(self) -> Budget:
+        """What was asked for; where nothing was, a trainer's own."""
+        return self.model.budget if isinstance(self.model, Trainer) and self.memory == UNSAID else self.memory
 
     def within(self, ram: int | None, beside: Beside | None = None) -> BundleModule:
         """The same. Raises :class:`BundleError` where it needs more than ``ram`` bytes, with what would fit.

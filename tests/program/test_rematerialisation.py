@@ -179,7 +179,7 @@ def test_training_has_the_same_bits_with_any_budget(kind: str) -> None:
 def test_a_copy_of_a_trainer_has_its_budget() -> None:
     import copy
 
-    assert copy.deepcopy(trainer("rows", "small")).memory == budget_of("small")
+    assert copy.deepcopy(trainer("rows", "small")).budget == budget_of("small")
 
 
 # --- how good the choice is
