@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -177,7 +178,6 @@ def test_training_has_the_same_bits_with_any_budget(kind: str) -> None:
 
 
 def test_a_copy_of_a_trainer_has_its_budget() -> None:
-    import copy
 
     assert copy.deepcopy(trainer("rows", "small")).budget == budget_of("small")
 
