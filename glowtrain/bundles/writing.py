@@ -233,7 +233,8 @@ class BundleRequest:
         return module
 
     def _computing_again(self, module: BundleModule, ram: int, beside: Beside | None) -> BundleModule:
-        """A module that computes as much again as it takes to fit, where it does not and that helps."""
+        """A module that computes as much again as it takes to fit, where it does not; if that is too little, all that
+        makes less memory do."""
         size = size_of(module)
         kept = size.variables + size.arena
         own = 0 if beside is None else beside(module, size.stack)
@@ -242,7 +243,7 @@ class BundleRequest:
         try:
             return replace(self, memory=Budget(nbytes=ram - (size.ram + own - kept))).module()
         except MemoryBudgetError:
-            return module
+            return replace(self, memory=SMALLEST).module()
 
     def _changed(self, batch: int | None, layers: Sequence[str] | None) -> BundleModule:
         """With another batch, and other parameters trained, as far as these are given."""
