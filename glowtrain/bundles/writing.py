@@ -235,15 +235,15 @@ class BundleRequest:
     def _computing_again(self, module: BundleModule, ram: int, beside: Beside | None) -> BundleModule:
         """A module that computes as much again as it takes to fit, where it does not; if that is too little, all that
         makes less memory do."""
-        size = size_of(module)
-        kept = size.variables + size.arena
-        own = 0 if beside is None else beside(module, size.stack)
-        if size.ram + own <= ram:
-            return module
-        try:
-            return replace(self, memory=Budget(nbytes=ram - (size.ram + own - kept))).module()
-        except MemoryBudgetError:
-            return replace(self, memory=SMALLEST).module()
+        limit = None
+        while (excess := _needed(module, beside) - ram) > 0:
+            size = size_of(module)
+            limit = (size.variables + size.arena if limit is None else limit) - excess
+            try:
+                module = replace(self, memory=Budget(nbytes=max(limit, 1))).module()
+            except MemoryBudgetError:
+                return replace(self, memory=SMALLEST).module()
+        return module
 
     def _changed(self, batch: int | None, layers: Sequence[str] | None) -> BundleModule:
         """With another batch, and other parameters trained, as far as these are given."""
@@ -254,6 +254,12 @@ class BundleRequest:
     def _open_dimension(self) -> str | None:
         """The only one that is open, which is the batch."""
         return batch_symbol(self.model.graphs.model if isinstance(self.model, Trainer) else self.model)
+
+
+def _needed(module: BundleModule, beside: Beside | None) -> int:
+    """Bytes of RAM that a program takes for a bundle."""
+    size = size_of(module)
+    return size.ram + (0 if beside is None else beside(module, size.stack))
 
 
 def contents_of(

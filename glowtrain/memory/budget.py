@@ -37,7 +37,8 @@ class Budget:
         """The limit in bytes, for what needs ``whole`` where nothing is computed again."""
         if self.nbytes is not None:
             return self.nbytes
-        return whole if self.share is None else int(self.share * whole)
+        assert self.share is not None
+        return int(self.share * whole)
 
 
 UNSAID = Budget()

@@ -53,14 +53,16 @@ def phases_of(program: Program) -> tuple[Phase, ...]:
         if leads:
             wanted.update(instruction.reads)
         leaves = list(leaves_of([instruction]))
-        phases += ["forward" if leads else _otherwise(leaf) for leaf in reversed(leaves)]
+        phases += [_phase(leaf, leads=leads) for leaf in reversed(leaves)]
     return tuple(reversed(phases))
 
 
-def _otherwise(leaf: Instruction) -> Phase:
-    """What a leaf is for that leads to no output."""
+def _phase(leaf: Instruction, *, leads: bool) -> Phase:
+    """What a leaf is for, that leads to an output or not."""
     if leaf.name.endswith(SUFFIX):
         return "again"
+    if leads:
+        return "forward"
     return "update" if any(buffer.kind == "variable" for buffer in leaf.writes) else "backward"
 
 

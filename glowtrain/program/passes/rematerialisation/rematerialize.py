@@ -31,8 +31,8 @@ from glowtrain.stages import PLAIN_RATES, Explain, Rates
 NEAR = 1 << 16
 """Bytes of a buffer below which it is kept where no limit is given: what fits the nearest caches costs little time
 there, and little memory."""
-SMALLEST = 512
-"""Buffers below this part of the peak are left alone: with many of them little is gained."""
+LEAST_PART = 512
+"""The peak over the bytes of the smallest buffer that is dropped: with many smaller ones little is gained."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,14 @@ class Rematerialize:
         limit = self.budget.limit(variables + arena)
         check_variables(program.name, variables, limit)
         dropping, result, more = _Dropping(program, self.rates, math.inf, 0), program, True
-        goal = limit - variables
+        goal, least = limit - variables, arena
         while variables + arena > limit:
             if not more:
-                raise _too_little(program.name, limit, variables, arena)
+                raise _too_little(program.name, limit, variables, least)
             more = dropping.until(goal)
             result = dropping.result()
             arena, goal = self._arena(result), dropping.timeline.peak - 1
+            least = min(arena, least)
         self._tell(dropping)
         return result
 
@@ -93,9 +94,9 @@ class _Dropping:
         self.timeline = Timeline(program.instructions)
         self._costs: dict[Recomputation, float] = {}
 
-    def until(self, arena: int) -> bool:
-        """Drop buffers while more bytes than ``arena`` are alive somewhere; whether no more are."""
-        while self.timeline.peak > arena:
+    def until(self, goal: int) -> bool:
+        """Drop buffers while more bytes than ``goal`` are alive somewhere; whether no more are."""
+        while self.timeline.peak > goal:
             best = self._best()
             if best is None:
                 return False
@@ -108,7 +109,7 @@ class _Dropping:
         timeline, peak = self.timeline, self.timeline.peak
         position = int(timeline.live.argmax())
         best, most = None, 0.0
-        for drop in timeline.drops(position, max(peak // SMALLEST, self.least)):
+        for drop in timeline.drops(position, max(peak // LEAST_PART, self.least)):
             rate = drop.frees(position) / (self._time(drop) + 1.0)
             if rate > most and self._net(drop) <= self.left and timeline.raises_to(drop) < peak:
                 best, most = drop, rate
@@ -152,7 +153,8 @@ def _with_holes(timeline: Timeline, names: Names) -> Iterator[Instruction]:
 
 
 def _sources_first(holes: list[Hole], timeline: Timeline) -> Iterator[Hole]:
-    """Holes that end at the same instruction, in an order in which what they are made of is there."""
+    """Holes that end at the same instruction, in an order in which what they are made of is there: that of the kernels
+    that made them first, but for results of one kernel, of which one may be loaded for another, never both ways."""
     waiting = {hole.buffer: hole for hole in sorted(holes, key=lambda hole: timeline.origin(hole.buffer))}
     while waiting:
         ready = next(b for b, hole in waiting.items() if waiting.keys().isdisjoint(hole.recomputation.sources))

@@ -70,8 +70,16 @@ class Timeline:
                 self.accesses.setdefault(buffer, []).append(position)
             for buffer in instruction.writes:
                 self.writers.setdefault(buffer, []).append(position)
+        self._repeatable = {position for position in range(len(instructions)) if self._runs_twice(position)}
         self._scalars: dict[int, dict[Buffer, tuple[Ref, Load]]] = {}
         self._recomputations: dict[tuple[Buffer, frozenset[Buffer]], Recomputation] = {}
+
+    def _runs_twice(self, position: int) -> bool:
+        kernel = self.instructions[position].kernel
+        if kernel is None:
+            return False
+        read_back = kernel.written.intersection(kernel.reads)
+        return all(own.kind == "activation" and self.accesses[own][0] == position for own in read_back)
 
     @property
     def peak(self) -> int:
@@ -90,9 +98,13 @@ class Timeline:
                     yield demand.drop()
 
     def remade(self, buffer: Buffer) -> bool:
-        """Whether there is a kernel that makes a buffer, alone."""
+        """Whether there is a kernel that makes a buffer, alone, and could run twice: what it reads of what it writes
+        holds nothing of others."""
         writers = self.writers.get(buffer, ())
-        return buffer.kind == "activation" and len(writers) == 1 and self.instructions[writers[0]].kernel is not None
+        if buffer.kind != "activation" or len(writers) != 1:
+            return False
+        (position,) = writers
+        return position in self._repeatable
 
     def recomputation(self, buffer: Buffer, lasts: Callable[[Buffer], bool]) -> Recomputation:
         """How a buffer is made again where those results of its kernel are at hand that ``lasts`` says."""
@@ -213,6 +225,9 @@ class Demand:
         if (hole := timeline.hole(source, end)) is not None:
             self.filled.append((hole, end))
             self.changes.append(Change(end, hole.end, nbytes))
+            for scratch in hole.recomputation.scratch:
+                self.changes.append(Change(hole.end, hole.end + 1, -scratch.type.nbytes))
+                self.changes.append(Change(end, end + 1, scratch.type.nbytes))
             begun = timeline.origin(source)
             return all(self._source(other, begun, end) for other in hole.recomputation.sources)
         last = timeline.last(source)
