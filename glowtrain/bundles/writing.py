@@ -31,7 +31,7 @@ from glowtrain.graph import Graph, Template
 from glowtrain.graph.specialise.template import no_model
 from glowtrain.losses import Loss, LossFunction
 from glowtrain.losses.choose import as_loss
-from glowtrain.memory.budget import SMALLEST, UNSAID, Budget, Memory, budget_of
+from glowtrain.memory.budget import KEEP, SMALLEST, UNSAID, Budget, Memory, budget_of
 from glowtrain.memory.byte_size import parse_bytes
 from glowtrain.optim import Adam, Optimizer
 from glowtrain.presentation.words import kind_of
@@ -103,7 +103,7 @@ def bundle(
     caller's ``parallel_for`` may use at most; one needs none. ``fixed_point``: a quantized model in integers
     alone, see :class:`~glowtrain.stages.Options`. ``memory``: as :func:`glowtrain.compile` takes it, by default a
     trainer's own. ``optimize``: code that is fast, or small. ``ram``: bytes that the processor has, as a number or as
-    text such as ``"256KB"``; what does not fit is computed again rather than kept, if that helps. ``board``: the name
+    text such as ``"256KB"``; what does not fit is computed again, unless ``memory`` is ``"keep"``. ``board``: the name
     of an emulated board (:data:`~glowtrain.bundles.devices.boards.BOARDS`); the files with which the example runs there
     are written, too, and its processor is the target if none is said.
 
@@ -225,7 +225,7 @@ class BundleRequest:
         """
         module = self.module()
         if ram is not None:
-            module = self._computing_again(module, ram, beside)
+            module = module if self._budget == KEEP else self._computing_again(module, ram, beside)
             symbol = self._open_dimension
             batch = None if symbol is None else self.dims.get(symbol, DEFAULT_BATCH)
             layers = () if isinstance(self.model, Trainer) else layers_of(module)

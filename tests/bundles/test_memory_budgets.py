@@ -37,8 +37,15 @@ def test_what_does_not_fit_is_computed_again() -> None:
     assert least < kept
     between = (kept + least) // 2
     assert needed(None, between) <= between
-    with pytest.raises(BundleError, match=r"more than the .* there are"):
-        needed(None, least // 2)
+    for memory, ram in ((None, least // 2), ("keep", between)):
+        with pytest.raises(BundleError, match=r"more than the .* there are"):
+            needed(memory, ram)
+
+
+def test_the_least_ram_is_enough_whatever_recomputing_does_to_the_stack() -> None:
+    kept = needed("keep")
+    for ram in range(kept - 2000, kept, 333):
+        assert needed(None, ram) <= ram
 
 
 def test_steps_have_the_same_bits(tmp_path: Path) -> None:

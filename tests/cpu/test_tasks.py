@@ -144,13 +144,14 @@ def test_models_compile_for_other_processors(name: str) -> None:
 
 def test_addresses_do_not_follow_task_loops_inside_one_another() -> None:
     """Of two loops whose first trips LLVM does not know it would look for the cheapest steps of all addresses together,
-    for several times as long as all else takes: the trips that others lie in are hidden from it.
+    for several times as long as all else takes: the trips that others lie in are hidden from it, but for the test at a
+    loop's top.
     """
     text, seen = generate(plan_of("cnn"), Target.named("avx512")).text, 0
     for function in text.split("\ndefine ")[1:]:
         for trip in re.findall(r"(%v\d+) = phi i64 \[ %", function)[:-1]:
             uses = {use.strip() for use in re.findall(rf"= ([^\n]*?) i64 [^\n]*{trip}\b", function)}
-            assert uses <= {"add nuw nsw", "freeze"}, (trip, function)
+            assert uses <= {"add nuw nsw", "freeze", "icmp slt"}, (trip, function)
             seen += "freeze" in uses
     assert seen > 4
 

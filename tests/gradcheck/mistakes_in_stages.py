@@ -22,9 +22,11 @@ from glowtrain.ops.elementwise.transcendental import Transcendental
 from glowtrain.optim import optimizer, rules, schedules
 from glowtrain.optimize import cse, scan, simplify
 from glowtrain.program.analysis import kernel_key, write_coverage
-from glowtrain.program.memory import plan
-from glowtrain.program.passes import layout, producer_inlining, schedule
+from glowtrain.program.memory import packing, plan
+from glowtrain.program.passes import layout, producer_inlining, reuse, schedule
 from glowtrain.program.passes.loop_fusion import fuse
+from glowtrain.program.passes.rematerialisation import timeline
+from tests.program import test_rematerialisation
 from tests.training import test_grad, test_optim
 
 
@@ -121,13 +123,13 @@ LOWERING = [
     ),
     Mistake(
         "overlapping buffers",
-        plan._intervals,
+        plan.lifetimes,
         result(lambda found: {buffer: (first, first) for buffer, (first, _) in found.items()}),
         program("plan"),
     ),
     Mistake(
         "buffers that end where others begin",
-        plan,
+        packing,
         rewrite("(A <= B) & (C >= D)", "(A < B) & (C > D)"),
         program("plan"),
     ),
@@ -149,6 +151,18 @@ LOWERING = [
         write_coverage,
         constant("tuple(_ - set(_) - set(_))", ()),
         suite(laws.test_rows_that_trips_write_one_by_one_are_carried),
+    ),
+    Mistake(
+        "made again of what was updated meanwhile",
+        timeline.Timeline.unchanged,
+        instead(lambda *_: True),
+        suite(test_rematerialisation.test_random_programs_are_changed_and_keep_their_results),
+    ),
+    Mistake(
+        "result in the place of an operand that is read elsewhere",
+        reuse,
+        never("_same_element(_, _)"),
+        suite(test_rematerialisation.test_random_programs_are_changed_and_keep_their_results),
     ),
     Mistake("write overtakes a read", schedule.predecessors, constant("_.get(_, ())", ()), program("plan", seed=1)),
     Mistake("read overtakes a write", schedule.predecessors, never("_ in _"), program("plan")),

@@ -173,6 +173,7 @@ def _made_again(hole: Hole, present: dict[Buffer, Buffer], names: Names) -> Inst
 def _too_little(name: str, limit: int, variables: int, arena: int) -> MemoryBudgetError:
     """That a limit cannot be kept, what could, and what would help."""
     return MemoryBudgetError(
-        f"{name}: {limit:,} bytes of memory are too few: it needs at least {variables + arena:,}, {variables:,} for "
-        f"variables and {arena:,} for activations; smaller batches, frozen layers (trainable=) or bf16 would help"
+        f"{name}: {limit:,} bytes of memory are too few: the least that was found is {variables + arena:,}, "
+        f"{variables:,} for variables and {arena:,} for activations; smaller batches, frozen layers (trainable=) or bf16 "
+        "would help"
     )
