@@ -174,6 +174,6 @@ def _too_little(name: str, limit: int, variables: int, arena: int) -> MemoryBudg
     """That a limit cannot be kept, what could, and what would help."""
     return MemoryBudgetError(
         f"{name}: {limit:,} bytes of memory are too few: the least that was found is {variables + arena:,}, "
-        f"{variables:,} for variables and {arena:,} for activations; smaller batches, frozen layers (trainable=) or bf16 "
-        "would help"
+        f"{variables:,} for variables and {arena:,} for activations; smaller batches, frozen layers (trainable=) or "
+        "bf16 would help"
     )
