@@ -235,12 +235,13 @@ class BundleRequest:
     def _computing_again(self, module: BundleModule, ram: int, beside: Beside | None) -> BundleModule:
         """A module that computes as much again as it takes to fit, where it does not; if that is too little, all that
         makes less memory do."""
-        limit = None
+        size = size_of(module)
+        limit, step = size.variables + size.arena, 0
         while (excess := _needed(module, beside) - ram) > 0:
-            size = size_of(module)
-            limit = (size.variables + size.arena if limit is None else limit) - excess
+            step = max(excess, 2 * step)  # what a budget does not count, workspaces and stack, may change with it
+            limit -= step
             try:
-                module = replace(self, memory=Budget(nbytes=max(limit, 1))).module()
+                module = replace(self, memory=Budget(nbytes=limit)).module()
             except MemoryBudgetError:
                 return replace(self, memory=SMALLEST).module()
         return module
