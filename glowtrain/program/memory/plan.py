@@ -34,12 +34,17 @@ class PlanMemory:
 def plan(program: Program, alignment: int = ALIGNMENT) -> Plan:
     """Place every activation."""
     intervals = lifetimes(program.instructions)
-    sizes = [-(-max(buffer.type.nbytes, 1) // alignment) for buffer in intervals]
+    sizes = [lines(buffer, alignment) for buffer in intervals]
     lives = [Item(first, last, size) for (first, last), size in zip(intervals.values(), sizes, strict=True)]
     packing = pack(lives)
     offsets = {buffer: line * alignment for buffer, line in zip(intervals, packing.offsets, strict=True)}
     in_bytes = [Item(first, last, buffer.type.nbytes) for buffer, (first, last) in intervals.items()]
     return Plan(program, offsets, packing.height * alignment, peak(in_bytes), alignment)
+
+
+def lines(buffer: Buffer, alignment: int) -> int:
+    """The lines of ``alignment`` bytes that a buffer takes: at least one, so that each has a place of its own."""
+    return -(-max(buffer.type.nbytes, 1) // alignment)
 
 
 def lifetimes(instructions: Sequence[Instruction]) -> dict[Buffer, Interval]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
-from glowtrain.program.memory.plan import lifetimes
+from glowtrain.program.memory.plan import lifetimes, lines
 from glowtrain.program.program import Plan
 
 
@@ -20,6 +20,5 @@ def trace(plan: Plan) -> str:
     table.writerow(("id", "lower", "upper", "size"))
     lives = lifetimes(plan.program.instructions)
     for buffer, (first, last) in sorted(lives.items(), key=lambda life: life[1]):
-        lines = -(-max(buffer.type.nbytes, 1) // plan.alignment)
-        table.writerow((buffer.name, first, last + 1, lines * plan.alignment))
+        table.writerow((buffer.name, first, last + 1, lines(buffer, plan.alignment) * plan.alignment))
     return text.getvalue()

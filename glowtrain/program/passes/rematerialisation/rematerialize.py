@@ -155,7 +155,7 @@ def _with_holes(timeline: Timeline, names: Names) -> Iterator[Instruction]:
 def _sources_first(holes: list[Hole], timeline: Timeline) -> Iterator[Hole]:
     """Holes that end at the same instruction, in an order in which what they are made of is there: that of the kernels
     that made them first, but for results of one kernel, of which one may be loaded for another, never both ways."""
-    waiting = {hole.buffer: hole for hole in sorted(holes, key=lambda hole: timeline.origin(hole.buffer))}
+    waiting = {hole.buffer: hole for hole in sorted(holes, key=lambda hole: timeline.maker(hole.buffer))}
     while waiting:
         ready = next(b for b, hole in waiting.items() if waiting.keys().isdisjoint(hole.recomputation.sources))
         yield waiting.pop(ready)

@@ -108,18 +108,18 @@ class Timeline:
 
     def recomputation(self, buffer: Buffer, lasts: Callable[[Buffer], bool]) -> Recomputation:
         """How a buffer is made again where those results of its kernel are at hand that ``lasts`` says."""
-        origin = self.origin(buffer)
-        kernel = self.instructions[origin].kernel
+        maker = self.maker(buffer)
+        kernel = self.instructions[maker].kernel
         assert kernel is not None
-        if origin not in self._scalars:
-            self._scalars[origin] = stored_scalars(kernel)
-        loaded = {b: found for b, found in self._scalars[origin].items() if b is not buffer and lasts(b)}
+        if maker not in self._scalars:
+            self._scalars[maker] = stored_scalars(kernel)
+        loaded = {b: found for b, found in self._scalars[maker].items() if b is not buffer and lasts(b)}
         key = buffer, frozenset(loaded)
         if key not in self._recomputations:
             self._recomputations[key] = recomputation(kernel, buffer, loaded)
         return self._recomputations[key]
 
-    def origin(self, buffer: Buffer) -> int:
+    def maker(self, buffer: Buffer) -> int:
         """The position of what writes a buffer first."""
         return self.writers[buffer][0]
 
@@ -202,8 +202,8 @@ class Demand:
         self.holes.append(Hole(buffer, begin, end, made))
         self.changes.append(Change(begin + 1, end, -buffer.type.nbytes))
         self.changes += [Change(end, end + 1, scratch.type.nbytes) for scratch in made.scratch]
-        origin = self.timeline.origin(buffer)
-        return all(self._source(source, origin, end) for source in made.sources)
+        maker = self.timeline.maker(buffer)
+        return all(self._source(source, maker, end) for source in made.sources)
 
     def _lasts(self, sibling: Buffer, buffer: Buffer, end: int) -> bool:
         """Whether another result of a kernel is there at the end of a hole, or may be kept till then; not if it is
@@ -215,10 +215,10 @@ class Demand:
             return False
         return timeline.last(sibling) >= min(self.position, end)
 
-    def _source(self, source: Buffer, origin: int, end: int) -> bool:
+    def _source(self, source: Buffer, maker: int, end: int) -> bool:
         """Have what an instruction read once more before another; False where it was overwritten meanwhile."""
         timeline, nbytes = self.timeline, source.type.nbytes
-        if not timeline.unchanged(source, origin, end):
+        if not timeline.unchanged(source, maker, end):
             return False
         if source.kind != "activation" or self._known(source):
             return True
@@ -228,7 +228,7 @@ class Demand:
             for scratch in hole.recomputation.scratch:
                 self.changes.append(Change(hole.end, hole.end + 1, -scratch.type.nbytes))
                 self.changes.append(Change(end, end + 1, scratch.type.nbytes))
-            begun = timeline.origin(source)
+            begun = timeline.maker(source)
             return all(self._source(other, begun, end) for other in hole.recomputation.sources)
         last = timeline.last(source)
         if last >= end:
