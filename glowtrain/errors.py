@@ -87,6 +87,42 @@ class BackendError(GlowtrainError):
     """A package that offers a backend cannot be imported, or what it offers is not one."""
 
 
+class DeviceError(GlowtrainError):
+    """A device failed at a call, or its memory does not suffice; the message names the device."""
+
+
+class DeviceLostError(DeviceError):
+    """A device has stopped working: it raises, hangs or is gone, and is out of service."""
+
+
+class PartitionError(GlowtrainError):
+    """A network cannot be cut as asked: an operator that no device supports, a memory limit that nothing fits into."""
+
+
+class ProvisionError(GlowtrainError):
+    """A network cannot be put onto devices; nothing of it was left there."""
+
+
+class RequestError(GlowtrainError):
+    """A request to the runtime was not answered."""
+
+
+class UnknownNetworkError(RequestError):
+    """The runtime has no network of this name and version."""
+
+
+class QueueFullError(RequestError):
+    """A network's queue is full; the message names the limit."""
+
+
+class DeadlineError(RequestError):
+    """A request was not answered in time."""
+
+
+class UnavailableError(RequestError):
+    """A network was removed, the runtime was closed, or no device is left to run it."""
+
+
 class NonFiniteError(GlowtrainError):
     """The loss became NaN or infinite; the message names the first value that went bad."""
 

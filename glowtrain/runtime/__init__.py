@@ -1,0 +1,1 @@
+"""The runtime: networks on devices, and requests as they come."""

@@ -1,0 +1,57 @@
+"""A network as a DAG of parts.
+
+    partition ::= parts, inputs (name: type), outputs (name <- value)
+    part      ::= name, stage, graph
+
+Values pass between parts by name. A part's graph has an input for each value that it takes, under the value's name: an
+input of the network, or an output of a part before it. Its outputs are the values that it gives, under their names. The
+parts of one stage run on one device, where they share variables; every variable belongs to one stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from glowtrain.graph import Graph
+from glowtrain.types import TensorType
+
+
+@dataclass(frozen=True)
+class Part:
+    """A subgraph, and the ``stage`` that it is of."""
+
+    name: str
+    graph: Graph
+    stage: int = 0
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """The names of the values that it needs."""
+        return tuple(value.name for value in self.graph.inputs)
+
+    @property
+    def gives(self) -> tuple[str, ...]:
+        """The names of the values that it makes."""
+        return tuple(self.graph.outputs)
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Parts, each after those whose values it takes. ``inputs`` are the network's, ``outputs`` say which value each of
+    its outputs is."""
+
+    name: str
+    parts: tuple[Part, ...]
+    inputs: Mapping[str, TensorType]
+    outputs: Mapping[str, str]
+
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """The stages, in the order of their first parts."""
+        return tuple(dict.fromkeys(part.stage for part in self.parts))
+
+
+def whole(graph: Graph) -> Partition:
+    """A graph as one part."""
+    return Partition(graph.name, (Part(graph.name, graph),), graph.input_types, {name: name for name in graph.outputs})
