@@ -56,6 +56,15 @@ class Variables(ABC):
     def write(self, name: str, array: Array) -> None:
         """Set one variable. Raises :class:`InputError` for an unknown name, another shape or dtype."""
 
+    @property
+    @abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """The variables there are."""
+
+    def read_all(self) -> dict[str, Array]:
+        """Copies of all variables, by name."""
+        return {name: self.read(name) for name in self.names}
+
     def free(self) -> None:  # noqa: B027  (memory that is collected needs nothing)
         """Give the memory back."""
 
@@ -111,6 +120,9 @@ class Device(ABC):
     def load(self, executable: Executable, variables: Variables) -> Resident:
         """What its backend has loaded into this process, resident on the device, over variables that :meth:`place`
         made. Raises :class:`DeviceError` where the memory does not suffice."""
+
+    def begin(self) -> None:  # noqa: B027  (nothing is to be done by default)
+        """Called once, by the thread that will make the calls, before any other."""
 
     def upload(self, array: Array) -> Tensor:
         """A contiguous array as a tensor of the device."""

@@ -1,1 +1,27 @@
-"""The runtime: networks on devices, and requests as they come."""
+"""The runtime: networks on devices, and requests as they come.
+
+with HostManager() as host:
+    host.add_network("mlp", model)
+    host.run_sync("mlp", {"x": x})
+"""
+
+from glowtrain.backends.device import Device, DeviceFacts, Resident, Variables
+from glowtrain.runtime.device.host_device import HostDevice, cpu_devices
+from glowtrain.runtime.host_manager import HostManager
+from glowtrain.runtime.network import Network
+from glowtrain.runtime.partition.partition import Part, Partition
+from glowtrain.runtime.request.request import RequestFuture
+
+__all__ = [
+    "Device",
+    "DeviceFacts",
+    "HostDevice",
+    "HostManager",
+    "Network",
+    "Part",
+    "Partition",
+    "RequestFuture",
+    "Resident",
+    "Variables",
+    "cpu_devices",
+]

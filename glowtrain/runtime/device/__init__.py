@@ -1,0 +1,1 @@
+"""Devices of this process, and the manager that each device has."""

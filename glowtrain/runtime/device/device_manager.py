@@ -1,0 +1,307 @@
+"""The manager of one device: its thread, its queue, its memory, and whether it still works.
+
+The thread takes tasks by priority and, where there are none, asks its sources (networks with requests that wait) for
+one. So requests pile up while a device is busy, and a batch is formed of them when it is free, not earlier. Where a
+device may be called from any thread, who asks for a result can run the task while nothing else wants the device; that
+saves two changes of threads.
+
+A device that raises :class:`DeviceLostError`, or that takes longer over a task than its limit, is out of service: its
+tasks fail, its thread is left behind, and the rest of the runtime goes on without it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+from threading import Condition, Thread
+from typing import Protocol, TypeVar
+
+from glowtrain.backends.device import Device
+from glowtrain.errors import DeviceError, DeviceLostError, ProvisionError
+
+Result = TypeVar("Result")
+
+
+@dataclass(eq=False)
+class Task:
+    """Something for a device to do. ``call`` runs on its thread and handles its own errors but for a lost device's;
+    ``fail`` is called in its place, or after it, with what became of the device."""
+
+    call: Callable[[], None]
+    fail: Callable[[DeviceLostError], None]
+    priority: int = 0
+    what: str = "a function"
+
+
+@dataclass(frozen=True, order=True)
+class Offer:
+    """What a source has: a task at a time (of ``time.monotonic``), for requests of a priority that came at a time."""
+
+    urgency: int
+    """The negated priority: the smallest goes first."""
+    arrival: float
+    at: float
+
+
+class Source(Protocol):
+    """Where a manager finds tasks when it has none."""
+
+    def offer(self, now: float) -> Offer | None:
+        """What could be taken now or later, as far as it is known."""
+
+    def take(self, now: float) -> Task | None:
+        """A task; none if another device was quicker."""
+
+
+@dataclass(frozen=True)
+class DeviceStatus:
+    """A device as it is at a moment. ``lost``: why it is out of service, if it is. ``memory``: bytes that it may hold,
+    ``used``: those that are taken. ``queued``: tasks that wait. ``busy``: seconds that it has worked, ``tasks``: on so
+    many tasks; ``load``: the part of its time since it began."""
+
+    name: str
+    lost: str | None
+    memory: int | None
+    used: int
+    queued: int
+    tasks: int
+    busy: float
+    load: float
+
+
+class DeviceManager:
+    """The thread and the queue of a device; see the module's docstring. ``limit``: seconds that a task may take."""
+
+    def __init__(self, device: Device, limit: float | None = None) -> None:
+        self.device = device
+        self.name = device.name
+        self.limit = limit
+        self.lost: DeviceLostError | None = None
+        self.used = 0
+        self.sources: tuple[Source, ...] = ()
+        self._changed = Condition()
+        self._queue: list[tuple[int, int, Task]] = []
+        self._order = count()
+        self._running: Task | None = None
+        self._began = self._since = time.monotonic()
+        self._busy, self._tasks = 0.0, 0
+        self._closing = False
+        self._thread = Thread(target=self._serve, name=f"device {self.name}", daemon=True)
+        self._thread.start()
+
+    # --- what others ask of it ----------------------------------------------------------------------------------------
+
+    def submit(self, task: Task) -> None:
+        """Have a task done; where the device is out of service, the task fails here and now."""
+        with self._changed:
+            if (lost := self.lost) is None:
+                heappush(self._queue, (-task.priority, next(self._order), task))
+                self._changed.notify()
+        if lost is not None:
+            task.fail(lost)
+
+    def run_here(self, take: Callable[[], Task | None]) -> bool:
+        """Have a task done by this thread, if the device allows for it and nothing else wants it now. ``take`` gives
+        the task once the device is held. Whether it was done."""
+        if not self._hold():
+            return False
+        if (task := take()) is None:
+            self._finished()
+            self._go_on()
+            return False
+        self._running, self._began = task, time.monotonic()
+        self._perform(task)
+        self._go_on()
+        return True
+
+    def call(self, function: Callable[[], Result], what: str, timeout: float | None = None) -> Result:
+        """What a function returns, or raises, on the device's thread, before whatever else waits.
+
+        Raises :class:`DeviceLostError` where the device is out of service, or goes out of it.
+        """
+        future: Future[Result] = Future()
+
+        def perform() -> None:
+            try:
+                future.set_result(function())
+            except DeviceLostError:
+                raise
+            except BaseException as error:  # noqa: BLE001 - whoever asked shall know
+                future.set_exception(error)
+
+        self.submit(Task(perform, lambda lost: _settle(future, lost), URGENT, what))
+        return future.result(timeout)
+
+    def wake(self) -> None:
+        """Look at the sources again: one of them has something new."""
+        with self._changed:
+            if self._running is None:
+                self._changed.notify()
+
+    def attach(self, source: Source) -> None:
+        """Ask a source for tasks, too."""
+        with self._changed:
+            self.sources = (*self.sources, source)
+            self._changed.notify()
+
+    def detach(self, source: Source) -> None:
+        """No longer ask a source."""
+        with self._changed:
+            self.sources = tuple(each for each in self.sources if each is not source)
+
+    def reserve(self, nbytes: int, what: str) -> None:
+        """Set bytes of its memory aside. Raises :class:`ProvisionError` where they are more than are left."""
+        limit = self.device.facts.memory
+        with self._changed:
+            left = None if limit is None else limit - self.used
+            if left is not None and nbytes > left:
+                raise ProvisionError(
+                    f"device {self.name} has {left:,} of its {limit:,} bytes left, and {what} needs {nbytes:,}"
+                )
+            self.used += nbytes
+
+    def give_back(self, nbytes: int) -> None:
+        """Bytes that were set aside are free."""
+        with self._changed:
+            self.used -= nbytes
+
+    @property
+    def status(self) -> DeviceStatus:
+        """How it is now."""
+        with self._changed:
+            now = time.monotonic()
+            busy = self._busy + (now - self._began if self._running is not None else 0.0)
+            lost = None if self.lost is None else str(self.lost)
+            memory, queued = self.device.facts.memory, len(self._queue)
+            load = busy / max(now - self._since, 1e-9)
+            return DeviceStatus(self.name, lost, memory, self.used, queued, self._tasks, busy, load)
+
+    # --- whether it still works ---------------------------------------------------------------------------------------
+
+    def overdue(self, now: float) -> DeviceLostError | None:
+        """The error to take it out of service with, if its task has taken longer than the limit."""
+        running, limit = self._running, self.limit
+        if self.lost is not None or running is None or limit is None or now - self._began <= limit:
+            return None
+        return DeviceLostError(
+            f"device {self.name} has hung: {running.what} has not returned within {limit:g} seconds; it is out of "
+            "service"
+        )
+
+    def lose(self, error: DeviceLostError) -> bool:
+        """Take it out of service: everything that it was to do fails. Whether it was in service."""
+        with self._changed:
+            if self.lost is not None:
+                return False
+            self.lost = error
+            tasks = [task for _, _, task in sorted(self._queue, key=lambda entry: entry[:2])]
+            tasks = tasks if self._running is None else [self._running, *tasks]
+            self._queue.clear()
+            self.sources, self._running = (), None
+            self._changed.notify_all()
+        for task in tasks:
+            task.fail(error)
+        return True
+
+    def close(self, timeout: float | None = None) -> None:
+        """End the thread after what waits, and close the device. A device that is lost is left as it is."""
+        with self._changed:
+            self._closing = True
+            self.sources = ()
+            self._changed.notify_all()
+        if self.lost is None:
+            self._thread.join(timeout)
+
+    # --- its thread ---------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        try:
+            self.device.begin()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the device does not work
+            self.lose(_lost(self.name, error))
+        while (task := self._next()) is not None:
+            self._perform(task)
+        if self.lost is None:
+            self.device.close()
+
+    def _next(self) -> Task | None:
+        """The next task, marked as running; None at the end."""
+        with self._changed:
+            while True:
+                if self.lost is not None or (self._closing and not self._queue and self._running is None):
+                    return None
+                task, pause = (None, None) if self._running is not None else self._found()
+                if task is not None:
+                    self._running, self._began = task, time.monotonic()
+                    return task
+                self._changed.wait(pause)
+
+    def _found(self) -> tuple[Task | None, float | None]:
+        """A task that can begin; else the seconds until there may be one, if that is known."""
+        if self._queue:
+            return heappop(self._queue)[2], None
+        now = time.monotonic()
+        offers = [(offer, source) for source in self.sources if (offer := source.offer(now)) is not None]
+        due = sorted(((offer, source) for offer, source in offers if offer.at <= now), key=lambda each: each[0])
+        for _, source in due:
+            if (task := source.take(now)) is not None:
+                return task, None
+        later = [offer.at - now for offer, _ in offers if offer.at > now]
+        return None, min(later, default=None) if not due else 0.0
+
+    def _hold(self) -> bool:
+        """Take the device for this thread, if it is free."""
+        with self._changed:
+            if not self.device.any_thread or self._running is not None or self._queue or self.lost or self._closing:
+                return False
+            self._running, self._began = HELD, time.monotonic()
+            return True
+
+    def _perform(self, task: Task) -> None:
+        try:
+            task.call()
+        except DeviceLostError as error:
+            self.lose(error)
+        except BaseException as error:  # noqa: BLE001 - tasks handle their own errors: this is the device's
+            self.lose(_lost(self.name, error))
+        self._finished()
+
+    def _finished(self) -> None:
+        with self._changed:
+            if self._running is not None:
+                self._busy += time.monotonic() - self._began
+                self._tasks += self._running is not HELD
+                self._running = None
+
+    def _go_on(self) -> None:
+        """Wake its own thread after a task in another one, if there is something to do for it."""
+        with self._changed:
+            now = time.monotonic()
+            if self._queue or self._closing or any(source.offer(now) is not None for source in self.sources):
+                self._changed.notify_all()
+
+
+URGENT = 1 << 30
+"""The priority of loading and unloading, before that of any request."""
+HELD = Task(lambda: None, lambda lost: None, what="a task that is being taken")
+"""What a device runs while a thread that holds it looks for its task."""
+
+
+def _settle(future: Future[Result], error: DeviceLostError) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+def _lost(name: str, error: BaseException) -> DeviceLostError:
+    lost = DeviceLostError(f"device {name} is out of service: {type(error).__name__}: {error}")
+    lost.__cause__ = error
+    return lost
+
+
+def failure(device: Device, what: str, error: Exception) -> DeviceError:
+    """An error of a device at one call, after which it goes on."""
+    return DeviceError(f"{what} failed on device {device.name}: {type(error).__name__}: {error}")

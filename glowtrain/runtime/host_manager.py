@@ -1,0 +1,367 @@
+"""The host manager: networks on the devices of this machine, and requests to them as they come.
+
+Its five parts are those that Glow's runtime planned: a :class:`DeviceManager` for each device, a partition of each
+network (:mod:`glowtrain.runtime.partition`), the :class:`Provisioner` that places it, the :class:`Executor` that runs
+it, and this one, through which everybody else goes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from threading import Event, RLock, Thread
+from types import TracebackType
+from typing import Any
+
+from glowtrain.backends.device import Device
+from glowtrain.errors import InputError, UnavailableError, UnknownNetworkError
+from glowtrain.forks import renew_in_children
+from glowtrain.graph import Graph
+from glowtrain.presentation.words import kind_of, listed
+from glowtrain.runtime.device.device_manager import DeviceManager, DeviceStatus
+from glowtrain.runtime.device.host_device import as_devices
+from glowtrain.runtime.models import Model, Prepared, Terms, prepared
+from glowtrain.runtime.network import Network, Service
+from glowtrain.runtime.observation.metrics import Sample
+from glowtrain.runtime.observation.trace import Trace
+from glowtrain.runtime.partition.partition import Partition
+from glowtrain.runtime.placement.provisioner import Provisioner
+from glowtrain.runtime.placement.replica import Replica
+from glowtrain.runtime.request.request import RequestFuture
+from glowtrain.runtime.warm_up import DependentRowsError, warm_up
+from glowtrain.types import Array
+
+
+@dataclass(frozen=True)
+class Where:
+    """The devices that a network may go onto, and how often."""
+
+    managers: tuple[DeviceManager, ...]
+    replicas: int
+
+
+TIME_LIMIT = 60.0
+"""Seconds that a device may take for one run, unless it is told: then it counts as hung."""
+
+
+class HostManager:
+    """Networks on ``devices``: names of backends or :class:`~glowtrain.backends.device.Device` objects (see
+    :func:`~glowtrain.runtime.device.host_device.cpu_devices`); by default one of all cores.
+
+    A device that takes longer than ``time_limit`` seconds over one run goes out of service (None: it never does). With
+    ``trace`` the latest events are remembered, for :attr:`trace`. To be closed, best by ``with``: then requests that
+    wait are answered first.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[str | Device] | None = None,
+        *,
+        time_limit: float | None = TIME_LIMIT,
+        trace: bool = False,
+    ) -> None:
+        if time_limit is not None and not _positive(time_limit):
+            raise InputError(f"time_limit is a number of seconds above 0, or None, not {time_limit!r}")
+        self.managers = {device.name: DeviceManager(device, time_limit) for device in as_devices(devices)}
+        self.provisioner = Provisioner(tuple(self.managers.values()))
+        self.trace = Trace() if trace else None
+        self._lock = RLock()
+        self._networks: dict[str, dict[str, Network]] = {}
+        """By name and version; the version that was added last is the one that is meant."""
+        self._adding: set[tuple[str, str]] = set()
+        self._closed: str | None = None
+        self._ended = Event()
+        self._tick = 0.05 if time_limit is None else min(0.05, time_limit / 4)
+        self._watch = Thread(target=self._watching, name="runtime watch", daemon=True)
+        self._watch.start()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """In a child of fork, which has none of the threads."""
+        self._lock, self._closed = RLock(), "it was made in another process, which forked; make one here"
+
+    def __enter__(self) -> HostManager:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(drain=error is None)
+
+    # --- networks -----------------------------------------------------------------------------------------------------
+
+    def add_network(
+        self,
+        name: str,
+        model: Model,
+        *,
+        version: str = "1",
+        max_batch: int | None = None,
+        batch_sizes: Sequence[int] | None = None,
+        dims: Mapping[str, int] | None = None,
+        max_delay: float = 0.0,
+        queue: int = 256,
+        devices: Sequence[str] | None = None,
+        replicas: int = 1,
+        partition: Partition | Callable[[Graph], Partition] | None = None,
+    ) -> Network:
+        """Compile a model, put it onto devices and run it once at each batch size; then it is ready.
+
+        A model whose inputs share an open first dimension, or that is bound to one and gives as many outputs, is
+        batched: requests may have any number of rows, and are cut and joined to batches of the compiled sizes:
+        ``batch_sizes``, by default powers of two up to ``max_batch`` (8). ``dims`` binds what else is open. A request
+        waits at most ``max_delay`` seconds for others to share a batch with, and no more than ``queue`` requests wait.
+        It goes onto one of ``devices`` (names; by default any) so many times as ``replicas`` says, or in the parts of
+        a ``partition``, a function from the bound graph for several sizes.
+
+        Raises :class:`InputError` for what cannot be meant, a name that is there already included,
+        :class:`ProvisionError` where it fits nowhere, :class:`DeviceError` where a device fails: nothing is left then.
+        """
+        service = Service(max_delay=_seconds("max_delay", max_delay), queue=_count("queue", queue))
+        where = Where(tuple(self._chosen(devices)), _count("replicas", replicas))
+        _text("a network's name", name), _text("a version", version)
+        self._begin_adding(name, version)
+        try:
+            terms = Terms(max_batch, batch_sizes, dims, partition)
+            network = self._served(name, version, model, terms, service, where)
+            with self._lock:
+                self._check_open()
+                self._networks.setdefault(name, {})[version] = network
+        finally:
+            self._adding.discard((name, version))
+        return network
+
+    def _served(self, name: str, version: str, model: Model, terms: Terms, service: Service, where: Where) -> Network:
+        """A network that is placed, and that nobody knows yet. Where the first axis of a bound graph turns out not to
+        be one of examples, and nobody said that it is, it takes one request at a time."""
+        form = prepared(name, model, terms)
+        try:
+            return self._placed(name, version, form, service, where)
+        except DependentRowsError:
+            if terms.batches_asked or not isinstance(model, Graph):
+                raise
+        return self._placed(name, version, prepared(name, model, terms, batched=False), service, where)
+
+    def _begin_adding(self, name: str, version: str) -> None:
+        with self._lock:
+            self._check_open()
+            if version in self._networks.get(name, {}) or (name, version) in self._adding:
+                raise InputError(
+                    f"there is a network {name}, version {version}, already; remove it first, or replace_network"
+                )
+            self._adding.add((name, version))
+
+    def _placed(self, name: str, version: str, form: Prepared, service: Service, where: Where) -> Network:
+        network = Network(name, version, form.signature, form.service(service), self.trace)
+        with ExitStack() as undo:
+            for _ in range(where.replicas):
+                network.attach(self._replica(network, form, where.managers, undo))
+            undo.pop_all()
+        return network
+
+    def _replica(self, network: Network, form: Prepared, wanted: Sequence[DeviceManager], undo: ExitStack) -> Replica:
+        """One more placement, on devices that have none of this network where there are enough of them; it has run."""
+        busy = {manager for replica in network.replicas for manager in replica.placed.managers}
+        free = [manager for manager in wanted if manager not in busy]
+        placed = self.provisioner.place(network.name, form.partitions, free if len(free) >= form.stages else wanted)
+        undo.callback(placed.release)
+        warm_up(placed, form)
+        replica = Replica(network, placed)
+        undo.callback(replica.first.detach, replica)
+        return replica
+
+    def _chosen(self, names: Sequence[str] | None) -> list[DeviceManager]:
+        if names is None:
+            return list(self.managers.values())
+        if isinstance(names, str) or not isinstance(names, Sequence):
+            raise InputError(f"devices are a list of names, not {kind_of(names)}")
+        wrong = [repr(name) for name in names if name not in self.managers]
+        if wrong or not names:
+            raise InputError(
+                f"there is no device {', '.join(wrong) or 'in an empty list'}; there is {listed(self.managers)}"
+            )
+        return [self.managers[name] for name in names]
+
+    def network(self, name: str, version: str | None = None) -> Network:
+        """A network by name, and by version; by default the one that was added last. Raises
+        :class:`UnknownNetworkError` naming those that there are."""
+        versions = self._networks.get(name)
+        if not versions:
+            raise UnknownNetworkError(f"there is no network {name!r}; there is {listed(self._networks) or 'none'}")
+        if version is None:
+            return next(reversed(versions.values()))
+        if version not in versions:
+            raise UnknownNetworkError(f"network {name} has no version {version!r}; it has {listed(versions)}")
+        return versions[version]
+
+    def networks(self) -> list[Network]:
+        """All networks in all versions."""
+        with self._lock:
+            return [network for versions in self._networks.values() for network in versions.values()]
+
+    def replace_network(self, name: str, model: Model, *, version: str | None = None, **options: Any) -> Network:
+        """Put another model in a network's place, as its next ``version``, with the options of :meth:`add_network`.
+
+        The old one answers until the new one is ready, and whatever was asked of it by then; no request is lost. Raises
+        as :meth:`add_network` does; the old one stays then.
+        """
+        old = self.network(name)
+        new = self.add_network(name, model, version=_following(old.version) if version is None else version, **options)
+        self.remove_network(name, old.version)
+        return new
+
+    def remove_network(
+        self, name: str, version: str | None = None, *, drain: bool = True, timeout: float | None = None
+    ) -> None:
+        """Take a network out: it takes no more requests, answers those that wait (or with ``drain=False`` fails them),
+        for at most ``timeout`` seconds, and leaves its devices. Raises :class:`UnknownNetworkError`."""
+        with self._lock:
+            network = self.network(name, version)
+            versions = self._networks[name]
+            del versions[network.version]
+            if not versions:
+                del self._networks[name]
+        self._retire(network, "it was removed", drain, timeout)
+
+    def _retire(self, network: Network, why: str, drain: bool, timeout: float | None) -> None:
+        network.close(why)
+        gone = UnavailableError(f"network {network.name}, version {network.version}: {why}")
+        if not drain or not network.drained(timeout):
+            network.fail_waiting(gone)
+            network.drained(timeout)  # what runs ends by itself
+        for replica in network.replicas:
+            replica.first.detach(replica)
+            replica.placed.release()
+        network.replicas = ()
+        network.fail_waiting(gone)
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        name: str,
+        inputs: Mapping[str, Any],
+        *,
+        version: str | None = None,
+        outputs: Collection[str] | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> RequestFuture:
+        """Ask a network; the answer is a dict of arrays by name, of the ``outputs`` asked for. It can be awaited, and
+        cancelled as long as it waits. Higher priorities go first. Without an answer within ``timeout`` seconds it is a
+        :class:`DeadlineError`.
+
+        Raises :class:`UnknownNetworkError`, :class:`InputError` for what does not fit the network,
+        :class:`QueueFullError` naming the limit, :class:`UnavailableError`.
+        """
+        network = self._for_request(name, version, priority, timeout)
+        return network.enqueue(network.request(inputs, outputs, priority, timeout))
+
+    def run_sync(
+        self,
+        name: str,
+        inputs: Mapping[str, Any],
+        *,
+        version: str | None = None,
+        outputs: Collection[str] | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> dict[str, Array]:
+        """The answer itself: :meth:`run` and waiting for it. Where nothing waits and the device is free, this thread
+        runs it."""
+        network = self._for_request(name, version, priority, timeout)
+        request = network.request(inputs, outputs, priority, timeout)
+        if timeout is None and network.run_here(request):
+            answer: dict[str, Array] = request.future.result()
+            return answer
+        answer = network.enqueue(request).result()
+        return answer
+
+    def _for_request(self, name: str, version: str | None, priority: int, timeout: float | None) -> Network:
+        if self._closed is not None:
+            self._check_open()
+        if type(priority) is not int:
+            raise InputError(f"a priority is a whole number, not {priority!r}")
+        if timeout is not None and not _positive(timeout):
+            raise InputError(f"a time-out is a number of seconds above 0, not {timeout!r}")
+        return self.network(name, version)
+
+    # --- what can be seen ---------------------------------------------------------------------------------------------
+
+    def status(self) -> list[DeviceStatus]:
+        """The devices as they are now."""
+        return [manager.status for manager in self.managers.values()]
+
+    def metrics(self) -> list[Sample]:
+        """What all networks have done, in numbers."""
+        return [sample for network in self.networks() for sample in network.samples()]
+
+    # --- its end ------------------------------------------------------------------------------------------------------
+
+    def close(self, *, drain: bool = True, timeout: float | None = None) -> None:
+        """End everything: no more requests; those that wait are answered, for at most ``timeout`` seconds (or with
+        ``drain=False`` failed); networks leave their devices, whose threads end."""
+        with self._lock:
+            if self._closed is not None:
+                return
+            self._closed = "it is closed"
+            networks = self.networks()
+            self._networks.clear()
+        for network in networks:
+            network.close("the runtime is closed")
+        until = None if timeout is None else time.monotonic() + timeout
+        for network in networks:
+            self._retire(network, "the runtime is closed", drain, _left(until))
+        self._ended.set()
+        self._watch.join()
+        for manager in self.managers.values():
+            manager.close(_left(until))
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise UnavailableError(f"the runtime takes no requests: {self._closed}")
+
+    # --- watching -----------------------------------------------------------------------------------------------------
+
+    def _watching(self) -> None:
+        """Answer what is late, and take out devices that have hung."""
+        while not self._ended.wait(self._tick):
+            now = time.monotonic()
+            for manager in self.managers.values():
+                if (error := manager.overdue(now)) is not None:
+                    manager.lose(error)
+            for network in self.networks():
+                network.queue.expire(now)
+                network.drop_lost()
+
+
+def _following(version: str) -> str:
+    return str(int(version) + 1) if version.isdecimal() else f"{version}.1"
+
+
+def _left(until: float | None) -> float | None:
+    return None if until is None else max(until - time.monotonic(), 0.0)
+
+
+def _positive(number: Any) -> bool:
+    return isinstance(number, (int, float)) and not isinstance(number, bool) and number > 0
+
+
+def _seconds(what: str, number: Any) -> float:
+    if not isinstance(number, (int, float)) or isinstance(number, bool) or not 0 <= number < float("inf"):
+        raise InputError(f"{what} is a number of seconds from 0, not {number!r}")
+    return float(number)
+
+
+def _count(what: str, number: Any) -> int:
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise InputError(f"{what} is a whole number of at least 1, not {number!r}")
+    return number
+
+
+def _text(what: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise InputError(f"{what} is a text, not {value!r}")
+    return value

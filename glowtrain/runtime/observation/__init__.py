@@ -1,0 +1,1 @@
+"""What the runtime did, in numbers and over time."""

@@ -1,0 +1,1 @@
+"""Networks on devices: placed, and run there."""

@@ -1,0 +1,212 @@
+"""The executor: runs a placed partition, many requests at once.
+
+Each part runs as soon as the values that it takes are there, on the device that its stage is on. A value that parts on
+other devices take, or that is an output of the network, comes to the host when it has been made; devices that work in
+the host's memory pass arrays on as they are. A value is released when everything that takes it has run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock
+
+from glowtrain.backends.device import Device, Resident, Tensor
+from glowtrain.errors import DeviceLostError
+from glowtrain.runtime.device.device_manager import DeviceManager, Task, failure
+from glowtrain.runtime.partition.partition import Part
+from glowtrain.types import Array
+
+Done = Callable[["dict[str, Array] | None", "Exception | None"], None]
+"""Called once with a run's outputs, or its error."""
+Held = tuple[str, str]
+"""A value and the name of a device that has it."""
+
+
+@dataclass(frozen=True)
+class PlacedPart:
+    """A part, resident on a device."""
+
+    part: Part
+    manager: DeviceManager
+    resident: Resident
+
+    @property
+    def device(self) -> Device:
+        return self.manager.device
+
+    def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Its outputs. Raises :class:`DeviceError`, :class:`DeviceLostError` where the device is out of service."""
+        try:
+            return self.resident.run(inputs)
+        except DeviceLostError:
+            raise
+        except Exception as error:
+            raise failure(self.device, f"part {self.part.name}", error) from error
+
+
+class Executor:
+    """Runs of one placed partition. ``outputs`` says which value each of the network's outputs is."""
+
+    def __init__(self, name: str, parts: Sequence[PlacedPart], outputs: Mapping[str, str]) -> None:
+        self.name = name
+        self.parts = tuple(parts)
+        self.outputs = dict(outputs)
+        self.takers: dict[str, list[int]] = {}
+        for index, placed in enumerate(self.parts):
+            for value in placed.part.takes:
+                self.takers.setdefault(value, []).append(index)
+        made = {value: placed for placed in self.parts for value in placed.part.gives}
+        self.awaited = tuple(sum(value in made for value in placed.part.takes) for placed in self.parts)
+        """For each part, how many of the values that it takes other parts make."""
+        self.uses = Counter({value: len(takers) for value, takers in self.takers.items()})
+        """How often each value is taken, and whether it is an output."""
+        self.uses.update(set(self.outputs.values()))
+        self.to_host = {value for value, maker in made.items() if self._leaves(value, maker)}
+        self.uses_on = Counter((value, placed.manager.name) for placed in self.parts for value in placed.part.takes)
+
+    def _leaves(self, value: str, maker: PlacedPart) -> bool:
+        """Whether a value is wanted outside of the device that makes it."""
+        takers = (self.parts[index].manager for index in self.takers.get(value, ()))
+        return value in self.outputs.values() or any(manager is not maker.manager for manager in takers)
+
+    @property
+    def first(self) -> DeviceManager:
+        """The device that a run begins on."""
+        return self.parts[0].manager
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """A run of a partition of one part, by the thread that may use its device now. Raises :class:`DeviceError` for
+        what goes wrong on it, :class:`DeviceLostError` where it goes out of service."""
+        only = self.parts[0]
+        device = only.device
+        if device.shares_memory:
+            outputs = only.run(inputs)
+        else:
+            tensors = {name: device.upload(array) for name, array in inputs.items()}
+            made = only.run(tensors)
+            outputs = {name: device.download(tensor) for name, tensor in made.items()}
+            _release(device, (*tensors.values(), *made.values()))
+        return {name: outputs[value] for name, value in self.outputs.items()}
+
+    def start(self, inputs: Mapping[str, Array], priority: int, done: Done) -> None:
+        """Begin a run, whose parts become tasks of their devices."""
+        Execution(self, inputs, priority, done).start()
+
+
+class Execution:
+    """One run: the values that are there, and the parts that wait for more of them."""
+
+    def __init__(self, executor: Executor, inputs: Mapping[str, Array], priority: int, done: Done) -> None:
+        self.executor = executor
+        self.priority = priority
+        self._done = done
+        self._lock = Lock()
+        self._values: dict[str, Array] = dict(inputs)
+        """Those on the host."""
+        self._tensors: dict[Held, Tensor] = {}
+        """Those in the memory of devices that have their own."""
+        self._uses, self._uses_on = Counter(executor.uses), Counter(executor.uses_on)
+        self._awaited = list(executor.awaited)
+        self._left = len(executor.parts)
+        self._ended = False
+
+    def start(self) -> None:
+        """Have all parts done that wait for no other."""
+        for index, awaited in enumerate(self.executor.awaited):
+            if not awaited:
+                self._submit(index)
+
+    def _submit(self, index: int) -> None:
+        placed = self.executor.parts[index]
+        what = f"part {placed.part.name} of network {self.executor.name}"
+        placed.manager.submit(Task(partial(self._run, index), self._end, self.priority, what))
+
+    def _run(self, index: int) -> None:
+        """One part, on its device's thread."""
+        if self._ended:
+            return
+        placed = self.executor.parts[index]
+        try:
+            if placed.device.shares_memory:
+                self._run_on_host(placed)
+            else:
+                self._run_on_device(placed)
+        except DeviceLostError:
+            raise
+        except Exception as error:  # noqa: BLE001 - it is this run's, whatever it is
+            self._end(error)
+        else:
+            self._go_on(placed)
+
+    def _run_on_host(self, placed: PlacedPart) -> None:
+        outputs = placed.run({value: self._values[value] for value in placed.part.takes})
+        with self._lock:
+            self._values.update(outputs)
+
+    def _run_on_device(self, placed: PlacedPart) -> None:
+        """Copies in, the part, copies out of what is wanted elsewhere."""
+        device, name = placed.device, placed.manager.name
+        for value in placed.part.takes:
+            if (value, name) not in self._tensors:
+                self._tensors[value, name] = device.upload(self._values[value])
+        outputs = placed.run({value: self._tensors[value, name] for value in placed.part.takes})
+        self._tensors.update({(value, name): tensor for value, tensor in outputs.items()})
+        copies = {value: device.download(outputs[value]) for value in outputs if value in self.executor.to_host}
+        with self._lock:
+            self._values.update(copies)
+        unused = [value for value in outputs if not self._uses_on[value, name]]
+        _release(device, [self._tensors.pop((value, name)) for value in unused])
+
+    def _go_on(self, placed: PlacedPart) -> None:
+        """A part has run: release what it was the last to take, begin what it was the last to wait for."""
+        with self._lock:
+            ready = [index for value in placed.part.gives for index in self._served(value)]
+            unused = [held for value in placed.part.takes if (held := self._taken(value, placed)) is not None]
+            self._left -= 1
+            last = not self._left
+        _release(placed.device, [self._tensors.pop(held) for held in unused])
+        for index in ready:
+            self._submit(index)
+        if last:
+            self._end(None)
+
+    def _served(self, value: str) -> list[int]:
+        """The parts that have all they take, now that a value is there."""
+        takers = self.executor.takers.get(value, [])
+        for index in takers:
+            self._awaited[index] -= 1
+        return [index for index in takers if not self._awaited[index]]
+
+    def _taken(self, value: str, placed: PlacedPart) -> Held | None:
+        """A value has been taken once more: what can be released on the device, if anything."""
+        self._uses[value] -= 1
+        if not self._uses[value]:
+            self._values.pop(value, None)
+        held = value, placed.manager.name
+        self._uses_on[held] -= 1
+        return held if not self._uses_on[held] and held in self._tensors else None
+
+    def _end(self, error: Exception | None) -> None:
+        """Say what became of it, once; what is left on devices is released there."""
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = True
+            left, self._tensors = self._tensors, {}
+        managers = {placed.manager.name: placed.manager for placed in self.executor.parts}
+        for (_, name), tensor in left.items():
+            manager = managers[name]
+            release = partial(_release, manager.device, [tensor])
+            manager.submit(Task(release, lambda lost: None, what="releasing a tensor"))
+        outputs = (
+            {name: self._values[value] for name, value in self.executor.outputs.items()} if error is None else None
+        )
+        self._done(outputs, error)
+
+
+def _release(device: Device, tensors: Iterable[Tensor]) -> None:
+    for tensor in tensors:
+        device.release(tensor)

@@ -1,0 +1,208 @@
+"""The provisioner: puts partitions onto devices, all of a network or nothing.
+
+Functions are compiled at the same time, each stage's on a thread of its own. Within a stage the last part is compiled
+first, for the largest batch, and the others take variables as it has them in memory, so that nothing is rearranged
+between runs. A stage goes to the device, of those that support its operators, that has the fewest stages of this
+placement and then the most memory left; where it does not fit there, to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from glowtrain.backends.base import Backend, Executable
+from glowtrain.backends.device import Device, Resident, Variables
+from glowtrain.compiler.specialisation import executable_of
+from glowtrain.errors import DeviceError, ProvisionError
+from glowtrain.presentation.words import listed
+from glowtrain.runtime.device.device_manager import DeviceManager
+from glowtrain.runtime.partition.partition import Part, Partition
+from glowtrain.runtime.placement.executor import Executor, PlacedPart
+from glowtrain.runtime.placement.replica import Placed
+from glowtrain.stages import Options
+from glowtrain.types import Array
+
+Partitions = Mapping["int | None", Partition]
+"""A network's partitions by the size of the batch, all with the same stages."""
+Compiled = dict["tuple[int | None, str]", Executable]
+"""Executables by the size of the batch and the name of the part."""
+Value = TypeVar("Value")
+
+
+class Provisioner:
+    """Placing networks on the devices of ``managers``."""
+
+    def __init__(self, managers: Sequence[DeviceManager]) -> None:
+        self.managers = tuple(managers)
+
+    def place(self, name: str, partitions: Partitions, managers: Sequence[DeviceManager] | None = None) -> Placed:
+        """A placement of a network on some of the devices, by default on any. Each part has run nowhere yet.
+
+        Raises :class:`ProvisionError` where a stage fits on no device, with what each of them says,
+        and :class:`DeviceError` where a device fails; nothing is left on any of them then.
+        """
+        placing = Placing(name, partitions, self._in_service(name, managers or self.managers))
+        with ExitStack() as undo:
+            placing.everything(undo)
+            return placing.placed(undo.pop_all().close)
+
+    def _in_service(self, name: str, managers: Sequence[DeviceManager]) -> list[DeviceManager]:
+        found = [manager for manager in managers if manager.lost is None]
+        if not found:
+            raise ProvisionError(
+                f"network {name}: no device is in service: " + "; ".join(str(m.lost) for m in managers)
+            )
+        return found
+
+
+class Placing:
+    """One network on its way onto devices."""
+
+    def __init__(self, name: str, partitions: Partitions, managers: Sequence[DeviceManager]) -> None:
+        self.name = name
+        self.partitions = partitions
+        self.managers = managers
+        self.largest = next(iter(sorted(partitions.values(), key=_rows, reverse=True)))
+        self.chosen: dict[int, DeviceManager] = {}
+        self.used: dict[DeviceManager, int] = {}
+        self.variables: dict[int, Variables] = {}
+        self.residents: dict[tuple[int | None, str], Resident] = {}
+        self.compiled: dict[tuple[int, Backend], Compiled] = {}
+        """By the stage and what compiled it."""
+
+    def everything(self, undo: ExitStack) -> None:
+        """Compile, choose, load; ``undo`` learns how each step is taken back."""
+        self._compile_likely()
+        for stage in self.largest.stages:
+            self.chosen[stage] = self._choose(stage, undo)
+        for stage, manager in self.chosen.items():
+            self._load(stage, manager, undo)
+
+    def placed(self, release: Callable[[], None]) -> Placed:
+        """What has been made."""
+        executors = {size: self._executor(size) for size in self.partitions}
+        variables = {stage: (self.chosen[stage], held) for stage, held in self.variables.items()}
+        return Placed(executors, variables, self.used, release)
+
+    def _executor(self, size: int | None) -> Executor:
+        partition = self.partitions[size]
+        parts = [PlacedPart(part, self.chosen[part.stage], self.residents[size, part.name]) for part in partition.parts]
+        return Executor(self.name, parts, partition.outputs)
+
+    # --- compiling ----------------------------------------------------------------------------------------------------
+
+    def _compile_likely(self) -> None:
+        """Compile every stage for the device it is most likely to go to, all at the same time."""
+        wanted = []
+        for number, stage in enumerate(self.largest.stages):
+            able = [manager for manager in self.managers if not self._lacking(stage, manager.device)]
+            if able:
+                wanted.append((stage, able[number % len(able)].device.backend))
+        with ThreadPoolExecutor(max_workers=len(wanted) or 1, thread_name_prefix="compile") as pool:
+            for done in [pool.submit(self._executables, stage, backend) for stage, backend in wanted]:
+                done.result()
+
+    def _executables(self, stage: int, backend: Backend) -> Compiled:
+        """What a backend makes of a stage's parts, for all sizes."""
+        if (stage, backend) in self.compiled:
+            return self.compiled[stage, backend]
+        options, made, layouts = Options(facts=backend.facts), Compiled(), dict[str, tuple[int, ...]]()
+        for size in sorted(self.partitions, key=lambda size: size or 0, reverse=True):
+            for part in reversed(_of_stage(self.partitions[size], stage)):
+                own = {variable.name for variable in part.graph.variables}
+                kept = tuple(sorted((name, layout) for name, layout in layouts.items() if name in own))
+                executable = executable_of(part.graph, backend, replace(options, variable_layouts=kept))
+                layouts |= executable.layouts
+                made[size, part.name] = executable
+        self.compiled[stage, backend] = made
+        return made
+
+    # --- choosing -----------------------------------------------------------------------------------------------------
+
+    def _choose(self, stage: int, undo: ExitStack) -> DeviceManager:
+        """The device of a stage, with memory set aside."""
+        refusals = []
+        for manager in sorted(self.managers, key=self._preference):
+            if lacking := self._lacking(stage, manager.device):
+                refusals.append(f"device {manager.name} does not support {lacking}")
+                continue
+            needed = self._bytes(stage, manager.device)
+            try:
+                manager.reserve(needed, f"network {self.name}")
+            except ProvisionError as error:
+                refusals.append(str(error))
+                continue
+            undo.callback(manager.give_back, needed)
+            self.used[manager] = self.used.get(manager, 0) + needed
+            return manager
+        which = f", stage {stage}," if len(self.largest.stages) > 1 else ""
+        raise ProvisionError(f"network {self.name}{which} fits on no device: " + "; ".join(refusals))
+
+    def _preference(self, manager: DeviceManager) -> tuple[int, float, int]:
+        limit = manager.device.facts.memory
+        left = float("inf") if limit is None else limit - manager.used
+        return sum(chosen is manager for chosen in self.chosen.values()), -left, manager.used
+
+    def _lacking(self, stage: int, device: Device) -> str:
+        """The operators of a stage that a device does not support, in words."""
+        nodes = (node for part in _of_stage(self.largest, stage) for node in part.graph.nodes)
+        lacking = sorted({type(node.operator).__name__ for node in nodes if not device.supports(node.operator)})
+        return listed(lacking) if lacking else ""
+
+    def _bytes(self, stage: int, device: Device) -> int:
+        made = self._executables(stage, device.backend)
+        parts = {
+            (size, part.name): part for size in self.partitions for part in _of_stage(self.partitions[size], stage)
+        }
+        variables = sum(array.nbytes for array in self._initial(stage).values())
+        return variables + sum(device.needs(part.graph, made[key]) for key, part in parts.items())
+
+    def _initial(self, stage: int) -> dict[str, Array]:
+        graphs = (part.graph for part in _of_stage(self.largest, stage))
+        return {variable.name: variable.initial for graph in graphs for variable in graph.variables}
+
+    # --- loading ------------------------------------------------------------------------------------------------------
+
+    def _load(self, stage: int, manager: DeviceManager, undo: ExitStack) -> None:
+        device, what = manager.device, f"loading network {self.name}"
+        initial = self._initial(stage)
+        variables = self._on(manager, partial(device.place, initial), what)
+        undo.callback(_give_back, manager, variables.free)
+        self.variables[stage] = variables
+        made = self._executables(stage, device.backend)
+        for key, executable in made.items():
+            resident = self._on(manager, partial(device.load, executable, variables), what)
+            undo.callback(_give_back, manager, resident.free)
+            self.residents[key] = resident
+
+    def _on(self, manager: DeviceManager, function: Callable[[], Value], what: str) -> Value:
+        """A call on a device's thread, whose errors say where they come from."""
+        try:
+            return manager.call(function, what)
+        except DeviceError:
+            raise
+        except Exception as error:
+            raise DeviceError(f"{what} on device {manager.name}: {type(error).__name__}: {error}") from error
+
+
+def _give_back(manager: DeviceManager, free: Callable[[], None]) -> None:
+    """Free something on its device; one that is lost has lost it."""
+    if manager.lost is None:
+        try:
+            manager.call(free, "unloading")
+        except DeviceError:
+            return
+
+
+def _of_stage(partition: Partition, stage: int) -> list[Part]:
+    return [part for part in partition.parts if part.stage == stage]
+
+
+def _rows(partition: Partition) -> int:
+    """By which partitions of several batch sizes are compared: the elements of all inputs."""
+    return sum(type_.size for type_ in partition.inputs.values())

@@ -1,0 +1,177 @@
+"""One placement of a network: its functions on devices, taking requests from the network's queue.
+
+The device on which a run begins asks for batches (:class:`~glowtrain.runtime.device.device_manager.Source`). A batch is
+due when it is full, or when the request that came first has waited as long as the network may delay it; so a device
+that is free, and a network without delay, never wait. A network that is on several devices has as many batches under
+way as it has stages, and one more, so that every device has something to do while values pass.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from glowtrain.backends.device import Variables
+from glowtrain.errors import DeviceLostError
+from glowtrain.runtime.device.device_manager import DeviceManager, Offer, Task
+from glowtrain.runtime.placement.executor import Executor
+from glowtrain.runtime.request.batching import Batch
+from glowtrain.runtime.request.request import Request, Segment
+from glowtrain.types import Array
+
+if TYPE_CHECKING:
+    from glowtrain.runtime.network import Network
+
+
+@dataclass(frozen=True)
+class Placed:
+    """What the provisioner made: executors by the size of the batch (``None`` for a network without batches), the
+    variables of each stage, the bytes taken of each device, and how to give all of it back."""
+
+    executors: Mapping[int | None, Executor]
+    variables: Mapping[int, tuple[DeviceManager, Variables]]
+    used: Mapping[DeviceManager, int]
+    release: Callable[[], None]
+
+    @property
+    def managers(self) -> tuple[DeviceManager, ...]:
+        """The devices that it needs."""
+        return tuple(self.used)
+
+
+class Flight:
+    """A batch under way. It ends once: a device that hung may come back with results that others have given."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self._open = Lock()
+
+    def ends(self) -> bool:
+        """Whether it ends by this call."""
+        return self._open.acquire(blocking=False)
+
+
+class Replica:
+    """A placement at work for a network."""
+
+    def __init__(self, network: Network, placed: Placed) -> None:
+        self.network = network
+        self.placed = placed
+        executor = next(iter(placed.executors.values()))
+        self.first = executor.first
+        self.alone = len(executor.parts) == 1
+        """Whether a run is one call of one device."""
+        self.depth = 1 if self.alone or network.updates else len(placed.managers) + 1
+        """Batches under way at once."""
+        self._flying = 0
+        self._lock = Lock()
+
+    @property
+    def in_service(self) -> bool:
+        return all(manager.lost is None for manager in self.placed.managers)
+
+    # --- what its first device asks -----------------------------------------------------------------------------------
+
+    def offer(self, now: float) -> Offer | None:
+        network = self.network
+        if self._flying >= self.depth or (first := network.queue.first()) is None:
+            return None
+        priority, arrival, deadline = first
+        full = network.queue.rows >= network.max_batch
+        at = arrival if full else min(arrival + network.max_delay, deadline - network.usual_seconds)
+        return Offer(-priority, arrival, at)
+
+    def take(self, now: float) -> Task | None:
+        with self._lock:
+            if self._flying >= self.depth:
+                return None
+            self._flying += 1
+        segments = self.network.queue.take(self.network.max_batch, now)
+        if not segments:
+            self._landed()
+            return None
+        rows = sum(segment.rows for segment in segments)
+        return self._task(Batch(tuple(segments), self.network.size_for(rows)))
+
+    def run_here(self, request: Request) -> bool:
+        """Run one request in this thread, if the first device is free for it. Whether it was."""
+        return self.first.run_here(partial(self._only, request))
+
+    def _only(self, request: Request) -> Task | None:
+        """A request by itself, while the device is held."""
+        if len(self.network.queue) or not request.start(time.monotonic()):
+            return None
+        with self._lock:
+            self._flying += 1
+        return self._task(Batch((Segment(request, 0, request.rows),), self.network.size_for(request.rows)))
+
+    def submit(self, batch: Batch) -> None:
+        """Run a batch that was taken elsewhere."""
+        with self._lock:
+            self._flying += 1
+        self.first.submit(self._task(batch))
+
+    def _task(self, batch: Batch) -> Task:
+        flight = Flight(batch)
+        fail = partial(self._failed, flight)
+        return Task(partial(self._run, flight), fail, batch.priority, f"network {self.network.name}")
+
+    # --- a run --------------------------------------------------------------------------------------------------------
+
+    def _run(self, flight: Flight) -> None:
+        batch, began = flight.batch, time.monotonic()
+        executor = self.placed.executors[batch.size]
+        try:
+            inputs = batch.inputs()
+            filled = time.monotonic()
+            if not self.alone:
+                executor.start(inputs, batch.priority, partial(self._ended, flight, began, filled))
+                return
+            outputs = executor.run(inputs)
+        except DeviceLostError:
+            raise  # the manager hands it on to _failed
+        except Exception as error:  # noqa: BLE001 - it is these requests', whatever it is
+            self._failed(flight, error)
+        else:
+            self._answer(flight, outputs, began, filled)
+
+    def _ended(
+        self, flight: Flight, began: float, filled: float, outputs: dict[str, Array] | None, error: Exception | None
+    ) -> None:
+        if outputs is None:
+            self._failed(flight, error or RuntimeError("a run gave nothing"))
+        else:
+            self._answer(flight, outputs, began, filled)
+        self.first.wake()
+
+    def _answer(self, flight: Flight, outputs: Mapping[str, Array], began: float, filled: float) -> None:
+        if not flight.ends():
+            return
+        ran = time.monotonic()
+        self._landed()
+        flight.batch.answer(outputs)
+        self.network.ran(flight.batch, self.first.name, (began, filled, ran, time.monotonic()))
+
+    def _failed(self, flight: Flight, error: Exception) -> None:
+        """What a batch's requests get where it failed: another try, each alone, where one of them may be to blame; a
+        try on another device, if this one is lost; else the error."""
+        if not flight.ends():
+            return
+        self._landed()
+        batch, network = flight.batch, self.network
+        lost = isinstance(error, DeviceLostError)
+        elsewhere = network.replica_beside(self) if lost else self
+        if batch.again or network.updates or elsewhere is None or (len(batch.segments) == 1 and not lost):
+            for request in batch.requests:
+                request.fail(error)
+            return
+        for alone in batch.one_by_one(network.sizes):
+            elsewhere.submit(alone)
+
+    def _landed(self) -> None:
+        with self._lock:
+            self._flying -= 1

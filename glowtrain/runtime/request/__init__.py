@@ -1,0 +1,1 @@
+"""Requests: waiting, joined to batches, answered."""
