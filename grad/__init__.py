@@ -1,11 +1,13 @@
 """Gradients as graph code, and the graphs of a training step. Imported as ``glowtrain.grad``."""
 
+from glowtrain.grad.data_parallel import SplitStep, split_step
 from glowtrain.grad.forward import jvp
 from glowtrain.grad.gradients import gradients, reached, stop_gradient
 from glowtrain.grad.model import gradient_model
 from glowtrain.grad.training import Updates, gradient_graph, loss_graph, training_graph
 
 __all__ = [
+    "SplitStep",
     "Updates",
     "gradient_graph",
     "gradient_model",
@@ -13,6 +15,7 @@ __all__ = [
     "jvp",
     "loss_graph",
     "reached",
+    "split_step",
     "stop_gradient",
     "training_graph",
 ]

@@ -30,7 +30,9 @@ from glowtrain.runtime.partition.partition import Partition
 from glowtrain.runtime.placement.provisioner import Provisioner
 from glowtrain.runtime.placement.replica import Replica
 from glowtrain.runtime.request.request import RequestFuture
+from glowtrain.runtime.training import Training, placed_training
 from glowtrain.runtime.warm_up import DependentRowsError, warm_up
+from glowtrain.trainer import Trainer
 from glowtrain.types import Array
 
 
@@ -71,6 +73,7 @@ class HostManager:
         self._networks: dict[str, dict[str, Network]] = {}
         """By name and version; the version that was added last is the one that is meant."""
         self._adding: set[tuple[str, str]] = set()
+        self._trainings: list[Training] = []
         self._closed: str | None = None
         self._ended = Event()
         self._tick = 0.05 if time_limit is None else min(0.05, time_limit / 4)
@@ -143,6 +146,36 @@ class HostManager:
             if terms.batches_asked or not isinstance(model, Graph):
                 raise
         return self._placed(name, version, prepared(name, model, terms, batched=False), service, where)
+
+    def add_training(
+        self,
+        name: str,
+        trainer: Trainer,
+        *,
+        batch_size: int,
+        devices: Sequence[str] | None = None,
+        parts: int | None = None,
+        queue: int = 16,
+    ) -> Training:
+        """Put a trainer's step for batches of a size onto devices, and its variables; no more than ``queue`` steps
+        wait. On several ``devices`` (by default all), each batch is cut into equal ``parts``, by default one for each
+        of them; the variables are then those that one device has after adding up the gradients of as many batches.
+
+        Raises :class:`InputError` for what cannot be meant, :class:`ProvisionError` where it fits nowhere,
+        :class:`DeviceError` where a device fails: nothing is left then.
+        """
+        self._check_open()
+        managers = self._chosen(devices)
+        parts = len(managers) if parts is None else _count("parts", parts)
+        managers = managers[:parts]
+        _count("batch_size", batch_size)
+        with ExitStack() as undo:
+            placed = placed_training(_text("a training's name", name), trainer, batch_size, parts, managers, undo)
+            undo.pop_all()
+        training = Training(name, trainer, batch_size, parts, placed, _count("queue", queue))
+        with self._lock:
+            self._trainings.append(training)
+        return training
 
     def _begin_adding(self, name: str, version: str) -> None:
         with self._lock:
@@ -314,6 +347,8 @@ class HostManager:
         until = None if timeout is None else time.monotonic() + timeout
         for network in networks:
             self._retire(network, "the runtime is closed", drain, _left(until))
+        for training in self._trainings:
+            training.close("the runtime is closed")
         self._ended.set()
         self._watch.join()
         for manager in self.managers.values():

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from glowtrain.errors import BindingError, GlowtrainError, InputError, ShapeError
-from glowtrain.grad import gradient_graph, loss_graph, training_graph
+from glowtrain.grad import SplitStep, gradient_graph, loss_graph, split_step, training_graph
 from glowtrain.graph import Graph, Template, Variable
 from glowtrain.graph.specialise.template import PROBES, example_of
 from glowtrain.losses import Loss
@@ -105,6 +105,13 @@ class TrainerGraphs:
         metrics = attached.metrics if self.metrics else {}
         parameters = self.selected(trained)
         return training_graph(trained, attached.value, attached.targets, parameters, self.optimizer, metrics)
+
+    def split_step(self, model: Graph, parts: int) -> SplitStep:
+        """One training step of so many batches of a bound model's size, in parts that can be computed apart."""
+        trained = self.trained(model)
+        attached = self.loss.attach(trained)
+        parameters = self.selected(trained)
+        return split_step(trained, attached.value, attached.targets, parameters, self.optimizer, parts)
 
     def gradients(self) -> Graph | Template:
         """The gradients of all parameters for a batch."""

@@ -1,9 +1,10 @@
 """The provisioner: puts partitions onto devices, all of a network or nothing.
 
-Functions are compiled at the same time, each stage's on a thread of its own. Within a stage the last part is compiled
-first, for the largest batch, and the others take variables as it has them in memory, so that nothing is rearranged
-between runs. A stage goes to the device, of those that support its operators, that has the fewest stages of this
-placement and then the most memory left; where it does not fit there, to the next.
+Functions are compiled at the same time, each stage's on a thread of its own. Within a stage the parts are compiled in
+order, for the largest batch first, and each takes variables as those before it have them in memory, so that nothing is
+rearranged between runs, and products, which come before updates, choose as they do in the whole. A stage goes to the
+device, of those that support its operators, that has the fewest stages of this placement and then the most memory left;
+where it does not fit there, to the next.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class Placing:
             return self.compiled[stage, backend]
         options, made, layouts = Options(facts=backend.facts), Compiled(), dict[str, tuple[int, ...]]()
         for size in sorted(self.partitions, key=lambda size: size or 0, reverse=True):
-            for part in reversed(_of_stage(self.partitions[size], stage)):
+            for part in _of_stage(self.partitions[size], stage):
                 own = {variable.name for variable in part.graph.variables}
                 kept = tuple(sorted((name, layout) for name, layout in layouts.items() if name in own))
                 executable = executable_of(part.graph, backend, replace(options, variable_layouts=kept))

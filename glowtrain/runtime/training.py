@@ -1,0 +1,317 @@
+"""Training on devices: steps as requests, prepared while others run, on one device or on several at once.
+
+On several devices a batch is cut into equal parts (:mod:`glowtrain.grad.data_parallel`). Each device has all variables;
+it computes the gradients of its parts, and when all of them are there, the update from all gradients, in the same order
+everywhere. So the devices have the same variables to the bit, those of one device which accumulates as many gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from threading import Condition, Lock
+from typing import Any
+
+import numpy as np
+
+from glowtrain.errors import DeviceLostError, InputError, NonFiniteError, QueueFullError, UnavailableError
+from glowtrain.grad.training import LOSS
+from glowtrain.graph import Graph
+from glowtrain.modes.variables import with_values
+from glowtrain.presentation.words import plural
+from glowtrain.runtime.device.device_manager import DeviceManager, Task
+from glowtrain.runtime.partition.partition import Part, Partition, whole
+from glowtrain.runtime.placement.executor import Executor
+from glowtrain.runtime.placement.provisioner import Provisioner
+from glowtrain.runtime.placement.replica import Placed
+from glowtrain.runtime.request.request import RequestFuture
+from glowtrain.trainer import Trainer
+from glowtrain.types import Array
+
+UPDATE = "update"
+"""The name of the part that updates."""
+
+
+@dataclass(eq=False)
+class Step:
+    """One step to be made: the batch, the hyperparameters at the time it was asked for, and the loss that will come."""
+
+    arrays: Mapping[str, Array]
+    hyper: Mapping[str, Array]
+
+    def __post_init__(self) -> None:
+        self.future = RequestFuture()
+        self.results: dict[str, Array] = dict(self.hyper)
+        """What the update takes, as far as it is there."""
+        self.waiting = 0
+        """Functions that this step waits for."""
+        self._lock = Lock()
+
+    def arrived(self, results: Mapping[str, Array]) -> bool:
+        """One function has run; whether it was the last that the step waits for."""
+        with self._lock:
+            self.results |= results
+            self.waiting -= 1
+            return not self.waiting
+
+
+class Training:
+    """A trainer's steps on devices; made by :meth:`HostManager.add_training`.
+
+    Variables are on the devices until :meth:`finish` gives them back to the trainer. Steps are made one after the
+    other, in the order in which they were asked for; while one runs the next batch can be prepared.
+    """
+
+    def __init__(
+        self, name: str, trainer: Trainer, batch_size: int, parts: int, placements: Sequence[Placed], queue: int
+    ) -> None:
+        self.name = name
+        self.trainer = trainer
+        self.batch_size = batch_size
+        self.limit = queue
+        self.parts = parts
+        self._placements = list(placements)
+        devices, cut = len(placements), parts > 1
+        self._runners = [
+            _Runner(placed, range(n, parts, devices) if cut else ()) for n, placed in enumerate(placements)
+        ]
+        self._changed = Condition()
+        self._queue: deque[Step] = deque()
+        self._running: Step | None = None
+        self._stopped: Exception | None = None
+        self._differ = False
+        """Whether devices have different variables."""
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def step(self, batch: Mapping[str, Any]) -> RequestFuture:
+        """Ask for a step on a batch, by input name; the answer is its loss, from before the update.
+
+        The answer is :class:`NonFiniteError` for a loss that is NaN or infinite, which updates nothing. Raises
+        :class:`InputError` for a batch that does not fit, :class:`QueueFullError` naming the limit, and
+        :class:`UnavailableError` after a device was lost.
+        """
+        step = Step(self._checked(batch), dict(self.trainer.hyper.inputs))
+        with self._changed:
+            self._check_going()
+            if len(self._queue) >= self.limit:
+                raise QueueFullError(
+                    f"training {self.name}: {plural(self.limit, 'step')} wait already, which is the limit"
+                )
+            self._queue.append(step)
+        self._begin_next()
+        return step.future
+
+    def fit(self, batches: Iterable[Mapping[str, Any]], *, ahead: int = 2) -> list[float]:
+        """Steps on all batches, of which up to ``ahead`` are prepared while one runs; their losses.
+
+        Raises what :meth:`step` and its answers do, and what the batches' source raises, after the steps before it.
+        """
+        if type(ahead) is not int or not 0 <= ahead < self.limit:
+            raise InputError(f"ahead is a number of batches from 0 to {self.limit - 1}, not {ahead!r}")
+        losses: list[float] = []
+        waiting: deque[RequestFuture] = deque()
+        for batch in batches:
+            waiting.append(self.step(batch))
+            while len(waiting) > ahead:
+                losses.append(waiting.popleft().result())
+        return losses + [future.result() for future in waiting]
+
+    def _checked(self, batch: Mapping[str, Any]) -> dict[str, Array]:
+        arrays = self.trainer.signature.checked(batch)
+        wrong = {name: len(array) for name, array in arrays.items() if array.ndim and len(array) != self.batch_size}
+        if wrong:
+            found = ", ".join(f"{name!r} has {rows}" for name, rows in wrong.items())
+            raise InputError(f"training {self.name} has batches of {plural(self.batch_size, 'example')}: {found}")
+        return arrays
+
+    def _begin_next(self) -> None:
+        with self._changed:
+            if self._running is not None or not self._queue:
+                self._changed.notify_all()
+                return
+            step = self._running = self._queue.popleft()
+            cancelled = not step.future.set_running_or_notify_cancel()
+        if cancelled:
+            self._ended(step, None, None)
+            return
+        parts = [(runner, number) for runner in self._runners for number in runner.parts]
+        step.waiting = len(parts)
+        for runner, number in parts:
+            runner.submit(partial(self._gradients, step, runner, number), partial(self._lost, step))
+        if not parts:
+            self._update(step)
+
+    def _gradients(self, step: Step, runner: _Runner, number: int) -> None:
+        """One part's gradients, on its device's thread."""
+        size = self.batch_size // self.parts
+        rows = slice(number * size, (number + 1) * size)
+        own = {name: array[rows] if array.ndim else array for name, array in step.arrays.items()}
+        try:
+            results = _run(runner.parts[number], own)
+        except DeviceLostError:
+            raise
+        except Exception as error:  # noqa: BLE001 - it is this step's, whatever it is; nothing has been updated
+            self._ended(step, None, error)
+            return
+        if step.arrived(results):
+            self._update(step)
+
+    def _update(self, step: Step) -> None:
+        """All gradients are there: update everywhere."""
+        step.waiting = len(self._runners)
+        for runner in self._runners:
+            runner.submit(partial(self._updated, step, runner), partial(self._torn, step))
+
+    def _updated(self, step: Step, runner: _Runner) -> None:
+        """The update on one device; the step ends with the last of them."""
+        given = step.results if runner.parts else {**step.arrays, **step.results}
+        try:
+            results = _run(runner.update, given)
+        except DeviceLostError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the update is not everywhere
+            self._torn(step, DeviceLostError(f"the update failed on device {runner.manager.name}: {error}"))
+            return
+        if step.arrived({}):
+            loss = float(results[LOSS])
+            bad = None if math.isfinite(loss) else NonFiniteError(f"training {self.name}: the loss is {loss}")
+            self._ended(step, loss, bad)
+
+    def _torn(self, step: Step, error: DeviceLostError) -> None:
+        """An update was made on some devices and not on others."""
+        self._differ = len(self._runners) > 1
+        self._lost(step, error)
+
+    def _ended(self, step: Step, loss: float | None, error: Exception | None) -> None:
+        with self._changed:
+            if self._running is not step:
+                return
+            self._running = None
+        if error is not None:
+            step.future.set_exception(error)
+        elif loss is not None:
+            step.future.set_result(loss)
+        self._begin_next()
+
+    def _lost(self, step: Step, error: DeviceLostError) -> None:
+        """A device is gone, and with it what it was to add: nothing goes on."""
+        with self._changed:
+            self._stopped = self._stopped or error
+            waiting = list(self._queue)
+            self._queue.clear()
+        self._ended(step, None, error)
+        for each in waiting:
+            if each.future.set_running_or_notify_cancel():
+                each.future.set_exception(error)
+
+    def _check_going(self) -> None:
+        if self._stopped is not None:
+            raise UnavailableError(f"training {self.name} takes no more steps: {self._stopped}")
+
+    # --- variables ----------------------------------------------------------------------------------------------------
+
+    def variables(self) -> dict[str, Array]:
+        """All variables as they are after the steps asked for so far, by name.
+
+        Raises :class:`UnavailableError` where no device is left that has them.
+        """
+        self.wait()
+        if self._differ:
+            raise UnavailableError(
+                f"training {self.name}: not all devices made the last update; go back to a checkpoint"
+            )
+        for placed in self._placements:
+            ((manager, variables),) = placed.variables.values()
+            if manager.lost is None:
+                return manager.call(variables.read_all, f"reading variables of {self.name}")
+        raise UnavailableError(f"training {self.name}: no device is left that has its variables")
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until all steps have been made; False where that takes longer than ``timeout`` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._running is None and not self._queue, timeout)
+
+    def finish(self) -> None:
+        """Wait for all steps, give the trainer its variables, and leave the devices. Raises what :meth:`variables`
+        does; the devices are left all the same."""
+        try:
+            self.trainer.set_variables(self.variables())
+        finally:
+            self.close("it is finished")
+
+    def close(self, why: str) -> None:
+        """Leave the devices; variables that nobody has asked for are gone."""
+        with self._changed:
+            stopped, self._stopped = self._stopped, self._stopped or UnavailableError(why)
+        if stopped is None:
+            self.wait()
+        placements, self._placements = self._placements, []
+        for placed in placements:
+            placed.release()
+
+
+class _Runner:
+    """The functions of one device: those of its parts of the batch, by their numbers, and the update."""
+
+    def __init__(self, placed: Placed, numbers: Sequence[int]) -> None:
+        (executor,) = placed.executors.values()
+        *parts, update = (Executor(each.part.name, [each], {n: n for n in each.part.gives}) for each in executor.parts)
+        self.parts = dict(zip(numbers, parts, strict=True))
+        self.update = update
+        self.manager = update.first
+
+    def submit(self, call: Callable[[], None], fail: Callable[[DeviceLostError], None]) -> None:
+        """Have the device do something."""
+        self.manager.submit(Task(call, fail, what="a training step"))
+
+
+def _run(function: Executor, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """A function on what it takes of the inputs, on its device's thread."""
+    return function.run({name: np.ascontiguousarray(inputs[name]) for name in function.parts[0].part.takes})
+
+
+def placed_training(
+    name: str, trainer: Trainer, batch_size: int, parts: int, managers: Sequence[DeviceManager], undo: ExitStack
+) -> list[Placed]:
+    """A trainer's functions on devices: part k of the batch on device k modulo their number.
+
+    Raises :class:`InputError` for a batch that cannot be cut so, :class:`ProvisionError` where it does not fit.
+    """
+    if batch_size % parts:
+        raise InputError(f"training {name}: a batch of {batch_size} cannot be cut into {parts} equal parts")
+    found = []
+    for number, partition in enumerate(_partitions(name, trainer, batch_size, parts, len(managers))):
+        placed = Provisioner(managers[number : number + 1]).place(name, {None: partition})
+        undo.callback(placed.release)
+        found.append(placed)
+    return found
+
+
+def _partitions(name: str, trainer: Trainer, batch_size: int, parts: int, devices: int) -> list[Partition]:
+    """What each device has to do."""
+    values, model = trainer.variables(), _bound(trainer, batch_size // parts)
+    if parts == 1:
+        return [whole(with_values(trainer.graphs.step_of(model), values))]
+    split = trainer.graphs.split_step(model, parts)
+    graphs = [with_values(graph, values) for graph in split.parts]
+    update = Part(UPDATE, with_values(split.update, values))
+    found = []
+    for device in range(devices):
+        own = [Part(f"gradients.{number}", graphs[number]) for number in range(device, parts, devices)]
+        types = {value.name: value.type for part in (*own, update) for value in part.graph.inputs}
+        found.append(Partition(name, (*own, update), types, {LOSS: LOSS}))
+    return found
+
+
+def _bound(trainer: Trainer, size: int) -> Graph:
+    """The model for batches of a size. Raises :class:`InputError` for a size that it does not take."""
+    template = trainer.graphs.template
+    arrays = trainer.signature.of_size(size)
+    if template is None:
+        return trainer.graphs.example
+    return template.bind(template.dims_for({name: arrays[name].shape for name in template.inputs}))
