@@ -10,18 +10,23 @@ from glowtrain.runtime.device.host_device import HostDevice, cpu_devices
 from glowtrain.runtime.host_manager import HostManager
 from glowtrain.runtime.network import Network
 from glowtrain.runtime.partition.partition import Part, Partition
+from glowtrain.runtime.pipeline import Link, Pipeline
 from glowtrain.runtime.request.request import RequestFuture
+from glowtrain.runtime.training import Training
 
 __all__ = [
     "Device",
     "DeviceFacts",
     "HostDevice",
     "HostManager",
+    "Link",
     "Network",
     "Part",
     "Partition",
+    "Pipeline",
     "RequestFuture",
     "Resident",
+    "Training",
     "Variables",
     "cpu_devices",
 ]

@@ -27,6 +27,7 @@ from glowtrain.runtime.network import Network, Service
 from glowtrain.runtime.observation.metrics import Sample
 from glowtrain.runtime.observation.trace import Trace
 from glowtrain.runtime.partition.partition import Partition
+from glowtrain.runtime.pipeline import Link, Pipeline, checked
 from glowtrain.runtime.placement.provisioner import Provisioner
 from glowtrain.runtime.placement.replica import Replica
 from glowtrain.runtime.request.request import RequestFuture
@@ -74,6 +75,7 @@ class HostManager:
         """By name and version; the version that was added last is the one that is meant."""
         self._adding: set[tuple[str, str]] = set()
         self._trainings: list[Training] = []
+        self._pipelines: dict[str, Pipeline] = {}
         self._closed: str | None = None
         self._ended = Event()
         self._tick = 0.05 if time_limit is None else min(0.05, time_limit / 4)
@@ -177,10 +179,24 @@ class HostManager:
             self._trainings.append(training)
         return training
 
+    def add_pipeline(self, name: str, links: Sequence[Link], outputs: Mapping[str, str]) -> Pipeline:
+        """Networks in a row under one name, for :meth:`run` (see :class:`Link`); ``outputs`` says which
+        ``"network.output"`` each output is. The networks are looked up at each request, so they can be replaced.
+
+        Raises :class:`InputError` for a name that is there already, and for values that come from nowhere.
+        """
+        pipeline = checked(_text("a pipeline's name", name), links, outputs)
+        with self._lock:
+            self._check_open()
+            if name in self._networks or name in self._pipelines:
+                raise InputError(f"there is a network or pipeline {name} already")
+            self._pipelines[name] = pipeline
+        return pipeline
+
     def _begin_adding(self, name: str, version: str) -> None:
         with self._lock:
             self._check_open()
-            if version in self._networks.get(name, {}) or (name, version) in self._adding:
+            if name in self._pipelines or version in self._networks.get(name, {}) or (name, version) in self._adding:
                 raise InputError(
                     f"there is a network {name}, version {version}, already; remove it first, or replace_network"
                 )
@@ -222,7 +238,8 @@ class HostManager:
         :class:`UnknownNetworkError` naming those that there are."""
         versions = self._networks.get(name)
         if not versions:
-            raise UnknownNetworkError(f"there is no network {name!r}; there is {listed(self._networks) or 'none'}")
+            known = (*self._networks, *self._pipelines)
+            raise UnknownNetworkError(f"there is no network {name!r}; there is {listed(known) if known else 'none'}")
         if version is None:
             return next(reversed(versions.values()))
         if version not in versions:
@@ -289,6 +306,9 @@ class HostManager:
         Raises :class:`UnknownNetworkError`, :class:`InputError` for what does not fit the network,
         :class:`QueueFullError` naming the limit, :class:`UnavailableError`.
         """
+        if name in self._pipelines:
+            _check_request(priority, timeout)
+            return self._pipelines[name].run(self.run, inputs, outputs, priority, timeout)
         network = self._for_request(name, version, priority, timeout)
         return network.enqueue(network.request(inputs, outputs, priority, timeout))
 
@@ -304,10 +324,14 @@ class HostManager:
     ) -> dict[str, Array]:
         """The answer itself: :meth:`run` and waiting for it. Where nothing waits and the device is free, this thread
         runs it."""
+        answer: dict[str, Array]
+        if name in self._pipelines:
+            answer = self.run(name, inputs, outputs=outputs, priority=priority, timeout=timeout).result()
+            return answer
         network = self._for_request(name, version, priority, timeout)
         request = network.request(inputs, outputs, priority, timeout)
         if timeout is None and network.run_here(request):
-            answer: dict[str, Array] = request.future.result()
+            answer = request.future.result()
             return answer
         answer = network.enqueue(request).result()
         return answer
@@ -315,10 +339,7 @@ class HostManager:
     def _for_request(self, name: str, version: str | None, priority: int, timeout: float | None) -> Network:
         if self._closed is not None:
             self._check_open()
-        if type(priority) is not int:
-            raise InputError(f"a priority is a whole number, not {priority!r}")
-        if timeout is not None and not _positive(timeout):
-            raise InputError(f"a time-out is a number of seconds above 0, not {timeout!r}")
+        _check_request(priority, timeout)
         return self.network(name, version)
 
     # --- what can be seen ---------------------------------------------------------------------------------------------
@@ -370,6 +391,13 @@ class HostManager:
             for network in self.networks():
                 network.queue.expire(now)
                 network.drop_lost()
+
+
+def _check_request(priority: Any, timeout: Any) -> None:
+    if type(priority) is not int:
+        raise InputError(f"a priority is a whole number, not {priority!r}")
+    if timeout is not None and not _positive(timeout):
+        raise InputError(f"a time-out is a number of seconds above 0, not {timeout!r}")
 
 
 def _following(version: str) -> str:
