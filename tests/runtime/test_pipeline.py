@@ -1,0 +1,157 @@
+"""Networks in a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Event
+from time import sleep
+
+import numpy as np
+import pytest
+
+import glowtrain as gt
+from glowtrain.errors import DeadlineError, InputError, UnknownNetworkError
+from glowtrain.graph import Template
+from glowtrain.runtime import HostDevice, HostManager, Link, Pipeline
+from glowtrain.types import Array
+
+
+def _scaled(name: str, by: float) -> Template:
+    @gt.model(x=gt.f32["batch", 3])
+    def net(x: gt.Value) -> dict[str, gt.Value]:
+        return {"y": x * by, "sum": x + 1.0}
+
+    return net
+
+
+def _rows(count: int) -> Array:
+    return np.arange(count * 3, dtype=np.float32).reshape(count, 3)
+
+
+def _host(*devices: HostDevice) -> HostManager:
+    host = HostManager(devices or (HostDevice("a", threads=1), HostDevice("b", threads=1)))
+    first, *_, last = (*host.managers, *host.managers)
+    host.add_network("double", _scaled("double", 2.0), devices=[first])
+    host.add_network("triple", _scaled("triple", 3.0), devices=[last])
+    return host
+
+
+def _chain(host: HostManager) -> Pipeline:
+    links = [Link("double"), Link("triple", {"x": "double.y"})]
+    return host.add_pipeline("six", links, {"y": "triple.y", "half": "double.sum"})
+
+
+def test_values_pass_from_network_to_network() -> None:
+    with _host() as host:
+        _chain(host)
+        for rows in (1, 5, 20):
+            answer = host.run_sync("six", {"x": _rows(rows)})
+            assert np.array_equal(answer["y"], _rows(rows) * 6)
+            assert np.array_equal(answer["half"], _rows(rows) + 1)
+        assert list(host.run_sync("six", {"x": _rows(1)}, outputs=["y"])) == ["y"]
+
+
+def test_many_requests_are_not_mixed_up() -> None:
+    with _host() as host:
+        _chain(host)
+        futures = [host.run("six", {"x": _rows(1 + number % 4) + number}) for number in range(100)]
+        for number, future in enumerate(futures):
+            assert np.array_equal(future.result()["y"], (_rows(1 + number % 4) + number) * 6)
+
+
+def test_a_network_can_be_replaced_under_a_pipeline() -> None:
+    with _host() as host:
+        _chain(host)
+        host.replace_network("triple", _scaled("triple", 5.0))
+        assert np.array_equal(host.run_sync("six", {"x": _rows(2)})["y"], _rows(2) * 10)
+        host.remove_network("triple")
+        with pytest.raises(UnknownNetworkError, match="triple"):
+            host.run_sync("six", {"x": _rows(2)})
+
+
+def test_errors_reach_who_asked() -> None:
+    with _host() as host:
+        _chain(host)
+        with pytest.raises(InputError, match="f32"):
+            host.run("six", {"x": np.zeros((2, 4), np.float32)})
+        with pytest.raises(InputError, match="no output"):
+            host.run("six", {"x": _rows(1)}, outputs=["z"])
+        assert np.array_equal(host.run_sync("six", {"x": _rows(1)})["y"], _rows(1) * 6)
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    """Wait until something is so; the test's own time limit ends it if it never is."""
+    while not holds():
+        sleep(0.001)
+
+
+class Held(HostDevice):
+    """Waits with its runs until it is let go."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, threads=1)
+        self.free, self.entered = Event(), Event()
+        self.free.set()
+
+    def load(self, executable, variables):
+        resident = super().load(executable, variables)
+        run = resident.run
+
+        def held(inputs):
+            self.entered.set()
+            self.free.wait()
+            return run(inputs)
+
+        resident.run = held
+        return resident
+
+
+def test_cancelling_takes_the_request_out_of_the_queue_it_waits_in() -> None:
+    last = Held("b")
+    with _host(HostDevice("a", threads=1), last) as host:
+        _chain(host)
+        last.free.clear()
+        last.entered.clear()
+        running = host.run("triple", {"x": _rows(8)})
+        assert last.entered.wait(60)
+        waiting = host.run("six", {"x": _rows(1)})
+        _until(lambda: len(host.network("triple").queue) == 1)
+        assert waiting.cancel()
+        _until(lambda: not len(host.network("triple").queue))
+        last.free.set()
+        assert np.array_equal(running.result()["y"], _rows(8) * 3)
+
+
+def test_the_deadline_is_that_of_all_networks_together() -> None:
+    last = Held("b")
+    with _host(HostDevice("a", threads=1), last) as host:
+        _chain(host)
+        last.free.clear()
+        with pytest.raises(DeadlineError):
+            host.run("six", {"x": _rows(1)}, timeout=0.05).result()
+        last.free.set()
+
+
+@pytest.mark.parametrize(
+    ("links", "outputs", "match"),
+    [
+        ([], {"y": "a.y"}, "list of Link"),
+        ([Link("double"), Link("triple", {"x": "other.y"})], {"y": "triple.y"}, "takes from 'other'"),
+        ([Link("triple", {"x": "double.y"}), Link("double")], {"y": "triple.y"}, "takes from 'double'"),
+        ([Link("double")], {}, "outputs"),
+        ([Link("double")], {"y": "triple.y"}, "outputs are of 'double'"),
+        ([Link("double"), Link("double")], {"y": "double.y"}, "in it once"),
+    ],
+)
+def test_pipelines_that_cannot_be_meant(links: list[Link], outputs: dict[str, str], match: str) -> None:
+    with _host() as host, pytest.raises(InputError, match=match):
+        host.add_pipeline("six", links, outputs)
+
+
+def test_names_are_taken_once() -> None:
+    with _host() as host:
+        _chain(host)
+        with pytest.raises(InputError, match="already"):
+            _chain(host)
+        with pytest.raises(InputError, match="already"):
+            host.add_network("six", _scaled("six", 1.0))
