@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from threading import Event, RLock, Thread
+from threading import Condition, Event, Thread
 from types import TracebackType
 from typing import Any
 
@@ -30,7 +30,7 @@ from glowtrain.runtime.partition.partition import Partition
 from glowtrain.runtime.pipeline import Link, Pipeline, checked
 from glowtrain.runtime.placement.provisioner import Provisioner
 from glowtrain.runtime.placement.replica import Replica
-from glowtrain.runtime.request.request import RequestFuture
+from glowtrain.runtime.request.request import Request, RequestFuture
 from glowtrain.runtime.training import Training, placed_training
 from glowtrain.runtime.warm_up import DependentRowsError, warm_up
 from glowtrain.trainer import Trainer
@@ -70,9 +70,11 @@ class HostManager:
         self.managers = {device.name: DeviceManager(device, time_limit) for device in as_devices(devices)}
         self.provisioner = Provisioner(tuple(self.managers.values()))
         self.trace = Trace() if trace else None
-        self._lock = RLock()
+        self._lock = Condition()
         self._networks: dict[str, dict[str, Network]] = {}
-        """By name and version; the version that was added last is the one that is meant."""
+        """By name and version; the version that was added last is the one that is meant. Read without the lock, so a
+        network's versions are another dict whenever they change."""
+        self._retiring: tuple[Network, ...] = ()
         self._adding: set[tuple[str, str]] = set()
         self._trainings: list[Training] = []
         self._pipelines: dict[str, Pipeline] = {}
@@ -85,7 +87,12 @@ class HostManager:
 
     def renew(self) -> None:
         """In a child of fork, which has none of the threads."""
-        self._lock, self._closed = RLock(), "it was made in another process, which forked; make one here"
+        self._lock, self._closed = Condition(), "it was made in another process, which forked; make one here"
+        for network in (*self.networks(), *self._retiring):
+            network.renew(self._closed)
+        for manager in self.managers.values():
+            manager.renew(self._closed)
+        self._networks, self._retiring, self._pipelines = {}, (), {}
 
     def __enter__(self) -> HostManager:
         return self
@@ -131,12 +138,20 @@ class HostManager:
         try:
             terms = Terms(max_batch, batch_sizes, dims, partition)
             network = self._served(name, version, model, terms, service, where)
-            with self._lock:
-                self._check_open()
-                self._networks.setdefault(name, {})[version] = network
+            self._register(network)
         finally:
-            self._adding.discard((name, version))
+            with self._lock:
+                self._adding.discard((name, version))
+                self._lock.notify_all()
         return network
+
+    def _register(self, network: Network) -> None:
+        with self._lock:
+            if self._closed is None:
+                self._networks[network.name] = {**self._networks.get(network.name, {}), network.version: network}
+        if self._closed is not None:
+            self._retire(network, self._closed, drain=False, timeout=None)
+            self._check_open()
 
     def _served(self, name: str, version: str, model: Model, terms: Terms, service: Service, where: Where) -> Network:
         """A network that is placed, and that nobody knows yet. Where the first axis of a bound graph turns out not to
@@ -258,9 +273,17 @@ class HostManager:
         as :meth:`add_network` does; the old one stays then.
         """
         old = self.network(name)
-        new = self.add_network(name, model, version=_following(old.version) if version is None else version, **options)
-        self.remove_network(name, old.version)
+        new = self.add_network(name, model, version=self._following(old) if version is None else version, **options)
+        with suppress(UnknownNetworkError):  # somebody else has removed it meanwhile
+            self.remove_network(name, old.version)
         return new
+
+    def _following(self, network: Network) -> str:
+        """A version after a network's that is not there."""
+        version = network.version
+        while version in self._networks.get(network.name, {}) or version == network.version:
+            version = str(int(version) + 1) if version.isdecimal() else f"{version}.1"
+        return version
 
     def remove_network(
         self, name: str, version: str | None = None, *, drain: bool = True, timeout: float | None = None
@@ -269,23 +292,34 @@ class HostManager:
         for at most ``timeout`` seconds, and leaves its devices. Raises :class:`UnknownNetworkError`."""
         with self._lock:
             network = self.network(name, version)
-            versions = self._networks[name]
-            del versions[network.version]
+            versions = {key: each for key, each in self._networks[name].items() if each is not network}
+            self._networks[name] = versions
             if not versions:
                 del self._networks[name]
         self._retire(network, "it was removed", drain, timeout)
 
     def _retire(self, network: Network, why: str, drain: bool, timeout: float | None) -> None:
+        until = None if timeout is None else time.monotonic() + timeout
         network.close(why)
+        with self._lock:
+            self._retiring = (*self._retiring, network)
         gone = UnavailableError(f"network {network.name}, version {network.version}: {why}")
         if not drain or not network.drained(timeout):
             network.fail_waiting(gone)
-            network.drained(timeout)  # what runs ends by itself
-        for replica in network.replicas:
-            replica.first.detach(replica)
-            replica.placed.release()
-        network.replicas = ()
+            network.drained(_left(until))  # what runs ends by itself
+        replicas, network.replicas = network.replicas, ()
         network.fail_waiting(gone)
+        self._leave(replicas, until)
+        with self._lock:
+            self._retiring = tuple(each for each in self._retiring if each is not network)
+
+    def _leave(self, replicas: Sequence[Replica], until: float | None) -> None:
+        """Have placements leave their devices; it is waited for until a time."""
+        leaving = [Thread(target=replica.leave, name="runtime leaving", daemon=True) for replica in replicas]
+        for thread in leaving:
+            thread.start()
+        for thread in leaving:
+            thread.join(_left(until))
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -309,8 +343,8 @@ class HostManager:
         if name in self._pipelines:
             _check_request(priority, timeout)
             return self._pipelines[name].run(self.run, inputs, outputs, priority, timeout)
-        network = self._for_request(name, version, priority, timeout)
-        return network.enqueue(network.request(inputs, outputs, priority, timeout))
+        network, request = self._admitted(name, inputs, version, outputs, priority, timeout, copied=True)
+        return network.enqueue(request)
 
     def run_sync(
         self,
@@ -326,21 +360,50 @@ class HostManager:
         runs it."""
         answer: dict[str, Array]
         if name in self._pipelines:
-            answer = self.run(name, inputs, outputs=outputs, priority=priority, timeout=timeout).result()
+            answer = self._waited(self.run(name, inputs, outputs=outputs, priority=priority, timeout=timeout))
             return answer
-        network = self._for_request(name, version, priority, timeout)
-        request = network.request(inputs, outputs, priority, timeout)
-        if timeout is None and network.run_here(request):
-            answer = request.future.result()
-            return answer
-        answer = network.enqueue(request).result()
+        network, request = self._admitted(name, inputs, version, outputs, priority, timeout)
+        try:
+            here = timeout is None and network.run_here(request)
+        except BaseException as error:
+            network.forget(request, error)
+            raise
+        answer = request.future.result() if here else self._waited(network.enqueue(request))
         return answer
 
-    def _for_request(self, name: str, version: str | None, priority: int, timeout: float | None) -> Network:
-        if self._closed is not None:
-            self._check_open()
+    def _waited(self, future: RequestFuture) -> Any:
+        """The answer, once it is there. Raises :class:`InputError` in a device's own thread, which would wait for
+        itself."""
+        if any(manager.on_thread for manager in self.managers.values()) and not future.done():
+            future.cancel()
+            raise InputError(
+                "run_sync was called by a device's own thread, which answers requests: it would wait for itself; in a "
+                "callback of a future, use run"
+            )
+        return future.result()
+
+    def _admitted(
+        self,
+        name: str,
+        inputs: Mapping[str, Any],
+        version: str | None,
+        outputs: Collection[str] | None,
+        priority: int,
+        timeout: float | None,
+        *,
+        copied: bool = False,
+    ) -> tuple[Network, Request]:
+        """A request, and the network that has taken it in: where one was replaced meanwhile, the one in its place."""
         _check_request(priority, timeout)
-        return self.network(name, version)
+        while True:
+            if self._closed is not None:
+                self._check_open()
+            network = self.network(name, version)
+            request = network.request(inputs, outputs, priority, timeout, copied=copied)
+            if network.admit(request):
+                return network, request
+            if self._networks.get(name, {}).get(network.version) is network:
+                raise network.unavailable()
 
     # --- what can be seen ---------------------------------------------------------------------------------------------
 
@@ -370,6 +433,8 @@ class HostManager:
             self._retire(network, "the runtime is closed", drain, _left(until))
         for training in self._trainings:
             training.close("the runtime is closed")
+        with self._lock:
+            self._lock.wait_for(lambda: not self._adding, _left(until))
         self._ended.set()
         self._watch.join()
         for manager in self.managers.values():
@@ -388,9 +453,9 @@ class HostManager:
             for manager in self.managers.values():
                 if (error := manager.overdue(now)) is not None:
                     manager.lose(error)
-            for network in self.networks():
+            for network in (*self.networks(), *self._retiring):
                 network.queue.expire(now)
-                network.drop_lost()
+                self._leave(network.drop_lost(), until=now)
 
 
 def _check_request(priority: Any, timeout: Any) -> None:
@@ -398,10 +463,6 @@ def _check_request(priority: Any, timeout: Any) -> None:
         raise InputError(f"a priority is a whole number, not {priority!r}")
     if timeout is not None and not _positive(timeout):
         raise InputError(f"a time-out is a number of seconds above 0, not {timeout!r}")
-
-
-def _following(version: str) -> str:
-    return str(int(version) + 1) if version.isdecimal() else f"{version}.1"
 
 
 def _left(until: float | None) -> float | None:

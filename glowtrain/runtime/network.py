@@ -51,9 +51,15 @@ class Network:
         """What a batch has taken lately."""
         self._trace = trace
         self._changed = Condition()
-        self._open = 0
+        self._open: set[Request] = set()
+        """Requests that have no answer yet."""
         self._closed: str | None = None
         """Why it takes no more requests, if it takes none."""
+
+    def renew(self, why: str) -> None:
+        """In a child of fork, which has no devices."""
+        self._changed, self.counts, self.replicas = Condition(), Counts(), ()
+        self._open, self._closed = set(), self._closed or why
 
     def __repr__(self) -> str:
         return f"<Network {self.name}, version {self.version}: {self.state}>"
@@ -73,7 +79,7 @@ class Network:
     @property
     def pending(self) -> int:
         """Requests that have no answer yet."""
-        return self._open
+        return len(self._open)
 
     def size_for(self, rows: int) -> int | None:
         """The smallest compiled batch for so many rows; None for a network without batches."""
@@ -82,18 +88,34 @@ class Network:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def request(
-        self, inputs: Mapping[str, Any], outputs: Collection[str] | None, priority: int, timeout: float | None
+        self,
+        inputs: Mapping[str, Any],
+        outputs: Collection[str] | None,
+        priority: int,
+        timeout: float | None,
+        *,
+        copied: bool = False,
     ) -> Request:
-        """A request, checked. Raises :class:`InputError` for what does not fit the network."""
-        arrays, rows = self.signature.checked(inputs)
-        request = Request(arrays, rows, self.signature.asked(outputs), priority)
+        """A request, checked; with ``copied`` it does not change when the arrays do that were given. Raises
+        :class:`InputError` for what does not fit the network."""
+        arrays, rows = self.signature.checked(inputs, copied=copied)
+        request = Request(arrays, rows, self.signature.asked(outputs), priority, tell=self._count)
         if timeout is not None:
             request.deadline = request.arrival + timeout
         return request
 
+    def admit(self, request: Request) -> bool:
+        """Take a request in, which :meth:`enqueue` or :meth:`run_here` is to follow. False where the network takes no
+        more."""
+        with self._changed:
+            if self._closed is not None or not self.replicas:
+                return False
+            self._open.add(request)
+        request.future.add_done_callback(partial(self._settled, request))
+        return True
+
     def enqueue(self, request: Request) -> RequestFuture:
-        """Have a request wait for a device. Raises :class:`QueueFullError` and :class:`UnavailableError`."""
-        self._admit(request)
+        """Have a request wait for a device. Raises :class:`QueueFullError`."""
         try:
             self.queue.put(request)
         except QueueFullError as error:
@@ -102,7 +124,7 @@ class Network:
         for replica in self.replicas:
             replica.first.wake()
         if not self.replicas:  # the last device was lost meanwhile
-            self.fail_waiting(self._unavailable())
+            self.fail_waiting(self.unavailable())
         return request.future
 
     def run_here(self, request: Request) -> bool:
@@ -111,32 +133,36 @@ class Network:
             return False
         return any(replica.alone and replica.run_here(request) for replica in self.replicas)
 
-    def _admit(self, request: Request) -> None:
-        with self._changed:
-            if self._closed is not None or not self.replicas:
-                raise self._unavailable()
-            self._open += 1
-        request.future.add_done_callback(partial(self._settled, request))
+    def forget(self, request: Request, error: BaseException) -> None:
+        """The thread that ran a request itself was interrupted, wherever it was: nothing waits for the request now."""
+        request.abandon(error)
+        for replica in self.replicas:
+            replica.forget(request)
+        self._settled(request, request.future)
 
-    def _unavailable(self) -> UnavailableError:
+    def unavailable(self) -> UnavailableError:
+        """Why it takes no requests."""
         why = self._closed or "no device that it was on is in service"
         return UnavailableError(f"network {self.name}, version {self.version}, takes no requests: {why}")
+
+    def _count(self, request: Request, error: BaseException | None) -> None:
+        """A request is about to have its answer."""
+        if error is not None:
+            self.counts.failed(_reason(error))
+            return
+        now = time.monotonic()
+        began = now if request.began is None else request.began
+        self.counts.answered(now - request.arrival, began - request.arrival)
+        if self._trace is not None:
+            self._trace.answered(self.name, request, now)
 
     def _settled(self, request: Request, future: RequestFuture) -> None:
         """A request has its answer, or was cancelled."""
         self.queue.discard(request)
-        now = time.monotonic()
         if future.cancelled():
             self.counts.failed("CANCELED")
-        elif (error := future.exception()) is not None:
-            self.counts.failed(_reason(error))
-        else:
-            began = now if request.began is None else request.began
-            self.counts.answered(now - request.arrival, began - request.arrival)
-            if self._trace is not None:
-                self._trace.answered(self.name, request, now)
         with self._changed:
-            self._open -= 1
+            self._open.discard(request)
             if self._closed is not None and not self._open:
                 self._changed.notify_all()
 
@@ -161,14 +187,13 @@ class Network:
         return next(others, None)
 
     def drop_lost(self) -> tuple[Replica, ...]:
-        """Take out placements whose devices are out of service. Where none is left, requests that wait have no answer
-        to wait for."""
+        """Take out placements whose devices are out of service; they have yet to leave the devices that are not. Where
+        none is left, requests that wait have no answer to wait for."""
         lost = tuple(replica for replica in self.replicas if not replica.in_service)
-        for replica in lost:
-            replica.first.detach(replica)
-        self.replicas = tuple(replica for replica in self.replicas if replica.in_service)
-        if lost and not self.replicas:
-            self.fail_waiting(self._unavailable())
+        if lost:
+            self.replicas = tuple(replica for replica in self.replicas if replica not in lost)
+            if not self.replicas:
+                self.fail_waiting(self.unavailable())
         return lost
 
     # --- its end ------------------------------------------------------------------------------------------------------
@@ -199,7 +224,7 @@ class Network:
         Raises :class:`UnavailableError` where no device is left that has them.
         """
         if not self.replicas:
-            raise self._unavailable()
+            raise self.unavailable()
         found: dict[str, Array] = {}
         for manager, variables in self.replicas[0].placed.variables.values():
             found |= manager.call(variables.read_all, f"reading variables of {self.name}")

@@ -120,10 +120,10 @@ class _Run:
                 return
             answer = {name: self.values[self.pipeline.outputs[name]] for name in self.outputs}
         except Exception as error:  # noqa: BLE001 - whoever asked gets it, whatever it is
-            if self.future.set_running_or_notify_cancel():
+            if self.future.begin():
                 self.future.set_exception(error)
             return
-        if self.future.set_running_or_notify_cancel():
+        if self.future.begin():
             self.future.set_result(answer)
 
     def _settled(self, future: Future[Any]) -> None:

@@ -31,14 +31,17 @@ class Signature:
     size: int = 1
     indices: tuple[IndexUse, ...] = ()
 
-    def checked(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], int]:
-        """A request's inputs as arrays of the declared types, and how many rows they have.
+    def checked(self, inputs: Mapping[str, Any], *, copied: bool = False) -> tuple[dict[str, Array], int]:
+        """A request's inputs as arrays of the declared types, and how many rows they have. With ``copied`` none of them
+        is memory of whoever asks: what has been checked stays as it is.
 
         Raises :class:`InputError` naming missing, unknown and ill-typed inputs, and indices that are out of range.
         """
         if not isinstance(inputs, Mapping):
             raise InputError(f"{self.name}: inputs must be a dict from names to arrays, not {kind_of(inputs)}")
         arrays = {name: as_array(inputs[name], _any_rows(spec)) for name, spec in self.inputs.items() if name in inputs}
+        if copied:
+            arrays = {name: array.copy() for name, array in arrays.items()}
         problems = [f"{name!r} is missing ({spec})" for name, spec in self.inputs.items() if name not in inputs]
         known = ", ".join(self.inputs) or "none"
         problems += [f"{name!r} is not an input (inputs: {known})" for name in inputs if name not in self.inputs]
@@ -54,7 +57,10 @@ class Signature:
             return tuple(self.outputs)
         if isinstance(outputs, str):
             raise InputError(f"{self.name}: outputs are a list of names, not a text: [{outputs!r}]")
-        wrong = [repr(name) for name in outputs if name not in self.outputs]
+        given: Any = outputs
+        if not isinstance(given, Collection):
+            raise InputError(f"{self.name}: outputs are a list of names, not {kind_of(given)}")
+        wrong = [repr(name) for name in given if not isinstance(name, str) or name not in self.outputs]
         if wrong:
             raise InputError(f"{self.name} has no output {', '.join(wrong)}; it has {listed(self.outputs)}")
         return tuple(dict.fromkeys(outputs))

@@ -135,7 +135,7 @@ class Training:
                 self._changed.notify_all()
                 return
             step = self._running = self._queue.popleft()
-            cancelled = not step.future.set_running_or_notify_cancel()
+            cancelled = not step.future.begin()
         if cancelled:
             self._ended(step, None, None)
             return
@@ -206,7 +206,7 @@ class Training:
             self._queue.clear()
         self._ended(step, None, error)
         for each in waiting:
-            if each.future.set_running_or_notify_cancel():
+            if each.future.begin():
                 each.future.set_exception(error)
 
     def _check_going(self) -> None:

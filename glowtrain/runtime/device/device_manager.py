@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
-from threading import Condition, Thread
+from threading import Condition, Thread, current_thread
 from typing import Protocol, TypeVar
 
 from glowtrain.backends.device import Device
@@ -90,15 +90,24 @@ class DeviceManager:
         self._began = self._since = time.monotonic()
         self._busy, self._tasks = 0.0, 0
         self._closing = False
+        self._wanted = False
+        """Whether there is something that its own thread has not looked at yet."""
         self._thread = Thread(target=self._serve, name=f"device {self.name}", daemon=True)
         self._thread.start()
+
+    def renew(self, why: str) -> None:
+        """In a child of fork, which does not have its thread: it is out of service."""
+        self._changed, self._queue, self._running, self.sources = Condition(), [], None, ()
+        self.lost = self.lost or DeviceLostError(f"device {self.name} is out of service: {why}")
 
     # --- what others ask of it ----------------------------------------------------------------------------------------
 
     def submit(self, task: Task) -> None:
-        """Have a task done; where the device is out of service, the task fails here and now."""
+        """Have a task done; where the device is out of service, or closed, the task fails here and now."""
         with self._changed:
-            if (lost := self.lost) is None:
+            if (lost := self.lost) is None and self._closing:
+                lost = DeviceLostError(f"device {self.name} is closed")
+            if lost is None:
                 heappush(self._queue, (-task.priority, next(self._order), task))
                 self._changed.notify()
         if lost is not None:
@@ -109,13 +118,14 @@ class DeviceManager:
         the task once the device is held. Whether it was done."""
         if not self._hold():
             return False
-        if (task := take()) is None:
+        try:
+            if (task := take()) is None:
+                return False
+            self._running, self._began = task, time.monotonic()
+            self._perform(task)
+        finally:
             self._finished()
             self._go_on()
-            return False
-        self._running, self._began = task, time.monotonic()
-        self._perform(task)
-        self._go_on()
         return True
 
     def call(self, function: Callable[[], Result], what: str, timeout: float | None = None) -> Result:
@@ -123,6 +133,8 @@ class DeviceManager:
 
         Raises :class:`DeviceLostError` where the device is out of service, or goes out of it.
         """
+        if self.on_thread:  # in a callback of a request: it would wait for itself
+            return function()
         future: Future[Result] = Future()
 
         def perform() -> None:
@@ -131,14 +143,20 @@ class DeviceManager:
             except DeviceLostError:
                 raise
             except BaseException as error:  # noqa: BLE001 - whoever asked shall know
-                future.set_exception(error)
+                _settle(future, error)
 
         self.submit(Task(perform, lambda lost: _settle(future, lost), URGENT, what))
         return future.result(timeout)
 
+    @property
+    def on_thread(self) -> bool:
+        """Whether this is the device's own thread."""
+        return current_thread() is self._thread
+
     def wake(self) -> None:
         """Look at the sources again: one of them has something new."""
         with self._changed:
+            self._wanted = True
             if self._running is None:
                 self._changed.notify()
 
@@ -184,9 +202,10 @@ class DeviceManager:
 
     def overdue(self, now: float) -> DeviceLostError | None:
         """The error to take it out of service with, if its task has taken longer than the limit."""
-        running, limit = self._running, self.limit
-        if self.lost is not None or running is None or limit is None or now - self._began <= limit:
-            return None
+        with self._changed:
+            running, limit = self._running, self.limit
+            if self.lost is not None or running is None or limit is None or now - self._began <= limit:
+                return None
         return DeviceLostError(
             f"device {self.name} has hung: {running.what} has not returned within {limit:g} seconds; it is out of "
             "service"
@@ -213,7 +232,7 @@ class DeviceManager:
             self._closing = True
             self.sources = ()
             self._changed.notify_all()
-        if self.lost is None:
+        if self.lost is None and not self.on_thread:
             self._thread.join(timeout)
 
     # --- its thread ---------------------------------------------------------------------------------------------------
@@ -221,12 +240,13 @@ class DeviceManager:
     def _serve(self) -> None:
         try:
             self.device.begin()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the device does not work
+            while (task := self._next()) is not None:
+                self._perform(task)
+                self._finished()
+            if self.lost is None:
+                self.device.close()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the device works no more
             self.lose(_lost(self.name, error))
-        while (task := self._next()) is not None:
-            self._perform(task)
-        if self.lost is None:
-            self.device.close()
 
     def _next(self) -> Task | None:
         """The next task, marked as running; None at the end."""
@@ -238,6 +258,7 @@ class DeviceManager:
                 if task is not None:
                     self._running, self._began = task, time.monotonic()
                     return task
+                self._wanted = self._wanted and self._running is not None
                 self._changed.wait(pause)
 
     def _found(self) -> tuple[Task | None, float | None]:
@@ -256,7 +277,9 @@ class DeviceManager:
     def _hold(self) -> bool:
         """Take the device for this thread, if it is free."""
         with self._changed:
-            if not self.device.any_thread or self._running is not None or self._queue or self.lost or self._closing:
+            if not self.device.any_thread or self._running is not None or self._queue or self._wanted:
+                return False
+            if self.lost is not None or self._closing:
                 return False
             self._running, self._began = HELD, time.monotonic()
             return True
@@ -266,9 +289,8 @@ class DeviceManager:
             task.call()
         except DeviceLostError as error:
             self.lose(error)
-        except BaseException as error:  # noqa: BLE001 - tasks handle their own errors: this is the device's
+        except Exception as error:  # noqa: BLE001 - tasks handle their own errors: this is the device's
             self.lose(_lost(self.name, error))
-        self._finished()
 
     def _finished(self) -> None:
         with self._changed:
@@ -278,10 +300,13 @@ class DeviceManager:
                 self._running = None
 
     def _go_on(self) -> None:
-        """Wake its own thread after a task in another one, if there is something to do for it."""
+        """Wake its own thread after a task in another one, if there is something to do for it. No other thread has the
+        device before it has looked: else one that asks again and again would keep it from all others."""
         with self._changed:
             now = time.monotonic()
-            if self._queue or self._closing or any(source.offer(now) is not None for source in self.sources):
+            offers = [offer for source in self.sources if (offer := source.offer(now)) is not None]
+            self._wanted = self._wanted or any(offer.at <= now for offer in offers)
+            if self._queue or self._closing or self._wanted or offers:
                 self._changed.notify_all()
 
 
@@ -291,7 +316,7 @@ HELD = Task(lambda: None, lambda lost: None, what="a task that is being taken")
 """What a device runs while a thread that holds it looks for its task."""
 
 
-def _settle(future: Future[Result], error: DeviceLostError) -> None:
+def _settle(future: Future[Result], error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)
 

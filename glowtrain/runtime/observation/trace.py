@@ -12,6 +12,7 @@ import time
 from collections import deque
 from itertools import count
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from glowtrain.files import write_atomically
@@ -31,6 +32,7 @@ class Trace:
         self._began = time.monotonic()
         self._tracks: dict[tuple[int, str], int] = {}
         self._numbers = count(1)
+        self._lock = Lock()
 
     def ran(self, device: str, network: str, rows: int, began: float, ended: float, size: int | None) -> None:
         """A device ran a batch, or a part of one."""
@@ -53,12 +55,14 @@ class Trace:
         return {"ph": phase, "name": name, "pid": track[0], "tid": track[1], "ts": (moment - self._began) * 1e6}
 
     def _track(self, process: int, name: str) -> tuple[int, int]:
-        return process, self._tracks.setdefault((process, name), len(self._tracks) + 1)
+        with self._lock:
+            return process, self._tracks.setdefault((process, name), len(self._tracks) + 1)
 
     def text(self) -> str:
         """The trace as JSON."""
         names = [_named("process_name", process, 0, name) for process, name in ((1, "devices"), (2, "networks"))]
-        names += [_named("thread_name", process, track, name) for (process, name), track in self._tracks.items()]
+        tracks = list(self._tracks.items())  # in one go: threads may add others
+        names += [_named("thread_name", process, track, name) for (process, name), track in tracks]
         return json.dumps({"traceEvents": [*names, *list(self._events)], "displayTimeUnit": "ms"}) + "\n"
 
     def save(self, path: str | Path) -> None:

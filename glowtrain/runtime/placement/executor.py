@@ -14,7 +14,7 @@ from functools import partial
 from threading import Lock
 
 from glowtrain.backends.device import Device, Resident, Tensor
-from glowtrain.errors import DeviceLostError
+from glowtrain.errors import DeviceError, DeviceLostError
 from glowtrain.runtime.device.device_manager import DeviceManager, Task, failure
 from glowtrain.runtime.partition.partition import Part
 from glowtrain.types import Array
@@ -45,6 +45,29 @@ class PlacedPart:
             raise
         except Exception as error:
             raise failure(self.device, f"part {self.part.name}", error) from error
+
+    def failed(self, error: Exception) -> DeviceError:
+        """An error at this part, of whatever kind, as one that names the device."""
+        return error if isinstance(error, DeviceError) else failure(self.device, f"part {self.part.name}", error)
+
+    def run_with_copies(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """What :meth:`run` gives, for arrays, on a device with memory of its own; nothing is left in it."""
+        device, tensors = self.device, list[Tensor]()
+        try:
+            given = {}
+            for name, array in inputs.items():
+                given[name] = device.upload(array)
+                tensors.append(given[name])
+            made = self.run(given)
+            tensors += made.values()
+            return {name: device.download(tensor) for name, tensor in made.items()}
+        except DeviceLostError:
+            tensors.clear()
+            raise
+        except Exception as error:
+            raise self.failed(error) from error
+        finally:
+            _release(device, tensors)
 
 
 class Executor:
@@ -81,14 +104,7 @@ class Executor:
         """A run of a partition of one part, by the thread that may use its device now. Raises :class:`DeviceError` for
         what goes wrong on it, :class:`DeviceLostError` where it goes out of service."""
         only = self.parts[0]
-        device = only.device
-        if device.shares_memory:
-            outputs = only.run(inputs)
-        else:
-            tensors = {name: device.upload(array) for name, array in inputs.items()}
-            made = only.run(tensors)
-            outputs = {name: device.download(tensor) for name, tensor in made.items()}
-            _release(device, (*tensors.values(), *made.values()))
+        outputs = only.run(inputs) if only.device.shares_memory else only.run_with_copies(inputs)
         return {name: outputs[value] for name, value in self.outputs.items()}
 
     def start(self, inputs: Mapping[str, Array], priority: int, done: Done) -> None:
@@ -106,8 +122,8 @@ class Execution:
         self._lock = Lock()
         self._values: dict[str, Array] = dict(inputs)
         """Those on the host."""
-        self._tensors: dict[Held, Tensor] = {}
-        """Those in the memory of devices that have their own."""
+        self._tensors: dict[str, dict[str, Tensor]] = {placed.manager.name: {} for placed in executor.parts}
+        """Those in the memory of devices that have their own. Each device's are touched by its thread alone."""
         self._uses, self._uses_on = Counter(executor.uses), Counter(executor.uses_on)
         self._awaited = list(executor.awaited)
         self._left = len(executor.parts)
@@ -137,7 +153,7 @@ class Execution:
         except DeviceLostError:
             raise
         except Exception as error:  # noqa: BLE001 - it is this run's, whatever it is
-            self._end(error)
+            self._end(placed.failed(error))
         else:
             self._go_on(placed)
 
@@ -149,25 +165,27 @@ class Execution:
     def _run_on_device(self, placed: PlacedPart) -> None:
         """Copies in, the part, copies out of what is wanted elsewhere."""
         device, name = placed.device, placed.manager.name
+        tensors = self._tensors[name]
         for value in placed.part.takes:
-            if (value, name) not in self._tensors:
-                self._tensors[value, name] = device.upload(self._values[value])
-        outputs = placed.run({value: self._tensors[value, name] for value in placed.part.takes})
-        self._tensors.update({(value, name): tensor for value, tensor in outputs.items()})
+            if value not in tensors:
+                tensors[value] = device.upload(self._values[value])
+        outputs = placed.run({value: tensors[value] for value in placed.part.takes})
+        tensors.update(outputs)
         copies = {value: device.download(outputs[value]) for value in outputs if value in self.executor.to_host}
         with self._lock:
             self._values.update(copies)
         unused = [value for value in outputs if not self._uses_on[value, name]]
-        _release(device, [self._tensors.pop((value, name)) for value in unused])
+        _release(device, [tensors.pop(value) for value in unused])
 
     def _go_on(self, placed: PlacedPart) -> None:
         """A part has run: release what it was the last to take, begin what it was the last to wait for."""
+        tensors = self._tensors[placed.manager.name]
         with self._lock:
             ready = [index for value in placed.part.gives for index in self._served(value)]
-            unused = [held for value in placed.part.takes if (held := self._taken(value, placed)) is not None]
+            unused = [value for value in placed.part.takes if self._taken(value, placed) and value in tensors]
             self._left -= 1
             last = not self._left
-        _release(placed.device, [self._tensors.pop(held) for held in unused])
+        _release(placed.device, [tensors.pop(value) for value in unused])
         for index in ready:
             self._submit(index)
         if last:
@@ -180,31 +198,37 @@ class Execution:
             self._awaited[index] -= 1
         return [index for index in takers if not self._awaited[index]]
 
-    def _taken(self, value: str, placed: PlacedPart) -> Held | None:
-        """A value has been taken once more: what can be released on the device, if anything."""
+    def _taken(self, value: str, placed: PlacedPart) -> bool:
+        """A value has been taken once more. Whether nothing takes it again on this device."""
         self._uses[value] -= 1
         if not self._uses[value]:
             self._values.pop(value, None)
         held = value, placed.manager.name
         self._uses_on[held] -= 1
-        return held if not self._uses_on[held] and held in self._tensors else None
+        return not self._uses_on[held]
 
     def _end(self, error: Exception | None) -> None:
-        """Say what became of it, once; what is left on devices is released there."""
+        """Say what became of it, once; what is left on devices is released there, after what runs there now."""
         with self._lock:
             if self._ended:
                 return
             self._ended = True
-            left, self._tensors = self._tensors, {}
         managers = {placed.manager.name: placed.manager for placed in self.executor.parts}
-        for (_, name), tensor in left.items():
+        for name, tensors in self._tensors.items():
             manager = managers[name]
-            release = partial(_release, manager.device, [tensor])
-            manager.submit(Task(release, lambda lost: None, what="releasing a tensor"))
-        outputs = (
-            {name: self._values[value] for name, value in self.executor.outputs.items()} if error is None else None
-        )
+            if not manager.device.shares_memory and (error is not None or tensors):
+                release = partial(_release_all, manager.device, tensors)
+                manager.submit(Task(release, lambda lost: None, what="releasing tensors"))
+        outputs = None if error is not None else self._outputs()
         self._done(outputs, error)
+
+    def _outputs(self) -> dict[str, Array]:
+        return {name: self._values[value] for name, value in self.executor.outputs.items()}
+
+
+def _release_all(device: Device, tensors: dict[str, Tensor]) -> None:
+    while tensors:
+        device.release(tensors.popitem()[1])
 
 
 def _release(device: Device, tensors: Iterable[Tensor]) -> None:

@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock
+from threading import Condition, Lock
 from typing import TYPE_CHECKING
 
 from glowtrain.backends.device import Variables
-from glowtrain.errors import DeviceLostError
+from glowtrain.errors import DeviceLostError, UnavailableError
 from glowtrain.runtime.device.device_manager import DeviceManager, Offer, Task
 from glowtrain.runtime.placement.executor import Executor
 from glowtrain.runtime.request.batching import Batch
@@ -67,18 +67,34 @@ class Replica:
         """Whether a run is one call of one device."""
         self.depth = 1 if self.alone or network.updates else len(placed.managers) + 1
         """Batches under way at once."""
-        self._flying = 0
-        self._lock = Lock()
+        self._flights: set[Flight] = set()
+        """Batches under way."""
+        self._gone = False
+        self._changed = Condition(Lock())
 
     @property
     def in_service(self) -> bool:
         return all(manager.lost is None for manager in self.placed.managers)
 
+    def forget(self, request: Request) -> None:
+        """A request's batches are no longer under way."""
+        with self._changed:
+            self._flights = {flight for flight in self._flights if request not in flight.batch.requests}
+            self._changed.notify_all()
+
+    def leave(self) -> None:
+        """Take no more batches, wait until those under way have ended, and give the devices' memory back."""
+        self.first.detach(self)
+        with self._changed:
+            self._gone = True
+            self._changed.wait_for(lambda: not self._flights)
+        self.placed.release()
+
     # --- what its first device asks -----------------------------------------------------------------------------------
 
     def offer(self, now: float) -> Offer | None:
         network = self.network
-        if self._flying >= self.depth or (first := network.queue.first()) is None:
+        if len(self._flights) >= self.depth or (first := network.queue.first()) is None:
             return None
         priority, arrival, deadline = first
         full = network.queue.rows >= network.max_batch
@@ -86,39 +102,48 @@ class Replica:
         return Offer(-priority, arrival, at)
 
     def take(self, now: float) -> Task | None:
-        with self._lock:
-            if self._flying >= self.depth:
-                return None
-            self._flying += 1
-        segments = self.network.queue.take(self.network.max_batch, now)
-        if not segments:
-            self._landed()
-            return None
-        rows = sum(segment.rows for segment in segments)
-        return self._task(Batch(tuple(segments), self.network.size_for(rows)))
+        return self._departure(lambda: self.network.queue.take(self.network.max_batch, now))
 
     def run_here(self, request: Request) -> bool:
         """Run one request in this thread, if the first device is free for it. Whether it was."""
-        return self.first.run_here(partial(self._only, request))
+        return self.first.run_here(lambda: self._departure(lambda: self._only(request)))
 
-    def _only(self, request: Request) -> Task | None:
+    def _only(self, request: Request) -> list[Segment]:
         """A request by itself, while the device is held."""
         if len(self.network.queue) or not request.start(time.monotonic()):
-            return None
-        with self._lock:
-            self._flying += 1
-        return self._task(Batch((Segment(request, 0, request.rows),), self.network.size_for(request.rows)))
+            return []
+        return [Segment(request, 0, request.rows)]
+
+    def _departure(self, take: Callable[[], list[Segment]]) -> Task | None:
+        """A batch of what is there to be taken, if one more may be under way."""
+        with self._changed:
+            if self._gone or len(self._flights) >= self.depth or not (segments := take()):
+                return None
+            size = self.network.size_for(sum(segment.rows for segment in segments))
+            flight = Flight(Batch(tuple(segments), size))
+            self._flights.add(flight)
+        return self._task(flight)
 
     def submit(self, batch: Batch) -> None:
         """Run a batch that was taken elsewhere."""
-        with self._lock:
-            self._flying += 1
-        self.first.submit(self._task(batch))
-
-    def _task(self, batch: Batch) -> Task:
         flight = Flight(batch)
-        fail = partial(self._failed, flight)
-        return Task(partial(self._run, flight), fail, batch.priority, f"network {self.network.name}")
+        with self._changed:
+            if not (gone := self._gone):
+                self._flights.add(flight)
+        if gone:
+            _fail(batch, UnavailableError(f"network {self.network.name} has left device {self.first.name}"))
+        else:
+            self.first.submit(self._task(flight))
+
+    def _task(self, flight: Flight) -> Task:
+        run, fail = partial(self._run, flight), partial(self._failed, flight)
+        return Task(run, fail, flight.batch.priority, f"network {self.network.name}")
+
+    def _landed(self, flight: Flight) -> None:
+        with self._changed:
+            self._flights.discard(flight)
+            if self._gone:
+                self._changed.notify_all()
 
     # --- a run --------------------------------------------------------------------------------------------------------
 
@@ -131,47 +156,48 @@ class Replica:
             if not self.alone:
                 executor.start(inputs, batch.priority, partial(self._ended, flight, began, filled))
                 return
-            outputs = executor.run(inputs)
+            self._answer(flight, executor.run(inputs), began, filled)
         except DeviceLostError:
             raise  # the manager hands it on to _failed
         except Exception as error:  # noqa: BLE001 - it is these requests', whatever it is
             self._failed(flight, error)
-        else:
-            self._answer(flight, outputs, began, filled)
 
     def _ended(
         self, flight: Flight, began: float, filled: float, outputs: dict[str, Array] | None, error: Exception | None
     ) -> None:
-        if outputs is None:
-            self._failed(flight, error or RuntimeError("a run gave nothing"))
-        else:
-            self._answer(flight, outputs, began, filled)
+        try:
+            if outputs is None:
+                self._failed(flight, error or RuntimeError("a run gave nothing"))
+            else:
+                self._answer(flight, outputs, began, filled)
+        except Exception as wrong:  # noqa: BLE001 - it is these requests', whatever it is
+            self._failed(flight, wrong)
         self.first.wake()
 
     def _answer(self, flight: Flight, outputs: Mapping[str, Array], began: float, filled: float) -> None:
+        ran, shares = time.monotonic(), flight.batch.shares(outputs)
         if not flight.ends():
             return
-        ran = time.monotonic()
-        self._landed()
-        flight.batch.answer(outputs)
+        self._landed(flight)
         self.network.ran(flight.batch, self.first.name, (began, filled, ran, time.monotonic()))
+        flight.batch.answer(shares)
 
     def _failed(self, flight: Flight, error: Exception) -> None:
         """What a batch's requests get where it failed: another try, each alone, where one of them may be to blame; a
         try on another device, if this one is lost; else the error."""
         if not flight.ends():
             return
-        self._landed()
         batch, network = flight.batch, self.network
         lost = isinstance(error, DeviceLostError)
         elsewhere = network.replica_beside(self) if lost else self
         if batch.again or network.updates or elsewhere is None or (len(batch.segments) == 1 and not lost):
-            for request in batch.requests:
-                request.fail(error)
-            return
-        for alone in batch.one_by_one(network.sizes):
-            elsewhere.submit(alone)
+            _fail(batch, error)
+        else:
+            for alone in batch.one_by_one(network.sizes):
+                elsewhere.submit(alone)
+        self._landed(flight)
 
-    def _landed(self) -> None:
-        with self._lock:
-            self._flying -= 1
+
+def _fail(batch: Batch, error: BaseException) -> None:
+    for request in batch.requests:
+        request.fail(error)

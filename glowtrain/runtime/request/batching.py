@@ -44,15 +44,23 @@ class Batch:
             return first.request.inputs
         return {name: _filled(self.segments, name, self.size) for name in first.request.inputs}
 
-    def answer(self, outputs: Mapping[str, Array]) -> list[Request]:
-        """Give every request its rows; those that are complete now."""
-        complete, row = [], 0
+    def shares(self, outputs: Mapping[str, Array]) -> list[Mapping[str, Array]]:
+        """The rows of each segment."""
+        if self.size is None:
+            return [outputs]
+        found, row = [], 0
         for segment in self.segments:
-            own = outputs if self.size is None else _rows(outputs, row, segment.rows, self.size)
-            if segment.request.answer(segment.begin, segment.end, own):
-                complete.append(segment.request)
+            found.append(_rows(outputs, row, segment.rows, self.size))
             row += segment.rows
-        return complete
+        return found
+
+    def answer(self, shares: Sequence[Mapping[str, Array]]) -> None:
+        """Give every request its rows."""
+        for segment, share in zip(self.segments, shares, strict=True):
+            try:
+                segment.request.answer(segment.begin, segment.end, share)
+            except Exception as error:  # noqa: BLE001 - the others are to have theirs
+                segment.request.fail(error)
 
     def one_by_one(self, sizes: Sequence[int]) -> list[Batch]:
         """The same rows in a batch for each request, to find out which of them it was that failed."""

@@ -2,13 +2,53 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
 from itertools import count
 from threading import RLock
 
 from glowtrain.errors import DeadlineError, QueueFullError
 from glowtrain.presentation.words import plural
 from glowtrain.runtime.request.request import Request, Segment
+
+
+class Ranks:
+    """Requests by rank, then by arrival, as long as they are ``alive``. Those that no longer are leave when they come
+    first, and all of them whenever they may have become half of what is here."""
+
+    def __init__(self, alive: Callable[[Request], bool]) -> None:
+        self._alive = alive
+        self._entries: list[tuple[float, int, Request]] = []
+        self._sweep = FEW
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def put(self, rank: float, order: int, request: Request) -> None:
+        """Have a request here. No two have the same ``order``."""
+        if len(self._entries) >= self._sweep:
+            self._entries = [entry for entry in self._entries if self._alive(entry[2])]
+            heapify(self._entries)
+            self._sweep = max(FEW, 2 * len(self._entries))
+        heappush(self._entries, (rank, order, request))
+
+    def first(self) -> tuple[float, Request] | None:
+        """The lowest rank that is alive, and whose it is."""
+        while self._entries and not self._alive(self._entries[0][2]):
+            heappop(self._entries)
+        return (self._entries[0][0], self._entries[0][2]) if self._entries else None
+
+    def up_to(self, rank: float) -> list[Request]:
+        """Take out those that are alive, up to a rank."""
+        found = []
+        while (first := self.first()) is not None and first[0] <= rank:
+            heappop(self._entries)
+            found.append(first[1])
+        return found
+
+
+FEW = 64
+"""Entries that need no sweeping."""
 
 
 class RequestQueue:
@@ -21,11 +61,13 @@ class RequestQueue:
         """Rows that wait."""
         self._lock = RLock()
         self._order = count()
-        self._ranked: list[tuple[int, int, Request]] = []
         self._waiting: dict[Request, None] = {}
         """In order of arrival."""
-        self._deadlines: list[tuple[float, int, Request]] = []
-        """Of those that have no answer yet, whether they wait or are in a batch."""
+        self._ranked = Ranks(self._waiting.__contains__)
+        self._urgent = Ranks(self._waiting.__contains__)
+        """By deadline."""
+        self._deadlines = Ranks(lambda request: not request.future.done())
+        """The same of all that have no answer yet, whether they wait or are in a batch."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -41,9 +83,10 @@ class RequestQueue:
             order = next(self._order)
             self._waiting[request] = None
             self.rows += request.rows
-            heappush(self._ranked, (-request.priority, order, request))
+            self._ranked.put(-request.priority, order, request)
             if request.deadline is not None:
-                heappush(self._deadlines, (request.deadline, order, request))
+                self._urgent.put(request.deadline, order, request)
+                self._deadlines.put(request.deadline, order, request)
 
     def discard(self, request: Request) -> None:
         """A request has its answer, or was cancelled: it no longer waits."""
@@ -74,9 +117,8 @@ class RequestQueue:
 
     def _head(self) -> Request | None:
         """The first of those that wait."""
-        while self._ranked and self._ranked[0][2] not in self._waiting:
-            heappop(self._ranked)
-        return self._ranked[0][2] if self._ranked else None
+        first = self._ranked.first()
+        return None if first is None else first[1]
 
     def first(self) -> tuple[int, float, float] | None:
         """The highest priority that waits, the earliest arrival, and the earliest deadline (infinite where there is
@@ -86,23 +128,17 @@ class RequestQueue:
         with self._lock:
             if (head := self._head()) is None:
                 return None
-            oldest = next(iter(self._waiting))
-            return head.priority, oldest.arrival, self._earliest() if self._deadlines else float("inf")
+            oldest, urgent = next(iter(self._waiting)), self._urgent.first()
+            return head.priority, oldest.arrival, float("inf") if urgent is None else urgent[0]
 
-    def _earliest(self) -> float:
-        limits = (request.deadline for request in self._waiting if request.deadline is not None)
-        return min(limits, default=float("inf"))
-
-    def expire(self, now: float) -> float:
-        """Answer requests whose deadline has passed, whether they wait or run; the next deadline after them."""
-        late = []
+    def expire(self, now: float) -> None:
+        """Answer requests whose deadline has passed, whether they wait or run."""
+        if not len(self._deadlines):
+            return
         with self._lock:
-            while self._deadlines and (self._deadlines[0][2].future.done() or self._deadlines[0][0] <= now):
-                late.append(heappop(self._deadlines)[2])
-            following = self._deadlines[0][0] if self._deadlines else float("inf")
+            late = self._deadlines.up_to(now)
         for request in late:
             request.fail(DeadlineError(f"network {self.name}: no answer within {request.patience:g} seconds"))
-        return following
 
     def drain(self) -> list[Request]:
         """All requests that wait, taken out."""

@@ -11,8 +11,10 @@ import asyncio
 import time
 from collections.abc import Generator, Mapping
 from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from threading import Lock
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -24,20 +26,49 @@ Outputs = dict[str, Array]
 class RequestFuture(Future[Any]):
     """The answer to a request that will come: a :class:`concurrent.futures.Future` that can be awaited, too."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._turn = Lock()
+        self._begun = False
+
+    def begin(self) -> bool:
+        """From now on it cannot be cancelled. Whether that is so by this call, and it had not been cancelled."""
+        with self._turn:
+            if self._begun:
+                return False
+            self._begun = True
+            return self.set_running_or_notify_cancel()
+
+    def cancel(self) -> bool:
+        """Cancel it, unless it has begun. ``concurrent.futures.wait`` learns of it here: a request that is cancelled
+        leaves its queue, so nobody would come to begin it."""
+        cancelled = super().cancel()
+        if cancelled:
+            self.begin()
+        return cancelled
+
     def __await__(self) -> Generator[Any, None, Any]:
         return asyncio.wrap_future(self).__await__()
+
+
+class Teller(Protocol):
+    """Who is told of an answer, or an error, before anybody can see it."""
+
+    def __call__(self, request: Request, error: BaseException | None) -> None: ...
 
 
 @dataclass(eq=False)
 class Request:
     """One call of a network: ``rows`` examples in ``inputs``, whose first axes are these rows if the network is
-    batched; ``outputs`` that are asked for. Times are those of ``time.monotonic``; ``deadline`` is one."""
+    batched; ``outputs`` that are asked for. Times are those of ``time.monotonic``; ``deadline`` is one. ``tell`` is
+    called once if it ends without being cancelled. Threads may give it rows and errors at the same time."""
 
     inputs: Mapping[str, Array]
     rows: int
     outputs: tuple[str, ...]
     priority: int = 0
     deadline: float | None = None
+    tell: Teller | None = None
 
     def __post_init__(self) -> None:
         self.future = RequestFuture()
@@ -46,12 +77,10 @@ class Request:
         """When its first rows left the queue."""
         self.taken = 0
         """Rows that are in batches already."""
+        self._lock = Lock()
+        self._ended = False
         self._answered = 0
         self._results: Outputs = {}
-
-    def __lt__(self, other: Request) -> bool:
-        """In heaps, whose entries are equal before it, never asked for."""
-        return self.arrival < other.arrival
 
     @property
     def patience(self) -> float:
@@ -66,42 +95,55 @@ class Request:
     def start(self, now: float) -> bool:
         """It leaves the queue, or its first rows do. False if it was cancelled, or has been answered with an error."""
         if self.began is not None:
-            return not self.future.done()
-        try:
-            if not self.future.set_running_or_notify_cancel():
-                return False
-        except (InvalidStateError, RuntimeError):  # answered already
+            return not self._ended
+        if not self.future.begin():
             return False
         self.began = now
         return True
 
     def answer(self, begin: int, end: int, outputs: Mapping[str, Array]) -> bool:
         """Take the outputs of its rows from ``begin`` to before ``end``. True when that was the last of it."""
+        own = {name: outputs[name] for name in self.outputs}
         if end - begin == self.rows:
-            return self._done({name: outputs[name] for name in self.outputs})
-        if not self._results:
-            self._results = {
-                name: np.empty((self.rows, *outputs[name].shape[1:]), outputs[name].dtype) for name in self.outputs
-            }
-        for name, result in self._results.items():
-            result[begin:end] = outputs[name]
-        self._answered += end - begin
-        return self._answered == self.rows and self._done(self._results)
-
-    def _done(self, outputs: Outputs) -> bool:
-        try:
-            self.future.set_result(outputs)
-        except InvalidStateError:  # it was too late
-            return False
-        return True
+            return self._end(own)
+        with self._lock:
+            if self._ended:
+                return False
+            self._results = self._results or _empty(self.rows, own)
+            for name, result in self._results.items():
+                result[begin:end] = own[name]
+            self._answered += end - begin
+            complete = self._answered == self.rows
+        return complete and self._end(self._results)
 
     def fail(self, error: BaseException) -> bool:
         """Answer with an error, unless it has an answer."""
-        try:
+        return self._end({}, error)
+
+    def abandon(self, error: BaseException) -> None:
+        """Answer with an error whatever state it is in: the thread that was to answer it was interrupted."""
+        self._ended = True
+        self.future.begin()
+        with suppress(InvalidStateError):
             self.future.set_exception(error)
-        except InvalidStateError:
-            return False
+
+    def _end(self, outputs: Outputs, error: BaseException | None = None) -> bool:
+        self.future.begin()  # it may be waiting still
+        with self._lock:
+            if self._ended or self.future.cancelled():
+                return False
+            self._ended = True
+        if self.tell is not None:
+            self.tell(self, error)
+        if error is None:
+            self.future.set_result(outputs)
+        else:
+            self.future.set_exception(error)
         return True
+
+
+def _empty(rows: int, like: Outputs) -> Outputs:
+    return {name: np.empty((rows, *array.shape[1:]), array.dtype) for name, array in like.items()}
 
 
 @dataclass(frozen=True)

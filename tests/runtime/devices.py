@@ -1,0 +1,170 @@
+"""Devices whose calls a test can hold, count and let fail, and small networks with answers that are known exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from threading import Event
+from typing import Any
+
+import numpy as np
+
+import glowtrain as gt
+from glowtrain.backends.base import Executable
+from glowtrain.backends.device import Device, Resident, Tensor, Variables
+from glowtrain.errors import DeviceError
+from glowtrain.graph import Graph, Input, Value, Variable
+from glowtrain.runtime import HostDevice
+from glowtrain.runtime.conformance import PoisonedDevice
+from glowtrain.types import Array
+
+Hook = Callable[[str, Any], None]
+"""Called before a device's call, with its name (``begin``, ``place``, ``load``, ``run``, ``free``, ``upload``,
+``download``) and what it is given."""
+
+
+class _Scripted(Device):
+    """Calls ``before`` ahead of each call, and counts what has been placed and loaded and not yet freed."""
+
+    before: Hook = staticmethod(lambda call, given: None)
+    live = 0
+
+    def begin(self) -> None:
+        self.before("begin", None)
+        super().begin()
+
+    def place(self, initial: Mapping[str, Array]) -> Variables:
+        self.before("place", initial)
+        made = super().place(initial)  # type: ignore[safe-super]
+        self._count(made)
+        return made
+
+    def load(self, executable: Executable, variables: Variables) -> Resident:
+        self.before("load", executable)
+        made = super().load(executable, variables)  # type: ignore[safe-super]
+        self._count(made)
+        run = made.run
+
+        def scripted(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            self.before("run", inputs)
+            return run(inputs)
+
+        made.run = scripted  # type: ignore[method-assign]
+        return made
+
+    def upload(self, array: Array) -> Tensor:
+        self.before("upload", array)
+        return super().upload(array)
+
+    def download(self, tensor: Tensor) -> Array:
+        self.before("download", tensor)
+        return super().download(tensor)
+
+    def _count(self, made: Variables | Resident) -> None:
+        self.live += 1
+        free = made.free
+
+        def counted() -> None:
+            self.before("free", made)
+            self.live -= 1
+            free()
+
+        made.free = counted  # type: ignore[method-assign]
+
+
+class ScriptedDevice(_Scripted, HostDevice):
+    """One of this process."""
+
+    def __init__(self, name: str = "cpu", before: Hook | None = None, *, any_thread: bool = True, **options: Any):
+        self.before = before or self.before
+        super().__init__(name, threads=1, **options)
+        self.any_thread = any_thread
+
+
+class ScriptedMemory(_Scripted, PoisonedDevice):
+    """One with memory of its own."""
+
+    def __init__(self, name: str = "poisoned", before: Hook | None = None, **options: Any):
+        self.before = before or self.before
+        super().__init__(name, **options)
+
+
+class Gate:
+    """A hook that holds one kind of call until it is opened; ``reached`` is set when one has come."""
+
+    def __init__(self, call: str = "run") -> None:
+        self.call = call
+        self.reached, self.opened = Event(), Event()
+        self.closed = False
+
+    def __call__(self, call: str, given: Any) -> None:
+        if self.closed and call == self.call:
+            self.reached.set()
+            assert self.opened.wait(60), "nobody opened the gate"
+
+    def close(self) -> None:
+        """From now on calls are held."""
+        self.reached.clear(), self.opened.clear()
+        self.closed = True
+
+    def open(self) -> None:
+        """Let all go on."""
+        self.closed = False
+        self.opened.set()
+
+
+class Failing:
+    """A hook that raises at the number-th call of its kind (from 1), or at all from it on with ``ever``."""
+
+    def __init__(self, call: str, error: BaseException | None = None, number: int = 1, *, ever: bool = False) -> None:
+        self.call, self.error, self.number, self.ever = call, error or DeviceError("injected"), number, ever
+        self.count = self.injected = 0
+
+    def __call__(self, call: str, given: Any) -> None:
+        self.count += call == self.call
+        if call == self.call and (self.count == self.number or (self.ever and self.count > self.number)):
+            self.injected += 1
+            raise self.error
+
+
+BAD = 999.0
+"""A number that :func:`refuses_bad` does not let a device compute with."""
+
+
+def refuses_bad(call: str, given: Any) -> None:
+    """A hook: a run fails whose inputs have :data:`BAD` among them."""
+    if call == "run" and any((array == BAD).any() for array in given.values()):
+        raise ArithmeticError("a bad number")
+
+
+@gt.model(x=gt.f32["batch", 3])
+def triple(x: Value) -> dict[str, Value]:
+    """Exact for small whole numbers."""
+    return {"y": x * 3.0 + 1.0, "z": x * -2.0}
+
+
+def tripled(x: Array) -> Array:
+    """The output ``y`` of :func:`triple`."""
+    return x * np.float32(3) + np.float32(1)
+
+
+def with_factor(factor: float) -> Any:
+    """A template like :func:`triple` with a factor of its own, to tell versions apart."""
+
+    @gt.model(x=gt.f32["batch", 3])
+    def scaled(x: Value) -> dict[str, Value]:
+        return {"y": x * factor}
+
+    return scaled
+
+
+def rows(first: int, count: int) -> Array:
+    """So many rows whose numbers nobody else has, if ``first`` is nobody else's."""
+    return (np.arange(3 * count, dtype=np.float32) + 3 * first).reshape(count, 3)
+
+
+def counting() -> Graph:
+    """A network with a variable that each run updates: ``total`` is the sum of all inputs so far."""
+    total = Variable("total", np.zeros(1, np.float32))
+    x = Input("x", gt.TensorType(gt.f32, (1,)))
+    following = x + total
+    return Graph((x,), {"total": following}, {total: following}, "counting")
