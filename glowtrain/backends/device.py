@@ -2,10 +2,10 @@
 
 A backend compiles; a device holds what was compiled, with its variables, and runs it. The runtime makes every call to a
 device from one thread at a time, so a device needs no locks. What another package has to write for hardware of its own
-is here: a :class:`Device` with its :class:`Resident` functions and :class:`Variables`, beside a
+is here: a :class:`Device` with its :class:`Resident` functions and :class:`ResidentVariables`, beside a
 :class:`~glowtrain.backends.base.Backend`. ``glowtrain.runtime.conformance`` tests them.
 
-    device.place(initial values) -> Variables
+    device.place(initial values) -> ResidentVariables
     device.load(executable, variables) -> Resident
     device.upload(array) -> tensor --resident.run--> tensors --device.download--> array
 """
@@ -41,7 +41,7 @@ class DeviceFacts:
     launch: float = 5_000.0
 
 
-class Variables(ABC):
+class ResidentVariables(ABC):
     """The variables of one stage of a network, resident on a device, shared by all functions that were loaded with
     them."""
 
@@ -113,11 +113,11 @@ class Device(ABC):
         """The bytes that a function of ``graph`` will take when it is loaded, beside its variables."""
 
     @abstractmethod
-    def place(self, initial: Mapping[str, Array]) -> Variables:
+    def place(self, initial: Mapping[str, Array]) -> ResidentVariables:
         """Variables with these values, by name. Raises :class:`DeviceError` where the memory does not suffice."""
 
     @abstractmethod
-    def load(self, executable: Executable, variables: Variables) -> Resident:
+    def load(self, executable: Executable, variables: ResidentVariables) -> Resident:
         """What its backend has loaded into this process, resident on the device, over variables that :meth:`place`
         made. Raises :class:`DeviceError` where the memory does not suffice."""
 

@@ -5,14 +5,14 @@ with HostManager() as host:
     host.run_sync("mlp", {"x": x})
 """
 
-from glowtrain.backends.device import Device, DeviceFacts, Resident, Variables
+from glowtrain.backends.device import Device, DeviceFacts, Resident, ResidentVariables
 from glowtrain.runtime.device.host_device import HostDevice, cpu_devices
 from glowtrain.runtime.host_manager import HostManager
 from glowtrain.runtime.network import Network
 from glowtrain.runtime.partition.partition import Part, Partition
 from glowtrain.runtime.pipeline import Link, Pipeline
 from glowtrain.runtime.request.request import RequestFuture
-from glowtrain.runtime.training import Training
+from glowtrain.runtime.training import TrainingNetwork
 
 __all__ = [
     "Device",
@@ -26,7 +26,7 @@ __all__ = [
     "Pipeline",
     "RequestFuture",
     "Resident",
-    "Training",
-    "Variables",
+    "ResidentVariables",
+    "TrainingNetwork",
     "cpu_devices",
 ]

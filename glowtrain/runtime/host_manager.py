@@ -22,23 +22,23 @@ from glowtrain.graph import Graph
 from glowtrain.presentation.words import kind_of, listed
 from glowtrain.runtime.device.device_manager import DeviceManager, DeviceStatus
 from glowtrain.runtime.device.host_device import as_devices
-from glowtrain.runtime.models import Model, Prepared, Terms, prepared
+from glowtrain.runtime.models import Model, ServedModel, Terms, prepared
 from glowtrain.runtime.network import Network, Service
-from glowtrain.runtime.observation.metrics import Sample
-from glowtrain.runtime.observation.trace import Trace
+from glowtrain.runtime.observation.metrics import Metric
+from glowtrain.runtime.observation.trace import RuntimeTrace
 from glowtrain.runtime.partition.partition import Partition
 from glowtrain.runtime.pipeline import Link, Pipeline, checked
 from glowtrain.runtime.placement.provisioner import Provisioner
 from glowtrain.runtime.placement.replica import Replica
-from glowtrain.runtime.request.request import Request, RequestFuture
-from glowtrain.runtime.training import Training, placed_training
+from glowtrain.runtime.request.request import NetworkRequest, RequestFuture
+from glowtrain.runtime.training import TrainingNetwork, placed_training
 from glowtrain.runtime.warm_up import DependentRowsError, warm_up
 from glowtrain.trainer import Trainer
 from glowtrain.types import Array
 
 
 @dataclass(frozen=True)
-class Where:
+class Destination:
     """The devices that a network may go onto, and how often."""
 
     managers: tuple[DeviceManager, ...]
@@ -69,14 +69,14 @@ class HostManager:
             raise InputError(f"time_limit is a number of seconds above 0, or None, not {time_limit!r}")
         self.managers = {device.name: DeviceManager(device, time_limit) for device in as_devices(devices)}
         self.provisioner = Provisioner(tuple(self.managers.values()))
-        self.trace = Trace() if trace else None
+        self.trace = RuntimeTrace() if trace else None
         self._lock = Condition()
         self._networks: dict[str, dict[str, Network]] = {}
         """By name and version; the version that was added last is the one that is meant. Read without the lock, so a
         network's versions are another dict whenever they change."""
         self._retiring: tuple[Network, ...] = ()
         self._adding: set[tuple[str, str]] = set()
-        self._trainings: list[Training] = []
+        self._trainings: list[TrainingNetwork] = []
         self._pipelines: dict[str, Pipeline] = {}
         self._closed: str | None = None
         self._ended = Event()
@@ -132,7 +132,7 @@ class HostManager:
         :class:`ProvisionError` where it fits nowhere, :class:`DeviceError` where a device fails: nothing is left then.
         """
         service = Service(max_delay=_seconds("max_delay", max_delay), queue=_count("queue", queue))
-        where = Where(tuple(self._chosen(devices)), _count("replicas", replicas))
+        where = Destination(tuple(self._chosen(devices)), _count("replicas", replicas))
         _text("a network's name", name), _text("a version", version)
         self._begin_adding(name, version)
         try:
@@ -153,7 +153,9 @@ class HostManager:
             self._retire(network, self._closed, drain=False, timeout=None)
             self._check_open()
 
-    def _served(self, name: str, version: str, model: Model, terms: Terms, service: Service, where: Where) -> Network:
+    def _served(
+        self, name: str, version: str, model: Model, terms: Terms, service: Service, where: Destination
+    ) -> Network:
         """A network that is placed, and that nobody knows yet. Where the first axis of a bound graph turns out not to
         be one of examples, and nobody said that it is, it takes one request at a time."""
         form = prepared(name, model, terms)
@@ -173,7 +175,7 @@ class HostManager:
         devices: Sequence[str] | None = None,
         parts: int | None = None,
         queue: int = 16,
-    ) -> Training:
+    ) -> TrainingNetwork:
         """Put a trainer's step for batches of a size onto devices, and its variables; no more than ``queue`` steps
         wait. On several ``devices`` (by default all), each batch is cut into equal ``parts``, by default one for each
         of them; the variables are then those that one device has after adding up the gradients of as many batches.
@@ -189,7 +191,7 @@ class HostManager:
         with ExitStack() as undo:
             placed = placed_training(_text("a training's name", name), trainer, batch_size, parts, managers, undo)
             undo.pop_all()
-        training = Training(name, trainer, batch_size, parts, placed, _count("queue", queue))
+        training = TrainingNetwork(name, trainer, batch_size, parts, placed, _count("queue", queue))
         with self._lock:
             self._trainings.append(training)
         return training
@@ -217,7 +219,7 @@ class HostManager:
                 )
             self._adding.add((name, version))
 
-    def _placed(self, name: str, version: str, form: Prepared, service: Service, where: Where) -> Network:
+    def _placed(self, name: str, version: str, form: ServedModel, service: Service, where: Destination) -> Network:
         network = Network(name, version, form.signature, form.service(service), self.trace)
         with ExitStack() as undo:
             for _ in range(where.replicas):
@@ -225,7 +227,9 @@ class HostManager:
             undo.pop_all()
         return network
 
-    def _replica(self, network: Network, form: Prepared, wanted: Sequence[DeviceManager], undo: ExitStack) -> Replica:
+    def _replica(
+        self, network: Network, form: ServedModel, wanted: Sequence[DeviceManager], undo: ExitStack
+    ) -> Replica:
         """One more placement, on devices that have none of this network where there are enough of them; it has run."""
         busy = {manager for replica in network.replicas for manager in replica.placed.managers}
         free = [manager for manager in wanted if manager not in busy]
@@ -392,7 +396,7 @@ class HostManager:
         timeout: float | None,
         *,
         copied: bool = False,
-    ) -> tuple[Network, Request]:
+    ) -> tuple[Network, NetworkRequest]:
         """A request, and the network that has taken it in: where one was replaced meanwhile, the one in its place."""
         _check_request(priority, timeout)
         while True:
@@ -411,7 +415,7 @@ class HostManager:
         """The devices as they are now."""
         return [manager.status for manager in self.managers.values()]
 
-    def metrics(self) -> list[Sample]:
+    def metrics(self) -> list[Metric]:
         """What all networks have done, in numbers."""
         return [sample for network in self.networks() for sample in network.samples()]
 

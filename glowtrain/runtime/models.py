@@ -15,7 +15,7 @@ from glowtrain.presentation.words import kind_of
 from glowtrain.runtime.network import Service
 from glowtrain.runtime.partition.partition import Partition, whole
 from glowtrain.runtime.placement.provisioner import Partitions
-from glowtrain.runtime.signature import Signature, batch_symbol, gives_rows, open_dims, signature_of
+from glowtrain.runtime.signature import NetworkSignature, batch_symbol, gives_rows, open_dims, signature_of
 from glowtrain.trainer import Trainer
 
 Model = Graph | Template | Trainer
@@ -26,11 +26,11 @@ MAX_BATCH = 8
 
 
 @dataclass(frozen=True)
-class Prepared:
+class ServedModel:
     """A model to be placed. ``graphs`` and ``partitions`` are by the size of the batch, ``None`` for a network without
     batches. ``asked``: whether somebody said that there be batches."""
 
-    signature: Signature
+    signature: NetworkSignature
     graphs: Mapping[int | None, Graph]
     partitions: Partitions
     asked: bool
@@ -66,7 +66,7 @@ class Terms:
         return self.max_batch is not None or self.batch_sizes is not None
 
 
-def prepared(name: str, model: Model, terms: Terms, *, batched: bool = True) -> Prepared:
+def prepared(name: str, model: Model, terms: Terms, *, batched: bool = True) -> ServedModel:
     """A model in the forms that are to be placed; without batches if not ``batched``.
 
     Raises :class:`InputError` for batches that a model cannot have, :class:`BindingError` for dimensions.
@@ -80,7 +80,7 @@ def prepared(name: str, model: Model, terms: Terms, *, batched: bool = True) -> 
         graphs = {_own_size(name, model, sizes, terms.dims, asked) if batched else None: model}
     largest = graphs[max(graphs, key=lambda size: size or 0)]
     signature = signature_of(name, largest, batched=None not in graphs)
-    return Prepared(signature, graphs, _cut(name, graphs, terms.partition), asked)
+    return ServedModel(signature, graphs, _cut(name, graphs, terms.partition), asked)
 
 
 def _model(name: str, model: Any) -> Graph | Template:

@@ -10,13 +10,13 @@ from threading import Condition
 from typing import Any
 
 from glowtrain.errors import DeadlineError, DeviceError, QueueFullError, UnavailableError
-from glowtrain.runtime.observation.metrics import Counts, Sample
-from glowtrain.runtime.observation.trace import Trace
+from glowtrain.runtime.observation.metrics import Counts, Metric
+from glowtrain.runtime.observation.trace import RuntimeTrace
 from glowtrain.runtime.placement.replica import Replica
 from glowtrain.runtime.request.batching import Batch, size_for
 from glowtrain.runtime.request.queue import RequestQueue
-from glowtrain.runtime.request.request import Request, RequestFuture
-from glowtrain.runtime.signature import Signature
+from glowtrain.runtime.request.request import NetworkRequest, RequestFuture
+from glowtrain.runtime.signature import NetworkSignature
 from glowtrain.types import Array
 
 
@@ -35,7 +35,9 @@ class Service:
 class Network:
     """One version of a network, from when it is placed until it is removed."""
 
-    def __init__(self, name: str, version: str, signature: Signature, service: Service, trace: Trace | None) -> None:
+    def __init__(
+        self, name: str, version: str, signature: NetworkSignature, service: Service, trace: RuntimeTrace | None
+    ) -> None:
         self.name = name
         self.version = version
         self.signature = signature
@@ -51,7 +53,7 @@ class Network:
         """What a batch has taken lately."""
         self._trace = trace
         self._changed = Condition()
-        self._open: set[Request] = set()
+        self._open: set[NetworkRequest] = set()
         """Requests that have no answer yet."""
         self._closed: str | None = None
         """Why it takes no more requests, if it takes none."""
@@ -95,16 +97,16 @@ class Network:
         timeout: float | None,
         *,
         copied: bool = False,
-    ) -> Request:
+    ) -> NetworkRequest:
         """A request, checked; with ``copied`` it does not change when the arrays do that were given. Raises
         :class:`InputError` for what does not fit the network."""
         arrays, rows = self.signature.checked(inputs, copied=copied)
-        request = Request(arrays, rows, self.signature.asked(outputs), priority, tell=self._count)
+        request = NetworkRequest(arrays, rows, self.signature.asked(outputs), priority, tell=self._count)
         if timeout is not None:
             request.deadline = request.arrival + timeout
         return request
 
-    def admit(self, request: Request) -> bool:
+    def admit(self, request: NetworkRequest) -> bool:
         """Take a request in, which :meth:`enqueue` or :meth:`run_here` is to follow. False where the network takes no
         more."""
         with self._changed:
@@ -114,7 +116,7 @@ class Network:
         request.future.add_done_callback(partial(self._settled, request))
         return True
 
-    def enqueue(self, request: Request) -> RequestFuture:
+    def enqueue(self, request: NetworkRequest) -> RequestFuture:
         """Have a request wait for a device. Raises :class:`QueueFullError`."""
         try:
             self.queue.put(request)
@@ -127,13 +129,13 @@ class Network:
             self.fail_waiting(self.unavailable())
         return request.future
 
-    def run_here(self, request: Request) -> bool:
+    def run_here(self, request: NetworkRequest) -> bool:
         """Run a request in this thread, if nothing waits and a device is free and can be used so. Whether it was."""
         if self.max_delay or len(self.queue) or request.rows > self.max_batch:
             return False
         return any(replica.alone and replica.run_here(request) for replica in self.replicas)
 
-    def forget(self, request: Request, error: BaseException) -> None:
+    def forget(self, request: NetworkRequest, error: BaseException) -> None:
         """The thread that ran a request itself was interrupted, wherever it was: nothing waits for the request now."""
         request.abandon(error)
         for replica in self.replicas:
@@ -145,7 +147,7 @@ class Network:
         why = self._closed or "no device that it was on is in service"
         return UnavailableError(f"network {self.name}, version {self.version}, takes no requests: {why}")
 
-    def _count(self, request: Request, error: BaseException | None) -> None:
+    def _count(self, request: NetworkRequest, error: BaseException | None) -> None:
         """A request is about to have its answer."""
         if error is not None:
             self.counts.failed(_reason(error))
@@ -156,7 +158,7 @@ class Network:
         if self._trace is not None:
             self._trace.answered(self.name, request, now)
 
-    def _settled(self, request: Request, future: RequestFuture) -> None:
+    def _settled(self, request: NetworkRequest, future: RequestFuture) -> None:
         """A request has its answer, or was cancelled."""
         self.queue.discard(request)
         if future.cancelled():
@@ -213,7 +215,7 @@ class Network:
         with self._changed:
             return self._changed.wait_for(lambda: not self._open, timeout)
 
-    def samples(self) -> list[Sample]:
+    def samples(self) -> list[Metric]:
         """What it has done, in numbers."""
         labels = {"model": self.name, "version": self.version}
         return list(self.counts.samples(labels, len(self.queue)))

@@ -20,7 +20,7 @@ BATCH = "batch"
 
 
 @dataclass(frozen=True)
-class Signature:
+class NetworkSignature:
     """Inputs and outputs by name, of which batched ones have :data:`BATCH` as their first extent. ``size``: the rows of
     the largest batch. ``indices``: the inputs that index other tensors, at that size."""
 
@@ -96,14 +96,14 @@ class Signature:
             yield np.take(array, np.minimum(np.arange(begin, begin + self.size), len(array) - 1), axis=0)
 
 
-def signature_of(name: str, largest: Graph, *, batched: bool) -> Signature:
+def signature_of(name: str, largest: Graph, *, batched: bool) -> NetworkSignature:
     """The signature of a network by its graph for the largest batch."""
     inputs = {value.name: Spec(value.dtype, value.shape) for value in largest.inputs}
     outputs = {output: Spec(value.dtype, value.shape) for output, value in largest.outputs.items()}
     if not batched:
-        return Signature(name, inputs, outputs, batched, indices=largest.index_uses)
+        return NetworkSignature(name, inputs, outputs, batched, indices=largest.index_uses)
     size = largest.inputs[0].shape[0]
-    return Signature(name, _batched(inputs), _batched(outputs), batched, size, largest.index_uses)
+    return NetworkSignature(name, _batched(inputs), _batched(outputs), batched, size, largest.index_uses)
 
 
 def batch_symbol(template: Template) -> str | None:

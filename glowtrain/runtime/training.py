@@ -37,7 +37,7 @@ UPDATE = "update"
 
 
 @dataclass(eq=False)
-class Step:
+class TrainingStep:
     """One step to be made: the batch, the hyperparameters at the time it was asked for, and the loss that will come."""
 
     arrays: Mapping[str, Array]
@@ -59,7 +59,7 @@ class Step:
             return not self.waiting
 
 
-class Training:
+class TrainingNetwork:
     """A trainer's steps on devices; made by :meth:`HostManager.add_training`.
 
     Variables are on the devices until :meth:`finish` gives them back to the trainer. Steps are made one after the
@@ -80,8 +80,8 @@ class Training:
             _Runner(placed, range(n, parts, devices) if cut else ()) for n, placed in enumerate(placements)
         ]
         self._changed = Condition()
-        self._queue: deque[Step] = deque()
-        self._running: Step | None = None
+        self._queue: deque[TrainingStep] = deque()
+        self._running: TrainingStep | None = None
         self._stopped: Exception | None = None
         self._differ = False
         """Whether devices have different variables."""
@@ -95,7 +95,7 @@ class Training:
         :class:`InputError` for a batch that does not fit, :class:`QueueFullError` naming the limit, and
         :class:`UnavailableError` after a device was lost.
         """
-        step = Step(self._checked(batch), dict(self.trainer.hyper.inputs))
+        step = TrainingStep(self._checked(batch), dict(self.trainer.hyper.inputs))
         with self._changed:
             self._check_going()
             if len(self._queue) >= self.limit:
@@ -146,7 +146,7 @@ class Training:
         if not parts:
             self._update(step)
 
-    def _gradients(self, step: Step, runner: _Runner, number: int) -> None:
+    def _gradients(self, step: TrainingStep, runner: _Runner, number: int) -> None:
         """One part's gradients, on its device's thread."""
         size = self.batch_size // self.parts
         rows = slice(number * size, (number + 1) * size)
@@ -161,13 +161,13 @@ class Training:
         if step.arrived(results):
             self._update(step)
 
-    def _update(self, step: Step) -> None:
+    def _update(self, step: TrainingStep) -> None:
         """All gradients are there: update everywhere."""
         step.waiting = len(self._runners)
         for runner in self._runners:
             runner.submit(partial(self._updated, step, runner), partial(self._torn, step))
 
-    def _updated(self, step: Step, runner: _Runner) -> None:
+    def _updated(self, step: TrainingStep, runner: _Runner) -> None:
         """The update on one device; the step ends with the last of them."""
         given = step.results if runner.parts else {**step.arrays, **step.results}
         try:
@@ -182,12 +182,12 @@ class Training:
             bad = None if math.isfinite(loss) else NonFiniteError(f"training {self.name}: the loss is {loss}")
             self._ended(step, loss, bad)
 
-    def _torn(self, step: Step, error: DeviceLostError) -> None:
+    def _torn(self, step: TrainingStep, error: DeviceLostError) -> None:
         """An update was made on some devices and not on others."""
         self._differ = len(self._runners) > 1
         self._lost(step, error)
 
-    def _ended(self, step: Step, loss: float | None, error: Exception | None) -> None:
+    def _ended(self, step: TrainingStep, loss: float | None, error: Exception | None) -> None:
         with self._changed:
             if self._running is not step:
                 return
@@ -198,7 +198,7 @@ class Training:
             step.future.set_result(loss)
         self._begin_next()
 
-    def _lost(self, step: Step, error: DeviceLostError) -> None:
+    def _lost(self, step: TrainingStep, error: DeviceLostError) -> None:
         """A device is gone, and with it what it was to add: nothing goes on."""
         with self._changed:
             self._stopped = self._stopped or error

@@ -14,7 +14,7 @@ import numpy as np
 from glowtrain.errors import InputError
 from glowtrain.graph import Graph
 from glowtrain.graph.specialise.index_ranges import IndexRange
-from glowtrain.runtime.models import Prepared
+from glowtrain.runtime.models import ServedModel
 from glowtrain.runtime.placement.executor import Executor
 from glowtrain.runtime.placement.replica import Placed
 from glowtrain.types import Array
@@ -24,7 +24,7 @@ class DependentRowsError(InputError):
     """An example's answer depends on the others in its batch."""
 
 
-def warm_up(placed: Placed, form: Prepared) -> None:
+def warm_up(placed: Placed, form: ServedModel) -> None:
     """Run every function of a placement that updates nothing.
 
     Raises :class:`DependentRowsError` where rows depend on each other, :class:`DeviceError` for what goes wrong.

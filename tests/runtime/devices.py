@@ -10,7 +10,7 @@ import numpy as np
 
 import glowtrain as gt
 from glowtrain.backends.base import Executable
-from glowtrain.backends.device import Device, Resident, Tensor, Variables
+from glowtrain.backends.device import Device, Resident, ResidentVariables, Tensor
 from glowtrain.errors import DeviceError
 from glowtrain.graph import Graph, Input, Value, Variable
 from glowtrain.runtime import HostDevice
@@ -32,13 +32,13 @@ class _Scripted(Device):
         self.before("begin", None)
         super().begin()
 
-    def place(self, initial: Mapping[str, Array]) -> Variables:
+    def place(self, initial: Mapping[str, Array]) -> ResidentVariables:
         self.before("place", initial)
         made = super().place(initial)  # type: ignore[safe-super]
         self._count(made)
         return made
 
-    def load(self, executable: Executable, variables: Variables) -> Resident:
+    def load(self, executable: Executable, variables: ResidentVariables) -> Resident:
         self.before("load", executable)
         made = super().load(executable, variables)  # type: ignore[safe-super]
         self._count(made)
@@ -59,7 +59,7 @@ class _Scripted(Device):
         self.before("download", tensor)
         return super().download(tensor)
 
-    def _count(self, made: Variables | Resident) -> None:
+    def _count(self, made: ResidentVariables | Resident) -> None:
         self.live += 1
         free = made.free
 

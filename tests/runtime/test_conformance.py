@@ -9,7 +9,7 @@ import pytest
 
 import glowtrain as gt
 from glowtrain.backends.base import Executable
-from glowtrain.backends.device import Device, Tensor, Variables
+from glowtrain.backends.device import Device, ResidentVariables, Tensor
 from glowtrain.errors import DeviceError
 from glowtrain.graph import Template
 from glowtrain.runtime import HostDevice, HostManager
@@ -55,7 +55,7 @@ class Aliasing(PoisonedDevice):
 class Forgetful(PoisonedDevice):
     """Gives every function variables of its own."""
 
-    def load(self, executable: Executable, variables: Variables) -> PoisonedResident:
+    def load(self, executable: Executable, variables: ResidentVariables) -> PoisonedResident:
         assert isinstance(variables, PoisonedVariables)
         own = PoisonedVariables(self, {name: variables.read(name) for name in variables.names})
         return super().load(executable, own)
@@ -64,7 +64,7 @@ class Forgetful(PoisonedDevice):
 class Reusing(PoisonedDevice):
     """Writes the outputs of every run to the same memory."""
 
-    def load(self, executable: Executable, variables: Variables) -> PoisonedResident:
+    def load(self, executable: Executable, variables: ResidentVariables) -> PoisonedResident:
         resident = super().load(executable, variables)
         resident.run = _into_the_same(resident)  # type: ignore[method-assign]
         return resident

@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 
 from glowtrain.errors import DeadlineError, QueueFullError
 from glowtrain.runtime.request.queue import FEW, RequestQueue
-from glowtrain.runtime.request.request import Request
+from glowtrain.runtime.request.request import NetworkRequest
 
 
-def request(rows: int = 1, priority: int = 0, deadline: float | None = None) -> Request:
-    return Request({"x": np.zeros((rows, 1))}, rows, ("y",), priority, deadline)
+def request(rows: int = 1, priority: int = 0, deadline: float | None = None) -> NetworkRequest:
+    return NetworkRequest({"x": np.zeros((rows, 1))}, rows, ("y",), priority, deadline)
 
 
-def put(queue: RequestQueue, *requests: Request) -> None:
+def put(queue: RequestQueue, *requests: NetworkRequest) -> None:
     """As a network does it."""
     for each in requests:
         each.future.add_done_callback(lambda _, each=each: queue.discard(each))
         queue.put(each)
 
 
-def taken(queue: RequestQueue, room: int = 1, now: float = 0.0) -> list[tuple[Request, int, int]]:
+def taken(queue: RequestQueue, room: int = 1, now: float = 0.0) -> list[tuple[NetworkRequest, int, int]]:
     return [(segment.request, segment.begin, segment.end) for segment in queue.take(room, now)]
 
 
@@ -138,7 +138,7 @@ def test_what_is_over_is_let_go() -> None:
 def test_threads() -> None:
     """Each row of what several threads put is taken once by one of several others, or was cancelled."""
     queue, barrier = RequestQueue("net", 10_000), Barrier(6)
-    asked: list[Request] = []
+    asked: list[NetworkRequest] = []
 
     def asking(number: int) -> int:
         barrier.wait()
@@ -150,7 +150,7 @@ def test_threads() -> None:
             cancelled += one.future.cancel() if count % 5 == 0 else 0
         return cancelled
 
-    def taking(number: int) -> list[tuple[Request, int]]:
+    def taking(number: int) -> list[tuple[NetworkRequest, int]]:
         barrier.wait()
         found = []
         for _ in range(2_000):

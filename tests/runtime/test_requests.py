@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from glowtrain.runtime.request.batching import Batch, size_for
 from glowtrain.runtime.request.queue import RequestQueue
-from glowtrain.runtime.request.request import Request, Segment
+from glowtrain.runtime.request.request import NetworkRequest, Segment
 from glowtrain.types import Array
 
 
-def request(first: int, rows: int, outputs: tuple[str, ...] = ("y",)) -> Request:
+def request(first: int, rows: int, outputs: tuple[str, ...] = ("y",)) -> NetworkRequest:
     """With numbers that nobody else has."""
-    return Request({"x": np.arange(first, first + rows).reshape(rows, 1) * 1.0}, rows, outputs)
+    return NetworkRequest({"x": np.arange(first, first + rows).reshape(rows, 1) * 1.0}, rows, outputs)
 
 
 def answered(x: Array) -> dict[str, Array]:
@@ -81,7 +81,7 @@ def test_parts_that_are_answered_at_once() -> None:
     for _ in range(200):
         one, barrier = request(0, 8), Barrier(4)
 
-        def give(begin: int, one: Request = one, barrier: Barrier = barrier) -> bool:
+        def give(begin: int, one: NetworkRequest = one, barrier: Barrier = barrier) -> bool:
             own = answered(one.inputs["x"][begin : begin + 2])
             barrier.wait()
             return one.answer(begin, begin + 2, own)

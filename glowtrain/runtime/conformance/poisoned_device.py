@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from glowtrain.backends.base import Backend, Executable
-from glowtrain.backends.device import Device, DeviceFacts, Resident, Tensor, Variables
+from glowtrain.backends.device import Device, DeviceFacts, Resident, ResidentVariables, Tensor
 from glowtrain.backends.discovery import backend_of
 from glowtrain.backends.state import State
 from glowtrain.errors import DeviceError
@@ -74,7 +74,7 @@ class PoisonedDevice(Device):
         time.sleep(self.delay)
         return PoisonedVariables(self, initial)
 
-    def load(self, executable: Executable, variables: Variables) -> PoisonedResident:
+    def load(self, executable: Executable, variables: ResidentVariables) -> PoisonedResident:
         time.sleep(self.delay)
         if not isinstance(variables, PoisonedVariables) or variables.device is not self:
             raise DeviceError(f"device {self.name} was given variables of another device: {kind_of(variables)}")
@@ -117,7 +117,7 @@ class PoisonedDevice(Device):
         return tensor
 
 
-class PoisonedVariables(Variables):
+class PoisonedVariables(ResidentVariables):
     """Variables in the device's memory."""
 
     def __init__(self, device: PoisonedDevice, initial: Mapping[str, Array]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from glowtrain.backends.base import Backend, Executable, Instance
-from glowtrain.backends.device import Device, DeviceFacts, Resident, Tensor, Variables
+from glowtrain.backends.device import Device, DeviceFacts, Resident, ResidentVariables, Tensor
 from glowtrain.backends.discovery import backend_names, backend_of
 from glowtrain.backends.state import State
 from glowtrain.errors import BackendError, DeviceError, InputError
@@ -21,7 +21,7 @@ PINNING = hasattr(os, "sched_setaffinity")
 """Whether threads can be held to cores, as on Linux."""
 
 
-class HostVariables(Variables):
+class HostVariables(ResidentVariables):
     """Variables in this process's memory."""
 
     def __init__(self, initial: Mapping[str, Array]) -> None:
@@ -93,7 +93,7 @@ class HostDevice(Device):
     def place(self, initial: Mapping[str, Array]) -> HostVariables:
         return HostVariables(initial)
 
-    def load(self, executable: Executable, variables: Variables) -> HostResident:
+    def load(self, executable: Executable, variables: ResidentVariables) -> HostResident:
         if not isinstance(variables, HostVariables):
             raise DeviceError(f"device {self.name} was given variables of another device: {kind_of(variables)}")
         return HostResident(executable.bind(variables.state), 0)

@@ -17,7 +17,7 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 @dataclass(frozen=True)
-class Sample:
+class Metric:
     """One number: ``kind`` is ``counter``, ``gauge`` or ``histogram`` (then ``buckets`` has the numbers of what was not
     larger than each bound, ``value`` is the sum, ``count`` their number)."""
 
@@ -77,25 +77,25 @@ class Counts:
             self.durations.compute_infer += running * 1e6
             self.durations.compute_output += giving * 1e6
 
-    def samples(self, labels: dict[str, str], pending: int) -> Iterator[Sample]:
+    def samples(self, labels: dict[str, str], pending: int) -> Iterator[Metric]:
         """The numbers as they are now."""
         with self._lock:
-            yield Sample("nv_inference_request_success", "counter", "requests answered", labels, self.success)
+            yield Metric("nv_inference_request_success", "counter", "requests answered", labels, self.success)
             for reason in sorted({*REASONS, *self.failures}):
                 told = {**labels, "reason": reason}
-                yield Sample("nv_inference_request_failure", "counter", "requests failed", told, self.failures[reason])
-            yield Sample("nv_inference_count", "counter", "examples run", labels, self.rows)
-            yield Sample("nv_inference_exec_count", "counter", "batches run", labels, self.batches)
+                yield Metric("nv_inference_request_failure", "counter", "requests failed", told, self.failures[reason])
+            yield Metric("nv_inference_count", "counter", "examples run", labels, self.rows)
+            yield Metric("nv_inference_exec_count", "counter", "batches run", labels, self.batches)
             for name, microseconds in vars(self.durations).items():
                 says = f"microseconds of {name.replace('_', ' ')}, of all requests"
-                yield Sample(f"nv_inference_{name}_duration_us", "counter", says, labels, microseconds)
-            yield Sample("nv_inference_pending_request_count", "gauge", "requests that wait", labels, pending)
+                yield Metric(f"nv_inference_{name}_duration_us", "counter", says, labels, microseconds)
+            yield Metric("nv_inference_pending_request_count", "gauge", "requests that wait", labels, pending)
             counted, buckets = 0, []
             for bound, number in zip(BATCH_SIZES, self.sizes, strict=False):
                 counted += number
                 buckets.append((float(bound), counted))
             says = "rows of the batches that were run"
-            yield Sample("glowtrain_batch_size", "histogram", says, labels, self.rows, self.batches, tuple(buckets))
+            yield Metric("glowtrain_batch_size", "histogram", says, labels, self.rows, self.batches, tuple(buckets))
 
 
 REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")

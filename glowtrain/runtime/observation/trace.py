@@ -16,7 +16,7 @@ from threading import Lock
 from typing import Any
 
 from glowtrain.files import write_atomically
-from glowtrain.runtime.request.request import Request
+from glowtrain.runtime.request.request import NetworkRequest
 
 EVENTS = 200_000
 """Events that are remembered: the latest ones."""
@@ -24,7 +24,7 @@ DEVICES, NETWORKS = 1, 2
 """The two processes of a trace."""
 
 
-class Trace:
+class RuntimeTrace:
     """The latest events of a runtime. Times are those of ``time.monotonic``; threads may add events at any time."""
 
     def __init__(self, limit: int = EVENTS) -> None:
@@ -39,7 +39,7 @@ class Trace:
         event = self._event("X", network, self._track(DEVICES, device), began)
         self._events.append({**event, "dur": (ended - began) * 1e6, "args": {"rows": rows, "size": size}})
 
-    def answered(self, network: str, request: Request, ended: float) -> None:
+    def answered(self, network: str, request: NetworkRequest, ended: float) -> None:
         """A request has its answer."""
         number, track = next(self._numbers), self._track(NETWORKS, network)
         began = ended if request.began is None else request.began

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TypeVar
 
 from glowtrain.backends.base import Backend, Executable
-from glowtrain.backends.device import Device, Resident, Variables
+from glowtrain.backends.device import Device, Resident, ResidentVariables
 from glowtrain.compiler.specialisation import executable_of
 from glowtrain.errors import DeviceError, ProvisionError
 from glowtrain.presentation.words import listed
@@ -71,7 +71,7 @@ class Placing:
         self.largest = next(iter(sorted(partitions.values(), key=_rows, reverse=True)))
         self.chosen: dict[int, DeviceManager] = {}
         self.used: dict[DeviceManager, int] = {}
-        self.variables: dict[int, Variables] = {}
+        self.variables: dict[int, ResidentVariables] = {}
         self.residents: dict[tuple[int | None, str], Resident] = {}
         self.compiled: dict[tuple[int, Backend], Compiled] = {}
         """By the stage and what compiled it."""

@@ -15,12 +15,12 @@ from functools import partial
 from threading import Condition, Lock
 from typing import TYPE_CHECKING
 
-from glowtrain.backends.device import Variables
+from glowtrain.backends.device import ResidentVariables
 from glowtrain.errors import DeviceLostError, UnavailableError
 from glowtrain.runtime.device.device_manager import DeviceManager, Offer, Task
 from glowtrain.runtime.placement.executor import Executor
 from glowtrain.runtime.request.batching import Batch
-from glowtrain.runtime.request.request import Request, Segment
+from glowtrain.runtime.request.request import NetworkRequest, Segment
 from glowtrain.types import Array
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Placed:
     variables of each stage, the bytes taken of each device, and how to give all of it back."""
 
     executors: Mapping[int | None, Executor]
-    variables: Mapping[int, tuple[DeviceManager, Variables]]
+    variables: Mapping[int, tuple[DeviceManager, ResidentVariables]]
     used: Mapping[DeviceManager, int]
     release: Callable[[], None]
 
@@ -76,7 +76,7 @@ class Replica:
     def in_service(self) -> bool:
         return all(manager.lost is None for manager in self.placed.managers)
 
-    def forget(self, request: Request) -> None:
+    def forget(self, request: NetworkRequest) -> None:
         """A request's batches are no longer under way."""
         with self._changed:
             self._flights = {flight for flight in self._flights if request not in flight.batch.requests}
@@ -104,11 +104,11 @@ class Replica:
     def take(self, now: float) -> Task | None:
         return self._departure(lambda: self.network.queue.take(self.network.max_batch, now))
 
-    def run_here(self, request: Request) -> bool:
+    def run_here(self, request: NetworkRequest) -> bool:
         """Run one request in this thread, if the first device is free for it. Whether it was."""
         return self.first.run_here(lambda: self._departure(lambda: self._only(request)))
 
-    def _only(self, request: Request) -> list[Segment]:
+    def _only(self, request: NetworkRequest) -> list[Segment]:
         """A request by itself, while the device is held."""
         if len(self.network.queue) or not request.start(time.monotonic()):
             return []

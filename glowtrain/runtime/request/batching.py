@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glowtrain.runtime.request.request import Request, Segment
+from glowtrain.runtime.request.request import NetworkRequest, Segment
 from glowtrain.types import Array
 
 
@@ -30,7 +30,7 @@ class Batch:
         return sum(segment.rows for segment in self.segments)
 
     @property
-    def requests(self) -> list[Request]:
+    def requests(self) -> list[NetworkRequest]:
         return [segment.request for segment in self.segments]
 
     @property

@@ -9,22 +9,22 @@ from threading import RLock
 
 from glowtrain.errors import DeadlineError, QueueFullError
 from glowtrain.presentation.words import plural
-from glowtrain.runtime.request.request import Request, Segment
+from glowtrain.runtime.request.request import NetworkRequest, Segment
 
 
 class Ranks:
     """Requests by rank, then by arrival, as long as they are ``alive``. Those that no longer are leave when they come
     first, and all of them whenever they may have become half of what is here."""
 
-    def __init__(self, alive: Callable[[Request], bool]) -> None:
+    def __init__(self, alive: Callable[[NetworkRequest], bool]) -> None:
         self._alive = alive
-        self._entries: list[tuple[float, int, Request]] = []
+        self._entries: list[tuple[float, int, NetworkRequest]] = []
         self._sweep = FEW
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def put(self, rank: float, order: int, request: Request) -> None:
+    def put(self, rank: float, order: int, request: NetworkRequest) -> None:
         """Have a request here. No two have the same ``order``."""
         if len(self._entries) >= self._sweep:
             self._entries = [entry for entry in self._entries if self._alive(entry[2])]
@@ -32,13 +32,13 @@ class Ranks:
             self._sweep = max(FEW, 2 * len(self._entries))
         heappush(self._entries, (rank, order, request))
 
-    def first(self) -> tuple[float, Request] | None:
+    def first(self) -> tuple[float, NetworkRequest] | None:
         """The lowest rank that is alive, and whose it is."""
         while self._entries and not self._alive(self._entries[0][2]):
             heappop(self._entries)
         return (self._entries[0][0], self._entries[0][2]) if self._entries else None
 
-    def up_to(self, rank: float) -> list[Request]:
+    def up_to(self, rank: float) -> list[NetworkRequest]:
         """Take out those that are alive, up to a rank."""
         found = []
         while (first := self.first()) is not None and first[0] <= rank:
@@ -61,7 +61,7 @@ class RequestQueue:
         """Rows that wait."""
         self._lock = RLock()
         self._order = count()
-        self._waiting: dict[Request, None] = {}
+        self._waiting: dict[NetworkRequest, None] = {}
         """In order of arrival."""
         self._ranked = Ranks(self._waiting.__contains__)
         self._urgent = Ranks(self._waiting.__contains__)
@@ -72,7 +72,7 @@ class RequestQueue:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def put(self, request: Request) -> None:
+    def put(self, request: NetworkRequest) -> None:
         """Have a request wait. Raises :class:`QueueFullError` naming the limit."""
         with self._lock:
             if len(self._waiting) >= self.limit:
@@ -88,12 +88,12 @@ class RequestQueue:
                 self._urgent.put(request.deadline, order, request)
                 self._deadlines.put(request.deadline, order, request)
 
-    def discard(self, request: Request) -> None:
+    def discard(self, request: NetworkRequest) -> None:
         """A request has its answer, or was cancelled: it no longer waits."""
         with self._lock:
             self._drop(request)
 
-    def _drop(self, request: Request) -> None:
+    def _drop(self, request: NetworkRequest) -> None:
         if request in self._waiting:
             del self._waiting[request]
             self.rows -= request.waiting
@@ -115,7 +115,7 @@ class RequestQueue:
                     self._drop(request)
         return found
 
-    def _head(self) -> Request | None:
+    def _head(self) -> NetworkRequest | None:
         """The first of those that wait."""
         first = self._ranked.first()
         return None if first is None else first[1]
@@ -140,7 +140,7 @@ class RequestQueue:
         for request in late:
             request.fail(DeadlineError(f"network {self.name}: no answer within {request.patience:g} seconds"))
 
-    def drain(self) -> list[Request]:
+    def drain(self) -> list[NetworkRequest]:
         """All requests that wait, taken out."""
         with self._lock:
             waiting = list(self._waiting)
@@ -149,5 +149,5 @@ class RequestQueue:
         return waiting
 
 
-def _late(request: Request, now: float) -> bool:
+def _late(request: NetworkRequest, now: float) -> bool:
     return request.deadline is not None and request.deadline <= now

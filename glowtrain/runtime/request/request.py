@@ -54,11 +54,11 @@ class RequestFuture(Future[Any]):
 class Teller(Protocol):
     """Who is told of an answer, or an error, before anybody can see it."""
 
-    def __call__(self, request: Request, error: BaseException | None) -> None: ...
+    def __call__(self, request: NetworkRequest, error: BaseException | None) -> None: ...
 
 
 @dataclass(eq=False)
-class Request:
+class NetworkRequest:
     """One call of a network: ``rows`` examples in ``inputs``, whose first axes are these rows if the network is
     batched; ``outputs`` that are asked for. Times are those of ``time.monotonic``; ``deadline`` is one. ``tell`` is
     called once if it ends without being cancelled. Threads may give it rows and errors at the same time."""
@@ -150,7 +150,7 @@ def _empty(rows: int, like: Outputs) -> Outputs:
 class Segment:
     """The rows of a request from ``begin`` to before ``end``."""
 
-    request: Request
+    request: NetworkRequest
     begin: int
     end: int
 
