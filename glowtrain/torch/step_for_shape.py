@@ -107,19 +107,23 @@ class StepForShape:
     def native(self, arguments: Sequence[Any], instead: Callable[..., Any], turn: Turn) -> NativeCall | None:
         """How native code does this step, which has just run, for arguments that lie in memory like these; None where
         it cannot. ``instead`` is called where they do not."""
-        key = tuple(each.stride() if isinstance(each, torch.Tensor) else None for each in arguments)
+        followed = self._followed()
+        strides = [each.stride() if isinstance(each, torch.Tensor) else None for each in arguments]
+        key = (*strides, *[id(number.owner) for number in followed])
         found = self.calls.get(key)
         if found is None or found.guard is not self.guard:
-            found = self._native(arguments, instead, turn)
+            found = self._native(arguments, followed, instead, turn)
             if found is None:
                 return None
             self.calls.put(key, found)
         elif not found.settings.holds:
-            found.follow(self._settings_guard())
+            found.follow(self._settings_guard(followed))
         self.settings = []
         return found
 
-    def _native(self, arguments: Sequence[Any], instead: Callable[..., Any], turn: Turn) -> NativeCall | None:
+    def _native(
+        self, arguments: Sequence[Any], followed: Sequence[FollowedNumber], instead: Callable[..., Any], turn: Turn
+    ) -> NativeCall | None:
         direct, numbers = self.special.direct(), count()
         bounds = {at: (low, high, ignored) for at, low, high, ignored in self.bounds or ()}
         if direct is None or self.live or self.bounds is None or len(bounds) < len(self.bounds):
@@ -134,7 +138,7 @@ class StepForShape:
         results = self.result_names, self.results
         maker = partial(pytree.tree_unflatten, treespec=self.structure) if len(self.result_names) > 1 else None
         work = NativeWork(direct, self.written, self.noticed, *results, maker, self.heed, instead, turn)
-        return NativeCall(self.guard, self._settings_guard(), own, self._followed(), work)
+        return NativeCall(self.guard, self._settings_guard(followed), own, followed, work)
 
     def _followed(self) -> list[FollowedNumber]:
         """The learning rates that native code reads from their groups."""
@@ -143,12 +147,12 @@ class StepForShape:
         plain = [place.dtype in (np.float32, np.float64) and type(settings[RATE]) is float for settings, place in own]
         return [FollowedNumber(settings, RATE, place) for settings, place in compress(own, plain)]
 
-    def _settings_guard(self) -> Guard:
+    def _settings_guard(self, followed: Sequence[FollowedNumber]) -> Guard:
         """What notices changes of settings but for numbers that are followed, and of the way PyTorch computes."""
         guard = Guard()
-        followed = [id(each.owner) for each in self._followed()]
+        owners = [id(each.owner) for each in followed]
         for group in self.optimizer.param_groups:
-            guard.add_dicts([group], (RATE,) if id(group) in followed else ())
+            guard.add_dicts([group], (RATE,) if id(group) in owners else ())
         guard.add_item(vars(self.optimizer), OPTIMIZED)
         guard.add_answer(torch.get_default_dtype, torch.get_default_dtype())
         guard.add_answer(torch._C._is_any_autocast_enabled, expected=False)

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import BuiltinFunctionType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from eager import Batch, differences, eager_step, twins
@@ -97,6 +98,17 @@ def test_learning_rates_are_followed_from_one_way_to_the_other(dtype: torch.dtyp
         step(*batch)
         eager_step(other, mse_loss, theirs, batch)
         assert differences(module.state_dict(), other.state_dict()) < (0.02 if dtype is torch.bfloat16 else 1e-6)
+
+
+@pytest.mark.parametrize("first", [1, np.float64(0.5), torch.tensor(0.5)])
+def test_learning_rates_are_followed_that_were_no_floats_at_first(first: Any) -> None:
+    """As with SGD(parameters, lr=1) and a scheduler."""
+    module, optimizer, other, theirs = twins(net(), lambda ps: torch.optim.SGD(ps, first))
+    step = gtt.compile_step(module, cross_entropy, optimizer)
+    for rate, batch in zip((first, first, 0.5, 0.2, 0.05, first, 0.3, 0.01), data(8), strict=True):
+        optimizer.param_groups[0]["lr"] = theirs.param_groups[0]["lr"] = rate
+        assert float(step(*batch)) == pytest.approx(float(eager_step(other, cross_entropy, theirs, batch)), abs=1e-5)
+    assert differences(module.state_dict(), other.state_dict()) < 1e-5
 
 
 @pytest.mark.parametrize("wrong", [-0.1, float("nan"), float("inf")])
