@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 
 Places = dict[str, int]
 """Addresses by the names of inputs or outputs."""
-RATE, OPTIMIZED = "lr", "_opt_called"
-"""What PyTorch calls a learning rate, and an optimizer's attribute that says whether it has made a step."""
+RATE, PARAMETERS, OPTIMIZED = "lr", "params", "_opt_called"
+"""What PyTorch calls a learning rate and the parameters of a group, and an optimizer's attribute that says whether it
+has made a step."""
 
 
 class NonFiniteLossWarning(UserWarning):
@@ -77,11 +78,14 @@ class StepForShape:
         self.settings: list[dict[str, Any]] = []
         """Those whose numbers :attr:`numbers` are; empty where these may be later ones."""
         self.calls: ByShape[NativeCall] = ByShape()
-        self.live = any(
-            isinstance(value, torch.Tensor) for group in self.updates.groups for value in group.settings.values()
-        )
-        """Whether settings are tensors, which schedulers change in place."""
         self.heed = _Heed()
+
+    @property
+    def live(self) -> bool:
+        """Whether settings are tensors or arrays, which schedulers change in place."""
+        values = (value for group in self.optimizer.param_groups for key, value in group.items() if key != PARAMETERS)
+        parts = (part for value in values for part in (value if isinstance(value, (list, tuple)) else (value,)))
+        return any(isinstance(part, (torch.Tensor, np.ndarray)) for part in parts)
 
     def run(self, leaves: Sequence[Any]) -> Any:
         """One step."""
@@ -107,6 +111,8 @@ class StepForShape:
     def native(self, arguments: Sequence[Any], instead: Callable[..., Any], turn: Turn) -> NativeCall | None:
         """How native code does this step, which has just run, for arguments that lie in memory like these; None where
         it cannot. ``instead`` is called where they do not."""
+        if self.live:
+            return None
         followed = self._followed()
         strides = [each.stride() if isinstance(each, torch.Tensor) else None for each in arguments]
         key = (*strides, *[id(number.owner) for number in followed])
@@ -126,7 +132,7 @@ class StepForShape:
     ) -> NativeCall | None:
         direct, numbers = self.special.direct(), count()
         bounds = {at: (low, high, ignored) for at, low, high, ignored in self.bounds or ()}
-        if direct is None or self.live or self.bounds is None or len(bounds) < len(self.bounds):
+        if direct is None or self.bounds is None or len(bounds) < len(self.bounds):
             return None
         places = [next(numbers) if isinstance(each, torch.Tensor) else -1 for each in arguments]
         own = [

@@ -111,6 +111,19 @@ def test_learning_rates_are_followed_that_were_no_floats_at_first(first: Any) ->
     assert differences(module.state_dict(), other.state_dict()) < 1e-5
 
 
+@pytest.mark.parametrize("setting", ["lr", "weight_decay"])
+def test_settings_that_become_tensors_are_read_at_each_step(setting: str) -> None:
+    module, optimizer, other, theirs = twins(net(), lambda ps: torch.optim.SGD(ps, 0.1))
+    step = gtt.compile_step(module, cross_entropy, optimizer)
+    number = torch.tensor(0.1)
+    for at, batch in enumerate(data(10)):
+        if at == 2:
+            optimizer.param_groups[0][setting] = theirs.param_groups[0][setting] = number
+        number.mul_(0.5 + 0.1 * at)
+        assert float(step(*batch)) == pytest.approx(float(eager_step(other, cross_entropy, theirs, batch)), abs=1e-5)
+    assert differences(module.state_dict(), other.state_dict()) < 1e-5
+
+
 @pytest.mark.parametrize("wrong", [-0.1, float("nan"), float("inf")])
 def test_a_learning_rate_that_means_nothing(wrong: float) -> None:
     module = net()
