@@ -234,7 +234,9 @@ class GroupedUpdates:
         self._states = list(self.optimizer.state.values())
         entries, hooks = self.optimizer.param_groups, _hooks(self.optimizer)
         lists = [entries, *[entry["params"] for entry in entries]]
-        self._remembered = Remembered([*self._states, *hooks], lists, list(found.values()))
+        own = vars(self.optimizer)
+        items = [(own, "state"), (own, "param_groups"), *[(entry, "params") for entry in entries]]
+        self._remembered = Remembered([*self._states, *hooks], lists, list(found.values()), items)
         return found
 
     def _counts(self, group: ParameterGroup) -> torch.Tensor:

@@ -8,6 +8,7 @@ import resource
 import sys
 import warnings
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -658,6 +659,22 @@ class TestChangesBetweenSteps:
             expected = eager_step(other, cross_entropy, theirs, batch)
             assert float(ran(*batch)) == pytest.approx(float(expected), abs=1e-5)
         assert differences(state_of(optimizer), state_of(theirs)) < 1e-5
+
+    @pytest.mark.parametrize("change", [
+        lambda module, optimizer: setattr(optimizer, "state", defaultdict(dict)),
+        lambda module, optimizer: setattr(optimizer, "param_groups", [{**optimizer.param_groups[0], "lr": 1e-3}]),
+        lambda module, optimizer: optimizer.param_groups[0].update(params=list(module[3].parameters())),
+    ], ids=["state", "groups", "parameters"])  # fmt: skip
+    def test_what_an_optimizer_has_is_put_in_its_place(self, change: Callable[..., None]) -> None:
+        module, optimizer, other, theirs = twins(net(), lambda ps: torch.optim.Adam(ps, 1e-2))
+        ran = gtt.compile_step(module, cross_entropy, optimizer)
+        for number, batch in enumerate(data(8)):
+            if number == 3:
+                change(module, optimizer)
+                change(other, theirs)
+            expected = eager_step(other, cross_entropy, theirs, batch)
+            assert float(ran(*batch)) == pytest.approx(float(expected), abs=1e-5)
+        assert differences(module.state_dict(), other.state_dict()) < 1e-4
 
     def test_hooks_on_gradients(self) -> None:
         ((x, y),) = data(1)

@@ -24,17 +24,21 @@ class Remembered:
     """
 
     def __init__(
-        self, dicts: Sequence[dict[Any, Any]], lists: Sequence[list[Any]], tensors: Sequence[torch.Tensor]
-    ) -> None:
+        self, dicts: Sequence[dict[Any, Any]], lists: Sequence[list[Any]], tensors: Sequence[torch.Tensor],
+        items: Sequence[tuple[dict[str, Any], str]] = (),
+    ) -> None:  # fmt: skip
         self.dicts = dicts
         self.lists = lists
         self.tensors = tensors
+        self.items = items
+        """Dicts of which one key counts."""
         self._contents = self._present()
         self._placed = self._places()
         self._memory = [tensor.untyped_storage() for tensor in tensors]
 
     def _present(self) -> list[list[Any]]:
-        return [*map(list, self.lists), *[list(each.values()) for each in self.dicts]]
+        items = [mapping.get(key) for mapping, key in self.items]
+        return [items, *map(list, self.lists), *[list(each.values()) for each in self.dicts]]
 
     def _places(self) -> list[Any]:
         return [(each.data_ptr(), each.shape, each.stride(), each.dtype, each.is_neg()) for each in self.tensors]
@@ -47,6 +51,8 @@ class Remembered:
     def guarded(self, guard: Guard) -> None:
         """Add all of it to a guard."""
         guard.add_dicts(self.dicts)
+        for mapping, key in self.items:
+            guard.add_item(mapping, key)
         for each in self.lists:
             guard.add_list(each)
         for tensor in self.tensors:
