@@ -248,8 +248,8 @@ class GroupedUpdates:
             numbers = [float(state.get(COUNT, 0.0)) for state in states]
             counts = vectors[group.prefix] = torch.tensor(numbers, dtype=torch.float32)
         for state, count in zip(states, counts, strict=True):
-            if state:
-                state[COUNT] = count
+            if state and (COUNT not in state or not _counted_by(state, count)):
+                state[COUNT] = count  # only then, as steps of other shapes look for the object that they have put there
         return counts
 
     @property

@@ -198,6 +198,19 @@ def test_new_shapes() -> None:
             assert float(step(*batch)) == pytest.approx(float(expected), abs=1e-5)
 
 
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_shapes_in_turns_are_compiled_once(name: str) -> None:
+    module = net()
+    step = gtt.compile_step(module, cross_entropy, OPTIMIZERS[name](module.parameters()), backend="interpreter")
+    batches = [data(1, size)[0] for size in (4, 5)]
+    for batch in batches:
+        step(*batch)
+    before = list(step._compiled.values())
+    for batch in batches * 2:
+        step(*batch)
+    assert set(step._compiled.values()) == set(before)
+
+
 def test_several_inputs_outputs_and_results() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:
