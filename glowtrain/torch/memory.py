@@ -81,6 +81,13 @@ def check_memory(tensor: torch.Tensor, name: str = "a tensor") -> None:
         raise InputError(
             f"{name} {tuple(tensor.shape)} has strides {tensor.stride()}: make it contiguous with .contiguous()"
         )
+    check_allocated(tensor, name)
+
+
+def check_allocated(tensor: torch.Tensor, name: str) -> None:
+    """Raise :class:`InputError` for tensors whose memory was given back (``tensor.untyped_storage().resize_(0)``)."""
+    if not tensor.data_ptr() and tensor.numel():
+        raise InputError(f"{name} {tuple(tensor.shape)} has no memory: its storage was resized to 0 bytes")
 
 
 def check_device(tensor: torch.Tensor, name: str) -> None:

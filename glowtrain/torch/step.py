@@ -127,7 +127,7 @@ class CompiledStep:
     def _use(self, native: NativeCall | None) -> None:
         """Call native code from now on."""
         self._native = native
-        self.__call__ = self._look if native is None else native.call
+        self.__call__ = self._look if native is None else native.function()
 
     def _recompile(self) -> None:
         self._use(None)
@@ -263,9 +263,12 @@ class _Looking:
     def __init__(self, step: CompiledStep) -> None:
         self._step = ref(step)
 
-    def __call__(self, *batch: Any) -> Any:
+    def __call__(self, *batch: Any, **named: Any) -> Any:
         step = self._step()
-        assert step is not None  # who calls it has it
+        if step is None:
+            raise InputError("the compiled step of this call is gone: keep what compile_step() returned")
+        if named:
+            raise InputError(f"a step takes its arguments by position, not by name ({', '.join(named)})")
         return step.looking(batch, StepForShape.run)
 
 

@@ -22,7 +22,7 @@ from glowtrain.optim import HYPER
 from glowtrain.stages import Options
 from glowtrain.torch.aten.table import type_of_fake
 from glowtrain.torch.loss import check_loss
-from glowtrain.torch.memory import Allocation, Spans, address, array_of, row_major, tensor_of
+from glowtrain.torch.memory import Allocation, Spans, address, array_of, check_allocated, row_major, tensor_of
 from glowtrain.torch.module import placed, variables_of
 from glowtrain.torch.optimizers import GroupedUpdates
 from glowtrain.torch.random_state import RandomState
@@ -143,7 +143,7 @@ class StepForShape:
             return None
         results = self.result_names, self.results
         maker = partial(pytree.tree_unflatten, treespec=self.structure) if len(self.result_names) > 1 else None
-        work = NativeWork(direct, self.written, self.noticed, *results, maker, self.heed, instead, turn)
+        work = NativeWork(direct, self.written, self.noticed, *results, self.special, maker, self.heed, instead, turn)
         return NativeCall(self.guard, self._settings_guard(followed), own, followed, work)
 
     def _followed(self) -> list[FollowedNumber]:
@@ -189,6 +189,8 @@ class StepForShape:
     def _inputs(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
         """What of a batch is tensors, in memory that the step does not write, perhaps before it reads."""
         tensors = [row_major(leaves[number]) for number in self.leaves]
+        for tensor in tensors:
+            check_allocated(tensor, "an argument of the step")
         return [tensor.clone() if self.written.meet(tensor) else tensor for tensor in tensors]
 
     def _announce(self) -> None:

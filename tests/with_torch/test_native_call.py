@@ -66,6 +66,12 @@ def _looking_as_before() -> Iterator[None]:
     gtt.CompiledStep.looking = original  # type: ignore[method-assign]
 
 
+def without_memory() -> torch.Tensor:
+    tensor = torch.zeros(16, 6)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
 def refusal(make: Callable[[], Any]) -> str:
     with pytest.raises(gt.GlowtrainError) as caught:
         make()
@@ -161,6 +167,7 @@ def test_batches_that_do_not_fit_any_more() -> None:
         ("0 to 2", (x, y + 1)),
         ("0 to 2", (x, y - 4)),
         ("1 target for the loss, not 1 argument", (x,)),
+        ("has no memory", (without_memory(), y)),
     ):
         step(x, y)
         assert is_native(step)
@@ -168,6 +175,15 @@ def test_batches_that_do_not_fit_any_more() -> None:
         assert words in refusal(lambda: step(*wrong))  # noqa: B023
         assert differences(module.state_dict(), before) == 0
     step(x, y)
+    assert is_native(step)
+
+
+def test_arguments_by_name_are_refused() -> None:
+    ((x, y),) = data(1)
+    step = compiled(net())
+    for _ in range(3):
+        assert "by position, not by name (target)" in refusal(lambda: step(x, target=y))
+        step(x, y)
     assert is_native(step)
 
 
@@ -363,6 +379,26 @@ def test_a_step_goes_with_its_last_reference() -> None:
         assert [each() for each in gone] == [None, None]
     finally:
         gc.enable()
+
+
+def test_a_call_keeps_what_it_looks_at() -> None:
+    """Python code within a call, a warning's or another thread's, may drop the step or compile it anew."""
+    module, optimizer, other, theirs = twins(net(), lambda ps: torch.optim.Adam(ps, 1e-2))
+    step = gtt.compile_step(module, cross_entropy, optimizer)
+    batches = data(5)
+    for batch in batches[:2]:
+        step(*batch)
+        eager_step(other, cross_entropy, theirs, batch)
+    call, native = step.__call__, weakref.ref(step.__dict__["_native"])
+    del step
+    gc.collect()
+    assert native() is not None
+    for batch in batches[2:4]:
+        assert float(call(*batch)) == pytest.approx(float(eager_step(other, cross_entropy, theirs, batch)), abs=1e-5)
+    module.eval()
+    assert "step of this call is gone" in refusal(lambda: call(*batches[4]))
+    del call
+    assert native() is None
 
 
 def test_times_of_a_call() -> None:

@@ -981,6 +981,12 @@ def test_parameters_in_one_memory() -> None:
     assert "'0.weight' (16, 6) has strides" in refusal(lambda: compiled(strided))
 
 
+def test_parameters_without_memory() -> None:
+    module = nn.Linear(4, 4)
+    module.weight.untyped_storage().resize_(0)
+    assert "'weight' (4, 4) has no memory" in refusal(lambda: compiled(module, mse_loss))
+
+
 def test_parameters_replaced_after_compiling() -> None:
     """What the optimizer does not hold is said, and nothing is updated; in-place changes are simply used."""
     ((x, y),) = data(1)

@@ -116,13 +116,22 @@ compare:
   ret i1 %without
 }
 
-; Where an argument's elements lie row-major, the copy where they do not; null if that is where the step writes.
+; Where an argument's elements lie row-major, the copy where they do not; null if that is where the step writes, or if
+; there are elements, but no memory.
 define internal ptr @elements(ptr %call, ptr %argument, ptr %behind) #0 {
 entry:
   %storage.at = call i64 @word(ptr %call, i64 24)
   %storage = call ptr @link(ptr %behind, i64 %storage.at)
   %data.at = call i64 @word(ptr %call, i64 27)
   %data = call ptr @link(ptr %storage, i64 %data.at)
+  %bytes = call i64 @word(ptr %argument, i64 5)
+  %empty = icmp eq i64 %bytes, 0
+  %allocated = icmp ne ptr %data, null
+  %there = or i1 %empty, %allocated
+  br i1 %there, label %find, label %lost
+lost:
+  ret ptr null
+find:
   %offset.at = call i64 @word(ptr %call, i64 25)
   %offset = call i64 @word(ptr %behind, i64 %offset.at)
   %size = call i64 @word(ptr %argument, i64 4)
@@ -132,7 +141,6 @@ entry:
   %row.major = icmp eq ptr %copy, null
   br i1 %row.major, label %apart, label %strided
 apart:
-  %bytes = call i64 @word(ptr %argument, i64 5)
   %written = call ptr @link(ptr %call, i64 7)
   %meets = call i1 @meets(ptr %written, ptr %first, i64 %bytes)
   %place = select i1 %meets, ptr null, ptr %first

@@ -34,9 +34,12 @@ define internal ptr @link(ptr %row, i64 %at) #0 {
 
 ; What Python calls: the result, or what is called in its place gives, or NotImplemented without that, or null after an
 ; error.
-define ptr @step(ptr %own, ptr %arguments, i64 %count) #0 {
+define ptr @step(ptr %own, ptr %arguments, i64 %count, ptr %names) #0 {
 entry:
   %call = call ptr @PyLong_AsVoidPtr(ptr %own)
+  %unnamed = icmp eq ptr %names, null
+  br i1 %unnamed, label %begin, label %declined
+begin:
   %fetched = call ptr @link(ptr %call, i64 1)
   call void @fetch(ptr %fetched)
   %stocked = call i1 @stocked(ptr %call)
@@ -63,7 +66,7 @@ declined:
   %none = icmp eq ptr %instead, null
   br i1 %none, label %not, label %other
 other:
-  %other.result = call ptr @PyObject_Vectorcall(ptr %instead, ptr %arguments, i64 %count, ptr null)
+  %other.result = call ptr @PyObject_Vectorcall(ptr %instead, ptr %arguments, i64 %count, ptr %names)
   ret ptr %other.result
 not:
   %not.implemented = call ptr @link(ptr %call, i64 20)

@@ -32,8 +32,8 @@ from glowtrain.types import Array
     OFFSET, AUTOGRAD, DATA, INSTEAD, MAKER, TURN, PLACES, WORDS,
 ) = range(33)  # fmt: skip
 """The words of a call, as ``call.ll`` numbers them."""
-FASTCALL = 0x80
-"""CPython's flag of functions that are given arguments as an array, and their number."""
+FASTCALL, KEYWORDS = 0x80, 0x02
+"""CPython's flags of functions that are given arguments as an array, and their number; and names of the last ones."""
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 BYTES = 1, 2, 4, 8
 """Sizes of elements that are copied."""
@@ -50,6 +50,12 @@ class _Method(ctypes.Structure):
         ("flags", ctypes.c_int),
         ("documentation", ctypes.c_char_p),
     )
+
+
+class _Address(int):
+    """The address of a call's words, with what keeps them."""
+
+    owner: NativeCall
 
 
 @dataclass(frozen=True)
@@ -74,8 +80,8 @@ class FollowedNumber:
 @dataclass(frozen=True)
 class NativeWork:
     """What is called. ``written``: the tensors that the step changes; ``noticed``: those of them whose versions rise;
-    ``names``: those of the results, the loss first; ``results`` makes their tensors, and ``maker`` of a list of them
-    what is returned, if that is not the loss alone; ``heed`` is called with results whose loss is not finite, the list
+    ``names``: those of the results, the loss first; ``results`` makes their tensors; ``owner`` keeps the code and its
+    memory; ``maker`` makes of a list of results what is returned, if that is not the loss alone; ``heed`` is called with results whose loss is not finite, the list
     or the loss alone; ``instead`` with the arguments where the call declines."""
 
     direct: DirectCall
@@ -83,6 +89,7 @@ class NativeWork:
     noticed: Sequence[torch.Tensor]
     names: Sequence[str]
     results: Allocation
+    owner: object
     maker: Callable[[list[torch.Tensor]], Any] | None
     heed: Callable[[Any], None]
     instead: Callable[..., Any]
@@ -101,8 +108,7 @@ def _plain(tensor: torch.Tensor) -> bool:
 
 
 class NativeCall:
-    """A step for arguments like these, as long as a guard and settings hold. ``call(*arguments)`` gives what the step
-    returns, or ``instead`` where something is not as it was, or it is another thread's turn."""
+    """A step for arguments like these, as long as a guard and settings hold."""
 
     def __init__(
         self,
@@ -129,7 +135,16 @@ class NativeCall:
         self._words = _laid_out(sections)
         self._set(layout)
         self.follow(settings)
-        self.call: Callable[..., Any] = _function(ctypes.addressof(self._words))
+
+    def function(self) -> Callable[..., Any]:
+        """Gives for arguments what the step returns, or ``instead`` where something is not as it was, or it is another
+        thread's turn. It keeps all that it looks at: code of Python's that runs within a call may drop the step."""
+        address = _Address(ctypes.addressof(self._words))
+        address.owner = self
+        prototype = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+        make = prototype(("PyCFunction_NewEx", ctypes.pythonapi))
+        made: Callable[..., Any] = make(ctypes.addressof(_method()), address, None)
+        return made
 
     def follow(self, settings: Guard) -> None:
         """Look at these settings from now on."""
@@ -216,19 +231,11 @@ def _laid_out(sections: dict[int, list[int]]) -> ctypes.Array[ctypes.c_uint64]:
     return words
 
 
-def _function(address: int) -> Callable[..., Any]:
-    """``step`` of ``call.ll`` for the call at an address, as a function of Python's."""
-    prototype = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-    make = prototype(("PyCFunction_NewEx", ctypes.pythonapi))
-    made: Callable[..., Any] = make(ctypes.addressof(_method()), address, None)
-    return made
-
-
 _methods: list[_Method] = []
 
 
 def _method() -> _Method:
     """How CPython calls ``step``; it stays, as functions point to it."""
     if not _methods:
-        _methods.append(_Method(b"step", library().address("step"), FASTCALL, None))
+        _methods.append(_Method(b"step", library().address("step"), FASTCALL | KEYWORDS, None))
     return _methods[0]
