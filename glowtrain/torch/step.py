@@ -22,7 +22,7 @@ from glowtrain.graph import Graph
 from glowtrain.modes.training_and_inference import COUNTER
 from glowtrain.presentation.words import kind_of, plural
 from glowtrain.torch.loss import check_loss_function
-from glowtrain.torch.memory import array_of, check_device
+from glowtrain.torch.memory import array_of, check_device, is_plain
 from glowtrain.torch.module import check_module
 from glowtrain.torch.optimizers import GroupedUpdates, kind_of_optimizer
 from glowtrain.torch.shapes import ByShape
@@ -310,7 +310,8 @@ def _flat(batch: Sequence[Any]) -> tuple[Sequence[Any], Any]:
 def _key(value: Any) -> Any:
     """What of an argument decides about the step: a tensor's type, a number itself, with its type."""
     if isinstance(value, torch.Tensor):
-        return value.shape, value.dtype, value.requires_grad, value.device, value.layout
+        kind = is_plain(type(value)) or type(value)
+        return value.shape, value.dtype, value.requires_grad, value.device, value.layout, kind
     _check_input("an argument of the step", value)
     return type(value), repr(value)  # -0.0 is no 0.0
 

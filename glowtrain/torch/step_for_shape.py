@@ -143,7 +143,8 @@ class StepForShape:
             return None
         results = self.result_names, self.results
         maker = partial(pytree.tree_unflatten, treespec=self.structure) if len(self.result_names) > 1 else None
-        work = NativeWork(direct, self.written, self.noticed, *results, self.special, maker, self.heed, instead, turn)
+        owner = self.special, self.numbers
+        work = NativeWork(direct, self.written, self.noticed, *results, owner, maker, self.heed, instead, turn)
         return NativeCall(self.guard, self._settings_guard(followed), own, followed, work)
 
     def _followed(self) -> list[FollowedNumber]:

@@ -18,6 +18,7 @@ import pytest
 import torch
 from eager import Batch, differences, eager_step, twins
 from torch import nn
+from torch.masked import masked_tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
 import glowtrain as gt
@@ -64,6 +65,15 @@ def _looking_as_before() -> Iterator[None]:
     original = gtt.CompiledStep.looking
     yield
     gtt.CompiledStep.looking = original  # type: ignore[method-assign]
+
+
+class Doubled(torch.Tensor):
+    """A class of tensors of which linear layers make twice as much."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = super().__torch_function__(function, types, args, kwargs)
+        return 2 * result if function is nn.functional.linear else result
 
 
 def without_memory() -> torch.Tensor:
@@ -168,6 +178,8 @@ def test_batches_that_do_not_fit_any_more() -> None:
         ("0 to 2", (x, y - 4)),
         ("1 target for the loss, not 1 argument", (x,)),
         ("has no memory", (without_memory(), y)),
+        ("a MaskedTensor, which computes in ways of its own", (masked_tensor(x, x > 0), y)),
+        ("a Doubled, which computes in ways of its own", (x.as_subclass(Doubled), y)),
     ):
         step(x, y)
         assert is_native(step)
@@ -389,7 +401,8 @@ def test_a_call_keeps_what_it_looks_at() -> None:
     for batch in batches[:2]:
         step(*batch)
         eager_step(other, cross_entropy, theirs, batch)
-    call, native = step.__call__, weakref.ref(step.__dict__["_native"])
+    call: Any = step.__call__
+    native = weakref.ref(step.__dict__["_native"])
     del step
     gc.collect()
     assert native() is not None
@@ -397,7 +410,8 @@ def test_a_call_keeps_what_it_looks_at() -> None:
         assert float(call(*batch)) == pytest.approx(float(eager_step(other, cross_entropy, theirs, batch)), abs=1e-5)
     module.eval()
     assert "step of this call is gone" in refusal(lambda: call(*batches[4]))
-    del call
+    call = None
+    gc.collect()
     assert native() is None
 
 
