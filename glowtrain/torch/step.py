@@ -182,9 +182,14 @@ class CompiledStep:
         leaves, structure = _flat(batch)
         key = (torch.get_default_dtype(), structure, *map(_key, leaves))
         compiled = self._compiled.get((self._mode, *key))
-        if compiled is None or not compiled.guard.holds:
+        if compiled is None or not self._holds(compiled):
             compiled = self._looked_at(key, batch)
         return compiled, leaves
+
+    def _holds(self, compiled: StepForShape) -> bool:
+        """Whether nothing has changed since a step's guard was made. Another shape's step may have found tensors of
+        nobody's module elsewhere since then: they may be back where this one saw them, but the state is not."""
+        return compiled.moves == self.outside.moves and compiled.guard.holds
 
     def _looked_at(self, key: Sequence[Any], batch: Sequence[Any]) -> StepForShape:
         """The step for batches like this one, after a look at all that it works on."""
@@ -196,8 +201,8 @@ class CompiledStep:
             compiled = None
         if compiled is None:
             compiled = self._compile(self._with_mode(key), batch)
-        if not compiled.guard.holds:
-            compiled.guard = self.guard(compiled.updates)
+        if not self._holds(compiled):
+            compiled.guard, compiled.moves = self.guard(compiled.updates), self.outside.moves
         return compiled
 
     def _with_mode(self, key: Sequence[Any]) -> Sequence[Any]:

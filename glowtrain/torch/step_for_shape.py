@@ -56,7 +56,7 @@ class StepForShape:
         self.updates = GroupedUpdates(step.optimizer, step.names, *step.clips)
         graph, self.structure = _step_graph(step, batch, self.updates)
         self.changed = step.borrow(graph, self.updates)
-        self.guard = step.guard(self.updates)
+        self.guard, self.moves = step.guard(self.updates), step.outside.moves
         options = Options(facts=step.backend.facts, row_major_variables=True)
         self.special = Specialisation(graph, step.backend, options, step.state)
         names = [value.name for value in graph.inputs if not value.name.startswith(HYPER)]

@@ -73,6 +73,19 @@ def test_a_teacher_that_is_replaced_bit_by_bit_is_compiled_once() -> None:
     assert list(step._compiled.values()) == [compiled]
 
 
+def test_weights_that_are_put_to_and_fro_between_shapes() -> None:
+    """As where a running mean of weights is read now and then."""
+    weights, both = torch.ones(3), (torch.full((3,), 2.0), torch.full((3,), 3.0))
+    loss_fn = lambda y, x: mse_loss(y * weights, x[:, :3])  # noqa: E731
+    module, optimizer, other, theirs = twins(nn.Linear(6, 3), lambda ps: torch.optim.SGD(ps, 0.01))
+    step = gtt.compile_step(module, loss_fn, optimizer)
+    for at, size in ((0, 4), (0, 4), (1, 5), (0, 4), (1, 5), (1, 4), (0, 5), (0, 4), (1, 4), (1, 5)):
+        weights.data = both[at]
+        x = torch.ones(size, 6)
+        assert float(step(x, x)) == pytest.approx(float(eager_step(other, loss_fn, theirs, (x, x))), abs=1e-5)
+    assert differences(module.state_dict(), other.state_dict()) < 1e-5
+
+
 @pytest.mark.parametrize("change", [replaced, written, written_through_data])
 def test_floats_that_do_not_lie_row_major(change: Change) -> None:
     matrix = torch.randn(3, 6).T

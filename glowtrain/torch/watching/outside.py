@@ -27,6 +27,8 @@ class Outside:
         self._others: dict[int, tuple[torch.Tensor, object]] = {}
         self.tensors: dict[str, torch.Tensor] = {}
         """What a step reads by name: those tensors themselves, or copies of those that do not lie row-major."""
+        self.moves = 0
+        """How often one of them was elsewhere than before."""
 
     def variables(self, trace: Trace, own: Mapping[str, Variable]) -> dict[str, Variable]:
         """Variables for a trace's floats but for the module's ``own``, by placeholder; its other tensors are
@@ -72,6 +74,7 @@ class Outside:
             if not _strided(tensor) and tensor.data_ptr() != self.tensors[name].data_ptr():
                 self.tensors[name] = tensor.detach()
                 state.borrow(name, array_of(self.tensors[name]))
+                self.moves += 1
         return True
 
     def guarded(self, guard: Guard) -> None:
