@@ -44,7 +44,6 @@ from glowtrain.loops import (
 )
 from glowtrain.loops.functions import FUNCTIONS, Cost
 from glowtrain.program.analysis.kernel_facts import (
-    PARTLESS,
     blocked_operands,
     box,
     contraction_operands,
@@ -142,8 +141,8 @@ def _target(body: Sequence[Statement], total: Reduce, inner: frozenset[Index]) -
 
 
 def _updated(body: Sequence[Statement], total: Reduce, inner: frozenset[Index]) -> Store | None:
-    """A store to a buffer that is read at the same element alone, for a sum that is never taken in parts."""
-    if not total.dtype.is_float or math.prod(index.extent for index in summed_indices(total)) > PARTLESS:
+    """A store to a buffer that is read at the same element alone: there sums are never taken in parts."""
+    if not total.dtype.is_float:
         return None
     stores = [s for s in body if isinstance(s, Store) and s.buffer.dtype == total.dtype]
     stores = [s for s in stores if _moves(address(s.index, s.buffer.strides), total, inner)]

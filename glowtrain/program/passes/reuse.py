@@ -3,16 +3,19 @@ that buffer.
 
 The planner gives disjoint places to buffers that one instruction touches, so a gradient that passes through an
 activation function would be there twice for a moment, which is often the moment of the peak.
+
+What is made of sums of products takes the place of what its kernel reads beside their factors, too, but only where that
+lowers the peak: sums that are not written anywhere on the way cannot be taken in parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from glowtrain.loops import Buffer, For, Let, Load, Store, address, evaluations
 from glowtrain.program.analysis.kernel_facts import box, contractions, covers
-from glowtrain.program.passes.schedule import lifetimes
+from glowtrain.program.passes.schedule import lifetimes, live_bytes, peak_bytes
 from glowtrain.program.program import Instruction, Program
 
 
@@ -22,11 +25,23 @@ class ReuseOperands:
 
     def run(self, program: Program) -> Program:
         """The same program with fewer buffers."""
-        return replace(program, instructions=tuple(reuse(program.instructions)))
+        return replace(program, instructions=tuple(reuse_at_peaks(program.instructions)))
 
 
-def reuse(instructions: Sequence[Instruction]) -> list[Instruction]:
-    """The instructions, some of whose results lie where operands of theirs lay."""
+def reuse_at_peaks(instructions: Sequence[Instruction]) -> list[Instruction]:
+    """:func:`reuse`, with sums of products only where more would be alive without than the smallest peak."""
+    least, plain = reuse(instructions), reuse(instructions, frozenset())
+    peak = peak_bytes(least)
+    crowded = frozenset(at for at, alive in enumerate(live_bytes(plain)) if alive > peak)
+    if not crowded:
+        return plain
+    some = reuse(instructions, crowded)
+    return some if peak_bytes(some) <= peak else least
+
+
+def reuse(instructions: Sequence[Instruction], sums: Container[int] | None = None) -> list[Instruction]:
+    """The instructions, some of whose results lie where operands of theirs lay; of those with sums of products, some
+    at the positions ``sums`` (everywhere if none are given)."""
     lives = lifetimes(instructions)
     first = {buffer: begin for buffer, (begin, _) in lives.items()}
     last = {buffer: end for buffer, (_, end) in lives.items()}
@@ -34,7 +49,8 @@ def reuse(instructions: Sequence[Instruction]) -> list[Instruction]:
     result: list[Instruction] = []
     for position, instruction in enumerate(instructions):
         moved = instruction.with_buffers({b: place[b] for b in instruction.operands if b in place})
-        for given, taken in _pairs(moved, {b for b in moved.operands if last.get(b) == position}):
+        ending = {b for b in moved.operands if last.get(b) == position}
+        for given, taken in pairs(moved, ending, sums is None or position in sums):
             if first[given] == position:
                 place[given] = taken
                 last[taken] = last[given]
@@ -42,13 +58,17 @@ def reuse(instructions: Sequence[Instruction]) -> list[Instruction]:
     return result
 
 
-def _pairs(instruction: Instruction, ending: set[Buffer]) -> Iterator[tuple[Buffer, Buffer]]:
-    """Results of an elementwise kernel, each with an operand among ``ending`` whose place it can take."""
+def pairs(instruction: Instruction, ending: set[Buffer], sums: bool = True) -> Iterator[tuple[Buffer, Buffer]]:
+    """Results of an elementwise kernel, each with an operand among ``ending`` whose place it can take; with ``sums``
+    also those of the epilogue of a contraction, where factors keep their places."""
     kernel = instruction.kernel
-    loop = box(kernel) if kernel is not None else None
-    if kernel is None or loop is None or not ending or any(True for _ in contractions(kernel.body)):
+    loop = box(kernel) if kernel is not None and ending else None
+    if kernel is None or loop is None:
         return
-    free = [buffer for buffer in kernel.reads if buffer in ending and buffer not in kernel.written]
+    factors = {load.buffer for _, *both in contractions(kernel.body) for load in both}
+    if factors and not sums:
+        return
+    free = [b for b in kernel.reads if b in ending and b not in kernel.written and b not in factors]
     for result in kernel.writes:
         taken = next((buffer for buffer in free if _takes(loop, result, buffer)), None)
         if taken is not None and result not in kernel.reads:

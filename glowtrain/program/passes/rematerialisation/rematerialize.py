@@ -24,7 +24,7 @@ from glowtrain.program.analysis.time_estimate import estimate, total
 from glowtrain.program.memory.plan import plan
 from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX, Recomputation
 from glowtrain.program.passes.rematerialisation.timeline import Drop, Hole, Timeline
-from glowtrain.program.passes.reuse import reuse
+from glowtrain.program.passes.reuse import reuse_at_peaks
 from glowtrain.program.program import ALIGNMENT, Instruction, Program
 from glowtrain.stages import PLAIN_RATES, Explain, Rates
 
@@ -77,7 +77,7 @@ class Rematerialize:
         return result
 
     def _arena(self, program: Program) -> int:
-        return plan(replace(program, instructions=tuple(reuse(program.instructions))), self.alignment).arena
+        return plan(replace(program, instructions=tuple(reuse_at_peaks(program.instructions))), self.alignment).arena
 
     def _tell(self, dropping: _Dropping) -> None:
         if self.explain is not None:
