@@ -58,10 +58,13 @@ def _inlined(options: Options) -> Pass:
     return InlineProducers(options.facts.max_inlined, told(options, "inlined"))
 
 
-def _fused(options: Options) -> Pass:
+def _limits(options: Options) -> Limits:
     facts = options.facts
-    limits = Limits(facts.max_operands, facts.max_expressions, facts.max_statements)
-    return FuseLoops(limits, told(options, "fused"))
+    return Limits(facts.max_operands, facts.max_expressions, facts.max_statements)
+
+
+def _fused(options: Options) -> Pass:
+    return FuseLoops(_limits(options), told(options, "fused"))
 
 
 def _packed(options: Options) -> Pass:
@@ -70,7 +73,9 @@ def _packed(options: Options) -> Pass:
 
 def _rematerialized(options: Options) -> Pass:
     facts = options.facts
-    return Rematerialize(options.memory, facts.rates, facts.alignment, told(options, "rematerialized"))
+    return Rematerialize(
+        options.memory, facts.rates, facts.alignment, _limits(options), told(options, "rematerialized")
+    )
 
 
 WALK: tuple[Stage, ...] = (

@@ -338,7 +338,7 @@ def _movable(use: _Use, buffer: Buffer, defined: Definition) -> bool:
 def _inlined(instruction: Instruction, definitions: Mapping[Buffer, Definition]) -> Instruction:
     """The instruction with definitions in place of loads. Arithmetic that becomes equal through that is shared."""
     computed = any(not is_move(defined.value) for defined in definitions.values())
-    shared = _EqualNodes(frozenset(instruction.writes)) if computed else None
+    shared = EqualNodes(frozenset(instruction.writes)) if computed else None
 
     def change(expr: Expr) -> Expr | None:
         defined = definitions.get(expr.buffer) if isinstance(expr, Load) else None
@@ -350,7 +350,7 @@ def _inlined(instruction: Instruction, definitions: Mapping[Buffer, Definition])
     return instruction.rewritten(change)
 
 
-class _EqualNodes:
+class EqualNodes:
     """One node for all equal expressions; loads of what the kernel writes may differ from one another."""
 
     def __init__(self, written: frozenset[Buffer]) -> None:

@@ -201,29 +201,35 @@ class _Fusion:
 
     def _without_private(self, kernel: Kernel) -> Kernel:
         """Drop stores to activations that nobody reads."""
-        loop = Box.of(kernel)
-        if loop is None:
-            return self._without_private_of_rows(kernel)
-        stores = [s for s in loop.body if isinstance(s, Store) and not self._private(s.buffer, kernel)]
-        sums = _partial_sums(loop.body, kernel) if loop.contracts else None
-        if sums is not None and not any(_holds_sums(s, sums, kernel) for s in stores):
-            stores.append(sums)
-        body = tuple(s for s in loop.body if not isinstance(s, Store) or s in stores)
-        if len(body) == len(loop.body):
-            return kernel
-        return Kernel(kernel.name, (For(loop.indices, _used_lets(body)),))
-
-    def _without_private_of_rows(self, kernel: Kernel) -> Kernel:
-        """The same for a loop over rows, which has a loop inside."""
-        (rows,) = kernel.body
-        assert isinstance(rows, For)
-        body = tuple(s for s in rows.body if not isinstance(s, Store) or not self._private(s.buffer, kernel))
-        return Kernel(kernel.name, (For(rows.indices, _used_lets(body)),))
+        return without_stores(kernel, lambda buffer: self._private(buffer, kernel))
 
     def _private(self, buffer: Buffer, kernel: Kernel) -> bool:
         """Whether nothing but ``kernel`` itself could want this buffer's contents."""
         read = buffer in kernel.reads or bool(self.readers.get(buffer))
         return buffer.kind == "activation" and buffer not in self.live_out and not read
+
+
+def without_stores(kernel: Kernel, private: Callable[[Buffer], bool]) -> Kernel:
+    """The kernel without stores to buffers that are ``private``, so that nobody reads them, and the names for these."""
+    loop = Box.of(kernel)
+    if loop is None:
+        return _without_stores_of_rows(kernel, private)
+    stores = [s for s in loop.body if isinstance(s, Store) and not private(s.buffer)]
+    sums = _partial_sums(loop.body, kernel) if loop.contracts else None
+    if sums is not None and not any(_holds_sums(s, sums, kernel) for s in stores):
+        stores.append(sums)
+    body = tuple(s for s in loop.body if not isinstance(s, Store) or s in stores)
+    if len(body) == len(loop.body):
+        return kernel
+    return Kernel(kernel.name, (For(loop.indices, _used_lets(body)),))
+
+
+def _without_stores_of_rows(kernel: Kernel, private: Callable[[Buffer], bool]) -> Kernel:
+    """The same for a loop over rows, which has a loop inside."""
+    (rows,) = kernel.body
+    assert isinstance(rows, For)
+    body = tuple(s for s in rows.body if not isinstance(s, Store) or not private(s.buffer))
+    return kernel if len(body) == len(rows.body) else Kernel(kernel.name, (For(rows.indices, _used_lets(body)),))
 
 
 def _partial_sums(body: Sequence[Statement], kernel: Kernel) -> Store | None:

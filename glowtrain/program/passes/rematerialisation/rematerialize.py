@@ -2,7 +2,8 @@
 
 At the moment when most is alive, the buffer is dropped that frees most bytes for the time that making it again takes,
 until the budget is met, or no more time may be spent. What is made again are whole buffers, by the statements that led
-to them, so results are the same to the bit.
+to them, so results are the same to the bit. Copies are fused with what follows them, and in the program that this makes
+the search goes on, until it finds no more: there copies can be dropped themselves, and read later than what they copy.
 
 Sources: Chen, Xu, Zhang and Guestrin, Training Deep Nets with Sublinear Memory Cost (2016); Jain et al., Checkmate:
 Breaking the Memory Wall with Optimal Tensor Rematerialization (MLSys 2020); Kirisame et al., Dynamic Tensor
@@ -22,9 +23,12 @@ from glowtrain.memory.budget import UNSAID, Budget, check_variables
 from glowtrain.names import Names
 from glowtrain.program.analysis.time_estimate import estimate, total
 from glowtrain.program.memory.plan import plan
+from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, Limits
+from glowtrain.program.passes.rematerialisation.neighbours import fuse_neighbours
 from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX, Recomputation
 from glowtrain.program.passes.rematerialisation.timeline import Drop, Hole, Timeline
-from glowtrain.program.passes.reuse import reuse_at_peaks
+from glowtrain.program.passes.reuse import reuse, reuse_at_peaks
+from glowtrain.program.passes.schedule import peak_bytes
 from glowtrain.program.program import ALIGNMENT, Instruction, Program
 from glowtrain.stages import PLAIN_RATES, Explain, Rates
 
@@ -38,11 +42,12 @@ LEAST_PART = 512
 @dataclass(frozen=True)
 class Rematerialize:
     """The pass: what is dropped follows from the budget, and from rates at which time is estimated; activations will
-    lie at multiples of ``alignment`` bytes."""
+    lie at multiples of ``alignment`` bytes, and fused kernels stay within ``limits``."""
 
     budget: Budget = UNSAID
     rates: Rates = PLAIN_RATES
     alignment: int = ALIGNMENT
+    limits: Limits = LIMITS
     explain: Explain | None = None
 
     def run(self, program: Program) -> Program:
@@ -53,7 +58,7 @@ class Rematerialize:
         if self.budget.limited:
             return self._within_limit(program)
         allowed = self.budget.slower * total(program.instructions, self.rates)
-        dropping = _Dropping(program, self.rates, allowed, NEAR if self.budget.modest else 0)
+        dropping = _Dropping(program, self, allowed, NEAR if self.budget.modest else 0)
         dropping.until(0)
         self._tell(dropping)
         return dropping.result()
@@ -64,7 +69,7 @@ class Rematerialize:
         arena = self._arena(program)
         limit = self.budget.limit(variables + arena)
         check_variables(program.name, variables, limit)
-        dropping, result, more = _Dropping(program, self.rates, math.inf, 0), program, True
+        dropping, result, more = _Dropping(program, self, math.inf, 0), program, True
         goal, least = limit - variables, arena
         while variables + arena > limit:
             if not more:
@@ -81,27 +86,52 @@ class Rematerialize:
 
     def _tell(self, dropping: _Dropping) -> None:
         if self.explain is not None:
-            for hole in dropping.holes():
-                bytes_, kernel = hole.buffer.type.nbytes, hole.recomputation.kernel
-                self.explain(hole.buffer.name, f"{bytes_:,} bytes are not kept, {kernel.name} makes them again")
+            for hole in (*dropping.before, *dropping.holes()):
+                nbytes, kernel = hole.buffer.type.nbytes, hole.recomputation.kernel
+                self.explain(hole.buffer.name, f"{nbytes:,} bytes are not kept, {kernel.name} makes them again")
 
 
 class _Dropping:
-    """A program of which buffers are dropped, in so many nanoseconds, of ``least`` bytes each."""
+    """A program of which buffers are dropped, in so many nanoseconds, of ``least`` bytes each.
 
-    def __init__(self, program: Program, rates: Rates, allowed: float, least: int) -> None:
-        self.program, self.rates, self.left, self.least = program, rates, allowed, least
-        self.timeline = Timeline(program.instructions)
+    It goes by rounds: in each, buffers are dropped of the program that the round before led to.
+    """
+
+    def __init__(self, program: Program, how: Rematerialize, allowed: float, least: int) -> None:
+        self.how, self.rates, self.left, self.least = how, how.rates, allowed, least
+        self.before: list[Hole] = []
         self._costs: dict[Recomputation, float] = {}
+        self._begin(program)
+
+    def _begin(self, program: Program) -> None:
+        """Begin a round."""
+        self.program, self.timeline = program, Timeline(program.instructions)
+        self.begun = self.timeline.peak
+        self.best = self.timeline.copy(), self.left
 
     def until(self, goal: int) -> bool:
         """Drop buffers while more bytes than ``goal`` are alive somewhere; whether no more are."""
+        while not self._drop(goal):
+            program = self.result()
+            if program is self.program:
+                return False
+            self.before += self.holes()
+            self._begin(program)
+        return True
+
+    def _drop(self, goal: int) -> bool:
+        """The same, in one round. The last drops are undone where they led to no smaller peak."""
         while self.timeline.peak > goal:
             best = self._best()
             if best is None:
+                if self._peak(self.timeline) >= self._peak(self.best[0]):
+                    self.timeline, self.left = self.best
                 return False
+            peak = self.best[0].peak
             self.timeline.apply(best)
             self.left -= self._net(best)
+            if self.timeline.peak < peak:
+                self.best = self.timeline.copy(), self.left
         return True
 
     def _best(self) -> Drop | None:
@@ -120,7 +150,10 @@ class _Dropping:
 
     def _net(self, drop: Drop) -> float:
         """The time of a drop without that of reading what was written long ago."""
-        return max(self._time(drop) - drop.holes[0].buffer.type.nbytes / self.rates.memory, 0.0)
+        buffer = drop.holes[0].buffer
+        if buffer.name.endswith(SUFFIX):
+            return self._time(drop)
+        return max(self._time(drop) - buffer.type.nbytes / self.rates.memory, 0.0)
 
     def _cost(self, recomputation: Recomputation) -> float:
         if recomputation not in self._costs:
@@ -128,16 +161,23 @@ class _Dropping:
         return self._costs[recomputation]
 
     def holes(self) -> list[Hole]:
-        """Everything that was dropped, in the order in which it is made again."""
+        """Everything that was dropped in this round, in the order in which it is made again."""
         found = [hole for holes in self.timeline.holes.values() for hole in holes]
         return sorted(found, key=lambda hole: hole.end)
 
     def result(self) -> Program:
-        """The program with copies of what makes again what was dropped."""
-        if not self.timeline.holes:
-            return self.program
+        """The program with copies of what makes again what was dropped; as it was before the round, if that is of no
+        use."""
+        less = self._peak(self.timeline) < self.begun
+        return replace(self.program, instructions=tuple(self._copied(self.timeline))) if less else self.program
+
+    def _peak(self, timeline: Timeline) -> int:
+        """The bytes that are alive at most once copies are kernels."""
+        return peak_bytes(reuse(self._copied(timeline))) if timeline.holes else self.begun
+
+    def _copied(self, timeline: Timeline) -> list[Instruction]:
         names = Names(buffer.name for buffer in self.program.buffers)
-        return replace(self.program, instructions=tuple(_with_holes(self.timeline, names)))
+        return fuse_neighbours(list(_with_holes(timeline, names)), self.how.limits, timeline.peak)
 
 
 def _with_holes(timeline: Timeline, names: Names) -> Iterator[Instruction]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -73,6 +74,15 @@ class Timeline:
         self._repeatable = {position for position in range(len(instructions)) if self._runs_twice(position)}
         self._scalars: dict[int, dict[Buffer, tuple[Ref, Load]]] = {}
         self._recomputations: dict[tuple[Buffer, frozenset[Buffer]], Recomputation] = {}
+
+    def copy(self) -> Timeline:
+        """The same, to which drops can be applied that this one does not see; those that were found for one of both do
+        not fit the other."""
+        found = copy(self)
+        found.live = self.live.copy()
+        found.holes = {buffer: [replace(hole) for hole in holes] for buffer, holes in self.holes.items()}
+        found.accesses = {buffer: list(positions) for buffer, positions in self.accesses.items()}
+        return found
 
     def _runs_twice(self, position: int) -> bool:
         kernel = self.instructions[position].kernel
