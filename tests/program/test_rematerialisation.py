@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from glowtrain.errors import InputError, MemoryBudgetError, ProgramError
 from glowtrain.graph import Graph, Value
 from glowtrain.loops import Buffer, Expr, Load
 from glowtrain.memory.budget import KEEP, SMALLEST, UNSAID, Budget, Memory, budget_of
+from glowtrain.names import Names
 from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.memory.plan import plan
 from glowtrain.program.memory.verify_plan import verify_plan
@@ -23,6 +25,7 @@ from glowtrain.program.passes import reuse as reusing
 from glowtrain.program.passes.rematerialisation import rematerialize as passes
 from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX, Recomputation
 from glowtrain.program.passes.rematerialisation.rematerialize import Rematerialize
+from glowtrain.program.passes.rematerialisation.reorder import Reordering
 from glowtrain.program.passes.rematerialisation.timeline import Drop, Timeline
 from glowtrain.program.passes.reuse import ReuseOperands, reuse
 from glowtrain.program.passes.schedule import peak_bytes
@@ -448,6 +451,57 @@ def _rounds(program: Program) -> Iterator[Program]:
     dropping._begin = noted  # type: ignore[method-assign]
     dropping.until(0)
     yield from found
+
+
+UPDATE = """program p
+  input  g: f32[256]
+  output y: f32[256]
+  variable w: f32[16]
+  activation h: f32[256]
+  activation d: f32[256]
+  updates w
+kernel layer:
+  for i<256: h[i] = g[i] + w[i % 16]
+kernel before:
+  for i<16, j<16: d[16 * i + j] = sum(r<16: h[16 * r + i] * w[j])
+kernel update:
+  for i<16: w[i] = w[i] + sum(r<16: h[16 * i + r] * g[16 * r + i])
+kernel last:
+  for i<256: y[i] = d[255 - i]
+"""
+
+
+def test_an_update_that_frees_much_comes_first() -> None:
+    """What still needs the weights as they were reads a copy of them."""
+    program = parse(UPDATE)
+    order = Reordering(Names(b.name for b in program.buffers)).run(program.instructions)
+    assert [kernel.name for kernel in order] == ["layer", "before", "update", "last"]
+    later = parse(UPDATE.replace("h[16 * r + i] * w[j]", "g[16 * r + i] * w[j]"))
+    order = Reordering(Names(b.name for b in later.buffers)).run(later.instructions)
+    assert [kernel.name for kernel in order] == ["layer", "w.before", "update", "before", "last"]
+    assert peak_bytes(later.instructions) == 2048
+    assert peak_bytes(order) == 1024 + 64
+    feeds = {"g": np.random.default_rng(5).standard_normal(256, np.float32)}
+    assert bits(replace(later, instructions=tuple(order)), feeds) == bits(later, feeds)
+
+
+def test_a_copy_of_a_variable_that_was_updated_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = parse(UPDATE.replace("h[16 * r + i] * w[j]", "g[16 * r + i] * w[j]"))
+    monkeypatch.setattr(Reordering, "_copy_of", lambda self, variable: variable)
+    order = Reordering(Names()).run(program.instructions)
+    feeds = {"g": np.random.default_rng(5).standard_normal(256, np.float32)}
+    assert bits(replace(program, instructions=tuple(order)), feeds) != bits(program, feeds)
+
+
+def test_a_variable_that_two_kernels_update_is_not_copied_from_before_the_first() -> None:
+    """What lies between them reads what the first one wrote."""
+    twice = UPDATE.replace("h[16 * r + i] * w[j]", "g[16 * r + i] * w[j]").replace(
+        "kernel before:", "kernel step:\n  for i<16: w[i] = 2 * w[i]\nkernel before:"
+    )
+    program = parse(twice)
+    for order in Reordering(Names())._moves(list(program.instructions), np.full(5, 2048)):
+        feeds = {"g": np.random.default_rng(5).standard_normal(256, np.float32)}
+        assert bits(replace(program, instructions=tuple(order)), feeds) == bits(program, feeds)
 
 
 def test_what_was_dropped_is_explained() -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from glowtrain.errors import MemoryBudgetError
@@ -26,6 +26,7 @@ from glowtrain.program.memory.plan import plan
 from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, Limits
 from glowtrain.program.passes.rematerialisation.neighbours import fuse_neighbours
 from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX, Recomputation
+from glowtrain.program.passes.rematerialisation.reorder import Reordering
 from glowtrain.program.passes.rematerialisation.timeline import Drop, Hole, Timeline
 from glowtrain.program.passes.reuse import reuse, reuse_at_peaks
 from glowtrain.program.passes.schedule import peak_bytes
@@ -166,18 +167,23 @@ class _Dropping:
         return sorted(found, key=lambda hole: hole.end)
 
     def result(self) -> Program:
-        """The program with copies of what makes again what was dropped; as it was before the round, if that is of no
-        use."""
-        less = self._peak(self.timeline) < self.begun
-        return replace(self.program, instructions=tuple(self._copied(self.timeline))) if less else self.program
+        """The program with copies of what makes again what was dropped, in an order that suits it; as it was before the
+        round, if that is of no use."""
+        order = Reordering(self._names()).run(self._copied(self.timeline))
+        less = peak_bytes(reuse(order)) < self.begun
+        return replace(self.program, instructions=tuple(order)) if less else self.program
 
     def _peak(self, timeline: Timeline) -> int:
         """The bytes that are alive at most once copies are kernels."""
-        return peak_bytes(reuse(self._copied(timeline))) if timeline.holes else self.begun
+        return peak_bytes(reuse(self._copied(timeline)))
 
-    def _copied(self, timeline: Timeline) -> list[Instruction]:
-        names = Names(buffer.name for buffer in self.program.buffers)
-        return fuse_neighbours(list(_with_holes(timeline, names)), self.how.limits, timeline.peak)
+    def _copied(self, timeline: Timeline) -> Sequence[Instruction]:
+        if not timeline.holes:
+            return self.program.instructions
+        return fuse_neighbours(list(_with_holes(timeline, self._names())), self.how.limits, timeline.peak)
+
+    def _names(self) -> Names:
+        return Names(buffer.name for buffer in self.program.buffers)
 
 
 def _with_holes(timeline: Timeline, names: Names) -> Iterator[Instruction]:
