@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from weakref import ref
 
 import ml_dtypes
 import numpy as np
@@ -168,7 +170,7 @@ class TensorType:
     def with_dtype(self, dtype: DType) -> TensorType:
         return TensorType(dtype, self.shape)
 
-    def accepts(self, array: Array) -> bool:
+    def accepts(self, array: Array | LazyArray) -> bool:
         """Whether an array has exactly this type."""
         return array.dtype == self.dtype.numpy and array.shape == self.shape
 
@@ -181,6 +183,45 @@ class TensorType:
 def type_of(array: Array) -> TensorType:
     """The tensor type of an array."""
     return TensorType(dtype_of(array.dtype), tuple(int(extent) for extent in array.shape))
+
+
+class LazyArray:
+    """An array that is computed when one looks at it, the same one each time, and kept as long as one does."""
+
+    __slots__ = ("_known", "_make", "type")
+
+    def __init__(self, type_: TensorType, make: Callable[[], Array]) -> None:
+        """``make``: returns the array, of this type."""
+        self.type = type_
+        self._make = make
+        self._known: ref[Array] | None = None
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.type.dtype.numpy
+
+    @property
+    def shape(self) -> Shape:
+        return self.type.shape
+
+    @property
+    def array(self) -> Array:
+        """The array, which must not be changed."""
+        known = None if self._known is None else self._known()
+        if known is None:
+            known = self._make()
+            known.flags.writeable = False  # what was written to it would be gone with it
+            self._known = ref(known)
+        return known
+
+    def __reduce__(self) -> tuple[Callable[[Array], Array], tuple[Array]]:
+        """Its elements: what computes them may be another function elsewhere."""
+        return np.asarray, (self.array,)
+
+
+def elements_of(array: Array | LazyArray) -> Array:
+    """An array itself, or the one that a lazy one stands for."""
+    return array.array if isinstance(array, LazyArray) else array
 
 
 def parse_type(text: str) -> TensorType:

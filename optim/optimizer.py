@@ -246,7 +246,8 @@ def global_norm(gradients: list[Value], dtype: DType) -> Value:
 
 
 def _slot(parameter: Variable, name: str, fill: float) -> Variable:
-    array = np.full(parameter.shape, fill, accumulator(parameter.dtype).numpy)
+    """A variable of one number everywhere, which is in memory once."""
+    array = np.broadcast_to(np.asarray(fill, accumulator(parameter.dtype).numpy), parameter.shape)
     return Variable(f"{parameter.name}.{name}", array, trainable=False)
 
 

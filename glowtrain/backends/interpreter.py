@@ -90,6 +90,6 @@ def evaluate(graph: Graph, inputs: Mapping[str, Array], state: Mapping[str, Arra
         if isinstance(leaf, Constant):
             environment[leaf] = leaf.array
         elif isinstance(leaf, Variable):
-            environment[leaf] = (state or {}).get(leaf.name, leaf.initial)
+            environment[leaf] = leaf.value_in(state or {})
     run_nodes(graph.nodes, environment)
     return environment

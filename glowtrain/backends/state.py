@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike
 
 from glowtrain.errors import BackendError, InputError
 from glowtrain.forks import renew_in_children
-from glowtrain.types import Array, Shape
+from glowtrain.types import Array, LazyArray, Shape, elements_of
 
 
 class ReadWriteLock:
@@ -115,11 +115,11 @@ class State:
     lock.
     """
 
-    def __init__(self, variables: Mapping[str, Array]) -> None:
+    def __init__(self, variables: Mapping[str, Array | LazyArray]) -> None:
         self.lock = ReadWriteLock()
         self.moves = 0
         """How often storage has moved: what points to it holds as long as this number does."""
-        self._storage = {name: aligned(array) for name, array in variables.items()}
+        self._storage = {name: aligned(elements_of(array)) for name, array in variables.items()}
         self._layouts = {name: tuple(range(array.ndim)) for name, array in self._storage.items()}
         self._borrowed: set[str] = set()
 
@@ -156,13 +156,13 @@ class State:
                 raise InputError(f"variable {name} is {types}")
             view[...] = array
 
-    def add(self, name: str, initial: Array) -> None:
+    def add(self, name: str, initial: Array | LazyArray) -> None:
         """Take in a variable, unless it is there already. Raises :class:`InputError` if that one has another shape or
         dtype."""
         if name not in self._storage:
             with self.lock.writing():
-                self._layouts.setdefault(name, tuple(range(initial.ndim)))
-                self._storage.setdefault(name, aligned(initial))
+                self._layouts.setdefault(name, tuple(range(len(initial.shape))))
+                self._storage.setdefault(name, aligned(elements_of(initial)))
         with self.lock.reading():
             shape = tuple(self._storage[name].shape[axis] for axis in np.argsort(self._layouts[name]))
             dtype = self._storage[name].dtype

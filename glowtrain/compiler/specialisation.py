@@ -44,7 +44,7 @@ class Specialisation:
             self.state = state
             self.executable = executable_of(graph, backend, options)
             for variable in graph.variables:
-                state.add(variable.name, variable.initial)
+                state.add(variable.name, variable.source)
             self._indexing = graph.index_uses
             """The inputs whose elements must be looked at before the rest goes to an instance as it is."""
             self._changes, self._reads = bool(graph.updates), bool(graph.variables)

@@ -32,7 +32,7 @@ from glowtrain.graph.graph import Graph
 from glowtrain.graph.operator import Operator, format_attribute
 from glowtrain.graph.registry import lookup
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
-from glowtrain.types import DTYPES, Array, TensorType, parse_type
+from glowtrain.types import DTYPES, Array, LazyArray, TensorType, elements_of, parse_type
 
 INLINE_ELEMENTS = 16
 """Constants with at most this many elements are written out."""
@@ -51,7 +51,7 @@ def arrays_of(graph: Graph) -> dict[str, Array]:
     printer = _Printer()
     for _ in printer.graph(graph, ""):
         pass
-    return printer.arrays
+    return {name: elements_of(array) for name, array in printer.arrays.items()}
 
 
 def parse(text: str, arrays: Mapping[str, Array] | None = None) -> Graph:
@@ -72,7 +72,7 @@ class _Printer:
     def __init__(self) -> None:
         self.names: dict[Value, str] = {}
         self.taken: dict[str, int] = {}
-        self.arrays: dict[str, Array] = {}
+        self.arrays: dict[str, Array | LazyArray] = {}
         self.unnamed = 0
 
     def graph(self, graph: Graph, indent: str) -> Iterator[str]:
@@ -92,7 +92,7 @@ class _Printer:
 
     def leaf(self, leaf: Value) -> str:
         if isinstance(leaf, Variable):
-            return f"variable {self.array(leaf, leaf.initial)}{'' if leaf.trainable else ' frozen'}"
+            return f"variable {self.array(leaf, leaf.source)}{'' if leaf.trainable else ' frozen'}"
         if not isinstance(leaf, Constant):
             raise GraphError(f"{leaf!r} is neither an input, a constant, a variable nor a node's output")
         if leaf.type.size <= INLINE_ELEMENTS:
@@ -131,7 +131,7 @@ class _Printer:
         repeat = self.taken[name] = self.taken.get(name, -1) + 1
         return f"{name}~{repeat}" if repeat else name
 
-    def array(self, value: Value, array: Array) -> str:
+    def array(self, value: Value, array: Array | LazyArray) -> str:
         self.arrays[_array_key(self.use(value)[1:])] = array
         return "@" + self.names[value]
 

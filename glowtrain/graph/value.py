@@ -7,7 +7,7 @@ not exist. Types are inferred when a node is made: a shape error is raised at th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -19,7 +19,7 @@ from glowtrain.graph.indexing import indexing
 from glowtrain.graph.operator import Operator
 from glowtrain.graph.registry import Named
 from glowtrain.names import module_in, module_of
-from glowtrain.types import Array, DType, TensorType, type_of
+from glowtrain.types import Array, DType, LazyArray, TensorType, elements_of, type_of
 
 
 class Value:
@@ -153,16 +153,27 @@ class Constant(Value):
 class Variable(Value):
     """State: a tensor that lives in the compiled function's instance and that a step may update.
 
-    ``initial`` is its value at the start; ``trainable`` says whether an optimizer may change it.
+    ``initial`` is its value at the start, which must not be changed; ``source`` is where that comes from: the array
+    itself, or a :class:`~glowtrain.types.LazyArray`, of which nothing is in memory while nobody looks at it.
+    ``trainable`` says whether an optimizer may change it.
     """
 
-    __slots__ = ("initial", "trainable")
+    __slots__ = ("source", "trainable")
 
-    def __init__(self, name: str, initial: Array, trainable: bool = True) -> None:
-        initial = np.asarray(initial)
-        super().__init__(type_of(initial), name)
-        self.initial = initial
+    def __init__(self, name: str, initial: Array | LazyArray, trainable: bool = True) -> None:
+        source = initial if isinstance(initial, LazyArray) else np.asarray(initial)
+        super().__init__(source.type if isinstance(source, LazyArray) else type_of(source), name)
+        self.source = source
         self.trainable = trainable
+
+    @property
+    def initial(self) -> Array:
+        return elements_of(self.source)
+
+    def value_in(self, state: Mapping[str, Array]) -> Array:
+        """Its value among those of variables by name, the initial one where there is none."""
+        value = state.get(self.name)
+        return self.initial if value is None else value
 
 
 _layer: ContextVar[str] = ContextVar("layer", default="")

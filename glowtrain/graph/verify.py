@@ -10,7 +10,7 @@ from glowtrain.graph.graph import Graph, bodies_of
 from glowtrain.graph.registry import lookup
 from glowtrain.graph.specialise.binding import Trimmed, parts_of
 from glowtrain.graph.value import Constant, Input, Node, Value, Variable
-from glowtrain.types import Array, TensorType
+from glowtrain.types import Array, LazyArray, TensorType
 
 
 def verify(graph: Graph) -> None:
@@ -64,14 +64,14 @@ def _leaves(graph: Graph) -> Iterator[str]:
         if isinstance(leaf, Constant):
             yield from _array(leaf, leaf.array)
         elif isinstance(leaf, Variable):
-            yield from _array(leaf, leaf.initial)
+            yield from _array(leaf, leaf.source)
         elif not isinstance(leaf, Input):
             yield f"{leaf!r} is neither an input, a constant, a variable nor a node's output"
         elif leaf not in declared:
             yield f"input {leaf.name!r} ({leaf.type}) is used but not declared"
 
 
-def _array(leaf: Value, array: Array) -> Iterator[str]:
+def _array(leaf: Value, array: Array | LazyArray) -> Iterator[str]:
     if not leaf.type.accepts(array):
         yield f"{_kind(leaf)} {leaf.name!r} has type {leaf.type} but holds {array.dtype}{list(array.shape)}"
 

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal
 
 from glowtrain.deferred import cached_property
 from glowtrain.loops.functions import FUNCTIONS, PREDICATES
-from glowtrain.types import Array, DType, Shape, TensorType, boolean, i64
+from glowtrain.types import Array, DType, LazyArray, Shape, TensorType, boolean, elements_of, i64
 
 Number = bool | int | float
 BufferKind = Literal["input", "output", "constant", "variable", "activation"]
@@ -39,10 +39,15 @@ class Buffer:
     type: TensorType
     kind: BufferKind = "activation"
     layout: tuple[int, ...] = ()
-    initial: Array | None = None
+    initial: Array | LazyArray | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layout", self.layout or tuple(range(self.type.rank)))
+
+    @property
+    def known(self) -> Array | None:
+        """The elements of a constant."""
+        return elements_of(self.initial) if self.kind == "constant" and self.initial is not None else None
 
     @property
     def dtype(self) -> DType:

@@ -104,7 +104,7 @@ class _Lowering:
             buffer = Buffer(self.names.fresh(value.name or "c"), value.type, "constant", initial=value.array)
             self.constants.append(buffer)
         elif isinstance(value, Variable):
-            buffer = Buffer(self.names.fresh(value.name), value.type, "variable", initial=value.initial)
+            buffer = Buffer(self.names.fresh(value.name), value.type, "variable", initial=value.source)
         else:
             buffer = Buffer(self.names.fresh(value.name), value.type, "input")
         self.tensors[value] = Tensor(buffer)

@@ -104,7 +104,7 @@ class _Trainable:
         if isinstance(value, Variable) and not value.trainable:
             return value
         if isinstance(value, Variable):
-            return self.state.setdefault(value, Variable(value.name, value.initial, trainable=False))
+            return self.state.setdefault(value, Variable(value.name, value.source, trainable=False))
         if isinstance(value, Constant):
             name = value.name or f"running.{len(self.state)}"
             return self.state.setdefault(value, Variable(name, value.array, trainable=False))

@@ -10,6 +10,7 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -31,6 +32,14 @@ class Request:
 class Initializer(ABC):
     """A rule for initial values."""
 
+    repeatable: ClassVar[bool] = False
+    """Whether the same request always gives the same values: then they are not kept, but drawn again when wanted."""
+
+    def __init_subclass__(cls) -> None:
+        """What draws in another way than its base says itself whether it is repeatable."""
+        if "__call__" in vars(cls) and "repeatable" not in vars(cls):
+            cls.repeatable = False
+
     @abstractmethod
     def __call__(self, request: Request) -> Array:
         """The initial value, f64."""
@@ -39,6 +48,8 @@ class Initializer(ABC):
 @dataclass(frozen=True)
 class Fill(Initializer):
     """The same number everywhere."""
+
+    repeatable = True
 
     value: float
 
@@ -54,23 +65,33 @@ ones = Fill(1.0)
 class Normal(Initializer):
     """Normally distributed with mean 0."""
 
+    repeatable = True
+
     std: float = 0.02
 
     def __call__(self, request: Request) -> Array:
-        return self.std * normals(request)
+        values = normals(request)
+        values *= self.std
+        return values
 
 
 @dataclass(frozen=True)
 class FanIn(Initializer):
     """Uniform in ±1/√fan_in: PyTorch's default for linear layers and convolutions, weights and biases."""
 
+    repeatable = True
+
     def __call__(self, request: Request) -> Array:
-        return uniforms(request) / math.sqrt(max(request.fan_in, 1))
+        values = uniforms(request)
+        values /= math.sqrt(max(request.fan_in, 1))
+        return values
 
 
 @dataclass(frozen=True)
 class Scaled(Initializer):
     """Base of the two below: a spread that keeps the variance of signals, uniform or normal."""
+
+    repeatable = True
 
     gain: float = 1.0
     distribution: str = "uniform"
@@ -87,9 +108,10 @@ class Scaled(Initializer):
 
     def __call__(self, request: Request) -> Array:
         std = self.gain / math.sqrt(max(self.fan(request), 1.0))
-        if self.distribution == "normal":
-            return std * normals(request)
-        return math.sqrt(3.0) * std * uniforms(request)
+        normal = self.distribution == "normal"
+        values = normals(request) if normal else uniforms(request)
+        values *= std if normal else math.sqrt(3.0) * std
+        return values
 
 
 @dataclass(frozen=True)
@@ -119,20 +141,26 @@ class Xavier(Scaled):
 
 def uniforms(request: Request) -> Array:
     """f64 numbers in (-1, 1), 53 bits each."""
-    words = _words(request, math.prod(request.shape))
-    unit = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-    return (2.0 * unit - 1.0).reshape(request.shape)
+    values = _units(request, math.prod(request.shape))
+    values *= 2.0
+    values -= 1.0
+    return values.reshape(request.shape)
 
 
 def normals(request: Request) -> Array:
     """f64 standard normal numbers, by the transform of Box and Muller (1958)."""
     count = math.prod(request.shape)
-    words = _words(request, 2 * count)
-    unit = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    unit = _units(request, 2 * count)
     radius, angle = np.sqrt(-2.0 * np.log(unit[:count])), 2.0 * np.pi * unit[count:]
     return np.asarray(radius * np.cos(angle)).reshape(request.shape)
 
 
-def _words(request: Request, count: int) -> Array:
+def _units(request: Request, count: int) -> Array:
+    """f64 numbers in (0, 1), 53 bits each; in place, as there may be many."""
     digest = hashlib.sha256(f"{request.seed}:{request.name}".encode()).digest()
-    return np.random.Philox(key=np.frombuffer(digest[:16], np.uint64)).random_raw(count)
+    words = np.random.Philox(key=np.frombuffer(digest[:16], np.uint64)).random_raw(count)
+    words >>= np.uint64(11)
+    values: Array = words.astype(np.float64)
+    values += 0.5
+    values *= 2.0**-53
+    return values

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -18,7 +19,7 @@ from glowtrain.errors import BindingError, GraphError, InputError, ShapeError, U
 from glowtrain.graph import Binding, Graph, Input, Template, Value, Variable
 from glowtrain.nn.checks import check_extents
 from glowtrain.nn.initializers import FanIn, Initializer, Request, zeros
-from glowtrain.types import Array, DType, Shape, Spec, TensorType, f32
+from glowtrain.types import Array, DType, LazyArray, Shape, Spec, TensorType, f32
 
 LARGE = 1 << 30
 """Elements from which on a failure to fill a parameter is put down to its size."""
@@ -176,12 +177,20 @@ def _variable(
     wanted = TensorType(dtype, tuple(shape))
     known = building.store.variables.get(full)
     if known is None:
-        array = _filled(initializer, Request(building.store.seed, full, wanted.shape, *fans), wanted)
-        known = building.store.variables[full] = Variable(full, array, trainable)
+        initial = _initial(initializer, Request(building.store.seed, full, wanted.shape, *fans), wanted)
+        known = building.store.variables[full] = Variable(full, initial, trainable)
     if known.type != wanted:
         rule = "a parameter's shape must not depend on a symbolic dimension"
         raise BindingError(f"parameter {full!r} is {known.type} in one binding and {wanted} in another: {rule}")
     return known
+
+
+def _initial(initializer: Initializer, request: Request, type_: TensorType) -> Array | LazyArray:
+    """Initial values, drawn when they are wanted where that gives the same ones each time; at once where memory may not
+    hold them."""
+    if initializer.repeatable and type_.size < LARGE:
+        return LazyArray(type_, partial(_filled, initializer, request, type_))
+    return _filled(initializer, request, type_)
 
 
 def _filled(initializer: Initializer, request: Request, type_: TensorType) -> Array:

@@ -96,7 +96,7 @@ class _Passed:
 
 
 def _state(graph: Graph) -> State:
-    return State({variable.name: variable.initial for variable in graph.variables})
+    return State({variable.name: variable.source for variable in graph.variables})
 
 
 def timed(plain: Instance, counted: Instance, inputs: Mapping[str, Array], runs: int) -> Timing:

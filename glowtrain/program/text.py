@@ -48,7 +48,7 @@ from glowtrain.native import NativeFunction
 from glowtrain.program.passes.schedule import lifetimes
 from glowtrain.program.program import ALIGNMENT, Call, Instruction, Kernel, Plan, Program, Repeat
 from glowtrain.program.statement_text import PrintScope, indented, number_text, quoted, read_number
-from glowtrain.types import Array, TensorType, boolean
+from glowtrain.types import Array, TensorType, boolean, elements_of
 
 INLINE_ELEMENTS = 16
 """Constants of at most this many elements are written out."""
@@ -77,7 +77,7 @@ def plan_text(plan: Plan) -> str:
 
 def arrays_of(program: Program) -> dict[str, Array]:
     """The arrays that the text of ``program`` refers to by ``@name``."""
-    return {b.name: b.initial for b in program.buffers if b.initial is not None and _inline(b) is None}
+    return {b.name: elements_of(b.initial) for b in program.buffers if b.initial is not None and _inline(b) is None}
 
 
 def functions_of(program: Program) -> dict[str, NativeFunction]:
@@ -138,8 +138,8 @@ def _notes(buffer: Buffer, program: Program, offsets: Mapping[Buffer, int]) -> s
 
 def _inline(buffer: Buffer) -> str | None:
     """A constant's contents written out, if they are short and read back to the same bits."""
-    array = buffer.initial
-    if array is None or buffer.kind != "constant" or array.size > INLINE_ELEMENTS or not buffer.type.accepts(array):
+    array = buffer.known
+    if array is None or array.size > INLINE_ELEMENTS or not buffer.type.accepts(array):
         return None
     texts = [number_text(element.item(), buffer.dtype) for element in array.reshape(-1)]
     if contents(texts, buffer.type).tobytes() != array.tobytes():  # a NaN that is not the usual one

@@ -132,7 +132,7 @@ class Steps:
         self.signature = BatchSignature(self.graphs, self._example_step)
         self.hyper = Hyper(optimizer, self._example_step)
         variables = (*self._example_step.variables, *inference(self.graphs.example).variables)
-        self.state = State({variable.name: variable.initial for variable in variables})
+        self.state = State({variable.name: variable.source for variable in variables})
         self._step = compile(step, self.backend, self.state, memory=self.budget)
         self._began = optimizer.hyper()
         self._best: dict[str, Array] = {}

@@ -120,7 +120,7 @@ def wrong_array() -> Graph:
 
 def wrong_initial() -> Graph:
     w = Variable("w", np.zeros(3, np.float32))
-    w.initial = np.zeros(4, np.float32)
+    w.source = np.zeros(4, np.float32)
     return Graph((), {"y": Tanh()(w)})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -79,3 +80,21 @@ def test_other_open_extents_need_arrays() -> None:
         trainer.memory(4)
     arrays = {"x": np.zeros((4, 5, 6), np.float32), "labels": np.zeros(4, np.int64)}
     assert trainer.memory(arrays).title == "over_time.step, batch=4, time=5"
+
+
+def test_variables_are_in_memory_once() -> None:
+    @gt.model(x=gt.f32["batch", 1024])
+    def wide(x: Value) -> Value:
+        return gt.nn.linear(gt.nn.linear(x, 1024, name="first"), 1024, name="second")
+
+    tracemalloc.start()
+    try:
+        trainer = gt.Trainer(wide.bind({"batch": 2}), gt.losses.mse("y", "output"), gt.optim.Adam(), threads=1)
+        step = {"x": np.ones((2, 1024), np.float32), "y": np.ones((2, 1024), np.float32)}
+        trainer.step(step)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    beside = trainer.memory().total - trainer.nbytes
+    assert trainer.nbytes > 24 << 20
+    assert held < 1.2 * trainer.nbytes + beside

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import math
+import pickle
+import weakref
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -87,6 +90,40 @@ def test_constant_initial_values_and_wrong_distributions() -> None:
     assert (gt.nn.ones(request) == 1).all()
     with pytest.raises(InputError, match="distribution"):
         gt.nn.Kaiming(distribution="cauchy")
+
+
+def test_initial_values_are_in_memory_while_somebody_looks_at_them() -> None:
+    with gt.nn.build() as store:
+        gt.nn.parameter("w", (30, 20))
+    (variable,) = store.variables.values()
+    values = variable.initial
+    assert variable.initial is values
+    with pytest.raises(ValueError, match="read-only"):
+        values[0] = 0
+    copy, seen = values.copy(), weakref.ref(values)
+    del values
+    assert seen() is None
+    np.testing.assert_array_equal(variable.initial, copy)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(variable.source)), copy)
+
+
+@dataclass(frozen=True)
+class Counted(gt.nn.FanIn):
+    """Other numbers each time."""
+
+    drawn: list[int]
+
+    def __call__(self, request: Request) -> np.ndarray:
+        self.drawn.append(len(self.drawn))
+        return np.full(request.shape, len(self.drawn))
+
+
+def test_initial_values_that_would_be_others_the_next_time_are_kept() -> None:
+    rule = Counted([])
+    with gt.nn.build() as store:
+        gt.nn.parameter("w", (3, 2), rule)
+    (variable,) = store.variables.values()
+    assert (variable.initial[0, 0], variable.initial[0, 0], rule.drawn) == (1, 1, [0])
 
 
 def test_names_follow_scopes() -> None:

@@ -90,9 +90,9 @@ class NativeArtifact(Artifact):
         names = _names(plan)
         slots = tuple(_slot(buffer, number, names) for number, buffer in enumerate(code.externals))
         constants = {
-            slot.name: aligned(np.transpose(buffer.initial, buffer.layout))
+            slot.name: aligned(np.transpose(buffer.known, buffer.layout))
             for slot, buffer in zip(slots, code.externals, strict=True)
-            if slot.kind == "constant" and buffer.initial is not None
+            if buffer.known is not None
         }
         outputs = {name: buffer.type for name, buffer in plan.program.outputs.items()}
         own = objects, code.target, code.entry, plan.arena, code.workspace

@@ -190,9 +190,9 @@ def _operand(load: Load, inner: Sequence[Index]) -> Operand:
 
 def is_small(buffer: Buffer) -> bool:
     """Whether all elements of a constant are known to be so small that more instructions are exact."""
-    if buffer.kind != "constant" or buffer.initial is None or buffer.dtype != i8:
+    if buffer.known is None or buffer.dtype != i8:
         return False
-    return bool(np.all(np.abs(buffer.initial.astype(np.int16)) <= dot.SMALL))
+    return bool(np.all(np.abs(buffer.known.astype(np.int16)) <= dot.SMALL))
 
 
 def _axes(load: Load, inner: Sequence[Index]) -> tuple[Axis, ...]:

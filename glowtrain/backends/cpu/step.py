@@ -378,8 +378,8 @@ def _renamed(text: str, names: Mapping[str, str]) -> str:
 
 def packed_constant(buffer: Buffer, packing: Packing) -> Buffer:
     """A constant in another form, as bytes."""
-    assert buffer.initial is not None
-    memory = np.ascontiguousarray(np.transpose(buffer.initial, buffer.layout)).reshape(-1)
+    assert buffer.known is not None
+    memory = np.ascontiguousarray(np.transpose(buffer.known, buffer.layout)).reshape(-1)
     data = packing.apply(memory)
     return Buffer(f"{buffer.name}.packed", TensorType(u8, data.shape), "constant", initial=data)
 

@@ -163,7 +163,7 @@ def _extents(value: Value, symbolic: Extents | None, cut: Trimmed | None) -> Ext
 
 
 def _value(variable: Variable, state: Mapping[str, Array]) -> Array:
-    array = state.get(variable.name, variable.initial)
+    array = variable.value_in(state)
     if not variable.type.accepts(array):
         given = f"{array.dtype}{list(array.shape)}"
         raise ModelError(f"cannot save: variable {variable.name!r} is {variable.type}, but its value is {given}")

@@ -270,8 +270,8 @@ class QuantizeLinear(ScaledConversion):
 
 def _is_known(tensor: Tensor, number: int) -> bool:
     """Whether all elements are known to be one number: dividing by 1 and adding 0 change nothing."""
-    initial = tensor.buffer.initial
-    return tensor.buffer.kind == "constant" and initial is not None and bool((initial == number).all())
+    known = tensor.buffer.known
+    return known is not None and bool((known == number).all())
 
 
 def draw_layout(draw: Draw) -> tuple[Shape, int, int, Shape]:

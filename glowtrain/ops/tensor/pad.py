@@ -201,10 +201,10 @@ class Pad(Operator):
 
 def _number(value: Tensor) -> int | None:
     """A known integer: margins of it are what a load gives outside of its buffer, so a convolution can read them."""
-    initial = value.buffer.initial
-    if value.buffer.kind != "constant" or initial is None or initial.size != 1 or not value.dtype.is_integer:
+    known = value.buffer.known
+    if known is None or known.size != 1 or not value.dtype.is_integer:
         return None
-    return int(initial.flat[0])
+    return int(known.flat[0])
 
 
 def _period(mode: str, extent: int) -> int:

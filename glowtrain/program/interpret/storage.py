@@ -14,7 +14,7 @@ import numpy as np
 from glowtrain.errors import InputError
 from glowtrain.loops import Buffer
 from glowtrain.program.program import Plan, Program
-from glowtrain.types import SMALL_INTEGERS, Array, dtype_of
+from glowtrain.types import SMALL_INTEGERS, Array, dtype_of, elements_of
 
 
 class Memory:
@@ -29,7 +29,8 @@ class Memory:
         for name, buffer in program.inputs.items():
             self._arrays[buffer] = _checked(name, buffer, inputs.get(name), "input")
         for name, buffer in program.variables.items():
-            self._arrays[buffer] = _placed(buffer, _checked(name, buffer, state.get(name, buffer.initial), "variable"))
+            value = state.get(name, buffer.initial)
+            self._arrays[buffer] = _placed(buffer, _checked(name, buffer, value, "variable"))
         for buffer in program.constants:
             self._arrays[buffer] = _placed(buffer, _checked(buffer.name, buffer, buffer.initial, "constant"))
             self._arrays[buffer].flags.writeable = False
@@ -80,7 +81,7 @@ def _placed(buffer: Buffer, array: Array) -> Array:
 def _checked(name: str, buffer: Buffer, value: Any, kind: str) -> Array:
     if value is None:
         raise InputError(f"{kind} {name!r} ({buffer.type}) has no value")
-    array = np.asarray(value)
+    array = np.asarray(elements_of(value))
     if not buffer.type.accepts(array):
         raise InputError(f"{kind} {name!r} must be {buffer.type}, not {array.dtype}{list(array.shape)}")
     view = array.view()

@@ -136,8 +136,8 @@ class _Packing:
         source = Load(load.buffer, tuple(subscripts))
         type_ = TensorType(load.dtype, tuple(index.extent for index in own))
         panels = Buffer(self.names.fresh(f"{load.buffer.name}.panels"), type_)
-        if load.buffer.initial is not None and load.buffer.kind == "constant":
-            panels = replace(panels, kind="constant", initial=_elements(source, own, load.buffer.initial))
+        if load.buffer.known is not None:
+            panels = replace(panels, kind="constant", initial=_elements(source, own, load.buffer.known))
             self.constants.append(panels)
         else:
             before.append(Kernel(f"{kernel.name}.pack", (For(own, (Store(panels, own, source),)),)))

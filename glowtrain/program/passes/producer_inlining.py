@@ -90,17 +90,9 @@ def inline(
 
 def fold_constants(expr: Expr) -> Expr | None:
     """A load from a constant buffer whose elements are all equal is that number."""
-    if (
-        isinstance(expr, Load)
-        and expr.buffer.kind == "constant"
-        and expr.fill is None
-        and expr.buffer.initial is not None
-    ):
-        initial = expr.buffer.initial
-        if initial.size and (initial.size == 1 or bool(np.all(initial == initial.flat[0]))):
-            return Const(
-                initial.flat[0].item() if initial.dtype.kind in "biuf" else float(initial.flat[0]), expr.buffer.dtype
-            )
+    known = expr.buffer.known if isinstance(expr, Load) and expr.fill is None else None
+    if known is not None and known.size and (known.size == 1 or bool(np.all(known == known.flat[0]))):
+        return Const(known.flat[0].item() if known.dtype.kind in "biuf" else float(known.flat[0]), expr.dtype)
     return None
 
 

@@ -51,7 +51,7 @@ class Arrays:
             return value.array
         if not isinstance(value, Variable):
             return None
-        array = self.state.get(value.name, value.initial)
+        array = value.value_in(self.state)
         if not value.type.accepts(array):
             given = f"{array.dtype}{list(array.shape)}"
             raise QuantizationError(f"variable {value.name!r} is {value.type}, but its value is {given}")
