@@ -1,13 +1,15 @@
 """The order of instructions: list scheduling for a small peak of live memory.
 
 Each step runs, among the instructions whose predecessors have run, the one that frees most and allocates least; where
-several are equal, the one that came first. The order found is kept only if its peak is below the given one's.
+several are equal, the one that came first. What only allocates is then put off until something needs it. The order
+found is kept only if its peak is below the given one's, or as high with less alive on the whole: what is computed again
+or takes another's place later on may lower one moment, and then the others count.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from glowtrain.loops import Buffer
@@ -25,9 +27,15 @@ class ScheduleLoops:
 
 def schedule(program: Program) -> Program:
     """The same program in an order with a peak of live bytes that is no larger."""
-    order = _list_schedule(program.instructions)
-    better = peak_bytes(order) < peak_bytes(program.instructions)
+    order = _put_off(_list_schedule(program.instructions))
+    better = _height(order) < _height(program.instructions)
     return replace(program, instructions=tuple(order)) if better else program
+
+
+def _height(instructions: Sequence[Instruction]) -> tuple[int, int]:
+    """The peak of live bytes, and the sum over all instructions."""
+    live = live_bytes(instructions)
+    return max(live, default=0), sum(live)
 
 
 def lifetimes(instructions: Sequence[Instruction]) -> dict[Buffer, tuple[int, int]]:
@@ -115,6 +123,33 @@ def _cheapest(
     ready.remove((chosen, chosen))
     heapq.heapify(ready)
     return chosen
+
+
+def _put_off(instructions: Sequence[Instruction]) -> list[Instruction]:
+    """The instructions, those that make more than they keep alive for longer just before what first needs them; no
+    moment has more alive for that."""
+    lives = lifetimes(instructions)
+    followers: list[list[int]] = [[] for _ in instructions]
+    for position, earlier in enumerate(predecessors(instructions)):
+        for other in earlier:
+            followers[other].append(position)
+    goal = list(range(len(instructions)))
+    for position in reversed(range(len(instructions))):
+        later = min((goal[follower] for follower in followers[position]), default=position)
+        if _makes_more(instructions[position], position, later, lives):
+            goal[position] = later
+    order = sorted(range(len(goal)), key=lambda position: (goal[position], position))
+    return [instructions[position] for position in order]
+
+
+def _makes_more(instruction: Instruction, position: int, later: int, lives: Mapping[Buffer, tuple[int, int]]) -> bool:
+    """Whether results of an instruction are larger than those operands that would last till a later one for it."""
+    change = 0
+    for buffer in instruction.operands:
+        if buffer.kind == "activation":
+            first, last = lives[buffer]
+            change += buffer.type.nbytes * ((first == position < last) - (first < position and last < later))
+    return change > 0
 
 
 def _growth(instruction: Instruction, alive: set[Buffer], uses: dict[Buffer, int]) -> int:
