@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from glowtrain.backends.cpu.contraction import Contraction, EpilogueClip, Operand, OperandAccess, generate
+from glowtrain.backends.cpu.contraction import Contraction, EpilogueClip, Operand, OperandAccess, generate, rates
 from glowtrain.backends.llvm.target import Target
 from glowtrain.backends.llvm.text import LlvmFunction
 from glowtrain.backends.llvm.toolchain import build
@@ -418,6 +418,23 @@ def test_blocks_follow_the_caches_of_the_target() -> None:
     assert plain != generate(contraction, "f", replace(avx2, l2=avx2.l2 // 16)).plan
     strided = SHAPES["conv 1x1"]
     assert generate(strided, "f", avx2).plan != generate(strided, "f", replace(avx2, l1=avx2.l1 // 16)).plan
+
+
+@pytest.mark.parametrize("width", ["256", "512"])
+@pytest.mark.parametrize("columns", [200, 210])
+@pytest.mark.parametrize("form", ["NN", "NT", "TN"])
+def test_columns_are_packed_in_blocks(form: str, columns: int, width: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many at once as may be, each block by one task: the same bits in less of a workspace."""
+    product, target = matmul(300, columns, 130, form), replace(WIDTHS[width], l1=4096, l2=16384)
+    buffers, whole = Buffers(product), generate(product, "contract", target)
+    assert "columns" not in whole.plan
+    expected = execute(product, target, buffers)
+    monkeypatch.setattr(rates, "PACKED_AT_ONCE", 1 << 15)
+    blocked = generate(product, "contract", target)
+    assert "columns n" in blocked.plan
+    assert 2 * blocked.workspace < whole.workspace
+    np.testing.assert_array_equal(execute(product, target, buffers), expected)
+    check_epilogue(product, 1, target, 1)
 
 
 @pytest.mark.parametrize("target", ["avx2", "avx512"])

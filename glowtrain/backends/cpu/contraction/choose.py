@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, combinations
-from math import ceil
+from math import ceil, prod
 
 from glowtrain.backends.cpu.contraction import rates
 from glowtrain.backends.cpu.contraction.cost import (
@@ -47,9 +47,10 @@ class OperandView:
 class Level:
     """One layer of the nest around the kernel, outermost first.
 
-    ``each``: every index of a loop; ``block``: a loop in blocks of ``size``; ``chunk``: a reduction in parts of
-    ``size``, C holding the partial sums; ``pack_a``, ``pack_b``: copy what the layers inside read of an operand;
-    ``tile``: ``size`` points of a loop for each call of the kernel; ``vectors``: ``size`` vectors of the vector loop.
+    ``each``: every index of a loop; ``block``: a loop in blocks of ``size``; ``columns``: the vector loop in blocks of
+    ``size`` vectors; ``chunk``: a reduction in parts of ``size``, C holding the partial sums; ``pack_a``, ``pack_b``:
+    copy what the layers inside read of an operand; ``tile``: ``size`` points of a loop for each call of the kernel;
+    ``vectors``: ``size`` vectors of the vector loop.
     """
 
     kind: str
@@ -373,6 +374,7 @@ def _levels(x: Candidate) -> Iterator[Level]:
     outside = [Level("each", i) for i in rows if i not in inside] + block
     packs = x.pack_b and not x.problem.dot
     if packs and outside:
+        yield from _column_blocks(x)
         yield Level("pack_b", x.vec)
     yield from outside
     if x.pack_a:
@@ -402,6 +404,17 @@ def _inside(x: Candidate, rows: Sequence[int]) -> list[int]:
             break
         inside.append(row)
     return inside
+
+
+def _column_blocks(x: Candidate) -> Iterator[Level]:
+    """Blocks of columns, where B is packed for many rows and all of it would be far larger than caches."""
+    vectors = ceil(x.problem.loops[x.vec].extent / x.machine.width)
+    columns = [i for i in x.problem.outputs if x.stride("b", i) and not x.stride("a", i) and i != x.vec]
+    each = prod(x.extents[i] for i in (*columns, *x.problem.reductions) if x.stride("b", i))
+    most = max(rates.PACKED_AT_ONCE // (each * x.machine.width * x.problem.size), x.vectors)
+    if most < vectors:
+        blocks = ceil(vectors / most)
+        yield Level("columns", x.vec, ceil(ceil(vectors / blocks) / x.vectors) * x.vectors)
 
 
 def _row_block(x: Candidate) -> Iterator[Level]:

@@ -18,6 +18,8 @@ from glowtrain.backends.cpu.tasks import WANTED, Work
 ENOUGH = 8
 """Tasks from which on no loop is cut that stands inside of packing."""
 _PACKS = ("pack_a", "pack_b")
+_LANES = ("vectors", "columns")
+"""Levels whose size is in vectors."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +50,15 @@ def _depths(plan: ContractionPlan) -> list[int]:
             break
         if level.kind == "block":
             return [*found, depth, _tile_of(plan, level.loop)]
-        if level.kind not in (*_PACKS, "chunk") and _trips(plan, level) > 1:
+        if level.kind not in (*_PACKS, "chunk") and _trips(plan, level) > 1 and not _in_columns(plan, depth):
             found.append(depth)
             tasks *= _trips(plan, level)
     return found
+
+
+def _in_columns(plan: ContractionPlan, depth: int) -> bool:
+    """Whether a level takes vectors of a block of columns, of which the last one may have fewer."""
+    return plan.levels[depth].kind == "vectors" and any(level.kind == "columns" for level in plan.levels[:depth])
 
 
 def _tile_of(plan: ContractionPlan, loop: int) -> int:
@@ -63,7 +70,7 @@ def _trips(plan: ContractionPlan, level: Level) -> int:
     extent = plan.problem.loops[level.loop].extent
     if level.kind == "each":
         return extent
-    if level.kind == "vectors":
+    if level.kind in _LANES:
         extent = -(-extent // plan.machine.width)
     return len(balanced(extent, level.size))
 
@@ -115,5 +122,5 @@ def _streamed_again(plan: ContractionPlan, depths: list[int]) -> float:
 def _points(plan: ContractionPlan, level: Level) -> int:
     """Points of one trip of a level along its loop."""
     extent = plan.problem.loops[level.loop].extent
-    size = 1 if level.kind == "each" else level.size * (plan.machine.width if level.kind == "vectors" else 1)
+    size = 1 if level.kind == "each" else level.size * (plan.machine.width if level.kind in _LANES else 1)
     return min(extent, size)

@@ -223,6 +223,15 @@ class Nest:
             runs.append((full * level.size, 1, rest, replace(cursor, extents={**cursor.extents, loop: rest})))
         self._walk(depth, loop, runs)
 
+    def _columns(self, depth: int, level: Level, cursor: _Cursor) -> None:
+        loop, lanes = level.loop, level.size * self.plan.machine.width
+        full, rest = divmod(cursor.extents[loop], lanes)
+        runs = [(0, full, level.size, replace(cursor, extents={**cursor.extents, loop: lanes}))]
+        if rest:
+            last = replace(cursor, extents={**cursor.extents, loop: rest})
+            runs.append((full * level.size, 1, level.size, last))
+        self._walk(depth, loop, runs)
+
     def _chunk(self, depth: int, level: Level, cursor: _Cursor) -> None:
         """Parts of a reduction; the last one is apart if something is done to the sums that it finishes."""
         extent, loop, size = cursor.extents[level.loop], level.loop, level.size

@@ -132,6 +132,8 @@ ONE_IN_L2 = 0.6
 """Of the second level, by what a call reads of one of them; or by all of B while it is copied."""
 PANEL_IN_L1 = 0.8
 """Of the first level, by a panel of B that is read after it was copied."""
+PACKED_AT_ONCE = 1 << 24
+"""Bytes of B that are packed at once: below, packing A once more for further blocks takes longer than it saves."""
 BLOCK_SLACK = 1.1
 """How much larger than its share of the second level a block of rows may be, so that no small one is left over."""
 PART_OF_B_IN_L1, PART_IN_L1 = 0.5, 0.8
