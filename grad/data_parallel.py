@@ -16,6 +16,7 @@ from functools import cached_property
 
 from glowtrain.errors import DifferentiationError
 from glowtrain.grad.gradients import check_scalar, reached
+from glowtrain.grad.parts import WHOLE, Parts
 from glowtrain.grad.training import LOSS, Optimize, finite
 from glowtrain.graph import Constant, Graph, Input, Node, Value, Variable
 from glowtrain.graph.operator import as_tuple
@@ -39,9 +40,10 @@ class SplitStep:
 
 
 def split_step(
-    model: Graph, loss: Value, targets: Sequence[Input], parameters: Sequence[Variable], optimize: Optimize, parts: int
-) -> SplitStep:
-    """A training step of ``parts`` batches of the model's size.
+    model: Graph, loss: Value, targets: Sequence[Input], parameters: Sequence[Variable], optimize: Optimize, parts: int,
+    trained: Parts = WHOLE,
+) -> SplitStep:  # fmt: skip
+    """A training step of ``parts`` batches of the model's size; of the parameters in ``trained``, their parts alone.
 
     Raises :class:`DifferentiationError` if nothing is left to train, and for a model whose loss reads what each batch
     updates otherwise than by itself.
@@ -50,10 +52,10 @@ def split_step(
     gradients = reached(loss, parameters)
     if not gradients:
         raise DifferentiationError(f"the loss does not depend on any trainable parameter of {model.name}")
-    step = _Split(model, loss, gradients)
+    step = _Split(model, loss, trained.trained(gradients))
     inputs = (*model.inputs, *targets)
     graphs = tuple(step.part(number, inputs) for number in range(parts))
-    return SplitStep(graphs, step.update(optimize, parts))
+    return SplitStep(graphs, step.update(optimize, parts, trained))
 
 
 class _Split:
@@ -96,7 +98,7 @@ class _Split:
         gradients = {GRADIENT + parameter.name: gradient for parameter, gradient in self.gradients.items()}
         return {LOSS: self.loss, **gradients, **{f"{STATE}{index}": value for index, value in enumerate(self.state)}}
 
-    def update(self, optimize: Optimize, parts: int) -> Graph:
+    def update(self, optimize: Optimize, parts: int, trained: Parts) -> Graph:
         """New values of all variables from the results of all parts."""
         given = [
             {name: Input(value.type, f"{name}.{number}") for name, value in self.results.items()}
@@ -111,9 +113,9 @@ class _Split:
         optimizer, loss = optimize(means), _mean([each[LOSS] for each in given])
         good = finite(loss)
         fresh = {**self._state_after(given), **optimizer.values}
-        updates = {variable: Where()(good, value, variable) for variable, value in fresh.items()}
+        updates = trained.updates({variable: Where()(good, value, variable) for variable, value in fresh.items()})
         inputs = tuple(each for own in given for each in own.values())
-        return Graph((*inputs, *optimizer.inputs), {LOSS: loss}, updates, f"{self.name}.update")
+        return trained.placed(Graph((*inputs, *optimizer.inputs), {LOSS: loss}, updates, f"{self.name}.update"))
 
     def _state_after(self, given: Sequence[Mapping[str, Value]]) -> dict[Variable, Value]:
         """The model's own variables when they have taken in all parts, one after the other."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from glowtrain.errors import DifferentiationError, GraphError
 from glowtrain.grad.gradients import check_scalar, gradients, reached
+from glowtrain.grad.parts import WHOLE, Parts
 from glowtrain.graph import Graph, Input, Value, Variable
 from glowtrain.ops.elementwise.arithmetic import Abs
 from glowtrain.ops.elementwise.cast import largest
@@ -43,23 +44,26 @@ def loss_graph(model: Graph, loss: Value, targets: Sequence[Input], metrics: Map
     return Graph((*model.inputs, *targets), outputs, {}, f"{model.name}.loss")
 
 
-def gradient_graph(model: Graph, loss: Value, targets: Sequence[Input], parameters: Sequence[Variable]) -> Graph:
-    """The gradient of the loss for each parameter, by the parameter's name; nothing is updated."""
-    found = gradients(loss, parameters)
-    outputs = {parameter.name: gradient for parameter, gradient in zip(parameters, found, strict=True)}
+def gradient_graph(
+    model: Graph, loss: Value, targets: Sequence[Input], parameters: Sequence[Variable], parts: Parts = WHOLE
+) -> Graph:
+    """The gradient of the loss for each parameter, by the parameter's name; nothing is updated. Of parameters in
+    ``parts`` it is that of the part."""
+    found = dict(zip(parameters, gradients(loss, parameters), strict=True))
+    outputs = {parameter.name: gradient for parameter, gradient in parts.trained(found).items()}
     return Graph((*model.inputs, *targets), outputs, {}, f"{model.name}.gradients")
 
 
 def training_graph(
     model: Graph, loss: Value, targets: Sequence[Input], parameters: Sequence[Variable], optimize: Optimize,
-    metrics: Mapping[str, Value] | None = None,
+    metrics: Mapping[str, Value] | None = None, parts: Parts = WHOLE,
 ) -> Graph:  # fmt: skip
     """One training step: outputs ``loss`` and the ``metrics``, before it; updates of the parameters, the optimizer's
     state and the model's own state.
 
-    Parameters that the loss does not depend on are left alone. Where the loss is NaN or infinite every update keeps the
-    present value, so a bad batch cannot spoil the state. Raises :class:`DifferentiationError` if nothing is left to
-    train.
+    Parameters that the loss does not depend on are left alone, and of those in ``parts`` all but the part. Where the
+    loss is NaN or infinite every update keeps the present value, so a bad batch cannot spoil the state. Raises
+    :class:`DifferentiationError` if nothing is left to train.
     """
     if not parameters:
         raise DifferentiationError(
@@ -68,10 +72,11 @@ def training_graph(
     found = reached(loss, parameters)
     if not found:
         raise DifferentiationError(f"the loss does not depend on any trainable parameter of {model.name}")
-    optimizer = optimize(found)
-    updates = _guarded({**model.updates, **optimizer.values}, loss)
+    optimizer = optimize(parts.trained(found))
+    updates = parts.updates(_guarded({**model.updates, **optimizer.values}, loss))
     outputs = {LOSS: loss, **(metrics or {})}
-    step = Graph((*model.inputs, *targets, *optimizer.inputs), outputs, updates, f"{model.name}.step")
+    inputs = (*model.inputs, *targets, *optimizer.inputs)
+    step = parts.placed(Graph(inputs, outputs, updates, f"{model.name}.step"))
     _check_names(step)
     return step
 

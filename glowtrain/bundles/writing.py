@@ -36,7 +36,8 @@ from glowtrain.memory.byte_size import parse_bytes
 from glowtrain.optim import Adam, Optimizer
 from glowtrain.presentation.words import kind_of
 from glowtrain.stages import Options
-from glowtrain.trainer.graphs import DEFAULT_BATCH, Trainable, TrainerGraphs
+from glowtrain.trainer.graphs import DEFAULT_BATCH, TrainerGraphs
+from glowtrain.trainer.selection.patterns import Trainable
 from glowtrain.trainer.trainer import Trainer
 
 Optimize = Literal["speed", "size"]

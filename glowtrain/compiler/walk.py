@@ -1,8 +1,8 @@
 """The walk: from a graph to what a backend runs, as a table of stages. Everything that compiles, prints, times or
 checks stages goes through this table, so that all of it sees the same compiler.
 
-    Graph -> integers -> expanded -> optimized -> lowered -> layout -> inlined -> summed -> fused -> packed
-          -> ordered -> rematerialized -> program -> plan
+    Graph -> integers -> expanded -> optimized -> lowered -> layout -> inlined -> summed -> narrowed -> fused
+          -> packed -> ordered -> rematerialized -> program -> plan
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from glowtrain.program.passes.long_sums import SplitSums
 from glowtrain.program.passes.loop_fusion.fuse import FuseLoops
 from glowtrain.program.passes.loop_fusion.fuse_pair import Limits
 from glowtrain.program.passes.loop_invariant_packing import PackLoopInvariants
+from glowtrain.program.passes.narrowing import Narrow
 from glowtrain.program.passes.producer_inlining import InlineProducers
 from glowtrain.program.passes.rematerialisation.rematerialize import Rematerialize
 from glowtrain.program.passes.reuse import ReuseOperands
@@ -86,6 +87,7 @@ WALK: tuple[Stage, ...] = (
     Stage("layout", "axes in the order in which they are stored", _layout, minor=True),
     Stage("inlined", "producers inlined into their readers", _inlined, minor=True),
     Stage("summed", "long sums in parts", lambda options: SplitSums(), minor=True),
+    Stage("narrowed", "without elements that nobody reads", lambda options: Narrow(), minor=True),
     Stage("fused", "loops over equal boxes fused", _fused, minor=True),
     Stage("packed", "matrices that loops multiply with, in panels", _packed, minor=True),
     Stage("ordered", "in an order with a small peak of memory", lambda options: ScheduleLoops(), minor=True),

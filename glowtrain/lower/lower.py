@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from glowtrain.graph import Constant, Graph, Node, Value, Variable
 from glowtrain.loops import Buffer, Const, Expr, For, Index, Statement, Tensor, indices_of
+from glowtrain.lower.updates import pieces
 from glowtrain.names import Names
 from glowtrain.native import NativeFunction
 from glowtrain.ops.control.scan import Scan
@@ -67,9 +68,11 @@ class _Lowering:
             outputs[name] = Buffer(self.names.fresh(name), value.type, "output")
             instructions.append(copy(self._tensor(value), Tensor(outputs[name])))
         staged = [
-            (variable, self._stage(value, variable, instructions)) for variable, value in self.graph.updates.items()
+            (variable, piece.offsets, self._stage(piece.value, variable, instructions))
+            for variable, value in self.graph.updates.items()
+            for piece in pieces(variable, value)
         ]
-        instructions += [copy(tensor, self._tensor(variable)) for variable, tensor in staged]
+        instructions += [copy(tensor, self._tensor(variable), offsets) for variable, offsets, tensor in staged]
         updates = tuple(variable.name for variable in self.graph.updates)
         return Program(
             self.graph.name,
@@ -240,10 +243,11 @@ def split(name: str, body: Sequence[Statement]) -> list[Instruction]:
     return [Kernel(name, tuple(body))]
 
 
-def copy(source: Tensor, target: Tensor) -> Kernel:
-    """A kernel that copies a tensor."""
-    indices = indices_of(target.shape)
-    return Kernel("copy", (For(indices, (target.store(indices, source[indices]),)),))
+def copy(source: Tensor, target: Tensor, offsets: Sequence[int] = ()) -> Kernel:
+    """A kernel that copies a tensor: to ``offsets`` of the target, one for each axis, where they are given."""
+    indices = indices_of(source.shape)
+    places = [i + offset if offset else i for i, offset in zip(indices, offsets, strict=True)] if offsets else indices
+    return Kernel("copy", (For(indices, (target.store(places, source[indices]),)),))
 
 
 def _step(time: Index, direction: int) -> Expr:

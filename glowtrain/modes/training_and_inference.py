@@ -26,8 +26,8 @@ def make_trainable(
     with the batch's population variance, or with ``unbiased`` as in PyTorch. Dropout drops, other elements in every
     step, and random operators draw other numbers: their counter is a variable that each step increments.
 
-    With ``trained``, the names of what is trained, BatchNormalization of whose parameters none is trained stays in
-    inference form: it normalises with its running statistics, and they stay as they are.
+    With ``trained``, the names of what is trained, BatchNormalization whose scale is not trained stays in inference
+    form: it normalises with its running statistics, and they stay as they are. (Its bias may be trained.)
     """
     return model.map(partial(_training_form, unbiased=unbiased, seed=seed, trained=trained))
 
@@ -95,9 +95,9 @@ class _Trainable:
         return fresh.outputs[: len(node.outputs)]
 
     def is_frozen(self, node: Node) -> bool:
-        """Whether it is known what is trained, and neither scale nor bias is."""
-        names = [value.name for value in node.inputs[1:3] if isinstance(value, Variable)]
-        return self.trained is not None and not any(name in self.trained for name in names)
+        """Whether it is known what is trained, and the scale is not."""
+        scale = node.inputs[1]
+        return self.trained is not None and not (isinstance(scale, Variable) and scale.name in self.trained)
 
     def variable(self, value: Value | None) -> Variable | None:
         """The variable of a running statistic; ``None`` if it is computed."""

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-from glowtrain.errors import BindingError, GlowtrainError, InputError, ShapeError
+from glowtrain.errors import BindingError, GlowtrainError, ShapeError
 from glowtrain.grad import SplitStep, gradient_graph, loss_graph, split_step, training_graph
+from glowtrain.grad.parts import Bounds, Parts
 from glowtrain.graph import Graph, Template, Variable
 from glowtrain.graph.specialise.template import PROBES, example_of
 from glowtrain.losses import Loss
 from glowtrain.modes.training_and_inference import inference, make_trainable
-from glowtrain.names import matches
 from glowtrain.optim import Optimizer
-from glowtrain.presentation.words import LISTED
+from glowtrain.trainer.selection.patterns import Trainable, select
 from glowtrain.types import Spec
-
-Trainable = Sequence[str] | Callable[[str], bool] | None
 
 DEFAULT_BATCH = 64
 """Examples in a batch where neither a person nor the model says how many."""
@@ -74,10 +70,15 @@ class TrainerGraphs:
         return found
 
     @cached_property
+    def chosen(self) -> dict[str, Bounds | None]:
+        """Names of what is trained, with the part of each that is, where that is not the whole."""
+        candidates = make_trainable(self.example, unbiased=self.unbiased, seed=self.seed).variables
+        return {variable.name: bounds for variable, bounds in select(candidates, self.trainable).items()}
+
+    @property
     def parameters(self) -> tuple[str, ...]:
         """Names of what is trained."""
-        candidates = make_trainable(self.example, unbiased=self.unbiased, seed=self.seed).variables
-        return tuple(variable.name for variable in select(candidates, self.trainable))
+        return tuple(self.chosen)
 
     @property
     def specs(self) -> dict[str, Spec]:
@@ -104,23 +105,27 @@ class TrainerGraphs:
         attached = self.loss.attach(trained)
         metrics = attached.metrics if self.metrics else {}
         parameters = self.selected(trained)
-        return training_graph(trained, attached.value, attached.targets, parameters, self.optimizer, metrics)
+        return training_graph(
+            trained, attached.value, attached.targets, parameters, self.optimizer, metrics, self.parts(parameters)
+        )
 
     def split_step(self, model: Graph, parts: int) -> SplitStep:
         """One training step of so many batches of a bound model's size, in parts that can be computed apart."""
         trained = self.trained(model)
         attached = self.loss.attach(trained)
         parameters = self.selected(trained)
-        return split_step(trained, attached.value, attached.targets, parameters, self.optimizer, parts)
+        chosen = self.parts(parameters)
+        return split_step(trained, attached.value, attached.targets, parameters, self.optimizer, parts, chosen)
 
     def gradients(self) -> Graph | Template:
-        """The gradients of all parameters for a batch."""
+        """The gradients of all that is trained for a batch."""
         return self._derived(self._gradients_of)
 
     def _gradients_of(self, model: Graph) -> Graph:
         trained = self.trained(model)
         attached = self.loss.attach(trained)
-        return gradient_graph(trained, attached.value, attached.targets, self.selected(trained))
+        parameters = self.selected(trained)
+        return gradient_graph(trained, attached.value, attached.targets, parameters, self.parts(parameters))
 
     def evaluation(self) -> Graph | Template:
         """Loss and metrics of the inference form."""
@@ -142,8 +147,12 @@ class TrainerGraphs:
 
     def selected(self, trained: Graph) -> list[Variable]:
         """The variables of a training form that are trained."""
-        chosen = set(self.parameters)
-        return [variable for variable in trained.variables if variable.name in chosen and variable.trainable]
+        return [variable for variable in trained.variables if variable.name in self.chosen and variable.trainable]
+
+    def parts(self, parameters: Sequence[Variable]) -> Parts:
+        """Those parts of parameters that are trained alone."""
+        bounds = ((parameter, self.chosen[parameter.name]) for parameter in parameters)
+        return Parts.of({parameter: taken for parameter, taken in bounds if taken is not None})
 
     def _derived(self, change: Callable[[Graph], Graph]) -> Graph | Template:
         if self.template is None:
@@ -223,38 +232,3 @@ def _bound_otherwise(bound: Graph) -> Graph:
         except (ShapeError, BindingError):
             continue
     return bound
-
-
-def select(variables: Sequence[Variable], trainable: Trainable) -> list[Variable]:
-    """The variables to train: all floats that may be, or those whose names match a pattern or satisfy a function.
-
-    Raises :class:`InputError` for a pattern that matches nothing.
-    """
-    candidates = [variable for variable in variables if variable.trainable and variable.dtype.is_float]
-    if trainable is None:
-        return candidates
-    if not _is_choice(trainable):
-        raise InputError(f"trainable must be None, patterns of names or a function of a name, not {trainable!r}")
-    if callable(trainable):
-        return [variable for variable in candidates if trainable(variable.name)]
-    patterns: tuple[Any, ...] = (trainable,) if isinstance(trainable, str) else tuple(trainable)
-    if wrong := [pattern for pattern in patterns if not isinstance(pattern, str)]:
-        raise InputError(f"trainable: a pattern of names is text, not {wrong[0]!r}")
-    for pattern in patterns:
-        if not any(matches(variable.name, [pattern]) for variable in candidates):
-            known = _shown([variable.name for variable in candidates])
-            raise InputError(f"trainable: nothing matches {pattern!r}; the parameters are: {known}")
-    return [variable for variable in candidates if matches(variable.name, patterns)]
-
-
-def _shown(names: Sequence[str]) -> str:
-    """Names for a message: many of them as patterns of their first parts, with counts."""
-    if len(names) <= LISTED:
-        return ", ".join(names) or "none"
-    counts = Counter(name.partition(".")[0] + (".*" if "." in name else "") for name in names)
-    shown = [f"{pattern} ({count})" if count > 1 else pattern for pattern, count in counts.items()]
-    return ", ".join(shown[:LISTED]) + (f" and {len(shown) - LISTED} more" if len(shown) > LISTED else "")
-
-
-def _is_choice(trainable: Any) -> bool:
-    return callable(trainable) or isinstance(trainable, Iterable)

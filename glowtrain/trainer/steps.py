@@ -34,11 +34,12 @@ from glowtrain.trainer.checkpoints.copies import Progress, Settings, check_setti
 from glowtrain.trainer.checkpoints.fingerprint import fingerprint
 from glowtrain.trainer.diagnose import first_bad
 from glowtrain.trainer.feed import Data, comes_in_batches, held_out, named
-from glowtrain.trainer.graphs import Trainable, TrainerGraphs
+from glowtrain.trainer.graphs import TrainerGraphs
 from glowtrain.trainer.history import History
 from glowtrain.trainer.hyper import Hyper
 from glowtrain.trainer.interrupts import Alone
 from glowtrain.trainer.predict import Predictor
+from glowtrain.trainer.selection.patterns import Trainable
 from glowtrain.trainer.signature import BatchSignature
 from glowtrain.trainer.sources.cut import ArraySource
 from glowtrain.trainer.sources.loader import loader_of

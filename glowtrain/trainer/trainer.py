@@ -25,9 +25,10 @@ class Trainer(Steps):
     """Trains a model. Forward, backward and update are one function, compiled once for each batch shape.
 
     ``loss``: one of :mod:`glowtrain.losses`, the name of a scalar output of the model, or a function
-    ``(outputs, inputs) -> value``. ``trainable``: None for all parameters, patterns of names (``["head.*"]``), or a
-    function of a name; gradients of the others are not computed. Running statistics keep adapting, as in PyTorch; with
-    ``freeze_statistics`` those of a BatchNormalization of which nothing is trained stay as they are, and it uses them.
+    ``(outputs, inputs) -> value``. ``trainable``: None for all parameters, patterns of names (``["head.*"]``) with
+    ranges of elements where only a part is (``"conv2.*[:32]"``), or a function of a name; gradients of the others are
+    not computed. Running statistics keep adapting, as in PyTorch; with
+    ``freeze_statistics`` those of a BatchNormalization whose scale is not trained stay as they are, and it uses them.
     ``seed`` decides the order of examples and what dropout drops. ``unbiased``: the running variance of
     BatchNormalization as PyTorch estimates it, not as ONNX does. With ``metrics`` each step also gives the metrics of
     the loss (``accuracy``) as ``measured``, and records of epochs have their means (``train_accuracy``): those of the

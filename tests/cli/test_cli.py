@@ -334,6 +334,7 @@ def test_directory_as_output(tmp_path: Path) -> None:
         (("--data", "digits", "--dims", "batch"), "NAME=EXTENT"),
         (("--data", "digits", "--dims", "time=3"), "time"),
         (("--data", "digits", "--trainable", "nothing.*"), "nothing.*"),
+        (("--data", "digits", "--trainable", "scores.*[:11]"), "10 elements along axis 0, so :11 is no part of it"),
         (("--data", "digits", "--lr", "-1"), "lr"),
         (("--data", "digits", "--resume"), "--checkpoint"),
         (("--data", "digits", "--labels", "z"), "--labels"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -37,9 +37,9 @@ def _model() -> Template:
     return net
 
 
-def _trainer(accumulate: int = 1) -> gt.Trainer:
+def _trainer(accumulate: int = 1, trainable: Sequence[str] | None = None) -> gt.Trainer:
     loss = gt.losses.softmax_cross_entropy("labels", "scores")
-    return gt.Trainer(_model(), loss, gt.optim.Adam(lr=0.01, accumulate=accumulate), threads=1)
+    return gt.Trainer(_model(), loss, gt.optim.Adam(lr=0.01, accumulate=accumulate), trainable, threads=1)
 
 
 def _batches(count: int, seed: int = 0) -> Iterator[dict[str, Array]]:
@@ -69,6 +69,23 @@ def test_any_number_of_devices_gives_the_bits_of_one(devices: int, parts: int) -
     expected = alone.variables()
     for name, array in split.variables().items():
         assert array.tobytes() == expected[name].tobytes(), name
+
+
+def test_parts_of_parameters_train_to_the_same_bits() -> None:
+    trainable = ["conv.weight[1:3]", "*.bias"]
+    alone, split = _trainer(accumulate=2, trainable=trainable), _trainer(trainable=trainable)
+    for batch in _batches(3):
+        for part in range(2):
+            alone.step(_rows(batch, part, 2))
+    with HostManager(cpu_devices(2, threads=1)) as host:
+        training = host.add_training("net", split, batch_size=BATCH)
+        training.fit(_batches(3))
+        training.finish()
+    expected, begun = alone.variables(), _trainer().variables()
+    for name, array in split.variables().items():
+        assert array.tobytes() == expected[name].tobytes(), name
+    assert np.array_equal(expected["conv.weight"][0], begun["conv.weight"][0])
+    assert not np.array_equal(expected["conv.weight"][1], begun["conv.weight"][1])
 
 
 def test_devices_have_the_same_variables() -> None:

@@ -110,7 +110,7 @@ Trainable = Annotated[
     list[str],
     typer.Option(
         metavar="PATTERN",
-        help="Train only parameters whose names match (repeatable), e.g. 'head.*'.",
+        help="Train only parameters whose names match (repeatable), e.g. 'head.*', or 32 rows of them: 'conv.*[:32]'.",
         rich_help_panel=TRAINING,
     ),
 ]
@@ -118,7 +118,7 @@ FreezeStatistics = Annotated[
     bool,
     typer.Option(
         "--freeze-statistics",
-        help="Keep the running statistics of BatchNormalization that is not trained, and normalise with them.",
+        help="Keep the running statistics of BatchNormalization whose scale is not trained, and normalise with them.",
         rich_help_panel=TRAINING,
     ),
 ]

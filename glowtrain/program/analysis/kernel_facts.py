@@ -125,6 +125,13 @@ def covers(store: Store, indices: Sequence[Index]) -> bool:
     return places_of(store, indices) is not None
 
 
+def is_injective(store: Store, indices: Sequence[Index]) -> bool:
+    """Whether a store under these loops surely writes no element twice: each index has a subscript of its own."""
+    forms = [affine(subscript) for subscript in store.index]
+    alone = [form.terms[0][0] for form in forms if len(form.terms) == 1]
+    return all(form.is_linear for form in forms) and {index for index in indices if index.extent > 1} <= set(alone)
+
+
 def box(kernel: Kernel) -> For | None:
     """The kernel's loop, if it is a single parallel one."""
     match kernel.body:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from glowtrain.loops import Buffer, Expr, Load, Store, loads, statements, walk
+from glowtrain.loops import Buffer, Expr, Load, Store, affine, loads, statements, walk
+from glowtrain.loops.affine import combine
 from glowtrain.program.program import Kernel, Program
 
 Layout = tuple[int, ...]
@@ -62,7 +63,8 @@ def _free(buffer: Buffer) -> bool:
 
 
 def _same_place(kernel: Kernel) -> Iterable[tuple[Buffer, Buffer]]:
-    """Pairs of equally ranked buffers that agree on batch and channel position (elementwise, pooling, padding)."""
+    """Pairs of equally ranked buffers that agree on batch and channel position (elementwise, pooling, padding), or of
+    which one is a slice of the other."""
     for statement in statements(kernel.body):
         if not isinstance(statement, Store) or statement.buffer.type.rank < 3 or not _free(statement.buffer):
             continue
@@ -73,14 +75,21 @@ def _same_place(kernel: Kernel) -> Iterable[tuple[Buffer, Buffer]]:
 
 def _aligned(store: Store, load: Load) -> bool:
     a, b = store.buffer, load.buffer
-    if a.type.rank != b.type.rank or a.shape[:2] != b.shape[:2]:
+    if a.type.rank != b.type.rank:
         return False
+    if a.shape[:2] != b.shape[:2]:
+        return all(map(_shifted, store.index, load.index))
     same = [x is y for x, y in zip(store.index, load.index, strict=True)]
     if a.shape == b.shape and all(same):
         return True
     return all(s or e == 1 for s, e in zip(same[:2], a.shape[:2], strict=True)) and not any(
         _mentions(i, store.index[1]) for i in load.index[2:]
     )
+
+
+def _shifted(one: Expr, other: Expr) -> bool:
+    """Whether two subscripts differ by a constant."""
+    return one is other or not combine([(affine(one), 1), (affine(other), -1)]).terms
 
 
 def _mentions(expr: Expr, index: Expr) -> bool:

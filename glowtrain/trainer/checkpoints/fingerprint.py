@@ -13,6 +13,7 @@ from glowtrain.graph import Graph, Input
 from glowtrain.graph.digest import digest
 from glowtrain.modes.training_and_inference import inference
 from glowtrain.trainer.graphs import TrainerGraphs
+from glowtrain.trainer.selection.patterns import described
 
 
 def fingerprint(graphs: TrainerGraphs) -> dict[str, str]:
@@ -27,7 +28,7 @@ def fingerprint(graphs: TrainerGraphs) -> dict[str, str]:
         "structure of the loss": _of_loss(graphs, trained),
         "optimizer": f"{optimizer.name}, accumulate={optimizer.accumulate}",
         "structure of the optimizer": _of_optimizer(graphs, trained),
-        "trained parameters": f"{len(graphs.parameters)}, {_hash(graphs.parameters)}",
+        "trained parameters": f"{len(graphs.chosen)}, {_hash(described(graphs.chosen))}",
     }
 
 
@@ -46,7 +47,7 @@ def _of_optimizer(graphs: TrainerGraphs, trained: Graph) -> str:
     """The updates as a function of the gradients."""
     parameters = graphs.selected(trained)
     gradients = {parameter: Input(parameter.type, f"gradient of {parameter.name}") for parameter in parameters}
-    updates = graphs.optimizer(gradients)
+    updates = graphs.optimizer(graphs.parts(parameters).trained(gradients))
     return digest({variable.name: value for variable, value in updates.values.items()})
 
 

@@ -28,7 +28,7 @@ from glowtrain.loops import (
     rewrite_body,
     unflatten,
 )
-from glowtrain.program.analysis.kernel_facts import box, contraction_operands, covers, row_major
+from glowtrain.program.analysis.kernel_facts import box, contraction_operands, covers, is_injective, row_major
 from glowtrain.program.program import Instruction, Kernel
 from glowtrain.stages import Facts, Refused
 
@@ -199,7 +199,8 @@ def _hazard_free(a: Box, renamed: Box) -> bool:
     """Whether the second body's writes leave alone what the first reads elsewhere."""
     for load in (*a.loads, *renamed.loads):
         stores = renamed.stores.get(load.buffer, ())
-        in_place = load.buffer.type.size == a.size and any(_same(load, store) for store in stores)
+        whole = load.buffer.type.size == a.size
+        in_place = any(_same(load, store) and (whole or is_injective(store, a.indices)) for store in stores)
         if stores and not in_place and not _all_apart(load, stores, a, renamed):
             return False
     return True
