@@ -113,17 +113,17 @@ def is_plain(kind: type[torch.Tensor]) -> bool:
 
 def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors may have elements in common."""
-    return _meet(_span(one), _span(other))
+    return _meet(span(one), span(other))
 
 
 def first_overlap(tensors: Mapping[str, torch.Tensor]) -> tuple[str, str] | None:
     """The names of two different tensors that may have elements in common, if there are any."""
     last: tuple[str, torch.Tensor, Span] | None = None
-    for name, tensor in sorted(tensors.items(), key=lambda each: _span(each[1])):
-        span = _span(tensor)
-        if last is not None and tensor is not last[1] and _meet(span, last[2]):
+    for name, tensor in sorted(tensors.items(), key=lambda each: span(each[1])):
+        own = span(tensor)
+        if last is not None and tensor is not last[1] and _meet(own, last[2]):
             return last[0], name
-        last = (name, tensor, span) if last is None or span[1] > last[2][1] else last
+        last = (name, tensor, own) if last is None or own[1] > last[2][1] else last
     return None
 
 
@@ -131,7 +131,7 @@ class Spans:
     """The memory of tensors, in which others may lie."""
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
-        spans = sorted(map(_span, tensors))
+        spans = sorted(map(span, tensors))
         self.merged = _merged(spans)
         """From first to behind last, ascending and apart."""
         self._firsts = [first for first, _ in spans]
@@ -161,7 +161,7 @@ def _meet(one: Span, other: Span) -> bool:
     return max(one[0], other[0]) < min(one[1], other[1])
 
 
-def _span(tensor: torch.Tensor) -> Span:
+def span(tensor: torch.Tensor) -> Span:
     """The addresses of the first byte, and behind the last; the same for no elements."""
     if not tensor.numel():
         return tensor.data_ptr(), tensor.data_ptr()

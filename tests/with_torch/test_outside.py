@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from eager import differences, eager_step, twins
@@ -32,6 +33,10 @@ def written(tensor: torch.Tensor) -> None:
 
 def written_through_data(tensor: torch.Tensor) -> None:
     tensor.data.mul_(2)
+
+
+def written_by_numpy(tensor: torch.Tensor) -> None:
+    tensor.numpy()[...] *= 2
 
 
 def turned(tensor: torch.Tensor) -> None:
@@ -98,10 +103,30 @@ def test_the_memory_that_a_view_shows() -> None:
     trained_alike(lambda y, x: mse_loss(y, torch.tanh(x @ half)), whole, written)
 
 
-@pytest.mark.parametrize("change", [replaced, written])
+@pytest.mark.parametrize("change", [replaced, written, written_through_data, written_by_numpy])
 def test_indices(change: Change) -> None:
     columns = torch.tensor([1, 0, 1])
     trained_alike(lambda y, x: mse_loss(y[:, columns % 3], x[:, columns % 6]), columns, change)
+
+
+@pytest.mark.parametrize("count", [1, 8, 11])
+def test_masks_of_any_size(count: int) -> None:
+    """The last bytes, which make up no word, count as well; what is behind them does not."""
+    flags = np.zeros(count + 4, bool)
+    mask = torch.from_numpy(flags)[3 : 3 + count]
+    module, x = nn.Linear(6, 3), torch.ones(5, 6)
+    step = gtt.compile_step(
+        module, lambda y, _: y.square().mean() * (1 + mask.sum()), torch.optim.SGD(module.parameters(), 0.0)
+    )
+    once = module(x).square().mean().item()
+    for at in dict.fromkeys((3, 2 + count)):
+        assert float(step(x, x)) == pytest.approx(once * (1 + int(mask.sum())), rel=1e-5)
+        flags[at] = True
+        assert float(step(x, x)) == pytest.approx(once * (1 + int(mask.sum())), rel=1e-5)
+    (compiled,) = step._compiled.values()
+    flags[[2, -1]] = True
+    step(x, x)
+    assert list(step._compiled.values()) == [compiled]
 
 
 def test_several_ways_to_read() -> None:

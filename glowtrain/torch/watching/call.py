@@ -81,9 +81,9 @@ class FollowedNumber:
 class NativeWork:
     """What is called. ``written``: the tensors that the step changes; ``noticed``: those of them whose versions rise;
     ``names``: those of the results, the loss first; ``results`` makes their tensors; ``owner`` keeps the code and
-    what it reads; ``maker`` makes of a list of results what is returned, if that is not the loss alone; ``heed`` is called
-    with results whose loss is not finite, the list or the loss alone; ``instead`` with the arguments where the call
-    declines."""
+    what it reads; ``maker`` makes of a list of results what is returned, if that is not the loss alone; ``heed`` is
+    called with results whose loss is not finite, the list or the loss alone; ``instead`` with the arguments where the
+    call declines."""
 
     direct: DirectCall
     written: Spans

@@ -5,6 +5,7 @@
 ;
 ; 1 memory at an address   2 the values of a dict, in order; zero stands for any   3 the elements of a list
 ; 4 the value of a key of a dict   5 what a function without arguments returns
+; 6 memory that begins anywhere: the key says how many bytes, and the last word has zeros behind them
 
 ; What lies at addresses, a row of them behind their number, has mostly left the caches: all of it is asked for before
 ; any is waited for.
@@ -52,6 +53,7 @@ look:
     i64 3, label %list
     i64 4, label %item
     i64 5, label %answer
+    i64 6, label %bytes
   ]
 holds:
   br label %look
@@ -125,6 +127,38 @@ answered:
 answer.failed:
   call void @PyErr_Clear()
   br label %differs
+
+bytes:
+  %b.count = ptrtoint ptr %key to i64
+  %b.whole = lshr i64 %b.count, 3
+  br label %bytes.words
+bytes.words:
+  %b = phi i64 [ 0, %bytes ], [ %b.next, %bytes.word ]
+  %b.end = icmp eq i64 %b, %b.whole
+  br i1 %b.end, label %bytes.rest, label %bytes.word
+bytes.word:
+  %b.at = getelementptr i64, ptr %object, i64 %b
+  %b.now = load i64, ptr %b.at, align 1
+  %b.then.at = getelementptr i64, ptr %expected, i64 %b
+  %b.then = load i64, ptr %b.then.at
+  %b.next = add i64 %b, 1
+  %b.same = icmp eq i64 %b.now, %b.then
+  br i1 %b.same, label %bytes.words, label %differs
+bytes.rest:
+  %r.first = shl i64 %b.whole, 3
+  br label %bytes.last
+bytes.last:
+  %r = phi i64 [ %r.first, %bytes.rest ], [ %r.next, %bytes.byte ]
+  %r.end = icmp eq i64 %r, %b.count
+  br i1 %r.end, label %holds, label %bytes.byte
+bytes.byte:
+  %r.at = getelementptr i8, ptr %object, i64 %r
+  %r.now = load i8, ptr %r.at
+  %r.then.at = getelementptr i8, ptr %expected, i64 %r
+  %r.then = load i8, ptr %r.then.at
+  %r.next = add i64 %r, 1
+  %r.same = icmp eq i8 %r.now, %r.then
+  br i1 %r.same, label %bytes.last, label %differs
 
 differs:
   ret i64 %at

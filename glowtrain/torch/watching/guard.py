@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 
+from glowtrain.torch.memory import span
 from glowtrain.torch.watching.native import library
 from glowtrain.torch.watching.tensor_layout import MOST_AXES, WORD, read, tensor_layout
 
-END, MEMORY, DICT, LIST, ITEM, ANSWER = range(6)
+END, MEMORY, DICT, LIST, ITEM, ANSWER, BYTES = range(7)
 """What an entry looks at."""
 LINE = 64
 """Bytes of a cache's line."""
@@ -72,15 +74,15 @@ class Guard:
             if hooks is not None:
                 self._add(DICT, hooks, None, [])
 
-    def add_version(self, tensor: torch.Tensor) -> None:
-        """How often a tensor was changed in place."""
-        place = None if self._layout is None else self._layout.version_of(tensor)
-        if place is None:
-            self.complete = False
-            return
+    def add_contents(self, tensor: torch.Tensor) -> None:
+        """What is in the memory of a tensor, which :meth:`add_tensor` looks at besides: whoever writes there, and by
+        whatever way."""
+        first, end = span(tensor)
+        contents = contents_of(tensor)
+        words = np.frombuffer(contents.ljust(-(-len(contents) // WORD) * WORD, b"\0"), np.uint64)
         self._kept.append(tensor)
-        self._entries += [MEMORY, 1, place, 0, *read(place, 1)]
-        self.lines.update(lines_of(place, WORD))
+        self._entries += [BYTES, len(words), first, len(contents), *words.tolist()]
+        self.lines.update(lines_of(first, end - first))
 
     def _add(self, kind: int, looked_at: Any, key: Any, expected: Sequence[Any]) -> None:
         self._kept += [looked_at, key, *expected]
@@ -107,6 +109,12 @@ class Guard:
         fetch, changed = self._calls
         fetch(self._fetched)
         return changed(self.address) < 0
+
+
+def contents_of(tensor: torch.Tensor) -> bytes:
+    """What is in memory from a tensor's first element to its last; nothing where it has no memory any more."""
+    first, end = span(tensor)
+    return ctypes.string_at(first, end - first) if first else b""
 
 
 def addresses(lines: set[int]) -> ctypes.Array[ctypes.c_uint64]:

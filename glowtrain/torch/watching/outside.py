@@ -14,7 +14,7 @@ from glowtrain.backends.state import State
 from glowtrain.graph import Variable
 from glowtrain.torch.memory import array_of, check_device, row_major
 from glowtrain.torch.tracing.trace import Trace
-from glowtrain.torch.watching.guard import Guard
+from glowtrain.torch.watching.guard import Guard, contents_of
 
 
 class Outside:
@@ -83,7 +83,7 @@ class Outside:
             guard.add_tensor(tensor)
         for tensor, _ in self._others.values():
             guard.add_tensor(tensor)
-            guard.add_version(tensor)
+            guard.add_contents(tensor)
 
 
 def _strided(tensor: torch.Tensor) -> bool:
@@ -97,4 +97,4 @@ def _type(tensor: torch.Tensor) -> object:
 
 def _present(tensor: torch.Tensor) -> object:
     """What changes when a tensor does."""
-    return tensor.data_ptr(), tensor.stride(), tensor._version, _type(tensor)
+    return tensor.data_ptr(), tensor.stride(), _type(tensor), contents_of(tensor)
