@@ -14,15 +14,18 @@ from glowtrain.graph.operator import Quantized
 from glowtrain.loops import Expr, For, Let, Ref, Statement, Tensor, call, cast, flatten, indices_of, reduce, select
 from glowtrain.ops.convolution.geometry import SlidingWindow
 from glowtrain.ops.core.family import Grads
+from glowtrain.ops.elementwise.cast import Cast
 from glowtrain.ops.indexing.gather import Gather
 from glowtrain.ops.indexing.scatter import ScatterElements
 from glowtrain.ops.pooling.pooling import Pool, PoolGradient, draw_pool
 from glowtrain.ops.reduce.reduction import accumulator, filled, widened
 from glowtrain.ops.tensor.move import Transpose, reshape
-from glowtrain.types import Array, Shape, TensorType, i64
+from glowtrain.types import Array, Shape, TensorType, i32, i64
 
 _FAR = (1 << 62) - 1
 """Larger than any position."""
+_MOST_IN_32 = 1 << 31
+"""Elements whose positions fit an i32."""
 
 
 @operator
@@ -68,7 +71,9 @@ class MaxPool(Pool):
             geometry.spatial, geometry.kernel, geometry.strides, geometry.dilations, geometry.exact_pads,
             self.storage_order,
         )  # fmt: skip
-        return (gradient(cotangent, y[1]),)
+        # Positions are kept until the backward pass: in half of the bytes where they fit them.
+        indices = Cast(i32)(y[1]) if x.type.size <= _MOST_IN_32 else y[1]
+        return (gradient(cotangent, indices),)
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
         (y, positions), x = outputs, inputs[0]
@@ -138,14 +143,15 @@ def _inside(geometry: SlidingWindow, place: Sequence[Expr], tap: Sequence[Expr],
 @operator
 @dataclass(frozen=True)
 class MaxPoolGradient(PoolGradient):
-    """dx[N, C, D...] from g[N, C, out...] and MaxPool's indices: each window's cotangent goes to its winner."""
+    """dx[N, C, D...] from g[N, C, out...] and MaxPool's indices, as i64 or i32: each window's cotangent goes to its
+    winner."""
 
     storage_order: int = 0
 
     def infer(self, *inputs: Any) -> TensorType:
         g, indices = inputs
-        if indices != g.with_dtype(i64):
-            raise self.fail("indices must be i64 of g's shape", *inputs)
+        if indices not in (g.with_dtype(i64), g.with_dtype(i32)):
+            raise self.fail("indices must be i64 or i32 of g's shape", *inputs)
         return self.spread(g)
 
     def reference(self, *inputs: Any) -> Array:
@@ -169,7 +175,7 @@ class MaxPoolGradient(PoolGradient):
 
         def term(place: Sequence[Expr], target: Sequence[Expr]) -> Expr:
             number = flatten((*target[:2], *(target[2:] if self.storage_order == 0 else target[:1:-1])), ordered)
-            won = call("eq", indices.load(place, fill=-1), number)
+            won = call("eq", indices.load(place, fill=-1), cast(number, indices.dtype))
             return select(won, cast(g.load(place, fill=0), wide), 0)
 
         return self.nests(dx, g, term)
@@ -194,4 +200,5 @@ class MaxPoolGradient(PoolGradient):
         y, indices = pool.reference(draw.floats(shape))
         geometry = pool.geometry(np.empty(shape))
         fields = (geometry.spatial, geometry.kernel, geometry.strides, geometry.dilations, geometry.exact_pads)
+        indices = indices.astype(draw.choice((np.int64, np.int32)))
         return Sample(cls(*fields, pool.storage_order), (draw.floats(y.shape), indices))
