@@ -17,8 +17,9 @@ import numpy as np
 from glowtrain.graph import Change, Constant, Graph, Node, Value, constant, rewrite
 from glowtrain.ops.elementwise.arithmetic import Add, Div, Mean, Mul, Neg, Pow, Sub, Sum
 from glowtrain.ops.elementwise.extrema import Max, Min
-from glowtrain.ops.elementwise.logic import Cast, Identity, Not, Where
+from glowtrain.ops.elementwise.logic import Cast, Greater, Identity, Not, Where
 from glowtrain.ops.indexing.gather import Gather, neighbours
+from glowtrain.ops.pooling.max_pool import MaxPool, MaxPoolGradient
 from glowtrain.ops.random.philox import Dropout
 from glowtrain.ops.reduce.reduction import ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum
 from glowtrain.ops.tensor.move import Concat, Expand, Reshape, Reshaping, Slice, Transpose, reshape
@@ -288,6 +289,33 @@ def no_dropout(node: Node) -> Sequence[Value] | None:
     return x, Expand(shape=x.shape)(constant(True))
 
 
+def masked_before_pool(node: Node) -> Sequence[Value] | None:
+    """A gradient that comes through a maximum pool of x, and is kept where x > a, is kept there by the maxima.
+
+    An element that gets something of a window's cotangent is that window's maximum. So x need not be there any more.
+    """
+    condition, gradient = _operand(node).node, _operand(node, 1).node
+    if condition is None or gradient is None or not _is_filled(node.inputs[2], 0.0):
+        return None
+    pool = _pool_of(gradient) if isinstance(gradient.operator, MaxPoolGradient) else None
+    compares = isinstance(condition.operator, Greater) and condition.inputs[1] is not None
+    if pool is None or not compares or condition.inputs[0] is not pool.inputs[0]:
+        return None
+    bound, cotangent = _operand(condition, 1), _operand(gradient)
+    if bound.type.size != 1 or _operand(node, 1).type != node.output.type:
+        return None
+    kept = Greater()(pool.outputs[0], reshape(bound, ()))
+    return (gradient.operator(Where()(kept, cotangent, 0.0), gradient.inputs[1]),)
+
+
+def _pool_of(gradient: Node) -> Node | None:
+    """The pool whose indices a gradient reads, as they are or in other integers."""
+    maker = _operand(gradient, 1).node
+    if maker is not None and isinstance(maker.operator, Cast):
+        maker = _operand(maker).node
+    return maker if maker is not None and isinstance(maker.operator, MaxPool) else None
+
+
 RULES: tuple[tuple[tuple[type, ...], Change], ...] = (
     ((Identity,), only_operand),
     ((Mul, Div, Pow, Sub, Add), neutral_right),
@@ -302,6 +330,7 @@ RULES: tuple[tuple[tuple[type, ...], Change], ...] = (
     ((Reshaping,), reshape_of_reshape),
     ((Expand,), expand_of_expand),
     ((Where,), known_condition),
+    ((Where,), masked_before_pool),
     ((ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd), reduction_of_one),
     ((Concat,), concat_of_split),
     ((Split,), split_of_concat),

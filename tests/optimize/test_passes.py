@@ -16,11 +16,13 @@ from glowtrain.errors import GraphError
 from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Constant, Graph, Input, Node, Value, Variable, constant, to_text, verify
 from glowtrain.ops.control.scan import Scan
+from glowtrain.ops.elementwise.activation import Relu
 from glowtrain.ops.elementwise.arithmetic import Add, Div, Mean, Mul, Neg, Pow, Sub, Sum
 from glowtrain.ops.elementwise.extrema import Max, Min
 from glowtrain.ops.elementwise.logic import Cast, Identity, Not, Where
 from glowtrain.ops.elementwise.transcendental import Exp, Tanh
 from glowtrain.ops.indexing.gather import Gather
+from glowtrain.ops.pooling.max_pool import MaxPool, MaxPoolGradient
 from glowtrain.ops.quantized.convert import DequantizeLinear
 from glowtrain.ops.random.philox import Dropout, RandomBits
 from glowtrain.ops.reduce.reduction import ReduceMax, ReduceMean, ReduceSum
@@ -84,6 +86,10 @@ def kinds(graph: Graph) -> list[str]:
 T = Tanh()(X)
 STRETCHED = Expand((4, 2, 3))(X)
 
+LINE, SLOPES = Relu()(Input(f32[2, 1, 7], "line")), Input(f32[2, 1, 6], "slopes")
+LARGEST, POSITIONS = MaxPool(kernel_shape=(2,))(LINE)
+SPREAD = MaxPoolGradient((7,), (2,), (1,), (1,), (0, 0))(SLOPES, Cast(i32)(POSITIONS))
+
 FIRES: list[tuple[str, Value | tuple[Value, ...], list[str]]] = [
     ("x * 1", T * ONE, ["Tanh"]),
     ("1 * x", Mul()(np.ones((1, 3), np.float32), T), ["Tanh"]),
@@ -132,6 +138,11 @@ FIRES: list[tuple[str, Value | tuple[Value, ...], list[str]]] = [
     ("gather of an element", Gather(-1)(T, constant(-3)), ["Tanh", "Slice", "Reshape"]),
     ("gather of all", Gather(0)(T, constant(np.arange(2))), ["Tanh"]),
     ("dropout outside of training", Dropout()(T)[0], ["Tanh"]),
+    (
+        "a gradient masked behind a pool",
+        (LARGEST, Where()(LINE > 0.5, SPREAD, 0.0)),
+        ["Relu", "MaxPool", "Greater", "Where", "Cast", "glowtrain.MaxPoolGradient"],
+    ),
 ]
 
 REFUSED: list[tuple[str, Value | tuple[Value, ...]]] = [
@@ -168,6 +179,9 @@ REFUSED: list[tuple[str, Value | tuple[Value, ...]]] = [
     ("gather of the same twice", Gather(1)(X, constant(np.array([1, 1])))),
     ("gather of nothing", Gather(1)(X, constant(np.zeros(0, np.int64)))),
     ("dropout in training", Dropout(training_mode=True, seed=1)(X)[0]),
+    ("a mask by other elements than the pool's", Where()(Exp()(LINE) > 0.5, SPREAD, 0.0)),
+    ("a mask by each element's own bound", Where()(np.arange(7, dtype=np.float32) < LINE, SPREAD, 0.0)),
+    ("a mask that puts -0", Where()(LINE > 0.5, SPREAD, -0.0)),
 ]
 
 
