@@ -11,18 +11,22 @@ import typer
 
 from glowtrain.backends.base import Backend, View
 from glowtrain.backends.discovery import backend_of
+from glowtrain.bundles.updates import propose
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.completion import names
-from glowtrain.cli.arguments.feed import stored
+from glowtrain.cli.arguments.feed import feed, stored
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_graph, parse_dims
-from glowtrain.cli.arguments.training import kept_for_updates, training_step
+from glowtrain.cli.arguments.targets import TARGETS
+from glowtrain.cli.arguments.training import kept_for_updates, optimizer_of, training_step
 from glowtrain.cli.terminal.console import command, out
 from glowtrain.cli.terminal.memory import show_memory
 from glowtrain.cli.terminal.summary import refusals, shared_parameters, summary
+from glowtrain.cli.terminal.updates import show_proposal
 from glowtrain.compiler import walk
 from glowtrain.compiler.walk import WALK, after, arrive, until
 from glowtrain.graph import Graph
+from glowtrain.losses import by_name
 from glowtrain.memory.budget import budget_of
 from glowtrain.profiling.memory import computed_again, memory_report
 from glowtrain.profiling.memory import plot as draw
@@ -30,6 +34,7 @@ from glowtrain.profiling.memory.page import check_plot
 from glowtrain.profiling.memory.table import again_lines
 from glowtrain.program.memory.trace import trace
 from glowtrain.stages import Options, Stage
+from glowtrain.trainer.graphs import specs_of
 
 MEMORY = "memory"
 """What is in memory from kernel to kernel: of no stage alone."""
@@ -55,7 +60,10 @@ StageName = Annotated[
 ShapesOf = Annotated[
     str | None,
     typer.Option(
-        "--data", metavar="D", help="Shapes of a built-in model follow this data set.", autocompletion=options.DATA
+        "--data",
+        metavar="D",
+        help="Shapes of a built-in model follow this data set; examples of --budget.",
+        autocompletion=options.DATA,
     ),
 ]
 Plot = Annotated[
@@ -65,6 +73,25 @@ Plot = Annotated[
         metavar="F",
         help="A picture of memory over the step, kernel by kernel: a page (.html), .png or .svg; for --stage memory.",
         rich_help_panel=options.OUTPUT,
+    ),
+]
+ProposedBudget = Annotated[
+    str | None,
+    typer.Option(
+        "--budget",
+        metavar="BYTES",
+        help="Propose what to train, with its optimizer and the arena, in so many bytes (256KB); needs --data.",
+        rich_help_panel=options.TRAINING,
+    ),
+]
+ProposedTarget = Annotated[
+    str,
+    typer.Option(
+        "--target",
+        metavar="T",
+        help=f"The processor of --budget: {', '.join(TARGETS)}.",
+        autocompletion=names(TARGETS),
+        rich_help_panel=options.TRAINING,
     ),
 ]
 Explain = Annotated[bool, typer.Option("--explain", help="What passes left as it is, and why.")]
@@ -83,6 +110,7 @@ def inspect(
     dataset: ShapesOf = None,
     data_dir: options.DataDir = None,
     loss: options.Loss = "softmax_cross_entropy",
+    labels: options.Labels = None,
     output: options.LossOutput = None,
     trainable: options.Trainable = [],  # noqa: B006
     untie: options.Untie = [],  # noqa: B006
@@ -90,6 +118,8 @@ def inspect(
     momentum: options.Momentum = None,
     memory: options.Memory = None,
     plot: Plot = None,
+    budget: ProposedBudget = None,
+    target: ProposedTarget = "host",
     modules: options.Modules = [],  # noqa: B006
 ) -> None:
     """Print what a stage of the compiler makes of a model, or a summary of all of them.
@@ -107,14 +137,24 @@ def inspect(
     glowtrain inspect quantized.onnx --explain
 
     glowtrain inspect cnn --train --stage memory --memory 50% --plot memory.html
+
+    glowtrain inspect cnn --data digits --dims batch=1 --optimizer sgd --budget 64KB
     """
     import_modules(modules)
     chosen = backend_of(backend, threads)
     check_stage(stage, chosen)
     check_picture(stage, plot)
     given = Options(facts=chosen.facts, memory=budget_of(memory))
-    loaded = stored(dataset, data_dir).train if dataset is not None else None
-    graph = open_graph(model, parse_dims(dims), loaded, untie=untie, open_batch=open_batch)
+    loaded = stored(dataset, data_dir) if dataset is not None else None
+    if budget is not None:
+        check_budget(stage, dataset, trainable)
+    graph = open_graph(model, parse_dims(dims), loaded.train if loaded else None, untie=untie, open_batch=open_batch)
+    if budget is not None and loaded is not None:
+        rule, attached = optimizer_of(optimizer, momentum=momentum), by_name(loss, output)
+        examples = feed(loaded, specs_of(graph.template or graph), attached, labels).train
+        found = propose(graph, examples, budget, loss=attached, optimizer=rule, target=target)
+        show_proposal(found, f"a step of {graph.name} with {rule.name}")
+        return
     step = training_step(graph, loss, output, trainable, optimizer, momentum) if train else graph
     if explain:
         refusals(step, chosen, given)
@@ -132,6 +172,16 @@ def check_stage(stage: str, backend: Backend) -> None:
     known = stage_names(backend)
     if stage not in known:
         raise typer.BadParameter(f"there is no stage {stage!r}; choose from {', '.join(known)}", param_hint="--stage")
+
+
+def check_budget(stage: str, dataset: str | None, trainable: Sequence[str]) -> None:
+    """End as wrong usage where nothing can be proposed, or it would not be what was asked for."""
+    if dataset is None:
+        raise typer.BadParameter("--budget takes gradients on examples: name them with --data", param_hint="--budget")
+    if stage != "summary":
+        raise typer.BadParameter(f"--budget proposes what to train, and prints no {stage}", param_hint="--budget")
+    if trainable:
+        raise typer.BadParameter("--budget proposes what --trainable says: give one of them", param_hint="--budget")
 
 
 def check_picture(stage: str, plot: Path | None) -> None:

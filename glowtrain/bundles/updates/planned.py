@@ -1,0 +1,83 @@
+"""What a training step takes that trains a part of a model, by its plan: what is not trained is constant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from glowtrain.bundles.contents import PREDICT, STEP, training_of
+from glowtrain.compiler.walk import planned
+from glowtrain.errors import MemoryBudgetError
+from glowtrain.graph import Graph
+from glowtrain.losses import Loss
+from glowtrain.memory.budget import Budget
+from glowtrain.optim import Optimizer
+from glowtrain.stages import Options
+from glowtrain.trainer.graphs import TrainerGraphs
+
+
+@dataclass(frozen=True)
+class StepBytes:
+    """Bytes that are written while a step runs: ``parameters`` of which at least a part is trained, what an
+    ``optimizer`` and the model keep from step to step, and the arena. ``fitted``: a budget was needed for that."""
+
+    parameters: int
+    optimizer: int
+    arena: int
+    fitted: bool = False
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.parameters + self.optimizer + self.arena
+
+
+@dataclass
+class Planner:
+    """Plans steps of a bound model for a processor within ``limit`` bytes, each once."""
+
+    model: Graph
+    loss: Loss
+    optimizer: Optimizer
+    options: Options
+    limit: int
+    _known: dict[tuple[str, ...], StepBytes] = field(default_factory=dict)
+    _predicting: int | None = None
+
+    def bytes(self, trainable: Sequence[str]) -> StepBytes:
+        """What a step takes that trains this: as it is planned where nothing is said of memory, and where that is more
+        than the limit, with as much computed again as it takes, if it can be done."""
+        key = tuple(trainable)
+        if key not in self._known:
+            self._known[key] = self._planned(key)
+        return self._known[key]
+
+    def fits(self, trainable: Sequence[str]) -> bool:
+        """Whether that is within the limit."""
+        return self.bytes(trainable).total <= self.limit
+
+    def _planned(self, trainable: tuple[str, ...]) -> StepBytes:
+        graphs = TrainerGraphs(
+            self.model, self.loss, self.optimizer, trainable, 0, unbiased=False, freeze_statistics=True
+        )
+        fixed = training_of(graphs, {}, {}, {}, None).fixed().graphs
+        sizes = {variable.name: variable.type.nbytes for variable in fixed[STEP].variables}
+        parameters = sum(size for name, size in sizes.items() if name in graphs.chosen)
+        kept = sum(sizes.values()) - parameters
+        found = StepBytes(parameters, kept, self._arena(fixed, self.options))
+        return found if found.total <= self.limit else self._fitted(found, fixed)
+
+    def _fitted(self, found: StepBytes, fixed: Mapping[str, Graph]) -> StepBytes:
+        if found.parameters + found.optimizer >= self.limit:
+            return found
+        try:
+            arena = self._arena(fixed, replace(self.options, memory=Budget(nbytes=self.limit)))
+        except MemoryBudgetError:
+            return found
+        return StepBytes(found.parameters, found.optimizer, arena, fitted=True)
+
+    def _arena(self, graphs: Mapping[str, Graph], options: Options) -> int:
+        """That of the step, or of the prediction where it is larger: they use the same one."""
+        if self._predicting is None:
+            self._predicting = planned(graphs[PREDICT], self.options).arena
+        return max(planned(graphs[STEP], options).arena, self._predicting)

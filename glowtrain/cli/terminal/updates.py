@@ -1,0 +1,42 @@
+"""What ``inspect --budget`` prints."""
+
+from __future__ import annotations
+
+import shlex
+
+from glowtrain.bundles.updates import Proposal
+from glowtrain.cli.terminal.console import out
+from glowtrain.memory.byte_size import byte_text
+from glowtrain.presentation.tables import table
+
+
+def show_proposal(proposal: Proposal, title: str) -> None:
+    """Print what is trained with its bytes, what was found at other depths, and the options for other commands."""
+    found = proposal.bytes
+    out.print(f"{title}: {byte_text(found.total)} of {byte_text(proposal.limit)}; what is not trained is constant")
+    for name, size, remark in (
+        ("parameters", found.parameters, "of which at least a part is trained"),
+        ("optimizer", found.optimizer, "and other state"),
+        ("arena", found.arena, "with results computed again to fit" if found.fitted else "activations and gradients"),
+    ):
+        out.print(f"  {name:<12}{size:>12,} bytes  {remark}")
+    out.print()
+    rows = [
+        (", ".join(each.trainable), f"{each.share:.1%}", "" if each.without is None else f"{each.without.total:,}")
+        for each in proposal.choices
+    ]
+    out.print(table(("trained", "squared gradients>", "bytes without it>"), rows))
+    out.print()
+    tried = [
+        (str(depth.layers), f"{depth.bytes.total:,}", f"{depth.share:.1%}", ", ".join(depth.trainable))
+        for depth in proposal.depths
+    ]
+    out.print(table(("last layers>", "bytes>", "squared gradients>", "trained"), tried))
+    out.print()
+    out.file.write(f"{options_of(proposal)}\n")
+
+
+def options_of(proposal: Proposal) -> str:
+    """The options with which ``train``, ``bundle`` and ``size`` do what was proposed."""
+    chosen = [f"--trainable {shlex.quote(pattern)}" for pattern in proposal.trainable]
+    return " ".join([*chosen, *(["--freeze-statistics"] if proposal.freeze_statistics else [])])
