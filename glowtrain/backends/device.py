@@ -83,6 +83,11 @@ class Resident(ABC):
         An exception is this run's error, and the device goes on; :class:`DeviceLostError` says that it cannot.
         """
 
+    def run_into(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Array]) -> bool:
+        """:meth:`run`, on a device whose tensors are arrays, with its outputs in arrays that are given for all of them,
+        contiguous and of their types. False, before anything has run, where that cannot be, as by default."""
+        return False
+
     def free(self) -> None:  # noqa: B027  (memory that is collected needs nothing)
         """Unload it."""
 

@@ -48,7 +48,13 @@ class _Scripted(Device):
             self.before("run", inputs)
             return run(inputs)
 
-        made.run = scripted  # type: ignore[method-assign]
+        into = made.run_into
+
+        def scripted_into(inputs: Mapping[str, Tensor], outputs: Mapping[str, Array]) -> bool:
+            self.before("run", inputs)
+            return into(inputs, outputs)
+
+        made.run, made.run_into = scripted, scripted_into  # type: ignore[method-assign]
         return made
 
     def upload(self, array: Array) -> Tensor:

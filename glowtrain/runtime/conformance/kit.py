@@ -146,6 +146,18 @@ class DeviceConformance(ABC):
                 assert np.array_equal(device.download(tensor), inputs[name]), f"input {name} was written to"
             _release(device, (*kept.values(), *tensors.values()))
 
+    def test_outputs_go_into_given_arrays(self) -> None:
+        """A run into arrays, where the device can do it, gives what any other run does."""
+        graph = _perceptron()
+        inputs = _inputs(graph)
+        with self._opened() as device, _loaded(device, graph) as resident:
+            if not device.shares_memory:
+                return
+            given = {name: np.full(value.type.shape, -1, value.dtype.numpy) for name, value in graph.outputs.items()}
+            if resident.run_into(inputs, given):
+                for name, array in _called(device, resident, inputs).items():
+                    assert given[name].tobytes() == array.tobytes(), f"output {name} is another one"
+
     def test_updates_are_seen_by_all_functions(self) -> None:
         """Training steps update variables that a second function over the same variables reads."""
         trainer = _trainer()

@@ -10,7 +10,7 @@ import numpy as np
 from glowtrain.backends.base import Backend, Executable, Instance
 from glowtrain.backends.device import Device, DeviceFacts, Resident, ResidentVariables, Tensor
 from glowtrain.backends.discovery import backend_names, backend_of
-from glowtrain.backends.state import State
+from glowtrain.backends.state import State, address_of
 from glowtrain.errors import BackendError, DeviceError, InputError
 from glowtrain.graph import Graph
 from glowtrain.memory.byte_size import parse_bytes
@@ -50,6 +50,12 @@ class HostResident(Resident):
         if (outputs := self.instance.run_fitting(inputs)) is not None:
             return outputs
         return self.instance.run({name: np.ascontiguousarray(array) for name, array in inputs.items()})
+
+    def run_into(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Array]) -> bool:
+        if not all(array.flags.c_contiguous for array in inputs.values()):
+            return False
+        addresses = {name: address_of(array) for name, array in inputs.items()}
+        return self.instance.run_at(addresses, {name: address_of(array) for name, array in outputs.items()})
 
 
 class HostDevice(Device):

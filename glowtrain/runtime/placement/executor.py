@@ -2,22 +2,27 @@
 
 Each part runs as soon as the values that it takes are there, on the device that its stage is on. A value that parts on
 other devices take, or that is an output of the network, comes to the host when it has been made; devices that work in
-the host's memory pass arrays on as they are. A value is released when everything that takes it has run.
+the host's memory pass arrays on as they are, and write values between parts to memory that later runs use again. A
+value is released when everything that takes it has run.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
+
+import numpy as np
 
 from glowtrain.backends.device import Device, Resident, Tensor
 from glowtrain.errors import DeviceError, DeviceLostError
 from glowtrain.runtime.device.device_manager import DeviceManager, Task, failure
 from glowtrain.runtime.partition.partition import Part
-from glowtrain.types import Array
+from glowtrain.runtime.placement.buffer_pool import BufferPool
+from glowtrain.types import Array, TensorType
 
 Done = Callable[["dict[str, Array] | None", "Exception | None"], None]
 """Called once with a run's outputs, or its error."""
@@ -39,8 +44,18 @@ class PlacedPart:
 
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Its outputs. Raises :class:`DeviceError`, :class:`DeviceLostError` where the device is out of service."""
-        try:
+        with self._named_errors():
             return self.resident.run(inputs)
+
+    def run_into(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Array]) -> bool:
+        """The same, with the outputs in arrays that are given, where the device can (:meth:`Resident.run_into`)."""
+        with self._named_errors():
+            return self.resident.run_into(inputs, outputs)
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
         except DeviceLostError:
             raise
         except Exception as error:
@@ -89,6 +104,18 @@ class Executor:
         self.uses.update(set(self.outputs.values()))
         self.to_host = {value for value, maker in made.items() if self._leaves(value, maker)}
         self.uses_on = Counter((value, placed.manager.name) for placed in self.parts for value in placed.part.takes)
+        self.pool = BufferPool()
+        self.between = {value: type_ for value, type_ in self._made() if value not in self.outputs.values()}
+        """The types of the values that only parts read."""
+
+    def _made(self) -> Iterator[tuple[str, TensorType]]:
+        """The values that parts make, with their types."""
+        for placed in self.parts:
+            yield from ((name, value.type) for name, value in placed.part.graph.outputs.items())
+
+    def fresh(self, value: str, type_: TensorType) -> Array:
+        """Memory for a value that a part makes: of the pool where only parts read it."""
+        return self.pool.take(type_) if value in self.between else np.empty(type_.shape, type_.dtype.numpy)
 
     def _leaves(self, value: str, maker: PlacedPart) -> bool:
         """Whether a value is wanted outside of the device that makes it."""
@@ -127,6 +154,8 @@ class Execution:
         self._uses, self._uses_on = Counter(executor.uses), Counter(executor.uses_on)
         self._awaited = list(executor.awaited)
         self._left = len(executor.parts)
+        self._pooled: set[str] = set()
+        """Values whose memory goes back to the pool."""
         self._ended = False
 
     def start(self) -> None:
@@ -158,9 +187,15 @@ class Execution:
             self._go_on(placed)
 
     def _run_on_host(self, placed: PlacedPart) -> None:
-        outputs = placed.run({value: self._values[value] for value in placed.part.takes})
+        inputs = {value: self._values[value] for value in placed.part.takes}
+        executor = self.executor
+        outputs = {value: executor.fresh(value, made.type) for value, made in placed.part.graph.outputs.items()}
+        into = placed.run_into(inputs, outputs)
+        if not into:
+            outputs = placed.run(inputs)
         with self._lock:
             self._values.update(outputs)
+            self._pooled.update(executor.between.keys() & outputs.keys() if into else ())
 
     def _run_on_device(self, placed: PlacedPart) -> None:
         """Copies in, the part, copies out of what is wanted elsewhere."""
@@ -201,8 +236,8 @@ class Execution:
     def _taken(self, value: str, placed: PlacedPart) -> bool:
         """A value has been taken once more. Whether nothing takes it again on this device."""
         self._uses[value] -= 1
-        if not self._uses[value]:
-            self._values.pop(value, None)
+        if not self._uses[value] and (array := self._values.pop(value, None)) is not None and value in self._pooled:
+            self.executor.pool.give(self.executor.between[value], array)
         held = value, placed.manager.name
         self._uses_on[held] -= 1
         return not self._uses_on[held]
