@@ -7,19 +7,22 @@ its gradient as one contraction over steps and rows after the loop, rather than 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from glowtrain.graph import Graph, Input, Node, Operator, Value, rebuild
+from glowtrain.graph import Constant, Graph, Input, Node, Operator, Value, rebuild
 from glowtrain.graph.operator import as_tuple
 from glowtrain.ops.contraction.products import Gemm, MatMul, swapped
 from glowtrain.ops.control.scan import Scan
-from glowtrain.ops.core.family import Grads
+from glowtrain.ops.core.family import Elementwise, Grads
 from glowtrain.ops.elementwise.arithmetic import Add
 from glowtrain.ops.reduce.reduction import ReduceSum, filled
 from glowtrain.ops.tensor.move import Transpose, reshape
 from glowtrain.ops.tensor.pad import Pad
+
+FEW = 6
+"""Elementwise operators by which a value is computed again rather than stacked, at most."""
 
 Ints = tuple[int, ...]
 Sum = Callable[[], Value]
@@ -246,7 +249,18 @@ class ScanGradient:
                 found[value] = None
             elif value.node is not None:
                 stack.extend(operand for operand in reversed(value.node.inputs) if operand is not None)
-        return list(found)
+        return self._without_derived(list(found))
+
+    def _without_derived(self, read: Sequence[Value]) -> list[Value]:
+        """The values without those that a few elementwise operators make of the others: they are computed again, too,
+        unless they are stacked anyway. The last ones of the body go first."""
+        order = {output: place for place, node in enumerate(self.scan.body.nodes) for output in node.outputs}
+        at_hand = {*self.outer, *self.residuals, *self.scan.body.outputs.values()}
+        kept = dict.fromkeys(read)
+        for value in sorted(read, key=lambda value: order.get(value, -1), reverse=True):
+            if value not in at_hand and _derived(value, kept.keys() - {value}):
+                del kept[value]
+        return list(kept)
 
     def _stack_residuals(self, values: Sequence[Value]) -> None:
         """Stack values of the forward body: those that are scan outputs already are at hand."""
@@ -272,6 +286,19 @@ def _places(op: Operator) -> bool:
     """Whether an operator of one operand puts its elements elsewhere, and zeros beside them: then sums may be taken
     before."""
     return op.moves or (isinstance(op, Pad) and op.mode == "constant")
+
+
+def _derived(value: Value, given: Set[Value]) -> bool:
+    """Whether a few elementwise operators make a value of ``given`` ones and of constants."""
+    nodes, waiting = set[Node](), [value]
+    while waiting:
+        node = waiting.pop().node
+        if node is None or not isinstance(node.operator, Elementwise) or len(nodes) == FEW:
+            return False
+        nodes.add(node)
+        operands = [each for each in node.inputs if each is not None and not isinstance(each, Constant)]
+        waiting += [each for each in operands if each not in given]
+    return True
 
 
 def _cheap(value: Value) -> bool:

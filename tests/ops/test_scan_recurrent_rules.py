@@ -161,3 +161,17 @@ def test_loops_of_a_gradient_copy_nothing_but_states(layer: Recurrent) -> None:
     copies = [i for repeat in program.instructions for i in leaves_of(repeat.children) if i.name == "copy"]
     stacked = [buffer.name for copy in copies for buffer in copy.writes if not buffer.name.startswith("state")]
     assert not stacked
+
+
+def test_what_follows_from_stacked_values_is_not_stacked() -> None:
+    """The activation of an LSTM's cell follows from the gates and the cell before, which are stacked."""
+    steps, batch, inner, hidden = 5, 2, 3, 4
+    shapes = ((steps, batch, inner), (1, 16, inner), (1, 16, hidden))
+    x, w, r = (Input(f64[shape], name) for shape, name in zip(shapes, "xwr", strict=True))
+    y, *_ = LSTM()(x, w, r)
+    gradients = pullback([y], [Constant(np.ones(y.shape))], [w, r])
+    backward = next(
+        n for n in reversed(topological([g for g in gradients if g is not None])) if n.operator.key() == "Scan"
+    )
+    read = backward.inputs[backward.operator.num_states :]  # type: ignore[attr-defined]
+    assert len([value for value in read if value is not None and value.shape == (steps, batch, hidden)]) == 5 + 1
