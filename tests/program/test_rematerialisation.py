@@ -17,6 +17,7 @@ from glowtrain.graph import Graph, Value
 from glowtrain.loops import Buffer, Expr, Load
 from glowtrain.memory.budget import KEEP, SMALLEST, UNSAID, Budget, Memory, budget_of
 from glowtrain.names import Names
+from glowtrain.program.analysis.kernel_facts import contractions
 from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.memory.plan import plan
 from glowtrain.program.memory.verify_plan import verify_plan
@@ -423,6 +424,63 @@ def test_copies_are_one_kernel_with_what_reads_them() -> None:
     assert str(less).count("x[-i + 63]") == 2
     feeds = {"x": np.random.default_rng(7).standard_normal(64, np.float32)}
     assert bits(less, feeds) == bits(program, feeds)
+
+
+EPILOGUE = """program p
+  input  x: f32[16,16]
+  input  w: f32[16,16]
+  output y: f32[16,16]
+  activation a: f32[16,16]
+  activation b: f32[16,16]
+  activation c: f32[16,16]
+  activation d: f32[16,16]
+kernel first:
+  for i<16, j<16: a[i, j] = exp(x[i, j]) * x[j, i]
+kernel second:
+  for i<16, j<16: b[i, j] = sum(r<16: a[i, r] * w[r, j])
+kernel third:
+  for i<16, j<16: c[i, j] = b[j, i] + b[i, j]
+kernel fourth:
+  for i<16, j<16:
+    let t = sum(r<16: c[i, r] * w[j, r])
+    d[i, j] = select(a[i, j] > 0, t, 0)
+kernel last:
+  for i<16, j<16: y[i, j] = d[j, i]
+"""
+
+
+def test_copies_are_computed_behind_the_sum_that_they_are_read_beside() -> None:
+    program = parse(EPILOGUE)
+    less = Rematerialize(SMALLEST).run(program)
+    assert [kernel.name for kernel in less.instructions] == [
+        "first",
+        "second",
+        "third",
+        f"first{SUFFIX}+fourth",
+        "last",
+    ]
+    *_, fused, _ = less.instructions
+    assert [contraction[1].buffer.name for contraction in contractions(fused.nests)] == ["c"]
+    feeds = {name: np.random.default_rng(6).standard_normal((16, 16), np.float32) for name in "xw"}
+    assert bits(less, feeds) == bits(program, feeds)
+
+
+def test_factors_that_are_made_again_stay_in_memory() -> None:
+    program = parse(EPILOGUE.replace("c[i, r] * w[j, r]", "a[i, r] * w[j, r]").replace("a[i, j] > 0", "c[i, j] > 0"))
+    less = Rematerialize(SMALLEST).run(program)
+    assert f"first{SUFFIX}" in [kernel.name for kernel in less.instructions]
+
+
+def test_a_result_that_another_gives_is_not_stored_where_it_was_made() -> None:
+    """The peak is at the kernel that makes both, of which both readers need one and make the other of that."""
+    text = TWICE.replace("c[i] = a[i] + b[63 - i]", "c[i] = b[63 - i]").replace("b[i] = exp(t)", "b[i] = t")
+    wide = "kernel wide:\n  for i<256: h[i] = x[i % 64]\nkernel first:"
+    text = text.replace("let t = x[i] * x[63 - i]", "let t = h[4 * i] * h[255 - i]").replace("kernel first:", wide)
+    program = parse(text.replace("  activation a", "  activation h: f32[256]\n  activation a"))
+    assert peak_bytes(program.instructions) == 1024 + 2 * 256
+    less = Rematerialize(SMALLEST).run(program)
+    assert [buffer.name for buffer in less.instructions[1].writes] == ["b"]
+    assert peak_bytes(less.instructions) == 1024 + 256
 
 
 def test_what_only_copies_were_kept_for_is_not_stored() -> None:

@@ -126,6 +126,31 @@ def fuse_pair(a: Box, b: Box, limits: Limits) -> Kernel | Refused:
     return Kernel(fused_name(a.kernel.name, b.kernel.name), (For(a.indices, forwarded(a.body, renamed.body)),))
 
 
+def fuse_epilogue(a: Box, b: Box, limits: Limits) -> Kernel | Refused:
+    """``a`` behind the sum that ``b`` begins with, before the rest of ``b``: what is read beside factors is computed
+    there."""
+    head, rest = b.body[:1], b.body[1:]
+    if a.reduces or not b.contracts or not isinstance(head[0], Let) or not _apart_from(a, head):
+        return Refused("it is no part of what follows a contraction")
+    if len(a.body) + len(b.body) > limits.statements or a.nodes + b.nodes > limits.expressions:
+        return Refused("together they have too many statements or expressions")
+    if len(a.kernel.touched | b.kernel.touched) > limits.operands:
+        return Refused("together they touch too many buffers")
+    match = _match(a, Box(b.kernel.name, For(b.indices, rest))) if a.size == b.size else None
+    if match is None or not all(isinstance(at, (Index, Const)) for at in match.values()):
+        return Refused("the second does not run through what the first writes as the first does")
+    whole, behind = (Box(b.kernel.name, For(a.indices, rewrite_body(body, match.get))) for body in (b.body, rest))
+    if not (_writes_elsewhere(a, behind) and _same_element(a, behind) and _hazard_free(a, whole)):
+        return Refused("they write the same elements, or the second others than it reads")
+    name = fused_name(a.kernel.name, b.kernel.name)
+    return Kernel(name, (For(a.indices, (*whole.body[:1], *forwarded(a.body, behind.body))),))
+
+
+def _apart_from(a: Box, head: Sequence[Statement]) -> bool:
+    """Whether a sum has no factors of what the first body writes."""
+    return a.kernel.written.isdisjoint(load.buffer for load in loads(head))
+
+
 def _too_much(a: Box, b: Box, limits: Limits) -> Refused | None:
     """Results stay within bounds, and contractions keep their structure: one at most, and only at the start."""
     if len(a.body) + len(b.body) > limits.statements:

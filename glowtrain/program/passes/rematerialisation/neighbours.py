@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from glowtrain.loops import Buffer, Expr, For, Let, Ref, Statement, Store, rewrite_body
 from glowtrain.program.passes.loop_fusion.fuse import without_stores
-from glowtrain.program.passes.loop_fusion.fuse_pair import Box, Limits, fuse_pair, fused_name
+from glowtrain.program.passes.loop_fusion.fuse_pair import Box, Limits, fuse_epilogue, fuse_pair, fused_name
 from glowtrain.program.passes.producer_inlining import EqualNodes
 from glowtrain.program.passes.rematerialisation.recomputation import SUFFIX
 from glowtrain.program.passes.schedule import lifetimes, live_bytes
@@ -75,9 +75,8 @@ class _Neighbours:
         assert b is not None
         if not a.name.endswith(SUFFIX):
             return False
-        one, two = Box.of(a), Box.of(b)
-        found = fuse_pair(one, two, self.limits) if one is not None and two is not None else None
-        if not isinstance(found, Kernel):
+        found = self._pair(a, b)
+        if found is None:
             return False
         fused = tidied(self._without_private(found, a, b), _name(a.name, b.name))
         alive = self._alive(fused, first, second)
@@ -85,6 +84,14 @@ class _Neighbours:
             return False
         self._put(fused, first, second, alive)
         return True
+
+    def _pair(self, a: Instruction, b: Instruction) -> Kernel | None:
+        """Both in one loop; what the first makes may be read behind a sum with which the second begins."""
+        one, two = Box.of(a), Box.of(b)
+        if one is None or two is None:
+            return None
+        ways = (way(one, two, self.limits) for way in (fuse_pair, fuse_epilogue))
+        return next((found for found in ways if isinstance(found, Kernel)), None)
 
     def _without_private(self, fused: Kernel, a: Instruction, b: Instruction) -> Kernel:
         own = set(fused.reads)

@@ -102,10 +102,23 @@ class Timeline:
             if buffer.type.nbytes < least or not self.remade(buffer):
                 continue
             after = bisect_left(places, position)
-            if 0 < after < len(places) and places[after] != position and self.hole(buffer, position) is None:
+            if after == 0 and places[0] == position and self._unstored(buffer, position):
+                after = 1
+            elif places[after : after + 1] == [position]:
+                continue
+            if 0 < after < len(places) and self.hole(buffer, position) is None:
                 demand = Demand(self, position)
                 if demand.hole(buffer, places[after - 1], places[after]):
                     yield demand.drop()
+
+    def _unstored(self, buffer: Buffer, position: int) -> bool:
+        """Whether the kernel that makes a buffer need not write it at all if it is dropped from there on: others of its
+        results are stored."""
+        stored = [b for b in self.instructions[position].writes if not self._dropped_at(b, position)]
+        return buffer in stored and any(b is not buffer and b.dtype == buffer.dtype for b in stored)
+
+    def _dropped_at(self, buffer: Buffer, position: int) -> bool:
+        return any(hole.begin == position for hole in self.holes.get(buffer, ()))
 
     def remade(self, buffer: Buffer) -> bool:
         """Whether there is a kernel that makes a buffer, alone, and could run twice: what it reads of what it writes
@@ -210,7 +223,8 @@ class Demand:
             return False
         made = self.timeline.recomputation(buffer, lambda other: self._lasts(other, buffer, end))
         self.holes.append(Hole(buffer, begin, end, made))
-        self.changes.append(Change(begin + 1, end, -buffer.type.nbytes))
+        unstored = begin == self.timeline.maker(buffer) == self.position
+        self.changes.append(Change(begin + (not unstored), end, -buffer.type.nbytes))
         self.changes += [Change(end, end + 1, scratch.type.nbytes) for scratch in made.scratch]
         maker = self.timeline.maker(buffer)
         return all(self._source(source, maker, end) for source in made.sources)
