@@ -251,6 +251,13 @@ def random_text(seed: int, kernels: int = 14) -> str:
             lines += [f"kernel p{k}:", "  for j<4:", f"    e{k}[j] = sum(r<16: a{k}[16 * j + r])"]
             lines += [f"    for i<16: f{k}[16 * j + i] = a{k}[16 * j + i] * e{k}[j]"]
             names.append(f"f{k}")
+        if (
+            random.integers(4) == 0
+        ):  # two kernels that make a half each, with an update of what the second reads between
+            lines += [f"kernel g{k}:", f"  for i<32: g{k}[i] = a{k}[63 - i] + v[i]"]
+            lines += [f"kernel h{k}:", f"  for i<64: v[i] = 0.5 * v[i] + a{k}[i]"] if random.integers(2) else []
+            lines += [f"kernel g{k}:", f"  for i<32: g{k}[i + 32] = {one}[i] * v[2 * i]"]
+            names.append(f"g{k}")
     total = "x"
     for k, name in enumerate(reversed(names[1:])):
         at = random.choice(["i", "63 - i"])
@@ -361,8 +368,8 @@ def test_a_copy_at_other_subscripts_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
             return None
         return Load(expr.buffer, ((expr.index[0] + 1) % 64,))
 
-    def wrong(self: Recomputation, taken: dict[Buffer, Buffer]) -> Kernel:
-        return copied(self, taken).rewritten(beside)
+    def wrong(self: Recomputation, taken: dict[Buffer, Buffer]) -> list[Kernel]:
+        return [kernel.rewritten(beside) for kernel in copied(self, taken)]
 
     monkeypatch.setattr(Recomputation, "copy", wrong)
     assert differing(Rematerialize(SMALLEST)) > 30
@@ -481,6 +488,40 @@ def test_a_result_that_another_gives_is_not_stored_where_it_was_made() -> None:
     less = Rematerialize(SMALLEST).run(program)
     assert [buffer.name for buffer in less.instructions[1].writes] == ["b"]
     assert peak_bytes(less.instructions) == 1024 + 256
+
+
+PARTS = """program p
+  input  x: f32[64]
+  output y: f32[64]
+  activation a: f32[64]
+  activation b: f32[64]
+  activation c: f32[64]
+kernel first:
+  for i<32: a[i] = x[2 * i]
+kernel second:
+  for i<32: a[i + 32] = x[2 * i + 1]
+kernel third:
+  for i<64: b[i] = a[63 - i] * a[i]
+kernel fourth:
+  for i<64: c[i] = b[i] + b[63 - i]
+kernel last:
+  for i<64: y[i] = c[i] + a[63 - i]
+"""
+
+
+def test_what_two_kernels_make_is_made_again_by_two() -> None:
+    program = parse(PARTS)
+    less = Rematerialize(SMALLEST).run(program)
+    assert [kernel.name for kernel in less.instructions if kernel.name.endswith(SUFFIX)] == [f"first+second{SUFFIX}"]
+    assert peak_bytes(less.instructions) < peak_bytes(program.instructions)
+    feeds = {"x": np.random.default_rng(8).standard_normal(64, np.float32)}
+    assert bits(less, feeds) == bits(program, feeds)
+
+
+def test_what_somebody_reads_between_its_parts_is_kept() -> None:
+    between = "kernel look:\n  for i<32: c[i] = a[i]\nkernel second:"
+    timeline = Timeline(parse(PARTS.replace("kernel second:", between)).instructions)
+    assert [timeline.remade(buffer) for buffer in timeline.writers if buffer.name in "ab"] == [False, True]
 
 
 def test_what_only_copies_were_kept_for_is_not_stored() -> None:

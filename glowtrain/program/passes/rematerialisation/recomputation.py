@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from glowtrain.deferred import cached_property
 from glowtrain.loops import (
     Accumulate,
     Buffer,
@@ -28,22 +29,39 @@ SUFFIX = ".again"
 
 @dataclass(frozen=True, eq=False)
 class Recomputation:
-    """A kernel that makes ``buffer`` again, on the buffers of its producer: a copy of it writes others.
+    """Kernels that make ``buffer`` again, on the buffers of its producers: copies of them write others.
 
-    ``sources`` are what it reads of others' results; ``scratch`` what it writes besides, for itself alone.
+    ``sources`` are what they read of others' results; ``scratch`` what they write besides, for themselves alone.
     """
 
     buffer: Buffer
-    kernel: Kernel
-    sources: tuple[Buffer, ...]
-    scratch: tuple[Buffer, ...]
+    kernels: tuple[Kernel, ...]
 
-    def copy(self, taken: dict[Buffer, Buffer]) -> Kernel:
-        """The kernel that reads and writes the buffers that ``taken`` gives for its own."""
-        lets = (statement for statement in statements(self.kernel.body) if isinstance(statement, Let))
-        named: dict[Expr, Ref] = {let.ref: Ref(let.ref.dtype, let.ref.name) for let in lets}
-        body = _defining(named, rewrite_body(self.kernel.body, named.get))
-        return Kernel(self.kernel.name + SUFFIX, body).with_buffers(taken)
+    @cached_property
+    def sources(self) -> tuple[Buffer, ...]:
+        read = dict.fromkeys(buffer for kernel in self.kernels for buffer in kernel.reads)
+        return tuple(buffer for buffer in read if not any(buffer in kernel.written for kernel in self.kernels))
+
+    @cached_property
+    def scratch(self) -> tuple[Buffer, ...]:
+        written = dict.fromkeys(buffer for kernel in self.kernels for buffer in kernel.writes)
+        return tuple(buffer for buffer in written if buffer is not self.buffer)
+
+    @property
+    def name(self) -> str:
+        """That of the first of the kernels."""
+        return self.kernels[0].name
+
+    def copy(self, taken: dict[Buffer, Buffer]) -> list[Kernel]:
+        """The kernels that read and write the buffers that ``taken`` gives for their own."""
+        return [_copy(kernel).with_buffers(taken) for kernel in self.kernels]
+
+
+def _copy(kernel: Kernel) -> Kernel:
+    """The same kernel with other names inside, and one that says what it is."""
+    lets = (statement for statement in statements(kernel.body) if isinstance(statement, Let))
+    named: dict[Expr, Ref] = {let.ref: Ref(let.ref.dtype, let.ref.name) for let in lets}
+    return Kernel(kernel.name + SUFFIX, _defining(named, rewrite_body(kernel.body, named.get)))
 
 
 def stored_scalars(kernel: Kernel) -> dict[Buffer, tuple[Ref, Load]]:
@@ -58,16 +76,14 @@ def stored_scalars(kernel: Kernel) -> dict[Buffer, tuple[Ref, Load]]:
     return found
 
 
-def recomputation(kernel: Kernel, buffer: Buffer, loaded: dict[Buffer, tuple[Ref, Load]]) -> Recomputation:
+def leading_to(kernel: Kernel, buffer: Buffer, loaded: dict[Buffer, tuple[Ref, Load]]) -> Kernel:
     """What of a kernel leads to one of its results. The scalars ``loaded`` are read where they were stored."""
     body = kernel.body
     if loaded:
         change: dict[Expr, Expr] = dict(loaded.values())
         body = rewrite_body(body, change.get)
     own = set(kernel.written) & set(kernel.reads)
-    found = Kernel(kernel.name, _leading_to({buffer} | own, body))
-    sources = tuple(b for b in found.reads if b not in found.written)
-    return Recomputation(buffer, found, sources, tuple(b for b in found.writes if b is not buffer))
+    return Kernel(kernel.name, _leading_to({buffer} | own, body))
 
 
 def _leading_to(wanted: set[Buffer], body: Sequence[Statement]) -> tuple[Statement, ...]:

@@ -21,7 +21,7 @@ from glowtrain.errors import MemoryBudgetError
 from glowtrain.loops import Buffer
 from glowtrain.memory.budget import UNSAID, Budget, check_variables
 from glowtrain.names import Names
-from glowtrain.program.analysis.time_estimate import estimate, total
+from glowtrain.program.analysis.time_estimate import total
 from glowtrain.program.memory.plan import plan
 from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, Limits
 from glowtrain.program.passes.rematerialisation.neighbours import fuse_neighbours
@@ -30,7 +30,7 @@ from glowtrain.program.passes.rematerialisation.reorder import Reordering
 from glowtrain.program.passes.rematerialisation.timeline import Drop, Hole, Timeline
 from glowtrain.program.passes.reuse import reuse, reuse_at_peaks
 from glowtrain.program.passes.schedule import peak_bytes
-from glowtrain.program.program import ALIGNMENT, Instruction, Program
+from glowtrain.program.program import ALIGNMENT, Instruction, Kernel, Program
 from glowtrain.stages import PLAIN_RATES, Explain, Rates
 
 NEAR = 1 << 16
@@ -88,8 +88,8 @@ class Rematerialize:
     def _tell(self, dropping: _Dropping) -> None:
         if self.explain is not None:
             for hole in (*dropping.before, *dropping.holes()):
-                nbytes, kernel = hole.buffer.type.nbytes, hole.recomputation.kernel
-                self.explain(hole.buffer.name, f"{nbytes:,} bytes are not kept, {kernel.name} makes them again")
+                nbytes, made = hole.buffer.type.nbytes, hole.recomputation
+                self.explain(hole.buffer.name, f"{nbytes:,} bytes are not kept, {made.name} makes them again")
 
 
 class _Dropping:
@@ -158,7 +158,7 @@ class _Dropping:
 
     def _cost(self, recomputation: Recomputation) -> float:
         if recomputation not in self._costs:
-            self._costs[recomputation] = estimate(recomputation.kernel, self.rates)
+            self._costs[recomputation] = total(recomputation.kernels, self.rates)
         return self._costs[recomputation]
 
     def holes(self) -> list[Hole]:
@@ -194,7 +194,7 @@ def _with_holes(timeline: Timeline, names: Names) -> Iterator[Instruction]:
     present: dict[Buffer, Buffer] = {}
     for position, instruction in enumerate(timeline.instructions):
         for hole in _sources_first(due[position], timeline):
-            yield _made_again(hole, present, names)
+            yield from _made_again(hole, present, names)
         yield instruction.with_buffers(present)
 
 
@@ -207,8 +207,8 @@ def _sources_first(holes: list[Hole], timeline: Timeline) -> Iterator[Hole]:
         yield waiting.pop(ready)
 
 
-def _made_again(hole: Hole, present: dict[Buffer, Buffer], names: Names) -> Instruction:
-    """The copy that fills a buffer again, which is another one from here on."""
+def _made_again(hole: Hole, present: dict[Buffer, Buffer], names: Names) -> list[Kernel]:
+    """The copies that fill a buffer again, which is another one from here on."""
     buffers = (hole.buffer, *hole.recomputation.scratch)
     fresh = {buffer: replace(buffer, name=names.fresh(buffer.name + SUFFIX)) for buffer in buffers}
     made = hole.recomputation.copy({**present, **fresh})

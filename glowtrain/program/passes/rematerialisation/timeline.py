@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from glowtrain.loops import Buffer, Load, Ref
-from glowtrain.program.passes.rematerialisation.recomputation import Recomputation, recomputation, stored_scalars
+from glowtrain.program.passes.rematerialisation.recomputation import Recomputation, leading_to, stored_scalars
 from glowtrain.program.passes.reuse import reuse
 from glowtrain.program.passes.schedule import live_bytes
-from glowtrain.program.program import Instruction
+from glowtrain.program.program import Instruction, Kernel
 
 
 @dataclass(eq=False)
@@ -121,30 +121,42 @@ class Timeline:
         return any(hole.begin == position for hole in self.holes.get(buffer, ()))
 
     def remade(self, buffer: Buffer) -> bool:
-        """Whether there is a kernel that makes a buffer, alone, and could run twice: what it reads of what it writes
-        holds nothing of others."""
-        writers = self.writers.get(buffer, ())
-        if buffer.kind != "activation" or len(writers) != 1:
+        """Whether there are kernels that make a buffer, alone, and could run twice: what they read of what they write
+        holds nothing of others. Several write a part each, before anybody reads it."""
+        writers = self.writers.get(buffer, [])
+        if buffer.kind != "activation" or not writers or not self._repeatable.issuperset(writers):
             return False
-        (position,) = writers
-        return position in self._repeatable
+        first = self.accesses[buffer][: len(writers)] == writers
+        return len(writers) == 1 or (first and not any(buffer in self.instructions[at].reads for at in writers))
 
     def recomputation(self, buffer: Buffer, lasts: Callable[[Buffer], bool]) -> Recomputation:
-        """How a buffer is made again where those results of its kernel are at hand that ``lasts`` says."""
-        maker = self.maker(buffer)
-        kernel = self.instructions[maker].kernel
-        assert kernel is not None
-        if maker not in self._scalars:
-            self._scalars[maker] = stored_scalars(kernel)
-        loaded = {b: found for b, found in self._scalars[maker].items() if b is not buffer and lasts(b)}
-        key = buffer, frozenset(loaded)
+        """How a buffer is made again where those results of its kernels are at hand that ``lasts`` says."""
+        known = {at: {b for b in self._scalars_at(at) if b is not buffer and lasts(b)} for at in self.writers[buffer]}
+        key = buffer, frozenset[Buffer]().union(*known.values())
         if key not in self._recomputations:
-            self._recomputations[key] = recomputation(kernel, buffer, loaded)
+            kernels = tuple(self._leading_to(buffer, at, loaded) for at, loaded in known.items())
+            self._recomputations[key] = Recomputation(buffer, kernels)
         return self._recomputations[key]
+
+    def _leading_to(self, buffer: Buffer, at: int, loaded: set[Buffer]) -> Kernel:
+        kernel = self.instructions[at].kernel
+        assert kernel is not None
+        return leading_to(kernel, buffer, {b: found for b, found in self._scalars_at(at).items() if b in loaded})
+
+    def _scalars_at(self, at: int) -> dict[Buffer, tuple[Ref, Load]]:
+        """What :func:`stored_scalars` says of the kernel at a position."""
+        if at not in self._scalars:
+            kernel = self.instructions[at].kernel
+            self._scalars[at] = {} if kernel is None else stored_scalars(kernel)
+        return self._scalars[at]
 
     def maker(self, buffer: Buffer) -> int:
         """The position of what writes a buffer first."""
         return self.writers[buffer][0]
+
+    def read_at(self, source: Buffer, buffer: Buffer) -> int:
+        """The position of the first of the kernels that made a buffer of a source."""
+        return next(at for at in self.writers[buffer] if source in self.instructions[at].touched)
 
     def last(self, buffer: Buffer) -> int:
         """The position of what touches a buffer last."""
@@ -223,11 +235,11 @@ class Demand:
             return False
         made = self.timeline.recomputation(buffer, lambda other: self._lasts(other, buffer, end))
         self.holes.append(Hole(buffer, begin, end, made))
-        unstored = begin == self.timeline.maker(buffer) == self.position
+        timeline = self.timeline
+        unstored = begin == timeline.maker(buffer) == self.position
         self.changes.append(Change(begin + (not unstored), end, -buffer.type.nbytes))
         self.changes += [Change(end, end + 1, scratch.type.nbytes) for scratch in made.scratch]
-        maker = self.timeline.maker(buffer)
-        return all(self._source(source, maker, end) for source in made.sources)
+        return all(self._source(source, timeline.read_at(source, buffer), end) for source in made.sources)
 
     def _lasts(self, sibling: Buffer, buffer: Buffer, end: int) -> bool:
         """Whether another result of a kernel is there at the end of a hole, or may be kept till then; not if it is
@@ -252,8 +264,8 @@ class Demand:
             for scratch in hole.recomputation.scratch:
                 self.changes.append(Change(hole.end, hole.end + 1, -scratch.type.nbytes))
                 self.changes.append(Change(end, end + 1, scratch.type.nbytes))
-            begun = timeline.maker(source)
-            return all(self._source(other, begun, end) for other in hole.recomputation.sources)
+            others = hole.recomputation.sources
+            return all(self._source(other, timeline.read_at(other, source), end) for other in others)
         last = timeline.last(source)
         if last >= end:
             return True
