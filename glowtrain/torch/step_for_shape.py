@@ -238,7 +238,8 @@ def _step_graph(step: CompiledStep, batch: Sequence[Any], updates: GroupedUpdate
     arrays = {name: array_of(tensor) for name, tensor in step.watch.tensors.items()}
     variables = variables_of(trace, step.watch.tensors, arrays)
     random = RandomState(torch.initial_seed(), step.draws)
-    leaves = {**placed(trace, inputs), **variables, **step.outside.variables(trace, variables)}
+    parts = [part for module in modules.values() for part in module.modules()]
+    leaves = {**placed(trace, inputs), **variables, **step.outside.variables(trace, variables, parts)}
     found = read(trace, leaves, random, MODULE)
     loss = _loss(found.results)
     by_name = {full: variables[placeholder] for placeholder, full in trace.names.items()}

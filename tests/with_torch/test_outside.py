@@ -69,6 +69,49 @@ def test_a_teachers_weights(change: Change) -> None:
     trained_alike(lambda y, x: mse_loss(y, torch.tanh(teacher(x))), teacher.weight, change)
 
 
+@pytest.mark.parametrize("change", [
+    lambda teacher: setattr(teacher[0], "weight", nn.Parameter(2 * teacher[0].weight.detach())),
+    lambda teacher: teacher.load_state_dict({k: 2 * v for k, v in teacher.state_dict().items()}, assign=True),
+    lambda teacher: teacher.__setitem__(1, nn.ReLU()),
+    lambda teacher: teacher.train(not teacher.training),
+    lambda teacher: teacher[0].register_forward_hook(lambda module, inputs, result: 2 * result),
+], ids=["weight", "state", "part", "mode", "hook"])  # fmt: skip
+def test_a_teacher_that_is_not_what_it_was(change: Callable[[nn.Module], Any]) -> None:
+    teacher = nn.Sequential(nn.Linear(6, 3), nn.Tanh(), nn.BatchNorm1d(3)).eval().requires_grad_(requires_grad=False)
+    teacher[2].track_running_stats = False
+    torch.nn.init.normal_(teacher[2].running_mean)
+    module, optimizer, other, theirs = twins(nn.Linear(6, 3), lambda ps: torch.optim.SGD(ps, 0.05))
+    loss_fn = lambda y, x: mse_loss(y, teacher(x))  # noqa: E731
+    step = gtt.compile_step(module, loss_fn, optimizer)
+    for number, x in enumerate(torch.randn(6, 5, 6)):
+        if number == 3:
+            change(teacher)
+        assert float(step(x, x)) == pytest.approx(float(eager_step(other, loss_fn, theirs, (x, x))), rel=1e-4)
+    assert differences(module.state_dict(), other.state_dict()) < 1e-4
+
+
+class Scaled(nn.Module):
+    """It has a tensor that is neither a parameter nor a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 3)
+        self.scale = torch.ones(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * self.scale
+
+
+def test_a_tensor_that_is_put_in_the_place_of_an_attribute() -> None:
+    module, optimizer, other, theirs = twins(Scaled(), lambda ps: torch.optim.SGD(ps, 0.05))
+    step = gtt.compile_step(module, mse_loss, optimizer)
+    for number, x in enumerate(torch.randn(6, 5, 6)):
+        module.scale = other.scale = torch.full((3,), 1.0 + number // 3)
+        batch = x, x[:, :3]
+        assert float(step(*batch)) == pytest.approx(float(eager_step(other, mse_loss, theirs, batch)), rel=1e-4)
+    assert differences(module.state_dict(), other.state_dict()) < 1e-4
+
+
 def test_a_teacher_that_is_replaced_bit_by_bit_is_compiled_once() -> None:
     teacher = nn.Linear(6, 3).requires_grad_(requires_grad=False)
     step = trained_alike(lambda y, x: mse_loss(y, teacher(x)), teacher.weight, replaced)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -35,6 +36,23 @@ def traceable(*, forward_only: bool) -> Iterator[None]:
     finally:
         transformer._detect_is_causal_mask, function._is_setup_context_defined = before
         _BatchNorm.forward = normalized
+
+
+@contextmanager
+def calls_told(tell: Callable[[torch.nn.Module], None]) -> Iterator[None]:
+    """Within, ``tell`` is given each module that this thread calls."""
+    call, own = torch.nn.Module.__call__, get_ident()
+
+    def told(self: torch.nn.Module, *arguments: Any, **named: Any) -> Any:
+        if get_ident() == own:
+            tell(self)
+        return call(self, *arguments, **named)
+
+    torch.nn.Module.__call__ = told  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.nn.Module.__call__ = call  # type: ignore[method-assign]
 
 
 def _averaging(forward: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

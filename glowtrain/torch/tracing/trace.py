@@ -29,7 +29,7 @@ from glowtrain.errors import GlowtrainError, InputError, ModelError
 from glowtrain.torch.aten import TABLE
 from glowtrain.torch.tracing.places import innermost_line
 from glowtrain.torch.tracing.quiet import quiet
-from glowtrain.torch.tracing.substitutes import INSTEAD, REFUSED, traceable
+from glowtrain.torch.tracing.substitutes import INSTEAD, REFUSED, calls_told, traceable
 
 GRADIENT = "glowtrain::gradient"
 MODULE = "module"
@@ -51,10 +51,13 @@ def _(outputs: Any, inputs: Any, cotangents: Any) -> list[torch.Tensor]:
 
 class Originals:
     """The tensors that take part in a trace and were there before, as objects that others have, too: export makes new
-    ones of parameters, which do not follow where these lie."""
+    ones of parameters, which do not follow where these lie; and the modules that take part. An object that export does
+    not look into: what a module has itself, it puts back as it was."""
 
     def __init__(self) -> None:
         self._by_place: dict[tuple[Any, ...], torch.Tensor] = {}
+        self.modules: set[torch.nn.Module] = set()
+        """Those that were called."""
 
     def take(self, arguments: Sequence[Any]) -> None:
         """Remember those among the arguments of a call."""
@@ -143,11 +146,19 @@ class Computation(torch.nn.Module):
 
     def forward(self, *inputs: Any) -> Any:
         before = list(self._buffers_in_place())
-        with _Gradients(INSTEAD if self.forward_only else INSTEAD | REFUSED, self.originals):
+        mode = _Gradients(INSTEAD if self.forward_only else INSTEAD | REFUSED, self.originals)
+        with mode, calls_told(self.originals.modules.add):
             results = self._function[0](*inputs)
         for owner, name, buffer in before:
             self._write_back(owner, name, buffer)
         return results
+
+    @property
+    def others(self) -> list[torch.nn.Module]:
+        """The modules that were called, and what they are made of, but for its own."""
+        own = set(map(id, self.modules()))
+        parts = dict.fromkeys(part for module in self.originals.modules for part in module.modules())
+        return [part for part in parts if id(part) not in own]
 
     def _buffers_in_place(self) -> Iterator[tuple[dict[str, Any], str, torch.Tensor]]:
         for part in self.modules():
@@ -166,10 +177,10 @@ class Computation(torch.nn.Module):
 class Trace:
     """A functional graph. ``tensors``: the parameters, buffers and constants that placeholders stand for, by the
     placeholder's name; ``names``: what parameters and buffers are called in the module. ``inputs``: the placeholders of
-    inputs that are tensors, in order; ``outside``: placeholders of tensors that are no module's and were there before;
-    ``results``: the nodes (or plain values) of the outputs, flat, and ``structure``
-    how they make up what the function returns; ``updates``: the new values of buffers by name, ``mutations`` those of
-    inputs by placeholder."""
+    inputs that are tensors, in order; ``outside``: placeholders of tensors that are no module's and were there before,
+    ``others``: modules that were called besides; ``results``: the nodes (or plain values) of the outputs, flat, and
+    ``structure`` how they make up what the function returns; ``updates``: the new values of buffers by name,
+    ``mutations`` those of inputs by placeholder."""
 
     graph: torch.fx.Graph
     tensors: Mapping[str, torch.Tensor]
@@ -180,6 +191,7 @@ class Trace:
     updates: Mapping[str, Any] = field(default_factory=dict)
     mutations: Mapping[str, Any] = field(default_factory=dict)
     outside: frozenset[str] = frozenset()
+    others: Sequence[torch.nn.Module] = ()
 
 
 _ALONE = RLock()
@@ -204,7 +216,7 @@ def traced(computation: Computation, examples: Sequence[Any], *, mutable: bool =
         raise ModelError(f"the module cannot be traced{innermost_line(error)}: {error}") from None
     except Exception as error:  # noqa: BLE001  (a module may raise anything, and PyTorch does)
         raise ModelError(_untraceable(error)) from None
-    trace = computation.originals.put_in(_trace(program))
+    trace = replace(computation.originals.put_in(_trace(program)), others=computation.others)
     if trace.mutations and not mutable:
         raise ModelError(
             "the module changes one of its inputs in place: compute a new tensor, or change a clone of the input"

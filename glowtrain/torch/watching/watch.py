@@ -15,6 +15,8 @@ from glowtrain.torch.module import held
 from glowtrain.torch.watching.guard import Guard
 
 Flags = tuple[bool, ...]
+MODE = "training"
+"""What PyTorch calls the mode of a module."""
 
 
 class Remembered:
@@ -73,7 +75,7 @@ class Watch:
             _joined(prefix, name): tensor for prefix, module in modules.items() for name, tensor in held(module).items()
         }
         self._parts = [part for module in modules.values() for part in module.modules()]
-        dicts = [each for part in self._parts for each in _dicts(part)]
+        dicts = [each for part in self._parts for each in dicts_of(part)]
         tensors = [value for each in dicts for value in each.values() if isinstance(value, torch.Tensor)]
         self._all = list({id(tensor): tensor for tensor in tensors}.values())
         self._remembered = Remembered(dicts, [], self._all)
@@ -94,7 +96,7 @@ class Watch:
         """Add all of it, and which parts are in training mode, to a guard; it looks at whether tensors are trained."""
         self._remembered.guarded(guard)
         for part in self._parts:
-            guard.add_item(part.__dict__, "training")
+            guard.add_item(part.__dict__, MODE)
 
     def check(self) -> None:
         """Raise :class:`InputError` for tensors that a step cannot work on, and hooks that it would not call."""
@@ -118,7 +120,7 @@ class Watch:
                     )
 
 
-def _dicts(part: torch.nn.Module) -> Iterable[dict[Any, Any]]:
+def dicts_of(part: torch.nn.Module) -> Iterable[dict[Any, Any]]:
     """Where a module keeps tensors, submodules and hooks; those on gradients are empty."""
     yield from (part._parameters, part._buffers, part._modules)
     yield from (part._forward_hooks, part._forward_pre_hooks, part._backward_hooks, part._backward_pre_hooks)
