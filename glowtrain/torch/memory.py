@@ -7,6 +7,7 @@ from bisect import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
@@ -97,15 +98,20 @@ def check_device(tensor: torch.Tensor, name: str) -> None:
         raise InputError(f"{name} is on {tensor.device}: Glowtrain computes on the CPU; move it there with .cpu()")
     if tensor.layout is not torch.strided:
         raise InputError(f"{name} is {tensor.layout}: make it dense with .to_dense()")
-    if not is_plain(type(tensor)):
+    if not is_plain(tensor):
         raise InputError(
             f"{name} is a {type(tensor).__name__}, which computes in ways of its own: make it a plain torch.Tensor"
         )
 
 
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor computes as PyTorch's do: its class may be a subclass, but have no operators of its own."""
+    kind: Any = type(tensor)
+    return _is_plain(kind)
+
+
 @cache
-def is_plain(kind: type[torch.Tensor]) -> bool:
-    """Whether tensors of a class compute as PyTorch's: a subclass may have no operators of its own."""
+def _is_plain(kind: Any) -> bool:
     function = getattr(kind.__torch_function__, "__func__", kind.__torch_function__)
     usual = torch._C._disabled_torch_function_impl, vars(torch.Tensor)["__torch_function__"].__func__
     return function in usual and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__

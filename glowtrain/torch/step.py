@@ -315,7 +315,7 @@ def _flat(batch: Sequence[Any]) -> tuple[Sequence[Any], Any]:
 def _key(value: Any) -> Any:
     """What of an argument decides about the step: a tensor's type, a number itself, with its type."""
     if isinstance(value, torch.Tensor):
-        kind = is_plain(type(value)) or type(value)
+        kind = is_plain(value) or type(value)
         return value.shape, value.dtype, value.requires_grad, value.device, value.layout, kind
     _check_input("an argument of the step", value)
     return type(value), repr(value)  # -0.0 is no 0.0

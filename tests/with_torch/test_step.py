@@ -20,6 +20,13 @@ import torch
 from eager import Batch, differences, eager_step, twins
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+    register_module_full_backward_hook,
+    register_module_full_backward_pre_hook,
+)
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import glowtrain as gt
 import glowtrain.torch as gtt
@@ -712,6 +719,23 @@ class TestChangesBetweenSteps:
         ran(x, y)
         optimizer.register_step_pre_hook(lambda *_: None)
         assert "hooks on step" in refusal(lambda: ran(x, y))
+
+    @pytest.mark.parametrize("register", [
+        register_module_forward_pre_hook, register_module_forward_hook, register_module_full_backward_pre_hook,
+        register_module_full_backward_hook, register_optimizer_step_pre_hook, register_optimizer_step_post_hook,
+    ])  # fmt: skip
+    def test_hooks_of_all_modules_or_optimizers(self, register: Callable[..., Any]) -> None:
+        ((x, y),) = data(1)
+        module = net()
+        ran = compiled(module)
+        ran(x, y)
+        handle = register(lambda *_: None)
+        try:
+            assert "hooks on all modules or optimizers" in refusal(lambda: ran(x, y))
+            assert "hooks on all modules or optimizers" in refusal(lambda: compiled(net()))
+        finally:
+            handle.remove()
+        assert float(ran(x, y)) > 0
 
     def test_hooks_on_the_forward_pass_are_traced(self) -> None:
         ((x, y),) = data(1)

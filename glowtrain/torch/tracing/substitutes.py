@@ -48,11 +48,11 @@ def calls_told(tell: Callable[[torch.nn.Module], None]) -> Iterator[None]:
             tell(self)
         return call(self, *arguments, **named)
 
-    torch.nn.Module.__call__ = told  # type: ignore[method-assign]
+    torch.nn.Module.__call__ = told
     try:
         yield
     finally:
-        torch.nn.Module.__call__ = call  # type: ignore[method-assign]
+        torch.nn.Module.__call__ = call
 
 
 def _averaging(forward: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

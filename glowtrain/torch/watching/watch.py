@@ -8,6 +8,13 @@ from operator import is_
 from typing import Any
 
 import torch
+from torch.nn.modules.module import (
+    _global_backward_hooks,
+    _global_backward_pre_hooks,
+    _global_forward_hooks,
+    _global_forward_pre_hooks,
+)
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from glowtrain.errors import InputError
 from glowtrain.torch.memory import check_memory, first_overlap
@@ -17,6 +24,13 @@ from glowtrain.torch.watching.guard import Guard
 Flags = tuple[bool, ...]
 MODE = "training"
 """What PyTorch calls the mode of a module."""
+
+
+HOOKS_OF_ALL: Sequence[dict[Any, Any]] = (
+    _global_forward_pre_hooks, _global_forward_hooks, _global_backward_pre_hooks, _global_backward_hooks,
+    _global_optimizer_pre_hooks, _global_optimizer_post_hooks,
+)  # fmt: skip
+"""Hooks on whatever module or optimizer. Those on forward passes would be called for a trace's own modules, too."""
 
 
 class Remembered:
@@ -75,7 +89,7 @@ class Watch:
             _joined(prefix, name): tensor for prefix, module in modules.items() for name, tensor in held(module).items()
         }
         self._parts = [part for module in modules.values() for part in module.modules()]
-        dicts = [each for part in self._parts for each in dicts_of(part)]
+        dicts = [*HOOKS_OF_ALL, *[each for part in self._parts for each in dicts_of(part)]]
         tensors = [value for each in dicts for value in each.values() if isinstance(value, torch.Tensor)]
         self._all = list({id(tensor): tensor for tensor in tensors}.values())
         self._remembered = Remembered(dicts, [], self._all)
@@ -111,6 +125,11 @@ class Watch:
             raise InputError(
                 f"{overlap[0]!r} and {overlap[1]!r} are different tensors in the same memory: a step would update one "
                 "through the other; make them one parameter, or clone() one of them"
+            )
+        if any(HOOKS_OF_ALL):
+            raise InputError(
+                "there are hooks on all modules or optimizers, which a step would not call: remove them, or register "
+                "them on modules (module.register_forward_hook)"
             )
         for prefix, module in self.modules.items():
             for path, part in module.named_modules():
