@@ -131,6 +131,7 @@ class HostManager:
         Raises :class:`InputError` for what cannot be meant, a name that is there already included,
         :class:`ProvisionError` where it fits nowhere, :class:`DeviceError` where a device fails: nothing is left then.
         """
+        self._check_thread("add_network")
         service = Service(max_delay=_seconds("max_delay", max_delay), queue=_count("queue", queue))
         where = Destination(tuple(self._chosen(devices)), _count("replicas", replicas))
         _text("a network's name", name), _text("a version", version)
@@ -221,6 +222,8 @@ class HostManager:
 
     def _placed(self, name: str, version: str, form: ServedModel, service: Service, where: Destination) -> Network:
         network = Network(name, version, form.signature, form.service(service), self.trace)
+        if network.updates and where.replicas > 1:
+            raise InputError(f"network {name} updates variables: they would differ in its {where.replicas} replicas")
         with ExitStack() as undo:
             for _ in range(where.replicas):
                 network.attach(self._replica(network, form, where.managers, undo))
@@ -293,16 +296,19 @@ class HostManager:
         self, name: str, version: str | None = None, *, drain: bool = True, timeout: float | None = None
     ) -> None:
         """Take a network out: it takes no more requests, answers those that wait (or with ``drain=False`` fails them),
-        for at most ``timeout`` seconds, and leaves its devices. Raises :class:`UnknownNetworkError`."""
+        for at most ``timeout`` seconds, and leaves its devices. Raises :class:`UnknownNetworkError`, and
+        :class:`DeviceError` where a device did not unload it; it is taken out all the same."""
+        self._check_thread("remove_network")
         with self._lock:
             network = self.network(name, version)
             versions = {key: each for key, each in self._networks[name].items() if each is not network}
             self._networks[name] = versions
             if not versions:
                 del self._networks[name]
-        self._retire(network, "it was removed", drain, timeout)
+        _raise_first(self._retire(network, "it was removed", drain, timeout))
 
-    def _retire(self, network: Network, why: str, drain: bool, timeout: float | None) -> None:
+    def _retire(self, network: Network, why: str, drain: bool, timeout: float | None) -> list[Exception]:
+        """Take a network out that nobody can find any more; what its devices did not do."""
         until = None if timeout is None else time.monotonic() + timeout
         network.close(why)
         with self._lock:
@@ -316,6 +322,7 @@ class HostManager:
         self._leave(replicas, until)
         with self._lock:
             self._retiring = tuple(each for each in self._retiring if each is not network)
+        return [replica.problem for replica in replicas if replica.problem is not None]
 
     def _leave(self, replicas: Sequence[Replica], until: float | None) -> None:
         """Have placements leave their devices; it is waited for until a time."""
@@ -347,8 +354,12 @@ class HostManager:
         if name in self._pipelines:
             _check_request(priority, timeout)
             return self._pipelines[name].run(self.run, inputs, outputs, priority, timeout)
-        network, request = self._admitted(name, inputs, version, outputs, priority, timeout, copied=True)
-        return network.enqueue(request)
+        _check_request(priority, timeout)
+
+        def made(network: Network) -> NetworkRequest:
+            return network.request(inputs, outputs, priority, timeout, copied=True)
+
+        return self._asked(name, version, made, Network.enqueue)
 
     def run_sync(
         self,
@@ -366,48 +377,51 @@ class HostManager:
         if name in self._pipelines:
             answer = self._waited(self.run(name, inputs, outputs=outputs, priority=priority, timeout=timeout))
             return answer
-        network, request = self._admitted(name, inputs, version, outputs, priority, timeout)
-        try:
-            here = timeout is None and network.run_here(request)
-        except BaseException as error:
-            network.forget(request, error)
-            raise
-        answer = request.future.result() if here else self._waited(network.enqueue(request))
+        _check_request(priority, timeout)
+
+        def made(network: Network) -> NetworkRequest:
+            return network.request(inputs, outputs, priority, timeout)
+
+        answer = self._waited(self._asked(name, version, made, Network.enqueue if timeout else Network.run_or_enqueue))
         return answer
 
-    def _waited(self, future: RequestFuture) -> Any:
-        """The answer, once it is there. Raises :class:`InputError` in a device's own thread, which would wait for
-        itself."""
-        if any(manager.on_thread for manager in self.managers.values()) and not future.done():
-            future.cancel()
-            raise InputError(
-                "run_sync was called by a device's own thread, which answers requests: it would wait for itself; in a "
-                "callback of a future, use run"
-            )
-        return future.result()
-
-    def _admitted(
+    def _asked(
         self,
         name: str,
-        inputs: Mapping[str, Any],
         version: str | None,
-        outputs: Collection[str] | None,
-        priority: int,
-        timeout: float | None,
-        *,
-        copied: bool = False,
-    ) -> tuple[Network, NetworkRequest]:
-        """A request, and the network that has taken it in: where one was replaced meanwhile, the one in its place."""
-        _check_request(priority, timeout)
+        made: Callable[[Network], NetworkRequest],
+        ask: Callable[[Network, NetworkRequest], RequestFuture],
+    ) -> RequestFuture:
+        """Ask a network; where it was replaced after it had been found, the one in its place."""
         while True:
             if self._closed is not None:
                 self._check_open()
             network = self.network(name, version)
-            request = network.request(inputs, outputs, priority, timeout, copied=copied)
-            if network.admit(request):
-                return network, request
+            request = made(network)
+            try:
+                if network.admit(request):
+                    return ask(network, request)
+            except Exception:
+                raise
+            except BaseException as error:  # an interrupt, in whatever moment: nothing waits for it
+                network.forget(request, error)
+                raise
             if self._networks.get(name, {}).get(network.version) is network:
                 raise network.unavailable()
+
+    def _waited(self, future: RequestFuture) -> Any:
+        """The answer, once it is there."""
+        if not future.done():
+            try:
+                self._check_thread("run_sync")
+            except InputError:
+                future.cancel()
+                raise
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # nobody waits for it, if it was not its own error
+            raise
 
     # --- what can be seen ---------------------------------------------------------------------------------------------
 
@@ -423,7 +437,9 @@ class HostManager:
 
     def close(self, *, drain: bool = True, timeout: float | None = None) -> None:
         """End everything: no more requests; those that wait are answered, for at most ``timeout`` seconds (or with
-        ``drain=False`` failed); networks leave their devices, whose threads end."""
+        ``drain=False`` failed); networks leave their devices, whose threads end. Raises :class:`DeviceError` where a
+        device did not unload a network; everything has ended all the same."""
+        self._check_thread("close")
         with self._lock:
             if self._closed is not None:
                 return
@@ -433,8 +449,9 @@ class HostManager:
         for network in networks:
             network.close("the runtime is closed")
         until = None if timeout is None else time.monotonic() + timeout
+        problems = []
         for network in networks:
-            self._retire(network, "the runtime is closed", drain, _left(until))
+            problems += self._retire(network, "the runtime is closed", drain, _left(until))
         for training in self._trainings:
             training.close("the runtime is closed")
         with self._lock:
@@ -443,6 +460,15 @@ class HostManager:
         self._watch.join()
         for manager in self.managers.values():
             manager.close(_left(until))
+        _raise_first(problems)
+
+    def _check_thread(self, what: str) -> None:
+        """Raise :class:`InputError` on a device's own thread for what waits for devices."""
+        if any(manager.on_thread for manager in self.managers.values()):
+            raise InputError(
+                f"{what} was called by a device's own thread, which answers requests: it would wait for itself; in a "
+                "callback of a future use run, or another thread"
+            )
 
     def _check_open(self) -> None:
         if self._closed is not None:
@@ -460,6 +486,11 @@ class HostManager:
             for network in (*self.networks(), *self._retiring):
                 network.queue.expire(now)
                 self._leave(network.drop_lost(), until=now)
+
+
+def _raise_first(problems: Sequence[Exception]) -> None:
+    if problems:
+        raise problems[0]
 
 
 def _check_request(priority: Any, timeout: Any) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
-from threading import Condition
+from threading import Condition, RLock
 from typing import Any
 
 from glowtrain.errors import DeadlineError, DeviceError, QueueFullError, UnavailableError
@@ -52,7 +52,8 @@ class Network:
         self.usual_seconds = 0.0
         """What a batch has taken lately."""
         self._trace = trace
-        self._changed = Condition()
+        self._lock = RLock()
+        self._changed = Condition(self._lock)
         self._open: set[NetworkRequest] = set()
         """Requests that have no answer yet."""
         self._closed: str | None = None
@@ -60,7 +61,9 @@ class Network:
 
     def renew(self, why: str) -> None:
         """In a child of fork, which has no devices."""
-        self._changed, self.counts, self.replicas = Condition(), Counts(), ()
+        self._lock = RLock()
+        self._changed = Condition(self._lock)
+        self.counts, self.replicas = Counts(), ()
         self._open, self._closed = set(), self._closed or why
 
     def __repr__(self) -> str:
@@ -107,9 +110,9 @@ class Network:
         return request
 
     def admit(self, request: NetworkRequest) -> bool:
-        """Take a request in, which :meth:`enqueue` or :meth:`run_here` is to follow. False where the network takes no
-        more."""
-        with self._changed:
+        """Take a request in, which :meth:`enqueue` or :meth:`run_or_enqueue` is to follow. False where the network
+        takes no more."""
+        with self._lock:
             if self._closed is not None or not self.replicas:
                 return False
             self._open.add(request)
@@ -129,17 +132,22 @@ class Network:
             self.fail_waiting(self.unavailable())
         return request.future
 
-    def run_here(self, request: NetworkRequest) -> bool:
-        """Run a request in this thread, if nothing waits and a device is free and can be used so. Whether it was."""
-        if self.max_delay or len(self.queue) or request.rows > self.max_batch:
-            return False
-        return any(replica.alone and replica.run_here(request) for replica in self.replicas)
+    def run_or_enqueue(self, request: NetworkRequest) -> RequestFuture:
+        """Run a request in this thread, if nothing waits and a device is free and can be used so; else :meth:`enqueue`
+        it."""
+        if not (self.max_delay or len(self.queue) or request.rows > self.max_batch):
+            for replica in self.replicas:
+                if replica.alone and replica.run_here(request):
+                    return request.future
+        return self.enqueue(request)
 
     def forget(self, request: NetworkRequest, error: BaseException) -> None:
-        """The thread that ran a request itself was interrupted, wherever it was: nothing waits for the request now."""
+        """The thread that asked was interrupted, wherever it was: nothing waits for the request now, or for the device
+        that this thread may have had."""
         request.abandon(error)
         for replica in self.replicas:
-            replica.forget(request)
+            if replica.alone:
+                replica.forget(request)
         self._settled(request, request.future)
 
     def unavailable(self) -> UnavailableError:
@@ -163,7 +171,7 @@ class Network:
         self.queue.discard(request)
         if future.cancelled():
             self.counts.failed("CANCELED")
-        with self._changed:
+        with self._lock:
             self._open.discard(request)
             if self._closed is not None and not self._open:
                 self._changed.notify_all()
@@ -202,7 +210,7 @@ class Network:
 
     def close(self, why: str) -> None:
         """Take no more requests; those that wait are still answered."""
-        with self._changed:
+        with self._lock:
             self._closed = self._closed or why
 
     def fail_waiting(self, error: UnavailableError) -> None:
@@ -212,7 +220,7 @@ class Network:
 
     def drained(self, timeout: float | None) -> bool:
         """Wait until all requests have their answer; False where that takes longer than ``timeout`` seconds."""
-        with self._changed:
+        with self._lock:
             return self._changed.wait_for(lambda: not self._open, timeout)
 
     def samples(self) -> list[Metric]:

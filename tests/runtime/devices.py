@@ -171,6 +171,6 @@ def rows(first: int, count: int) -> Array:
 def counting() -> Graph:
     """A network with a variable that each run updates: ``total`` is the sum of all inputs so far."""
     total = Variable("total", np.zeros(1, np.float32))
-    x = Input("x", gt.TensorType(gt.f32, (1,)))
+    x = Input(gt.types.TensorType(gt.f32, (1,)), "x")
     following = x + total
     return Graph((x,), {"total": following}, {total: following}, "counting")

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
-from threading import Condition, Thread, current_thread
+from threading import Condition, RLock, Thread, current_thread, get_ident
 from typing import Protocol, TypeVar
 
 from glowtrain.backends.device import Device
@@ -83,12 +83,15 @@ class DeviceManager:
         self.lost: DeviceLostError | None = None
         self.used = 0
         self.sources: tuple[Source, ...] = ()
-        self._changed = Condition()
+        self._lock = RLock()
+        self._changed = Condition(self._lock)
         self._queue: list[tuple[int, int, Task]] = []
         self._order = count()
         self._running: Task | None = None
         self._began = self._since = time.monotonic()
         self._busy, self._tasks = 0.0, 0
+        self._holder: int | None = None
+        """The thread that has the device in place of its own."""
         self._closing = False
         self._wanted = False
         """Whether there is something that its own thread has not looked at yet."""
@@ -97,14 +100,16 @@ class DeviceManager:
 
     def renew(self, why: str) -> None:
         """In a child of fork, which does not have its thread: it is out of service."""
-        self._changed, self._queue, self._running, self.sources = Condition(), [], None, ()
+        self._lock = RLock()
+        self._changed = Condition(self._lock)
+        self._queue, self._running, self.sources = [], None, ()
         self.lost = self.lost or DeviceLostError(f"device {self.name} is out of service: {why}")
 
     # --- what others ask of it ----------------------------------------------------------------------------------------
 
     def submit(self, task: Task) -> None:
         """Have a task done; where the device is out of service, or closed, the task fails here and now."""
-        with self._changed:
+        with self._lock:
             if (lost := self.lost) is None and self._closing:
                 lost = DeviceLostError(f"device {self.name} is closed")
             if lost is None:
@@ -116,17 +121,29 @@ class DeviceManager:
     def run_here(self, take: Callable[[], Task | None]) -> bool:
         """Have a task done by this thread, if the device allows for it and nothing else wants it now. ``take`` gives
         the task once the device is held. Whether it was done."""
-        if not self._hold():
-            return False
         try:
-            if (task := take()) is None:
+            if not self._hold() or (task := take()) is None:
                 return False
             self._running, self._began = task, time.monotonic()
             self._perform(task)
         finally:
-            self._finished()
-            self._go_on()
+            self.let_go()
         return True
+
+    def let_go(self) -> None:
+        """If this thread has the device, it has it no more. Its own thread is woken where there is something to do for
+        it, and no other has the device before it has looked: else one that asks again and again would keep it from all
+        others."""
+        if self._holder != get_ident():
+            return
+        with self._lock:
+            self._end_task()
+            self._holder = None
+            now = time.monotonic()
+            offers = [offer for source in self.sources if (offer := source.offer(now)) is not None]
+            self._wanted = self._wanted or any(offer.at <= now for offer in offers)
+            if self._queue or self._closing or self._wanted or offers:
+                self._changed.notify_all()
 
     def call(self, function: Callable[[], Result], what: str, timeout: float | None = None) -> Result:
         """What a function returns, or raises, on the device's thread, before whatever else waits.
@@ -155,26 +172,26 @@ class DeviceManager:
 
     def wake(self) -> None:
         """Look at the sources again: one of them has something new."""
-        with self._changed:
+        with self._lock:
             self._wanted = True
             if self._running is None:
                 self._changed.notify()
 
     def attach(self, source: Source) -> None:
         """Ask a source for tasks, too."""
-        with self._changed:
+        with self._lock:
             self.sources = (*self.sources, source)
             self._changed.notify()
 
     def detach(self, source: Source) -> None:
         """No longer ask a source."""
-        with self._changed:
+        with self._lock:
             self.sources = tuple(each for each in self.sources if each is not source)
 
     def reserve(self, nbytes: int, what: str) -> None:
         """Set bytes of its memory aside. Raises :class:`ProvisionError` where they are more than are left."""
         limit = self.device.facts.memory
-        with self._changed:
+        with self._lock:
             left = None if limit is None else limit - self.used
             if left is not None and nbytes > left:
                 raise ProvisionError(
@@ -184,13 +201,13 @@ class DeviceManager:
 
     def give_back(self, nbytes: int) -> None:
         """Bytes that were set aside are free."""
-        with self._changed:
+        with self._lock:
             self.used -= nbytes
 
     @property
     def status(self) -> DeviceStatus:
         """How it is now."""
-        with self._changed:
+        with self._lock:
             now = time.monotonic()
             busy = self._busy + (now - self._began if self._running is not None else 0.0)
             lost = None if self.lost is None else str(self.lost)
@@ -202,7 +219,7 @@ class DeviceManager:
 
     def overdue(self, now: float) -> DeviceLostError | None:
         """The error to take it out of service with, if its task has taken longer than the limit."""
-        with self._changed:
+        with self._lock:
             running, limit = self._running, self.limit
             if self.lost is not None or running is None or limit is None or now - self._began <= limit:
                 return None
@@ -213,7 +230,7 @@ class DeviceManager:
 
     def lose(self, error: DeviceLostError) -> bool:
         """Take it out of service: everything that it was to do fails. Whether it was in service."""
-        with self._changed:
+        with self._lock:
             if self.lost is not None:
                 return False
             self.lost = error
@@ -228,7 +245,7 @@ class DeviceManager:
 
     def close(self, timeout: float | None = None) -> None:
         """End the thread after what waits, and close the device. A device that is lost is left as it is."""
-        with self._changed:
+        with self._lock:
             self._closing = True
             self.sources = ()
             self._changed.notify_all()
@@ -242,7 +259,8 @@ class DeviceManager:
             self.device.begin()
             while (task := self._next()) is not None:
                 self._perform(task)
-                self._finished()
+                with self._lock:
+                    self._end_task()
             if self.lost is None:
                 self.device.close()
         except BaseException as error:  # noqa: BLE001 - whatever it is, the device works no more
@@ -250,7 +268,7 @@ class DeviceManager:
 
     def _next(self) -> Task | None:
         """The next task, marked as running; None at the end."""
-        with self._changed:
+        with self._lock:
             while True:
                 if self.lost is not None or (self._closing and not self._queue and self._running is None):
                     return None
@@ -276,12 +294,12 @@ class DeviceManager:
 
     def _hold(self) -> bool:
         """Take the device for this thread, if it is free."""
-        with self._changed:
+        with self._lock:
             if not self.device.any_thread or self._running is not None or self._queue or self._wanted:
                 return False
             if self.lost is not None or self._closing:
                 return False
-            self._running, self._began = HELD, time.monotonic()
+            self._running, self._began, self._holder = HELD, time.monotonic(), get_ident()
             return True
 
     def _perform(self, task: Task) -> None:
@@ -292,22 +310,11 @@ class DeviceManager:
         except Exception as error:  # noqa: BLE001 - tasks handle their own errors: this is the device's
             self.lose(_lost(self.name, error))
 
-    def _finished(self) -> None:
-        with self._changed:
-            if self._running is not None:
-                self._busy += time.monotonic() - self._began
-                self._tasks += self._running is not HELD
-                self._running = None
-
-    def _go_on(self) -> None:
-        """Wake its own thread after a task in another one, if there is something to do for it. No other thread has the
-        device before it has looked: else one that asks again and again would keep it from all others."""
-        with self._changed:
-            now = time.monotonic()
-            offers = [offer for source in self.sources if (offer := source.offer(now)) is not None]
-            self._wanted = self._wanted or any(offer.at <= now for offer in offers)
-            if self._queue or self._closing or self._wanted or offers:
-                self._changed.notify_all()
+    def _end_task(self) -> None:
+        if self._running is not None:
+            self._busy += time.monotonic() - self._began
+            self._tasks += self._running is not HELD
+            self._running = None
 
 
 URGENT = 1 << 30

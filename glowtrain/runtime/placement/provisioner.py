@@ -19,9 +19,9 @@ from typing import TypeVar
 from glowtrain.backends.base import Backend, Executable
 from glowtrain.backends.device import Device, Resident, ResidentVariables
 from glowtrain.compiler.specialisation import executable_of
-from glowtrain.errors import DeviceError, ProvisionError
+from glowtrain.errors import DeviceError, DeviceLostError, ProvisionError
 from glowtrain.presentation.words import listed
-from glowtrain.runtime.device.device_manager import DeviceManager
+from glowtrain.runtime.device.device_manager import DeviceManager, failure
 from glowtrain.runtime.partition.partition import Part, Partition
 from glowtrain.runtime.placement.executor import Executor, PlacedPart
 from glowtrain.runtime.placement.replica import Placed
@@ -192,12 +192,13 @@ class Placing:
 
 
 def _give_back(manager: DeviceManager, free: Callable[[], None]) -> None:
-    """Free something on its device; one that is lost has lost it."""
-    if manager.lost is None:
-        try:
-            manager.call(free, "unloading")
-        except DeviceError:
-            return
+    """Free something on its device; one that is lost has lost it. Raises :class:`DeviceError` where it does not."""
+    try:
+        manager.call(free, "unloading")
+    except DeviceLostError:
+        return
+    except Exception as error:
+        raise failure(manager.device, "unloading", error) from error
 
 
 def _of_stage(partition: Partition, stage: int) -> list[Part]:

@@ -70,25 +70,32 @@ class Replica:
         self._flights: set[Flight] = set()
         """Batches under way."""
         self._gone = False
-        self._changed = Condition(Lock())
+        self.problem: Exception | None = None
+        """What went wrong when it left."""
+        self._lock = Lock()
+        self._changed = Condition(self._lock)
 
     @property
     def in_service(self) -> bool:
         return all(manager.lost is None for manager in self.placed.managers)
 
     def forget(self, request: NetworkRequest) -> None:
-        """A request's batches are no longer under way."""
-        with self._changed:
+        """A request that this thread was to run is no longer under way."""
+        self.first.let_go()
+        with self._lock:
             self._flights = {flight for flight in self._flights if request not in flight.batch.requests}
             self._changed.notify_all()
 
     def leave(self) -> None:
         """Take no more batches, wait until those under way have ended, and give the devices' memory back."""
         self.first.detach(self)
-        with self._changed:
+        with self._lock:
             self._gone = True
             self._changed.wait_for(lambda: not self._flights)
-        self.placed.release()
+        try:
+            self.placed.release()
+        except Exception as error:  # noqa: BLE001 - whoever had it leave is told
+            self.problem = error
 
     # --- what its first device asks -----------------------------------------------------------------------------------
 
@@ -116,7 +123,7 @@ class Replica:
 
     def _departure(self, take: Callable[[], list[Segment]]) -> Task | None:
         """A batch of what is there to be taken, if one more may be under way."""
-        with self._changed:
+        with self._lock:
             if self._gone or len(self._flights) >= self.depth or not (segments := take()):
                 return None
             size = self.network.size_for(sum(segment.rows for segment in segments))
@@ -127,7 +134,7 @@ class Replica:
     def submit(self, batch: Batch) -> None:
         """Run a batch that was taken elsewhere."""
         flight = Flight(batch)
-        with self._changed:
+        with self._lock:
             if not (gone := self._gone):
                 self._flights.add(flight)
         if gone:
@@ -140,7 +147,7 @@ class Replica:
         return Task(run, fail, flight.batch.priority, f"network {self.network.name}")
 
     def _landed(self, flight: Flight) -> None:
-        with self._changed:
+        with self._lock:
             self._flights.discard(flight)
             if self._gone:
                 self._changed.notify_all()
