@@ -15,6 +15,7 @@ from glowtrain.errors import DeviceError
 from glowtrain.graph import Graph, Input, Value, Variable
 from glowtrain.runtime import HostDevice
 from glowtrain.runtime.conformance import PoisonedDevice
+from glowtrain.runtime.partition.partition import Part, Partition
 from glowtrain.types import Array
 
 Hook = Callable[[str, Any], None]
@@ -174,3 +175,28 @@ def counting() -> Graph:
     x = Input(gt.types.TensorType(gt.f32, (1,)), "x")
     following = x + total
     return Graph((x,), {"total": following}, {total: following}, "counting")
+
+
+@gt.model(x=gt.f32["batch", 3])
+def diamond(x: Value) -> dict[str, Value]:
+    """What :func:`in_four` is the parts of."""
+    h = x * 3.0
+    return {"y": (h + 1.0) - h * -2.0, "z": h * -2.0}
+
+
+def diamonds(x: Array) -> Array:
+    """The output ``y`` of :func:`diamond`."""
+    return x * np.float32(9) + np.float32(1)
+
+
+def in_four(graph: Graph) -> Partition:
+    """A part that two take, on devices of their own, whose values a fourth takes on the device of the first."""
+    type_ = graph.inputs[0].type
+    x, h, p, q, r = (Input(type_, name) for name in ("x", "h", "p", "q", "h"))
+    parts = (
+        Part("first", Graph((x,), {"h": x * 3.0}, name="first"), 0),
+        Part("left", Graph((h,), {"p": h + 1.0}, name="left"), 1),
+        Part("right", Graph((r,), {"q": r * -2.0}, name="right"), 2),
+        Part("last", Graph((p, q), {"d": p - q}, name="last"), 0),
+    )
+    return Partition("diamond", parts, {"x": type_}, {"y": "d", "z": "q"})
