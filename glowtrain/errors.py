@@ -123,6 +123,14 @@ class UnavailableError(RequestError):
     """A network was removed, the runtime was closed, or no device is left to run it."""
 
 
+class RequestSizeError(RequestError):
+    """A request is larger than the server takes; the message names the limit."""
+
+
+class AccessError(RequestError):
+    """A request does not carry the token that the server asks for."""
+
+
 class NonFiniteError(GlowtrainError):
     """The loss became NaN or infinite; the message names the first value that went bad."""
 

@@ -95,12 +95,14 @@ def test_version(project: dict[str, Any]) -> None:
 
 def test_every_import_is_declared(project: dict[str, Any]) -> None:
     """The package imports the standard library, its core dependencies and its gradcheck and plot extras: no peer, but
-    for PyTorch where its modules are taken, and Flower for its clients."""
+    for PyTorch where its modules are taken, Flower for its clients, and what servers are made of."""
     extras = project["project"]["optional-dependencies"]
     requirements = [*project["project"]["dependencies"], *extras["gradcheck"], *extras["plot"]]
     declared = {re.split(r"[<>=~!\[ ]", requirement, maxsplit=1)[0].lower() for requirement in requirements}
     allowed = declared | set(sys.stdlib_module_names) | {"glowtrain", "google"}  # google.protobuf
+    serving = ROOT / "glowtrain" / "serving"
     bridges = {"torch": ROOT / "glowtrain" / "torch", "flwr": ROOT / "glowtrain" / "flower"}
+    bridges |= dict.fromkeys(("starlette", "uvicorn", "grpc"), serving)
     found = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
         for path in source_files("glowtrain", *LINKED)
@@ -112,7 +114,7 @@ def test_every_import_is_declared(project: dict[str, Any]) -> None:
 
 def test_peers_are_installed_by_hand_only(project: dict[str, Any]) -> None:
     wanted = "\n".join([*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["dev"]])
-    assert not re.search(r"\b(torch|flwr|jax|jaxlib|optax)\b|peers", wanted)
+    assert not re.search(r"\b(torch|flwr|starlette|uvicorn|grpcio|jax|jaxlib|optax)\b|peers", wanted)
 
 
 def test_typed_marker_and_licences() -> None:

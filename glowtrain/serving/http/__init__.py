@@ -1,0 +1,1 @@
+"""The protocol over HTTP: bodies, requests in JSON and bytes, the routes."""

@@ -1,0 +1,64 @@
+"""Bodies of requests: read up to a limit, decompressed up to it, and parsed as JSON."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import AsyncIterator
+from typing import Any, NoReturn
+
+from glowtrain.errors import InputError, RequestSizeError
+from glowtrain.memory.byte_size import byte_text
+
+Body = bytes | bytearray
+_WINDOW = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+"""zlib's names for the encodings of content."""
+
+
+async def read_body(stream: AsyncIterator[bytes], length: str | None, encoding: str | None, limit: int) -> Body:
+    """A request's body, from ``stream``. ``length`` and ``encoding`` are what its headers say.
+
+    Raises :class:`RequestSizeError` as soon as it is known to be, or to decompress to, more than ``limit`` bytes, and
+    :class:`InputError` for a damaged or unknown encoding.
+    """
+    if length is not None and length.isdigit() and int(length) > limit:
+        raise _too_large(limit)
+    body = bytearray()
+    async for chunk in stream:
+        if len(body) + len(chunk) > limit:
+            raise _too_large(limit)
+        body += chunk
+    return body if encoding in (None, "", "identity") else _decompressed(body, encoding, limit)
+
+
+def _too_large(limit: int) -> RequestSizeError:
+    return RequestSizeError(f"the request has more than {byte_text(limit)}, which is the most that this server takes")
+
+
+def _decompressed(body: Body, encoding: str | None, limit: int) -> bytes:
+    if encoding not in _WINDOW:
+        raise InputError(f"Content-Encoding {encoding!r} is not supported; gzip, deflate and identity are")
+    reader = zlib.decompressobj(_WINDOW[encoding])
+    try:
+        found = reader.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise InputError(f"the body is no {encoding} data: {error}") from None
+    if len(found) > limit:
+        raise _too_large(limit)
+    if not reader.eof or reader.unused_data:
+        raise InputError(f"the {encoding} data of the body ends too early or too late")
+    return found
+
+
+def parse_json(text: Body) -> Any:
+    """What a text of JSON says. Raises :class:`InputError` where it is none, or nested too deeply."""
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except RecursionError:
+        raise InputError("the JSON is nested too deeply: no request of the protocol is") from None
+    except ValueError as error:
+        raise InputError(f"the request is no JSON: {error}") from None
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"there is no {constant} in it")
