@@ -1,0 +1,89 @@
+"""What serving needs of a host of networks: the face of :class:`glowtrain.runtime.HostManager` that it uses."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from glowtrain.graph import Graph, Template
+from glowtrain.runtime.observation.metrics import Sample
+from glowtrain.types import Array, Spec
+
+
+class NetworkSignature(Protocol):
+    """What a network takes and gives, by name; extents that are open have names."""
+
+    @property
+    def inputs(self) -> Mapping[str, Spec]: ...
+
+    @property
+    def outputs(self) -> Mapping[str, Spec]: ...
+
+
+class ServedNetwork(Protocol):
+    """One version of a network."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> str: ...
+
+    @property
+    def signature(self) -> NetworkSignature: ...
+
+    @property
+    def ready(self) -> bool:
+        """Whether every batch size that may be formed is compiled and has run."""
+        ...
+
+
+class ServingHost(Protocol):
+    """Networks by name and version, and requests to them. Every method may be called from any thread."""
+
+    def networks(self) -> Sequence[ServedNetwork]:
+        """All of them."""
+        ...
+
+    def network(self, name: str, version: str | None = None) -> ServedNetwork:
+        """One of them; the newest version without one. Raises :class:`UnknownNetworkError`."""
+        ...
+
+    def run(
+        self,
+        name: str,
+        inputs: Mapping[str, Array],
+        *,
+        version: str | None = None,
+        outputs: Collection[str] | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Future[Any]:
+        """The outputs, by name, that will come; to cancel them is to take the request back. More urgent requests have
+        the higher priority; ``timeout`` is in seconds. Raises :class:`InputError`, :class:`RequestError`."""
+        ...
+
+    def add_network(
+        self,
+        name: str,
+        model: Graph | Template,
+        *,
+        version: str,
+        max_batch: int | None = None,
+        batch_sizes: Sequence[int] | None = None,
+        dims: Mapping[str, int] | None = None,
+        max_delay: float = 0.0,
+        queue: int = 256,
+        replicas: int = 1,
+    ) -> ServedNetwork:
+        """Load a version that is not there; see :meth:`glowtrain.runtime.HostManager.add_network`."""
+        ...
+
+    def remove_network(self, name: str, version: str | None = None) -> None:
+        """Answer what was asked of a version, and unload it. Raises :class:`UnknownNetworkError`."""
+        ...
+
+    def metrics(self) -> Sequence[Sample]:
+        """What the networks have done."""
+        ...

@@ -1,0 +1,35 @@
+"""A line in the log for each request."""
+
+from __future__ import annotations
+
+import time
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from glowtrain.serving.logs import log_request
+
+CLIENT_GONE = 499
+"""The status that logs have of a request whose client went away; nobody gets it."""
+
+
+class Events:
+    """Middleware that logs requests: answered ones for those who look closely (debug), refused ones, failed ones."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 500
+
+        async def sent(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sent)
+        finally:
+            log_request("http", f"{scope['method']} {scope['path']}", status, status, time.perf_counter() - began)

@@ -1,0 +1,207 @@
+"""The server: both ports on one event loop, models that are loaded while it listens, and an end in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import uvicorn
+
+from glowtrain.errors import InputError
+from glowtrain.serving.access import EVERYBODY, Access
+from glowtrain.serving.http.app import application
+from glowtrain.serving.logs import LOGGER
+from glowtrain.serving.repository import Repository
+from glowtrain.serving.rpc.service import handlers
+from glowtrain.serving.service import InferenceService
+
+MAX_REQUEST = 64 << 20
+"""Bytes of a request, unless it is said."""
+DRAIN = 30.0
+"""Seconds that requests have to be answered in when the server ends, unless it is said."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """Where the server listens (port 0: a free one; gRPC port ``None``: no gRPC), and what it takes.
+
+    ``certificate`` and ``key`` are files for TLS; ``limit`` is the most bytes of a request; ``drain`` the seconds that
+    requests have to be answered in when the server ends.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    grpc_port: int | None = 8001
+    access: Access = EVERYBODY
+    certificate: Path | None = None
+    key: Path | None = None
+    limit: int = MAX_REQUEST
+    drain: float = DRAIN
+
+    @property
+    def scheme(self) -> str:
+        return "https" if self.certificate else "http"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches it."""
+        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+
+    def check(self) -> None:
+        """Raise :class:`InputError` for a certificate without its key, or a pair that cannot be read."""
+        if (self.certificate is None) != (self.key is None):
+            raise InputError("TLS needs both a certificate and its key: --tls-cert and --tls-key")
+        if self.certificate and self.key:
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key)
+            except ssl.SSLError as error:
+                raise InputError(f"{self.certificate}, {self.key}: no certificate and its key: {error}") from None
+
+
+class Server:
+    """Serves a repository's models until it is told to stop."""
+
+    def __init__(self, service: InferenceService, repository: Repository, options: ServerOptions) -> None:
+        options.check()
+        self.options = options
+        self.port = self.grpc_port = 0
+        """Those that it listens on, once it does."""
+        self.listening, self.loaded = threading.Event(), threading.Event()
+        self._service = service
+        self._repository = repository
+        self._failure: BaseException | None = None
+
+    def run(self) -> None:
+        """Serve until SIGINT or SIGTERM; a second one ends it at once.
+
+        Raises ``OSError`` for a port that is taken, and what :meth:`Repository.load_all` does; nothing is left open.
+        """
+        asyncio.run(self._run())
+
+    def stop(self) -> None:
+        """Begin the end, from any thread."""
+        self._loop.call_soon_threadsafe(self._end)
+
+    async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        with contextlib.ExitStack() as stack:
+            listener = stack.enter_context(_listener(self.options.host, self.options.port))
+            self.port = listener.getsockname()[1]
+            self._http = self._http_server()
+            self._grpc = await self._grpc_server()
+            stack.enter_context(self._signals())
+            await self._serve(listener)
+        if self._failure is not None:
+            raise self._failure
+
+    async def _serve(self, listener: socket.socket) -> None:
+        over_http = asyncio.create_task(self._http.serve([listener]))
+        await self._grpc.start()
+        self._listens()
+        threading.Thread(target=self._load, name="serving: loading", daemon=True).start()
+        await asyncio.wait((over_http, asyncio.create_task(self._stopping.wait())), return_when=asyncio.FIRST_COMPLETED)
+        self._service.close()
+        self._http.should_exit = True
+        await asyncio.gather(over_http, self._grpc.stop(self.options.drain))
+
+    def _listens(self) -> None:
+        options = self.options
+        facts = {"http": f"{options.scheme}://{options.host}:{self.port}"}
+        if options.grpc_port is not None:
+            facts["grpc"] = f"{options.host}:{self.grpc_port}"
+        LOGGER.info("listening", extra={"fields": facts})
+        if not options.is_local and not options.access.tokens:
+            LOGGER.warning("anybody who reaches this address can ask: there is no token", extra={"fields": facts})
+        self.listening.set()
+
+    def _load(self) -> None:
+        """Load the models, in a thread of its own: the ports answer meanwhile that nothing is ready."""
+        began = time.perf_counter()
+        try:
+            self._repository.load_all()
+        except BaseException as error:  # noqa: BLE001  whatever it is, the server's own thread raises it
+            self._failure = error
+            self.stop()
+            return
+        self.loaded.set()
+        models = [f"{state.name}:{state.version}" for state in self._service.index(ready=True)]
+        LOGGER.info("ready", extra={"fields": {"models": models, "seconds": round(time.perf_counter() - began, 3)}})
+
+    def _end(self) -> None:
+        if self._stopping.is_set():
+            self._http.force_exit = True
+            self._loop.create_task(self._grpc.stop(0))
+        else:
+            LOGGER.info("stopping", extra={"fields": {"drain": self.options.drain}})
+            self._stopping.set()
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Signals end the server, if it runs in the thread that they come to."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        for each in _SIGNALS:
+            self._loop.add_signal_handler(each, self._end)
+        try:
+            yield
+        finally:
+            for each in _SIGNALS:
+                self._loop.remove_signal_handler(each)
+
+    def _http_server(self) -> uvicorn.Server:
+        options = self.options
+        config = uvicorn.Config(
+            application(self._service, options.access, options.limit),
+            log_config=None, access_log=False, lifespan="off", server_header=False, ws="none",
+            ssl_certfile=options.certificate, ssl_keyfile=options.key,
+            timeout_graceful_shutdown=max(1, round(options.drain)),
+        )  # fmt: skip
+        return _HttpServer(config)
+
+    async def _grpc_server(self) -> grpc.aio.Server:
+        options = self.options
+        limits = [("grpc.max_receive_message_length", options.limit), ("grpc.max_send_message_length", -1)]
+        server = grpc.aio.server(options=[*limits, ("grpc.so_reuseport", 0)])
+        server.add_generic_rpc_handlers((handlers(self._service, options.access),))
+        if options.grpc_port is not None:
+            host = f"[{options.host}]" if ":" in options.host else options.host
+            self.grpc_port = _bound(server, f"{host}:{options.grpc_port}", options)
+        return server
+
+
+class _HttpServer(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are for the whole server."""
+        yield
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise InputError(f"cannot listen on {host}, port {port}: {error.strerror or error}") from None
+
+
+def _bound(server: grpc.aio.Server, address: str, options: ServerOptions) -> int:
+    """The port that gRPC listens on. Raises :class:`InputError` for an address that it cannot have."""
+    try:
+        if options.certificate and options.key:
+            pair = (options.key.read_bytes(), options.certificate.read_bytes())
+            return int(server.add_secure_port(address, grpc.ssl_server_credentials([pair])))
+        return int(server.add_insecure_port(address))
+    except RuntimeError as error:
+        raise InputError(f"cannot listen on {address} for gRPC: {error}") from None

@@ -1,0 +1,144 @@
+"""What the protocol asks for, whichever way it comes: the server's and models' state, answers, and the repository."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from glowtrain.errors import InputError, RequestSizeError, UnknownNetworkError
+from glowtrain.serving.host import ServingHost
+from glowtrain.serving.metrics import Refusals, exposition
+from glowtrain.serving.repository import ModelState, Repository
+from glowtrain.serving.requests import InferAnswer, InferRequest, check_outputs
+from glowtrain.serving.tensors import datatype
+from glowtrain.types import Spec
+from glowtrain.version import __version__
+
+SERVER = "glowtrain"
+EXTENSIONS = ("binary_tensor_data", "model_repository", "parameters", "schedule_policy")
+"""Of the protocol, by the names that Triton gives them."""
+PLATFORM = "glowtrain_onnx"
+
+
+class InferenceService:
+    """Answers the protocol's requests from a host and a repository of models."""
+
+    def __init__(self, host: ServingHost, repository: Repository) -> None:
+        self._host = host
+        self._repository = repository
+        self._refusals = Refusals()
+        self._open = True
+
+    def close(self) -> None:
+        """No longer be ready: nothing new should come."""
+        self._open = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether every model that was asked for is loaded and answers without compiling anything."""
+        return self._open and self._repository.complete and all(network.ready for network in self._host.networks())
+
+    def model_ready(self, name: str, version: str | None) -> bool:
+        """Whether a model is. Raises :class:`UnknownNetworkError` for one that the repository does not have either."""
+        try:
+            return self._open and self._host.network(name, version).ready
+        except UnknownNetworkError:
+            if self._repository.has(name, version):
+                return False
+            raise
+
+    def server_metadata(self) -> dict[str, Any]:
+        """The server's name, version, and the extensions of the protocol that it has."""
+        return {"name": SERVER, "version": __version__, "extensions": list(EXTENSIONS)}
+
+    def model_metadata(self, name: str, version: str | None) -> dict[str, Any]:
+        """A model's versions, inputs and outputs. Raises :class:`UnknownNetworkError`."""
+        network = self._host.network(name, version)
+        versions = sorted((each.version for each in self._host.networks() if each.name == name), key=by_number)
+        return {
+            "name": name,
+            "versions": versions,
+            "platform": PLATFORM,
+            "inputs": _described(network.signature.inputs),
+            "outputs": _described(network.signature.outputs),
+        }
+
+    def output_types(self, request: InferRequest) -> dict[str, str]:
+        """The protocol's types of a model's outputs. Raises :class:`InputError` for one that is asked for and is not
+        there, :class:`UnknownNetworkError`."""
+        network = self._host.network(request.model, request.version)
+        check_outputs((output.name for output in request.outputs), network.signature.outputs, request.model)
+        return {name: datatype(spec.dtype) for name, spec in network.signature.outputs.items()}
+
+    @contextmanager
+    def counting_refusals(self, model: str, version: str | None) -> Iterator[None]:
+        """Count what is raised within of a request that cannot be meant: the host has not seen it then."""
+        try:
+            yield
+        except (InputError, RequestSizeError):
+            with suppress(UnknownNetworkError):
+                self._refusals.add(model, self._host.network(model, version).version)
+            raise
+
+    def metrics(self) -> str:
+        """The numbers of all networks, for Prometheus."""
+        return exposition(self._refusals.added(self._host.metrics()))
+
+    async def infer(self, request: InferRequest) -> InferAnswer:
+        """The answer to a request. To cancel it takes the request back.
+
+        Raises :class:`InputError`, and the subclasses of :class:`RequestError` that the host does.
+        """
+        network = self._host.network(request.model, request.version)
+        names = [output.name for output in request.outputs] or list(network.signature.outputs)
+        check_outputs(names, network.signature.outputs, request.model)
+        future = self._host.run(
+            request.model,
+            request.inputs,
+            version=network.version,
+            outputs=names,
+            priority=request.priority,
+            timeout=request.timeout,
+        )
+        answer = await asyncio.wrap_future(future)
+        return InferAnswer(request.model, network.version, request.id, {name: answer[name] for name in names})
+
+    def index(self, *, ready: bool = False) -> list[ModelState]:
+        """Every version of every model of the repository, or only those that are ready."""
+        return [each for each in self._repository.index() if not ready or each.state == "READY"]
+
+    async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
+        """Load a model, or load it anew. Raises :class:`InputError`, :class:`ModelError`, :class:`ProvisionError`."""
+        self._check_open_to_clients()
+        if parameters:
+            raise InputError(f"a model is loaded as its folder says; parameters {sorted(parameters)} are not taken")
+        await asyncio.to_thread(self._repository.load, name)
+
+    async def unload(self, name: str, parameters: Mapping[str, Any]) -> None:
+        """Unload all versions of a model; their requests are answered first. Raises :class:`UnknownNetworkError`."""
+        self._check_open_to_clients()
+        if set(parameters) - {"unload_dependents"}:  # no model depends on another here
+            raise InputError(f"parameters {sorted(parameters)} are not taken; unload_dependents is")
+        await asyncio.to_thread(self._repository.unload, name)
+
+    def _check_open_to_clients(self) -> None:
+        if not self._repository.has_folder:
+            raise InputError("clients load and unload models only of a server that was started with a repository")
+
+
+def _described(specs: Mapping[str, Spec]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "datatype": datatype(spec.dtype),
+            "shape": [extent if isinstance(extent, int) else -1 for extent in spec.shape],
+        }
+        for name, spec in specs.items()
+    ]
+
+
+def by_number(version: str) -> tuple[int, str]:
+    """Orders versions: numbers by their value."""
+    return (int(version) if version.isdecimal() else 0, version)

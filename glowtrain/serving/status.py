@@ -1,0 +1,58 @@
+"""Which status an error has on either way: HTTP's numbers and gRPC's codes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import grpc
+
+from glowtrain.errors import (
+    AccessError,
+    DeadlineError,
+    DeviceLostError,
+    GlowtrainError,
+    InputError,
+    ModelError,
+    ProvisionError,
+    QueueFullError,
+    RequestSizeError,
+    UnavailableError,
+    UnknownNetworkError,
+)
+
+
+@dataclass(frozen=True)
+class Status:
+    """``reason``: by which metrics count it, in the words of Triton's."""
+
+    http: int
+    grpc: grpc.StatusCode
+    reason: str = "OTHER"
+
+
+_STATUSES: tuple[tuple[type[GlowtrainError], Status], ...] = (
+    (UnknownNetworkError, Status(404, grpc.StatusCode.NOT_FOUND)),
+    (RequestSizeError, Status(413, grpc.StatusCode.RESOURCE_EXHAUSTED)),
+    (QueueFullError, Status(429, grpc.StatusCode.RESOURCE_EXHAUSTED, "REJECTED")),
+    (DeadlineError, Status(504, grpc.StatusCode.DEADLINE_EXCEEDED, "REJECTED")),
+    (UnavailableError, Status(503, grpc.StatusCode.UNAVAILABLE, "REJECTED")),
+    (DeviceLostError, Status(503, grpc.StatusCode.UNAVAILABLE, "BACKEND")),
+    (AccessError, Status(401, grpc.StatusCode.UNAUTHENTICATED)),
+    (InputError, Status(400, grpc.StatusCode.INVALID_ARGUMENT)),
+    (ModelError, Status(400, grpc.StatusCode.INVALID_ARGUMENT)),
+    (ProvisionError, Status(503, grpc.StatusCode.RESOURCE_EXHAUSTED)),
+)
+"""The first whose class it is of, counts."""
+_FAILED = Status(500, grpc.StatusCode.INTERNAL, "BACKEND")
+
+
+def status_of(error: BaseException) -> Status:
+    """The status of an error; that of a failure within the server for all that are none of a request's."""
+    return next((status for kind, status in _STATUSES if isinstance(error, kind)), _FAILED)
+
+
+def told(error: BaseException) -> str:
+    """What a client is told of an error: of those that nobody foresaw, not more than that they happened."""
+    if isinstance(error, GlowtrainError):
+        return str(error)
+    return "the server failed at this request; its log says why"
