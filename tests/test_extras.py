@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import glowtrain as gt
 from glowtrain import flower
+from glowtrain.cli import application
 from glowtrain.errors import InputError, MissingExtraError
 from glowtrain.presentation.figures import check_drawing
 
@@ -55,6 +57,17 @@ def test_flower_and_matplotlib_are_asked_for_in_the_same_way() -> None:
 
 
 @pytest.mark.usefixtures("no_extras")
+def test_serving_asks_for_its_packages_in_the_same_way() -> None:
+    for name in [name for name in sys.modules if name.startswith("glowtrain.serving")]:
+        del sys.modules[name]
+    told = r"^glowtrain.serving needs Starlette: pip install 'glowtrain\[serve\]'$"
+    with pytest.raises(MissingExtraError, match=told):
+        importlib.import_module("glowtrain.serving")
+    result = CliRunner().invoke(application("serve"), ["serve", "mlp"])
+    assert (result.exit_code, "pip install 'glowtrain[serve]'" in result.stderr) == (1, True)
+
+
+@pytest.mark.usefixtures("no_extras")
 def test_all_names_can_be_imported_without_extras() -> None:
     found: dict[str, object] = {}
     exec("from glowtrain import *", found)
@@ -65,4 +78,4 @@ def test_all_names_can_be_imported_without_extras() -> None:
 def test_the_extras_that_messages_name_exist() -> None:
     text = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
     extras = text.split("[project.optional-dependencies]")[1].split("\n[")[0]
-    assert all(f"\n{extra} = [" in extras for extra in ("torch", "flower", "plot"))
+    assert all(f"\n{extra} = [" in extras for extra in ("torch", "flower", "serve", "plot"))
