@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any, Protocol
 
 from glowtrain.graph import Graph, Template
-from glowtrain.runtime.observation.metrics import Sample
+from glowtrain.runtime.observation.metrics import Metric
 from glowtrain.types import Array, Spec
 
 
@@ -72,7 +72,6 @@ class ServingHost(Protocol):
         version: str,
         max_batch: int | None = None,
         batch_sizes: Sequence[int] | None = None,
-        dims: Mapping[str, int] | None = None,
         max_delay: float = 0.0,
         queue: int = 256,
         replicas: int = 1,
@@ -84,6 +83,6 @@ class ServingHost(Protocol):
         """Answer what was asked of a version, and unload it. Raises :class:`UnknownNetworkError`."""
         ...
 
-    def metrics(self) -> Sequence[Sample]:
+    def metrics(self) -> Sequence[Metric]:
         """What the networks have done."""
         ...

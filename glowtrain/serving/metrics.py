@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import groupby
 
-from glowtrain.runtime.observation.metrics import Sample
+from glowtrain.runtime.observation.metrics import Metric
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FAILURES, OTHER = "nv_inference_request_failure", "OTHER"
@@ -30,7 +30,7 @@ class Refusals:
         with self._lock:
             self._counts[model, version] += 1
 
-    def added(self, samples: Iterable[Sample]) -> Iterator[Sample]:
+    def added(self, samples: Iterable[Metric]) -> Iterator[Metric]:
         """The samples, with these among the failures for other reasons."""
         for sample in samples:
             counted = sample.name == FAILURES and sample.labels["reason"] == OTHER
@@ -38,21 +38,21 @@ class Refusals:
             yield replace(sample, value=sample.value + more)
 
 
-def exposition(samples: Iterable[Sample]) -> str:
+def exposition(samples: Iterable[Metric]) -> str:
     """Samples as text, each name once with its help and type."""
     ordered = sorted(samples, key=lambda sample: sample.name)
     families = groupby(ordered, lambda sample: sample.name)
     return "".join(line for name, group in families for line in _family(name, group))
 
 
-def _family(name: str, samples: Iterator[Sample]) -> Iterator[str]:
+def _family(name: str, samples: Iterator[Metric]) -> Iterator[str]:
     first = next(samples)
     yield f"# HELP {name} {_escaped(first.says)}\n# TYPE {name} {first.kind}\n"
     for sample in (first, *samples):
         yield from _histogram(sample) if sample.kind == "histogram" else [_line(name, sample.labels, sample.value)]
 
 
-def _histogram(sample: Sample) -> Iterator[str]:
+def _histogram(sample: Metric) -> Iterator[str]:
     for bound, count in (*sample.buckets, (float("inf"), sample.count)):
         text = "+Inf" if bound == float("inf") else f"{bound:g}"
         yield _line(f"{sample.name}_bucket", {**sample.labels, "le": text}, count)

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -37,7 +38,7 @@ Source = Callable[[], Graph | Template]
 class ModelOptions:
     """How a model is served; :meth:`glowtrain.runtime.HostManager.add_network` says what they mean.
 
-    ``max_delay`` is in milliseconds here.
+    ``max_delay`` is in milliseconds here; ``dims`` binds dimensions of the folder's files when they are read.
     """
 
     max_batch: int | None = None
@@ -49,7 +50,8 @@ class ModelOptions:
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of ``add_network``."""
-        return {**asdict(self), "max_delay": self.max_delay / 1000, "dims": dict(self.dims) or None}
+        said = {name: value for name, value in vars(self).items() if name != "dims"}
+        return {**said, "max_delay": self.max_delay / 1000}
 
 
 @dataclass(frozen=True)
@@ -208,11 +210,8 @@ def _configured(folder: Path, options: ModelOptions) -> tuple[ModelOptions, dict
     if not isinstance(versions, list) or not versions or not all(str(version) in files for version in versions):
         raise InputError(f"{folder / CONFIG}: versions is a list of some of {sorted(files, key=int)}, not {versions!r}")
     wanted = sorted({str(version) for version in versions}, key=int)
-    return _merged(folder / CONFIG, options, config), {version: _reader(files[version]) for version in wanted}
-
-
-def _reader(path: Path) -> Source:
-    return lambda: load(path)
+    merged = _merged(folder / CONFIG, options, config)
+    return merged, {version: partial(load, files[version], merged.dims) for version in wanted}
 
 
 def _config(path: Path) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class Server:
         self.port = self.grpc_port = 0
         """Those that it listens on, once it does."""
         self.listening, self.loaded = threading.Event(), threading.Event()
-        self._service = service
+        self.service = service
         self._repository = repository
         self._failure: BaseException | None = None
 
@@ -89,8 +89,9 @@ class Server:
         asyncio.run(self._run())
 
     def stop(self) -> None:
-        """Begin the end, from any thread."""
-        self._loop.call_soon_threadsafe(self._end)
+        """Begin the end, from any thread; nothing where it has ended."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._end)
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -111,7 +112,7 @@ class Server:
         self._listens()
         threading.Thread(target=self._load, name="serving: loading", daemon=True).start()
         await asyncio.wait((over_http, asyncio.create_task(self._stopping.wait())), return_when=asyncio.FIRST_COMPLETED)
-        self._service.close()
+        self.service.close()
         self._http.should_exit = True
         await asyncio.gather(over_http, self._grpc.stop(self.options.drain))
 
@@ -135,7 +136,7 @@ class Server:
             self.stop()
             return
         self.loaded.set()
-        models = [f"{state.name}:{state.version}" for state in self._service.index(ready=True)]
+        models = [f"{state.name}:{state.version}" for state in self.service.index(ready=True)]
         LOGGER.info("ready", extra={"fields": {"models": models, "seconds": round(time.perf_counter() - began, 3)}})
 
     def _end(self) -> None:
@@ -163,7 +164,7 @@ class Server:
     def _http_server(self) -> uvicorn.Server:
         options = self.options
         config = uvicorn.Config(
-            application(self._service, options.access, options.limit),
+            application(self.service, options.access, options.limit),
             log_config=None, access_log=False, lifespan="off", server_header=False, ws="none",
             ssl_certfile=options.certificate, ssl_keyfile=options.key,
             timeout_graceful_shutdown=max(1, round(options.drain)),
@@ -174,7 +175,7 @@ class Server:
         options = self.options
         limits = [("grpc.max_receive_message_length", options.limit), ("grpc.max_send_message_length", -1)]
         server = grpc.aio.server(options=[*limits, ("grpc.so_reuseport", 0)])
-        server.add_generic_rpc_handlers((handlers(self._service, options.access),))
+        server.add_generic_rpc_handlers((handlers(self.service, options.access),))
         if options.grpc_port is not None:
             host = f"[{options.host}]" if ":" in options.host else options.host
             self.grpc_port = _bound(server, f"{host}:{options.grpc_port}", options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from glowtrain.errors import InputError, RequestSizeError, UnknownNetworkError
@@ -74,12 +74,15 @@ class InferenceService:
 
     @contextmanager
     def counting_refusals(self, model: str, version: str | None) -> Iterator[None]:
-        """Count what is raised within of a request that cannot be meant: the host has not seen it then."""
+        """Count what is raised within of a request that cannot be meant: the host has not seen it then.
+
+        Raises :class:`UnknownNetworkError` before that.
+        """
+        network = self._host.network(model, version)
         try:
             yield
         except (InputError, RequestSizeError):
-            with suppress(UnknownNetworkError):
-                self._refusals.add(model, self._host.network(model, version).version)
+            self._refusals.add(network.name, network.version)
             raise
 
     def metrics(self) -> str:

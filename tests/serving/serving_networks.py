@@ -14,7 +14,7 @@ import glowtrain as gt
 from glowtrain.errors import UnknownNetworkError
 from glowtrain.graph import Template
 from glowtrain.runtime import HostManager
-from glowtrain.runtime.observation.metrics import Sample
+from glowtrain.runtime.observation.metrics import Metric
 from glowtrain.serving.repository import ModelOptions, Repository
 from glowtrain.serving.server import Server, ServerOptions
 from glowtrain.serving.service import InferenceService
@@ -69,7 +69,7 @@ def served(
 @contextlib.contextmanager
 def running(service: InferenceService, repository: Any, **options: Any) -> Iterator[Server]:
     """A server on free ports, in a thread of its own."""
-    server = Server(service, repository, ServerOptions(port=0, grpc_port=0, drain=5.0, **options))
+    server = Server(service, repository, ServerOptions(port=0, grpc_port=0, **{"drain": 5.0, **options}))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -147,7 +147,7 @@ class FakeHost:
     def remove_network(self, name: str, version: str | None = None) -> None:
         self.known = [each for each in self.known if (each.name, each.version) != (name, version)]
 
-    def metrics(self) -> Sequence[Sample]:
+    def metrics(self) -> Sequence[Metric]:
         return []
 
 

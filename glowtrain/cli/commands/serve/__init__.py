@@ -11,7 +11,7 @@ from glowtrain import models as built_in
 from glowtrain.cli.arguments import options
 from glowtrain.cli.arguments.imports import import_modules
 from glowtrain.cli.arguments.models import open_model, parse_dims
-from glowtrain.cli.commands.serve import options as given
+from glowtrain.cli.commands.serve import arguments as given
 from glowtrain.cli.terminal.console import command
 from glowtrain.deferred import Deferred
 from glowtrain.errors import InputError

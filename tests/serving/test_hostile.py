@@ -1,0 +1,160 @@
+"""Clients that mean no good, or die: bodies without end, bombs, connections that are cut. The server stays up."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import threading
+import zlib
+from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPResponse
+
+import grpc
+import pytest
+
+from glowtrain.serving.rpc.schema import ModelInferRequest
+from glowtrain.serving.server import Server
+from tests.serving.serving_networks import FakeHost, fake_service, running, scaled, served
+
+LIMIT = 1 << 16
+INFER = "/v2/models/double/infer"
+REQUEST = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}).encode()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with served(load=False, double=scaled()) as both, running(*both, limit=LIMIT) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def still_answers(server: Server) -> Iterator[None]:
+    yield
+    answer = post(server, REQUEST)
+    assert answer.status == 200
+    assert json.loads(answer.read())["outputs"][0]["data"] == [2, 4, 6, 8]
+
+
+def post(server: Server, body: bytes, **headers: str) -> HTTPResponse:
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection.request("POST", INFER, body, {name.replace("_", "-"): value for name, value in headers.items()})
+    return connection.getresponse()
+
+
+def told(answer: HTTPResponse) -> str:
+    return str(json.loads(answer.read())["error"])
+
+
+def raw(server: Server, text: bytes) -> socket.socket:
+    """A connection on which this has been sent."""
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+    connection.sendall(text)
+    return connection
+
+
+def start(length: str) -> bytes:
+    return f"POST {INFER} HTTP/1.1\r\nHost: here\r\n{length}\r\n\r\n".encode()
+
+
+def test_a_body_that_says_it_is_too_large_is_refused_unread(server: Server) -> None:
+    with raw(server, start(f"Content-Length: {LIMIT + 1}")) as connection:
+        answer = HTTPResponse(connection)
+        answer.begin()
+        assert answer.status == 413
+        assert "more than 64.0 KiB" in told(answer)
+        assert connection.recv(1) == b""
+
+
+def test_a_body_in_chunks_is_refused_while_it_is_read(server: Server) -> None:
+    """The client would go on for ever; it is cut off."""
+    chunk = b"1000\r\n" + b" " * 0x1000 + b"\r\n"
+    with raw(server, start("Transfer-Encoding: chunked")) as connection:
+        sent = sent_until_cut_off(connection, chunk, most=1 << 26)
+    assert LIMIT <= sent < 1 << 26
+
+
+def sent_until_cut_off(connection: socket.socket, chunk: bytes, most: int) -> int:
+    """How many bytes a connection took before its other end closed it."""
+    for sent in range(0, most, len(chunk)):
+        try:
+            connection.sendall(chunk)
+        except ConnectionError:
+            return sent
+    return most
+
+
+def test_many_small_chunks_are_one_body(server: Server) -> None:
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in REQUEST) + b"0\r\n\r\n"
+    with raw(server, start("Transfer-Encoding: chunked") + chunks) as connection:
+        answer = HTTPResponse(connection)
+        answer.begin()
+        assert answer.status == 200
+
+
+@pytest.mark.parametrize(("encoding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+def test_a_bomb_is_not_decompressed(server: Server, encoding: str, compress: object) -> None:
+    assert callable(compress)
+    bomb = compress(bytes(LIMIT << 6))
+    assert len(bomb) < LIMIT
+    answer = post(server, bomb, Content_Encoding=encoding)
+    assert (answer.status, "more than 64.0 KiB" in told(answer)) == (413, True)
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "expected"),
+    [
+        (REQUEST, "gzip", "is no gzip data"),
+        (REQUEST, "br", "'br' is not supported"),
+        (gzip.compress(REQUEST)[:-9], "gzip", "ends too early or too late"),
+        (zlib.compress(REQUEST) + b"more", "deflate", "ends too early or too late"),
+    ],
+)
+def test_broken_encodings_are_refused(server: Server, body: bytes, encoding: str, expected: str) -> None:
+    answer = post(server, body, Content_Encoding=encoding)
+    assert (answer.status, expected in told(answer)) == (400, True)
+
+
+@pytest.mark.parametrize(
+    "text", [b"nonsense\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", b"GET /v2 HTTP/1.1\r\nHost"]
+)
+def test_what_is_no_http_ends_the_connection(server: Server, text: bytes) -> None:
+    with raw(server, text) as connection:
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(1 << 16):
+            pass
+
+
+def test_a_client_that_dies_while_it_sends(server: Server) -> None:
+    for length in ("Content-Length: 1000", "Transfer-Encoding: chunked"):
+        raw(server, start(length) + b"10\r\n").close()
+
+
+def test_a_client_that_goes_away_takes_its_request_back() -> None:
+    host = FakeHost()
+    with running(*fake_service(host)) as server:
+        body = REQUEST.replace(b"[1, 4]", b"[4, 1]")
+        path = start(f"Content-Length: {len(body)}").replace(b"double", b"slow")
+        connection = raw(server, path + body)
+        assert host.came.acquire(timeout=30)
+        connection.close()
+        assert waits_to_be_cancelled(host)
+
+
+def test_a_call_that_is_cancelled_takes_its_request_back() -> None:
+    host = FakeHost()
+    said = ModelInferRequest(model_name="slow")
+    said.inputs.add(name="x", datatype="FP32", shape=[1, 1]).contents.fp32_contents.append(1)
+    with running(*fake_service(host)) as server, grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer").future(said.SerializeToString())
+        assert host.came.acquire(timeout=30)
+        call.cancel()
+        assert waits_to_be_cancelled(host)
+
+
+def waits_to_be_cancelled(host: FakeHost) -> bool:
+    """Whether the one request that was asked is taken back."""
+    ended = threading.Event()
+    (asked,) = host.asked
+    asked.future.add_done_callback(lambda _: ended.set())
+    return ended.wait(30) and asked.future.cancelled()

@@ -1,0 +1,228 @@
+"""``glowtrain serve`` as a process: what it says, signals, tokens, TLS, and starts that fail."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+import glowtrain as gt
+from glowtrain.serving.server import ServerOptions
+from tests.serving.certificates import certificate
+from tests.serving.serving_networks import FakeHost, fake_service, running, scaled
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": os.environ["XDG_CACHE_HOME"], "PATH": os.environ["PATH"]}
+BODY = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}).encode()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "double.onnx"
+    gt.save(scaled(), path)
+    return path
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "glowtrain", "serve", *map(str, arguments)]
+
+
+class Process:
+    """A server, and the events that it has told of."""
+
+    def __init__(self, *arguments: object) -> None:
+        ports = ("--port", 0, "--grpc-port", 0, "--log-format", "json", "--log-level", "debug")
+        self.process = subprocess.Popen(command(*arguments, *ports), env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+        self.events: list[dict[str, Any]] = []
+        self.listening = self.until("listening")
+
+    def until(self, event: str) -> dict[str, Any]:
+        """The next event of a kind."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.events.append(json.loads(line))
+            if self.events[-1]["event"] == event:
+                return self.events[-1]
+        raise AssertionError(f"no {event}: {self.events}")
+
+    def end(self) -> int:
+        """Its exit status, after it was told to stop."""
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.stderr is not None
+        self.events += [json.loads(line) for line in self.process.stderr]
+        return self.process.wait(60)
+
+
+@contextlib.contextmanager
+def serving(*arguments: object) -> Iterator[Process]:
+    made = Process(*arguments)
+    try:
+        yield made
+    finally:
+        if made.process.poll() is None:
+            made.process.kill()
+        made.process.wait()
+
+
+def get(url: str, data: bytes | None = None, context: ssl.SSLContext | None = None, **headers: str) -> Any:
+    request = urllib.request.Request(url, data, headers)
+    with urllib.request.urlopen(request, timeout=30, context=context) as answer:
+        return json.loads(answer.read())
+
+
+def refused(*arguments: object) -> str:
+    """The message of a server that does not start."""
+    done = subprocess.run(command(*arguments), env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode in (1, 2)
+    assert "Traceback" not in done.stderr
+    return " ".join(done.stderr.split())
+
+
+def test_a_model_is_served_until_sigterm(model: Path) -> None:
+    with serving(model, "--max-batch", 4) as server:
+        url = server.listening["http"]
+        assert url.startswith("http://127.0.0.1:")
+        assert server.until("ready")["models"] == ["double:1"]
+        assert get(f"{url}/v2/health/ready") == {"ready": True}
+        assert get(f"{url}/v2/models/double/infer", BODY)["outputs"][0]["data"] == [2, 4, 6, 8]
+        with grpc.insecure_channel(server.listening["grpc"]) as channel:
+            assert channel.unary_unary("/inference.GRPCInferenceService/ServerReady")(b"", timeout=30) == b"\x08\x01"
+        assert server.end() == 0
+        told = {(event["call"], event["status"]) for event in server.events if event["event"] == "request"}
+        assert {("GET /v2/health/ready", 200), ("POST /v2/models/double/infer", 200), ("ServerReady", "OK")} <= told
+        assert server.events[-1]["event"] == "stopping"
+
+
+def test_it_listens_before_its_models_are_ready_and_says_so(tmp_path: Path) -> None:
+    """The model is a pipe, which is read to its end before anything is loaded."""
+    pipe = tmp_path / "slow.onnx"
+    os.mkfifo(pipe)
+    with serving(pipe) as server:
+        url = server.listening["http"]
+        assert get(f"{url}/v2/health/live") == {"live": True}
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            get(f"{url}/v2/health/ready")
+        assert (caught.value.code, json.loads(caught.value.read())) == (503, {"ready": False})
+        gt.save(scaled(), tmp_path / "model.onnx")
+        with pipe.open("wb") as file:
+            file.write((tmp_path / "model.onnx").read_bytes())
+        server.until("ready")
+        assert get(f"{url}/v2/health/ready") == {"ready": True}
+        assert server.end() == 0
+
+
+def test_requests_are_answered_when_the_server_ends() -> None:
+    host = FakeHost()
+    answers: list[Any] = []
+    with running(*fake_service(host)) as server:
+        url = f"http://127.0.0.1:{server.port}/v2/models/slow/infer"
+        body = BODY.replace(b"[1, 4]", b"[4, 1]")
+        asking = threading.Thread(target=lambda: answers.append(get(url, body)))
+        asking.start()
+        assert host.came.acquire(timeout=30)
+        server.stop()
+        while not refuses(server.port):
+            pass
+        assert not answers
+        host.asked[0].answer()
+        asking.join(30)
+    assert answers[0]["outputs"][0]["data"] == [1, 2, 3, 4]
+
+
+def refuses(port: int) -> bool:
+    """Whether nobody listens any more."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=30).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def test_a_request_that_is_not_answered_in_time_does_not_keep_the_server() -> None:
+    host = FakeHost()
+    with running(*fake_service(host), drain=0.2) as server:
+        url = f"http://127.0.0.1:{server.port}/v2/models/slow/infer"
+
+        def ask() -> None:
+            with pytest.raises(OSError):
+                get(url, BODY.replace(b"[1, 4]", b"[4, 1]"))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        assert host.came.acquire(timeout=30)
+    asking.join(30)
+    assert not asking.is_alive()
+
+
+def test_tokens_of_a_file(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text("\nfirst\nsecond\n")
+    with serving(model, "--token-file", tmp_path / "tokens") as server:
+        url = server.listening["http"]
+        server.until("ready")
+        assert get(f"{url}/v2/health/ready") == {"ready": True}
+        assert get(f"{url}/v2", Authorization="Bearer second")["name"] == "glowtrain"
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            get(f"{url}/v2")
+
+
+def test_tls(model: Path, tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+    with serving(model, "--tls-cert", cert, "--tls-key", key) as server:
+        url = server.listening["http"]
+        assert url.startswith("https://")
+        server.until("ready")
+        trusting = ssl.create_default_context(cafile=cert)
+        assert get(f"{url}/v2/health/ready", context=trusting) == {"ready": True}
+        with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
+            get(f"{url}/v2/health/ready")
+        credentials = grpc.ssl_channel_credentials(cert.read_bytes())
+        with grpc.secure_channel(server.listening["grpc"], credentials) as channel:
+            assert channel.unary_unary("/inference.GRPCInferenceService/ServerLive")(b"", timeout=30) == b"\x08\x01"
+        assert server.end() == 0
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("localhost", True), ("0.0.0.0", False)],
+)
+def test_which_addresses_only_this_machine_reaches(host: str, local: bool) -> None:
+    """Elsewhere there is a warning where no token is asked for."""
+    assert ServerOptions(host=host).is_local == local
+
+
+def test_starts_that_fail(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    (tmp_path / "broken.onnx").write_bytes(b"nothing")
+    assert "nothing to serve: give ONNX files" in refused()
+    assert "nowhere.onnx: no such file" in refused(tmp_path / "nowhere.onnx", "--port", 0, "--grpc-port", 0)
+    assert "broken.onnx" in refused(tmp_path / "broken.onnx", "--port", 0, "--grpc-port", 0)
+    assert "no such folder of models" in refused("--repository", tmp_path / "no", "--port", 0, "--grpc-port", 0)
+    assert "several models are called double" in refused(model, model)
+    assert "no token is in it" in refused(model, "--token-file", tmp_path / "empty")
+    assert "TLS needs both" in refused(model, "--tls-cert", tmp_path / "empty")
+    assert "no certificate and its key" in refused(
+        model, "--tls-cert", tmp_path / "empty", "--tls-key", tmp_path / "empty"
+    )
+    assert "--max-request '0MB'" in refused(model, "--max-request", "0MB")
+    assert "--log-format xml: choose from text, json" in refused(model, "--log-format", "xml")
+
+
+@pytest.mark.parametrize("option", ["--port", "--grpc-port"])
+def test_a_port_that_is_taken(model: Path, option: str) -> None:
+    other = {"--port": "--grpc-port", "--grpc-port": "--port"}[option]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert "cannot listen on 127.0.0.1" in refused(model, option, taken.getsockname()[1], other, 0)
