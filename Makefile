@@ -6,6 +6,7 @@
 #   make docs        run the examples in README.md and docs/, follow their links
 #   make test-torch  the tests of glowtrain.torch; it installs PyTorch
 #   make test-targets  the tests on emulated processors; it installs linkers, and needs Debian's packages of .ci/packages
+#   make test-serving  the tests of glowtrain serve, by clients of other servers, in environments of their own
 #   make test-flower by hand: Flower's own classes with our client, in an environment of their own (.venv-flower)
 #   make test-peers  by hand: the same losses, gradients and updates as PyTorch? It installs PyTorch (tests/peers)
 #   make clean       remove what the above made
@@ -26,7 +27,12 @@ FLOWER := .venv-flower
 # Two pytest workers fill two cores; a BLAS with threads of its own under each would only get in the way.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: demo test test-torch test-targets test-flower test-peers lint docs format clean
+# Triton's client wants an older protobuf than ours; the messages of KServe's have the names of Triton's.
+SERVING := .venv-serving
+KSERVE := .venv-kserve
+CLIENTS := tritonclient[http,grpc]==2.73.0 schemathesis==4.32.5 grpcio-tools prometheus-client cryptography httpx pyyaml
+
+.PHONY: demo test test-torch test-targets test-serving test-flower test-peers lint docs format clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.installed
@@ -40,6 +46,9 @@ test-torch: .venv/.installed-torch
 
 test-targets: .venv/.installed-targets
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/targets $(PYTEST_ARGS)
+
+test-serving: $(SERVING)/.installed $(KSERVE)/.installed
+	$(ONE_THREAD) $(SERVING)/bin/python -m pytest -n 2 tests/serving $(PYTEST_ARGS)
 
 test-flower: $(FLOWER)/.installed
 	$(ONE_THREAD) $(FLOWER)/bin/python -m pytest tests/flower $(PYTEST_ARGS)
@@ -62,7 +71,7 @@ format: .venv/.installed-dev
 
 clean:
 	rm -f trained.onnx trained-int8.onnx
-	rm -rf .venv $(TOOLS) $(FLOWER) build dist glowtrain.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv $(TOOLS) $(SERVING) $(KSERVE) $(FLOWER) build dist glowtrain.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Debian's python3 comes without ensurepip: virtualenv, kept beside the environment, does the same work there.
@@ -102,6 +111,21 @@ clean:
 .venv/.installed-peers: .venv/.installed-models
 	@echo "installing PyTorch and JAX into .venv (once)"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[peers]'
+	@touch $@
+
+$(SERVING)/.installed: .venv/.created pyproject.toml
+	@echo "installing clients of the Open Inference Protocol into $(SERVING) (once)"
+	@$(BIN)/python -m venv $(SERVING) >/dev/null 2>&1 || { \
+	  rm -rf $(SERVING) && PYTHONPATH=$(TOOLS) $(PYTHON) -m virtualenv --quiet $(SERVING); }
+	@$(SERVING)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[gradcheck,serve]' \
+	  'pytest-timeout>=2.3' 'pytest-xdist>=3.6' $(CLIENTS)
+	@touch $@
+
+$(KSERVE)/.installed: .venv/.created
+	@echo "installing the client of KServe into $(KSERVE) (once)"
+	@$(BIN)/python -m venv $(KSERVE) >/dev/null 2>&1 || { \
+	  rm -rf $(KSERVE) && PYTHONPATH=$(TOOLS) $(PYTHON) -m virtualenv --quiet $(KSERVE); }
+	@$(KSERVE)/bin/python -m pip install -qq --disable-pip-version-check 'kserve==0.21.0'
 	@touch $@
 
 $(FLOWER)/.installed: .venv/.created pyproject.toml
