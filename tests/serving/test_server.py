@@ -19,8 +19,10 @@ from typing import Any
 
 import grpc
 import pytest
+from typer.testing import CliRunner
 
 import glowtrain as gt
+from glowtrain.cli import application
 from glowtrain.serving.server import ServerOptions
 from tests.serving.certificates import certificate
 from tests.serving.serving_networks import FakeHost, fake_service, running, scaled
@@ -204,21 +206,28 @@ def test_which_addresses_only_this_machine_reaches(host: str, local: bool) -> No
     assert ServerOptions(host=host).is_local == local
 
 
-def test_starts_that_fail(model: Path, tmp_path: Path) -> None:
-    (tmp_path / "empty").touch()
+def test_options_that_cannot_be_meant(model: Path, tmp_path: Path) -> None:
+    def told(*arguments: object) -> str:
+        result = CliRunner().invoke(application("serve"), ["serve", *map(str, arguments)])
+        assert result.exit_code == 1
+        return result.stderr
+
+    empty = tmp_path / "empty"
+    empty.touch()
+    assert "nothing to serve: give ONNX files" in told()
+    assert "several models are called double" in told(model, model)
+    assert "no token is in it" in told(model, "--token-file", empty)
+    assert "TLS needs both" in told(model, "--tls-cert", empty)
+    assert "no certificate and its key" in told(model, "--tls-cert", empty, "--tls-key", empty)
+    assert "--max-request '0MB'" in told(model, "--max-request", "0MB")
+    assert "--log-format xml: choose from text, json" in told(model, "--log-format", "xml")
+
+
+def test_models_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "broken.onnx").write_bytes(b"nothing")
-    assert "nothing to serve: give ONNX files" in refused()
     assert "nowhere.onnx: no such file" in refused(tmp_path / "nowhere.onnx", "--port", 0, "--grpc-port", 0)
     assert "broken.onnx" in refused(tmp_path / "broken.onnx", "--port", 0, "--grpc-port", 0)
     assert "no such folder of models" in refused("--repository", tmp_path / "no", "--port", 0, "--grpc-port", 0)
-    assert "several models are called double" in refused(model, model)
-    assert "no token is in it" in refused(model, "--token-file", tmp_path / "empty")
-    assert "TLS needs both" in refused(model, "--tls-cert", tmp_path / "empty")
-    assert "no certificate and its key" in refused(
-        model, "--tls-cert", tmp_path / "empty", "--tls-key", tmp_path / "empty"
-    )
-    assert "--max-request '0MB'" in refused(model, "--max-request", "0MB")
-    assert "--log-format xml: choose from text, json" in refused(model, "--log-format", "xml")
 
 
 @pytest.mark.parametrize("option", ["--port", "--grpc-port"])

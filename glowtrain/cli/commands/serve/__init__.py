@@ -65,7 +65,6 @@ def serve(
     if not models and repository_path is None:
         raise InputError("nothing to serve: give ONNX files, or a folder of models with --repository")
     import_modules(modules)
-    logs.set_up(log_format, log_level)
     chosen = server.ServerOptions(
         host, port, grpc_port, access.Access.from_file(token_file), tls_cert, tls_key,
         parse_bytes(max_request, "--max-request"), drain,
@@ -74,6 +73,7 @@ def serve(
     read = partial(open_model, dims=parse_dims(dims), open_batch=open_batch, training=False)
     named = {name: partial(read, path) for name, path in _named(models)}
     how = repository.ModelOptions(max_batch=max_batch, max_delay=max_delay, queue=queue, replicas=devices)
+    logs.set_up(log_format, log_level)
     manager = HostManager(cpu_devices(devices, threads=threads))
     try:
         source = repository.Repository(manager, named, repository_path, how)
