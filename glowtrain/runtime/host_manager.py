@@ -118,6 +118,7 @@ class HostManager:
         devices: Sequence[str] | None = None,
         replicas: int = 1,
         partition: Partition | Callable[[Graph], Partition] | None = None,
+        replace: bool = False,
     ) -> Network:
         """Compile a model, put it onto devices and run it once at each batch size; then it is ready.
 
@@ -126,7 +127,8 @@ class HostManager:
         ``batch_sizes``, by default powers of two up to ``max_batch`` (8). ``dims`` binds what else is open. A request
         waits at most ``max_delay`` seconds for others to share a batch with, and no more than ``queue`` requests wait.
         It goes onto one of ``devices`` (names; by default any) so many times as ``replicas`` says, or in the parts of
-        a ``partition``, a function from the bound graph for several sizes.
+        a ``partition``, a function from the bound graph for several sizes. With ``replace`` it takes the place of one
+        of its name and version, which answers until then.
 
         Raises :class:`InputError` for what cannot be meant, a name that is there already included,
         :class:`ProvisionError` where it fits nowhere, :class:`DeviceError` where a device fails: nothing is left then.
@@ -135,7 +137,7 @@ class HostManager:
         service = Service(max_delay=_seconds("max_delay", max_delay), queue=_count("queue", queue))
         where = Destination(tuple(self._chosen(devices)), _count("replicas", replicas))
         _text("a network's name", name), _text("a version", version)
-        self._begin_adding(name, version)
+        self._begin_adding(name, version, replace=replace)
         try:
             terms = Terms(max_batch, batch_sizes, dims, partition)
             network = self._served(name, version, model, terms, service, where)
@@ -147,9 +149,14 @@ class HostManager:
         return network
 
     def _register(self, network: Network) -> None:
+        replaced = None
         with self._lock:
             if self._closed is None:
-                self._networks[network.name] = {**self._networks.get(network.name, {}), network.version: network}
+                versions = self._networks.get(network.name, {})
+                replaced = versions.get(network.version)
+                self._networks[network.name] = {**versions, network.version: network}
+        if replaced is not None:
+            self._retire(replaced, "it was replaced", drain=True, timeout=None)
         if self._closed is not None:
             self._retire(network, self._closed, drain=False, timeout=None)
             self._check_open()
@@ -211,10 +218,11 @@ class HostManager:
             self._pipelines[name] = pipeline
         return pipeline
 
-    def _begin_adding(self, name: str, version: str) -> None:
+    def _begin_adding(self, name: str, version: str, *, replace: bool) -> None:
         with self._lock:
             self._check_open()
-            if name in self._pipelines or version in self._networks.get(name, {}) or (name, version) in self._adding:
+            there = version in self._networks.get(name, {}) and not replace
+            if name in self._pipelines or there or (name, version) in self._adding:
                 raise InputError(
                     f"there is a network {name}, version {version}, already; remove it first, or replace_network"
                 )

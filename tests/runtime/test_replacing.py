@@ -1,0 +1,62 @@
+"""Networks that take the place of one of their own name and version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import glowtrain as gt
+from glowtrain.errors import InputError
+from glowtrain.graph import Template
+from glowtrain.runtime import HostManager
+
+X = np.ones((1, 2), np.float32)
+
+
+def scaled(factor: float) -> Template:
+    @gt.model(x=gt.f32["batch", 2])
+    def model(x: Any) -> Any:
+        return {"y": x * factor}
+
+    return model
+
+
+def first(host: HostManager, version: str | None = None) -> float:
+    return float(host.run_sync("scaled", {"x": X}, version=version)["y"][0, 0])
+
+
+def test_a_version_takes_its_own_place_and_not_that_of_the_newest() -> None:
+    with HostManager() as host:
+        for version in ("1", "2"):
+            host.add_network("scaled", scaled(float(version)), version=version)
+        host.add_network("scaled", scaled(5.0), version="1", replace=True)
+        assert (first(host, "1"), first(host, "2"), first(host)) == (5.0, 2.0, 2.0)
+        assert [network.version for network in host.networks()] == ["1", "2"]
+
+
+def test_without_being_asked_nothing_is_replaced() -> None:
+    with HostManager() as host:
+        host.add_network("scaled", scaled(2.0))
+        with pytest.raises(InputError, match="there is a network scaled, version 1, already"):
+            host.add_network("scaled", scaled(3.0))
+        assert first(host) == 2.0
+
+
+def test_one_that_cannot_take_the_place_leaves_it() -> None:
+    with HostManager() as host:
+        host.add_network("scaled", scaled(2.0))
+        with pytest.raises(InputError, match="batch_sizes"):
+            host.add_network("scaled", scaled(3.0), batch_sizes=[], replace=True)
+        assert first(host) == 2.0
+
+
+def test_the_one_that_is_replaced_answers_what_it_was_asked() -> None:
+    """Its requests wait for others to share a batch with, as it happens."""
+    with HostManager() as host:
+        host.add_network("scaled", scaled(2.0), max_delay=0.2)
+        asked = [host.run("scaled", {"x": X}) for _ in range(3)]
+        host.add_network("scaled", scaled(3.0), replace=True)
+        assert [float(future.result()["y"][0, 0]) for future in asked] == [2.0] * 3
+        assert first(host) == 3.0
