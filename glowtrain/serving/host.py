@@ -75,8 +75,10 @@ class ServingHost(Protocol):
         max_delay: float = 0.0,
         queue: int = 256,
         replicas: int = 1,
+        replace: bool = False,
     ) -> ServedNetwork:
-        """Load a version that is not there; see :meth:`glowtrain.runtime.HostManager.add_network`."""
+        """Load a version; with ``replace`` it may take the place of itself. See
+        :meth:`glowtrain.runtime.HostManager.add_network`."""
         ...
 
     def remove_network(self, name: str, version: str | None = None) -> None:

@@ -148,9 +148,7 @@ class Repository:
 
     def _put(self, name: str, version: str, model: Graph | Template, options: ModelOptions) -> None:
         try:
-            if version in self._loaded(name):
-                self._host.remove_network(name, version)
-            network = self._host.add_network(name, model, version=version, **options.arguments())
+            network = self._host.add_network(name, model, version=version, replace=True, **options.arguments())
             self._check_types(network)
         except BaseException as error:
             self._failed(name, version, error)

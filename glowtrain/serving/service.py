@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
-from glowtrain.errors import InputError, RequestSizeError, UnknownNetworkError
-from glowtrain.serving.host import ServingHost
+from glowtrain.errors import InputError, RequestSizeError, UnavailableError, UnknownNetworkError
+from glowtrain.serving.host import ServedNetwork, ServingHost
 from glowtrain.serving.metrics import Refusals, exposition
 from glowtrain.serving.repository import ModelState, Repository
 from glowtrain.serving.requests import InferAnswer, InferRequest, check_outputs
@@ -69,7 +70,7 @@ class InferenceService:
         """The protocol's types of a model's outputs. Raises :class:`InputError` for one that is asked for and is not
         there, :class:`UnknownNetworkError`."""
         network = self._host.network(request.model, request.version)
-        check_outputs((output.name for output in request.outputs), network.signature.outputs, request.model)
+        wanted(request, network)
         return {name: datatype(spec.dtype) for name, spec in network.signature.outputs.items()}
 
     @contextmanager
@@ -94,19 +95,26 @@ class InferenceService:
 
         Raises :class:`InputError`, and the subclasses of :class:`RequestError` that the host does.
         """
-        network = self._host.network(request.model, request.version)
-        names = [output.name for output in request.outputs] or list(network.signature.outputs)
-        check_outputs(names, network.signature.outputs, request.model)
-        future = self._host.run(
-            request.model,
-            request.inputs,
-            version=network.version,
-            outputs=names,
-            priority=request.priority,
-            timeout=request.timeout,
-        )
+        network, future = self._asked(request)
         answer = await asyncio.wrap_future(future)
-        return InferAnswer(request.model, network.version, request.id, {name: answer[name] for name in names})
+        return InferAnswer(
+            request.model, network.version, request.id, {name: answer[name] for name in wanted(request, network)}
+        )
+
+    def _asked(self, request: InferRequest) -> tuple[ServedNetwork, Future[Any]]:
+        """The network that takes a request: where one goes out of service just then, the one in its place."""
+        network = self._host.network(request.model, request.version)
+        while True:
+            try:
+                return network, self._host.run(
+                    request.model, request.inputs, version=network.version, outputs=wanted(request, network),
+                    priority=request.priority, timeout=request.timeout,
+                )  # fmt: skip
+            except (UnknownNetworkError, UnavailableError):
+                present = self._host.network(request.model, request.version)
+                if present is network:
+                    raise
+                network = present
 
     def index(self, *, ready: bool = False) -> list[ModelState]:
         """Every version of every model of the repository, or only those that are ready."""
@@ -140,6 +148,13 @@ def _described(specs: Mapping[str, Spec]) -> list[dict[str, Any]]:
         }
         for name, spec in specs.items()
     ]
+
+
+def wanted(request: InferRequest, network: ServedNetwork) -> list[str]:
+    """The outputs that a request asks for. Raises :class:`InputError` for one that the network does not have."""
+    names = [output.name for output in request.outputs] or list(network.signature.outputs)
+    check_outputs(names, network.signature.outputs, request.model)
+    return names
 
 
 def by_number(version: str) -> tuple[int, str]:

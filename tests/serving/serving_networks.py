@@ -140,7 +140,7 @@ class FakeHost:
         self.came.release()
         return asked.future
 
-    def add_network(self, name: str, model: Any, *, version: str, **options: Any) -> FakeNetwork:
+    def add_network(self, name: str, model: Any, *, version: str, replace: bool = False, **options: Any) -> FakeNetwork:
         self.known.append(FakeNetwork(name, version))
         return self.known[-1]
 

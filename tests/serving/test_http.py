@@ -324,6 +324,32 @@ def test_errors_have_their_status(error: Exception, status: int, told: str) -> N
     assert (answer.status_code, answer.json()) == (status, {"error": told})
 
 
+class _Replaced(FakeHost):
+    """Its network goes out of service as soon as it is asked, and another takes its place, if there is one."""
+
+    def __init__(self, *others: FakeNetwork) -> None:
+        super().__init__(FakeNetwork(version="1"))
+        self.others = list(others)
+
+    def run(self, name: str, inputs: Any, *, version: str | None = None, **said: Any) -> Any:
+        if version == "1":
+            self.known = self.others or self.known
+            raise UnavailableError("version 1 was replaced")
+        asked = super().run(name, inputs, version=version, **said)
+        self.asked[-1].answer()
+        return asked
+
+
+def test_a_request_goes_to_the_network_that_takes_the_place_of_another_just_then() -> None:
+    body = request(tensor([[1.0]]))
+    client = TestClient(application(fake_service(_Replaced(FakeNetwork(version="2")))[0], Access(), LIMIT))
+    assert client.post("/v2/models/slow/infer", json=body).json()["model_version"] == "2"
+    client = TestClient(application(fake_service(_Replaced(FakeNetwork(version="2")))[0], Access(), LIMIT))
+    assert client.post("/v2/models/slow/versions/1/infer", json=body).status_code == 404
+    client = TestClient(application(fake_service(_Replaced())[0], Access(), LIMIT))
+    assert client.post("/v2/models/slow/infer", json=body).status_code == 503
+
+
 def test_ready_only_when_every_model_is() -> None:
     host = FakeHost(FakeNetwork("one"), FakeNetwork("two", ready=False))
     service, repository = fake_service(host)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,8 +123,10 @@ def test_configurations_of_clients_are_refused(client: Any) -> None:
         client.load_model("double", config='{"max_batch_size": 4}')
 
 
-def test_no_request_is_lost_while_a_version_takes_anothers_place(client: Any, tmp_path: Path) -> None:
-    put(tmp_path, "double", "2", 4.0)
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_no_request_is_lost_while_a_model_takes_anothers_place(client: Any, tmp_path: Path, version: str) -> None:
+    shutil.rmtree(tmp_path / "double")
+    put(tmp_path, "double", version, 4.0)
     answers: list[float] = []
     swapped = threading.Event()
 
