@@ -3,8 +3,9 @@
 Functions are compiled at the same time, each stage's on a thread of its own. Within a stage the parts are compiled in
 order, for the largest batch first, and each takes variables as those before it have them in memory, so that nothing is
 rearranged between runs, and products, which come before updates, choose as they do in the whole. A stage goes to the
-device, of those that support its operators, that has the fewest stages of this placement and then the most memory left;
-where it does not fit there, to the next.
+device, of those that support its operators, that has the fewest stages of this placement; of several, to the one in its
+own place in the list of devices, for which it was cut, or the one with the most memory left. Where it does not fit
+there, it goes to the next.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class Placing:
     def _choose(self, stage: int, undo: ExitStack) -> DeviceManager:
         """The device of a stage, with memory set aside."""
         refusals = []
-        for manager in sorted(self.managers, key=self._preference):
+        for manager in sorted(self.managers, key=partial(self._preference, stage)):
             if lacking := self._lacking(stage, manager.device):
                 refusals.append(f"device {manager.name} does not support {lacking}")
                 continue
@@ -144,10 +145,12 @@ class Placing:
         which = f", stage {stage}," if len(self.largest.stages) > 1 else ""
         raise ProvisionError(f"network {self.name}{which} fits on no device: " + "; ".join(refusals))
 
-    def _preference(self, manager: DeviceManager) -> tuple[int, float, int]:
-        limit = manager.device.facts.memory
+    def _preference(self, stage: int, manager: DeviceManager) -> tuple[int, bool, float, int]:
+        """What is small for the device that a stage had best go to."""
+        limit, stages = manager.device.facts.memory, self.largest.stages
         left = float("inf") if limit is None else limit - manager.used
-        return sum(chosen is manager for chosen in self.chosen.values()), -left, manager.used
+        elsewhere = len(stages) > 1 and self.managers.index(manager) != stages.index(stage)
+        return sum(chosen is manager for chosen in self.chosen.values()), elsewhere, -left, manager.used
 
     def _lacking(self, stage: int, device: Device) -> str:
         """The operators of a stage that a device does not support, in words."""
