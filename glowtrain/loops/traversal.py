@@ -23,6 +23,7 @@ from glowtrain.loops.language import (
     Store,
     cast,
 )
+from glowtrain.loops.views import viewed
 
 
 def rewrite(expr: Expr, change: Callable[[Expr], Expr | None], memo: dict[Expr, Expr] | None = None) -> Expr:
@@ -83,10 +84,13 @@ def rewrite_body(body: Sequence[Statement], change: Callable[[Expr], Expr | None
 
 
 def with_buffers(body: Sequence[Statement], new: Mapping[Buffer, Buffer]) -> tuple[Statement, ...]:
-    """The same statements on other buffers: those that ``new`` gives for theirs."""
+    """The same statements on other buffers: those that ``new`` gives for theirs. One of another shape holds the same
+    elements in row-major order, and all subscripts are :func:`~glowtrain.loops.views.viewed` in it."""
 
     def change(expr: Expr) -> Expr | None:
-        return Load(new[expr.buffer], expr.index, expr.fill) if isinstance(expr, Load) and expr.buffer in new else None
+        if not isinstance(expr, Load) or expr.buffer not in new:
+            return None
+        return Load(*_elsewhere(expr.buffer, expr.index, new), expr.fill)
 
     return _Rewriting(change, new).body(tuple(body))
 
@@ -113,11 +117,11 @@ class _Rewriting:
                 new = self.expr(value)
                 return statement if new is value else Let(ref, new)
             case Store(buffer, index, value):
-                target, places, new = self.target(buffer), self.subscripts(index), self.expr(value)
+                (target, places), new = self.target(buffer, self.subscripts(index)), self.expr(value)
                 same = target is buffer and places is index and new is value
                 return statement if same else Store(target, places, new)
             case Accumulate(op, buffer, index, value):
-                target, places, new = self.target(buffer), self.subscripts(index), self.expr(value)
+                (target, places), new = self.target(buffer, self.subscripts(index)), self.expr(value)
                 same = target is buffer and places is index and new is value
                 return statement if same else Accumulate(op, target, places, new)
 
@@ -128,8 +132,18 @@ class _Rewriting:
     def expr(self, expr: Expr) -> Expr:
         return rewrite(expr, self.change, self.memo)
 
-    def target(self, buffer: Buffer) -> Buffer:
-        return self.buffers.get(buffer, buffer)
+    def target(self, buffer: Buffer, index: tuple[Expr, ...]) -> tuple[Buffer, tuple[Expr, ...]]:
+        return _elsewhere(buffer, index, self.buffers) if buffer in self.buffers else (buffer, index)
+
+
+def _elsewhere(
+    buffer: Buffer, index: tuple[Expr, ...], new: Mapping[Buffer, Buffer]
+) -> tuple[Buffer, tuple[Expr, ...]]:
+    """The buffer in the place of one, and the subscripts there."""
+    other = new[buffer]
+    found = index if other.shape == buffer.shape else viewed(index, buffer.shape, other.shape)
+    assert found is not None, f"{other.name} is no view of {buffer.name}"
+    return other, found
 
 
 def statements(body: Sequence[Statement]) -> Iterator[Statement]:

@@ -2,10 +2,12 @@
 that buffer.
 
 The planner gives disjoint places to buffers that one instruction touches, so a gradient that passes through an
-activation function would be there twice for a moment, which is often the moment of the peak.
+activation function would be there twice for a moment, which is often the moment of the peak. So would rows of which a
+softmax makes others.
 
 What is made of sums of products takes the place of what its kernel reads beside their factors, too, but only where that
-lowers the peak: sums that are not written anywhere on the way cannot be taken in parts.
+lowers the peak: sums that are not written anywhere on the way cannot be taken in parts. So do sums that update a
+parameter.
 """
 
 from __future__ import annotations
@@ -13,10 +15,13 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from glowtrain.loops import Buffer, For, Let, Load, Store, address, evaluations
+from glowtrain.loops import Accumulate, Buffer, Expr, For, Let, Load, Store, evaluations, statements
+from glowtrain.loops.views import viewed
 from glowtrain.program.analysis.kernel_facts import box, contractions, covers
+from glowtrain.program.passes.partial_sums import homes_of_sums, without_results
+from glowtrain.program.passes.rows_in_place import same_element, takes_rows
 from glowtrain.program.passes.schedule import lifetimes, live_bytes, peak_bytes
-from glowtrain.program.program import Instruction, Program
+from glowtrain.program.program import Instruction, Kernel, Program
 
 
 @dataclass(frozen=True)
@@ -49,13 +54,29 @@ def reuse(instructions: Sequence[Instruction], sums: Container[int] | None = Non
     result: list[Instruction] = []
     for position, instruction in enumerate(instructions):
         moved = instruction.with_buffers({b: place[b] for b in instruction.operands if b in place})
+        if sums is None or position in sums:
+            moved = _without_homes(moved, {b for b in moved.writes if lives.get(b) == (position, position)})
         ending = {b for b in moved.operands if last.get(b) == position}
         for given, taken in pairs(moved, ending, sums is None or position in sums):
-            if first[given] == position:
+            if first[given] != position:
+                continue
+            if given.shape == taken.shape or _has_views(given, taken, instructions[position:]):
                 place[given] = taken
                 last[taken] = last[given]
+            elif _has_views(taken, given, (*result, moved)):
+                flat = replace(taken, type=given.type, layout=given.layout)
+                result = [before.with_buffers({taken: flat}) for before in result]
+                moved = moved.with_buffers({taken: flat})
+                place = {given: flat, **{b: flat if other is taken else other for b, other in place.items()}}
+                last[flat] = last[given]
         result.append(moved.with_buffers({b: place[b] for b in moved.operands if b in place}))
     return result
+
+
+def _without_homes(instruction: Instruction, unread: set[Buffer]) -> Instruction:
+    """A contraction without those results that it has for partial sums alone."""
+    homes = unread.intersection(homes_of_sums(instruction)) if unread else set[Buffer]()
+    return without_results(instruction.kernel, homes) if homes and instruction.kernel is not None else instruction
 
 
 def pairs(instruction: Instruction, ending: set[Buffer], sums: bool = True) -> Iterator[tuple[Buffer, Buffer]]:
@@ -71,21 +92,23 @@ def pairs(instruction: Instruction, ending: set[Buffer], sums: bool = True) -> I
     free = [b for b in kernel.reads if b in ending and b not in kernel.written and b not in factors]
     for result in kernel.writes:
         taken = next((buffer for buffer in free if _takes(loop, result, buffer)), None)
-        if taken is not None and result not in kernel.reads:
+        if taken is not None:
             free.remove(taken)
             yield result, taken
 
 
 def _takes(loop: For, result: Buffer, operand: Buffer) -> bool:
     """Whether each element of a result may overwrite the operand's: it is the only one read there, and before."""
-    if result.kind != "activation" or (result.type, result.layout) != (operand.type, operand.layout):
+    if result.kind != "activation" or not _has_room(operand, result):
         return False
-    if not all(isinstance(inner, (Let, Store)) for inner in loop.body):
+    if any(isinstance(inner, For) for inner in loop.body):
+        return takes_rows(loop, result, operand)
+    if not all(isinstance(inner, (Let, Store)) for inner in loop.body) or any(_loads(loop, result)):
         return False
     stores = [inner for inner in loop.body if isinstance(inner, Store) and inner.buffer is result]
     if len(stores) != 1 or not covers(stores[0], loop.indices):
         return False
-    return all(_same_element(load, stores[0]) for load in _loads(loop, operand)) and not any(
+    return all(same_element(load, stores[0]) for load in _loads(loop, operand)) and not any(
         load.buffer is operand for load in _after(loop, stores[0])
     )
 
@@ -100,8 +123,28 @@ def _after(loop: For, store: Store) -> Iterator[Load]:
     return (load for inner in evaluations(behind) for load in inner.loads)
 
 
-def _same_element(load: Load, store: Store) -> bool:
-    if load.fill is not None:
-        return False
-    strides = store.buffer.strides
-    return load.index == store.index or address(load.index, strides) == address(store.index, strides)
+def _has_room(operand: Buffer, result: Buffer) -> bool:
+    """Whether elements of a result lie in memory as those of an operand do, perhaps in another shape."""
+    if operand.shape == result.shape:
+        return (operand.dtype, operand.layout) == (result.dtype, result.layout)
+    plain = all(buffer.layout == tuple(range(buffer.type.rank)) for buffer in (operand, result))
+    return plain and operand.dtype == result.dtype and 0 < operand.type.size == result.type.size
+
+
+def _has_views(buffer: Buffer, other: Buffer, instructions: Sequence[Instruction]) -> bool:
+    """Whether whoever touches a buffer can do so in the shape of another one."""
+    for instruction in instructions:
+        if buffer in instruction.touched:
+            if instruction.kernel is None:
+                return False
+            if any(viewed(index, buffer.shape, other.shape) is None for index in _places(instruction.kernel, buffer)):
+                return False
+    return True
+
+
+def _places(kernel: Kernel, buffer: Buffer) -> Iterator[tuple[Expr, ...]]:
+    """The subscripts of everything that touches a buffer."""
+    yield from (load.index for load in kernel.survey.loads if load.buffer is buffer)
+    for each in statements(kernel.body):
+        if isinstance(each, (Store, Accumulate)) and each.buffer is buffer:
+            yield each.index

@@ -16,6 +16,7 @@ import numpy as np
 
 from glowtrain.loops import Buffer, For, Load, Store, indices_of
 from glowtrain.names import Names
+from glowtrain.program.passes.partial_sums import homes_of_sums
 from glowtrain.program.passes.reuse import pairs
 from glowtrain.program.passes.schedule import lifetimes
 from glowtrain.program.program import Instruction, Kernel
@@ -37,6 +38,7 @@ class Reordering:
 
     names: Names
     _places: dict[Instruction, tuple[tuple[Buffer, Buffer], ...]] = field(default_factory=dict)
+    _sums: dict[Instruction, list[Buffer]] = field(default_factory=dict)
 
     def run(self, instructions: Sequence[Instruction]) -> list[Instruction]:
         """The instructions in an order with a lower peak, or as they are."""
@@ -62,6 +64,8 @@ class Reordering:
             for result, operand in self._pairs(instruction):
                 if lives[result][0] == position and lives[operand][1] == position:
                     alive[position] -= operand.type.nbytes
+            unread = [b for b in instruction.writes if lives.get(b) == (position, position)]
+            alive[position] -= sum(b.type.nbytes for b in unread if b in self._homes(instruction))
         return alive
 
     def _pairs(self, instruction: Instruction) -> tuple[tuple[Buffer, Buffer], ...]:
@@ -71,8 +75,16 @@ class Reordering:
             self._places[instruction] = tuple(pairs(instruction, activations))
         return self._places[instruction]
 
+    def _homes(self, instruction: Instruction) -> list[Buffer]:
+        """Results of an instruction that it can do without if nobody reads them."""
+        if instruction not in self._sums:
+            self._sums[instruction] = homes_of_sums(instruction)
+        return self._sums[instruction]
+
     def _moves(self, order: list[Instruction], alive: Array) -> Iterator[list[Instruction]]:
         """Orders in which one instruction, with what it needs, is on the other side of the peak."""
+        if not order:
+            return
         at, peak = int(alive.argmax()), int(alive.max())
         lives = lifetimes(order)
         large = {b: life for b, life in lives.items() if b.type.nbytes * LEAST_PART >= peak}
