@@ -45,6 +45,8 @@ def proposed(kilobytes: int, optimizer: str) -> Proposal:
     )
 
 
+COUNTER = 8
+"""Bytes of the number of updates."""
 CASES = [(3, "sgd"), (6, "sgd"), (6, "adam"), (9, "adam"), (100, "sgd")]
 
 
@@ -72,9 +74,8 @@ def test_choices_say_what_they_cost() -> None:
     found = proposed(9, "adam")
     assert sum(choice.share for choice in found.choices) == pytest.approx(found.share)
     assert found.share == max(depth.share for depth in found.depths)
-    without = [choice.without for choice in found.choices if choice.without is not None]
-    assert without
-    assert all(each.parameters < found.bytes.parameters for each in without)
+    assert sum(choice.parameters for choice in found.choices) == found.bytes.parameters
+    assert sum(choice.optimizer for choice in found.choices) == found.bytes.optimizer - COUNTER
 
 
 def test_rows_are_proposed_where_slots_are_too_many() -> None:

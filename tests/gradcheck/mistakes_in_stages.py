@@ -16,18 +16,18 @@ from glowtrain.backends.cpu.loop_nest import reduction, writer
 from glowtrain.grad import reverse, training
 from glowtrain.graph import Node
 from glowtrain.loops import For, Index, Statement, Store, call, rewrite_body, substitute
-from glowtrain.lower import lower
+from glowtrain.lower import lower, updates
 from glowtrain.ops.core.family import Elementwise
 from glowtrain.ops.elementwise.transcendental import Transcendental
 from glowtrain.optim import optimizer, rules, schedules
 from glowtrain.optimize import cse, scan, simplify
 from glowtrain.program.analysis import kernel_key, write_coverage
 from glowtrain.program.memory import packing, plan
-from glowtrain.program.passes import layout, producer_inlining, reuse, schedule
+from glowtrain.program.passes import layout, narrowing, producer_inlining, reuse, schedule
 from glowtrain.program.passes.loop_fusion import fuse
 from glowtrain.program.passes.rematerialisation import timeline
-from tests.program import test_rematerialisation
-from tests.training import test_grad, test_optim
+from tests.program import test_narrowing, test_rematerialisation
+from tests.training import test_grad, test_optim, test_parts
 
 
 def trained(name: str) -> Find:
@@ -107,6 +107,12 @@ LOWERING = [
         result(from_the_neighbour),
         operator("Sigmoid", "compiled", 6),
     ),
+    Mistake(
+        "part of an update at its beginning",
+        updates._pieces,
+        rewrite("A[B] + C.shape[B]", "A[B]"),
+        suite(test_parts.test_a_step_updates_the_part_alone, "columns", "sgd"),
+    ),
     Mistake("stale value", lower, always('_.buffer.kind != "variable" or _'), program("plan")),
     Mistake(
         "last step of a scan in the wrong slot",
@@ -157,6 +163,18 @@ LOWERING = [
         timeline.Timeline.unchanged,
         instead(lambda *_: True),
         suite(test_rematerialisation.test_random_programs_are_changed_and_keep_their_results),
+    ),
+    Mistake(
+        "rows from the first one on",
+        narrowing._over,
+        rewrite("A + B if B else A", "A"),
+        suite(test_narrowing.test_random_graphs_compute_the_same),
+    ),
+    Mistake(
+        "rows without the last one",
+        narrowing._bounds,
+        rewrite("min(A + 1, B)", "min(A, B)"),
+        suite(test_narrowing.test_random_graphs_compute_the_same),
     ),
     Mistake(
         "result in the place of an operand that is read elsewhere",

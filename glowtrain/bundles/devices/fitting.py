@@ -66,12 +66,12 @@ class _Fitting:
         return f"what would fit: {', or '.join(each for each in found if each)}"
 
     def _smaller_batch(self) -> str:
-        fits = _most((self.batch or 1) - 1, lambda n: self._bytes(n, None) <= self.ram)
+        fits = most((self.batch or 1) - 1, lambda n: self._bytes(n, None) <= self.ram)
         return f"a batch of {fits}" if fits else ""
 
     def _frozen(self, batch: int | None) -> str:
         """The most of the last layers that can be trained, perhaps with another batch."""
-        fits = _most(len(self.layers) - 1, lambda n: self._bytes(batch, self._last(n)) <= self.ram)
+        fits = most(len(self.layers) - 1, lambda n: self._bytes(batch, self._last(n)) <= self.ram)
         with_batch = f" with a batch of {batch}" if batch else ""
         return f"trainable={self._last(fits)}{with_batch}" if fits else ""
 
@@ -92,7 +92,7 @@ def layers_of(module: BundleModule) -> list[str]:
     return list(dict.fromkeys(f"{layer}.*" if dot else name for layer, dot, name in layers))
 
 
-def _most(limit: int, fits: Callable[[int], bool]) -> int:
+def most(limit: int, fits: Callable[[int], bool]) -> int:
     """The largest number up to ``limit`` that fits, where more never fits better; 0 if none does."""
     low, high = 0, limit
     while low < high:

@@ -1,5 +1,5 @@
 """What of a model to train where memory is small: chosen by gradients, measured by plans."""
 
-from glowtrain.bundles.updates.proposal import Choice, Proposal, propose
+from glowtrain.bundles.updates.proposal import Choice, Depth, Proposal, propose
 
-__all__ = ["Choice", "Proposal", "propose"]
+__all__ = ["Choice", "Depth", "Proposal", "propose"]

@@ -21,6 +21,7 @@ from glowtrain.backends.cpu.backend import Cpu
 from glowtrain.backends.llvm.target import Target
 from glowtrain.bundles.arguments import target_of
 from glowtrain.bundles.contents import bound_model
+from glowtrain.bundles.devices.fitting import most
 from glowtrain.bundles.updates.fisher import fisher
 from glowtrain.bundles.updates.layers import LayerParameters, layers_of
 from glowtrain.bundles.updates.planned import Planner, StepBytes
@@ -50,12 +51,13 @@ PARTS = (1, 2, 4, 8)
 
 @dataclass(frozen=True)
 class Choice:
-    """Something that is trained: patterns of it, the ``share`` of all squared gradients that it has, and the bytes that
-    a step would take without it."""
+    """Something that is trained: patterns of it, the ``share`` of all squared gradients that it has, and the bytes of
+    its parameters and of the optimizer's state for it."""
 
     trainable: tuple[str, ...]
     share: float
-    without: StepBytes | None
+    parameters: int
+    optimizer: int
 
 
 @dataclass(frozen=True)
@@ -163,20 +165,18 @@ class _Search:
 
     def _deepest(self) -> int:
         """The most of the last layers whose biases can be trained."""
-        low, high = 0, len(self.layers)
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if self._holds(self._biases(middle)) else (low, middle - 1)
-        if not low:
+        deepest = most(len(self.layers), lambda depth: self._fits(self._biases(depth), []))
+        if not deepest:
             least = self.planner.bytes(self._biases(1) or self.names[:1]).total
             raise MemoryBudgetError(
                 f"{self.planner.model.name}: {self.planner.limit:,} bytes are too few to train anything: the step that "
                 f"trains {(self._biases(1) or self.names[:1])[0]} takes {least:,}"
             )
-        return low
+        return deepest
 
-    def _holds(self, names: Sequence[str]) -> bool:
-        return not names or self.planner.fits(names)
+    def _fits(self, biases: Sequence[str], weights: Sequence[_Candidate]) -> bool:
+        trainable = self._trainable(biases, weights)
+        return not trainable or self.planner.fits(trainable)
 
     def _biases(self, depth: int) -> list[str]:
         return [variable.name for layer in self.layers[:depth] for variable in layer.biases]
@@ -190,8 +190,7 @@ class _Search:
             if candidate.variable not in known and candidate.nbytes <= spare:
                 weights.append(candidate)
                 spare -= candidate.nbytes
-        while weights and not self.planner.fits(self._trainable(biases, weights)):
-            weights.pop()
+        weights = weights[: most(len(weights), lambda count: self._fits(biases, weights[:count]))]
         trainable = self._trainable(biases, weights)
         share = self._share(biases) + sum(each.score for each in weights) / self.total
         return Depth(depth, tuple(trainable), share, self.planner.bytes(trainable)), biases, weights
@@ -210,8 +209,7 @@ class _Search:
 
     def _candidate(self, variable: Variable, part: int) -> _Candidate:
         """The neighbouring rows, one ``part`` of all of them, that have the largest squared gradients."""
-        slots = (len(self.planner.optimizer.slots()) + (self.planner.optimizer.accumulate > 1)) * _slot_size(variable)
-        squares = self.scores[variable.name]
+        slots, squares = self._slots(variable), self.scores[variable.name]
         if part == 1:
             return _Candidate(variable, None, float(squares.sum()), variable.type.nbytes + slots * variable.type.size)
         count = variable.shape[0] // part
@@ -234,16 +232,19 @@ class _Search:
         return sum(float(self.scores[name].sum()) for name in names if name in self.scores) / self.total
 
     def _choices(self, biases: Sequence[str], weights: Sequence[_Candidate]) -> Iterator[Choice]:
-        """The parts of a choice, and what a step takes without each."""
+        """The parts of a choice."""
         if biases:
-            without = self._trainable([], weights)
+            known = {variable.name: variable for layer in self.layers for variable in layer.biases}
+            chosen = [known[name] for name in biases]
+            size = sum(variable.type.nbytes for variable in chosen)
+            kept = sum(self._slots(variable) * variable.type.size for variable in chosen)
             patterns = patterns_for(biases, self.others - set(biases))
-            yield Choice(tuple(patterns), self._share(biases), self.planner.bytes(without) if without else None)
+            yield Choice(tuple(patterns), self._share(biases), size, kept)
         for each in weights:
-            without = self._trainable(biases, [other for other in weights if other is not each])
-            share = each.score / self.total
-            yield Choice((each.pattern,), share, self.planner.bytes(without) if without else None)
+            size = each.variable.type.nbytes
+            yield Choice((each.pattern,), each.score / self.total, size, each.nbytes - size)
 
-
-def _slot_size(variable: Variable) -> int:
-    return accumulator(variable.dtype).size
+    def _slots(self, variable: Variable) -> int:
+        """Bytes that the optimizer keeps for each element that is trained."""
+        optimizer = self.planner.optimizer
+        return (len(optimizer.slots()) + (optimizer.accumulate > 1)) * accumulator(variable.dtype).size

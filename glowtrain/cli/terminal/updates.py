@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from glowtrain.bundles.updates import Proposal
+from glowtrain.bundles.updates import Depth, Proposal
 from glowtrain.cli.terminal.console import out
 from glowtrain.memory.byte_size import byte_text
 from glowtrain.presentation.tables import table
@@ -22,18 +22,22 @@ def show_proposal(proposal: Proposal, title: str) -> None:
         out.print(f"  {name:<12}{size:>12,} bytes  {remark}")
     out.print()
     rows = [
-        (", ".join(each.trainable), f"{each.share:.1%}", "" if each.without is None else f"{each.without.total:,}")
+        (", ".join(each.trainable), f"{each.parameters:,}", f"{each.optimizer:,}", f"{each.share:.1%}")
         for each in proposal.choices
     ]
-    out.print(table(("trained", "squared gradients>", "bytes without it>"), rows))
+    out.print(table(("trained", "parameters>", "optimizer>", "squared gradients>"), rows))
     out.print()
     tried = [
-        (str(depth.layers), f"{depth.bytes.total:,}", f"{depth.share:.1%}", ", ".join(depth.trainable))
+        (str(depth.layers), f"{depth.bytes.total:,}", f"{depth.bytes.arena:,}", f"{depth.share:.1%}", _listed(depth))
         for depth in proposal.depths
     ]
-    out.print(table(("last layers>", "bytes>", "squared gradients>", "trained"), tried))
+    out.print(table(("last layers>", "bytes>", "arena>", "squared gradients>", "trained"), tried))
     out.print()
     out.file.write(f"{options_of(proposal)}\n")
+
+
+def _listed(depth: Depth) -> str:
+    return ", ".join(depth.trainable)
 
 
 def options_of(proposal: Proposal) -> str:
