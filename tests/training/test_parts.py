@@ -13,7 +13,7 @@ from glowtrain.compiler.walk import planned
 from glowtrain.errors import CheckpointError, InputError
 from glowtrain.grad.parts import Bounds
 from glowtrain.program.program import Kernel, Plan
-from glowtrain.trainer.selection.patterns import select
+from glowtrain.trainer.selection.patterns import described, select
 from glowtrain.types import Array
 from tests.training.trainers import Points, trainer_of
 
@@ -205,7 +205,9 @@ def test_other_brackets_are_of_the_name() -> None:
 def test_a_name_that_ends_in_brackets_means_itself() -> None:
     odd = gt.graph.Variable("w[:2]", np.zeros((4, 4), np.float32))
     assert select([odd], ["w[:2]"]) == {odd: None}
-    assert select([odd], ["w[[]:2[]][1:3]"]) == {odd: (range(1, 3), range(4))}
+    part = {odd: (range(1, 3), range(4))}
+    assert select([odd], ["w[[]:2][1:3]"]) == part
+    assert select([odd], described({"w[:2]": part[odd]})) == part
 
 
 WRONG = {

@@ -17,7 +17,7 @@ def show_proposal(proposal: Proposal, title: str) -> None:
     for name, size, remark in (
         ("parameters", found.parameters, "of which at least a part is trained"),
         ("optimizer", found.optimizer, "and other state"),
-        ("arena", found.arena, "with results computed again to fit" if found.fitted else "activations and gradients"),
+        ("arena", found.arena, _of_arena(proposal)),
     ):
         out.print(f"  {name:<12}{size:>12,} bytes  {remark}")
     out.print()
@@ -34,6 +34,12 @@ def show_proposal(proposal: Proposal, title: str) -> None:
     out.print(table(("last layers>", "bytes>", "arena>", "squared gradients>", "trained"), tried))
     out.print()
     out.file.write(f"{options_of(proposal)}\n")
+
+
+def _of_arena(proposal: Proposal) -> str:
+    if not proposal.bytes.fitted:
+        return "activations and gradients"
+    return f"with results computed again to fit: bundle and size take --memory {proposal.limit}"
 
 
 def _listed(depth: Depth) -> str:

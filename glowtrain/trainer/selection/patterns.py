@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from glob import escape
 from typing import Any
 
 from glowtrain.errors import InputError
@@ -116,7 +117,7 @@ def _written(part: slice) -> str:
 
 def described(chosen: Mapping[str, Bounds | None]) -> list[str]:
     """Parameters as patterns that mean just them: their names, and ranges where they are not whole."""
-    return [name if bounds is None else f"{name}[{_text(bounds)}]" for name, bounds in chosen.items()]
+    return [name if bounds is None else f"{escape(name)}[{_text(bounds)}]" for name, bounds in chosen.items()]
 
 
 def _text(bounds: Bounds) -> str:
