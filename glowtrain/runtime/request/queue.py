@@ -32,6 +32,10 @@ class Ranks:
             self._sweep = max(FEW, 2 * len(self._entries))
         heappush(self._entries, (rank, order, request))
 
+    def clear(self) -> None:
+        """None of them is alive."""
+        self._entries.clear()
+
     def first(self) -> tuple[float, NetworkRequest] | None:
         """The lowest rank that is alive, and whose it is."""
         while self._entries and not self._alive(self._entries[0][2]):
@@ -97,6 +101,9 @@ class RequestQueue:
         if request in self._waiting:
             del self._waiting[request]
             self.rows -= request.waiting
+        if not self._waiting:
+            self._ranked.clear()
+            self._urgent.clear()
 
     def take(self, room: int, now: float) -> list[Segment]:
         """Rows for a batch: as many as wait, but no more than ``room``."""
