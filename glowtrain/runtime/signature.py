@@ -37,6 +37,8 @@ class NetworkSignature:
 
         Raises :class:`InputError` naming missing, unknown and ill-typed inputs, and indices that are out of range.
         """
+        if (rows := self._rows_of_fitting(inputs)) is not None:
+            return {name: array.copy() if copied else array for name, array in inputs.items()}, rows
         if not isinstance(inputs, Mapping):
             raise InputError(f"{self.name}: inputs must be a dict from names to arrays, not {kind_of(inputs)}")
         arrays = {name: as_array(inputs[name], _any_rows(spec)) for name, spec in self.inputs.items() if name in inputs}
@@ -50,6 +52,21 @@ class NetworkSignature:
         if problems:
             raise InputError(f"{self.name}: " + "; ".join(problems))
         return arrays, len(next(iter(arrays.values()))) if self.batched else 1
+
+    def _rows_of_fitting(self, inputs: Any) -> int | None:
+        """How many rows there are in inputs that are just what is declared already, as they mostly are: nothing else is
+        looked at then."""
+        if type(inputs) is not dict or inputs.keys() != self.inputs.keys() or self.indices or not self.inputs:
+            return None
+        rows, fixed = set[int](), int(self.batched)
+        for name, spec in self.inputs.items():
+            array = inputs[name]
+            if type(array) is not np.ndarray or array.dtype != spec.dtype.numpy or not array.flags.c_contiguous:
+                return None
+            if array.ndim != len(spec.shape) or array.shape[fixed:] != spec.shape[fixed:]:
+                return None
+            rows.add(len(array) if self.batched else 1)
+        return rows.pop() if len(rows) == 1 and 0 not in rows else None
 
     def asked(self, outputs: Collection[str] | None) -> tuple[str, ...]:
         """The outputs that a request asks for; all by default. Raises :class:`InputError` for unknown ones."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from threading import Event
 from typing import Any
@@ -131,6 +132,16 @@ class Failing:
         if call == self.call and (self.count == self.number or (self.ever and self.count > self.number)):
             self.injected += 1
             raise self.error
+
+
+def joined(*names: str) -> None:
+    """Wait for the threads whose names begin so."""
+    for thread in threading.enumerate():
+        if thread.name.startswith(names):
+            while thread.ident is None:  # it is about to be started
+                Event().wait(0.001)
+            thread.join(60)
+            assert not thread.is_alive(), thread.name
 
 
 BAD = 999.0

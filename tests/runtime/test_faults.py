@@ -5,7 +5,6 @@ Each test prints how many faults it injected and how many requests it checked (`
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from tests.runtime.devices import (
     diamond,
     diamonds,
     in_four,
+    joined,
     refuses_bad,
     rows,
     triple,
@@ -69,13 +69,9 @@ def tally() -> Tally:
 
 @pytest.fixture(autouse=True)
 def no_threads_left() -> Iterator[None]:
-    """Every thread of the runtime ends, but for those of devices that hang."""
-    before = set(threading.enumerate())
+    """Every thread of the runtime ends."""
     yield
-    for thread in set(threading.enumerate()) - before:
-        if thread.name.startswith(("device", "runtime")):
-            thread.join(60)
-            assert not thread.is_alive(), thread.name
+    joined("device", "runtime")
 
 
 def check_clean(host: HostManager, *devices: ScriptedDevice | ScriptedMemory) -> None:
@@ -84,9 +80,7 @@ def check_clean(host: HostManager, *devices: ScriptedDevice | ScriptedMemory) ->
         assert network.pending == 0
         assert len(network.queue) == network.queue.rows == 0
         host.remove_network(network.name, network.version)
-    for thread in threading.enumerate():
-        if thread.name == "runtime leaving":
-            thread.join(60)
+    joined("runtime leaving")
     for device, status in zip(devices, host.status(), strict=True):
         assert status.used == 0
         assert status.queued == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from inspect import CO_GENERATOR
@@ -33,6 +32,7 @@ from tests.runtime.devices import (
     ScriptedDevice,
     ScriptedMemory,
     counting,
+    joined,
     rows,
     triple,
     tripled,
@@ -412,9 +412,7 @@ def test_removing_does_not_wait_longer_than_it_may(host: HostManager, gate: Gate
     assert device.live > 0
     gate.open()
     np.testing.assert_array_equal(running.result(60)["y"], tripled(rows(0, 1)))
-    for thread in threading.enumerate():
-        if thread.name == "runtime leaving":
-            thread.join(60)
+    joined("runtime leaving")
     assert device.live == 0
     assert host.status()[0].used == 0
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
@@ -44,25 +43,24 @@ class PlacedPart:
 
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Its outputs. Raises :class:`DeviceError`, :class:`DeviceLostError` where the device is out of service."""
-        with self._named_errors():
+        try:
             return self.resident.run(inputs)
+        except DeviceError:
+            raise
+        except Exception as error:
+            raise self.failed(error) from error
 
     def run_into(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Array]) -> bool:
         """The same, with the outputs in arrays that are given, where the device can (:meth:`Resident.run_into`)."""
-        with self._named_errors():
-            return self.resident.run_into(inputs, outputs)
-
-    @contextmanager
-    def _named_errors(self) -> Iterator[None]:
         try:
-            yield
-        except DeviceLostError:
+            return self.resident.run_into(inputs, outputs)
+        except DeviceError:
             raise
         except Exception as error:
-            raise failure(self.device, f"part {self.part.name}", error) from error
+            raise self.failed(error) from error
 
     def failed(self, error: Exception) -> DeviceError:
-        """An error at this part, of whatever kind, as one that names the device."""
+        """An error at this part, of whatever kind, as one of the device."""
         return error if isinstance(error, DeviceError) else failure(self.device, f"part {self.part.name}", error)
 
     def run_with_copies(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -78,6 +76,8 @@ class PlacedPart:
             return {name: device.download(tensor) for name, tensor in made.items()}
         except DeviceLostError:
             tensors.clear()
+            raise
+        except DeviceError:
             raise
         except Exception as error:
             raise self.failed(error) from error
