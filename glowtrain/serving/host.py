@@ -11,7 +11,7 @@ from glowtrain.runtime.observation.metrics import Metric
 from glowtrain.types import Array, Spec
 
 
-class NetworkSignature(Protocol):
+class TensorSpecs(Protocol):
     """What a network takes and gives, by name; extents that are open have names."""
 
     @property
@@ -31,7 +31,7 @@ class ServedNetwork(Protocol):
     def version(self) -> str: ...
 
     @property
-    def signature(self) -> NetworkSignature: ...
+    def signature(self) -> TensorSpecs: ...
 
     @property
     def ready(self) -> bool:

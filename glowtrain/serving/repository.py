@@ -105,6 +105,11 @@ class Repository:
         """Whether a model of the repository has this name, and this version if one is given, loaded or not."""
         return any(known == name and version in (None, number) for known, number in self._states)
 
+    def is_loading(self, name: str, version: str | None) -> bool:
+        """Whether it is being loaded."""
+        states = (each for each in self._states.values() if each.name == name and version in (None, each.version))
+        return any(each.state == LOADING for each in states)
+
     def index(self) -> list[ModelState]:
         """Every version that is, was or should be loaded, and of the folder's other models that they are not."""
         found = {(name, ""): ModelState(name, "", UNAVAILABLE, "not loaded") for name in self._names()}

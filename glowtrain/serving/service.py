@@ -56,7 +56,7 @@ class InferenceService:
 
     def model_metadata(self, name: str, version: str | None) -> dict[str, Any]:
         """A model's versions, inputs and outputs. Raises :class:`UnknownNetworkError`."""
-        network = self._host.network(name, version)
+        network = self._network(name, version)
         versions = sorted((each.version for each in self._host.networks() if each.name == name), key=by_number)
         return {
             "name": name,
@@ -69,7 +69,7 @@ class InferenceService:
     def output_types(self, request: InferRequest) -> dict[str, str]:
         """The protocol's types of a model's outputs. Raises :class:`InputError` for one that is asked for and is not
         there, :class:`UnknownNetworkError`."""
-        network = self._host.network(request.model, request.version)
+        network = self._network(request.model, request.version)
         wanted(request, network)
         return {name: datatype(spec.dtype) for name, spec in network.signature.outputs.items()}
 
@@ -79,7 +79,7 @@ class InferenceService:
 
         Raises :class:`UnknownNetworkError` before that.
         """
-        network = self._host.network(model, version)
+        network = self._network(model, version)
         try:
             yield
         except (InputError, RequestSizeError):
@@ -101,9 +101,19 @@ class InferenceService:
             request.model, network.version, request.id, {name: answer[name] for name in wanted(request, network)}
         )
 
+    def _network(self, name: str, version: str | None) -> ServedNetwork:
+        """A network by name. Raises :class:`UnknownNetworkError`, :class:`UnavailableError` for one that is about to be
+        there."""
+        try:
+            return self._host.network(name, version)
+        except UnknownNetworkError:
+            if self._repository.is_loading(name, version):
+                raise UnavailableError(f"model {name!r} is being loaded; ask again later") from None
+            raise
+
     def _asked(self, request: InferRequest) -> tuple[ServedNetwork, Future[Any]]:
         """The network that takes a request: where one goes out of service just then, the one in its place."""
-        network = self._host.network(request.model, request.version)
+        network = self._network(request.model, request.version)
         while True:
             try:
                 return network, self._host.run(
@@ -111,7 +121,7 @@ class InferenceService:
                     priority=request.priority, timeout=request.timeout,
                 )  # fmt: skip
             except (UnknownNetworkError, UnavailableError):
-                present = self._host.network(request.model, request.version)
+                present = self._network(request.model, request.version)
                 if present is network:
                     raise
                 network = present

@@ -11,7 +11,9 @@ from typer.testing import CliRunner
 from glowtrain.cli import app
 from tests.cli.terminal import words
 
-COMMANDS = ("demo", "train", "quantize", "run", "inspect", "verify", "gradcheck", "conformance", "operators", "cache")
+COMMANDS = (
+    "demo", "train", "quantize", "run", "serve", "inspect", "verify", "gradcheck", "conformance", "operators", "cache",
+)  # fmt: skip
 
 
 def page(*command: str, columns: int) -> str:
@@ -24,8 +26,9 @@ def page(*command: str, columns: int) -> str:
 def test_help_breaks_no_word_and_shows_values_as_they_are_given(command: tuple[str, ...]) -> None:
     narrow, wide = page(*command, columns=80), page(*command, columns=1000)
     assert words(narrow) - words(wide) == set()
+    shown = narrow.replace("gradcheck [OPTIONS] [MODEL]", "").replace("serve [OPTIONS] [MODEL]...", "")
     for typed in ("<bool>", "range>", "<path>", "<float>", "<int>", "|", "{MODEL}", "[MODEL]"):
-        assert typed not in narrow.replace("gradcheck [OPTIONS] [MODEL]", "")
+        assert typed not in shown
     assert max(map(len, narrow.splitlines())) <= 80
 
 

@@ -119,6 +119,9 @@ def test_it_listens_before_its_models_are_ready_and_says_so(tmp_path: Path) -> N
         with pytest.raises(urllib.error.HTTPError) as caught:
             get(f"{url}/v2/health/ready")
         assert (caught.value.code, json.loads(caught.value.read())) == (503, {"ready": False})
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            get(f"{url}/v2/models/slow/infer", BODY)
+        assert (caught.value.code, "'slow' is being loaded" in caught.value.read().decode()) == (503, True)
         gt.save(scaled(), tmp_path / "model.onnx")
         with pipe.open("wb") as file:
             file.write((tmp_path / "model.onnx").read_bytes())
