@@ -12,6 +12,7 @@ from glowtrain.grad.reverse import pullback
 from glowtrain.graph import Graph, Input, Value, Variable, constant
 from glowtrain.ops.contraction.products import MatMul
 from glowtrain.ops.elementwise.activation import Relu
+from glowtrain.ops.elementwise.extrema import Clip
 from glowtrain.ops.elementwise.transcendental import Tanh
 from glowtrain.ops.tensor.move import Transpose
 from glowtrain.optimize.pipeline import optimize
@@ -97,3 +98,11 @@ def test_a_result_that_depends_on_a_cotangent_is_refused() -> None:
     joint = Graph((x, cotangent), {"y": x * cotangent, "d_x": cotangent * constant(2.0, f32)}, {}, "f")
     with pytest.raises(GraphError, match="f: a result depends on a cotangent"):
         halves(joint, ["d_x"], [cotangent])
+
+
+def test_clips_with_one_bound_or_none() -> None:
+    """Cheap arithmetic like any other: computed again."""
+    x, b = matrix("x", 5, 4), matrix("b", 4, 3)
+    for bounds in ((), (constant(0.0, f32),), (None, constant(0.5, f32))):
+        joint, parts = cut(MatMul()(Clip()(x, *bounds), b), x, b)
+        check(joint, parts)

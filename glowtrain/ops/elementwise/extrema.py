@@ -115,17 +115,15 @@ class Clip(Elementwise):
             for_x = Where()((x >= low) & (x <= high), g, 0.0)
         return (for_x, below, above)[: 1 + len(bounds)]
 
-    def scalar(self, *inputs: Expr) -> Expr:
-        x, low, high = inputs
-        return call("min", call("max", x, low), high)
+    def scalar(self, *inputs: Expr | None) -> Expr:
+        x, low, high = (*inputs, None, None)[:3]
+        assert x is not None
+        result = x if low is None else call("max", x, low)
+        return result if high is None else call("min", result, high)
 
     def lower(self, outputs: tuple[Tensor, ...], *inputs: Any) -> list[Statement]:
-        x, low, high = (*inputs, None, None)[:3]
-
         def value(*index: Expr) -> Expr:
-            result: Expr = x[index]
-            result = result if low is None else call("max", result, low.broadcast(index))
-            return result if high is None else call("min", result, high.broadcast(index))
+            return self.scalar(*(None if operand is None else operand.broadcast(index) for operand in inputs))
 
         return pointwise(outputs[0], value)
 
