@@ -13,13 +13,14 @@ from glowtrain.types import Array
 
 
 def results_of(operator: Operator, operands: Iterable[Array | None]) -> tuple[Array, ...]:
-    """What an operator's reference gives, however many results, as arrays.
+    """What an operator's reference gives, however many results, as row-major arrays: NumPy sums in another order where
+    the axes lie otherwise.
 
     Floating-point warnings are off: infinities and NaN are data.
     """
     with np.errstate(all="ignore"):
         results: Any = operator.reference(*operands)
-    return tuple(map(np.asarray, as_tuple(results)))
+    return tuple(np.asarray(result, order="C") for result in as_tuple(results))
 
 
 def run_node(node: Node, environment: Mapping[Value, Array]) -> tuple[Array, ...]:
