@@ -96,7 +96,12 @@ class DeviceLostError(DeviceError):
 
 
 class PartitionError(GlowtrainError):
-    """A network cannot be cut as asked: an operator that no device supports, a memory limit that nothing fits into."""
+    """A network cannot be cut as asked: an operator that no device supports, a memory limit that nothing fits into; or
+    a partition is not well formed. ``problems`` lists what is wrong, where there are several things."""
+
+    def __init__(self, title: str, problems: Sequence[str] = ()) -> None:
+        self.problems = tuple(problems)
+        super().__init__(title + "".join(f"\n  - {problem}" for problem in self.problems))
 
 
 class ProvisionError(GlowtrainError):

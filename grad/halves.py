@@ -106,7 +106,7 @@ class _Needed:
 
     def _is_better_again(self, node: Node) -> bool:
         operator = node.operator
-        costly = _is_costly(node)
+        costly = is_costly(node)
         if costly is None or operator.random:
             return operator.from_type
         if not operator.moves and any(self._is_stored(output) for output in node.outputs):
@@ -123,14 +123,14 @@ class _Needed:
         if value in self.joint.roots:
             return True
         readers = (node for node in self.joint.users.get(value, ()) if not _is_after(node, self.after))
-        return any(_is_costly(node) is None for node in readers)
+        return any(is_costly(node) is None for node in readers)
 
 
 def _is_after(node: Node, after: Collection[Value]) -> bool:
     return any(output in after for output in node.outputs)
 
 
-def _is_costly(node: Node) -> bool | None:
+def is_costly(node: Node) -> bool | None:
     """Whether an elementwise function takes more than a few cycles per element; None for what is not elementwise, nor
     moves elements."""
     if node.operator.moves:

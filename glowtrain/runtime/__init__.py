@@ -10,6 +10,8 @@ from glowtrain.runtime.device.host_device import HostDevice, cpu_devices
 from glowtrain.runtime.host_manager import HostManager
 from glowtrain.runtime.network import Network
 from glowtrain.runtime.partition.partition import Part, Partition
+from glowtrain.runtime.partition.partitioner import partitioned
+from glowtrain.runtime.partition.running import run_parts
 from glowtrain.runtime.pipeline import Link, Pipeline
 from glowtrain.runtime.request.request import RequestFuture
 from glowtrain.runtime.training import TrainingNetwork
@@ -29,4 +31,6 @@ __all__ = [
     "ResidentVariables",
     "TrainingNetwork",
     "cpu_devices",
+    "partitioned",
+    "run_parts",
 ]

@@ -19,11 +19,15 @@ from glowtrain.types import TensorType
 
 @dataclass(frozen=True)
 class Part:
-    """A subgraph, and the ``stage`` that it is of."""
+    """A subgraph, and the ``stage`` that it is of.
+
+    ``milliseconds``: what it takes, estimated, on the device that the stage is meant for.
+    """
 
     name: str
     graph: Graph
     stage: int = 0
+    milliseconds: float | None = None
 
     @property
     def takes(self) -> tuple[str, ...]:
@@ -50,6 +54,11 @@ class Partition:
     def stages(self) -> tuple[int, ...]:
         """The stages, in the order of their first parts."""
         return tuple(dict.fromkeys(part.stage for part in self.parts))
+
+    def __str__(self) -> str:
+        from glowtrain.runtime.partition.text import to_text  # noqa: PLC0415  (the text is written in terms of these)
+
+        return to_text(self)
 
 
 def whole(graph: Graph) -> Partition:

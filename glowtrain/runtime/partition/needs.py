@@ -1,0 +1,39 @@
+"""What a stage takes in a device's memory: variables once, and for each part what its device says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from glowtrain.backends.base import Backend, Executable
+from glowtrain.backends.device import Device
+from glowtrain.compiler.specialisation import executable_of
+from glowtrain.graph import Value
+from glowtrain.runtime.partition.partition import Part, Partition
+from glowtrain.stages import Options
+
+
+def compiled(parts: Iterable[Part], backend: Backend) -> Iterator[tuple[Part, Executable]]:
+    """The parts of a stage, each compiled for variables as those before it have them in memory."""
+    layouts: dict[str, tuple[int, ...]] = {}
+    for part in parts:
+        own = {variable.name for variable in part.graph.variables}
+        kept = tuple(sorted((name, layout) for name, layout in layouts.items() if name in own))
+        executable = executable_of(part.graph, backend, Options(facts=backend.facts, variable_layouts=kept))
+        layouts.update(executable.layouts)
+        yield part, executable
+
+
+def stage_needs(partition: Partition, stage: int, device: Device) -> int:
+    """The bytes that a stage takes on a device, for which it is compiled.
+
+    What its parts take from others is that of those others where the device works in the host's memory.
+    """
+    parts = [part for part in partition.parts if part.stage == stage]
+    variables = {variable.name: variable for part in parts for variable in part.graph.variables}
+    taken = 0 if device.shares_memory else max(_size(part.graph.inputs) for part in parts)
+    own = sum(device.needs(part.graph, executable) for part, executable in compiled(parts, device.backend))
+    return _size(variables.values()) + own + taken
+
+
+def _size(values: Iterable[Value]) -> int:
+    return sum(value.type.nbytes for value in values)
