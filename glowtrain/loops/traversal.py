@@ -84,8 +84,9 @@ def rewrite_body(body: Sequence[Statement], change: Callable[[Expr], Expr | None
 
 
 def with_buffers(body: Sequence[Statement], new: Mapping[Buffer, Buffer]) -> tuple[Statement, ...]:
-    """The same statements on other buffers: those that ``new`` gives for theirs. One of another shape holds the same
-    elements in row-major order, and all subscripts are :func:`~glowtrain.loops.views.viewed` in it."""
+    """The same statements on other buffers: those that ``new`` gives for theirs. One of another shape and as many
+    elements holds the same ones in row-major order, and all subscripts are :func:`~glowtrain.loops.views.viewed` in it;
+    for one of another size they are subscripts of it already."""
 
     def change(expr: Expr) -> Expr | None:
         if not isinstance(expr, Load) or expr.buffer not in new:
@@ -141,7 +142,8 @@ def _elsewhere(
 ) -> tuple[Buffer, tuple[Expr, ...]]:
     """The buffer in the place of one, and the subscripts there."""
     other = new[buffer]
-    found = index if other.shape == buffer.shape else viewed(index, buffer.shape, other.shape)
+    as_it_is = other.shape == buffer.shape or other.type.size != buffer.type.size
+    found = index if as_it_is else viewed(index, buffer.shape, other.shape)
     assert found is not None, f"{other.name} is no view of {buffer.name}"
     return other, found
 
