@@ -42,6 +42,8 @@ class Rates:
     """Results of costly functions: exp and the like."""
     bytes: float = 36.0
     """Bytes that are read or written shortly after others read or wrote them."""
+    strided: float = 2.0
+    """Elements that are loaded or stored one by one, as they are no neighbours."""
     memory: float = 12.0
     """Bytes that were written long ago."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from glowtrain.errors import InputError, MemoryBudgetError
 from glowtrain.memory.byte_size import parse_bytes
 
-FREE, SMALL = 0.04, 0.25
+FREE, SMALL = 0.02, 0.25
 """The parts of its time by which a step may become longer, as far as it can be estimated: where nobody said anything
 about memory, and where it is to be small."""
 

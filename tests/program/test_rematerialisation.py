@@ -251,9 +251,7 @@ def random_text(seed: int, kernels: int = 14) -> str:
             lines += [f"kernel p{k}:", "  for j<4:", f"    e{k}[j] = sum(r<16: a{k}[16 * j + r])"]
             lines += [f"    for i<16: f{k}[16 * j + i] = a{k}[16 * j + i] * e{k}[j]"]
             names.append(f"f{k}")
-        if (
-            random.integers(4) == 0
-        ):  # two kernels that make a half each, with an update of what the second reads between
+        if random.integers(4) == 0:  # two halves, perhaps with an update of what the second reads between
             lines += [f"kernel g{k}:", f"  for i<32: g{k}[i] = a{k}[63 - i] + v[i]"]
             lines += [f"kernel h{k}:", f"  for i<64: v[i] = 0.5 * v[i] + a{k}[i]"] if random.integers(2) else []
             lines += [f"kernel g{k}:", f"  for i<32: g{k}[i + 32] = {one}[i] * v[2 * i]"]

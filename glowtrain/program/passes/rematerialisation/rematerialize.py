@@ -150,11 +150,12 @@ class _Dropping:
         return sum(self._cost(hole.recomputation) for hole in drop.holes)
 
     def _net(self, drop: Drop) -> float:
-        """The time of a drop without that of reading what was written long ago."""
-        buffer = drop.holes[0].buffer
-        if buffer.name.endswith(SUFFIX):
-            return self._time(drop)
-        return max(self._time(drop) - buffer.type.nbytes / self.rates.memory, 0.0)
+        """The time of a drop, with that of reading what was written long ago: what copies are made of is read so in
+        place of what was dropped, if that was itself written long ago."""
+        buffer, rest = drop.holes[0].buffer, self._time(drop)
+        kept = sum(source.type.nbytes for source in self.timeline.distant(drop))
+        saved = 0 if buffer.name.endswith(SUFFIX) else buffer.type.nbytes
+        return max(rest + (kept - saved) / self.rates.memory, 0.0)
 
     def _cost(self, recomputation: Recomputation) -> float:
         if recomputation not in self._costs:

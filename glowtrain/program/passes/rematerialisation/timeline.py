@@ -5,7 +5,7 @@ Positions are those of the given instructions. What is made again for an instruc
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -190,6 +190,20 @@ class Timeline:
             live[max(change.begin - low, 0) : max(change.end - low, 0)] += change.nbytes
         return int(live.max())
 
+    def distant(self, drop: Drop) -> Iterator[Buffer]:
+        """The activations that copies of a drop read and that nobody touched shortly before."""
+        made = {hole.buffer for hole in drop.holes}
+        for hole in drop.holes:
+            for source in hole.recomputation.sources:
+                if source.kind == "activation" and source not in made and not self._touched_before(source, hole.end):
+                    yield source
+
+    def _touched_before(self, buffer: Buffer, position: int) -> bool:
+        """Whether one of the instructions up to a position touches a buffer, so few before it that it is in a cache."""
+        places = self.accesses[buffer]
+        before = bisect_right(places, position)
+        return before > 0 and places[before - 1] >= position - SHORTLY
+
     def apply(self, drop: Drop) -> None:
         """Make the holes of a drop."""
         for change in drop.changes:
@@ -208,6 +222,8 @@ class Timeline:
                 insort(self.accesses[buffer], hole.end)
 
 
+SHORTLY = 3
+"""Instructions through which what they do not touch stays in a cache."""
 TINY = 1 << 12
 """Bytes of a buffer that is rather kept longer than made again for another one's sake."""
 DEEPEST = 4
