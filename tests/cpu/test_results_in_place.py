@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from glowtrain.backends.llvm.target import Target
+from glowtrain.errors import ProgramError
 from glowtrain.loops import Buffer, Const, Index, Load, affine
 from glowtrain.loops.views import viewed
 from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.memory.plan import plan
 from glowtrain.program.parse import parse
+from glowtrain.program.passes import rows_in_place
 from glowtrain.program.passes.reuse import ReuseOperands
 from glowtrain.program.passes.schedule import peak_bytes
 from glowtrain.program.program import Program
@@ -189,3 +191,12 @@ def test_subscripts_of_a_shape_with_fewer_axes() -> None:
         assert [affine(each) for each in found] == [affine(each) for each in wanted]
     for index, old, new in [((at, j), (4, 6), (24,)), ((i, j), (4, 6), (8, 3)), ((i + 1, j), (4, 6), (24,))]:
         assert viewed(index, old, new) is None
+
+
+def test_a_row_that_another_reads_is_seen_where_it_is_written_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_in_place, "_in_row", lambda *_: True)
+    wrong = parse(
+        ROWS.replace("let peak = max(r<43: s[i // 37, i % 37, r]", "let peak = max(r<43: s[3 - i // 37, 0, r]")
+    )
+    with pytest.raises(ProgramError, match="may read what another point of the loop writes"):
+        verify(ReuseOperands().run(wrong))
