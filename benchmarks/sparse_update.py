@@ -1,21 +1,24 @@
 """Training a part of MobileNetV2 on a microcontroller's memory: bytes and accuracies beside full fine-tuning.
 
-    python benchmarks/sparse_update.py [--work FOLDER] [--epochs 12] [--seeds 3] [--output benchmarks/results]
+    python benchmarks/sparse_update.py [--work FOLDER] [--epochs 10] [--seeds 3] [--rows PATTERN ...] [--output F]
 
 MobileNetV2 x0.35 for 96x96 pixels learns to read digits (those that come along, enlarged; 1,437 to train on, 360 to
 test). Then the camera is turned upside down, and the model is trained on, one image at a time. Bytes are those of
-bundles for a Cortex-M7, of which nothing is run: accuracies are of the same graphs, trained here. The first model is
-kept in the folder and read from there the next time.
+bundles for a Cortex-M7, of which nothing is run: accuracies are of the same graphs, trained here. The first model and
+what was measured are kept in the folder and read from there the next time.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -25,6 +28,7 @@ import glowtrain as gt
 from glowtrain import nn
 from glowtrain.bundles import BundleSize
 from glowtrain.bundles.updates import propose
+from glowtrain.names import matches
 from glowtrain.ops.elementwise.extrema import Clip
 from glowtrain.quantization import Recipe
 from glowtrain.types import Array
@@ -172,9 +176,27 @@ class Examples:
     test: tuple[Array, Array]
 
 
-def rows_of(model: gt.Template, examples: Examples, epochs: int) -> Iterator[Row]:
+class Notes:
+    """What was proposed and measured already, in a file: a run that is stopped goes on."""
+
+    def __init__(self, path: Path, epochs: int) -> None:
+        self.path, self.epochs = path, epochs
+
+    def once(self, key: str, make: Callable[[], Any]) -> Any:
+        """What the file has under a key, or what is made now."""
+        key = f"{key}, {self.epochs} epochs"
+        if key not in self._read():
+            made = make()
+            self.path.write_text(json.dumps({**self._read(), key: made}, indent=1), encoding="utf-8")
+        return self._read()[key]
+
+    def _read(self) -> dict[str, Any]:
+        return dict(json.loads(self.path.read_text(encoding="utf-8"))) if self.path.exists() else {}
+
+
+def rows_of(model: gt.Template, examples: Examples, notes: Notes) -> Iterator[Row]:
     """Full fine-tuning in the usual way and one image at a time, then parts within budgets."""
-    updates = len(examples.train[0]) * epochs
+    updates = len(examples.train[0]) * notes.epochs
     usual = gt.optim.Adam(1e-3, schedule=gt.optim.Cosine(updates // BATCH))
     single, larger = (gt.optim.SGD(lr, schedule=gt.optim.Cosine(updates)) for lr in (0.01, 0.02))
     names = [variable.name for variable in model.bind({"batch": 1}).variables if variable.trainable]
@@ -182,11 +204,12 @@ def rows_of(model: gt.Template, examples: Examples, epochs: int) -> Iterator[Row
     yield Row("all", model, tuple(name for name in names if not name.endswith(".scale")), single)
     yield Row("last layer", model, ("scores.*",), larger)
     yield Row("last layer, last biases", model, BIASES, larger)
-    yield Row("proposed for 1 MB", model, proposed(model, examples, "1MB"), single, memory="1MB")
-    calibration = {"x": examples.train[0][:128]}
-    integers = gt.quantize(model, calibration, Recipe(keep=LAST)).model
+    integers = gt.quantize(model, {"x": examples.train[0][:128]}, Recipe(keep=LAST)).model
     yield Row("int8: last layer, last biases", integers, ("scores.*", "*.bias"), larger)
-    yield Row("int8: proposed for 256 KiB", integers, proposed(integers, examples, "256KB"), larger, memory="256KB")
+    for kind, base, optimizer, budget in (("int8: ", integers, larger, "256KB"), ("", model, single, "1MB")):
+        name = f"{kind}proposed for {budget}"
+        found = notes.once(name, partial(proposed, base, examples, budget))
+        yield Row(name, base, tuple(found), optimizer, memory=budget)
 
 
 def proposed(model: gt.Template, examples: Examples, budget: str) -> tuple[str, ...]:
@@ -204,21 +227,28 @@ class Result:
     accuracies: tuple[float, ...]
 
 
-def measured(row: Row, examples: Examples, epochs: int, seeds: int) -> Result:
-    """Train a row with each seed, and see what it takes."""
-    accuracies = []
-    for seed in range(seeds):
-        trainer = gt.Trainer(
-            row.model, LOSS, row.optimizer, row.trainable, seed=seed, freeze_statistics=row.frozen, threads=1
-        )
-        trainer.fit(examples.train, epochs, row.batch, progress=False)
-        accuracies.append(trainer.evaluate(examples.test)["accuracy"])
-        print(f"{row.name}: {accuracies[-1]:.2%}", file=sys.stderr, flush=True)
+def accuracy(row: Row, examples: Examples, epochs: int, seed: int) -> float:
+    """The part of the test images that a row's model gets right after training."""
+    trainer = gt.Trainer(
+        row.model, LOSS, row.optimizer, row.trainable, seed=seed, freeze_statistics=row.frozen, threads=1
+    )
+    trainer.fit(examples.train, epochs, row.batch, progress=False)
+    found = trainer.evaluate(examples.test)["accuracy"]
+    print(f"{row.name}: {found:.2%}", file=sys.stderr, flush=True)
+    return found
+
+
+def measured(row: Row, examples: Examples, notes: Notes, seeds: int) -> Result:
+    """A row with each seed, and what it takes."""
+    each = [
+        notes.once(f"{row.name}, seed {seed}", partial(accuracy, row, examples, notes.epochs, seed))
+        for seed in range(seeds)
+    ]
     size = gt.bundle_size(
         row.model, loss=LOSS, optimizer=row.optimizer, trainable=row.trainable, freeze_statistics=row.frozen,
         dims={"batch": row.batch}, target=TARGET, memory=row.memory,
     )  # fmt: skip
-    return Result(row, size, tuple(accuracies))
+    return Result(row, size, tuple(each))
 
 
 def lines(results: Sequence[Result], before: float, epochs: int) -> Iterator[str]:
@@ -249,9 +279,10 @@ def _line(result: Result) -> str:
 def main() -> None:
     """Write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, default=Path("sparse-update"), help="the folder for the first model")
-    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--work", type=Path, default=Path("sparse-update"), help="a folder for what was made")
+    parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rows", nargs="+", default=["*"], help="names or patterns of rows")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
     chosen = parser.parse_args()
     chosen.work.mkdir(parents=True, exist_ok=True)
@@ -260,7 +291,9 @@ def main() -> None:
     parts = ((upside_down(enlarged(part["x"])), part["y"]) for part in (digits.train, digits.valid))
     examples = Examples(*parts)
     before = gt.Trainer(model, LOSS, SGD).evaluate(examples.test)["accuracy"]
-    results = [measured(row, examples, chosen.epochs, chosen.seeds) for row in rows_of(model, examples, chosen.epochs)]
+    notes = Notes(chosen.work / "measured.json", chosen.epochs)
+    rows = (row for row in rows_of(model, examples, notes) if matches(row.name, chosen.rows))
+    results = [measured(row, examples, notes, chosen.seeds) for row in rows]
     text = "\n".join(lines(results, before, chosen.epochs))
     (chosen.output / "sparse_update.md").write_text(text, encoding="utf-8")
     print(text)
