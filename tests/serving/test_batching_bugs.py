@@ -17,9 +17,9 @@ from glowtrain.serving.server import Server
 from tests.serving.serving_networks import FakeHost, fake_service, running, scaled, served
 
 WAYS = {"http": over_http, "grpc": over_grpc}
-WINDOW = 0.05
+WINDOW = 0.1
 """Seconds that a request waits for others."""
-MAX_BATCH = 64
+MAX_BATCH = 256
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_the_window_begins_with_the_first_request_and_not_with_the_last(server: 
         async with WAYS[way].InferenceServerClient(f"127.0.0.1:{port}") as client:
             sent = [asyncio.create_task(client.infer("double", given(way, x)))]
             while not sent[0].done() and len(sent) < MAX_BATCH:
-                await asyncio.sleep(WINDOW / 2)
+                await asyncio.sleep(WINDOW / 10)
                 sent.append(asyncio.create_task(client.infer("double", given(way, x))))
             await asyncio.gather(*sent)
             return len(sent)

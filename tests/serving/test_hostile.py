@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import socket
 import threading
+import tracemalloc
 import zlib
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from http.client import HTTPConnection, HTTPResponse
 
 import grpc
 import pytest
 
+from glowtrain.errors import RequestSizeError
+from glowtrain.serving.http.bodies import read_body
 from glowtrain.serving.rpc.schema import ModelInferRequest
 from glowtrain.serving.server import Server
 from tests.serving.serving_networks import FakeHost, fake_service, running, scaled, served
@@ -99,6 +103,22 @@ def test_a_bomb_is_not_decompressed(server: Server, encoding: str, compress: obj
     assert len(bomb) < LIMIT
     answer = post(server, bomb, Content_Encoding=encoding)
     assert (answer.status, "more than 64.0 KiB" in told(answer)) == (413, True)
+
+
+def test_a_bomb_takes_no_more_memory_than_the_limit() -> None:
+    bomb = zlib.compress(bytes(1 << 26))
+    assert len(bomb) < 1 << 18
+
+    async def stream() -> AsyncIterator[bytes]:
+        yield bomb
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(RequestSizeError):
+            asyncio.run(read_body(stream(), None, "deflate", 1 << 18))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 22
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
