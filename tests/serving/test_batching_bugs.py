@@ -92,8 +92,8 @@ def test_the_window_begins_with_the_first_request_and_not_with_the_last(server: 
     x = np.ones((1, 4), np.float32)
 
     async def sent_before_the_first_answer() -> int:
-        port = server.port if way == "http" else server.grpc_port
-        async with WAYS[way].InferenceServerClient(f"127.0.0.1:{port}") as client:
+        port, more = (server.port, {"conn_limit": MAX_BATCH}) if way == "http" else (server.grpc_port, {})
+        async with WAYS[way].InferenceServerClient(f"127.0.0.1:{port}", **more) as client:
             sent = [asyncio.create_task(client.infer("double", given(way, x)))]
             while not sent[0].done() and len(sent) < MAX_BATCH:
                 await asyncio.sleep(WINDOW / 10)

@@ -146,6 +146,25 @@ def test_errors_have_their_codes(error: Exception, code: str, told: str) -> None
     assert (caught.value.code().name, caught.value.details()) == (code, told)
 
 
+@pytest.mark.parametrize(
+    ("parameter", "deadline", "least", "most"), [(7, 30, 7, 7), (600, 30, 1, 30), (None, 30, 1, 30)]
+)
+def test_the_deadline_of_a_call_holds_beside_the_time_out_of_its_request(
+    parameter: int | None, deadline: int, least: int, most: int
+) -> None:
+    host = FakeHost()
+    said = request(shape=[1, 1], fp32_contents=[1])
+    said.model_name = "slow"
+    if parameter is not None:
+        said.parameters["timeout"].int64_param = parameter * 1_000_000
+    with running(*fake_service(host)) as server, grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        call = channel.unary_unary(PATH + "ModelInfer").future(said.SerializeToString(), timeout=deadline)
+        assert host.came.acquire(timeout=30)
+        host.asked[0].answer()
+        assert ModelInferResponse.FromString(call.result()).model_name == "slow"
+    assert least <= host.asked[0].said["timeout"] <= most
+
+
 def test_tokens_are_asked_for_but_not_by_probes() -> None:
     with running(*fake_service(FakeHost()), access=Access((b"secret",))) as server:
         assert call(server, "ServerLive", b"")
