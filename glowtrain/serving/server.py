@@ -57,6 +57,10 @@ class ServerOptions:
         """Whether only this machine reaches it."""
         return self.host in ("localhost", "::1") or self.host.startswith("127.")
 
+    def address(self, port: int) -> str:
+        """``127.0.0.1:8000``, ``[::1]:8000``"""
+        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
+
     def check(self) -> None:
         """Raise :class:`InputError` for a certificate without its key, or a pair that cannot be read."""
         if (self.certificate is None) != (self.key is None):
@@ -118,9 +122,9 @@ class Server:
 
     def _listens(self) -> None:
         options = self.options
-        facts = {"http": f"{options.scheme}://{options.host}:{self.port}"}
+        facts = {"http": f"{options.scheme}://{options.address(self.port)}"}
         if options.grpc_port is not None:
-            facts["grpc"] = f"{options.host}:{self.grpc_port}"
+            facts["grpc"] = options.address(self.grpc_port)
         LOGGER.info("listening", extra={"fields": facts})
         if not options.is_local and not options.access.tokens:
             LOGGER.warning("anybody who reaches this address can ask: there is no token", extra={"fields": facts})
@@ -177,8 +181,7 @@ class Server:
         server = grpc.aio.server(options=[*limits, ("grpc.so_reuseport", 0)])
         server.add_generic_rpc_handlers((handlers(self.service, options.access),))
         if options.grpc_port is not None:
-            host = f"[{options.host}]" if ":" in options.host else options.host
-            self.grpc_port = _bound(server, f"{host}:{options.grpc_port}", options)
+            self.grpc_port = _bound(server, options.address(options.grpc_port), options)
         return server
 
 

@@ -130,6 +130,13 @@ def test_it_listens_before_its_models_are_ready_and_says_so(tmp_path: Path) -> N
         assert server.end() == 0
 
 
+def test_it_ends_while_a_model_is_read(tmp_path: Path) -> None:
+    pipe = tmp_path / "never.onnx"
+    os.mkfifo(pipe)
+    with serving(pipe) as server:
+        assert server.end() == 0
+
+
 def test_requests_are_answered_when_the_server_ends() -> None:
     host = FakeHost()
     answers: list[Any] = []
@@ -207,6 +214,11 @@ def test_tls(model: Path, tmp_path: Path) -> None:
 def test_which_addresses_only_this_machine_reaches(host: str, local: bool) -> None:
     """Elsewhere there is a warning where no token is asked for."""
     assert ServerOptions(host=host).is_local == local
+
+
+def test_addresses_are_told_as_they_are_asked() -> None:
+    assert ServerOptions(host="127.0.0.1").address(8000) == "127.0.0.1:8000"
+    assert ServerOptions(host="::1").address(8000) == "[::1]:8000"
 
 
 def test_options_that_cannot_be_meant(model: Path, tmp_path: Path) -> None:
