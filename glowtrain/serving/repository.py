@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -126,10 +126,16 @@ class Repository:
         """
         with self._one_at_a_time:
             options, sources = self._sources(name)
-            models = {version: self._read(name, version, source) for version, source in sources.items()}
-            for version, model in models.items():
-                self._put(name, version, model, options)
-            for version in self._loaded(name) - set(models):
+            for version in sources.keys() - self._loaded(name):
+                self._set(name, version, LOADING)
+            try:
+                models = {version: source() for version, source in sources.items()}
+                for version, model in models.items():
+                    self._put(name, version, model, options)
+            except BaseException as error:
+                self._failed(name, sources, error)
+                raise
+            for version in self._loaded(name) - sources.keys():
                 self._take_out(name, version)
 
     def _loaded(self, name: str) -> set[str]:
@@ -142,22 +148,9 @@ class Repository:
             raise UnknownNetworkError(f"the repository has no model {name!r}; it has {listed(self._names())}")
         return _configured(self._folder / name, self._options)
 
-    def _read(self, name: str, version: str, source: Source) -> Graph | Template:
-        self._set(name, version, LOADING)
-        try:
-            model = source()
-        except BaseException as error:
-            self._failed(name, version, error)
-            raise
-        return model
-
     def _put(self, name: str, version: str, model: Graph | Template, options: ModelOptions) -> None:
-        try:
-            network = self._host.add_network(name, model, version=version, replace=True, **options.arguments())
-            self._check_types(network)
-        except BaseException as error:
-            self._failed(name, version, error)
-            raise
+        network = self._host.add_network(name, model, version=version, replace=True, **options.arguments())
+        self._check_types(network)
         self._set(name, version, READY)
 
     def _check_types(self, network: ServedNetwork) -> None:
@@ -169,12 +162,14 @@ class Repository:
             self._host.remove_network(network.name, network.version)
             raise
 
-    def _failed(self, name: str, version: str, error: BaseException) -> None:
-        """A version that is still served stays so."""
-        if version in self._loaded(name):
-            self._set(name, version, READY, f"loading it anew failed: {error}")
-        else:
-            self._set(name, version, UNAVAILABLE, str(error))
+    def _failed(self, name: str, versions: Iterable[str], error: BaseException) -> None:
+        """Say so of those that were being loaded. Those that are served stay so."""
+        loaded = self._loaded(name)
+        for version in versions:
+            if version in loaded:
+                self._set(name, version, READY, f"loading anew failed: {error}")
+            else:
+                self._set(name, version, UNAVAILABLE, str(error))
 
     def _set(self, name: str, version: str, state: str, reason: str = "") -> None:
         self._states = {**self._states, (name, version): ModelState(name, version, state, reason)}

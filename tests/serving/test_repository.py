@@ -108,6 +108,17 @@ def test_a_model_that_cannot_be_loaded_leaves_the_one_that_is(client: Any, tmp_p
     assert client.is_server_ready()
 
 
+def test_states_after_one_of_two_versions_could_not_be_read(client: Any, tmp_path: Path) -> None:
+    put(tmp_path, "other", "1")
+    put(tmp_path, "other", "2").write_bytes(b"this is no model")
+    config(tmp_path, "other", "versions = [1, 2]")
+    with pytest.raises(InferenceServerException, match="model.onnx"):
+        client.load_model("other")
+    assert {index(client)[("other", version)] for version in ("1", "2")} == {"UNAVAILABLE"}
+    with pytest.raises(InferenceServerException, match="there is no network 'other'"):
+        first(client, "other")
+
+
 @pytest.mark.parametrize("name", ["nothing", "..", ".", "double/1", ""])
 def test_only_models_of_the_folder_are_loaded(server: Server, name: str) -> None:
     with over_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
