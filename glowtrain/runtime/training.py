@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from glowtrain.backends.inputs import check_inputs
 from glowtrain.errors import DeviceLostError, InputError, NonFiniteError, QueueFullError, UnavailableError
 from glowtrain.grad.training import LOSS
 from glowtrain.graph import Graph
@@ -96,6 +97,7 @@ class TrainingNetwork:
         :class:`UnavailableError` after a device was lost.
         """
         step = TrainingStep(self._checked(batch), dict(self.trainer.hyper.inputs))
+        self._check_feeds(step)
         with self._changed:
             self._check_going()
             if len(self._queue) >= self.limit:
@@ -127,7 +129,21 @@ class TrainingNetwork:
         if wrong:
             found = ", ".join(f"{name!r} has {rows}" for name, rows in wrong.items())
             raise InputError(f"training {self.name} has batches of {plural(self.batch_size, 'example')}: {found}")
-        return arrays
+        return {name: array.copy() for name, array in arrays.items()}  # whoever asks may write to theirs meanwhile
+
+    def _check_feeds(self, step: TrainingStep) -> None:
+        """Raise :class:`InputError` for what a device could not compute with, indices out of range among it."""
+        for runner in self._runners:
+            for number, function in runner.parts.items():
+                _check(function, self._own(step, number))
+            if not runner.parts:
+                _check(runner.update, {**step.arrays, **step.hyper})
+
+    def _own(self, step: TrainingStep, number: int) -> dict[str, Array]:
+        """What a part takes of a batch."""
+        size = self.batch_size // self.parts
+        rows = slice(number * size, (number + 1) * size)
+        return {name: array[rows] if array.ndim else array for name, array in step.arrays.items()}
 
     def _begin_next(self) -> None:
         with self._changed:
@@ -148,11 +164,8 @@ class TrainingNetwork:
 
     def _gradients(self, step: TrainingStep, runner: _Runner, number: int) -> None:
         """One part's gradients, on its device's thread."""
-        size = self.batch_size // self.parts
-        rows = slice(number * size, (number + 1) * size)
-        own = {name: array[rows] if array.ndim else array for name, array in step.arrays.items()}
         try:
-            results = _run(runner.parts[number], own)
+            results = _run(runner.parts[number], self._own(step, number))
         except DeviceLostError:
             raise
         except Exception as error:  # noqa: BLE001 - it is this step's, whatever it is; nothing has been updated
@@ -273,6 +286,11 @@ class _Runner:
 def _run(function: Executor, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """A function on what it takes of the inputs, on its device's thread."""
     return function.run({name: np.ascontiguousarray(inputs[name]) for name in function.parts[0].part.takes})
+
+
+def _check(function: Executor, inputs: Mapping[str, Array]) -> None:
+    part = function.parts[0].part
+    check_inputs(part.graph, {name: inputs[name] for name in part.takes})
 
 
 def placed_training(

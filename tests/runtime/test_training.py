@@ -263,3 +263,39 @@ def test_a_loss_that_reads_what_batches_update_cannot_be_cut() -> None:
     trainer = gt.Trainer(changed, gt.losses.mse("t", "y"), gt.optim.SGD(lr=0.1), threads=1)
     with pytest.raises(DifferentiationError, match="its loss reads mean"):
         trainer.graphs.split_step(changed, 2)
+
+
+@gt.model(x=gt.i64["batch", 3])
+def _embedded(x: gt.Value) -> dict[str, gt.Value]:
+    return {"scores": gt.nn.linear(gt.nn.mean(gt.nn.embedding(x, 7, 4), axes=1), 5)}
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("wrong", [np.full((4, 3), 7), np.full((4, 3), -8), np.zeros((4, 2), np.int64)])
+def test_batches_that_would_read_elsewhere(parts: int, wrong: Array) -> None:
+    """Indices and shapes are checked before a device has them."""
+    loss = gt.losses.softmax_cross_entropy("labels", "scores")
+    trainer = gt.Trainer(_embedded, loss, gt.optim.SGD(0.1), threads=1)
+    with HostManager(cpu_devices(2, threads=1)) as host:
+        training = host.add_training("net", trainer, batch_size=4, parts=parts)
+        fitting = {"x": np.ones((4, 3), np.int64), "labels": np.zeros(4, np.int64)}
+        with pytest.raises(InputError, match="'x' must"):
+            training.step(fitting | {"x": wrong})
+        assert np.isfinite(training.step(fitting).result())
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_arrays_of_a_step_may_be_written_to(parts: int) -> None:
+    """A source that gives the same array again and again, while steps wait."""
+    batches, losses = list(_batches(5)), []
+    for same in (False, True):
+        buffer = {name: array.copy() for name, array in batches[0].items()}
+        with HostManager(cpu_devices(parts, threads=1)) as host:
+            training = host.add_training("net", _trainer(), batch_size=BATCH)
+            steps = []
+            for batch in batches:
+                for name, array in batch.items():
+                    buffer[name][...] = array
+                steps.append(training.step(buffer if same else batch))
+            losses.append([step.result() for step in steps])
+    assert losses[0] == losses[1]
