@@ -33,6 +33,9 @@ from glowtrain.profiling.memory import plot as draw
 from glowtrain.profiling.memory.page import check_plot
 from glowtrain.profiling.memory.table import again_lines
 from glowtrain.program.memory.trace import trace
+from glowtrain.runtime import HostDevice, partitioned
+from glowtrain.runtime.partition.drawing import check_drawing
+from glowtrain.runtime.partition.drawing import draw as draw_partition
 from glowtrain.stages import Options, Stage
 from glowtrain.trainer.graphs import specs_of
 
@@ -71,7 +74,8 @@ Plot = Annotated[
     typer.Option(
         "--plot",
         metavar="F",
-        help="A picture of memory over the step, kernel by kernel: a page (.html), .png or .svg; for --stage memory.",
+        help="A picture of memory over the step, kernel by kernel, for --stage memory, or of the parts for --devices: "
+        "a page (.html), .png or .svg.",
         rich_help_panel=options.OUTPUT,
     ),
 ]
@@ -93,6 +97,13 @@ ProposedTarget = Annotated[
         autocompletion=names(TARGETS),
         rich_help_panel=options.TRAINING,
     ),
+]
+Devices = Annotated[
+    int | None,
+    typer.Option("--devices", metavar="N", min=1, help="How the model is cut into stages for N devices like this one."),
+]
+DeviceMemory = Annotated[
+    str | None, typer.Option("--device-memory", metavar="M", help="What each of --devices can hold: 64MB.")
 ]
 Explain = Annotated[bool, typer.Option("--explain", help="What passes left as it is, and why.")]
 
@@ -117,6 +128,8 @@ def inspect(
     optimizer: options.OptimizerChoice = "adam",
     momentum: options.Momentum = None,
     memory: options.Memory = None,
+    devices: Devices = None,
+    device_memory: DeviceMemory = None,
     plot: Plot = None,
     budget: ProposedBudget = None,
     target: ProposedTarget = "host",
@@ -139,11 +152,14 @@ def inspect(
     glowtrain inspect cnn --train --stage memory --memory 50% --plot memory.html
 
     glowtrain inspect cnn --data digits --dims batch=1 --optimizer sgd --budget 64KB
+
+    glowtrain inspect cnn --train --devices 2 --device-memory 1MB --plot stages.svg
     """
     import_modules(modules)
     chosen = backend_of(backend, threads)
     check_stage(stage, chosen)
-    check_picture(stage, plot)
+    check_devices(stage, devices, device_memory)
+    check_picture(stage, plot, parts=devices is not None)
     given = Options(facts=chosen.facts, memory=budget_of(memory))
     loaded = stored(dataset, data_dir) if dataset is not None else None
     if budget is not None:
@@ -158,6 +174,9 @@ def inspect(
     step = training_step(graph, loss, output, trainable, optimizer, momentum) if train else graph
     if explain:
         refusals(step, chosen, given)
+        return
+    if devices is not None:
+        show_parts(step, chosen, devices, device_memory, plot)
         return
     if stage == MEMORY:
         show_step_memory(step, chosen, given, kept_for_updates(step, graph), plot)
@@ -184,13 +203,32 @@ def check_budget(stage: str, dataset: str | None, trainable: Sequence[str]) -> N
         raise typer.BadParameter("--budget proposes what --trainable says: give one of them", param_hint="--budget")
 
 
-def check_picture(stage: str, plot: Path | None) -> None:
+def check_devices(stage: str, devices: int | None, memory: str | None) -> None:
+    """End as wrong usage for a limit of nothing, and for a stage that is not shown."""
+    if memory is not None and devices is None:
+        raise typer.BadParameter("--device-memory is that of --devices", param_hint="--device-memory")
+    if devices is not None and stage != "summary":
+        raise typer.BadParameter(f"--devices shows parts, and nothing of --stage {stage}", param_hint="--devices")
+
+
+def check_picture(stage: str, plot: Path | None, *, parts: bool) -> None:
     """Raise now for a picture that could not be drawn or written later; end as wrong usage where nobody draws it."""
     if plot is None:
         return
-    if stage != MEMORY:
-        raise typer.BadParameter(f"--plot draws --stage {MEMORY}, and nothing of {stage}", param_hint="--plot")
-    check_plot(plot)
+    if stage != MEMORY and not parts:
+        text = f"--plot draws --stage {MEMORY}, and nothing of {stage}; or the parts of --devices"
+        raise typer.BadParameter(text, param_hint="--plot")
+    (check_drawing if parts else check_plot)(plot)
+
+
+def show_parts(graph: Graph, backend: Backend, count: int, memory: str | None, plot: Path | None) -> None:
+    """Print how a graph is cut for so many devices, and write the picture where one is asked for."""
+    devices = [HostDevice(f"{backend.name}:{number}", backend, memory=memory) for number in range(count)]
+    partition = partitioned(graph, devices)
+    out.print(str(partition), markup=False, highlight=False, soft_wrap=True)
+    if plot is not None:
+        draw_partition(partition, plot)
+        out.print(f"wrote {plot}")
 
 
 def show_step_memory(graph: Graph, backend: Backend, given: Options, optimizer: set[str], plot: Path | None) -> None:

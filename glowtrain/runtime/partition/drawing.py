@@ -39,13 +39,18 @@ def draw(partition: Partition, path: str | Path) -> None:
     for what cannot be written.
     """
     path = Path(path)
+    check_drawing(path)
+    write_atomically(path, _rendered(partition, path))
+
+
+def check_drawing(path: Path) -> None:
+    """Raise now what would make :func:`draw` fail later."""
     endings = (PAGE, *(f".{form}" for form in figures.FORMS))
     if path.suffix.lower() not in endings:
         known = ", ".join(endings)
         raise InputError(f"{path}: a partition is drawn into a file whose name ends in one of {known}")
     figures.check_drawing()
     check_writable(path)
-    write_atomically(path, _rendered(partition, path))
 
 
 def _rendered(partition: Partition, path: Path) -> bytes:
