@@ -29,8 +29,9 @@ def begun_at(cuts: Sequence[str], positions: Positions) -> list[int]:
     return sorted(found)
 
 
-def stages_of(stages: Mapping[str, int], positions: Positions) -> dict[int, int]:
-    """The stage of each position that one of the patterns of layers' names says something about.
+def stages_of(stages: Mapping[str, int], homes: Mapping[str, int], positions: Positions) -> dict[int, int]:
+    """The stage of each position that one of the patterns of layers' names says something about, or where a variable is
+    whose stage is in ``homes``, by name.
 
     Raises :class:`PartitionError` for a pattern that fits no layer, for what is no stage, and for layers that have
     another stage after a later one.
@@ -39,18 +40,27 @@ def stages_of(stages: Mapping[str, int], positions: Positions) -> dict[int, int]
         _first(pattern, positions, f"stages: nothing is called {pattern!r}")
         if stage < 0:
             raise PartitionError(f"stages: {pattern!r} is given stage {stage!r}; stages are counted from 0")
-    found: dict[int, int] = {}
+    found = _with_variables(homes, positions)
     for position, node in enumerate(positions.forward):
         for pattern, stage in stages.items():
             if _is_called(node, pattern) and found.setdefault(position, stage) != stage:
                 raise PartitionError(f"stages: {node.layer} is of stage {found[position]} and of stage {stage}")
-    for before, after in pairwise(found):
+    for before, after in pairwise(sorted(found)):
         if found[before] > found[after]:
             first, second = (positions.forward[position].layer for position in (before, after))
             raise PartitionError(
                 f"stages: {second} is of stage {found[after]}, but comes after {first} of stage {found[before]}: "
                 "stages follow one another as the layers do"
             )
+    return found
+
+
+def _with_variables(homes: Mapping[str, int], positions: Positions) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for variable, position in positions.of_variable.items():
+        stage = homes.get(variable.name)
+        if stage is not None and found.setdefault(position, stage) != stage:
+            raise PartitionError(f"like: variable {variable.name} is of stage {stage}, others beside it of another one")
     return found
 
 

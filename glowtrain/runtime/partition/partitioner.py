@@ -45,6 +45,7 @@ def partitioned(
     count: int | None = None,
     cuts: Sequence[str] = (),
     stages: Mapping[str, int] | None = None,
+    like: Partition | None = None,
 ) -> Partition:
     """Cut a graph into stages, of which stage k is for device k: at most as many as there are devices.
 
@@ -54,8 +55,9 @@ def partitioned(
     bytes between stages.
 
     ``count``: just so many stages. ``cuts``: names of layers or values at which stages begin, and only there unless
-    ``count`` is higher. ``stages``: the stage of each layer, by patterns of names. Raises :class:`PartitionError` where
-    there is no such way, and says what is in the way.
+    ``count`` is higher. ``stages``: the stage of each layer, by patterns of names. ``like``: a partition of the same
+    network for another batch size; variables are of the same stages. Raises :class:`PartitionError` where there is no
+    such way, and says what is in the way.
     """
     if not isinstance(graph, Graph):
         raise PartitionError(f"partitioned takes a graph, {no_graph(graph)}")
@@ -65,9 +67,18 @@ def partitioned(
     prepared = _prepared(graph, devices)
     _check_support(prepared, devices)
     count = len(cuts) + 1 if cuts and count is None else count
-    found = _Partitioner(graph, prepared, devices[:count], count is not None, cuts, stages or {}).partition()
+    if count is None and like is not None and sorted(like.stages) == list(range(len(like.stages))):
+        count = len(like.stages)
+    chosen = _Partitioner(graph, prepared, devices[:count], count is not None, cuts, stages or {}, _homes(like))
+    found = chosen.partition()
     verify(found)
     return found
+
+
+def _homes(like: Partition | None) -> dict[str, int]:
+    """The stage of each variable of a partition, by name."""
+    parts = () if like is None else like.parts
+    return {variable.name: part.stage for part in parts for variable in part.graph.variables}
 
 
 def _check_devices(devices: Sequence[Device], count: int | None, cuts: Sequence[str]) -> None:
@@ -133,6 +144,8 @@ class _Partitioner:
     every: bool
     cuts: Sequence[str]
     stages: Mapping[str, int]
+    homes: Mapping[str, int]
+    """The stages of variables that have one already."""
 
     def partition(self) -> Partition:
         """The partition, by the memory that is estimated; where plans say that more is needed, with more of it."""
@@ -174,7 +187,7 @@ class _Partitioner:
     @cached_property
     def said(self) -> dict[int, int]:
         """The stage of positions, where it was said."""
-        found = stages_of(self.stages, self.positions)
+        found = stages_of(self.stages, self.homes, self.positions)
         if found and max(found.values()) >= len(self.devices):
             raise PartitionError(
                 f"stages: there is no stage {max(found.values())} on {plural(len(self.devices), 'device')}"
@@ -241,7 +254,7 @@ class _Partitioner:
         return found
 
     def _unsupported(self) -> str:
-        said = ", as cuts= and stages= say" if self.said or self.begun else ""
+        said = ", as cuts=, stages= and like= say" if self.said or self.begun else ""
         names = ", ".join(device.name for device in self.devices)
         return (
             f"{self.graph.name} cannot be cut into stages on {names}, in this order{said}, so that each has only "

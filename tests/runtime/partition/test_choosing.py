@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 import glowtrain as gt
 from glowtrain.backends.device import DeviceFacts
 from glowtrain.errors import PartitionError
-from glowtrain.graph import Graph, Input, Operator, Value
+from glowtrain.graph import Graph, Input, Operator, Value, Variable, constant
 from glowtrain.ops.elementwise.activation import Relu
+from glowtrain.ops.elementwise.logic import Where
+from glowtrain.runtime import HostManager
 from glowtrain.runtime.partition.blocks import Blocks, in_blocks
 from glowtrain.runtime.partition.cutting import NEARLY, balanced, least_largest, least_sum
 from glowtrain.runtime.partition.needs import stage_needs
@@ -271,6 +274,46 @@ def test_stages_of_layers() -> None:
     found = partitioned(graph, plain_devices(3), stages={"layer[01]": 0, "layer2": 1, "layer3": 2})
     assert layers(found) == [["layer0", "layer1"], ["layer2"], ["layer3"]]
     assert layers(partitioned(graph, plain_devices(2), stages={"layer2": 0}))[0][:3] == ["layer0", "layer1", "layer2"]
+
+
+def test_other_batch_sizes_have_variables_in_the_same_stages(random: np.random.Generator) -> None:
+    """Where a large batch is balanced otherwise than a small one: weights count less."""
+    facts = DeviceFacts(operations=1e3, bandwidth=1.0)
+    devices = [PlainDevice(f"device {k}", facts=facts) for k in range(2)]
+    small, large = chain(256, 256, 16, 256, 16, 256, rows=1), chain(256, 256, 16, 256, 16, 256, rows=4096)
+
+    def homes(partition: Partition) -> dict[str, int]:
+        return {v.name: part.stage for part in partition.parts for v in part.graph.variables}
+
+    first, apart = partitioned(small, devices), partitioned(large, devices)
+    assert homes(apart) != homes(first)
+    alike = partitioned(large, devices, like=first)
+    assert homes(alike) == homes(first)
+    x = random.normal(size=(4096, 256)).astype(np.float32)
+    assert not differing(large, alike, {"x": x}, "interpreter")
+
+
+def test_variables_that_nothing_needs_are_there() -> None:
+    """Simplifying a graph does not take state away from its owner."""
+    x, spare = Input(f32[2], "x"), Variable("spare", np.ones(2, np.float32))
+    chosen = Where()(constant(True), Relu()(Relu()(x)), spare)
+    graph = Graph((x,), {"y": chosen}, name="spared")
+    partition = partitioned(graph, plain_devices(2, "cpu"), count=2)
+    assert [v.name for part in partition.parts for v in part.graph.variables] == ["spare"]
+    assert not differing(graph, partition, {"x": np.array([-1, 1], np.float32)}, "cpu", steps=2)
+
+
+def test_devices_with_different_backends(random: np.random.Generator) -> None:
+    graph = chain(8, 8, 8, 8)
+    devices = [PlainDevice("compiled", "cpu", threads=1), PlainDevice("interpreted")]
+    partition = partitioned(graph, devices, cuts=["layer1"])
+    x = {"x": random.normal(size=(8, 8)).astype(np.float32)}
+    (name,) = partition.outputs
+    for backend in ("cpu", "interpreter"):
+        assert not differing(graph, partition, x, backend)
+    with closing(HostManager(devices)) as host:
+        host.add_network("net", graph, partition=partition)
+        np.testing.assert_allclose(host.run_sync("net", x)[name], gt.compile(graph)(x)[name], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

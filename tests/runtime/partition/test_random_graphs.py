@@ -56,7 +56,7 @@ def test_parts_on_the_interpreter(case: Case, data: st.DataObject) -> None:
         assert not differing(graph, partition, inputs, "interpreter", steps=2)
 
 
-@pytest.mark.parametrize("start", range(0, 48, 8))
+@pytest.mark.parametrize("start", range(0, 32, 8))
 def test_parts_as_native_code(start: int, random: np.random.Generator) -> None:
     """Where the partitioner cuts, for devices of random rates."""
     cuts = 0
