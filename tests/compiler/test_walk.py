@@ -36,6 +36,7 @@ PASSES = {
     "glowtrain.program.passes.loop_fusion.fuse": {"FuseLoops", "fuse_loops"},
     "glowtrain.program.passes.schedule": {"ScheduleLoops", "schedule"},
     "glowtrain.program.passes.rematerialisation.rematerialize": {"Rematerialize"},
+    "glowtrain.program.passes.narrowing": {"Narrow"},
     "glowtrain.program.passes.reuse": {"ReuseOperands"},
     "glowtrain.program.memory.plan": {"PlanMemory", "plan"},
 }
@@ -46,9 +47,11 @@ BELOW = {
     ("glowtrain/program/passes/rematerialisation/rematerialize.py", "plan"),
     ("glowtrain/profiling/memory/report.py", "ReuseOperands"),
     ("glowtrain/bundles/module.py", "in_fixed_point"),
+    ("glowtrain/runtime/partition/work.py", "ExpandOperators"),
+    ("glowtrain/runtime/partition/work.py", "Lower"),
 }
 """A pass that begins with another one, the package's face, and who asks what a pass would do: where results would lie,
-what would be alive, whether anything is quantized."""
+what would be alive, whether anything is quantized, how much there is to do."""
 
 
 def uses(path: Path) -> Iterator[tuple[str, str]]:

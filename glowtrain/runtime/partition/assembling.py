@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from glowtrain.graph import Graph, Input, Node, Value, Variable, rebuild
 from glowtrain.names import Names
 from glowtrain.ops.tensor.memory_order import inverse
-from glowtrain.runtime.partition.grouping import Cut, Group, Item, Stages, Update, groups, operands
+from glowtrain.runtime.partition.grouping import Item, NodeGroup, StageCut, Stages, Update, groups, operands
 from glowtrain.runtime.partition.partition import Part, Partition
 from glowtrain.runtime.partition.storage import Layout, Storage, permuted
 from glowtrain.types import TensorType
@@ -27,7 +27,7 @@ Clock = Callable[[Collection[Node], int], float]
 
 def assembled(graph: Graph, stages: Stages, storage: Storage, clock: Clock) -> Partition:
     """The partition of a graph whose nodes and variables are of these stages."""
-    return _Assembling(Cut(graph, stages, storage), clock).partition()
+    return _Assembling(StageCut(graph, stages, storage), clock).partition()
 
 
 @dataclass
@@ -35,7 +35,7 @@ class _Draft:
     """A part that is being made: the values that it ``takes`` from others and ``gives``, each once, in order, and the
     leaves and values of its own that it ``reads``."""
 
-    group: Group
+    group: NodeGroup
     takes: dict[Value, None] = field(default_factory=dict)
     gives: dict[Value, None] = field(default_factory=dict)
     reads: set[Value] = field(default_factory=set)
@@ -56,7 +56,7 @@ class _Draft:
 
 
 class _Assembling:
-    def __init__(self, cut: Cut, clock: Clock) -> None:
+    def __init__(self, cut: StageCut, clock: Clock) -> None:
         self.clock = clock
         self.graph, self.stages, self.storage = cut.graph, cut.stages, cut.storage
         self.drafts = [_Draft(group) for group in groups(cut)]

@@ -19,7 +19,7 @@ from glowtrain.backends.device import Device, DeviceFacts
 from glowtrain.graph import Graph, Node, Value
 from glowtrain.runtime.partition.positions import Positions
 from glowtrain.runtime.partition.storage import Storage
-from glowtrain.runtime.partition.work import Work, WorkModel
+from glowtrain.runtime.partition.work import NodeWork, WorkModel
 from glowtrain.types import Array
 
 MOST_BLOCKS = 192
@@ -27,7 +27,7 @@ MOST_BLOCKS = 192
 
 
 @dataclass(frozen=True)
-class Flow:
+class ValueFlow:
     """A value that passes: its bytes, the position where it is made and those where it is read.
 
     It is alive from node ``first`` to node ``last``. Up to position ``within`` there are forward nodes that read it in
@@ -48,7 +48,7 @@ class Flow:
         return min(places), max(places)
 
 
-def flows(graph: Graph, positions: Positions, storage: Storage) -> list[Flow]:
+def flows(graph: Graph, positions: Positions, storage: Storage) -> list[ValueFlow]:
     """The values that nodes make and others read, as far as they are stored: what is inlined is read as that of which
     it is computed."""
     return list(_Flows(graph, positions, storage).found())
@@ -62,7 +62,7 @@ class _Flows:
     stored: dict[Value, frozenset[Value]] = field(default_factory=dict)
     """The stored values that readers of a value read."""
 
-    def found(self) -> Iterator[Flow]:
+    def found(self) -> Iterator[ValueFlow]:
         order = {node: index for index, node in enumerate(self.graph.nodes)}
         readers: dict[Value, list[Node]] = {}
         for node in self.graph.nodes:
@@ -77,7 +77,7 @@ class _Flows:
                     at = frozenset(self.positions.of_node[reader] for reader in read)
                     made = self.positions.of_node[node]
                     within = self._within(value, made, read) if value in self.storage.fused else 0
-                    yield Flow(value.type.nbytes, made, at, order[node], last, within)
+                    yield ValueFlow(value.type.nbytes, made, at, order[node], last, within)
 
     def _within(self, value: Value, made: int, readers: Sequence[Node]) -> int:
         """The last forward node that reads a value made by one."""
@@ -99,13 +99,13 @@ class _Flows:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class NodeBlocks:
     """A graph in blocks: ``starts`` are the positions at which they begin."""
 
     graph: Graph
     positions: Positions
     storage: Storage
-    flows: Sequence[Flow]
+    flows: Sequence[ValueFlow]
     starts: tuple[int, ...]
 
     @property
@@ -125,7 +125,7 @@ class Blocks:
         return found
 
     @cached_property
-    def work(self) -> dict[Node, Work]:
+    def work(self) -> dict[Node, NodeWork]:
         """The work of each node."""
         model = WorkModel(self.storage)
         return {node: model.of(node) for node in self.graph.nodes}
@@ -212,7 +212,7 @@ class Blocks:
 
 def in_blocks(
     graph: Graph, positions: Positions, storage: Storage, forced: Collection[int] = (), least: int = 1
-) -> Blocks:
+) -> NodeBlocks:
     """A graph in blocks, of which some begin at ``forced`` positions.
 
     No other begins within a kernel of the whole: sums that are computed with what follows them may be taken in another
@@ -230,4 +230,4 @@ def in_blocks(
         clean = np.arange(positions.count)
     for window in np.array_split(clean, min(len(clean), MOST_BLOCKS)):
         starts.add(int(window[np.argmin(crossing[window])]))
-    return Blocks(graph, positions, storage, found, tuple(sorted(starts)))
+    return NodeBlocks(graph, positions, storage, found, tuple(sorted(starts)))

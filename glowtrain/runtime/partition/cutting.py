@@ -21,14 +21,14 @@ Range = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenCuts:
     """A range of blocks for each device, and the largest of the numbers that were to be small."""
 
     ranges: tuple[Range, ...]
     largest: float
 
 
-def least_largest(costs: Sequence[Array], *, every: bool) -> Choice | None:
+def least_largest(costs: Sequence[Array], *, every: bool) -> ChosenCuts | None:
     """The ranges whose largest cost is least; ``None`` where all have an infinite one.
 
     ``costs``: for each device, entry i, j is that of the blocks from i to before j. ``every`` device has blocks;
@@ -37,12 +37,12 @@ def least_largest(costs: Sequence[Array], *, every: bool) -> Choice | None:
     return _chosen(costs, np.maximum, every=every)
 
 
-def least_sum(costs: Sequence[Array], *, every: bool) -> Choice | None:
+def least_sum(costs: Sequence[Array], *, every: bool) -> ChosenCuts | None:
     """The ranges whose costs have the least sum; otherwise as :func:`least_largest`."""
     return _chosen(costs, np.add, every=every)
 
 
-def balanced(times: Sequence[Array], taken: Array, *, every: bool) -> Choice | None:
+def balanced(times: Sequence[Array], taken: Array, *, every: bool) -> ChosenCuts | None:
     """The ranges whose slowest takes the least time, or nearly, with the fewest bytes ``taken`` from others."""
     fastest = least_largest(times, every=every)
     if fastest is None:
@@ -51,10 +51,10 @@ def balanced(times: Sequence[Array], taken: Array, *, every: bool) -> Choice | N
     fewest = least_sum(bytes_, every=every)
     assert fewest is not None
     slowest = max(time[at] for time, at in zip(times, fewest.ranges, strict=True) if at[0] < at[1])
-    return Choice(fewest.ranges, float(slowest))
+    return ChosenCuts(fewest.ranges, float(slowest))
 
 
-def _chosen(costs: Sequence[Array], join: Callable[..., Array], *, every: bool) -> Choice | None:
+def _chosen(costs: Sequence[Array], join: Callable[..., Array], *, every: bool) -> ChosenCuts | None:
     """``best[j]``: the least cost of the blocks before j on the devices so far."""
     count = len(costs[0]) - 1
     best = np.full(count + 1, np.inf)
@@ -74,4 +74,4 @@ def _chosen(costs: Sequence[Array], join: Callable[..., Array], *, every: bool) 
     for start in reversed(starts):
         ranges.append((int(start[end]), end))
         end = int(start[end])
-    return Choice(tuple(reversed(ranges)), float(best[count]))
+    return ChosenCuts(tuple(reversed(ranges)), float(best[count]))

@@ -64,7 +64,7 @@ def operands(item: Item) -> Iterator[Value]:
 
 
 @dataclass(frozen=True)
-class Cut:
+class StageCut:
     """A graph to be cut: its ``items``, each after those that it reads."""
 
     graph: Graph
@@ -115,14 +115,14 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Group:
+class NodeGroup:
     """Items of one stage that run together."""
 
     stage: int
     items: tuple[Item, ...]
 
 
-def groups(cut: Cut) -> list[Group]:
+def groups(cut: StageCut) -> list[NodeGroup]:
     """The groups, each after those that it waits for."""
     items, before, stages = cut.items, cut.before, cut.stages
     levels = _levels(items, before, stages, set(topological(cut.graph.outputs.values())))
@@ -137,7 +137,7 @@ def groups(cut: Cut) -> list[Group]:
     members: dict[int, list[Item]] = {}
     for item in items:
         members.setdefault(merging.home(first[item]), []).append(item)
-    return [Group(merging.stages[index], tuple(members[index])) for index in merging.order()]
+    return [NodeGroup(merging.stages[index], tuple(members[index])) for index in merging.order()]
 
 
 def _levels(

@@ -20,8 +20,8 @@ from glowtrain.ops.tensor.memory_order import MemoryOrder
 from glowtrain.presentation.words import kind_of, plural
 from glowtrain.runtime.partition.annotations import begun_at, stages_of
 from glowtrain.runtime.partition.assembling import assembled
-from glowtrain.runtime.partition.blocks import Blocks, in_blocks
-from glowtrain.runtime.partition.cutting import Choice, balanced, least_largest
+from glowtrain.runtime.partition.blocks import NodeBlocks, in_blocks
+from glowtrain.runtime.partition.cutting import ChosenCuts, balanced, least_largest
 from glowtrain.runtime.partition.grouping import Stages
 from glowtrain.runtime.partition.needs import stage_needs
 from glowtrain.runtime.partition.partition import Partition, whole
@@ -195,7 +195,7 @@ class _Partitioner:
         return found
 
     @cached_property
-    def blocks(self) -> Blocks:
+    def blocks(self) -> NodeBlocks:
         forward = self.positions.forward
         able = [tuple(device.supports(node.operator) for device in self.devices) for node in forward]
         changes = {place for place in range(1, len(able)) if able[place] != able[place - 1]}
@@ -234,7 +234,7 @@ class _Partitioner:
         limits = [device.facts.memory for device in self.devices]
         return [np.zeros_like(self.blocks.memory) if limit is None else self.blocks.memory / limit for limit in limits]
 
-    def _choice(self, scale: float) -> Choice | None:
+    def _choice(self, scale: float) -> ChosenCuts | None:
         """The fastest ranges, if memory is ``scale`` times what is estimated."""
         costs = [
             np.where(own & (share * scale <= 1.0), time, np.inf)
@@ -280,7 +280,7 @@ class _Partitioner:
                 shares.append(stage_needs(found, stage, self.devices[stage]) / limit)
         return max(shares)
 
-    def _built(self, choice: Choice) -> Partition:
+    def _built(self, choice: ChosenCuts) -> Partition:
         """The partition of these ranges, each part with its time."""
         starts = [self.blocks.starts[first] if first < behind else None for first, behind in choice.ranges]
         begun = [(start, stage) for stage, start in enumerate(starts) if start is not None]

@@ -19,14 +19,14 @@ from glowtrain.runtime.partition.storage import Storage
 
 
 @dataclass(frozen=True)
-class Work:
+class NodeWork:
     """Operations, and bytes read and written."""
 
     operations: int = 0
     bytes: int = 0
 
-    def __add__(self, other: Work) -> Work:
-        return Work(self.operations + other.operations, self.bytes + other.bytes)
+    def __add__(self, other: NodeWork) -> NodeWork:
+        return NodeWork(self.operations + other.operations, self.bytes + other.bytes)
 
     def nanoseconds(self, facts: DeviceFacts) -> float:
         """The time that it takes on a device at best: that of the slower of the two."""
@@ -40,11 +40,11 @@ class WorkModel:
     storage: Storage
     _operations: dict[Hashable, int] = field(default_factory=dict)
 
-    def of(self, node: Node) -> Work:
+    def of(self, node: Node) -> NodeWork:
         """A node's work. An operator of another package that has no loops counts as many bytes as its operands."""
         values = {value for value in (*node.inputs, *node.outputs) if value is not None}
         stored = (value.type.nbytes for value in values if not self.storage.is_inlined(value))
-        return Work(self._counted(node), sum(stored))
+        return NodeWork(self._counted(node), sum(stored))
 
     def _counted(self, node: Node) -> int:
         operands = tuple(None if value is None else (value.type, _array(value)) for value in node.inputs)

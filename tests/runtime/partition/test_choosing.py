@@ -16,14 +16,14 @@ from glowtrain.graph import Graph, Input, Operator, Value, Variable, constant
 from glowtrain.ops.elementwise.activation import Relu
 from glowtrain.ops.elementwise.logic import Where
 from glowtrain.runtime import HostManager
-from glowtrain.runtime.partition.blocks import Blocks, in_blocks
+from glowtrain.runtime.partition.blocks import NodeBlocks, in_blocks
 from glowtrain.runtime.partition.cutting import NEARLY, balanced, least_largest, least_sum
 from glowtrain.runtime.partition.needs import stage_needs
 from glowtrain.runtime.partition.partition import Partition
 from glowtrain.runtime.partition.partitioner import partitioned
 from glowtrain.runtime.partition.positions import positions
 from glowtrain.runtime.partition.storage import Storage
-from glowtrain.runtime.partition.work import Work, WorkModel
+from glowtrain.runtime.partition.work import NodeWork, WorkModel
 from glowtrain.types import f32
 from tests.runtime.partition.cutting_models import cut_at, differing
 from tests.runtime.partition.devices import PlainDevice, plain_devices
@@ -46,7 +46,7 @@ def layers(partition: Partition) -> list[list[str]]:
     return [list(dict.fromkeys(node.layer for node in part.graph.nodes if node.layer)) for part in partition.parts]
 
 
-def blocks_of(graph: Graph) -> Blocks:
+def blocks_of(graph: Graph) -> NodeBlocks:
     return in_blocks(graph, positions(graph), Storage())
 
 
@@ -99,10 +99,10 @@ def test_of_ways_that_are_nearly_as_fast_the_one_with_fewest_bytes_is_taken(rand
 def test_operations_and_bytes_of_a_layer() -> None:
     graph = chain(16, 32)
     gemm, tanh = (WorkModel(Storage()).of(node) for node in graph.nodes)
-    assert gemm == Work(2 * 8 * 16 * 32 + 8 * 32, 4 * (8 * 16 + 16 * 32 + 32 + 8 * 32))
+    assert gemm == NodeWork(2 * 8 * 16 * 32 + 8 * 32, 4 * (8 * 16 + 16 * 32 + 32 + 8 * 32))
     assert tanh.bytes == 4 * 2 * 8 * 32
-    assert Work(100, 10).nanoseconds(DeviceFacts(operations=50.0, bandwidth=1.0)) == 10.0
-    assert Work(1000, 10).nanoseconds(DeviceFacts(operations=50.0, bandwidth=1.0)) == 20.0
+    assert NodeWork(100, 10).nanoseconds(DeviceFacts(operations=50.0, bandwidth=1.0)) == 10.0
+    assert NodeWork(1000, 10).nanoseconds(DeviceFacts(operations=50.0, bandwidth=1.0)) == 20.0
 
 
 def test_bytes_between_ranges_are_those_that_pass_between_parts(random: np.random.Generator) -> None:

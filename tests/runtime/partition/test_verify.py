@@ -15,7 +15,7 @@ from glowtrain.graph import Graph, Input, Node, Variable
 from glowtrain.graph.retype import retyped
 from glowtrain.ops.elementwise.activation import Relu
 from glowtrain.runtime.partition.assembling import _Assembling, assembled
-from glowtrain.runtime.partition.grouping import Cut, Item, Stages, Update, _Merging
+from glowtrain.runtime.partition.grouping import Item, StageCut, Stages, Update, _Merging
 from glowtrain.runtime.partition.partition import Part, Partition, whole
 from glowtrain.runtime.partition.storage import Storage
 from glowtrain.runtime.partition.verify import verify
@@ -151,15 +151,15 @@ def test_updates_before_reads_give_other_numbers(monkeypatch: pytest.MonkeyPatch
 
     assert [part.stage for part in cut().parts] == [0, 1, 0]
     assert not differing(graph, cut(), inputs, "interpreter", steps=3)
-    before = Cut.before.func  # type: ignore[attr-defined]
+    before = StageCut.before.func  # type: ignore[attr-defined]
 
-    def careless(self: Cut) -> dict[Item, list[Item]]:
+    def careless(self: StageCut) -> dict[Item, list[Item]]:
         found: dict[Item, list[Item]] = before(self)
         for item, others in found.items():
             if isinstance(item, Update):
                 others[:] = [other for other in others if isinstance(other, Node) and item.value in other.outputs]
         return found
 
-    monkeypatch.setattr(Cut, "before", property(careless))
+    monkeypatch.setattr(StageCut, "before", property(careless))
     monkeypatch.setattr(_Merging, "run", lambda self: None)
     assert differing(graph, cut(), inputs, "interpreter", steps=3)
