@@ -8,7 +8,7 @@ import resource
 import sys
 import warnings
 import weakref
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,6 +31,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 import glowtrain as gt
 import glowtrain.torch as gtt
 from glowtrain.torch.watching import guard
+from glowtrain.torch.watching.dict_versions import CHANGES as DICT_CHANGES
+from glowtrain.torch.watching.dict_versions import USES, version_word
 from glowtrain.torch.watching.tensor_layout import CHANGES, is_seen, tensor_layout
 
 Make = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -781,7 +783,17 @@ def test_the_memory_of_tensors_can_be_looked_at() -> None:
     assert all(is_seen(layout, change) for change in CHANGES)
 
 
-def test_a_guard_looks_at_objects() -> None:
+def looking_at(*dicts: dict[str, Any]) -> guard.Guard:
+    watching = guard.Guard()
+    watching.add_dicts(dicts)
+    watching.seal()
+    return watching
+
+
+@pytest.mark.parametrize("quickly", [True, False])
+def test_a_guard_looks_at_objects(quickly: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not quickly:
+        monkeypatch.setattr(guard, "version_word", lambda: None)
     mapping, elements = {"a": 1, "b": None}, [mse_loss]
     watching = guard.Guard()
     watching.add_dicts([mapping])
@@ -796,9 +808,56 @@ def test_a_guard_looks_at_objects() -> None:
     ):
         change()
         assert not watching.holds
+        assert not watching.holds
         undo()
         assert watching.holds
+        assert watching.holds
     elements[0] = cross_entropy
+    assert not watching.holds
+
+
+def test_what_changes_before_a_guard_is_complete_is_noticed() -> None:
+    mapping = {"a": 1}
+    watching = guard.Guard()
+    watching.add_dicts([mapping])
+    mapping["a"] = 2
+    watching.seal()
+    assert not watching.holds
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="dicts have no version any more")
+def test_versions_of_dicts_are_found() -> None:
+    """A guard relies on them to be quick; where there are none, it is slower only."""
+    assert version_word() is not None
+
+
+@pytest.mark.parametrize("make", [dict, OrderedDict, lambda given: defaultdict(dict, given)])
+@pytest.mark.parametrize("change", DICT_CHANGES[:-2])
+def test_changes_of_dicts_are_noticed(make: Callable[..., dict[str, Any]], change: Callable[..., Any]) -> None:
+    mapping = make({"a": 1, "b": None})
+    watching = looking_at({}, mapping, {"other": 1})
+    assert watching.holds
+    for use in USES:
+        use(mapping)
+    assert watching.holds
+    change(mapping)
+    assert not watching.holds
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changes_of_tensors_are_noticed(change: Callable[[torch.Tensor], None]) -> None:
+    tensors = [nn.Parameter(torch.zeros(17, dtype=torch.bfloat16)[:16].view(4, 4)) for _ in range(3)]
+    watching = guard.Guard()
+    for tensor in tensors:
+        watching.add_tensor(tensor)
+    watching.seal()
+    assert watching.holds
+    for tensor in tensors:
+        tensor.sum().backward()
+        with torch.no_grad():
+            tensor.add_(1)
+    assert watching.holds
+    change(tensors[1])
     assert not watching.holds
 
 

@@ -3,7 +3,7 @@
 ;
 ; A call is a row of words, which call.py lays out:
 ;
-;  0 how many arguments          1 addresses to fetch           2 the guard's entries      3 settings, as such entries
+;  0 how many arguments          1 addresses to fetch           2 the guard                3 settings, as another one
 ;  4 arguments                   5 numbers                      6 versions                 7 memory that the step writes
 ;  8 a list of results for calls 9 what fills it               10 the step                11 its table
 ; 12 what hears of a loss that is NaN or infinite              13 bytes of the loss       14 bits of its exponent
@@ -92,13 +92,11 @@ batch:
   br i1 %fits, label %guard, label %no
 guard:
   %guarded = call ptr @link(ptr %call, i64 2)
-  %differs = call i64 @changed(ptr %guarded)
-  %holds = icmp slt i64 %differs, 0
+  %holds = call i1 @holds(ptr %guarded)
   br i1 %holds, label %settings, label %no
 settings:
   %set = call ptr @link(ptr %call, i64 3)
-  %differ = call i64 @changed(ptr %set)
-  %hold = icmp slt i64 %differ, 0
+  %hold = call i1 @holds(ptr %set)
   br i1 %hold, label %numbers, label %no
 numbers:
   %followed = call i1 @numbers(ptr %call)

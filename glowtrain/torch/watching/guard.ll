@@ -27,8 +27,167 @@ asked:
   ret void
 }
 
+; Whether all holds of a guard, a row of three addresses: 0 what is looked at quickly   1 entries that are always looked
+; at   2 all entries, which decide where a quick look sees a change: what was changed back is as it was. The quick look
+; is renewed then.
+define zeroext i1 @holds(ptr %guard) #0 {
+entry:
+  %quick = load ptr, ptr %guard
+  %always.at = getelementptr ptr, ptr %guard, i64 1
+  %always = load ptr, ptr %always.at
+  %seen = call i1 @quick(ptr %quick, i1 false)
+  br i1 %seen, label %rest, label %whole
+rest:
+  %differs = call i64 @changed(ptr %always)
+  %rest.hold = icmp slt i64 %differs, 0
+  ret i1 %rest.hold
+whole:
+  %all.at = getelementptr ptr, ptr %guard, i64 2
+  %all = load ptr, ptr %all.at
+  %differ = call i64 @changed(ptr %all)
+  %all.hold = icmp slt i64 %differ, 0
+  br i1 %all.hold, label %renew, label %no
+renew:
+  %renewed = call i1 @quick(ptr %quick, i1 true)
+  ret i1 true
+no:
+  ret i1 false
+}
+
+; What is looked at quickly: words of memory that are others after each change, such as a dict's version, and tensors.
+;
+; A row: 0 how many words   1 how many tensors   then where a tensor has what, as tensor_layout.py finds it: 2 the first
+; word that counts of the Python object, which leads to C++'s object   3 how many count   4 and 5 so of C++'s object
+; 6 its word that leads to the storage   7 the storage's word   8 the word that leads to what autograd has   9 the word there
+; 10 factors, odd ones drawn by chance: a tensor's words times these make a sum, which is another one if one word
+; changes, and if several do, but by chance of 1 in 2^63
+; 11 addresses of words, each with the word; behind them tensors, each with its sum
+;
+; Gives whether all are as the row says; to renew it, it writes what they are into the row.
+define internal i1 @quick(ptr %row, i1 %renew) #0 {
+entry:
+  %words = load i64, ptr %row
+  %tensors.at = getelementptr i64, ptr %row, i64 1
+  %tensors = load i64, ptr %tensors.at
+  %pairs = add i64 %words, %tensors
+  br label %one
+one:
+  %n = phi i64 [ 0, %entry ], [ %next, %same ]
+  %end = icmp eq i64 %n, %pairs
+  br i1 %end, label %yes, label %look
+look:
+  %next = add i64 %n, 1
+  %twice = shl i64 %n, 1
+  %at = add i64 %twice, 11
+  %what.at = getelementptr ptr, ptr %row, i64 %at
+  %what = load ptr, ptr %what.at
+  %then.at = getelementptr ptr, ptr %what.at, i64 1
+  %then = load i64, ptr %then.at
+  %is.word = icmp ult i64 %n, %words
+  br i1 %is.word, label %word, label %tensor
+word:
+  %word.now = load i64, ptr %what
+  br label %compare
+tensor:
+  %sum = call i64 @sum(ptr %row, ptr %what)
+  br label %compare
+compare:
+  %now = phi i64 [ %word.now, %word ], [ %sum, %tensor ]
+  br i1 %renew, label %write, label %check
+write:
+  store i64 %now, ptr %then.at
+  br label %same
+check:
+  %equal = icmp eq i64 %now, %then
+  br i1 %equal, label %same, label %no
+same:
+  br label %one
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}
+
+; The sum of a tensor's words, for a row as above. What a word leads to is there as long as the object is.
+define internal i64 @sum(ptr %row, ptr %tensor) #0 {
+entry:
+  %own.at = getelementptr i64, ptr %row, i64 2
+  %own = load i64, ptr %own.at
+  %own.count.at = getelementptr i64, ptr %row, i64 3
+  %own.count = load i64, ptr %own.count.at
+  %first.at = getelementptr i64, ptr %row, i64 4
+  %first = load i64, ptr %first.at
+  %count.at = getelementptr i64, ptr %row, i64 5
+  %count = load i64, ptr %count.at
+  %storage.at = getelementptr i64, ptr %row, i64 6
+  %storage.word = load i64, ptr %storage.at
+  %data.at = getelementptr i64, ptr %row, i64 7
+  %data.word = load i64, ptr %data.at
+  %autograd.at = getelementptr i64, ptr %row, i64 8
+  %autograd.word = load i64, ptr %autograd.at
+  %flag.at = getelementptr i64, ptr %row, i64 9
+  %flag.word = load i64, ptr %flag.at
+  %factors.at = getelementptr ptr, ptr %row, i64 10
+  %factors = load ptr, ptr %factors.at
+  %object = getelementptr i64, ptr %tensor, i64 %own
+  %behind = load ptr, ptr %object
+  %words = getelementptr i64, ptr %behind, i64 %first
+  %object.sum = call i64 @product(ptr %object, ptr %factors, i64 %own.count)
+  %factors.behind = getelementptr i64, ptr %factors, i64 %own.count
+  %words.sum = call i64 @product(ptr %words, ptr %factors.behind, i64 %count)
+  %factors.last = getelementptr i64, ptr %factors.behind, i64 %count
+  %storage.link = getelementptr ptr, ptr %behind, i64 %storage.word
+  %storage = load ptr, ptr %storage.link
+  %data = call i64 @led(ptr %storage, i64 %data.word, ptr %factors.last)
+  %factors.flag = getelementptr i64, ptr %factors.last, i64 1
+  %autograd.link = getelementptr ptr, ptr %behind, i64 %autograd.word
+  %autograd = load ptr, ptr %autograd.link
+  %flag = call i64 @led(ptr %autograd, i64 %flag.word, ptr %factors.flag)
+  %all = add i64 %object.sum, %words.sum
+  %more = add i64 %data, %flag
+  %sum = add i64 %all, %more
+  ret i64 %sum
+}
+
+; A word of memory times a factor; 0 where there is no memory.
+define internal i64 @led(ptr %memory, i64 %word, ptr %factor) #0 {
+entry:
+  %none = icmp eq ptr %memory, null
+  br i1 %none, label %nothing, label %there
+there:
+  %at = getelementptr i64, ptr %memory, i64 %word
+  %now = load i64, ptr %at
+  %times = load i64, ptr %factor
+  %product = mul i64 %now, %times
+  ret i64 %product
+nothing:
+  ret i64 0
+}
+
+; The inner product of so many words.
+define internal i64 @product(ptr %words, ptr %factors, i64 %count) #0 {
+entry:
+  br label %one
+one:
+  %n = phi i64 [ 0, %entry ], [ %next, %more ]
+  %sum = phi i64 [ 0, %entry ], [ %sum.next, %more ]
+  %end = icmp eq i64 %n, %count
+  br i1 %end, label %summed, label %more
+more:
+  %next = add i64 %n, 1
+  %word.at = getelementptr i64, ptr %words, i64 %n
+  %word = load i64, ptr %word.at
+  %factor.at = getelementptr i64, ptr %factors, i64 %n
+  %factor = load i64, ptr %factor.at
+  %times = mul i64 %word, %factor
+  %sum.next = add i64 %sum, %times
+  br label %one
+summed:
+  ret i64 %sum
+}
+
 ; The entry that does not hold, by the number of its first word; -1 if all hold.
-define i64 @changed(ptr %guard) #0 {
+define internal i64 @changed(ptr %guard) #0 {
 entry:
   %position = alloca i64
   %value = alloca ptr

@@ -7,6 +7,7 @@ the step before has mostly pushed out of the caches, where a loop in native code
 from __future__ import annotations
 
 import ctypes
+import secrets
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 
 from glowtrain.torch.memory import span
+from glowtrain.torch.watching.dict_versions import version_word
 from glowtrain.torch.watching.native import library
 from glowtrain.torch.watching.tensor_layout import MOST_AXES, WORD, read, tensor_layout
 
@@ -39,27 +41,35 @@ class Guard:
         self.lines: set[int] = set()
         """The lines of memory that it looks at, by number."""
         self._entries: list[int] = []
+        self._always: list[int] = []
+        """Those entries that no quick look stands for."""
+        self._versions: list[int] = []
+        """Addresses of dicts' versions."""
+        self._tensors: list[torch.Tensor] = []
         self._kept: list[Any] = []
 
     def add_dicts(self, dicts: Sequence[dict[Any, Any]], passed_over: Sequence[Any] = ()) -> None:
         """Their values, by identity and in their order, whatever some keys have."""
         for each in dicts:
-            self._add(DICT, each, None, list(each.values()))
-            for at, key in enumerate(each):
-                if key in passed_over:
-                    self._entries[at - len(each)] = 0
+            seen = [0 if key in passed_over else id(value) for key, value in each.items()]
+            word = None if 0 in seen else version_word()
+            self._kept += each.values()
+            self._add(DICT, each, None, seen, None if word is None else id(each) + WORD * word)
 
     def add_list(self, elements: list[Any]) -> None:
         """Its elements, by identity."""
-        self._add(LIST, elements, None, list(elements))
+        self._kept += elements
+        self._add(LIST, elements, None, list(map(id, elements)))
 
     def add_item(self, mapping: dict[Any, Any], key: str) -> None:
         """What a dict has under a key, by identity."""
-        self._add(ITEM, mapping, key, [mapping[key]])
+        self._kept.append(mapping[key])
+        self._add(ITEM, mapping, key, [id(mapping[key])])
 
     def add_answer(self, function: Callable[[], Any], expected: Any) -> None:
         """What a function returns, by identity."""
-        self._add(ANSWER, function, None, [expected])
+        self._kept.append(expected)
+        self._add(ANSWER, function, None, [id(expected)])
 
     def add_tensor(self, tensor: torch.Tensor) -> None:
         """Where a tensor's elements lie and how, its element type, whether it requires a gradient, and hooks on it."""
@@ -67,12 +77,13 @@ class Guard:
             self.complete = False
             return
         self._kept += [tensor, tensor.untyped_storage()]
+        self._tensors.append(tensor)
         for address, count in self._layout.words_of(tensor):
             self._entries += [MEMORY, count, address, 0, *read(address, count)]
             self.lines.update(lines_of(address, WORD * count))
         for hooks in (tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None)):
             if hooks is not None:
-                self._add(DICT, hooks, None, [])
+                self.add_dicts([hooks])
 
     def add_contents(self, tensor: torch.Tensor) -> None:
         """What is in the memory of a tensor, which :meth:`add_tensor` looks at besides: whoever writes there, and by
@@ -81,34 +92,56 @@ class Guard:
         contents = contents_of(tensor)
         words = np.frombuffer(contents.ljust(-(-len(contents) // WORD) * WORD, b"\0"), np.uint64)
         self._kept.append(tensor)
-        self._entries += [BYTES, len(words), first, len(contents), *words.tolist()]
+        self._enter([BYTES, len(words), first, len(contents), *words.tolist()])
         self.lines.update(lines_of(first, end - first))
 
-    def _add(self, kind: int, looked_at: Any, key: Any, expected: Sequence[Any]) -> None:
-        self._kept += [looked_at, key, *expected]
-        self._entries += [kind, len(expected), id(looked_at), id(key), *map(id, expected)]
-        self.lines.update(lines_of_object(looked_at))
+    def _add(self, kind: int, looked_at: Any, key: Any, expected: Sequence[int], version: int | None = None) -> None:
+        self._kept += [looked_at, key]
+        self._enter([kind, len(expected), id(looked_at), id(key), *expected], version)
+        self.lines.update(lines_of_object(looked_at) if version is None else lines_of(version, WORD))
         if kind == ITEM:
             self.lines.update(lines_of(id(key), 1))
+
+    def _enter(self, entry: Sequence[int], version: int | None = None) -> None:
+        """An entry, and the address of a word that is another one after each change of what it looks at."""
+        self._entries += entry
+        if version is None:
+            self._always += entry
+        else:
+            self._versions.append(version)
 
     def seal(self) -> None:
         """Nothing more is added."""
         # an entry ends where the next begins, and the last one's words may be looked at behind its end
-        words = [*self._entries, END, 0, 0, 0, 0]
-        self._words = (ctypes.c_uint64 * len(words))(*words)
-        self.address = ctypes.addressof(self._words)
-        self.lines.update(lines_of(self.address, WORD * len(words)))
+        end = [END, 0, 0, 0, 0]
+        self._rows = [_words(self._quick()), _words([*self._always, *end]), _words([*self._entries, *end])]
+        self._row = _words(list(map(ctypes.addressof, self._rows)))
+        self.address = ctypes.addressof(self._row)
+        for row in (self._row, *self._rows[:2]):
+            self.lines.update(lines_of(ctypes.addressof(row), ctypes.sizeof(row)))
         self._fetched = addresses(self.lines)
-        self._calls = (_fetch(), _changed()) if self.complete else None
+        self._calls = (_fetch(), _holds()) if self.complete else None
+
+    def _quick(self) -> list[int]:
+        """What native code looks at quickly. It writes versions and sums itself, after a first look at all entries: a
+        change between these being added and now would be in versions that were read here."""
+        layout, factors = self._layout, _factors()
+        if layout is None:
+            return []
+        self._kept.append(factors)
+        self.lines.update(lines_of(ctypes.addressof(factors), ctypes.sizeof(factors)))
+        words = [*layout.python, *layout.behind, layout.own.storage, layout.storage, *layout.autograd]
+        pairs = [word for looked_at in (*self._versions, *map(id, self._tensors)) for word in (looked_at, 0)]
+        return [len(self._versions), len(self._tensors), *words, ctypes.addressof(factors), *pairs]
 
     @property
     def holds(self) -> bool:
         """Whether nothing has changed; False, too, where that cannot be said so quickly."""
         if self._calls is None:
             return False
-        fetch, changed = self._calls
+        fetch, holds = self._calls
         fetch(self._fetched)
-        return changed(self.address) < 0
+        return holds(self.address)
 
 
 def contents_of(tensor: torch.Tensor) -> bytes:
@@ -143,10 +176,22 @@ def within(tensor: torch.Tensor, low: int, high: int, ignored: int) -> bool:
 
 
 @cache
-def _changed() -> Callable[[int], int]:
-    """``changed`` of ``guard.ll``, which keeps Python's global lock."""
-    call: Callable[[int], int] = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(library().address("changed"))
+def _holds() -> Callable[[int], bool]:
+    """``holds`` of ``guard.ll``, which keeps Python's global lock."""
+    call: Callable[[int], bool] = ctypes.PYFUNCTYPE(ctypes.c_bool, ctypes.c_void_p)(library().address("holds"))
     return call
+
+
+@cache
+def _factors() -> ctypes.Array[ctypes.c_uint64]:
+    """What native code multiplies the words of a tensor by: odd, so that each word counts to its last bit."""
+    layout = tensor_layout()
+    count = 0 if layout is None else layout.python[1] + layout.behind[1] + 2
+    return _words([secrets.randbits(64) | 1 for _ in range(count)])
+
+
+def _words(words: Sequence[int]) -> ctypes.Array[ctypes.c_uint64]:
+    return (ctypes.c_uint64 * len(words))(*words)
 
 
 @cache

@@ -11,7 +11,7 @@ from glowtrain.backends.llvm import toolchain
 from glowtrain.backends.llvm.target import Target
 
 FILES = "guard.ll", "arguments.ll", "call.ll"
-EXPORTS = "fetch", "changed", "largest", "step"
+EXPORTS = "fetch", "holds", "largest", "step"
 
 
 @cache
