@@ -32,7 +32,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 # Triton's client wants an older protobuf than ours; the messages of KServe's have the names of Triton's.
 SERVING := .venv-serving
 KSERVE := .venv-kserve
-CLIENTS := tritonclient[http,grpc]==2.73.0 schemathesis==4.32.5 grpcio-tools prometheus-client cryptography httpx pyyaml
+CLIENTS := tritonclient[http,grpc]==2.73.0 schemathesis==4.32.5 grpcio-tools prometheus-client cryptography httpx2 pyyaml
 
 .PHONY: demo test soak test-torch test-targets test-serving test-flower test-peers lint docs format clean
 .DELETE_ON_ERROR:
