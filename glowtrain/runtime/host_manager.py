@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from threading import Condition, Event, Thread
@@ -78,6 +79,10 @@ class HostManager:
         self._adding: set[tuple[str, str]] = set()
         self._trainings: list[TrainingNetwork] = []
         self._pipelines: dict[str, Pipeline] = {}
+        self._flowing: set[Future[Any]] = set()
+        """Requests that are in pipelines."""
+        self._flows_end = False
+        """Whether it is closed but for these, which have networks to ask yet."""
         self._closed: str | None = None
         self._ended = Event()
         self._tick = 0.05 if time_limit is None else min(0.05, time_limit / 4)
@@ -359,15 +364,46 @@ class HostManager:
         Raises :class:`UnknownNetworkError`, :class:`InputError` for what does not fit the network,
         :class:`QueueFullError` naming the limit, :class:`UnavailableError`.
         """
-        if name in self._pipelines:
-            _check_request(priority, timeout)
-            return self._pipelines[name].run(self.run, inputs, outputs, priority, timeout)
         _check_request(priority, timeout)
+        self._check_open()
+        if name in self._pipelines:
+            return self._started(self._pipelines[name], inputs, outputs, priority, timeout)
+        return self._enqueued(name, inputs, version=version, outputs=outputs, priority=priority, timeout=timeout)
 
+    def _enqueued(
+        self,
+        name: str,
+        inputs: Mapping[str, Any],
+        *,
+        version: str | None = None,
+        outputs: Collection[str] | None = None,
+        priority: int,
+        timeout: float | None,
+    ) -> RequestFuture:
         def made(network: Network) -> NetworkRequest:
             return network.request(inputs, outputs, priority, timeout, copied=True)
 
         return self._asked(name, version, made, Network.enqueue)
+
+    def _started(
+        self,
+        pipeline: Pipeline,
+        inputs: Mapping[str, Any],
+        outputs: Collection[str] | None,
+        priority: int,
+        timeout: float | None,
+    ) -> RequestFuture:
+        """A request on its way through a pipeline."""
+        future = pipeline.run(self._enqueued, inputs, outputs, priority, timeout)
+        with self._lock:
+            self._flowing.add(future)
+        future.add_done_callback(self._flowed)
+        return future
+
+    def _flowed(self, future: Future[Any]) -> None:
+        with self._lock:
+            self._flowing.discard(future)
+            self._lock.notify_all()
 
     def run_sync(
         self,
@@ -386,6 +422,7 @@ class HostManager:
             answer = self._waited(self.run(name, inputs, outputs=outputs, priority=priority, timeout=timeout))
             return answer
         _check_request(priority, timeout)
+        self._check_open()
 
         def made(network: Network) -> NetworkRequest:
             return network.request(inputs, outputs, priority, timeout)
@@ -402,7 +439,7 @@ class HostManager:
     ) -> RequestFuture:
         """Ask a network; where it was replaced after it had been found, the one in its place."""
         while True:
-            if self._closed is not None:
+            if self._closed is not None and not self._flows_end:
                 self._check_open()
             network = self.network(name, version)
             request = made(network)
@@ -452,11 +489,15 @@ class HostManager:
             if self._closed is not None:
                 return
             self._closed = "it is closed"
+            until = None if timeout is None else time.monotonic() + timeout
+            self._flows_end = drain
+            if drain:
+                self._lock.wait_for(lambda: not self._flowing, _left(until))
+            self._flows_end = False
             networks = self.networks()
             self._networks.clear()
         for network in networks:
             network.close("the runtime is closed")
-        until = None if timeout is None else time.monotonic() + timeout
         problems = []
         for network in networks:
             problems += self._retire(network, "the runtime is closed", drain, _left(until))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -52,7 +53,7 @@ class Pipeline:
         wanted = tuple(self.outputs) if outputs is None else tuple(outputs)
         if wrong := [name for name in wanted if name not in self.outputs]:
             raise InputError(f"{self.name} has no output {listed(wrong)}; it has {listed(self.outputs)}")
-        return _Run(self, ask, dict(inputs), wanted, priority, timeout).start()
+        return _Run(self, ask, deepcopy(dict(inputs)), wanted, priority, timeout).start()
 
 
 class _Run:

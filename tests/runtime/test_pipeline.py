@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Event
+from threading import Event, Thread
 from time import sleep
 
 import numpy as np
 import pytest
 
 import glowtrain as gt
-from glowtrain.errors import DeadlineError, InputError, UnknownNetworkError
+from glowtrain.errors import DeadlineError, InputError, RequestError, UnavailableError, UnknownNetworkError
 from glowtrain.graph import Template
 from glowtrain.runtime import HostDevice, HostManager, Link, Pipeline
 from glowtrain.types import Array
+from tests.runtime.devices import Gate, ScriptedDevice
 
 
 def _scaled(name: str, by: float) -> Template:
@@ -155,3 +156,42 @@ def test_names_are_taken_once() -> None:
             _chain(host)
         with pytest.raises(InputError, match="already"):
             host.add_network("six", _scaled("six", 1.0))
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_closed_while_requests_are_on_their_way(drain: bool) -> None:
+    """Those between two networks are answered like those that wait for one."""
+    gate = Gate()
+    host = _host(ScriptedDevice("a", gate), ScriptedDevice("b"))
+    _chain(host)
+    gate.close()
+    futures = [host.run("six", {"x": _rows(8)}) for _ in range(5)]
+    assert gate.reached.wait(60)
+    closing = Thread(target=host.close, kwargs={"drain": drain})
+    closing.start()
+    while host._closed is None:
+        sleep(0)
+    with pytest.raises(UnavailableError):
+        host.run("six", {"x": _rows(1)})
+    gate.open()
+    closing.join(60)
+    assert not closing.is_alive()
+    for future in futures:
+        if drain:
+            assert np.array_equal(future.result(60)["y"], _rows(8) * 6)
+        else:
+            assert isinstance(future.exception(60), RequestError)
+
+
+def test_arrays_may_be_used_again() -> None:
+    """Those that a later network takes, too."""
+    gate = Gate()
+    with _host(ScriptedDevice("a", gate), ScriptedDevice("b")) as host:
+        host.add_pipeline("both", [Link("double", {"x": "x"}), Link("triple", {"x": "x"})], {"y": "triple.y"})
+        gate.close()
+        mine = _rows(4)
+        future = host.run("both", {"x": mine})
+        assert gate.reached.wait(60)
+        mine[:] = 77
+        gate.open()
+        assert np.array_equal(future.result(60)["y"], _rows(4) * 3)
