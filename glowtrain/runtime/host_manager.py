@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from threading import Condition, Event, Thread
@@ -21,6 +20,7 @@ from glowtrain.errors import InputError, UnavailableError, UnknownNetworkError
 from glowtrain.forks import renew_in_children
 from glowtrain.graph import Graph
 from glowtrain.presentation.words import kind_of, listed
+from glowtrain.runtime.checks import check_request, count, positive, seconds, text
 from glowtrain.runtime.device.device_manager import DeviceManager, DeviceStatus
 from glowtrain.runtime.device.host_device import as_devices
 from glowtrain.runtime.models import Model, ServedModel, Terms, prepared
@@ -28,7 +28,7 @@ from glowtrain.runtime.network import Network, Service
 from glowtrain.runtime.observation.metrics import Metric
 from glowtrain.runtime.observation.trace import RuntimeTrace
 from glowtrain.runtime.partition.partition import Partition
-from glowtrain.runtime.pipeline import Link, Pipeline, checked
+from glowtrain.runtime.pipeline import Link, Pipeline, Pipelines, checked
 from glowtrain.runtime.placement.provisioner import Provisioner
 from glowtrain.runtime.placement.replica import Replica
 from glowtrain.runtime.request.request import NetworkRequest, RequestFuture
@@ -66,7 +66,7 @@ class HostManager:
         time_limit: float | None = TIME_LIMIT,
         trace: bool = False,
     ) -> None:
-        if time_limit is not None and not _positive(time_limit):
+        if time_limit is not None and not positive(time_limit):
             raise InputError(f"time_limit is a number of seconds above 0, or None, not {time_limit!r}")
         self.managers = {device.name: DeviceManager(device, time_limit) for device in as_devices(devices)}
         self.provisioner = Provisioner(tuple(self.managers.values()))
@@ -78,11 +78,9 @@ class HostManager:
         self._retiring: tuple[Network, ...] = ()
         self._adding: set[tuple[str, str]] = set()
         self._trainings: list[TrainingNetwork] = []
-        self._pipelines: dict[str, Pipeline] = {}
-        self._flowing: set[Future[Any]] = set()
-        """Requests that are in pipelines."""
+        self._pipelines = Pipelines()
         self._flows_end = False
-        """Whether it is closed but for these, which have networks to ask yet."""
+        """Whether it is closed but for requests in pipelines, which have networks to ask yet."""
         self._closed: str | None = None
         self._ended = Event()
         self._tick = 0.05 if time_limit is None else min(0.05, time_limit / 4)
@@ -97,7 +95,7 @@ class HostManager:
             network.renew(self._closed)
         for manager in self.managers.values():
             manager.renew(self._closed)
-        self._networks, self._retiring, self._pipelines = {}, (), {}
+        self._networks, self._retiring, self._pipelines = {}, (), Pipelines()
 
     def __enter__(self) -> HostManager:
         return self
@@ -139,9 +137,9 @@ class HostManager:
         :class:`ProvisionError` where it fits nowhere, :class:`DeviceError` where a device fails: nothing is left then.
         """
         self._check_thread("add_network")
-        service = Service(max_delay=_seconds("max_delay", max_delay), queue=_count("queue", queue))
-        where = Destination(tuple(self._chosen(devices)), _count("replicas", replicas))
-        _text("a network's name", name), _text("a version", version)
+        service = Service(max_delay=seconds("max_delay", max_delay), queue=count("queue", queue))
+        where = Destination(tuple(self._chosen(devices)), count("replicas", replicas))
+        text("a network's name", name), text("a version", version)
         self._begin_adding(name, version, replace=replace)
         try:
             terms = Terms(max_batch, batch_sizes, dims, partition)
@@ -198,13 +196,13 @@ class HostManager:
         """
         self._check_open()
         managers = self._chosen(devices)
-        parts = len(managers) if parts is None else _count("parts", parts)
+        parts = len(managers) if parts is None else count("parts", parts)
         managers = managers[:parts]
-        _count("batch_size", batch_size)
+        count("batch_size", batch_size)
         with ExitStack() as undo:
-            placed = placed_training(_text("a training's name", name), trainer, batch_size, parts, managers, undo)
+            placed = placed_training(text("a training's name", name), trainer, batch_size, parts, managers, undo)
             undo.pop_all()
-        training = TrainingNetwork(name, trainer, batch_size, parts, placed, _count("queue", queue))
+        training = TrainingNetwork(name, trainer, batch_size, parts, placed, count("queue", queue))
         with self._lock:
             self._trainings.append(training)
         return training
@@ -215,12 +213,12 @@ class HostManager:
 
         Raises :class:`InputError` for a name that is there already, and for values that come from nowhere.
         """
-        pipeline = checked(_text("a pipeline's name", name), links, outputs)
+        pipeline = checked(text("a pipeline's name", name), links, outputs)
         with self._lock:
             self._check_open()
             if name in self._networks or name in self._pipelines:
                 raise InputError(f"there is a network or pipeline {name} already")
-            self._pipelines[name] = pipeline
+            self._pipelines.add(pipeline)
         return pipeline
 
     def _begin_adding(self, name: str, version: str, *, replace: bool) -> None:
@@ -273,7 +271,7 @@ class HostManager:
         :class:`UnknownNetworkError` naming those that there are."""
         versions = self._networks.get(name)
         if not versions:
-            known = (*self._networks, *self._pipelines)
+            known = (*self._networks, *self._pipelines.names)
             raise UnknownNetworkError(f"there is no network {name!r}; there is {listed(known) if known else 'none'}")
         if version is None:
             return next(reversed(versions.values()))
@@ -364,10 +362,10 @@ class HostManager:
         Raises :class:`UnknownNetworkError`, :class:`InputError` for what does not fit the network,
         :class:`QueueFullError` naming the limit, :class:`UnavailableError`.
         """
-        _check_request(priority, timeout)
+        check_request(priority, timeout)
         self._check_open()
         if name in self._pipelines:
-            return self._started(self._pipelines[name], inputs, outputs, priority, timeout)
+            return self._pipelines.run(name, self._enqueued, inputs, outputs, priority, timeout)
         return self._enqueued(name, inputs, version=version, outputs=outputs, priority=priority, timeout=timeout)
 
     def _enqueued(
@@ -385,26 +383,6 @@ class HostManager:
 
         return self._asked(name, version, made, Network.enqueue)
 
-    def _started(
-        self,
-        pipeline: Pipeline,
-        inputs: Mapping[str, Any],
-        outputs: Collection[str] | None,
-        priority: int,
-        timeout: float | None,
-    ) -> RequestFuture:
-        """A request on its way through a pipeline."""
-        future = pipeline.run(self._enqueued, inputs, outputs, priority, timeout)
-        with self._lock:
-            self._flowing.add(future)
-        future.add_done_callback(self._flowed)
-        return future
-
-    def _flowed(self, future: Future[Any]) -> None:
-        with self._lock:
-            self._flowing.discard(future)
-            self._lock.notify_all()
-
     def run_sync(
         self,
         name: str,
@@ -421,7 +399,7 @@ class HostManager:
         if name in self._pipelines:
             answer = self._waited(self.run(name, inputs, outputs=outputs, priority=priority, timeout=timeout))
             return answer
-        _check_request(priority, timeout)
+        check_request(priority, timeout)
         self._check_open()
 
         def made(network: Network) -> NetworkRequest:
@@ -488,11 +466,11 @@ class HostManager:
         with self._lock:
             if self._closed is not None:
                 return
-            self._closed = "it is closed"
-            until = None if timeout is None else time.monotonic() + timeout
-            self._flows_end = drain
-            if drain:
-                self._lock.wait_for(lambda: not self._flowing, _left(until))
+            self._closed, self._flows_end = "it is closed", drain
+        until = None if timeout is None else time.monotonic() + timeout
+        if drain:
+            self._pipelines.drained(timeout)
+        with self._lock:
             self._flows_end = False
             networks = self.networks()
             self._networks.clear()
@@ -542,34 +520,5 @@ def _raise_first(problems: Sequence[Exception]) -> None:
         raise problems[0]
 
 
-def _check_request(priority: Any, timeout: Any) -> None:
-    if type(priority) is not int:
-        raise InputError(f"a priority is a whole number, not {priority!r}")
-    if timeout is not None and not _positive(timeout):
-        raise InputError(f"a time-out is a number of seconds above 0, not {timeout!r}")
-
-
 def _left(until: float | None) -> float | None:
     return None if until is None else max(until - time.monotonic(), 0.0)
-
-
-def _positive(number: Any) -> bool:
-    return isinstance(number, (int, float)) and not isinstance(number, bool) and number > 0
-
-
-def _seconds(what: str, number: Any) -> float:
-    if not isinstance(number, (int, float)) or isinstance(number, bool) or not 0 <= number < float("inf"):
-        raise InputError(f"{what} is a number of seconds from 0, not {number!r}")
-    return float(number)
-
-
-def _count(what: str, number: Any) -> int:
-    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise InputError(f"{what} is a whole number of at least 1, not {number!r}")
-    return number
-
-
-def _text(what: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise InputError(f"{what} is a text, not {value!r}")
-    return value

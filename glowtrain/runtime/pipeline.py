@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
+from threading import Condition
 from typing import Any
 
 from glowtrain.errors import DeadlineError, InputError
@@ -54,6 +55,53 @@ class Pipeline:
         if wrong := [name for name in wanted if name not in self.outputs]:
             raise InputError(f"{self.name} has no output {listed(wrong)}; it has {listed(self.outputs)}")
         return _Run(self, ask, deepcopy(dict(inputs)), wanted, priority, timeout).start()
+
+
+class Pipelines:
+    """All pipelines by name, and the requests that are in them."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._all: dict[str, Pipeline] = {}
+        self._flowing: set[Future[Any]] = set()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._all
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of those that there are."""
+        return tuple(self._all)
+
+    def add(self, pipeline: Pipeline) -> None:
+        """Have one more."""
+        self._all[pipeline.name] = pipeline
+
+    def run(
+        self,
+        name: str,
+        ask: Ask,
+        inputs: Mapping[str, Any],
+        outputs: Collection[str] | None,
+        priority: int,
+        timeout: float | None,
+    ) -> RequestFuture:
+        """What :meth:`Pipeline.run` does."""
+        future = self._all[name].run(ask, inputs, outputs, priority, timeout)
+        with self._changed:
+            self._flowing.add(future)
+        future.add_done_callback(self._flowed)
+        return future
+
+    def _flowed(self, future: Future[Any]) -> None:
+        with self._changed:
+            self._flowing.discard(future)
+            self._changed.notify_all()
+
+    def drained(self, timeout: float | None) -> bool:
+        """Wait until no request is in any of them; False where that takes longer than ``timeout`` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._flowing, timeout)
 
 
 class _Run:

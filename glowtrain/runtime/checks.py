@@ -1,0 +1,42 @@
+"""What is said about networks and requests, checked: each function raises :class:`InputError` for what cannot be meant,
+and gives back the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from glowtrain.errors import InputError
+
+
+def check_request(priority: Any, timeout: Any) -> None:
+    """How urgent a request is."""
+    if type(priority) is not int:
+        raise InputError(f"a priority is a whole number, not {priority!r}")
+    if timeout is not None and not positive(timeout):
+        raise InputError(f"a time-out is a number of seconds above 0, not {timeout!r}")
+
+
+def positive(number: Any) -> bool:
+    """Whether it is a number above 0; raises nothing."""
+    return isinstance(number, (int, float)) and not isinstance(number, bool) and number > 0
+
+
+def seconds(what: str, number: Any) -> float:
+    """A time from 0."""
+    if not isinstance(number, (int, float)) or isinstance(number, bool) or not 0 <= number < float("inf"):
+        raise InputError(f"{what} is a number of seconds from 0, not {number!r}")
+    return float(number)
+
+
+def count(what: str, number: Any) -> int:
+    """A whole number from 1."""
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise InputError(f"{what} is a whole number of at least 1, not {number!r}")
+    return number
+
+
+def text(what: str, value: Any) -> str:
+    """A text that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise InputError(f"{what} is a text, not {value!r}")
+    return value
