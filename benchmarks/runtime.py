@@ -124,14 +124,12 @@ def batching(turns: int) -> Iterator[str]:
 
 
 def _compared(first: str, second: str, pairs: list[tuple[float, float]]) -> Iterator[str]:
-    """Medians say what there was on this machine while it did other things, the best of all turns what there can be."""
-    yield "| requests/s | median | best |"
-    yield "|---|---:|---:|"
-    for name, rates in zip((first, second), zip(*pairs, strict=True), strict=True):
-        yield f"| {name} | {statistics.median(rates):,.0f} | {max(rates):,.0f} |"
-    ratio = statistics.median(other / one for one, other in pairs)
-    best = max(other for _, other in pairs) / max(one for one, _ in pairs)
-    yield f"| ratio | {ratio:.2f} | {best:.2f} |"
+    """Rates, and the ratio pair by pair: medians and quartiles."""
+    yield "| | requests/s | ratio | quartiles |"
+    yield "|---|---:|---:|---:|"
+    yield f"| {first} | {statistics.median(one for one, _ in pairs):,.0f} | | |"
+    low, ratio, high = statistics.quantiles((other / one for one, other in pairs), n=4)
+    yield f"| {second} | {statistics.median(other for _, other in pairs):,.0f} | {ratio:.2f} | {low:.2f}, {high:.2f} |"
 
 
 def in_a_row(turns: int) -> Iterator[str]:
@@ -206,8 +204,9 @@ def main() -> None:
     lines += [f"    python benchmarks/runtime.py --turns {arguments.turns}", ""]
     lines += [f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f} at the start.", ""]
     for title, part in PARTS.items():
-        lines += [f"## {title}", "", *part(arguments.turns), ""]
-        print("\n".join(lines[-6:]), flush=True)
+        table = [f"## {title}", "", *part(arguments.turns), ""]
+        lines += table
+        print("\n".join(table), flush=True)
     if arguments.output is not None:
         arguments.output.write_text("\n".join(lines), encoding="utf-8")
 

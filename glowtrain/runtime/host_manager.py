@@ -205,6 +205,9 @@ class HostManager:
         training = TrainingNetwork(name, trainer, batch_size, parts, placed, count("queue", queue))
         with self._lock:
             self._trainings.append(training)
+        if self._closed is not None:
+            training.close(self._closed)
+            self._check_open()
         return training
 
     def add_pipeline(self, name: str, links: Sequence[Link], outputs: Mapping[str, str]) -> Pipeline:

@@ -450,6 +450,29 @@ def test_added_while_it_is_closed(device: ScriptedDevice) -> None:
     assert host.status()[0].used == 0
 
 
+def test_training_added_while_it_is_closed(device: ScriptedDevice) -> None:
+    loss = gt.losses.mse("target", "y")
+    trainer = gt.Trainer(_linear, loss, gt.optim.SGD(0.1), threads=1)
+    host = HostManager([device])
+
+    def close(call: str, given: object) -> None:
+        if call == "load":
+            host._closed = "it is closed"
+
+    device.before = close
+    with pytest.raises(UnavailableError, match="it is closed"):
+        host.add_training("net", trainer, batch_size=2)
+    assert device.live == 0
+    assert host.status()[0].used == 0
+    host._closed = None
+    host.close()
+
+
+@gt.model(x=gt.f32["batch", 3])
+def _linear(x: Value) -> dict[str, Value]:
+    return {"y": gt.nn.linear(x, 2)}
+
+
 def test_one_name_is_added_once(device: ScriptedDevice) -> None:
     with HostManager([device]) as host, ThreadPoolExecutor(4) as pool:
         tries = [pool.submit(host.add_network, "net", triple, batch_sizes=[1]) for _ in range(4)]
