@@ -513,6 +513,7 @@ class HostManager:
             for manager in self.managers.values():
                 if (error := manager.overdue(now)) is not None:
                     manager.lose(error)
+                manager.check(now)
             for network in (*self.networks(), *self._retiring):
                 network.queue.expire(now)
                 self._leave(network.drop_lost(), until=now)

@@ -200,6 +200,35 @@ def test_overdue_after_the_limit() -> None:
     assert manager.overdue(now + 1e9) is None
 
 
+@pytest.mark.parametrize("error", [DeviceLostError("unplugged"), OSError("no such bus")])
+def test_idle_devices_are_asked_whether_they_work(error: Exception) -> None:
+    """Not before they have been idle for long, nor while they work; one that does not is out of service."""
+    asked, device = list[str](), ScriptedDevice()
+    manager = DeviceManager(device)
+    device.probe = lambda: asked.append("works")  # type: ignore[method-assign]
+    now = time.monotonic()
+    manager.check(now)
+    assert not asked
+    held = Held(manager)
+    manager.check(now + 1000.0)
+    held.go.set()
+    manager.call(lambda: None, "a call")
+    assert not asked
+    while not asked:  # the call may be ending yet
+        manager.check(now + 1000.0)
+    manager.check(now + 1001.0)
+    manager.call(lambda: None, "a call")
+    assert asked == ["works"]
+
+    def broken() -> None:
+        raise error
+
+    device.probe = broken  # type: ignore[method-assign]
+    while manager.lost is None:
+        manager.check(now + 2000.0)
+    assert str(error) in str(manager.status.lost)
+
+
 def test_memory_is_accounted_for() -> None:
     manager = DeviceManager(ScriptedDevice(memory=1000))
     manager.reserve(600, "one")

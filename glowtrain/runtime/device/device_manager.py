@@ -88,7 +88,7 @@ class DeviceManager:
         self._queue: list[tuple[int, int, Task]] = []
         self._order = count()
         self._running: Task | None = None
-        self._began = self._since = time.monotonic()
+        self._began = self._since = self._asked = time.monotonic()
         self._busy, self._tasks = 0.0, 0
         self._holder: int | None = None
         """The thread that has the device in place of its own."""
@@ -228,6 +228,16 @@ class DeviceManager:
             "service"
         )
 
+    def check(self, now: float) -> None:
+        """Ask a device that has nothing to do whether it still works, unless it was asked lately: whoever comes next
+        need not find out."""
+        with self._lock:
+            idle = self._running is None and not self._queue and self.lost is None and not self._closing
+            if not idle or now - max(self._began, self._asked) < PROBE_AFTER:
+                return
+            self._asked = now
+        self.submit(Task(self.device.probe, lambda lost: None, URGENT, "the question whether it works"))
+
     def lose(self, error: DeviceLostError) -> bool:
         """Take it out of service: everything that it was to do fails. Whether it was in service."""
         with self._lock:
@@ -319,6 +329,8 @@ class DeviceManager:
 
 URGENT = 1 << 30
 """The priority of loading and unloading, before that of any request."""
+PROBE_AFTER = 5.0
+"""Seconds without a task after which a device is asked whether it still works."""
 HELD = Task(lambda: None, lambda lost: None, what="a task that is being taken")
 """What a device runs while a thread that holds it looks for its task."""
 
