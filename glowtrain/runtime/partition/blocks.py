@@ -9,14 +9,14 @@ the greatest sum of the range's values that the whole graph has alive at the sam
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from glowtrain.backends.device import Device, DeviceFacts
-from glowtrain.graph import Graph, Node, Value
+from glowtrain.graph import Graph, Node, Value, Variable
 from glowtrain.runtime.partition.positions import Positions
 from glowtrain.runtime.partition.storage import Storage
 from glowtrain.runtime.partition.work import NodeWork, WorkModel
@@ -49,8 +49,8 @@ class ValueFlow:
 
 
 def flows(graph: Graph, positions: Positions, storage: Storage) -> list[ValueFlow]:
-    """The values that nodes make and others read, as far as they are stored: what is inlined is read as that of which
-    it is computed."""
+    """The values that nodes make and others read, as far as they are stored, and variables: what is inlined is read as
+    that of which it is computed."""
     return list(_Flows(graph, positions, storage).found())
 
 
@@ -68,6 +68,7 @@ class _Flows:
         for node in self.graph.nodes:
             for value in self._reads(node):
                 readers.setdefault(value, []).append(node)
+        yield from self._variables(readers)
         kept = {value: len(order) for value in self.graph.outputs.values()}
         for node in self.graph.nodes:
             for value in node.outputs:
@@ -78,6 +79,12 @@ class _Flows:
                     made = self.positions.of_node[node]
                     within = self._within(value, made, read) if value in self.storage.fused else 0
                     yield ValueFlow(value.type.nbytes, made, at, order[node], last, within)
+
+    def _variables(self, readers: Mapping[Value, Sequence[Node]]) -> Iterator[ValueFlow]:
+        """Variables, which other stages than theirs take as values; where they are, they are no activations."""
+        for variable, made in self.positions.of_variable.items():
+            at = frozenset(self.positions.of_node[reader] for reader in readers.get(variable, ()))
+            yield ValueFlow(variable.type.nbytes, made, at, last=-1)
 
     def _within(self, value: Value, made: int, readers: Sequence[Node]) -> int:
         """The last forward node that reads a value made by one."""
@@ -91,7 +98,9 @@ class _Flows:
         """The stored values that a node reads."""
         found = frozenset[Value]()
         for value in node.inputs:
-            if value is not None and value.node is not None:
+            if isinstance(value, Variable):
+                found |= {value}
+            elif value is not None and value.node is not None:
                 found |= self.stored[value]
         for output in node.outputs:
             self.stored[output] = found if self.storage.is_inlined(output) else frozenset({output})

@@ -131,6 +131,16 @@ def test_bytes_between_ranges_are_those_that_pass_between_parts(random: np.rando
             assert blocks.given[at] == sum(size for name, size in given[number].items() if name in away)
 
 
+def test_a_weight_that_two_stages_read_counts_where_it_passes() -> None:
+    weight, x = Variable("weight", np.ones((8, 8), np.float32)), Input(f32[4, 8], "x")
+    graph = Graph((x,), {"y": Relu()(x @ weight) @ weight}, name="tied")
+    blocks = blocks_of(graph)
+    assert blocks.starts == (0, 1, 2)
+    assert blocks.taken[2, 3] == 4 * (4 * 8 + 8 * 8)
+    last = cut_at(graph, [2], "interpreter").parts[1]
+    assert sum(type_.nbytes for type_ in last.graph.input_types.values()) == blocks.taken[2, 3]
+
+
 def test_balance_follows_the_devices_rates() -> None:
     """Eight equal layers on a device that is three times as fast as the other."""
     graph = chain(*[64] * 9, rows=64)
