@@ -15,7 +15,7 @@ from glowtrain.runtime.partition.needs import stage_needs
 from glowtrain.runtime.partition.partition import whole
 from glowtrain.runtime.partition.partitioner import partitioned
 from tests.compiler.networks import step_of
-from tests.runtime.partition.cutting_models import differing, gpt, resnet
+from tests.runtime.partition.cutting_models import cut_at, differing, gpt, resnet
 from tests.runtime.partition.devices import PlainDevice
 
 Feeds = dict[str, Any]
@@ -67,3 +67,21 @@ def test_training_steps_of_resnet_50(count: int, cpu: gt.Cpu, random: np.random.
 def test_training_steps_of_a_gpt(count: int, cpu: gt.Cpu, random: np.random.Generator) -> None:
     graph, feeds = step_of(gpt(), gt.optim.AdamW(1e-2), **gpt_inputs(random))
     check(graph, feeds, cpu, count, 0.9 if count == 2 else 0.8, steps=3)
+
+
+@pytest.mark.parametrize("backend", ["interpreter", "cpu"])
+def test_a_quantized_network(backend: str, random: np.random.Generator) -> None:
+    """Its products are computed in integers before it is cut: a cut between a QuantizeLinear and its reader changes
+    nothing."""
+
+    @gt.model(x=gt.f32[4, 1, 12, 12])
+    def net(x: gt.Value) -> gt.Value:
+        h = gt.nn.relu(gt.nn.conv(x, 8, 3, padding=1, name="first"))
+        h = gt.nn.max_pool(gt.nn.relu(gt.nn.conv(h, 8, 3, padding=1, name="second")), 2)
+        return gt.nn.linear(gt.nn.flatten(h), 10, name="head")
+
+    x = random.normal(size=(64, 1, 12, 12)).astype(np.float32)
+    quantized = gt.quantize(net, {"x": x}).model
+    graph = quantized.bind({}) if isinstance(quantized, gt.Template) else quantized
+    for bounds in ([1], [2], [3], [4], [2, 4]):
+        assert not differing(graph, cut_at(graph, bounds, backend), {"x": x[:4]}, backend)
