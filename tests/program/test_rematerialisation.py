@@ -213,15 +213,16 @@ def all_drops(timeline: Timeline) -> list[Drop]:
 
 
 def test_greedy_choices_come_near_the_best_ones() -> None:
-    """On small programs, against all sequences of drops."""
+    """On small programs, against all sequences of drops in one round, without kernels that compute what they read."""
     ratios = []
     for seed in range(25):
         program = parse(random_text(seed, kernels=4))
         greedy = Rematerialize(SMALLEST).run(program)
         best = least_peak(program.instructions)
         ratios.append(peak_bytes(reuse(greedy.instructions)) / best)
-    assert len([ratio for ratio in ratios if ratio <= 1.0]) >= 20
-    assert sum(ratios) / len(ratios) < 1.1
+    assert len([ratio for ratio in ratios if ratio <= 1.02]) >= 21
+    assert sum(ratios) / len(ratios) < 1.0
+    assert max(ratios) <= 1.2
 
 
 # --- mistakes are seen
@@ -316,11 +317,11 @@ kernel first:
 kernel second:
   for i<64: b[i] = a[i] + 1
 kernel third:
-  for i<64: c[i] = b[i] * x[63 - i]
+  for i<64: c[i] = b[63 - i] * x[i]
 kernel update:
   for i<64: v[i] = c[63 - i]
 kernel last:
-  for i<64: y[i] = a[i] + c[i] + b[63 - i]
+  for i<64: y[i] = a[i] + c[i]
 """
 
 
@@ -418,13 +419,8 @@ def test_copies_are_one_kernel_with_what_reads_them() -> None:
     computed once."""
     program = parse(TWICE)
     less = Rematerialize(SMALLEST).run(program)
-    assert [kernel.name for kernel in less.instructions] == [
-        "first",
-        "second",
-        "third",
-        f"first{SUFFIX}+fourth",
-        "last",
-    ]
+    names = [kernel.name for kernel in less.instructions]
+    assert names == ["first", f"first{SUFFIX}+second", "third", f"first{SUFFIX}+fourth", "last"]
     assert not [buffer for buffer in less.buffers if buffer.name.endswith(SUFFIX)]
     assert str(less).count("x[-i + 63]") == 2
     feeds = {"x": np.random.default_rng(7).standard_normal(64, np.float32)}
@@ -486,6 +482,34 @@ def test_a_result_that_another_gives_is_not_stored_where_it_was_made() -> None:
     less = Rematerialize(SMALLEST).run(program)
     assert [buffer.name for buffer in less.instructions[1].writes] == ["b"]
     assert peak_bytes(less.instructions) == 1024 + 256
+
+
+AT_ONCE = """program p
+  input  x: f32[64]
+  output y: f32[64]
+  activation a: f32[64]
+  activation b: f32[64]
+  activation c: f32[64]
+kernel first:
+  for i<64: a[i] = exp(x[i])
+kernel second:
+  for i<64: b[i] = a[i] * x[63 - i]
+kernel third:
+  for i<64: c[i] = a[i] * b[63 - i]
+kernel last:
+  for i<64: y[i] = c[63 - i] + a[i]
+"""
+
+
+def test_the_instruction_at_the_peak_makes_again_itself_what_it_reads() -> None:
+    """All three are alive while the third kernel runs, and nowhere else; so does the last one, which reads one more."""
+    program = parse(AT_ONCE)
+    assert not list(Timeline(program.instructions).drops(2, 1))
+    less = Rematerialize(SMALLEST).run(program)
+    assert peak_bytes(reuse(less.instructions)) < peak_bytes(reuse(program.instructions))
+    assert [kernel.name for kernel in less.instructions][2:] == [f"first{SUFFIX}+third", f"first{SUFFIX}+last"]
+    feeds = {"x": np.random.default_rng(9).standard_normal(64, np.float32)}
+    assert bits(less, feeds) == bits(program, feeds)
 
 
 PARTS = """program p

@@ -49,6 +49,15 @@ def _without_unread(instruction: Instruction, readers: Counter[Buffer]) -> Instr
     return instruction if kernel is None or Box.of(kernel) is None else without_stores(kernel, unread.__contains__)
 
 
+def in_one(a: Instruction, b: Instruction, limits: Limits) -> Kernel | None:
+    """Both in one loop, if they fit; what the first makes may be read behind a sum with which the second begins."""
+    one, two = Box.of(a), Box.of(b)
+    if one is None or two is None:
+        return None
+    ways = (way(one, two, limits) for way in (fuse_pair, fuse_epilogue))
+    return next((found for found in ways if isinstance(found, Kernel)), None)
+
+
 class _Neighbours:
     """Instructions, with holes where two became one; when each buffer is alive, and the bytes that are."""
 
@@ -75,7 +84,7 @@ class _Neighbours:
         assert b is not None
         if not a.name.endswith(SUFFIX):
             return False
-        found = self._pair(a, b)
+        found = in_one(a, b, self.limits)
         if found is None:
             return False
         fused = tidied(self._without_private(found, a, b), _name(a.name, b.name))
@@ -84,14 +93,6 @@ class _Neighbours:
             return False
         self._put(fused, first, second, alive)
         return True
-
-    def _pair(self, a: Instruction, b: Instruction) -> Kernel | None:
-        """Both in one loop; what the first makes may be read behind a sum with which the second begins."""
-        one, two = Box.of(a), Box.of(b)
-        if one is None or two is None:
-            return None
-        ways = (way(one, two, self.limits) for way in (fuse_pair, fuse_epilogue))
-        return next((found for found in ways if isinstance(found, Kernel)), None)
 
     def _without_private(self, fused: Kernel, a: Instruction, b: Instruction) -> Kernel:
         own = set(fused.reads)

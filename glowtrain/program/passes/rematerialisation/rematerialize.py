@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from glowtrain.errors import MemoryBudgetError
@@ -106,9 +106,10 @@ class _Dropping:
 
     def _begin(self, program: Program) -> None:
         """Begin a round."""
-        self.program, self.timeline = program, Timeline(program.instructions)
+        self.program, self.timeline = program, Timeline(program.instructions, self.how.limits)
         self.begun = self.timeline.peak
         self.best = self.timeline.copy(), self.left
+        self.plain: tuple[Timeline, float] | None = None
 
     def until(self, goal: int) -> bool:
         """Drop buffers while more bytes than ``goal`` are alive somewhere; whether no more are."""
@@ -121,12 +122,17 @@ class _Dropping:
         return True
 
     def _drop(self, goal: int) -> bool:
-        """The same, in one round. The last drops are undone where they led to no smaller peak."""
+        """The same, in one round. The last drops are undone where they led to no smaller peak: some may be of use only
+        once others follow, and not all instructions can compute what they read once there are copies beside them."""
         while self.timeline.peak > goal:
-            best = self._best()
+            position, least = int(self.timeline.live.argmax()), max(self.timeline.peak // LEAST_PART, self.least)
+            best = self._best_of(self.timeline.drops(position, least), position)
             if best is None:
-                if self._peak(self.timeline) >= self._peak(self.best[0]):
-                    self.timeline, self.left = self.best
+                self.plain = self.plain or (self.timeline.copy(), self.left)
+                best = self._best_of(self.timeline.absorptions(position, least), position)
+            if best is None:
+                states = [self.plain or self.best, self.best, (self.timeline, self.left)]
+                self.timeline, self.left = min(states, key=lambda state: self._peak(state[0]))
                 return False
             peak = self.best[0].peak
             self.timeline.apply(best)
@@ -135,12 +141,11 @@ class _Dropping:
                 self.best = self.timeline.copy(), self.left
         return True
 
-    def _best(self) -> Drop | None:
+    def _best_of(self, drops: Iterable[Drop], position: int) -> Drop | None:
         """What frees most bytes where most are alive, for the time that it takes."""
         timeline, peak = self.timeline, self.timeline.peak
-        position = int(timeline.live.argmax())
         best, most = None, 0.0
-        for drop in timeline.drops(position, max(peak // LEAST_PART, self.least)):
+        for drop in drops:
             rate = drop.frees(position) / (self._time(drop) + 1.0)
             if rate > most and self._net(drop) <= self.left and timeline.raises_to(drop) < peak:
                 best, most = drop, rate

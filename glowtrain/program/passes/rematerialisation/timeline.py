@@ -9,10 +9,13 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 
 from glowtrain.loops import Buffer, Load, Ref
+from glowtrain.program.passes.loop_fusion.fuse_pair import LIMITS, Limits
+from glowtrain.program.passes.rematerialisation.neighbours import in_one
 from glowtrain.program.passes.rematerialisation.recomputation import Recomputation, leading_to, stored_scalars
 from glowtrain.program.passes.reuse import reuse
 from glowtrain.program.passes.schedule import live_bytes
@@ -60,8 +63,8 @@ class Drop:
 class Timeline:
     """Instructions in order, who touches which buffer, the holes so far, and the bytes alive."""
 
-    def __init__(self, instructions: Sequence[Instruction]) -> None:
-        self.instructions = instructions
+    def __init__(self, instructions: Sequence[Instruction], limits: Limits = LIMITS) -> None:
+        self.instructions, self.limits = instructions, limits
         self.live = np.array(live_bytes(reuse(instructions)), np.int64)
         self.holes: dict[Buffer, list[Hole]] = {}
         self.accesses: dict[Buffer, list[int]] = {}
@@ -73,6 +76,7 @@ class Timeline:
                 self.writers.setdefault(buffer, []).append(position)
         self._repeatable = {position for position in range(len(instructions)) if self._runs_twice(position)}
         self._scalars: dict[int, dict[Buffer, tuple[Ref, Load]]] = {}
+        self._absorbed: dict[tuple[Recomputation, int], bool] = {}
         self._recomputations: dict[tuple[Buffer, frozenset[Buffer]], Recomputation] = {}
 
     def copy(self) -> Timeline:
@@ -110,6 +114,24 @@ class Timeline:
                 demand = Demand(self, position)
                 if demand.hole(buffer, places[after - 1], places[after]):
                     yield demand.drop()
+
+    def absorptions(self, position: int, least: int) -> Iterator[Drop]:
+        """The holes up to an instruction, which makes again itself what it reads."""
+        for buffer in self.instructions[position].reads:
+            if buffer.kind == "activation" and buffer.type.nbytes >= least and self.remade(buffer):
+                places, demand = self.accesses[buffer], Demand(self, position)
+                after = bisect_left(places, position)
+                if after > 0 and demand.absorbed(buffer, places[after - 1 :]):
+                    yield demand.drop()
+
+    def absorbs(self, position: int, made: Recomputation) -> bool:
+        """Whether an instruction can compute what it reads itself, in one kernel with what makes it again."""
+        key = made, position
+        if key not in self._absorbed:
+            reader = self.instructions[position]
+            own = made.buffer in reader.written or len(made.kernels) > 1 or bool(made.kernels[0].survey.reductions)
+            self._absorbed[key] = not own and in_one(made.kernels[0], reader, self.limits) is not None
+        return self._absorbed[key]
 
     def _unstored(self, buffer: Buffer, position: int) -> bool:
         """Whether the kernel that makes a buffer need not write it at all if it is dropped from there on: others of its
@@ -256,6 +278,18 @@ class Demand:
         self.changes.append(Change(begin + (not unstored), end, -buffer.type.nbytes))
         self.changes += [Change(end, end + 1, scratch.type.nbytes) for scratch in made.scratch]
         return all(self._source(source, timeline.read_at(source, buffer), end) for source in made.sources)
+
+    def absorbed(self, buffer: Buffer, places: Sequence[int]) -> bool:
+        """Let the instruction at the second of ``places``, where a buffer is touched, compute its elements itself, and
+        make it again for all others behind; False where that cannot be."""
+        timeline, (begin, end, *_) = self.timeline, places
+        if timeline.is_made(buffer, end) or any(hole.begin >= end for hole in timeline.holes.get(buffer, ())):
+            return False
+        made = timeline.recomputation(buffer, lambda other: self._lasts(other, buffer, end))
+        if not timeline.absorbs(end, made) or not self.hole(buffer, begin, end):
+            return False
+        self.changes.append(Change(end, end + 1, -buffer.type.nbytes))
+        return all(self.hole(buffer, *pair) for pair in pairwise(places[1:]))
 
     def _lasts(self, sibling: Buffer, buffer: Buffer, end: int) -> bool:
         """Whether another result of a kernel is there at the end of a hole, or may be kept till then; not if it is
