@@ -98,3 +98,22 @@ def test_variables_are_in_memory_once() -> None:
     beside = trainer.memory().total - trainer.nbytes
     assert trainer.nbytes > 24 << 20
     assert held < 1.2 * trainer.nbytes + beside
+
+
+@gt.model(x=gt.f32["batch", 64])
+def layers(x: Value) -> Value:
+    for number in range(6):
+        x = gt.nn.linear(x, 64, name=f"layer{number}")
+    return gt.nn.linear(x, 10, name="scores")
+
+
+@pytest.mark.parametrize("trainable", [["layer0.*"], ["*.bias"], ["scores.*"]])
+def test_inputs_of_layers_whose_weights_are_frozen_are_not_kept(trainable: list[str]) -> None:
+    """Nor is anything else: two results of layers, or two gradients, are there at a time."""
+    whole, part = (
+        trainer_of(layers, backend="cpu", trainable=names, memory="keep").memory(128).arena
+        for names in (None, trainable)
+    )
+    result = 128 * 64 * 4
+    assert part <= 2.1 * result
+    assert whole >= 6 * result
