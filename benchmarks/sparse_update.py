@@ -52,7 +52,7 @@ digits upside down, one image at a time by plain SGD, running statistics as they
 gets {before:.1%} of 360 right.
 
 RAM of a bundle for a Cortex-M7 is what is written while it runs: parameters of which at least a part is trained, the
-optimizer's state (variables) and the arena; what is not trained is constant, in flash. *All* adds the constants, as
+optimizer's state (variables) and the arena; what is not trained is constant, in flash. *All* adds these constants, as
 where no flash holds them. Handle and stack take up to 2 KB more. Accuracy: mean over orders of the examples, and each.
 """
 
@@ -270,7 +270,7 @@ def lines(results: Sequence[Result], before: float, epochs: int) -> Iterator[str
 def _line(result: Result) -> str:
     size = result.size
     ram = size.variables + size.arena
-    whole = ram + size.constants
+    whole = ram + max(0, size.constants - size.variables)  # the first values of variables are constants, too
     shown = ", ".join(f"{each:.1%}" for each in result.accuracies)
     numbers = f"{size.variables:,} | {size.arena:,} | {ram:,} | {whole:,} | {size.flash:,}"
     return f"| {result.row.name} | {numbers} | {statistics.mean(result.accuracies):.1%} | {shown} |"
