@@ -144,7 +144,7 @@ def test_what_is_computed_again_is_counted_and_explained() -> None:
     [
         ("64MB", "variables and arena are to fit 64.0 MiB"),
         ("90%", "variables and arena are to take 90% of what they take with everything kept"),
-        (None, "what costs least may make the step 4% longer"),
+        (None, "what costs least may make the step 2% longer"),
         ("keep", "everything is kept"),
     ],
 )

@@ -422,7 +422,7 @@ def test_copies_are_one_kernel_with_what_reads_them() -> None:
     names = [kernel.name for kernel in less.instructions]
     assert names == ["first", f"first{SUFFIX}+second", "third", f"first{SUFFIX}+fourth", "last"]
     assert not [buffer for buffer in less.buffers if buffer.name.endswith(SUFFIX)]
-    assert str(less).count("x[-i + 63]") == 2
+    assert str(less).count("x[-i + 63]") == len([name for name in names if "first" in name])
     feeds = {"x": np.random.default_rng(7).standard_normal(64, np.float32)}
     assert bits(less, feeds) == bits(program, feeds)
 

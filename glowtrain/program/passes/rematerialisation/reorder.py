@@ -44,7 +44,7 @@ class Reordering:
         """The instructions in an order with a lower peak, or as they are."""
         order = list(instructions)
         alive = self._alive(order)
-        for _ in range(MOST_MOVES if order else 0):
+        for _ in range(MOST_MOVES):
             moved = [(found, self._alive(found)) for found in self._moves(order, alive)]
             best = min(moved, key=lambda one: (*_height(one[1]), int(one[1].sum())), default=None)
             if best is None or _height(best[1]) >= _height(alive):
