@@ -33,7 +33,8 @@ def test_mlp_in_python(tmp_path: Path) -> None:
 def test_freezing_saves_memory_and_time(tmp_path: Path) -> None:
     saved = dict(re.findall(r"^  (\w+).* (-?\d+)%$", output_of("finetune_frozen_trunk.py", tmp_path), re.MULTILINE))
     assert {"trained", "activations", "variables", "a"} <= set(saved)
-    assert all(int(saved[row]) > 20 for row in ("trained", "activations", "variables"))
+    assert all(int(saved[row]) > 20 for row in ("trained", "variables"))
+    assert int(saved["activations"]) > 0  # little is kept of the trunk when it is trained, too
 
 
 def test_quantiles_fall_where_they_should(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import glowtrain as gt
 from glowtrain.backends.cpu.executable import NativeInstance
 from glowtrain.compiler import Function
 from glowtrain.errors import BackendError, InputError
-from tests.compiler.networks import cnn, mlp, step_of, training_step
+from tests.compiler.networks import mlp, training_step
 
 
 def instance_of(function: Function, inputs: dict[str, np.ndarray]) -> NativeInstance:
@@ -34,9 +34,11 @@ def test_every_part_is_what_an_instance_has(threads: int) -> None:
 
 
 def test_workspace_is_that_of_all_threads() -> None:
-    batch = {"x": np.zeros((16, 1, 12, 12), np.float32), "labels": np.zeros(16, np.int64)}
-    graph, _ = step_of(cnn, **batch)
-    one, three = (gt.compile(graph, threads=threads).memory() for threads in (1, 3))
+    @gt.model(x=gt.f32["batch", 512])
+    def wide(x: gt.Value) -> gt.Value:
+        return gt.nn.linear(x, 700)
+
+    one, three = (gt.compile(wide.bind({"batch": 200}), threads=threads).memory() for threads in (1, 3))
     assert three.workspace == 3 * one.workspace > 0
     assert (three.arena, three.variables) == (one.arena, one.variables)
 
