@@ -1,4 +1,4 @@
-"""The runtime: what a request costs, what batches of several clients' requests bring, and networks in a row.
+"""The runtime: what a request costs, what batches of several clients' requests bring, networks in a row, training.
 
     python benchmarks/runtime.py [--turns 30] [--output FILE]
 
@@ -125,7 +125,7 @@ def batching(turns: int) -> Iterator[str]:
 
 def _compared(first: str, second: str, pairs: list[tuple[float, float]]) -> Iterator[str]:
     """Rates, and the ratio pair by pair: medians and quartiles."""
-    yield "| | requests/s | ratio | quartiles |"
+    yield "| | a second | ratio | quartiles |"
     yield "|---|---:|---:|---:|"
     yield f"| {first} | {statistics.median(one for one, _ in pairs):,.0f} | | |"
     low, ratio, high = statistics.quantiles((other / one for one, other in pairs), n=4)
@@ -186,11 +186,39 @@ def in_parts(turns: int) -> Iterator[str]:
     yield from _compared("one request under way", "several", pairs)
 
 
+BATCH, STEPS = 64, 8
+
+
+@gt.model(x=gt.f32["batch", 16, 24, 24])
+def convolutions(x: Value) -> dict[str, Value]:
+    """Work that grows with the batch; few parameters."""
+    for number in range(4):
+        x = gt.nn.relu(gt.nn.conv(x, 32, 3, padding=1, name=f"conv{number}"))
+    return {"scores": gt.nn.linear(gt.nn.flatten(gt.nn.max_pool(x, 4)), 10, name="head")}
+
+
+def training(turns: int) -> Iterator[str]:
+    """Steps on a batch in two parts, on one device and on two, each with a core of its own: the same bits."""
+    random = np.random.default_rng(0)
+    x, labels = random.standard_normal((BATCH, 16, 24, 24)).astype(np.float32), random.integers(0, 10, BATCH)
+    batches = [{"x": x, "labels": labels}] * STEPS
+    with HostManager(cpu_devices(2, pinned=True)) as host:
+        runs = []
+        for devices in (["cpu:0"], ["cpu:0", "cpu:1"]):
+            loss = gt.losses.softmax_cross_entropy("labels", "scores")
+            trainer = gt.Trainer(convolutions, loss, gt.optim.Adam(1e-3), threads=1)
+            runs.append(host.add_training("net", trainer, batch_size=BATCH, parts=2, devices=devices))
+        one, two = runs
+        pairs = [(rate(lambda: one.fit(batches), STEPS), rate(lambda: two.fit(batches), STEPS)) for _ in range(turns)]
+    yield from _compared("one device", "two devices", pairs)
+
+
 PARTS: dict[str, Callable[[int], Iterator[str]]] = {
     "Overhead of a request": overhead,
     f"Dynamic batching: {CLIENTS} clients, four products of {WIDTH}x{WIDTH}": batching,
     "Two networks in a row, on two pinned devices": in_a_row,
     "One network in two parts, on two pinned devices": in_parts,
+    f"Training: four convolutions, Adam, batches of {BATCH} in two parts, on pinned devices": training,
 }
 
 
