@@ -13,6 +13,7 @@ from glowtrain.program.interpret.evaluate import evaluate
 from glowtrain.program.memory.plan import plan
 from glowtrain.program.parse import parse
 from glowtrain.program.passes import rows_in_place
+from glowtrain.program.passes.partial_sums import LONG
 from glowtrain.program.passes.reuse import ReuseOperands
 from glowtrain.program.passes.schedule import peak_bytes
 from glowtrain.program.program import Program
@@ -176,6 +177,13 @@ def test_results_that_are_wanted_stay(old: str, new: str) -> None:
     assert old in UPDATE
     program = parse(UPDATE.replace(old, new))
     assert str(ReuseOperands().run(program)) == str(program)
+
+
+@pytest.mark.parametrize("terms", [LONG, LONG + 1])
+def test_long_sums_keep_a_place_for_their_parts(terms: int) -> None:
+    program = parse(UPDATE.replace("700", str(terms)))
+    less = ReuseOperands().run(program)
+    assert (str(less) == str(program)) == (terms > LONG)
 
 
 def test_subscripts_of_a_shape_with_fewer_axes() -> None:
