@@ -67,6 +67,23 @@ class Affine:
         """Whether these indices occur linearly or not at all; others may also occur in quotients and remainders."""
         return all(isinstance(atom, Index) or _without(atom, indices) for atom, _ in self.terms)
 
+    def step(self, index: Expr) -> int:
+        """The difference between its values where ``index`` is 1 and 0, and all other indices are 0."""
+        return self._at(index, 1) - self._at(index, 0)
+
+    def _at(self, index: Expr, value: int) -> int:
+        """Its value there; it is one :attr:`of_indices`."""
+        total = self.constant
+        for atom, coefficient in self.terms:
+            match atom:
+                case Quotient(dividend=dividend, divisor=divisor):
+                    total += coefficient * (dividend._at(index, value) // divisor)
+                case Remainder(dividend=dividend, divisor=divisor):
+                    total += coefficient * (dividend._at(index, value) % divisor)
+                case _ if atom == index:
+                    total += coefficient * value
+        return total
+
     def range(self) -> Range:
         """Smallest and largest value over all index values."""
         low = high = self.constant

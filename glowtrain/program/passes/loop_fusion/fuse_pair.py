@@ -115,6 +115,8 @@ def fuse_pair(a: Box, b: Box, limits: Limits) -> Kernel | Refused:
     if match is None:
         return Refused("the second does not run through what the first writes, nor through the same large buffer")
     renamed = Box(b.kernel.name, For(a.indices, rewrite_body(b.body, match.get)))
+    if a.contracts and _scattered(renamed):
+        return Refused("the second goes through memory in another order than the sums")
     if not _writes_elsewhere(a, renamed):
         return Refused("they write the same elements")
     if not _same_element(a, renamed):
@@ -144,6 +146,14 @@ def fuse_epilogue(a: Box, b: Box, limits: Limits) -> Kernel | Refused:
         return Refused("they write the same elements, or the second others than it reads")
     name = fused_name(a.kernel.name, b.kernel.name)
     return Kernel(name, (For(a.indices, (*whole.body[:1], *forwarded(a.body, behind.body))),))
+
+
+def _scattered(epilogue: Box) -> bool:
+    """Whether quotients lead from one sum of a row to the next: lanes would be gathered and scattered one by one."""
+    row = epilogue.indices[-1]
+    stores = (store for each in epilogue.stores.values() for store in each)
+    forms = (address(access.index, access.buffer.strides) for access in (*epilogue.loads, *stores))
+    return any(form.of_indices and not form.is_linear and form.step(row) not in (0, 1) for form in forms)
 
 
 def _apart_from(a: Box, head: Sequence[Statement]) -> bool:
