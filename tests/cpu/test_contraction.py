@@ -420,6 +420,14 @@ def test_blocks_follow_the_caches_of_the_target() -> None:
     assert generate(strided, "f", avx2).plan != generate(strided, "f", replace(avx2, l1=avx2.l1 // 16)).plan
 
 
+def test_rows_that_others_wrote_are_copied_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradient of a weight takes a few columns of each example: that is slow where another core wrote them."""
+    product = matmul(512, 128, 2048, "TN")
+    assert "pack_a" in generate(product, "f", WIDTHS["512"]).plan
+    monkeypatch.setattr(rates, "FIRST_RUN", 0)
+    assert "pack_a" not in generate(product, "f", WIDTHS["512"]).plan
+
+
 @pytest.mark.parametrize("width", ["256", "512"])
 @pytest.mark.parametrize("columns", [200, 210])
 @pytest.mark.parametrize("form", ["NN", "NT", "TN"])

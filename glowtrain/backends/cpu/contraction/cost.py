@@ -219,7 +219,17 @@ def total(x: Candidate, step: float, mean: _Average, *, memory: bool) -> float:
         slow = traffic(x, mean)
         step = max(step, slow) + rates.BESIDE * min(step, slow)
     packed = sum(packing(x).values()) if x.pack_a or x.pack_b else 0
-    return mean.tiles * parts * (x.steps * step + ends) + packed
+    return mean.tiles * parts * (x.steps * step + ends) + packed + (_fetched(x, mean) if memory else 0)
+
+
+def _fetched(x: Candidate, mean: _Average) -> float:
+    """Cycles until A has come for the first time, from another core that wrote it or from memory, where a tile takes a
+    few elements of each of its rows: nothing asks for these ahead. A copy of A reads whole rows. (Processors without
+    vectors are in small devices, which have nothing as far away.)"""
+    a = stream(x, "a", mean.a)
+    if a.rate == NEXT_LINES or x.machine.width == 1:
+        return 0.0
+    return x.footprint("a", range(len(x.problem.loops))) / a.run * rates.FIRST_RUN
 
 
 def _results(x: Candidate, mean: _Average, parts: int) -> float:
@@ -280,13 +290,15 @@ def inner_reduction(x: Candidate, operand: str) -> int:
 
 @dataclass(frozen=True)
 class Stream:
-    """What one step reads of an operand: bytes in whole cache lines, bytes proper, usable share of a cache's sets."""
+    """What one step reads of an operand: bytes in whole cache lines, bytes proper, usable share of a cache's sets,
+    whether steps are pages apart, bytes in a cycle from the second level, bytes side by side."""
 
     lines: float
     proper: float
     share: float
     far: bool
     rate: float
+    run: float
 
 
 def stream(x: Candidate, operand: str, elements: float) -> Stream:
@@ -297,7 +309,7 @@ def stream(x: Candidate, operand: str, elements: float) -> Stream:
         elements *= x.machine.width
     apart = x.stride(operand, inner_reduction(x, operand)) * size
     if apart < LINE or packed or (operand == "b" and x.ahead):
-        return Stream(elements * size, elements * size, 1, False, NEXT_LINES)
+        return Stream(elements * size, elements * size, 1, False, NEXT_LINES, elements * size)
     run = max([1.0, *(s for loop, s in x.tile if x.stride(operand, loop) == 1)])
     if x.stride(operand, x.vec) == 1:
         run = max(run, elements)
@@ -309,6 +321,7 @@ def stream(x: Candidate, operand: str, elements: float) -> Stream:
         share,
         apart >= PAGE,
         NEXT_LINES if run * size >= apart or apart == LINE else OTHER_LINES,
+        run * size,
     )
 
 

@@ -101,6 +101,8 @@ NEXT_LINES = 28
 """Bytes in a cycle that the second-level cache delivers of lines that follow each other; sustained, of 32."""
 OTHER_LINES = 14
 """The same of lines that do not; fitted."""
+FIRST_RUN = 36
+"""Cycles for each run of neighbouring elements, in rows far from each other, that another core has or none; fitted."""
 THIRD_LEVEL = 6
 """Bytes in a cycle that the third-level cache delivers; fitted."""
 WRITTEN = 2

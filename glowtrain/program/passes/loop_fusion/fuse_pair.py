@@ -151,8 +151,8 @@ def fuse_epilogue(a: Box, b: Box, limits: Limits) -> Kernel | Refused:
 def _scattered(epilogue: Box) -> bool:
     """Whether quotients lead from one sum of a row to the next: lanes would be gathered and scattered one by one."""
     row = epilogue.indices[-1]
-    stores = (store for each in epilogue.stores.values() for store in each)
-    forms = (address(access.index, access.buffer.strides) for access in (*epilogue.loads, *stores))
+    accesses: list[Load | Store] = [*epilogue.loads, *(store for each in epilogue.stores.values() for store in each)]
+    forms = (address(access.index, access.buffer.strides) for access in accesses)
     return any(form.of_indices and not form.is_linear and form.step(row) not in (0, 1) for form in forms)
 
 
