@@ -20,7 +20,7 @@ from glowtrain.errors import InputError, UnavailableError, UnknownNetworkError
 from glowtrain.forks import renew_in_children
 from glowtrain.graph import Graph
 from glowtrain.presentation.words import kind_of, listed
-from glowtrain.runtime.checks import check_request, count, positive, seconds, text
+from glowtrain.runtime.checks import count, positive, seconds, text
 from glowtrain.runtime.device.device_manager import DeviceManager, DeviceStatus
 from glowtrain.runtime.device.host_device import as_devices
 from glowtrain.runtime.models import Model, ServedModel, Terms, prepared
@@ -31,6 +31,7 @@ from glowtrain.runtime.partition.partition import Partition
 from glowtrain.runtime.pipeline import Link, Pipeline, Pipelines, checked
 from glowtrain.runtime.placement.provisioner import Provisioner
 from glowtrain.runtime.placement.replica import Replica
+from glowtrain.runtime.request.call import NetworkCall
 from glowtrain.runtime.request.request import NetworkRequest, RequestFuture
 from glowtrain.runtime.training import TrainingNetwork, placed_training
 from glowtrain.runtime.warm_up import DependentRowsError, warm_up
@@ -365,26 +366,14 @@ class HostManager:
         Raises :class:`UnknownNetworkError`, :class:`InputError` for what does not fit the network,
         :class:`QueueFullError` naming the limit, :class:`UnavailableError`.
         """
-        check_request(priority, timeout)
+        call = NetworkCall(name, inputs, version, outputs, priority, timeout)
         self._check_open()
         if name in self._pipelines:
-            return self._pipelines.run(name, self._enqueued, inputs, outputs, priority, timeout)
-        return self._enqueued(name, inputs, version=version, outputs=outputs, priority=priority, timeout=timeout)
+            return self._pipelines.run(call, self._enqueued)
+        return self._enqueued(call)
 
-    def _enqueued(
-        self,
-        name: str,
-        inputs: Mapping[str, Any],
-        *,
-        version: str | None = None,
-        outputs: Collection[str] | None = None,
-        priority: int,
-        timeout: float | None,
-    ) -> RequestFuture:
-        def made(network: Network) -> NetworkRequest:
-            return network.request(inputs, outputs, priority, timeout, copied=True)
-
-        return self._asked(name, version, made, Network.enqueue)
+    def _enqueued(self, call: NetworkCall) -> RequestFuture:
+        return self._asked(call, Network.enqueue, copied=True)
 
     def run_sync(
         self,
@@ -398,44 +387,32 @@ class HostManager:
     ) -> dict[str, Array]:
         """The answer itself: :meth:`run` and waiting for it. Where nothing waits and the device is free, this thread
         runs it."""
-        answer: dict[str, Array]
         if name in self._pipelines:
-            answer = self._waited(self.run(name, inputs, outputs=outputs, priority=priority, timeout=timeout))
-            return answer
-        check_request(priority, timeout)
+            return self._waited(self.run(name, inputs, outputs=outputs, priority=priority, timeout=timeout))
+        call = NetworkCall(name, inputs, version, outputs, priority, timeout)
         self._check_open()
-
-        def made(network: Network) -> NetworkRequest:
-            return network.request(inputs, outputs, priority, timeout)
-
-        answer = self._waited(self._asked(name, version, made, Network.enqueue if timeout else Network.run_or_enqueue))
-        return answer
+        return self._waited(self._asked(call, Network.enqueue if timeout else Network.run_or_enqueue, copied=False))
 
     def _asked(
-        self,
-        name: str,
-        version: str | None,
-        made: Callable[[Network], NetworkRequest],
-        ask: Callable[[Network, NetworkRequest], RequestFuture],
+        self, call: NetworkCall, ask: Callable[[Network, NetworkRequest], RequestFuture], *, copied: bool
     ) -> RequestFuture:
         """Ask a network; where it was replaced after it had been found, the one in its place."""
         while True:
             if self._closed is not None and not self._flows_end:
                 self._check_open()
-            network = self.network(name, version)
-            request = made(network)
+            network = self.network(call.name, call.version)
+            request = network.request(call, copied=copied)
             try:
                 if network.admit(request):
                     return ask(network, request)
-            except Exception:
+            except BaseException as error:
+                if not isinstance(error, Exception):  # an interrupt, in whatever moment: nothing waits for it
+                    network.forget(request, error)
                 raise
-            except BaseException as error:  # an interrupt, in whatever moment: nothing waits for it
-                network.forget(request, error)
-                raise
-            if self._networks.get(name, {}).get(network.version) is network:
+            if self._networks.get(call.name, {}).get(network.version) is network:
                 raise network.unavailable()
 
-    def _waited(self, future: RequestFuture) -> Any:
+    def _waited(self, future: RequestFuture) -> dict[str, Array]:
         """The answer, once it is there."""
         if not future.done():
             try:
@@ -444,10 +421,11 @@ class HostManager:
                 future.cancel()
                 raise
         try:
-            return future.result()
+            answer: dict[str, Array] = future.result()
         except BaseException:
             future.cancel()  # nobody waits for it, if it was not its own error
             raise
+        return answer
 
     # --- what can be seen ---------------------------------------------------------------------------------------------
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from threading import Condition, RLock
-from typing import Any
 
 from glowtrain.errors import DeadlineError, DeviceError, QueueFullError, UnavailableError
 from glowtrain.runtime.observation.metrics import Counts, Metric
 from glowtrain.runtime.observation.trace import RuntimeTrace
 from glowtrain.runtime.placement.replica import Replica
 from glowtrain.runtime.request.batching import Batch, size_for
+from glowtrain.runtime.request.call import NetworkCall
 from glowtrain.runtime.request.queue import RequestQueue
 from glowtrain.runtime.request.request import NetworkRequest, RequestFuture
 from glowtrain.runtime.signature import NetworkSignature
@@ -92,21 +91,13 @@ class Network:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def request(
-        self,
-        inputs: Mapping[str, Any],
-        outputs: Collection[str] | None,
-        priority: int,
-        timeout: float | None,
-        *,
-        copied: bool = False,
-    ) -> NetworkRequest:
-        """A request, checked; with ``copied`` it does not change when the arrays do that were given. Raises
+    def request(self, call: NetworkCall, *, copied: bool) -> NetworkRequest:
+        """A call as a request, checked; with ``copied`` it does not change when the arrays do that were given. Raises
         :class:`InputError` for what does not fit the network."""
-        arrays, rows = self.signature.checked(inputs, copied=copied)
-        request = NetworkRequest(arrays, rows, self.signature.asked(outputs), priority, tell=self._count)
-        if timeout is not None:
-            request.deadline = request.arrival + timeout
+        arrays, rows = self.signature.checked(call.inputs, copied=copied)
+        request = NetworkRequest(arrays, rows, self.signature.asked(call.outputs), call.priority, tell=self._count)
+        if call.timeout is not None:
+            request.deadline = request.arrival + call.timeout
         return request
 
     def admit(self, request: NetworkRequest) -> bool:

@@ -7,7 +7,7 @@ devices work at the same time.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -17,11 +17,12 @@ from typing import Any
 
 from glowtrain.errors import DeadlineError, InputError
 from glowtrain.presentation.words import kind_of, listed
+from glowtrain.runtime.request.call import NetworkCall
 from glowtrain.runtime.request.request import RequestFuture
 from glowtrain.types import Array
 
-Ask = Callable[..., RequestFuture]
-"""How a network is asked: :meth:`HostManager.run`."""
+Ask = Callable[[NetworkCall], RequestFuture]
+"""How a network is asked."""
 
 
 @dataclass(frozen=True)
@@ -41,20 +42,13 @@ class Pipeline:
         self.links = tuple(links)
         self.outputs = dict(outputs)
 
-    def run(
-        self,
-        ask: Ask,
-        inputs: Mapping[str, Any],
-        outputs: Collection[str] | None,
-        priority: int,
-        timeout: float | None,
-    ) -> RequestFuture:
+    def run(self, call: NetworkCall, ask: Ask) -> RequestFuture:
         """Ask all links, one after the other; the answer has the pipeline's outputs. Raises what asking the first one
         does, and :class:`InputError` for unknown outputs."""
-        wanted = tuple(self.outputs) if outputs is None else tuple(outputs)
+        wanted = tuple(self.outputs) if call.outputs is None else tuple(call.outputs)
         if wrong := [name for name in wanted if name not in self.outputs]:
             raise InputError(f"{self.name} has no output {listed(wrong)}; it has {listed(self.outputs)}")
-        return _Run(self, ask, deepcopy(dict(inputs)), wanted, priority, timeout).start()
+        return _Run(self, call, wanted, ask).start()
 
 
 class Pipelines:
@@ -77,17 +71,9 @@ class Pipelines:
         """Have one more."""
         self._all[pipeline.name] = pipeline
 
-    def run(
-        self,
-        name: str,
-        ask: Ask,
-        inputs: Mapping[str, Any],
-        outputs: Collection[str] | None,
-        priority: int,
-        timeout: float | None,
-    ) -> RequestFuture:
-        """What :meth:`Pipeline.run` does."""
-        future = self._all[name].run(ask, inputs, outputs, priority, timeout)
+    def run(self, call: NetworkCall, ask: Ask) -> RequestFuture:
+        """What :meth:`Pipeline.run` does, of the pipeline that is called."""
+        future = self._all[call.name].run(call, ask)
         with self._changed:
             self._flowing.add(future)
         future.add_done_callback(self._flowed)
@@ -107,22 +93,14 @@ class Pipelines:
 class _Run:
     """One request on its way through a pipeline."""
 
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        ask: Ask,
-        values: dict[str, Array],
-        outputs: Sequence[str],
-        priority: int,
-        timeout: float | None,
-    ) -> None:
+    def __init__(self, pipeline: Pipeline, call: NetworkCall, outputs: Sequence[str], ask: Ask) -> None:
         self.pipeline = pipeline
         self.ask = ask
-        self.values = values
+        self.values: dict[str, Array] = deepcopy(dict(call.inputs))
         """What is there so far: inputs by name, results by network and output."""
         self.outputs = outputs
-        self.priority = priority
-        self.deadline = None if timeout is None else time.monotonic() + timeout
+        self.priority = call.priority
+        self.deadline = None if call.timeout is None else time.monotonic() + call.timeout
         self.future = RequestFuture()
         self.inner: RequestFuture | None = None
         self.future.add_done_callback(self._settled)
@@ -134,7 +112,7 @@ class _Run:
 
     def _ask(self, index: int) -> None:
         link = self.pipeline.links[index]
-        inner = self.ask(link.network, self._inputs(link), priority=self.priority, timeout=self._left())
+        inner = self.ask(NetworkCall(link.network, self._inputs(link), priority=self.priority, timeout=self._left()))
         self.inner = inner
         inner.add_done_callback(partial(self._answered, index))
         if self.future.cancelled():
